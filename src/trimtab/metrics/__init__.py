@@ -1,0 +1,21 @@
+"""Arrays to numbers: what a run's records say about speed, balance, fairness and cost (see GLOSSARY.md)."""
+
+from trimtab.metrics.catalogue import METRICS, Metric
+from trimtab.metrics.compute import compute
+from trimtab.metrics.over_time import queue_length_over_time, utilisation_over_time
+from trimtab.metrics.records import NodeRecords, Records, RequestRecords
+from trimtab.metrics.statistics import Estimate, mean_ci95, paired_difference_ci95
+
+__all__ = [
+    "METRICS",
+    "Estimate",
+    "Metric",
+    "NodeRecords",
+    "Records",
+    "RequestRecords",
+    "compute",
+    "mean_ci95",
+    "paired_difference_ci95",
+    "queue_length_over_time",
+    "utilisation_over_time",
+]

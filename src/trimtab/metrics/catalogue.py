@@ -1,0 +1,119 @@
+"""The metrics by name: unit, definition and direction, for tables, JSON and docs (formulas: GLOSSARY.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Better: TypeAlias = Literal["lower", "higher"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number of a run, and how to read it."""
+
+    name: str
+    unit: str  # "1" for a plain number, "frac" for 0..1
+    definition: str  # one line
+    better: Better  # None: says something, but neither direction is a merit by itself
+    headline: bool = False  # in the table that compare prints by default
+
+
+_COMPLETION = (
+    Metric("completion_mean_s", "s", "Mean completion time of finished requests.", "lower", headline=True),
+    Metric("completion_p50_s", "s", "Median completion time.", "lower"),
+    Metric("completion_p90_s", "s", "90th percentile of completion time.", "lower"),
+    Metric("completion_p99_s", "s", "99th percentile of completion time.", "lower", headline=True),
+    Metric("completion_var_s2", "s²", "Population variance of completion time.", "lower", headline=True),
+    Metric("completion_cv", "1", "Coefficient of variation of completion time.", "lower"),
+)
+_QUEUEING = (
+    Metric(
+        "queueing_mean_s", "s", "Mean queueing time of requests that took a slot.", "lower", headline=True
+    ),
+    Metric("queueing_p50_s", "s", "Median queueing time.", "lower"),
+    Metric("queueing_p90_s", "s", "90th percentile of queueing time.", "lower"),
+    Metric("queueing_p99_s", "s", "99th percentile of queueing time.", "lower"),
+)
+_SLOWDOWN = (
+    Metric("slowdown_mean", "1", "Mean bounded slowdown of finished requests.", "lower"),
+    Metric("slowdown_p50", "1", "Median bounded slowdown.", "lower"),
+    Metric("slowdown_p99", "1", "99th percentile of bounded slowdown.", "lower"),
+)
+_IMBALANCE = (
+    Metric("utilisation_mean_frac", "frac", "Mean over nodes of busy utilisation.", "higher"),
+    Metric(
+        "utilisation_var",
+        "1",
+        "Population variance over nodes of busy utilisation.",
+        "lower",
+        headline=True,
+    ),
+    Metric("utilisation_cv", "1", "Coefficient of variation over nodes of busy utilisation.", "lower"),
+    Metric("utilisation_allocated_mean_frac", "frac", "Mean over nodes of allocated utilisation.", "higher"),
+    Metric(
+        "utilisation_allocated_var", "1", "Population variance over nodes of allocated utilisation.", "lower"
+    ),
+    Metric(
+        "utilisation_allocated_cv",
+        "1",
+        "Coefficient of variation over nodes of allocated utilisation.",
+        "lower",
+    ),
+    Metric("idle_frac", "frac", "Mean over nodes of the share of slots idle.", "lower", headline=True),
+    Metric("idle_memory_frac", "frac", "Mean over nodes of the share of memory without a model.", None),
+)
+_OUTCOME = (
+    Metric("finished_frac", "frac", "Share of requests that finished.", "higher"),
+    Metric("rejected_frac", "frac", "Share of requests rejected, for any reason.", "lower", headline=True),
+    Metric("rejected_fits_no_node_frac", "frac", "Share rejected because no node can serve them.", "lower"),
+    Metric("rejected_refused_frac", "frac", "Share rejected because all candidates refused.", "lower"),
+    Metric("rejected_queue_full_frac", "frac", "Share rejected because the central queue was full.", "lower"),
+    Metric("rejected_policy_frac", "frac", "Share rejected by the policy, for reasons of its own.", "lower"),
+    Metric("cancelled_frac", "frac", "Share of requests cancelled at their deadline.", "lower"),
+    Metric("lost_frac", "frac", "Share of requests lost to node failures.", "lower"),
+    Metric("unfinished_frac", "frac", "Share of requests in flight when the window closed.", "lower"),
+)
+_TARGETS = (
+    Metric(
+        "slo_attained_frac",
+        "frac",
+        "Share of requests that finished within SLO and deadline.",
+        "higher",
+        headline=True,
+    ),
+    Metric(
+        "deadline_satisfied_frac", "frac", "Of requests with a deadline, the share finished by it.", "higher"
+    ),
+)
+_FAIRNESS = (
+    Metric("jain_tenants", "1", "Jain's index over tenants of mean relative speed.", "higher"),
+    Metric("jain_nodes", "1", "Jain's index over nodes of busy utilisation.", "higher"),
+)
+_EFFICIENCY = (
+    Metric("throughput_per_s", "1/s", "Finished requests per second of the window.", "higher"),
+    Metric("goodput_per_s", "1/s", "Requests that attained their SLO per second of the window.", "higher"),
+    Metric("makespan_s", "s", "Last finish minus first arrival.", "lower"),
+    Metric("model_loads", "1", "Number of times a model was loaded on a node.", "lower"),
+    Metric("adapter_loads", "1", "Number of times an adapter was loaded on a node.", "lower"),
+    Metric("moved_gib", "GiB", "Payload data moved over links to nodes.", "lower"),
+    Metric("retries", "1", "Number of attempts repeated after a node failed.", "lower"),
+    Metric(
+        "accelerator_s_per_1k", "s", "Accelerator-seconds allocated per 1,000 finished requests.", "lower"
+    ),
+    Metric("usd_per_1k", "USD", "Price of the whole fleet per 1,000 finished requests.", "lower"),
+)
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        *_COMPLETION,
+        *_QUEUEING,
+        *_SLOWDOWN,
+        *_IMBALANCE,
+        *_OUTCOME,
+        *_TARGETS,
+        *_FAIRNESS,
+        *_EFFICIENCY,
+    )
+}

@@ -1,0 +1,58 @@
+"""How requests ended, and whether they kept their targets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trimtab.domain.decision import MAX_REASON, Reason, Status
+from trimtab.metrics.distribution import ratio
+from trimtab.metrics.records import BoolArray, FloatArray, IntArray, Records, RequestRecords
+
+
+def outcome_metrics(requests: RequestRecords) -> dict[str, float]:
+    """Fractions, of the requests that arrived, by how they ended; these and finished_frac add up to 1."""
+    count = np.bincount(requests.status, minlength=len(Status))
+    arrived = int(count.sum() - count[Status.PENDING])
+    in_flight = int(count[Status.HELD : Status.FINISHED].sum())
+    return {
+        "finished_frac": ratio(count[Status.FINISHED], arrived),
+        "rejected_frac": ratio(count[Status.REJECTED], arrived),
+        **_rejected_by_reason(requests, arrived),
+        "cancelled_frac": ratio(count[Status.CANCELLED], arrived),
+        "lost_frac": ratio(count[Status.LOST], arrived),
+        "unfinished_frac": ratio(in_flight, arrived),
+    }
+
+
+def target_metrics(records: Records) -> dict[str, float]:
+    """SLO attainment and deadline satisfaction; a request that did not finish missed both."""
+    requests = records.requests
+    has_deadline = requests.arrived & (requests.deadline_s < np.inf)
+    return {
+        "slo_attained_frac": _share(slo_attained(requests, records.slo_s), requests.arrived),
+        "deadline_satisfied_frac": _share(_in_time(requests), has_deadline),
+    }
+
+
+def slo_attained(requests: RequestRecords, slo_s: FloatArray) -> BoolArray:
+    """Requests [n] that finished within the target of their class, slo_s [classes], and by their deadline."""
+    return _in_time(requests) & (requests.completion_s <= slo_s[requests.class_idx])
+
+
+def _share(good: BoolArray, among: BoolArray) -> float:
+    return ratio(int(np.count_nonzero(good & among)), int(np.count_nonzero(among)))
+
+
+def _in_time(requests: RequestRecords) -> BoolArray:
+    return requests.finished & (requests.finish_s <= requests.deadline_s)
+
+
+def _rejected_by_reason(requests: RequestRecords, arrived: int) -> dict[str, float]:
+    reasons: IntArray = requests.reason[requests.status == Status.REJECTED]
+    count = np.bincount(reasons, minlength=MAX_REASON + 1)
+    return {
+        "rejected_fits_no_node_frac": ratio(count[Reason.FITS_NO_NODE], arrived),
+        "rejected_refused_frac": ratio(count[Reason.REFUSED], arrived),
+        "rejected_queue_full_frac": ratio(count[Reason.QUEUE_FULL], arrived),
+        "rejected_policy_frac": ratio(count[Reason.POLICY :].sum(), arrived),
+    }

@@ -1,0 +1,109 @@
+"""What one run leaves behind, as arrays: the input of every metric, the same from every host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.domain.decision import Status
+from trimtab.domain.errors import UsageError
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecords:
+    """One row per request; every array has shape [requests]."""
+
+    arrival_s: FloatArray
+    start_s: FloatArray  # its last attempt took a slot; nan if none did
+    service_start_s: FloatArray  # computing began, its model being loaded; nan if it never did
+    finish_s: FloatArray  # nan unless FINISHED
+    node_idx: IntArray  # node of the last attempt; -1 for none
+    status: npt.NDArray[np.uint8]  # trimtab.domain.decision.Status
+    reason: npt.NDArray[np.uint8]  # trimtab.domain.decision.Reason
+    tenant_idx: IntArray
+    class_idx: IntArray
+    priority: npt.NDArray[Any]
+    deadline_s: FloatArray  # absolute; inf for none
+    attempts: IntArray  # 1 = served at the first try
+    work_s: FloatArray  # true service seconds on the node that served it; nan if none did
+    best_work_s: FloatArray  # true service seconds on the fastest node type for it
+
+    def __post_init__(self) -> None:
+        _check_lengths(self, len(self.arrival_s))
+
+    @property
+    def arrived(self) -> BoolArray:
+        """Requests that arrived before the window closed: the denominator of every request fraction."""
+        return np.not_equal(self.status, Status.PENDING)
+
+    @property
+    def finished(self) -> BoolArray:
+        """Requests that were served to the end."""
+        return np.equal(self.status, Status.FINISHED)
+
+    @property
+    def completion_s(self) -> FloatArray:
+        """Finish − arrival, waiting included; nan unless finished."""
+        return self.finish_s - self.arrival_s
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecords:
+    """One row per node; every array has shape [nodes], and integrals run over the window."""
+
+    slots: npt.NDArray[Any]
+    type_idx: IntArray
+    accelerators: FloatArray  # per node
+    usd_per_hour: FloatArray
+    memory_gib: FloatArray
+    memory_used_gib_s: FloatArray  # integral of the memory that resident models take
+    allocated_slot_s: FloatArray  # slot-seconds occupied: loading, computing, attempts lost later
+    busy_slot_s: FloatArray  # slot-seconds computing
+    up_s: FloatArray  # seconds not failed
+
+    def __post_init__(self) -> None:
+        _check_lengths(self, len(self.slots))
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """A whole run: its requests, its nodes, and the counts that belong to neither."""
+
+    requests: RequestRecords
+    nodes: NodeRecords
+    start_s: float  # window: first arrival
+    end_s: float  # window: last finish, or the horizon
+    slo_s: FloatArray  # [classes] target completion; inf for none
+    model_loads: int
+    adapter_loads: int
+    bytes_moved_gib: float
+    retries: int
+
+    def __post_init__(self) -> None:
+        if not self.start_s <= self.end_s:
+            expected = f"a time not before the window's start {self.start_s!r}"
+            raise UsageError("the window ends early", field="end_s", value=self.end_s, expected=expected)
+
+    @property
+    def window_s(self) -> float:
+        """Length of the window over which utilisation and throughput are taken."""
+        return self.end_s - self.start_s
+
+
+def _check_lengths(columns: RequestRecords | NodeRecords, length: int) -> None:
+    """Raise UsageError for the first column that does not have shape [length]."""
+    for name, shape in _shapes(columns):
+        if shape != (length,):
+            raise UsageError("wrong shape", field=name, value=shape, expected=f"({length},)")
+
+
+def _shapes(columns: RequestRecords | NodeRecords) -> Iterable[tuple[str, tuple[int, ...]]]:
+    return ((field.name, np.shape(getattr(columns, field.name))) for field in fields(columns))
