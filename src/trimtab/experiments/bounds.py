@@ -1,0 +1,145 @@
+"""Lower bounds on mean completion time that no policy can beat: how far from the best a policy may be.
+
+Completion = finish − arrival. Three bounds on the total of any k finished requests are computed, and the
+largest counts: B1 (`lagrangian`), B2 (`pooled_srpt`), both with their proofs, and the least service, that is
+every request at its best group without waiting. A policy that rejects some requests is compared with what any
+k cost at least; no smaller number of requests has a larger mean, so rejecting never makes the bound stricter.
+
+All are void where batching or result caches share work between requests: ask for none there. Model loads,
+failures with restart and slow-downs only lengthen or delay service, so the bounds hold with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.domain.errors import UsageError
+from trimtab.experiments.instance import FloatArray, Instance, build_instance
+from trimtab.experiments.lagrangian import lagrangian_bound
+from trimtab.experiments.pooled_srpt import pooled_totals_s
+
+Method = Literal["B1 Lagrangian", "B2 pooled SRPT", "least service"]
+
+ITERATIONS = 140
+INTERVALS = 1600
+
+# What rounding can take from a sum: a share of the sum itself, and per request a few units in the last place
+# of the times that it was computed from.
+RELATIVE_SAFETY = 1e-9
+TIME_SAFETY = 1e-13
+
+COMMON = ("batching and result caches share no work", "true service times, model loads left out")
+ONE_SLOT = "a request runs in one slot at a time"
+NO_PREEMPTION = "no preemption, and what a failure interrupts starts anew"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """Least total and mean completion time of any schedule; totals of a void bound are None."""
+
+    total_s: float
+    mean_s: float
+    method: Method
+    b1_total_s: float | None
+    b2_total_s: float
+    assumptions: tuple[str, ...]
+    totals_s: FloatArray  # [requests + 1], least total completion of any k requests at position k
+
+    def mean_for(self, finished: int) -> float:
+        """Least mean completion time of any `finished` requests, which rises with their number.
+
+        Raises UsageError unless 1 ≤ finished ≤ requests that some group can serve.
+        """
+        most = self.totals_s.size - 1
+        if not 1 <= finished <= most:
+            raise UsageError("no such bound", field="finished", value=finished, expected=f"1 to {most}")
+        return float(self.totals_s[finished]) / finished
+
+
+def completion_bound(
+    arrival_s: npt.ArrayLike,
+    service_s: npt.ArrayLike,
+    release_s: npt.ArrayLike,
+    slots: npt.ArrayLike,
+    *,
+    preemptive: bool = False,
+    splitting: bool = False,
+    iterations: int = ITERATIONS,
+    intervals: int = INTERVALS,
+) -> Bound:
+    """Bound the completion times of any schedule of these requests from below.
+
+    `arrival_s` [requests]; `service_s` [requests, groups], true seconds on a node of the group, loads left
+    out; `release_s` [requests, groups], earliest start = arrival + least transfer time; infinity where a
+    group cannot serve the request. `slots` [groups]. Requests that no group can serve never finish and are
+    left out.
+    `preemptive`: running work may be interrupted and resumed, also on another node, which voids B1.
+    `splitting`: parts of one request may run at once, which voids the least service too.
+    `iterations` and `intervals` buy tightness of B1; any values give a valid bound.
+    Raises UsageError for tables that do not fit together.
+    """
+    _check_effort(iterations, intervals)
+    instance = build_instance(arrival_s, service_s, release_s, slots)
+    totals: dict[Method, FloatArray] = {"B2 pooled SRPT": pooled_totals_s(instance)}
+    if not splitting:
+        totals["least service"] = _prefix_sums(_undelayed_s(instance, resumable=preemptive))
+    if not (preemptive or splitting):
+        totals["B1 Lagrangian"] = _lagrangian_totals_s(instance, iterations, intervals)
+    return _largest(
+        {method: _rounded_down(total_s, instance) for method, total_s in totals.items()},
+        _assumptions(preemptive=preemptive, splitting=splitting),
+    )
+
+
+def _check_effort(iterations: int, intervals: int) -> None:
+    if iterations < 0:
+        raise UsageError("cannot be used", field="iterations", value=iterations, expected="0 or more")
+    if intervals < 1:
+        raise UsageError("cannot be used", field="intervals", value=intervals, expected="1 or more")
+
+
+def _assumptions(*, preemptive: bool, splitting: bool) -> tuple[str, ...]:
+    if splitting:
+        return COMMON
+    return (*COMMON, ONE_SLOT) if preemptive else (*COMMON, ONE_SLOT, NO_PREEMPTION)
+
+
+def _undelayed_s(instance: Instance, *, resumable: bool) -> FloatArray:
+    """Least service of each request; one that migrates may start on one group and end on a faster one."""
+    if not resumable:
+        return instance.least_service_s
+    finish_s: FloatArray = instance.release_s.min(axis=1) + instance.service_s.min(axis=1)
+    return finish_s - instance.arrival_s
+
+
+def _lagrangian_totals_s(instance: Instance, iterations: int, intervals: int) -> FloatArray:
+    bound = lagrangian_bound(instance, iterations, intervals)
+    return _prefix_sums(bound.minima_s) - bound.capacity_s * (1 + RELATIVE_SAFETY)
+
+
+def _prefix_sums(terms_s: FloatArray) -> FloatArray:
+    """Sum of the k smallest terms, k = 0 … requests."""
+    return np.append(0.0, np.cumsum(np.sort(terms_s)))
+
+
+def _rounded_down(totals_s: FloatArray, instance: Instance) -> FloatArray:
+    counts = np.arange(totals_s.size)
+    return totals_s - RELATIVE_SAFETY * np.abs(totals_s) - TIME_SAFETY * instance.horizon_s * counts
+
+
+def _largest(totals_s: dict[Method, FloatArray], assumptions: tuple[str, ...]) -> Bound:
+    whole_s = {method: float(total[-1]) for method, total in totals_s.items()}
+    best_s = np.maximum(np.max(list(totals_s.values()), axis=0), 0.0)
+    return Bound(
+        total_s=float(best_s[-1]),
+        mean_s=float(best_s[-1]) / (best_s.size - 1),
+        method=max(whole_s, key=whole_s.__getitem__),
+        b1_total_s=whole_s.get("B1 Lagrangian"),
+        b2_total_s=whole_s["B2 pooled SRPT"],
+        assumptions=assumptions,
+        totals_s=best_s,
+    )
