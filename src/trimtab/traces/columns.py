@@ -1,0 +1,49 @@
+"""The request table: which columns a trace has in memory, and what they mean."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+COLUMNS: Final[dict[str, pl.DataType]] = {
+    "arrival_s": pl.Float64(),  # seconds from the start of the trace, never decreasing
+    "size": pl.Float64(),  # work units of the format, > 0
+    "class": pl.String(),  # service class
+    "model": pl.String(),  # model that must be resident
+    "adapter": pl.String(),  # null: none
+    "tenant": pl.String(),
+    "priority": pl.Int64(),  # higher is more urgent
+    "deadline_s": pl.Float64(),  # relative to the arrival
+    "images": pl.Int64(),
+    "steps": pl.Int64(),  # denoising steps per image
+    "prompt_tokens": pl.Int64(),
+    "output_tokens": pl.Int64(),
+    "payload_gib": pl.Float64(),  # moved to the node before service
+    "session": pl.String(),
+    "recorded_s": pl.Float64(),  # execution time in the recorded system
+    "prefix_blocks": pl.List(pl.Int64()),  # ids of the prompt's prefix-cache blocks
+}
+"""Canonical column → type. Only `arrival_s` is always there; the order is that of written files."""
+
+AT_LEAST: Final[dict[str, int]] = {
+    "arrival_s": 0,
+    "deadline_s": 0,
+    "images": 1,
+    "steps": 1,
+    "prompt_tokens": 0,
+    "output_tokens": 0,
+    "payload_gib": 0,
+    "recorded_s": 0,
+}
+"""Smallest value a numeric column may hold; `size` is apart, since it must be greater than 0."""
+
+
+def token_size(prompt_token_frac: float) -> pl.Expr:
+    """Size of a language-model request: output tokens + `prompt_token_frac` × prompt tokens."""
+    return pl.col("output_tokens") + prompt_token_frac * pl.col("prompt_tokens").fill_null(0)
+
+
+def image_size() -> pl.Expr:
+    """Size of an image-generation request: denoising steps × images."""
+    return (pl.col("steps") * pl.col("images")).cast(pl.Float64)

@@ -1,0 +1,72 @@
+"""What a trace format declares: which of its columns mean what. Reading is the same for all, see `read`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+
+from trimtab.traces.columns import image_size, token_size
+from trimtab.traces.options import TraceOptions
+
+TimeUnit = Literal["s", "ms", "us", "ns", "datetime"]
+Origin = Literal["first", "zero"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """One column of a file as one canonical column; `scale` multiplies its values (64-bit floats only)."""
+
+    target: str
+    source: str
+    scale: float = 1.0
+
+
+def _nothing_derived(_: TraceOptions) -> Mapping[str, pl.Expr]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """The declaration of one format.
+
+    Attributes:
+        name: by which it is asked for.
+        columns: the file's columns that are read.
+        needed: canonical columns in which every kept row must have a value.
+        time_unit: unit of the arrival column.
+        origin: `first`, arrivals count from the file's first row; `zero`, they already count from the start.
+        raw: further columns of the file that `derived` and `drop_reason` use, as text, by their own name.
+        derived: canonical columns computed from the read ones.
+        drop_reason: text naming why a row is dropped, null where it is kept.
+    """
+
+    name: str
+    columns: tuple[SourceColumn, ...]
+    needed: frozenset[str]
+    time_unit: TimeUnit
+    origin: Origin
+    raw: tuple[str, ...] = ()
+    derived: Callable[[TraceOptions], Mapping[str, pl.Expr]] = _nothing_derived
+    drop_reason: Callable[[TraceOptions], pl.Expr] | None = None
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """The columns of the file that must be there; they also identify the format."""
+        return (*(column.source for column in self.columns), *self.raw)
+
+    def source_of(self, target: str) -> str:
+        """The file's name of a canonical column; a derived column goes by its own."""
+        return next((column.source for column in self.columns if column.target == target), target)
+
+
+def sized_from_tokens(options: TraceOptions) -> Mapping[str, pl.Expr]:
+    """`size` by the rule of language models."""
+    return {"size": token_size(options.prompt_token_frac)}
+
+
+def sized_from_images(_: TraceOptions) -> Mapping[str, pl.Expr]:
+    """`size` by the rule of image generation."""
+    return {"size": image_size()}

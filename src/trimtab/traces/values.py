@@ -1,0 +1,94 @@
+"""Values of a file as typed columns: whole columns at a time, null where a value does not parse."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from trimtab.traces.formats import TimeUnit
+
+TICKS_PER_S: Final[dict[TimeUnit, float]] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9, "datetime": 1e9}
+
+EXPECTED_TIME: Final[dict[TimeUnit, str]] = {
+    "s": "a number of seconds",
+    "ms": "a number of milliseconds",
+    "us": "a number of microseconds",
+    "ns": "a whole number of nanoseconds",
+    "datetime": "a date and time such as 2026-01-31 12:00:00.5",
+}
+
+_DATE_TIME = r"^(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)(?:Z|[+-]\d{2}:?\d{2})?$"
+_OFFSET = r"([+-])(\d{2}):?(\d{2})$"
+_WHOLE_NUMBERS = r"^\[\s*(?:-?\d+(?:\s*,\s*-?\d+)*)?\s*\]$"
+_NS_PER_MINUTE = 60 * 10**9
+
+
+def parsed(values: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """Values [rows] as `dtype`; null where they are missing, no such value, or not finite."""
+    text = values.str.strip_chars() if values.dtype == pl.String else values
+    if dtype == pl.Float64:
+        return _number(text)
+    if dtype == pl.Int64:
+        return _whole_number(text)
+    if isinstance(dtype, pl.List):
+        return _whole_numbers(text) if text.dtype == pl.String else text.cast(dtype, strict=False)
+    return text.cast(pl.String)
+
+
+def expected_value(dtype: pl.DataType) -> str:
+    """What a value of this type looks like, for messages."""
+    if isinstance(dtype, pl.List):
+        return "a list of whole numbers"
+    if dtype.is_numeric():
+        return "a whole number" if dtype.is_integer() else "a finite number"
+    return "text"
+
+
+def parsed_ticks(values: pl.Series, unit: TimeUnit) -> pl.Series:
+    """Arrivals [rows] in ticks of the unit; dates as nanoseconds since 1970, exact to the last digit."""
+    if values.dtype.is_temporal():
+        return values.cast(pl.Datetime("ns")).dt.timestamp("ns")
+    if unit == "datetime":
+        return _utc_ns(values.cast(pl.String).str.strip_chars())
+    return parsed(values, pl.Int64() if unit == "ns" else pl.Float64())
+
+
+def unit_of(values: pl.Series, unit: TimeUnit) -> TimeUnit:
+    """The unit that holds for these values: a column typed as date and time says so itself."""
+    return "datetime" if values.dtype.is_temporal() else unit
+
+
+def _number(values: pl.Series) -> pl.Series:
+    number = values.cast(pl.Float64, strict=False)
+    return number.to_frame("x").select(pl.when(pl.col("x").is_finite()).then("x")).to_series()
+
+
+def _whole_number(values: pl.Series) -> pl.Series:
+    # Straight to integers first: a float would round nanoseconds. Then "30.0", which some files write for 30.
+    whole = values.cast(pl.Int64, strict=False) if not values.dtype.is_float() else None
+    if whole is not None and whole.null_count() == values.null_count():
+        return whole
+    number = pl.col("x")
+    is_whole = number == number.round()
+    return _number(values).to_frame("x").select(pl.when(is_whole).then(number.cast(pl.Int64))).to_series()
+
+
+def _whole_numbers(text: pl.Series) -> pl.Series:
+    is_list = pl.col("x").str.contains(_WHOLE_NUMBERS)
+    numbers = pl.col("x").str.extract_all(r"-?\d+").cast(pl.List(pl.Int64), strict=False)
+    return text.to_frame("x").select(pl.when(is_list).then(numbers)).to_series()
+
+
+def _utc_ns(text: pl.Series) -> pl.Series:
+    table = text.to_frame("t").lazy()
+    local = pl.col("t").str.extract(_DATE_TIME).str.replace("T", " ", literal=True)
+    local_ns = local.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False).dt.timestamp("ns")
+    return table.select(local_ns - _offset_ns(pl.col("t"))).collect().to_series()
+
+
+def _offset_ns(text: pl.Expr) -> pl.Expr:
+    zone = text.str.slice(19)  # past the seconds, so that the day is not taken for an offset
+    minutes = zone.str.extract(_OFFSET, 2).cast(pl.Int64) * 60 + zone.str.extract(_OFFSET, 3).cast(pl.Int64)
+    sign = pl.when(zone.str.extract(_OFFSET, 1) == "-").then(-1).otherwise(1)
+    return (sign * minutes * _NS_PER_MINUTE).fill_null(0)
