@@ -1,0 +1,67 @@
+"""The cluster: nodes, node types, what can be served on them, and how far apart they are. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """N nodes of G types that serve C classes of requests and hold M items (models, then adapters).
+
+    Service of work of size x of class c on type g takes (fixed_s[c, g] + unit_s[c, g] · x) seconds, times a
+    factor that no policy sees, divided by the node's present speed. inf in `fixed_s`: g can't serve c.
+    """
+
+    type_names: tuple[str, ...]  # [types]
+    node_names: tuple[str, ...]  # [nodes]
+    type_idx: Ints  # [nodes]
+    slots: Ints  # [nodes] requests served at a time
+    queue_max: Ints  # [nodes] requests that may wait at the node
+    zone_idx: Ints  # [nodes]
+    weight: Floats  # [nodes] relative capacity, for weighted policies
+    nic_gib_per_s: Floats  # [nodes] bandwidth of the node's own link; inf = not modelled
+    memory_gib: Floats  # [types]
+    accelerators: Floats  # [types] accelerators per node
+    usd_per_hour: Floats  # [types] price of a node
+    class_names: tuple[str, ...]  # [classes]
+    fixed_s: Floats  # [classes, types]
+    unit_s: Floats  # [classes, types]
+    item_names: tuple[str, ...]  # [items]
+    item_gib: Floats  # [items]
+    item_is_adapter: NDArray[np.uint8]  # [items]
+    load_s: Floats  # [items, types]
+    zone_names: tuple[str, ...]  # [zones]
+    rtt_s: Floats  # [zones, zones]
+    zone_gib_per_s: Floats  # [zones] bandwidth of the link into a zone; inf = not modelled
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.type_idx)
+
+    @property
+    def n_types(self) -> int:
+        """Number of node types."""
+        return len(self.type_names)
+
+    @cached_property
+    def group_idx(self) -> Ints:
+        """Group of each node, [nodes]: nodes of one type and slot count are interchangeable to a policy."""
+        pairs = np.stack([self.type_idx, self.slots], axis=1)
+        _, inverse = np.unique(pairs, axis=0, return_inverse=True)
+        return inverse.reshape(-1).astype(np.int64)
+
+    def best_estimate_s(self, class_idx: Ints, size: Floats) -> Floats:
+        """Least service seconds over the node types for each request, [requests]; inf where none serves it."""
+        best = np.full(len(size), np.inf)
+        for g in range(self.n_types):
+            np.minimum(best, self.fixed_s[class_idx, g] + self.unit_s[class_idx, g] * size, out=best)
+        return best

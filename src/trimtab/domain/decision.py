@@ -1,0 +1,35 @@
+"""How a request ends, and why: the status and reason values of every record (see GLOSSARY.md)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """Where a request is, or how it ended. Values below FINISHED are in flight."""
+
+    PENDING = 0  # has not arrived
+    HELD = 1  # in the central queue
+    TRANSFER = 2  # its payload is on the way to a node
+    QUEUED = 3  # in a node's queue
+    RUNNING = 4  # occupies a slot (loading its model included)
+    RETRYING = 5  # lost its node, about to be dispatched again
+    FINISHED = 6
+    REJECTED = 7
+    CANCELLED = 8  # its deadline passed and the scenario cancels then
+    LOST = 9  # its node failed and no retries were left
+
+
+class Reason(IntEnum):
+    """Why a request was rejected, cancelled or lost. Policies may return -r for POLICY and above."""
+
+    NONE = 0
+    FITS_NO_NODE = 1  # no node type can hold its model or serve its class
+    REFUSED = 2  # every candidate refused and the scenario rejects on refusal
+    QUEUE_FULL = 3  # the policy held it and the central queue had no room
+    DEADLINE = 4  # cancelled at its deadline
+    RETRIES = 5  # lost to node failures more often than the scenario retries
+    POLICY = 6  # the policy rejected it; a policy's own reasons count up from here
+
+
+MAX_REASON = 31  # a policy's own reasons lie in POLICY..MAX_REASON

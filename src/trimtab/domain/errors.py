@@ -1,0 +1,67 @@
+"""Everything trimtab raises on purpose.
+
+    TrimtabError               base of them all; the command line prints it and exits with `exit_code`
+    ├── UsageError             wrong input: says which file, field and value, and what was expected (exit 2)
+    │   ├── ScenarioError      a scenario file or one of its parts
+    │   ├── TraceError         a trace file: names the line where there is one
+    │   └── PolicyNotFound     no such policy; names the nearest ones
+    ├── PolicyError            a policy raised or returned nonsense: names policy, request and time (exit 3)
+    └── MissingExtra           a feature needs an optional dependency; names the extra to install (exit 2)
+
+A request that cannot be served is no error: it ends as a value, see `trimtab.domain.decision`.
+"""
+
+from __future__ import annotations
+
+
+class TrimtabError(Exception):
+    """Base of all errors that trimtab raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(TrimtabError):
+    """Input that cannot be used; the message names file, field, value and what was expected."""
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: str | None = None,
+        field: str | None = None,
+        value: object = None,
+        expected: str | None = None,
+    ) -> None:
+        self.problem, self.file, self.field, self.value, self.expected = problem, file, field, value, expected
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        where = ": ".join(part for part in (self.file, self.field) if part)
+        text = f"{where}: {self.problem}" if where else self.problem
+        if self.value is not None:
+            text += f" (got {self.value!r})"
+        return f"{text}; expected {self.expected}" if self.expected else text
+
+
+class ScenarioError(UsageError):
+    """A scenario, or a part of one, that does not validate."""
+
+
+class TraceError(UsageError):
+    """A trace file that cannot be read as requests."""
+
+
+class PolicyNotFound(UsageError):  # noqa: N818 - reads as the sentence it prints
+    """No policy goes by this name."""
+
+
+class PolicyError(TrimtabError):
+    """A policy raised, or returned something that is no decision."""
+
+    exit_code = 3
+
+
+class MissingExtra(UsageError):  # noqa: N818 - reads as the sentence it prints
+    """A feature whose optional dependency is not installed."""

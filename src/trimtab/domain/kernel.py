@@ -1,0 +1,126 @@
+"""Kernels: small functions that run compiled by numba or as plain Python, with exactly equal results.
+
+`@kernel` compiles lazily and caches on disk in a folder whose name hashes trimtab's own sources, the numba
+version and the processor, since numba itself does not notice an edit in a helper's file. `interpreted(f)` is
+the same function as plain Python, helpers included. Nothing here uses fastmath: it would break the equality.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import tempfile
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import llvmlite.binding as llvm
+import numba
+import platformdirs
+from numba.core.registry import CPUDispatcher
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def cache_root() -> Path:
+    """Folder of all compiled kernels: `TRIMTAB_CACHE_DIR`, or the user's cache folder."""
+    chosen = os.environ.get("TRIMTAB_CACHE_DIR")
+    return Path(chosen) if chosen else platformdirs.user_cache_path("trimtab", appauthor=False)
+
+
+def _fingerprint() -> str:
+    digest = hashlib.sha256(f"{numba.__version__} {llvm.get_host_cpu_name()}".encode())
+    for source in sorted(PACKAGE.rglob("*.py")):
+        text = source.read_bytes()
+        if b"@kernel" in text or source.parent.name == "domain":
+            digest.update(source.name.encode() + text)
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def cache_folder() -> Path:
+    """The folder of kernels compiled from these very sources; a temporary one where it can't be written."""
+    folder = cache_root() / f"kernels-{_fingerprint()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(folder)
+    except OSError:
+        folder = Path(tempfile.gettempdir()) / f"trimtab-{os.getuid()}" / folder.name
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def prune_cache() -> int:
+    """Delete kernels compiled from other sources; returns how many folders went."""
+    stale = [f for f in cache_root().glob("kernels-*") if f != cache_folder()]
+    for folder in stale:
+        shutil.rmtree(folder, ignore_errors=True)
+    return len(stale)
+
+
+def kernel(function: F) -> F:
+    """Mark a function as a kernel that a host may call: cached on disk."""
+    before = numba.config.CACHE_DIR  # read by numba when caching is switched on; put back for others' functions
+    numba.config.CACHE_DIR = str(cache_folder())
+    try:
+        return cast(F, numba.njit(cache=True, error_model="python")(function))
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def helper(function: F | None = None, *, inline: bool = False) -> Any:
+    """Mark a function that only kernels call: no wrappers for Python, which cost more than the function.
+
+    `inline` asks LLVM to inline it into its callers (hot, small functions).
+    """
+    if function is None:
+        return functools.partial(helper, inline=inline)
+    return numba.njit(
+        error_model="python", forceinline=inline, no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )(function)
+
+
+def is_kernel(function: object) -> bool:
+    """Whether `function` was marked with `@kernel` (or compiled by numba itself)."""
+    return isinstance(function, CPUDispatcher)
+
+
+def _marker(compiled: Any) -> Path:
+    name = f"{compiled.__module__}.{compiled.__qualname__}".replace("<locals>", "local")
+    return cache_folder() / f"{name}.compiled"
+
+
+def is_compiled(function: Any) -> bool:
+    """Whether this kernel was compiled on this machine from these sources: loading it takes a moment only."""
+    return _marker(function).exists()
+
+
+def compile_kernel(function: Any, signature: Any) -> Any:
+    """Compile a kernel for one signature, or load it from the disk; returns the kernel."""
+    if not function.signatures:
+        function.compile(signature)
+        function.disable_compile()
+        _marker(function).touch()
+    return function
+
+
+_plain: dict[Any, Any] = {}
+
+
+def interpreted(function: F) -> F:
+    """The same kernel as plain Python: every kernel that it calls is replaced by its source, recursively."""
+    if not is_kernel(function):
+        return function
+    if function not in _plain:
+        source = cast(Any, function).py_func
+        names = source.__code__.co_names
+        scope = dict(source.__globals__)
+        _plain[function] = types.FunctionType(source.__code__, scope, source.__name__, source.__defaults__)
+        scope.update({n: interpreted(scope[n]) for n in names if n in scope and is_kernel(scope[n])})
+    return cast(F, _plain[function])

@@ -1,0 +1,66 @@
+"""How the host treats requests: bounds, refusals, failures, telemetry. The same for every policy compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.domain.view import UNLIMITED
+
+
+class OnRefusal(IntEnum):
+    """What becomes of a request when every candidate refuses it."""
+
+    HOLD = 0
+    REJECT = 1
+
+
+class Cancel(IntEnum):
+    """What is cancelled at its deadline."""
+
+    NEVER = 0
+    WAITING = 1  # what does not hold a slot yet
+    ALWAYS = 2  # running requests too
+
+
+class OnFailure(IntEnum):
+    """What a node's failure does to the work that runs on it."""
+
+    RESTART = 0  # lost; dispatched again from the start, up to max_retries times
+    RESUME = 1  # kept; goes on, after loading its model again, when the node is repaired
+
+
+FAULT = np.dtype(
+    [
+        ("start_s", "f8"),
+        ("end_s", "f8"),
+        ("factor", "f8"),  # speed of the node meanwhile; 0 = down
+        ("mtbf_s", "f8"),  # mean time between such faults; inf = happens once
+        ("mttr_s", "f8"),  # mean time to repair
+        ("node_idx", "i4"),
+        ("count", "i4"),  # faults of this process so far
+        ("active", "i4"),  # 1 = in force
+    ],
+    align=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Switches of the host."""
+
+    held_max: int = UNLIMITED  # requests that a dispatcher may hold in its central queue
+    on_refusal: OnRefusal = OnRefusal.HOLD
+    lookahead: int = 1  # held requests that one pass over the central queue may offer in vain
+    cancel: Cancel = Cancel.NEVER
+    on_failure: OnFailure = OnFailure.RESTART
+    max_retries: int = 2
+    dispatchers: int = 1  # request i belongs to dispatcher i mod dispatchers
+    telemetry_period_s: float = 0.0  # 0 = the view is always fresh
+    telemetry_delay_s: float = 0.0
+    plan_latency_s: float = 0.0
+    horizon_s: float = float("inf")
+    faults: NDArray[np.void] | None = None  # FAULT [processes]

@@ -1,0 +1,67 @@
+"""The contract of a policy: a slow planner and a fast dispatcher, and nothing of its host.
+
+A policy is a frozen dataclass of parameters. `dispatch` and `order` are static functions over arrays; marked
+with `@kernel` they run compiled, unmarked as plain Python, in the same hosts and with the same results.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, ClassVar
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.kernel import kernel
+from trimtab.domain.view import Memory, Plan, View, memory
+
+
+class Policy:
+    """Base of all policies. A subclass writes `dispatch`, or `order`, or both.
+
+    Attributes
+    ----------
+    name : what the catalogue and the tables call it.
+    draws : how many uniform numbers in [0, 1) one decision uses; `draws[i]` depends on the seed, the request
+        and how often it has been offered, never on the policy.
+    plan_period_s : how often `plan` is called; 0 = never.
+    """
+
+    name: ClassVar[str] = ""
+    draws: int = 0
+    plan_period_s: float = 0.0
+
+    def init(self, cluster: Cluster) -> Memory:  # noqa: ARG002 - the contract
+        """Make this policy's memory for one dispatcher."""
+        return memory()
+
+    def plan(self, view: View, history: Any, waiting: Any, rehearse: Any) -> Plan | None:  # noqa: ARG002
+        """Think slowly: called every `plan_period_s`; None leaves the plan in force."""
+        return None
+
+    @staticmethod
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Write node indices into `ranking`, best first, and return how many (at most 8).
+
+        0 holds the request in the central queue; -r rejects it for reason r (`decision.Reason`).
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    @kernel
+    def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
+        """Key by which waiting work is served, least first; ties by arrival. Default: first come, first served."""
+        return float(work.arrival_s)
+
+    @classmethod
+    def dispatches(cls) -> bool:
+        """Whether it chooses nodes (otherwise it is an order only)."""
+        return cls.dispatch is not Policy.dispatch
+
+    @classmethod
+    def orders(cls) -> bool:
+        """Whether it brings an order of its own."""
+        return cls.order is not Policy.order
+
+    @classmethod
+    def idea(cls) -> str:
+        """First line of its documentation."""
+        return (inspect.getdoc(cls) or cls.__name__).splitlines()[0]

@@ -1,0 +1,187 @@
+"""What a policy sees and what it keeps: View, Plan, Memory and the work at hand.
+
+All of it is arrays, so that one kernel runs compiled, interpreted, in the simulator and live. Record arrays
+are read by column, `view.nodes.in_flight[j]`; the host and the work are single records, `work.deadline_s`.
+A further input is a further field of one of these records, never a further argument.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trimtab.domain.kernel import helper
+from trimtab.domain.tables import array_of, record_of_dtype, table_type
+
+MAX_RANKED = 8  # candidates that one decision may name
+UNLIMITED = 1 << 30  # "no bound" for queue lengths
+
+HOST = np.dtype(
+    [
+        ("now_s", "f8"),  # time of this decision
+        ("n_nodes", "i8"),
+        ("n_changed", "i8"),  # entries of view.changed that are new since this dispatcher's last decision
+        ("n_held", "i8"),  # requests in this dispatcher's central queue
+        ("dispatcher_idx", "i8"),
+    ],
+    align=True,
+)
+
+NODE = np.dtype(
+    [
+        ("outstanding_s", "f8"),  # estimated seconds of all work in flight here, not aged
+        ("backlog_s", "f8"),  # the same as it stood at anchor_s, running work by what remained of it
+        ("anchor_s", "f8"),  # when backlog_s was last brought up to date
+        ("weight", "f8"),  # relative capacity: slots × mean speed
+        ("in_flight", "i4"),  # requests sent here and not ended
+        ("running", "i4"),  # of these, the ones that hold a slot
+        ("room", "i4"),  # requests it would still accept (slots + queue bound − in flight)
+        ("up", "i4"),  # 1 = serving, 0 = failed
+        ("slots", "i4"),  # requests served at a time
+        ("type_idx", "i4"),
+        ("zone_idx", "i4"),
+        ("group_idx", "i4"),  # nodes of one type and slot count share a group
+    ],
+    align=True,
+)  # 64 bytes: one cache line
+
+WORK = np.dtype(
+    [
+        ("serial", "i8"),  # position in order of arrival
+        ("arrival_s", "f8"),
+        ("deadline_s", "f8"),  # absolute; inf = none
+        ("units", "f8"),  # estimated work units (not named size: arrays have a size)
+        ("estimate_s", "f8"),  # estimated service seconds on the best node type; inf = fits no node
+        ("payload_gib", "f8"),
+        ("key", "i8"),  # affinity key: session, or model and adapter
+        ("class_idx", "i4"),
+        ("model_idx", "i4"),  # item that must be resident; -1 = none
+        ("adapter_idx", "i4"),  # a second such item; -1 = none
+        ("tenant_idx", "i4"),
+        ("zone_idx", "i4"),  # where it comes from
+        ("priority", "i4"),  # higher is more urgent
+        ("attempt", "i4"),  # decisions made about it before this one
+        ("retries", "i4"),  # nodes that it has lost
+    ],
+    align=True,
+)
+
+BINDING = np.dtype([("serial", "i8"), ("node_idx", "i8"), ("expires_s", "f8")], align=True)
+
+
+class View(NamedTuple):
+    """State of the cluster as one dispatcher sees it; as old as telemetry makes it."""
+
+    host: Any  # HOST record
+    nodes: Any  # NODE [nodes]
+    changed: Any  # i4 [nodes]; the first host.n_changed are the nodes that changed since the last decision
+    resident: Any  # u1 [nodes, items]; 1 = the node holds this model or adapter, or is loading it
+    fixed_s: Any  # f8 [classes, types]; estimated service = fixed_s + unit_s × units; inf = can't serve
+    unit_s: Any  # f8 [classes, types]
+    load_s: Any  # f8 [items, types]; seconds to load a model or adapter
+    rtt_s: Any  # f8 [zones, zones]
+
+
+VIEW = table_type(
+    "View",
+    host=record_of_dtype(HOST),
+    nodes=array_of(NODE),
+    changed=array_of("i4"),
+    resident=array_of("u1", 2),
+    fixed_s=array_of("f8", 2),
+    unit_s=array_of("f8", 2),
+    load_s=array_of("f8", 2),
+    rtt_s=array_of("f8", 2),
+)
+
+
+class Plan(NamedTuple):
+    """What the slow planner asks of the fast dispatcher and of the host. Empty arrays = unused."""
+
+    weights: Any  # f8 [nodes]
+    quota: Any  # f8 [classes, nodes]
+    price: Any  # f8 [nodes, resources]
+    eligible: Any  # u1 [classes, nodes]
+    placement: Any  # u1 [nodes, items]; 1 = keep resident
+    binding: Any  # BINDING [bound requests]
+    split_max: Any  # i8 [classes]
+    batch_max: Any  # i8 [classes]
+    batch_window_s: Any  # f8 [classes]
+    params: Any  # f8 [k], the policy's own
+    active_idx: Any  # i8 [1], which candidate of a composite policy is in charge
+
+
+PLAN = table_type(
+    "Plan",
+    weights=array_of("f8"),
+    quota=array_of("f8", 2),
+    price=array_of("f8", 2),
+    eligible=array_of("u1", 2),
+    placement=array_of("u1", 2),
+    binding=array_of(BINDING),
+    split_max=array_of("i8"),
+    batch_max=array_of("i8"),
+    batch_window_s=array_of("f8"),
+    params=array_of("f8"),
+    active_idx=array_of("i8"),
+)
+
+
+class Memory(NamedTuple):
+    """A policy's own numbers and working arrays, one per dispatcher."""
+
+    params: Any  # f8 [k], constants
+    ints: Any  # i8 [k]
+    floats: Any  # f8 [k]
+
+
+MEMORY = table_type("Memory", params=array_of("f8"), ints=array_of("i8"), floats=array_of("f8"))
+
+
+def memory(params: Any = (), ints: Any = 0, floats: Any = 0) -> Memory:
+    """A policy's memory; `ints` and `floats` are initial values, or how many zeros."""
+
+    def array(given: Any, dtype: str) -> np.ndarray:
+        return np.zeros(given, dtype) if isinstance(given, int) else np.array(given, dtype).reshape(-1)
+
+    return Memory(array(list(params), "f8"), array(ints, "i8"), array(floats, "f8"))
+
+
+def empty_plan() -> Plan:
+    """The plan of a policy that does not plan."""
+    flat, table = np.zeros(0), np.zeros((0, 0))
+    mask, count = np.zeros((0, 0), "u1"), np.zeros(0, "i8")
+    return Plan(
+        flat, table, table, mask, mask, np.zeros(0, BINDING), count, count, flat, flat, np.zeros(1, "i8")
+    )
+
+
+@helper(inline=True)
+def estimate_s(view: View, work: Any, type_idx: int) -> float:
+    """Estimated service seconds of this work on a node type, without loading; inf where it can't be served."""
+    c = work.class_idx
+    return view.fixed_s[c, type_idx] + view.unit_s[c, type_idx] * work.units
+
+
+@helper(inline=True)
+def missing_load_s(view: View, work: Any, j: int) -> float:
+    """Seconds of loading that node j would need before it can serve this work."""
+    wait = 0.0
+    g = view.nodes.type_idx[j]
+    if work.model_idx >= 0 and view.resident[j, work.model_idx] == 0:
+        wait += view.load_s[work.model_idx, g]
+    if work.adapter_idx >= 0 and view.resident[j, work.adapter_idx] == 0:
+        wait += view.load_s[work.adapter_idx, g]
+    return wait
+
+
+@helper(inline=True)
+def can_take(view: View, work: Any, j: int) -> bool:
+    """Whether node j, as seen, is up, has room, and serves this class."""
+    nodes = view.nodes
+    return (
+        nodes.up[j] == 1
+        and nodes.room[j] > 0
+        and view.fixed_s[work.class_idx, nodes.type_idx[j]] < np.inf
+    )

@@ -1,0 +1,202 @@
+"""From policies to what the loop calls: compiled kernels, plain Python behind a bridge, or all interpreted.
+
+The loop is compiled once, for first-class functions of one signature, so any policy enters it without
+recompiling. A plain Python policy enters through a bridge: a kernel that calls a C callback whose address
+lies in the policy's memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from trimtab.domain.kernel import compile_kernel, interpreted, is_compiled, is_kernel, kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.tables import Table
+from trimtab.domain.view import MEMORY, PLAN, VIEW, WORK, Memory, Plan, View, empty_plan, memory
+from trimtab.mechanics.facade import Columns, facade, facade_memory, facade_plan, facade_view, record_of
+from trimtab.mechanics.loop import CALL_RAISED, advance, begin
+from trimtab.mechanics.state import STATE, State, bind
+
+INTERPRET_UP_TO = 20_000  # requests worth interpreting rather than compiling the loop for
+
+
+_NUMBERS, _RANKING = types.Array(types.float64, 1, "C"), types.Array(types.int64, 1, "C")
+_WORK = numba.from_dtype(WORK)
+DISPATCH = types.int64(VIEW, PLAN, _WORK, MEMORY, _NUMBERS, _RANKING)
+ORDER = types.float64(VIEW, PLAN, _WORK, MEMORY)
+ADVANCE = types.int64(
+    STATE, PLAN, types.FunctionType(DISPATCH), types.FunctionType(ORDER), types.float64, types.int64
+)
+BEGIN = types.void(STATE)
+
+
+@intrinsic  # type: ignore[misc]
+def _call_int(context: Any, address: Any, serial: Any) -> Any:
+    def emit(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        pointer = builder.inttoptr(args[0], ir.FunctionType(word, [word]).as_pointer())
+        return builder.call(pointer, [args[1]])
+
+    return types.int64(types.int64, types.int64), emit
+
+
+@intrinsic  # type: ignore[misc]
+def _call_float(context: Any, address: Any, serial: Any) -> Any:
+    def emit(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        pointer = builder.inttoptr(args[0], ir.FunctionType(ir.DoubleType(), [word]).as_pointer())
+        return builder.call(pointer, [args[1]])
+
+    return types.float64(types.int64, types.int64), emit
+
+
+@kernel
+def bridge_dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> Any:
+    """Stand-in for a plain Python `dispatch`."""
+    return _call_int(memory.ints[0], work.serial)
+
+
+@kernel
+def bridge_order(view: View, plan: Plan, work: Any, memory: Memory) -> Any:
+    """Stand-in for a plain Python `order`."""
+    return _call_float(memory.ints[0], work.serial)
+
+
+class Raised(Exception):  # noqa: N818 - a signal between the loop and its host
+    """A policy raised inside the loop; the original is its cause."""
+
+    def __init__(self, serial: int) -> None:
+        super().__init__(serial)
+        self.serial = serial
+
+
+class Calls:
+    """One run's loop and the functions it calls, in one of two modes.
+
+    compiled : the loop and every policy marked with `@kernel` are machine code; plain ones are bridged.
+    interpreted : everything is plain Python over memoryviews; nothing is compiled, results are equal.
+    """
+
+    def __init__(self, state: State, policy: Policy, order: Policy, *, compiled: bool) -> None:
+        self._state, self._compiled = state, compiled
+        self._callbacks: list[Any] = []  # ctypes callbacks must outlive their last call
+        self._raised: tuple[int, BaseException] | None = None
+        self.set_plan(empty_plan())
+        if compiled:
+            self._bind_compiled(policy.dispatch, order.order)
+        else:
+            self._bind_interpreted(policy.dispatch, order.order)
+
+    def _bind_compiled(self, dispatch: Any, order: Any) -> None:
+        self._advance, self._begin = compile_kernel(advance, ADVANCE), compile_kernel(begin, BEGIN)
+        self._dispatch = compile_kernel(dispatch if is_kernel(dispatch) else bridge_dispatch, DISPATCH)
+        self._order = compile_kernel(order if is_kernel(order) else bridge_order, ORDER)
+        memories, order_memories = self._state.memories, self._state.order_memories
+        if not is_kernel(dispatch):
+            memories = self._bridged(self._dispatch_callback(dispatch))
+        if not is_kernel(order):
+            order_memories = self._bridged(self._order_callback(order))
+        self._bound = self._state._replace(memories=memories, order_memories=order_memories)
+        self._arrays = bind(self._bound)
+
+    def _bind_interpreted(self, dispatch: Any, order: Any) -> None:
+        self._arrays = facade(self._state)
+        self._advance, self._begin = interpreted(advance), interpreted(begin)
+        self._dispatch, self._order = interpreted(dispatch), interpreted(order)
+
+    def _bridged(self, callback: Any) -> list[Memory]:
+        """The memories that a bridge is called with: the callback's address."""
+        self._callbacks.append(callback)
+        address = ctypes.cast(callback, ctypes.c_void_p).value
+        return [memory(ints=[address]) for _ in self._state.views]
+
+    def _dispatch_callback(self, function: Any) -> Any:
+        views, work = [facade_view(v) for v in self._state.views], record_of(Columns(self._state.work))
+        memories = [facade_memory(m) for m in self._state.memories]
+        draws, ranking, many = memoryview(self._state.draws), memoryview(self._state.ranking), len(views)
+
+        def call(serial: int) -> int:
+            work.row = serial
+            d = serial % many
+            try:
+                return int(function(views[d], self._plan_facade, work, memories[d], draws, ranking))
+            except BaseException as error:
+                self._raised = (serial, error)
+                return CALL_RAISED
+
+        return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(call)
+
+    def _order_callback(self, function: Any) -> Any:
+        views, work = [facade_view(v) for v in self._state.views], record_of(Columns(self._state.work))
+        memories, many = [facade_memory(m) for m in self._state.order_memories], len(views)
+
+        def call(serial: int) -> float:
+            work.row = serial
+            d = serial % many
+            try:
+                return float(function(views[d], self._plan_facade, work, memories[d]))
+            except BaseException as error:
+                self._raised = self._raised or (serial, error)
+                return 0.0
+
+        return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(call)
+
+    def set_plan(self, plan: Plan) -> None:
+        """Put a plan in force."""
+        self._plan_facade = facade_plan(plan)
+        self._plan: Any = Table(PLAN, [plan]) if self._compiled else self._plan_facade
+
+    def begin(self) -> None:
+        """Schedule what happens by itself."""
+        with np.errstate(over="ignore"):
+            self._begin(self._arrays)
+
+    def advance(self, until_s: float, max_steps: int) -> int:
+        """Run `loop.advance` under the plan in force. Raises `Raised` from whatever a policy raised."""
+        try:
+            with np.errstate(over="ignore"):
+                code = self._advance(self._arrays, self._plan, self._dispatch, self._order, until_s, max_steps)
+        except Exception as error:
+            raise Raised(int(self._state.counts["deciding"][0])) from error
+        if self._raised is not None:
+            serial, error = self._raised
+            raise Raised(serial) from error
+        return int(code)
+
+    def enlarge_events(self) -> None:
+        """Make room for more events."""
+        events = np.resize(self._state.events, 2 * len(self._state.events))
+        if self._compiled:
+            self._bound = self._bound._replace(events=events)
+            self._arrays = bind(self._bound)
+        else:
+            self._arrays = self._arrays._replace(events=Columns(events))
+        self._state = self._state._replace(events=events)
+
+
+def is_ready(policy: Policy, order: Policy) -> bool:
+    """Whether everything that a compiled run needs is in the cache."""
+    needed = [advance, begin]
+    needed += [f if is_kernel(f) else b for f, b in ((policy.dispatch, bridge_dispatch), (order.order, bridge_order))]
+    return all(is_compiled(f) for f in needed)
+
+
+def compile_all(policies: Iterable[Policy]) -> None:
+    """Compile the loop, the bridges and these policies, or load them from the cache."""
+    compile_kernel(advance, ADVANCE)
+    compile_kernel(begin, BEGIN)
+    compile_kernel(bridge_dispatch, DISPATCH)
+    compile_kernel(bridge_order, ORDER)
+    for policy in policies:
+        if policy.dispatches() and is_kernel(policy.dispatch):
+            compile_kernel(policy.dispatch, DISPATCH)
+        if is_kernel(policy.order):
+            compile_kernel(policy.order, ORDER)

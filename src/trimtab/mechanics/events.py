@@ -1,0 +1,68 @@
+"""The event heap: by time, then kind, then serial. Events of an older version of their request are void."""
+
+from __future__ import annotations
+
+from trimtab.domain.kernel import helper
+from trimtab.mechanics.state import State
+
+# At equal times events are taken in this order.
+COMPLETION, TRANSFER, FAILURE, REPAIR, TELEMETRY, PLAN, CANCELLATION, ARRIVAL = range(8)
+
+VERSIONS = 1 << 16
+
+
+@helper(inline=True)
+def kind_of(key: int) -> int:
+    """Kind of an event."""
+    return key >> 56
+
+
+@helper(inline=True)
+def serial_of(key: int) -> int:
+    """What an event is about: a request, a fault process, a sample."""
+    return (key >> 16) & ((1 << 40) - 1)
+
+
+@helper(inline=True)
+def push_event(s: State, time_s: float, kind: int, serial: int, version: int) -> None:
+    """Add an event; the caller has made sure of the room (`config.margin`)."""
+    key = (kind << 56) | (serial << 16) | (version & (VERSIONS - 1))
+    times, keys = s.events.time_s, s.events.key
+    k = s.counts.events[0]
+    s.counts.events[0] = k + 1
+    while k > 0:
+        up = (k - 1) >> 2
+        t = times[up]
+        if t < time_s or (t == time_s and keys[up] <= key):
+            break
+        times[k] = t
+        keys[k] = keys[up]
+        k = up
+    times[k] = time_s
+    keys[k] = key
+
+
+@helper(inline=True)
+def drop_first_event(s: State) -> None:
+    """Remove the first event of the heap (4-ary: a node's four children share a cache line)."""
+    times, keys = s.events.time_s, s.events.key
+    n = s.counts.events[0] - 1
+    s.counts.events[0] = n
+    time_s, key = times[n], keys[n]
+    k = 0
+    while True:
+        first = 4 * k + 1
+        if first >= n:
+            break
+        best, best_t, best_k = first, times[first], keys[first]
+        for c in range(first + 1, min(first + 4, n)):
+            t = times[c]
+            if t < best_t or (t == best_t and keys[c] < best_k):
+                best, best_t, best_k = c, t, keys[c]
+        if time_s < best_t or (time_s == best_t and key < best_k):
+            break
+        times[k] = best_t
+        keys[k] = best_k
+        k = best
+    times[k] = time_s
+    keys[k] = key

@@ -1,0 +1,361 @@
+"""The loop that every host runs: take what happens next, change the state, decide.
+
+`advance` returns when it needs its host: at a point in time, for a plan, for room, or because a decision went
+wrong. All it knows is in `State`, so the host may stop it anywhere and go on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trimtab.domain.decision import MAX_REASON, Reason, Status
+from trimtab.domain.kernel import helper, kernel
+from trimtab.domain.view import MAX_RANKED, Plan
+from trimtab.mechanics.draws import stream, uniform
+from trimtab.mechanics.events import (
+    ARRIVAL,
+    CANCELLATION,
+    COMPLETION,
+    FAILURE,
+    PLAN,
+    REPAIR,
+    TELEMETRY,
+    TRANSFER,
+    VERSIONS,
+    drop_first_event,
+    kind_of,
+    push_event,
+    serial_of,
+)
+from trimtab.mechanics.faults import begin_faults, end, on_fault, on_repair
+from trimtab.mechanics.links import abandon, move_on
+from trimtab.mechanics.nodes import accepts, anchor, enter, fill, queue_key, send, send_back, vacate, withdraw
+from trimtab.mechanics.queues import drop_first_of, enqueue, first_of
+from trimtab.mechanics.state import State
+from trimtab.mechanics.telemetry import begin_telemetry, clear_changes, on_telemetry
+
+# Why `advance` returned.
+DONE, PAUSED, PLAN_DUE, PLAN_READY, FULL, BAD_DECISION, RAISED = range(7)
+
+CALL_RAISED = -(1 << 62)  # what a plain Python policy's bridge returns when the policy raised
+MAX_IDLE_EVENTS = 10_000  # housekeeping events in a row without any progress: what is held stays held
+
+_HELD, _TRANSFER, _QUEUED = int(Status.HELD), int(Status.TRANSFER), int(Status.QUEUED)
+_RUNNING, _RETRYING, _FINISHED = int(Status.RUNNING), int(Status.RETRYING), int(Status.FINISHED)
+_REJECTED, _CANCELLED = int(Status.REJECTED), int(Status.CANCELLED)
+_FITS_NO_NODE, _REFUSED = int(Reason.FITS_NO_NODE), int(Reason.REFUSED)
+_QUEUE_FULL, _DEADLINE = int(Reason.QUEUE_FULL), int(Reason.DEADLINE)
+
+
+@kernel
+def begin(s: State) -> None:
+    """Schedule what happens by itself: telemetry, plans, faults."""
+    begin_telemetry(s)
+    begin_faults(s)
+    if s.config.plan_period_s[0] > 0.0:
+        push_event(s, 0.0, PLAN, 0, 0)
+
+
+@helper(inline=True)
+def _central(s: State, d: int) -> int:
+    return len(s.nodes.up) + d
+
+
+@helper
+def _reject(s: State, r: int, reason: int, now_s: float) -> None:
+    s.counts.rejected[0] += 1
+    end(s, r, _REJECTED, reason, now_s)
+
+
+@helper
+def _cancel(s: State, plan: Plan, r: int, now_s: float) -> None:
+    """The deadline of request r has come."""
+    status, j = s.requests.status[r], s.requests.node_idx[r]
+    if status >= _FINISHED or (status == _RUNNING and s.config.cancel[0] != 2):
+        return
+    s.counts.cancelled[0] += 1
+    if status == _RUNNING and s.nodes.up[j] == 1:
+        vacate(s, r, j, now_s)
+    elif status == _RUNNING:
+        _vacate_paused(s, r, j)
+    end(s, r, _CANCELLED, _DEADLINE, now_s)
+    if status == _HELD:
+        d = r % s.config.dispatchers[0]
+        s.queues.length[_central(s, d)] -= 1
+        s.hosts.n_held[d] -= 1
+    elif status != _RETRYING:
+        if status == _TRANSFER:
+            abandon(s, r, now_s)
+        elif status == _QUEUED:
+            s.queues.length[j] -= 1
+        withdraw(s, r, j)
+        fill(s, plan, j, now_s)
+    s.counts.freed[0] = 1
+
+
+@helper
+def _vacate_paused(s: State, r: int, j: int) -> None:
+    """Give up the slot of a request that a failed node keeps: it holds no models and uses no time."""
+    slots, rows = s.slots, s.requests
+    s.nodes.running[j] -= 1
+    first = s.hidden.first_slot[j]
+    moved = slots.request[first + s.nodes.running[j]]
+    slots.request[first + rows.slot[r]] = moved
+    rows.slot[moved] = rows.slot[r]
+
+
+@helper(inline=True)
+def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
+    j = s.requests.node_idx[r]
+    vacate(s, r, j, now_s)
+    withdraw(s, r, j)
+    s.requests.finish_s[r] = now_s
+    s.requests.status[r] = _FINISHED
+    s.counts.finished[0] += 1
+    s.counts.in_system[0] -= 1
+    s.counts.idle_events[0] = 0
+    s.counts.freed[0] = 1
+    fill(s, plan, j, now_s)
+
+
+@helper
+def _arrive_at_node(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
+    """A transfer has something to do: its next link, or its node, which may have failed meanwhile."""
+    if not move_on(s, r, now_s):
+        return
+    j = s.requests.node_idx[r]
+    if s.nodes.up[j] == 0 and s.config.resume[0] == 0:
+        withdraw(s, r, j)
+        send_back(s, r, now_s)
+    else:
+        enter(s, plan, order, r, j, now_s)
+    anchor(s, j, now_s)
+
+
+@helper(inline=True)
+def _admit(s: State, r: int, now_s: float) -> bool:
+    """Request r arrives; False where no node could ever serve it."""
+    s.counts.arrived[0] += 1
+    s.counts.in_system[0] += 1
+    if s.work.estimate_s[r] == np.inf:
+        _reject(s, r, _FITS_NO_NODE, now_s)
+        return False
+    if s.config.cancel[0] != 0 and s.work.deadline_s[r] < np.inf:
+        push_event(s, max(now_s, s.work.deadline_s[r]), CANCELLATION, r, 0)
+    return True
+
+
+@helper(inline=True)
+def _decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
+    """Ask the policy about request r; `ranking` holds its candidates."""
+    d = r % s.config.dispatchers[0]
+    s.hosts.now_s[d] = now_s
+    s.counts.deciding[0] = r
+    if len(s.draws) > 0:
+        state = stream(s.config.seed[0], r, s.work.attempt[r])
+        for i in range(len(s.draws)):
+            s.draws[i] = uniform(state, i)
+    count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)
+    clear_changes(s, d)
+    s.work.attempt[r] += 1
+    return int(count)
+
+
+@helper
+def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
+    """Request r waits in its dispatcher's central queue, unless that is full."""
+    d = r % s.config.dispatchers[0]
+    if s.counts.freed[0] == 1 and s.requests.status[r] == _HELD:  # offered in vain
+        s.skipped[s.counts.skipped[0]] = r
+        s.counts.skipped[0] += 1
+    elif s.hosts.n_held[d] >= s.config.held_max[0]:
+        _reject(s, r, _QUEUE_FULL, now_s)
+    else:
+        s.requests.status[r] = _HELD
+        s.requests.key[r] = queue_key(s, plan, order, r, now_s)
+        s.hosts.n_held[d] += 1
+        enqueue(s, _central(s, d), r)
+
+
+@helper(inline=True)
+def _unhold(s: State, r: int) -> None:
+    if s.requests.status[r] == _HELD:
+        s.hosts.n_held[r % s.config.dispatchers[0]] -= 1
+
+
+@helper(inline=True)
+def _apply(s: State, plan: Plan, order: Any, r: int, count: int, now_s: float) -> bool:
+    """Carry out a decision, falling through to the next candidate when one refuses; False if it is none."""
+    if count < 0:
+        if count < -MAX_REASON:
+            return False
+        _unhold(s, r)
+        _reject(s, r, -count, now_s)
+        return True
+    if count > MAX_RANKED:
+        return False
+    for i in range(count):
+        j = s.ranking[i]
+        if j < 0 or j >= len(s.nodes.up):
+            return False
+        if accepts(s, r, j):
+            _unhold(s, r)
+            send(s, plan, order, r, j, now_s)
+            return True
+    if count > 0 and s.config.reject_refused[0] == 1:
+        _unhold(s, r)
+        _reject(s, r, _REFUSED, now_s)
+    else:
+        _hold(s, plan, order, r, now_s)
+    return True
+
+
+@helper
+def _end_pass(s: State, d: int) -> None:
+    """What was offered in vain goes back with the key it had."""
+    for i in range(s.counts.skipped[0]):
+        enqueue(s, _central(s, d), s.skipped[i])
+    s.counts.skipped[0] = 0
+
+
+@helper
+def _next_offer(s: State) -> int:
+    """The next held request to offer, dispatcher by dispatcher; -1 when the pass is over."""
+    while s.counts.offering[0] < s.config.dispatchers[0]:
+        d = s.counts.offering[0]
+        if s.counts.skipped[0] < s.config.lookahead[0]:
+            r = first_of(s, _central(s, d))
+            if r >= 0:
+                drop_first_of(s, _central(s, d), r)
+                return int(r)
+        _end_pass(s, d)
+        s.counts.offering[0] = d + 1
+    s.counts.offering[0] = 0
+    s.counts.freed[0] = 0
+    return -1
+
+
+@helper
+def _nothing_held(s: State) -> bool:
+    return s.counts.in_system[0] == s.counts.in_nodes[0]
+
+
+@helper
+def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
+    """Any event but a completion, an arrival or a plan; returns a request to decide about, or -1."""
+    kind, i = kind_of(key), serial_of(key)
+    s.counts.idle_events[0] += 1
+    if kind == TRANSFER:
+        _arrive_at_node(s, plan, order, i, now_s)
+    elif kind == FAILURE:
+        on_fault(s, i, now_s)
+    elif kind == REPAIR:
+        fill(s, plan, on_repair(s, plan, i, now_s), now_s)
+        s.counts.freed[0] = 1
+    elif kind == TELEMETRY:
+        on_telemetry(s, i, key & (VERSIONS - 1))
+    elif kind == CANCELLATION:
+        _cancel(s, plan, i, now_s)
+    elif s.requests.status[i] == _RETRYING:
+        return int(i)
+    return -1
+
+
+@helper(inline=True)
+def _is_void(s: State, key: int) -> bool:
+    """Whether the request of a completion, a transfer or a second arrival has moved on since it was scheduled."""
+    kind = kind_of(key)
+    if kind != COMPLETION and kind != TRANSFER and kind != ARRIVAL:
+        return False
+    return (s.requests.version[serial_of(key)] & (VERSIONS - 1)) != (key & (VERSIONS - 1))
+
+
+@helper(inline=True)
+def _has_room(s: State, key: int) -> bool:
+    """Whether the event heap can take whatever one event leads to."""
+    free = len(s.events.key) - s.counts.events[0] - s.config.margin[0]
+    if kind_of(key) == FAILURE:
+        free -= s.nodes.in_flight[s.faults.node_idx[serial_of(key)]]
+    return free >= 0
+
+
+@helper(inline=True)
+def _is_over(s: State) -> bool:
+    """Nothing more can happen to any request."""
+    if s.config.live[0] == 1 or s.counts.arrived[0] < s.counts.work[0]:
+        return False
+    stuck = s.counts.in_nodes[0] == 0 and s.counts.idle_events[0] > MAX_IDLE_EVENTS
+    return s.counts.in_system[0] == 0 or stuck
+
+
+@kernel
+def advance(s: State, plan: Plan, dispatch: Any, order: Any, until_s: float, max_steps: int) -> int:
+    """Let everything happen that happens until `until_s` (inclusive), at most `max_steps` events.
+
+    Returns why it stopped: DONE, PAUSED, PLAN_DUE, PLAN_READY, FULL (enlarge `events`, call again),
+    BAD_DECISION or RAISED (`counts.deciding` is the request).
+    """
+    counts = s.counts
+    last = counts.steps[0] + max_steps
+    while True:
+        if counts.freed[0] == 1:
+            if not _has_room(s, 0):
+                return FULL
+            now_s = counts.now_s[0]
+            r = -1 if _nothing_held(s) and counts.skipped[0] == 0 else _next_offer(s)
+            if r < 0:
+                counts.freed[0] = 0
+                counts.offering[0] = 0
+                continue
+        else:
+            if _is_over(s):
+                return DONE
+            if counts.steps[0] >= last:
+                return PAUSED
+            key = -1
+            next_s = np.inf
+            if counts.events[0] > 0:
+                next_s = s.events.time_s[0]
+                key = s.events.key[0]
+            r = -1
+            if counts.arrived[0] < counts.work[0] and s.work.arrival_s[counts.arrived[0]] < next_s:
+                r = counts.arrived[0]
+                next_s = s.work.arrival_s[r]
+                key = 0
+            if key < 0:
+                return PAUSED if s.config.live[0] == 1 else DONE
+            if next_s > until_s:
+                return PAUSED
+            if not _has_room(s, key):
+                return FULL
+            now_s = next_s
+            counts.now_s[0] = now_s
+            counts.steps[0] += 1
+            if r >= 0:
+                if not _admit(s, r, now_s):
+                    continue
+            else:
+                drop_first_event(s)
+                if _is_void(s, key):
+                    continue
+                kind = kind_of(key)
+                if kind == COMPLETION:
+                    _complete(s, plan, serial_of(key), now_s)
+                    continue
+                if kind == PLAN:
+                    k = serial_of(key)
+                    if key & (VERSIONS - 1) == 1:
+                        counts.freed[0] = 1
+                        return PLAN_READY
+                    push_event(s, (k + 1) * s.config.plan_period_s[0], PLAN, k + 1, 0)
+                    counts.idle_events[0] += 1
+                    return PLAN_DUE
+                r = _happen(s, plan, order, key, now_s)
+                if r < 0:
+                    continue
+        count = _decide(s, plan, dispatch, r, now_s)
+        if not _apply(s, plan, order, r, count, now_s):
+            counts.answer[0] = count
+            return RAISED if count == CALL_RAISED else BAD_DECISION

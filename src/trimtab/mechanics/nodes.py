@@ -1,0 +1,242 @@
+"""What happens at a node: accepting, queueing, taking a slot, finishing, failing, slowing down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trimtab.domain.decision import Status
+from trimtab.domain.kernel import helper
+from trimtab.domain.view import Plan
+from trimtab.mechanics.events import ARRIVAL, COMPLETION, push_event
+from trimtab.mechanics.links import depart, is_instant
+from trimtab.mechanics.queues import drop_first_of, enqueue, first_of
+from trimtab.mechanics.residency import acquire, forget_all, release
+from trimtab.mechanics.state import State
+from trimtab.mechanics.telemetry import note_change, note_own
+
+_TRANSFER, _QUEUED, _RUNNING = int(Status.TRANSFER), int(Status.QUEUED), int(Status.RUNNING)
+_RETRYING = int(Status.RETRYING)
+
+
+@helper(inline=True)
+def queue_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
+    """Key of request r in a queue it enters now."""
+    d = r % s.config.dispatchers[0]
+    s.hosts.now_s[d] = now_s
+    s.counts.deciding[0] = r
+    return order(s.views[d], plan, s.work[r], s.order_memories[d])
+
+
+@helper(inline=True)
+def accepts(s: State, r: int, j: int) -> bool:
+    """Whether node j takes request r: it is up, has room and can hold and serve it."""
+    if s.nodes.up[j] == 0 or s.nodes.room[j] <= 0:
+        return False
+    adapter = s.work.adapter_idx[r]
+    if adapter >= 0 and s.item_gib[s.work.model_idx[r]] + s.item_gib[adapter] > s.hidden.memory_gib[j]:
+        return False
+    return s.fixed_s[s.work.class_idx[r], s.nodes.type_idx[j]] < np.inf
+
+
+@helper(inline=True)
+def anchor(s: State, j: int, now_s: float) -> None:
+    """Bring node j's backlog estimate up to date and let dispatchers know that the node changed."""
+    nodes, slots = s.nodes, s.slots
+    first = s.hidden.first_slot[j]
+    queued_s, left_s = nodes.outstanding_s[j], 0.0
+    for i in range(first, first + nodes.running[j]):
+        queued_s -= slots.estimate_s[i]
+        left_s += max(0.0, slots.estimate_end_s[i] - now_s)
+    nodes.backlog_s[j] = left_s + (queued_s if nodes.in_flight[j] > nodes.running[j] else 0.0)
+    nodes.anchor_s[j] = now_s
+    note_change(s, j)
+
+
+@helper(inline=True)
+def _service_s(s: State, r: int, j: int) -> float:
+    c, g = s.work.class_idx[r], s.nodes.type_idx[j]
+    return (s.fixed_s[c, g] + s.unit_s[c, g] * s.truth.units[r]) * s.truth.factor[r]
+
+
+@helper(inline=True)
+def _occupy(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
+    """Request r takes a slot of node j; what is left of its service is in `left_s`."""
+    rows, slots = s.requests, s.slots
+    i = s.hidden.first_slot[j] + rows.slot[r]
+    slots.since_s[i] = now_s
+    slots.estimate_s[i] = rows.estimate_s[r]
+    slots.estimate_end_s[i] = ready_s + rows.estimate_s[r]
+    slots.request[i] = r
+    rows.service_start_s[r] = ready_s
+    rows.finish_s[r] = ready_s + rows.left_s[r] / s.hidden.speed[j]
+    rows.version[r] += 1
+    if s.config.live[0] == 1:
+        s.started[s.counts.started[0]] = r
+        s.counts.started[0] += 1
+    else:
+        push_event(s, rows.finish_s[r], COMPLETION, r, rows.version[r])
+
+
+@helper(inline=True)
+def _start(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
+    """Begin to serve r on node j; False where its models do not fit beside those in use."""
+    ready_s = acquire(s, plan, r, j, now_s)
+    if ready_s < 0.0:
+        return False
+    rows = s.requests
+    rows.start_s[r] = now_s
+    rows.status[r] = _RUNNING
+    rows.left_s[r] = _service_s(s, r, j)
+    rows.slot[r] = s.nodes.running[j]
+    s.nodes.running[j] += 1
+    _occupy(s, r, j, ready_s, now_s)
+    return True
+
+
+@helper(inline=True)
+def fill(s: State, plan: Plan, j: int, now_s: float) -> None:
+    """Start waiting requests of node j while it has free slots."""
+    nodes = s.nodes
+    while nodes.up[j] == 1 and nodes.running[j] < nodes.slots[j]:
+        r = first_of(s, j)
+        if r < 0 or not _start(s, plan, r, j, now_s):
+            break
+        drop_first_of(s, j, r)
+    anchor(s, j, now_s)
+
+
+@helper(inline=True)
+def enter(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None:
+    """Request r has reached node j."""
+    nodes, rows = s.nodes, s.requests
+    free = nodes.up[j] == 1 and nodes.running[j] < nodes.slots[j]
+    if not (free and s.queues.length[j] == 0 and _start(s, plan, r, j, now_s)):
+        rows.status[r] = _QUEUED
+        rows.key[r] = queue_key(s, plan, order, r, now_s)
+        enqueue(s, j, r)
+
+
+@helper(inline=True)
+def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None:
+    """Send request r to node j, which accepts it."""
+    nodes, g = s.nodes, s.nodes.type_idx[j]
+    c = s.work.class_idx[r]
+    estimate_s = s.fixed_s[c, g] + s.unit_s[c, g] * s.work.units[r]
+    s.requests.estimate_s[r] = estimate_s
+    s.requests.node_idx[r] = j
+    nodes.in_flight[j] += 1
+    nodes.room[j] -= 1
+    nodes.outstanding_s[j] += estimate_s
+    s.counts.in_nodes[0] += 1
+    s.counts.idle_events[0] = 0
+    if is_instant(s, r, j):
+        enter(s, plan, order, r, j, now_s)
+    else:
+        s.requests.status[r] = _TRANSFER
+        depart(s, r, j, now_s)
+    note_own(s, r % s.config.dispatchers[0], j, 1, estimate_s)
+    anchor(s, j, now_s)
+
+
+@helper(inline=True)
+def withdraw(s: State, r: int, j: int) -> None:
+    """Request r counts no longer among those of node j."""
+    nodes, estimate_s = s.nodes, s.requests.estimate_s[r]
+    nodes.in_flight[j] -= 1
+    nodes.room[j] += 1
+    nodes.outstanding_s[j] -= estimate_s
+    if nodes.in_flight[j] == 0:
+        nodes.outstanding_s[j] = 0.0
+    s.counts.in_nodes[0] -= 1
+    note_own(s, r % s.config.dispatchers[0], j, -1, -estimate_s)
+
+
+@helper(inline=True)
+def account_slot(s: State, r: int, j: int, now_s: float) -> None:
+    """Book the slot time that request r has used on node j up to now."""
+    since_s = s.slots.since_s[s.hidden.first_slot[j] + s.requests.slot[r]]
+    s.hidden.allocated_slot_s[j] += now_s - since_s
+    s.hidden.busy_slot_s[j] += max(0.0, now_s - max(since_s, s.requests.service_start_s[r]))
+
+
+@helper(inline=True)
+def vacate(s: State, r: int, j: int, now_s: float) -> None:
+    """Request r gives up its slot and its models on node j."""
+    slots, rows = s.slots, s.requests
+    account_slot(s, r, j, now_s)
+    release(s, r, j, now_s)
+    rows.version[r] += 1
+    s.nodes.running[j] -= 1
+    first = s.hidden.first_slot[j]
+    i, last = first + rows.slot[r], first + s.nodes.running[j]
+    if i != last:
+        moved = slots.request[last]
+        slots.since_s[i] = slots.since_s[last]
+        slots.estimate_s[i] = slots.estimate_s[last]
+        slots.estimate_end_s[i] = slots.estimate_end_s[last]
+        slots.request[i] = moved
+        rows.slot[moved] = i - first
+
+
+@helper
+def send_back(s: State, r: int, now_s: float) -> None:
+    """Request r lost its node before it was served: its dispatcher decides again, after all else of this time."""
+    s.requests.status[r] = _RETRYING
+    s.requests.version[r] += 1
+    push_event(s, now_s, ARRIVAL, r, s.requests.version[r])
+
+
+@helper
+def drain(s: State, j: int, now_s: float) -> None:
+    """Send back all that waits at node j."""
+    r = first_of(s, j)
+    while r >= 0:
+        drop_first_of(s, j, r)
+        withdraw(s, r, j)
+        send_back(s, r, now_s)
+        r = first_of(s, j)
+
+
+@helper
+def pause(s: State, j: int, now_s: float) -> None:
+    """Node j stops: its running requests keep their slots and what is left of their service."""
+    rows, speed = s.requests, s.hidden.speed[j]
+    for i in range(s.hidden.first_slot[j], s.hidden.first_slot[j] + s.nodes.running[j]):
+        r = s.slots.request[i]
+        account_slot(s, r, j, now_s)
+        rows.left_s[r] = max(0.0, rows.finish_s[r] - max(now_s, rows.service_start_s[r])) * speed
+        rows.version[r] += 1
+
+
+@helper
+def resume(s: State, plan: Plan, j: int, now_s: float) -> None:
+    """Node j is back: its paused requests load their models again and go on."""
+    for k in range(s.nodes.running[j]):
+        r = s.slots.request[s.hidden.first_slot[j] + k]
+        _occupy(s, r, j, acquire(s, plan, r, j, now_s), now_s)
+
+
+@helper
+def change_speed(s: State, j: int, speed: float, now_s: float) -> None:
+    """Node j goes on at another speed; what is left of running work is rescaled, loading is not."""
+    rows, before = s.requests, s.hidden.speed[j]
+    s.hidden.speed[j] = speed
+    if speed == before or s.nodes.up[j] == 0:
+        return
+    for i in range(s.hidden.first_slot[j], s.hidden.first_slot[j] + s.nodes.running[j]):
+        r = s.slots.request[i]
+        begun_s = max(now_s, rows.service_start_s[r])
+        left_s = max(0.0, rows.finish_s[r] - begun_s) * before
+        rows.finish_s[r] = begun_s + left_s / speed
+        rows.version[r] += 1
+        push_event(s, rows.finish_s[r], COMPLETION, r, rows.version[r])
+
+
+@helper
+def stop_node(s: State, j: int, now_s: float) -> None:
+    """Node j fails: it refuses requests and forgets its models."""
+    s.nodes.up[j] = 0
+    s.hidden.down_since_s[j] = now_s
+    forget_all(s, j, now_s)

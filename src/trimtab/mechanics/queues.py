@@ -1,0 +1,107 @@
+"""Priority queues over the requests: node queues, central queues, transfers on a link.
+
+A queue is a sorted run plus a pairing heap (Fredman, Sedgewick, Sleator, Tarjan: "The pairing heap",
+Algorithmica 1986), both linked through the requests' own rows: an arrival whose key is not below the run's
+last goes to its end, so first-come-first-served costs a linked list and any other order O(log n) amortised.
+Cancelled requests stay where they are until they come to the front.
+"""
+
+from __future__ import annotations
+
+from trimtab.domain.decision import Status
+from trimtab.domain.kernel import helper
+from trimtab.mechanics.state import State
+
+_ENDED = int(Status.FINISHED)
+
+
+@helper(inline=True)
+def _before(s: State, a: int, b: int) -> bool:
+    key = s.requests.key
+    return key[a] < key[b] or (key[a] == key[b] and a < b)
+
+
+@helper(inline=True)
+def _meld(s: State, a: int, b: int) -> int:
+    if _before(s, b, a):
+        a, b = b, a
+    s.requests.next[b] = s.requests.child[a]
+    s.requests.child[a] = b
+    s.requests.next[a] = -1
+    return a
+
+
+@helper
+def _merge_children(s: State, first: int) -> int:
+    after = s.requests.next
+    pairs = -1
+    while first >= 0:  # meld neighbours in pairs, last pair on top
+        a, b = first, after[first]
+        first = -1
+        if b >= 0:
+            first = after[b]
+            a = _meld(s, a, b)
+        after[a] = pairs
+        pairs = a
+    root = -1
+    while pairs >= 0:
+        rest = after[pairs]
+        after[pairs] = -1
+        root = pairs if root < 0 else _meld(s, root, pairs)
+        pairs = rest
+    return root
+
+
+@helper(inline=True)
+def enqueue(s: State, q: int, r: int) -> None:
+    """Put request r, whose key is set, into queue q."""
+    queues, after = s.queues, s.requests.next
+    queues.length[q] += 1
+    after[r] = -1
+    s.requests.child[r] = -1
+    tail = queues.tail[q]
+    if queues.head[q] < 0:
+        queues.head[q] = r
+        queues.tail[q] = r
+    elif not _before(s, r, tail):
+        after[tail] = r
+        queues.tail[q] = r
+    else:
+        root = queues.root[q]
+        queues.root[q] = r if root < 0 else _meld(s, root, r)
+
+
+@helper
+def _drop_ended(s: State, q: int) -> None:
+    queues, status = s.queues, s.requests.status
+    while queues.head[q] >= 0 and status[queues.head[q]] >= _ENDED:
+        queues.head[q] = s.requests.next[queues.head[q]]
+    while queues.root[q] >= 0 and status[queues.root[q]] >= _ENDED:
+        queues.root[q] = _merge_children(s, s.requests.child[queues.root[q]])
+
+
+@helper(inline=True)
+def first_of(s: State, q: int) -> int:
+    """The request with the least key, ties by serial; -1 when the queue is empty."""
+    queues = s.queues
+    if queues.length[q] == 0:
+        queues.head[q] = -1
+        queues.root[q] = -1
+        return -1
+    if s.config.cancel[0] != 0:
+        _drop_ended(s, q)
+    head, root = queues.head[q], queues.root[q]
+    if head < 0 or (root >= 0 and _before(s, root, head)):
+        return root
+    return head
+
+
+@helper(inline=True)
+def drop_first_of(s: State, q: int, r: int) -> None:
+    """Take out r, which `first_of` has just returned."""
+    queues = s.queues
+    queues.length[q] -= 1
+    if queues.head[q] == r:
+        queues.head[q] = s.requests.next[r]
+    else:
+        queues.root[q] = _merge_children(s, s.requests.child[r])

@@ -1,0 +1,339 @@
+"""All state of a run, as arrays: the loop can stop at any event, be copied, and go on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.options import FAULT, Options
+from trimtab.domain.policy import Policy
+from trimtab.domain.requests import TRUTH, Requests
+from trimtab.domain.tables import Table, TableListType, array_of, table_type
+from trimtab.domain.view import HOST, MAX_RANKED, MEMORY, NODE, UNLIMITED, VIEW, WORK, View
+
+REQUEST = np.dtype(
+    [
+        ("start_s", "f8"),  # a slot was taken (last attempt); nan = never
+        ("service_start_s", "f8"),  # models are loaded, computing begins
+        ("finish_s", "f8"),  # planned while it runs, actual once finished
+        ("key", "f8"),  # queue key, or what is left of its payload's transfer
+        ("estimate_s", "f8"),  # what it adds to its node's outstanding_s
+        ("left_s", "f8"),  # service seconds left at full speed (a paused request), else its whole service
+        ("next", "i4"),  # queue links: next in the run, or next sibling
+        ("child", "i4"),
+        ("node_idx", "i4"),
+        ("slot", "i4"),  # position among the node's running requests
+        ("version", "i4"),  # events of older versions are void
+        ("status", "u1"),
+        ("reason", "u1"),
+        ("hop", "u1"),  # next link of its way to the node
+    ],
+    align=True,
+)
+
+HIDDEN = np.dtype(
+    [
+        ("speed", "f8"),  # 1 = as specified, less = slowed down
+        ("allocated_slot_s", "f8"),  # slot-seconds held by ended occupancies
+        ("busy_slot_s", "f8"),  # of these, computing
+        ("memory_used_gib", "f8"),
+        ("memory_gib_s", "f8"),  # integral of memory used
+        ("memory_since_s", "f8"),
+        ("down_since_s", "f8"),
+        ("down_s", "f8"),
+        ("memory_gib", "f8"),
+        ("nic_gib_per_s", "f8"),
+        ("queue_max", "i4"),
+        ("first_slot", "i4"),  # where this node's rows of `slots` begin
+        ("down", "i4"),  # failures in force
+    ],
+    align=True,
+)
+
+SLOT = np.dtype(
+    [("since_s", "f8"), ("estimate_s", "f8"), ("estimate_end_s", "f8"), ("request", "i8")], align=True
+)
+ITEM = np.dtype([("ready_s", "f8"), ("used_s", "f8"), ("in_use", "i8")], align=True)
+QUEUE = np.dtype([("head", "i4"), ("tail", "i4"), ("root", "i4"), ("length", "i4")], align=True)
+LINK = np.dtype(
+    [("gib_per_s", "f8"), ("share_gib", "f8"), ("since_s", "f8"), ("active", "i4"), ("due", "i4")], align=True
+)
+EVENT = np.dtype([("time_s", "f8"), ("key", "i8")], align=True)
+OWN = np.dtype([("outstanding_s", "f8"), ("in_flight", "i8")], align=True)
+
+CONFIG = np.dtype(
+    [
+        ("telemetry_period_s", "f8"),
+        ("telemetry_delay_s", "f8"),
+        ("plan_period_s", "f8"),
+        ("seed", "i8"),
+        ("dispatchers", "i8"),
+        ("views", "i8"),  # 1 = all dispatchers see the nodes themselves; else one stale view each
+        ("held_max", "i8"),
+        ("reject_refused", "i8"),
+        ("lookahead", "i8"),
+        ("cancel", "i8"),
+        ("resume", "i8"),
+        ("max_retries", "i8"),
+        ("live", "i8"),  # 1 = completions come from outside
+        ("margin", "i8"),  # room that the event heap must have before an event is taken
+        ("n_zones", "i8"),
+    ],
+    align=True,
+)
+
+COUNTS = np.dtype(
+    [
+        ("now_s", "f8"),
+        ("moved_gib", "f8"),
+        ("work", "i8"),  # rows of `work` that exist
+        ("arrived", "i8"),  # rows that have arrived
+        ("events", "i8"),  # size of the event heap
+        ("started", "i8"),  # live: requests started and not yet handed to a backend
+        ("in_system", "i8"),
+        ("in_nodes", "i8"),  # of these, sent to a node
+        ("finished", "i8"),
+        ("rejected", "i8"),
+        ("cancelled", "i8"),
+        ("lost", "i8"),
+        ("retries", "i8"),
+        ("model_loads", "i8"),
+        ("adapter_loads", "i8"),
+        ("evictions", "i8"),
+        ("freed", "i8"),  # 1 = held requests are to be offered
+        ("offering", "i8"),  # dispatcher whose queue is being offered
+        ("skipped", "i8"),  # requests offered in vain in this pass
+        ("sample", "i8"),  # telemetry samples taken
+        ("shown", "i8"),  # telemetry samples made visible
+        ("idle_events", "i8"),  # events since anything last moved
+        ("steps", "i8"),
+        ("deciding", "i8"),  # request that is being decided about
+        ("answer", "i8"),  # what the policy answered when that was no decision
+    ],
+    align=True,
+)
+
+
+class State(NamedTuple):
+    """Every array of a run. One-element record arrays hold the scalars."""
+
+    config: Any  # CONFIG [1]
+    counts: Any  # COUNTS [1]
+    work: Any  # WORK [requests]
+    truth: Any  # TRUTH [requests]
+    requests: Any  # REQUEST [requests]
+    nodes: Any  # NODE [nodes], the truth
+    hidden: Any  # HIDDEN [nodes]
+    slots: Any  # SLOT [all slots]
+    queues: Any  # QUEUE [nodes + dispatchers + links]
+    events: Any  # EVENT [capacity], a heap
+    started: Any  # i8 [requests or 0], live: started and not yet handed over
+    fixed_s: Any  # f8 [classes, types]
+    unit_s: Any  # f8 [classes, types]
+    load_s: Any  # f8 [items, types]
+    rtt_s: Any  # f8 [zones, zones]
+    item_gib: Any  # f8 [items]
+    item_is_adapter: Any  # u1 [items]
+    resident: Any  # u1 [nodes, items], the truth
+    items: Any  # list per node of ITEM [items]
+    links: Any  # LINK [zones + nodes]
+    faults: Any  # FAULT [processes]
+    hosts: Any  # HOST [dispatchers]
+    seen: Any  # NODE [views, nodes]; fresh: `nodes` itself
+    seen_resident: Any  # u1 [nodes, items]; fresh: `resident` itself
+    own: Any  # OWN [views, nodes], what each dispatcher itself has in flight
+    reports: Any  # NODE [samples kept, nodes]
+    report_resident: Any  # u1 [samples kept, nodes × items]
+    own_at: Any  # OWN [samples kept × views, nodes], `own` when the sample was taken
+    report_of: Any  # i8 [1], which report is visible
+    changed: Any  # i4 [dispatchers, nodes]
+    is_changed: Any  # u1 [dispatchers, nodes]
+    skipped: Any  # i8 [lookahead]
+    draws: Any  # f8 [draws per decision]
+    ranking: Any  # i8 [MAX_RANKED]
+    views: Any  # list of View [dispatchers]
+    memories: Any  # list of Memory [dispatchers], the policy's
+    order_memories: Any  # list of Memory [dispatchers], the order's
+
+
+STATE = table_type(
+    "State",
+    config=array_of(CONFIG),
+    counts=array_of(COUNTS),
+    work=array_of(WORK),
+    truth=array_of(TRUTH),
+    requests=array_of(REQUEST),
+    nodes=array_of(NODE),
+    hidden=array_of(HIDDEN),
+    slots=array_of(SLOT),
+    queues=array_of(QUEUE),
+    events=array_of(EVENT),
+    started=array_of("i8"),
+    fixed_s=array_of("f8", 2),
+    unit_s=array_of("f8", 2),
+    load_s=array_of("f8", 2),
+    rtt_s=array_of("f8", 2),
+    item_gib=array_of("f8"),
+    item_is_adapter=array_of("u1"),
+    resident=array_of("u1", 2),
+    items=array_of(ITEM, 2),
+    links=array_of(LINK),
+    faults=array_of(FAULT),
+    hosts=array_of(HOST),
+    seen=array_of(NODE, 2),
+    seen_resident=array_of("u1", 2),
+    own=array_of(OWN, 2),
+    reports=array_of(NODE, 2),
+    report_resident=array_of("u1", 2),
+    own_at=array_of(OWN, 2),
+    report_of=array_of("i8"),
+    changed=array_of("i4", 2),
+    is_changed=array_of("u1", 2),
+    skipped=array_of("i8"),
+    draws=array_of("f8"),
+    ranking=array_of("i8"),
+    views=TableListType(VIEW),
+    memories=TableListType(MEMORY),
+    order_memories=TableListType(MEMORY),
+)
+
+
+def bind(state: State) -> Table:
+    """The state as kernels take it."""
+    lists = {
+        "views": Table(VIEW, state.views, listed=True),
+        "memories": Table(MEMORY, state.memories, listed=True),
+        "order_memories": Table(MEMORY, state.order_memories, listed=True),
+    }
+    return Table(STATE, [state._replace(**lists)])
+
+
+def _node_array(cluster: Cluster) -> np.ndarray:
+    nodes = np.zeros(cluster.n_nodes, NODE)
+    nodes["slots"], nodes["type_idx"] = cluster.slots, cluster.type_idx
+    nodes["zone_idx"], nodes["group_idx"] = cluster.zone_idx, cluster.group_idx
+    nodes["weight"], nodes["up"] = cluster.weight, 1
+    nodes["room"] = np.minimum(cluster.queue_max + cluster.slots, UNLIMITED)
+    return nodes
+
+
+def _hidden_array(cluster: Cluster) -> np.ndarray:
+    hidden = np.zeros(cluster.n_nodes, HIDDEN)
+    hidden["speed"], hidden["nic_gib_per_s"] = 1.0, cluster.nic_gib_per_s
+    hidden["memory_gib"] = cluster.memory_gib[cluster.type_idx]
+    hidden["queue_max"] = np.minimum(cluster.queue_max, UNLIMITED)
+    hidden["first_slot"][1:] = np.cumsum(cluster.slots)[:-1]
+    return hidden
+
+
+def _config_array(options: Options, policy: Policy, cluster: Cluster, seed: int, live: bool) -> np.ndarray:
+    config = np.zeros(1, CONFIG)
+    for name in ("telemetry_period_s", "telemetry_delay_s", "dispatchers", "held_max", "lookahead", "max_retries"):
+        config[name] = getattr(options, name)
+    config["plan_period_s"], config["seed"] = policy.plan_period_s, seed
+    config["views"] = 1 if options.telemetry_period_s == 0 else options.dispatchers
+    config["reject_refused"], config["cancel"] = int(options.on_refusal), int(options.cancel)
+    config["resume"], config["live"] = int(options.on_failure), int(live)
+    config["margin"], config["n_zones"] = 8 + 2 * int(cluster.slots.max()), len(cluster.zone_names)
+    return config
+
+
+def _request_array(n: int) -> np.ndarray:
+    rows = np.zeros(n, REQUEST)
+    for name in ("start_s", "service_start_s", "finish_s"):
+        rows[name] = np.nan
+    for name in ("next", "child", "node_idx"):
+        rows[name] = -1
+    return rows
+
+
+def _link_array(cluster: Cluster) -> np.ndarray:
+    links = np.zeros(len(cluster.zone_names) + cluster.n_nodes, LINK)
+    links["gib_per_s"] = np.concatenate([cluster.zone_gib_per_s, cluster.nic_gib_per_s])
+    links["due"] = -1
+    return links
+
+
+def _empty_queues(n: int) -> np.ndarray:
+    queues = np.zeros(n, QUEUE)
+    for name in ("head", "tail", "root"):
+        queues[name] = -1
+    return queues
+
+
+def _fault_array(options: Options) -> np.ndarray:
+    return np.zeros(0, FAULT) if options.faults is None else options.faults.copy()
+
+
+def _numbers(array: Any) -> np.ndarray:
+    return np.array(array, np.float64, order="C")
+
+
+def new_state(
+    cluster: Cluster,
+    requests: Requests,
+    options: Options,
+    policy: Policy,
+    order: Policy,
+    seed: int,
+    *,
+    live: bool = False,
+) -> State:
+    """State before the first event. `requests` may be longer than what has arrived when the host is live."""
+    n, d, items, n_requests = cluster.n_nodes, options.dispatchers, len(cluster.item_names), len(requests)
+    nodes, resident = _node_array(cluster), np.zeros((n, items), "u1")
+    stale = options.telemetry_period_s > 0
+    kept = 1 + int(np.ceil(options.telemetry_delay_s / options.telemetry_period_s)) + 1 if stale else 0
+    views = d if stale else 1
+    hosts = np.zeros(d, HOST)
+    hosts["n_nodes"], hosts["dispatcher_idx"] = n, np.arange(d)
+    counts = np.zeros(1, COUNTS)
+    counts["work"] = 0 if live else n_requests
+    faults, links = _fault_array(options), _link_array(cluster)
+    seen = np.tile(nodes, (views, 1)) if stale else nodes.reshape(1, n)
+    seen_resident = resident.copy() if stale else resident
+    changed = np.zeros((d, n), "i4")
+    tables = tuple(_numbers(a) for a in (cluster.fixed_s, cluster.unit_s, cluster.load_s, cluster.rtt_s))
+    return State(
+        config=_config_array(options, policy, cluster, seed, live),
+        counts=counts,
+        work=requests.work.copy(),
+        truth=requests.truth,
+        requests=_request_array(n_requests),
+        nodes=nodes,
+        hidden=_hidden_array(cluster),
+        slots=np.zeros(int(cluster.slots.sum()), SLOT),
+        queues=_empty_queues(n + d + len(links)),
+        events=np.zeros(int(cluster.slots.sum()) * 2 + 4 * len(faults) + 1024, EVENT),
+        started=np.zeros(n_requests if live else 0, "i8"),
+        fixed_s=tables[0],
+        unit_s=tables[1],
+        load_s=tables[2],
+        rtt_s=tables[3],
+        item_gib=_numbers(cluster.item_gib),
+        item_is_adapter=cluster.item_is_adapter.astype("u1"),
+        resident=resident,
+        items=np.zeros((n, items), ITEM),
+        links=links,
+        faults=faults,
+        hosts=hosts,
+        seen=seen,
+        seen_resident=seen_resident,
+        own=np.zeros((views if stale else 0, n), OWN),
+        reports=np.zeros((kept, n), NODE),
+        report_resident=np.zeros((kept, n * items), "u1"),
+        own_at=np.zeros((kept * views, n), OWN),
+        report_of=np.zeros(1, "i8"),
+        changed=changed,
+        is_changed=np.zeros((d, n), "u1"),
+        skipped=np.zeros(options.lookahead, "i8"),
+        draws=np.zeros(policy.draws),
+        ranking=np.zeros(MAX_RANKED, "i8"),
+        views=[
+            View(hosts[i : i + 1], seen[min(i, views - 1)], changed[i], seen_resident, *tables) for i in range(d)
+        ],
+        memories=[policy.init(cluster) for _ in range(d)],
+        order_memories=[order.init(cluster) for _ in range(d)],
+    )
