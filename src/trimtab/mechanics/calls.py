@@ -171,8 +171,8 @@ class Calls:
             raise Raised(serial) from error
         return int(code)
 
-    def enlarge_events(self) -> None:
-        """Make room for more events."""
+    def enlarge_events(self) -> State:
+        """Make room for more events; returns the state with its new heap."""
         events = np.resize(self._state.events, 2 * len(self._state.events))
         if self._compiled:
             self._bound = self._bound._replace(events=events)
@@ -180,6 +180,7 @@ class Calls:
         else:
             self._arrays = self._arrays._replace(events=Columns(events))
         self._state = self._state._replace(events=events)
+        return self._state
 
 
 def is_ready(policy: Policy, order: Policy) -> bool:

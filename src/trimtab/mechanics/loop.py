@@ -37,7 +37,7 @@ from trimtab.mechanics.state import State
 from trimtab.mechanics.telemetry import begin_telemetry, clear_changes, on_telemetry
 
 # Why `advance` returned.
-DONE, PAUSED, PLAN_DUE, PLAN_READY, FULL, BAD_DECISION, RAISED = range(7)
+DONE, PAUSED, REACHED, PLAN_DUE, PLAN_READY, FULL, BAD_DECISION, RAISED = range(8)
 
 CALL_RAISED = -(1 << 62)  # what a plain Python policy's bridge returns when the policy raised
 MAX_IDLE_EVENTS = 10_000  # housekeeping events in a row without any progress: what is held stays held
@@ -294,8 +294,8 @@ def _is_over(s: State) -> bool:
 def advance(s: State, plan: Plan, dispatch: Any, order: Any, until_s: float, max_steps: int) -> int:
     """Let everything happen that happens until `until_s` (inclusive), at most `max_steps` events.
 
-    Returns why it stopped: DONE, PAUSED, PLAN_DUE, PLAN_READY, FULL (enlarge `events`, call again),
-    BAD_DECISION or RAISED (`counts.deciding` is the request).
+    Returns why it stopped: DONE, PAUSED (`max_steps`), REACHED (`until_s`), PLAN_DUE, PLAN_READY, FULL (enlarge
+    `events`, call again), BAD_DECISION or RAISED (`counts.deciding` is the request).
     """
     counts = s.counts
     last = counts.steps[0] + max_steps
@@ -325,9 +325,9 @@ def advance(s: State, plan: Plan, dispatch: Any, order: Any, until_s: float, max
                 next_s = s.work.arrival_s[r]
                 key = 0
             if key < 0:
-                return PAUSED if s.config.live[0] == 1 else DONE
+                return REACHED if s.config.live[0] == 1 else DONE
             if next_s > until_s:
-                return PAUSED
+                return REACHED
             if not _has_room(s, key):
                 return FULL
             now_s = next_s

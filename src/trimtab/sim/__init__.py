@@ -1,1 +1,1 @@
-""""""
+"""The simulator: the shared loop on virtual time."""

@@ -1,0 +1,52 @@
+"""Runs one policy over given requests on virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.options import Options
+from trimtab.domain.policy import Policy
+from trimtab.domain.requests import Requests
+from trimtab.mechanics.driver import Driver
+from trimtab.mechanics.loop import DONE, PLAN_DUE, PLAN_READY, REACHED
+
+STEPS = 200_000  # events between two looks at progress and at interruption
+
+
+def run(
+    cluster: Cluster,
+    requests: Requests,
+    options: Options,
+    policy: Policy,
+    order: Policy | None = None,
+    *,
+    seed: int = 0,
+    mode: str = "auto",
+    progress: Callable[[int], None] | None = None,
+) -> Driver:
+    """Simulate until nothing more happens, or the horizon; the Driver that comes back holds the final state.
+
+    Parameters
+    ----------
+    mode : "compiled", "interpreted", or "auto": compiled once it is cached or worth it.
+    progress : called with the number of requests that have arrived.
+
+    Raises PolicyError where the policy raises or returns no decision.
+    """
+    driver = Driver(cluster, requests, options, policy, order, seed=seed, mode=mode)
+    pending = None
+    while True:
+        code = driver.advance(options.horizon_s, STEPS)
+        if progress is not None:
+            progress(int(driver.state.counts["arrived"][0]))
+        if code in (DONE, REACHED):
+            return driver
+        if code == PLAN_DUE and (plan := driver.make_plan()) is not None:
+            if options.plan_latency_s > 0.0:
+                pending = plan
+                driver.schedule_plan(driver.now_s + options.plan_latency_s)
+            else:
+                driver.put_in_force(plan)
+        elif code == PLAN_READY and pending is not None:
+            driver.put_in_force(pending)
