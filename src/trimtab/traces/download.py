@@ -1,8 +1,8 @@
 """Fetch public traces: resumable, checked, and under their final name only when complete and right.
 
-pooch keeps the checksums and moves the finished file into place. What it cannot do, going on with an interrupted
-download, is `ResumableDownloader`. Of file F these lie beside it for a while: `F.part`, what has come so far, and
-`F.part.version`, the server's entity tag of it.
+pooch checks the checksum and moves the finished file into place. What it cannot do, going on with an
+interrupted download, is `ResumableDownloader`. Until file F is complete, `F.part` holds what has come so far
+and `F.part.version` the server's entity tag of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NoReturn
 
 import pooch
 import requests
@@ -55,12 +55,10 @@ def fetch(
         progress: called with (bytes done, bytes in all); 0 in all where the server does not tell.
 
     Raises:
-        TraceError: the server cannot be reached or has no such file, the download was interrupted (calling again
-            resumes it), the checksum is wrong (nothing is kept), or the folder cannot be written to.
+        TraceError: the server cannot be reached or has no such file, the download was interrupted (calling
+            again resumes it), the checksum is wrong (nothing is kept), or the folder cannot be written to.
     """
-    target = (
-        Path(folder) if folder is not None else Path(pooch.os_cache("trimtab")) / "traces"
-    ) / trace.file_name
+    target = (Path(folder) if folder is not None else default_folder()) / trace.file_name
     record = target.with_name(f"{target.name}.sha256")
     try:
         known = trace.sha256 or _recorded(record)
@@ -73,6 +71,11 @@ def fetch(
     except OSError as error:
         raise TraceError(f"cannot be written: {error.strerror or error}", file=str(target)) from error
     return Downloaded(target, sha256, known is not None)
+
+
+def default_folder() -> Path:
+    """Where downloads go unless told otherwise: in the user's cache folder."""
+    return Path(pooch.os_cache("trimtab")) / "traces"
 
 
 def _retrieve(trace: PublicTrace, target: Path, known: str | None, progress: Progress | None) -> None:
@@ -90,7 +93,7 @@ def _recorded(record: Path) -> str | None:
 
 
 def _interrupted(url: str, error: Exception) -> TraceError:
-    return TraceError(f"download interrupted ({type(error).__name__}); run it again to resume", file=url)
+    return TraceError(f"download interrupted ({error}); run it again to resume", file=url)
 
 
 class ResumableDownloader:
@@ -125,8 +128,7 @@ class ResumableDownloader:
         if response.status_code in (requests.codes.ok, requests.codes.partial_content):
             return
         if response.status_code == requests.codes.requested_range_not_satisfiable:
-            self.part.unlink(missing_ok=True)  # more than the file has: begin anew
-            raise _interrupted(url, requests.ConnectionError())
+            self._begin_anew("the file is shorter than what had come")
         raise TraceError("the server refused", file=url, value=response.status_code, expected="status 200")
 
     def _receive(self, response: requests.Response) -> int:
@@ -134,9 +136,7 @@ class ResumableDownloader:
         begun_bytes = (
             self.part.stat().st_size if response.status_code == requests.codes.partial_content else 0
         )
-        total_bytes = _whole_size(response, begun_bytes)
-        if not begun_bytes:
-            self._note_version(response)
+        total_bytes = self._continued(response, begun_bytes) if begun_bytes else self._begun(response)
         with self.part.open("ab" if begun_bytes else "wb") as part:
             self._write(response, part, begun_bytes, total_bytes)
         return total_bytes
@@ -147,23 +147,22 @@ class ResumableDownloader:
             done_bytes += len(chunk)
             self.progress(done_bytes, total_bytes)
 
-    def _note_version(self, response: requests.Response) -> None:
+    def _begun(self, response: requests.Response) -> int:
+        """Note the version of the file that begins to come; its size, 0 if the server does not tell."""
         tag = response.headers.get("ETag", "")
         if tag.startswith('"'):  # weak tags ("W/...") do not vouch for bytes
             self.version.write_text(tag)
         else:
             self.version.unlink(missing_ok=True)
-
-
-def _whole_size(response: requests.Response, begun_bytes: int) -> int:
-    if not begun_bytes:
         return int(response.headers.get("Content-Length", 0))
-    asked = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
-    if asked is None or int(asked[1]) != begun_bytes:
-        raise TraceError(
-            "the server sent another part of the file than was asked for",
-            file=response.url,
-            value=response.headers.get("Content-Range"),
-            expected=f"bytes from {begun_bytes} on; delete the .part file to begin anew",
-        )
-    return int(asked[2])
+
+    def _continued(self, response: requests.Response, begun_bytes: int) -> int:
+        """Size of the file that goes on after `begun_bytes`."""
+        sent = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
+        if sent is None or int(sent[1]) != begun_bytes:
+            self._begin_anew("another part came than was asked for")
+        return int(sent[2])
+
+    def _begin_anew(self, reason: str) -> NoReturn:
+        self.part.unlink(missing_ok=True)
+        raise requests.ConnectionError(reason)

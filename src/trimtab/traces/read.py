@@ -25,7 +25,7 @@ from trimtab.traces.mapping import TraceMapping, mapped_format, own_format
 from trimtab.traces.mooncake import MOONCAKE
 from trimtab.traces.options import TraceOptions, apply_options
 from trimtab.traces.source import Progress, RawBlock, TraceSource, look_at, read_blocks
-from trimtab.traces.values import EXPECTED_TIME, TICKS_PER_S, expected_value, parsed, parsed_ticks, unit_of
+from trimtab.traces.values import EXPECTED_TIME, expected_value, parsed, parsed_ticks, seconds, unit_of
 
 PUBLIC_FORMATS: Final = (AZURE_LLM_2023, MOONCAKE, GENTD26)
 FORMAT_NAMES: Final = ("auto", *(public.name for public in PUBLIC_FORMATS), "trimtab")
@@ -180,7 +180,7 @@ class _Reader:
         if self.first_ticks is None and ticks.len():
             self.first_ticks = 0 if self.layout.origin == "zero" else ticks[0]
         # Subtracted while still in whole ticks: seconds since 1970 would lose the last digits.
-        return ((ticks - (self.first_ticks or 0)) / TICKS_PER_S[unit]).cast(pl.Float64).alias(column.target)
+        return seconds(ticks - (self.first_ticks or 0), unit).alias(column.target)
 
     def _without_dropped(self, table: pl.DataFrame) -> pl.DataFrame:
         if self.layout.drop_reason is None:

@@ -71,7 +71,7 @@ def look_at(path: Path) -> TraceSource:
             return TraceSource(path, "parquet", False, tuple(pl.read_parquet_schema(path)))
         is_gzip = magic.startswith(_GZIP_MAGIC)
         with path.open("rb") as raw, _unpacked(raw, is_gzip) as text:
-            return _look_at_text(path, is_gzip, text.read(SNIFF_BYTES))
+            return _look_at_text(path, is_gzip, text.read(SNIFF_BYTES) + text.readline())
 
 
 def read_blocks(source: TraceSource, progress: Progress | None = None) -> Iterator[RawBlock]:
@@ -97,7 +97,7 @@ def _look_at_text(path: Path, is_gzip: bool, head: bytes) -> TraceSource:
     if not any(line.strip() for line in lines):
         raise TraceError("the file is empty", file=str(path), expected="a trace with at least one request")
     if lines[0].startswith("{"):
-        return TraceSource(path, "jsonl", is_gzip, _keys(path, lines, len(head) < SNIFF_BYTES))
+        return TraceSource(path, "jsonl", is_gzip, _keys(path, lines))
     separator = max(",;\t", key=lines[0].count)
     return TraceSource(path, "csv", is_gzip, _header(path, lines[0], separator), separator)
 
@@ -110,11 +110,10 @@ def _header(path: Path, line: str, separator: str) -> tuple[str, ...]:
     return names
 
 
-def _keys(path: Path, lines: list[str], is_whole_file: bool) -> tuple[str, ...]:
+def _keys(path: Path, lines: list[str]) -> tuple[str, ...]:
     """Keys of the first lines, in order of appearance; a later line may leave some out."""
-    complete = lines if is_whole_file or len(lines) == 1 else lines[:-1]
     keys: dict[str, None] = {}
-    for number, line in enumerate(complete, 1):
+    for number, line in enumerate(lines, 1):
         if line.strip():
             keys |= dict.fromkeys(_json_object(path, line, number))
     return tuple(keys)
