@@ -147,3 +147,10 @@ def test_parquet_with_typed_columns(tmp_path: Path) -> None:
 def test_keys_of_jsonl_may_be_left_out(tmp_path: Path) -> None:
     path = written(tmp_path, "t.jsonl", '{"arrival_s": 0}\n{"arrival_s": 1.5, "adapter": "a"}\n')
     assert read_trace(path).table["adapter"].to_list() == [None, "a"]
+
+
+def test_a_first_line_longer_than_what_is_looked_at(tmp_path: Path) -> None:
+    blocks = list(range(20_000))
+    line = f'{{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": {blocks}}}\n'
+    table = read_trace(written(tmp_path, "t.jsonl", line * 2)).table
+    assert table["prefix_blocks"].to_list() == [blocks, blocks]
