@@ -1,0 +1,283 @@
+"""Compares policies on the same requests: several seeds, in parallel processes, with confidence intervals."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trimtab import __version__
+from trimtab.domain.errors import UsageError
+from trimtab.domain.policy import Policy
+from trimtab.experiments.pool import Progress, Workfolder, cores, memory_bytes, run_tasks
+from trimtab.experiments.scenario import Scenario, load_scenario
+from trimtab.experiments.tasks import (
+    BoundResult,
+    PolicySpec,
+    RunResult,
+    Task,
+    TaskResult,
+    label,
+    plan_tasks,
+    resolve,
+)
+from trimtab.mechanics.calls import compile_all, is_ready
+from trimtab.metrics import METRICS, Estimate, mean_ci95
+from trimtab.policies import DEFAULT_COMPARISON
+
+if TYPE_CHECKING:
+    import polars as pl
+
+INTERPRET_UP_TO = 100_000  # simulated requests of a whole comparison worth interpreting on a cold cache
+SPLIT_FROM = 200_000  # requests from which a task is one policy rather than all
+BYTES_PER_REQUEST = 600  # of a run: state, records, metrics
+BYTES_PER_RUN = 8_000  # kept of each run by the comparison
+
+@dataclass(frozen=True)
+class PolicyResult:
+    """One policy over all seeds at the scenario's own load."""
+
+    policy: str
+    metrics: dict[str, Estimate]
+    distance_frac: Estimate  # over the lower bound
+    runs: tuple[RunResult, ...]  # one per seed
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One policy at one load, over all seeds."""
+
+    policy: str
+    load: float
+    metrics: dict[str, Estimate]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found. `results` is in the order of the policies given."""
+
+    scenario: Scenario
+    seeds: tuple[int, ...]
+    offered_load: float
+    n_requests: int
+    results: tuple[PolicyResult, ...]
+    bounds: tuple[BoundResult, ...]  # one per seed; empty where none holds
+    sweep: tuple[SweepPoint, ...]
+    elapsed_s: float
+    records: Path | None = None  # folder of the request records
+
+    @property
+    def bound(self) -> dict[str, Any]:
+        """Lower bound on mean completion, over the seeds; values are None where none holds."""
+        if not self.bounds:
+            return {"completion_mean_s": None, "ci95": None, "method": None, "assumptions": [], "per_seed": []}
+        mean = mean_ci95([b.completion_mean_s for b in self.bounds])
+        return {
+            "completion_mean_s": mean.mean,
+            "ci95": mean.ci95,
+            "method": ", ".join(sorted({b.method for b in self.bounds})),
+            "assumptions": list(self.bounds[0].assumptions),
+            "per_seed": [{"seed": b.seed, "completion_mean_s": b.completion_mean_s} for b in self.bounds],
+        }
+
+    def ranked(self, metric: str = "completion_mean_s") -> list[PolicyResult]:
+        """Results, best first by one metric. Raises UsageError for an unknown one."""
+        if metric not in METRICS:
+            raise UsageError("no such metric", field="sort", value=metric, expected=", ".join(METRICS))
+        sign = -1.0 if METRICS[metric].better == "higher" else 1.0
+
+        def key(result: PolicyResult) -> float:
+            mean = result.metrics[metric].mean
+            return float("inf") if np.isnan(mean) else sign * mean
+
+        return sorted(self.results, key=key)
+
+    def table(self) -> pl.DataFrame:
+        """One row per policy and metric: policy, metric, mean, ci95."""
+        import polars as pl
+
+        rows = [
+            {"policy": r.policy, "metric": name, "mean": value.mean, "ci95": value.ci95}
+            for r in self.results
+            for name, value in r.metrics.items()
+        ]
+        return pl.DataFrame(rows, schema={"policy": pl.String, "metric": pl.String, "mean": pl.Float64, "ci95": pl.Float64})
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints and `results.json` holds."""
+        return {
+            "scenario": self.scenario.name,
+            "scenario_hash": self.scenario.hash(),
+            "seeds": list(self.seeds),
+            "requests": self.n_requests,
+            "offered_load": self.offered_load,
+            "bound": self.bound,
+            "results": [_result_dict(r) for r in self.results],
+            "sweep": [
+                {"policy": p.policy, "load": p.load, "metrics": _estimates(p.metrics)} for p in self.sweep
+            ],
+            "versions": versions(),
+            "elapsed_s": self.elapsed_s,
+        }
+
+    def notes(self) -> list[str]:
+        """What a reader of the figures must know."""
+        notes = []
+        unfit = self.results[0].runs[0]
+        if unfit.n_fits_no_node:
+            first = ", ".join(map(str, unfit.fits_no_node))
+            notes.append(
+                f"{unfit.n_fits_no_node} requests fit no node and were rejected (seed {unfit.seed}: {first}, …)"
+            )
+        return notes
+
+
+def _result_dict(result: PolicyResult) -> dict[str, Any]:
+    return {
+        "policy": result.policy,
+        "metrics": _estimates(result.metrics),
+        "distance_to_bound_frac": _estimate(result.distance_frac),
+        "per_seed": [
+            {"seed": r.seed, "metrics": {k: _number(v) for k, v in r.metrics.items()}} for r in result.runs
+        ],
+    }
+
+
+def _estimates(metrics: dict[str, Estimate]) -> dict[str, Any]:
+    return {name: _estimate(value) for name, value in metrics.items()}
+
+
+def _estimate(value: Estimate) -> dict[str, float | None]:
+    return {"mean": _number(value.mean), "ci95": value.ci95}
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def versions() -> dict[str, str]:
+    """Versions that results depend on."""
+    libraries = {name: version(name) for name in ("numba", "numpy", "polars")}
+    return {"trimtab": __version__, "python": platform.python_version(), **libraries}
+
+
+def compare(
+    scenario: Scenario | str | os.PathLike[str],
+    policies: Sequence[PolicySpec] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    *,
+    load: float | None = None,
+    sweep: Sequence[float] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    mode: str = "auto",
+    progress: Progress | None = None,
+) -> Comparison:
+    """Run policies on common random numbers and summarise them over the seeds.
+
+    Parameters
+    ----------
+    scenario : a Scenario, a built-in's name, or a file.
+    policies : names, `file.py:Class` specs or Policy objects; default: the scenario's, else the catalogue's.
+    seeds : how many, or which; default: the scenario's.
+    load : offered work over capacity; default: the scenario's.
+    sweep : loads for policy-against-load curves; default: the scenario's; () for none.
+    out : folder for request records while running; an interrupted comparison goes on from there.
+    jobs : processes; default: one per core.
+    mode : "auto", "compiled" or "interpreted".
+
+    Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
+    """
+    chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    chosen = chosen.with_overrides(load=load, policies=policies and [label(p) for p in policies], seeds=seeds)
+    specs = tuple(policies or chosen.policies or DEFAULT_COMPARISON)
+    pairs = [resolve(spec) for spec in specs]
+    loads = chosen.sweep.loads if sweep is None else tuple(sweep)
+    begun_s = time.perf_counter()
+    seeds_used = chosen.seed_list()
+    n_runs = len(specs) * len(seeds_used) * (1 + len(loads))
+    n_requests = chosen.n_requests()
+    _check_memory(n_runs, n_requests, jobs or cores())
+    if mode == "auto":
+        mode = _choose_mode(pairs, n_runs * n_requests)
+    if mode == "compiled":
+        compile_all(policy for pair in pairs for policy in pair)
+    folder = None if out is None else Workfolder(Path(out), _key(chosen, specs, seeds_used, loads))
+    together = n_requests < SPLIT_FROM
+    records = None if folder is None else folder.records
+    tasks = plan_tasks(
+        chosen, specs, seeds_used, loads, mode=mode, together=together, records_folder=records
+    )
+    results = run_tasks(tasks, folder, jobs or cores(), progress)
+    return _summarise(chosen, specs, tasks, results, time.perf_counter() - begun_s, folder)
+
+
+def _key(scenario: Scenario, specs: Sequence[PolicySpec], seeds: Sequence[int], loads: Sequence[float]) -> str:
+    """What an interrupted comparison must have in common with this one for its results to be used."""
+    text = repr((scenario.hash(), [label(s) for s in specs], list(seeds), list(loads), __version__))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _choose_mode(pairs: Sequence[tuple[Policy, Policy]], simulated: int) -> str:
+    """Small comparisons on a cold cache are interpreted: compiling would take longer."""
+    ready = all(is_ready(policy, order) for policy, order in pairs)
+    return "compiled" if ready or simulated > INTERPRET_UP_TO else "interpreted"
+
+
+def _check_memory(n_runs: int, n_requests: int, jobs: int) -> None:
+    """Refuse, before any work, what can't fit. Raises UsageError."""
+    needed = n_runs * BYTES_PER_RUN + min(jobs, n_runs) * n_requests * BYTES_PER_REQUEST
+    present = memory_bytes()
+    if needed > present:
+        raise UsageError(
+            f"{n_runs:,} runs of {n_requests:,} requests need about {needed / 2**30:,.1f} GiB",
+            field="seeds",
+            expected=f"fewer seeds, loads or requests: this machine has {present / 2**30:,.1f} GiB of memory",
+        )
+
+
+def _summarise(
+    scenario: Scenario,
+    specs: Sequence[PolicySpec],
+    tasks: Sequence[Task],
+    results: Sequence[TaskResult],
+    elapsed_s: float,
+    folder: Workfolder | None,
+) -> Comparison:
+    runs = [run for result in results for run in result.runs]
+    names = [label(spec) for spec in specs]
+    main = {name: [r for r in runs if r.policy == name and r.load is None] for name in names}
+    loads = sorted({r.load for r in runs if r.load is not None})
+    bounds = {r.bound.seed: r.bound for r in results if r.bound is not None}
+    return Comparison(
+        scenario=scenario,
+        seeds=tuple(dict.fromkeys(task.seed for task in tasks)),
+        offered_load=results[0].offered_load,
+        n_requests=results[0].n_requests,
+        results=tuple(_policy_result(name, main[name]) for name in names),
+        bounds=tuple(bounds[seed] for seed in sorted(bounds)),
+        sweep=tuple(
+            SweepPoint(name, load, _over_seeds([r for r in runs if r.policy == name and r.load == load]))
+            for name in names
+            for load in loads
+        ),
+        elapsed_s=elapsed_s,
+        records=None if folder is None else folder.records,
+    )
+
+
+def _policy_result(name: str, runs: Sequence[RunResult]) -> PolicyResult:
+    distance = mean_ci95([r.distance_frac for r in runs])
+    return PolicyResult(name, _over_seeds(runs), distance, tuple(runs))
+
+
+def _over_seeds(runs: Sequence[RunResult]) -> dict[str, Estimate]:
+    return {name: mean_ci95([run.metrics[name] for run in runs]) for name in METRICS}

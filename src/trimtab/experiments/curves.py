@@ -1,0 +1,70 @@
+"""What figures draw of one run, small enough to keep for every policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.domain.cluster import Cluster
+from trimtab.metrics import Records, queue_length_over_time, utilisation_over_time
+
+Floats = NDArray[np.float64]
+
+QUANTILES, BINS, ROWS = 400, 120, 200
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Curves of one run."""
+
+    quantile_frac: Floats  # [quantiles]
+    completion_s: Floats  # [quantiles] completion time at each quantile, of finished requests
+    edges_s: Floats  # [bins + 1]
+    queue_length: Floats  # [bins] mean number of requests waiting
+    utilisation_frac: Floats  # [rows, bins] allocated; adjacent nodes share a row in large clusters
+    row_names: tuple[str, ...]  # [rows]
+
+
+def curves_of(records: Records, cluster: Cluster, edges_s: Floats | None = None) -> Curves:
+    """Curves of a run; `edges_s` makes several runs share their time axis."""
+    rows = records.requests
+    finished_s = rows.completion_s[rows.finished]
+    frac = np.linspace(0.0, 1.0, QUANTILES)
+    if edges_s is None:
+        edges_s = np.linspace(records.start_s, max(records.end_s, records.start_s + 1e-9), BINS + 1)
+    waiting_until_s = np.where(np.isnan(rows.start_s), records.end_s, rows.start_s)
+    waited = rows.arrived & ~np.isnan(waiting_until_s)
+    held_until_s = np.where(np.isnan(rows.finish_s) & ~np.isnan(rows.start_s), records.end_s, rows.finish_s)
+    used = utilisation_over_time(rows.start_s, held_until_s, rows.node_idx, records.nodes.slots, edges_s)
+    row_of = _row_of_nodes(cluster)
+    return Curves(
+        quantile_frac=frac,
+        completion_s=np.quantile(finished_s, frac) if len(finished_s) else np.full(QUANTILES, np.nan),
+        edges_s=edges_s,
+        queue_length=queue_length_over_time(rows.arrival_s[waited], waiting_until_s[waited], edges_s),
+        utilisation_frac=_row_means(used, row_of),
+        row_names=_row_names(cluster, row_of),
+    )
+
+
+def _row_of_nodes(cluster: Cluster) -> NDArray[np.int64]:
+    """Row of each node, [nodes]: nodes by type, then position; adjacent ones together in large clusters."""
+    place = np.empty(cluster.n_nodes, np.int64)
+    place[np.argsort(cluster.type_idx, kind="stable")] = np.arange(cluster.n_nodes)
+    return place * min(ROWS, cluster.n_nodes) // cluster.n_nodes
+
+
+def _row_means(values: Floats, row_of: NDArray[np.int64]) -> Floats:
+    total = np.zeros((int(row_of.max()) + 1, values.shape[1]))
+    np.add.at(total, row_of, values)
+    mean: Floats = total / np.bincount(row_of)[:, None]
+    return mean
+
+
+def _row_names(cluster: Cluster, row_of: NDArray[np.int64]) -> tuple[str, ...]:
+    first: dict[int, str] = {}
+    for j in np.argsort(cluster.type_idx, kind="stable"):
+        first.setdefault(int(row_of[j]), cluster.node_names[j])
+    return tuple(first[row] for row in sorted(first))

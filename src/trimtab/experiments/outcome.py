@@ -1,0 +1,149 @@
+"""What a finished run left in its state, as the records that metrics, tables and figures read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.decision import Reason, Status
+from trimtab.domain.requests import Requests
+from trimtab.mechanics.driver import Driver
+from trimtab.metrics import NodeRecords, Records, RequestRecords
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Floats = NDArray[np.float64]
+
+
+def true_service_s(cluster: Cluster, requests: Requests) -> Floats:
+    """Service seconds of each request on each node type, loads left out, [requests, types]; inf: not served."""
+    c = requests.work["class_idx"]
+    units, factor = requests.truth["units"][:, None], requests.truth["factor"][:, None]
+    served: Floats = (cluster.fixed_s[c] + cluster.unit_s[c] * units) * factor
+    return served
+
+
+def records_of(driver: Driver, cluster: Cluster, requests: Requests, slo_s: Floats) -> Records:
+    """Records of a run, from either host."""
+    counts = driver.state.counts[0]
+    rows = _request_records(driver, cluster, requests)
+    start_s = float(rows.arrival_s[0])
+    end_s = _window_end_s(driver, rows)
+    return Records(
+        requests=rows,
+        nodes=_node_records(driver, cluster, start_s, end_s),
+        start_s=start_s,
+        end_s=end_s,
+        slo_s=slo_s,
+        model_loads=int(counts["model_loads"]),
+        adapter_loads=int(counts["adapter_loads"]),
+        bytes_moved_gib=float(counts["moved_gib"]),
+        retries=int(counts["retries"]),
+    )
+
+
+def _window_end_s(driver: Driver, rows: RequestRecords) -> float:
+    """Last finish; the horizon if that cut the run short; the last event if nothing finished."""
+    if driver.state.counts["in_system"][0] > 0 and np.isfinite(driver.options.horizon_s):
+        return max(float(driver.options.horizon_s), float(rows.arrival_s[0]))
+    finish_s = rows.finish_s[rows.finished]
+    return float(finish_s.max()) if len(finish_s) else max(driver.now_s, float(rows.arrival_s[0]))
+
+
+def _request_records(driver: Driver, cluster: Cluster, requests: Requests) -> RequestRecords:
+    rows, work = driver.state.requests, driver.state.work
+    status = rows["status"].copy()
+    served_s = true_service_s(cluster, requests)
+    node = rows["node_idx"].astype(np.int64)
+    on = np.where(node >= 0, cluster.type_idx[node], 0)
+    work_s = np.where(node >= 0, served_s[np.arange(len(work)), on], np.nan)
+    return RequestRecords(
+        arrival_s=work["arrival_s"].copy(),
+        start_s=rows["start_s"].copy(),
+        service_start_s=rows["service_start_s"].copy(),
+        finish_s=np.where(status == Status.FINISHED, rows["finish_s"], np.nan),
+        node_idx=node,
+        status=status,
+        reason=rows["reason"].copy(),
+        tenant_idx=work["tenant_idx"].astype(np.int64),
+        class_idx=work["class_idx"].astype(np.int64),
+        priority=work["priority"].copy(),
+        deadline_s=work["deadline_s"].copy(),
+        attempts=1 + work["retries"].astype(np.int64),
+        work_s=work_s,
+        best_work_s=served_s.min(axis=1),
+    )
+
+
+def _node_records(driver: Driver, cluster: Cluster, start_s: float, end_s: float) -> NodeRecords:
+    hidden, nodes, kind = driver.state.hidden, driver.state.nodes, cluster.type_idx
+    allocated_s, busy_s = _running_slot_s(driver, end_s)
+    down_s = hidden["down_s"] + np.where(nodes["up"] == 0, end_s - hidden["down_since_s"], 0.0)
+    still_gib_s = hidden["memory_used_gib"] * np.maximum(0.0, end_s - hidden["memory_since_s"])
+    return NodeRecords(
+        slots=cluster.slots,
+        type_idx=kind,
+        accelerators=cluster.accelerators[kind],
+        usd_per_hour=cluster.usd_per_hour[kind],
+        memory_gib=cluster.memory_gib[kind],
+        memory_used_gib_s=hidden["memory_gib_s"] + still_gib_s,
+        allocated_slot_s=hidden["allocated_slot_s"] + allocated_s,
+        busy_slot_s=hidden["busy_slot_s"] + busy_s,
+        up_s=np.clip(end_s - start_s - down_s, 0.0, None),
+    )
+
+
+def _running_slot_s(driver: Driver, end_s: float) -> tuple[Floats, Floats]:
+    """Slot-seconds, allocated and busy, of what still runs when the window closes, [nodes] each."""
+    rows, n = driver.state.requests, len(driver.state.nodes)
+    running = rows[rows["status"] == Status.RUNNING]
+    up = driver.state.nodes["up"][running["node_idx"]] == 1
+    running = running[up]
+    slot = driver.state.hidden["first_slot"][running["node_idx"]] + running["slot"]
+    since_s = driver.state.slots["since_s"][slot]
+    busy_s = np.maximum(0.0, end_s - np.maximum(since_s, running["service_start_s"]))
+    allocated_s = np.maximum(0.0, end_s - since_s)
+    count = [np.bincount(running["node_idx"], weights=w, minlength=n) for w in (allocated_s, busy_s)]
+    return count[0], count[1]
+
+
+def request_table(records: Records, cluster: Cluster, requests: Requests) -> pl.DataFrame:
+    """One typed row per request; `*_s` are seconds from the start of the run, null where it never happened."""
+    import polars as pl
+
+    rows, work = records.requests, requests.work
+    columns: dict[str, Any] = {
+        "request_id": work["serial"],
+        "arrival_s": rows.arrival_s,
+        "start_s": rows.start_s,
+        "service_start_s": rows.service_start_s,
+        "finish_s": rows.finish_s,
+        "node_idx": rows.node_idx,
+        "status": _enum(rows.status, [s.name.lower() for s in Status]),
+        "reason": _enum(rows.reason, _reason_names(int(rows.reason.max(initial=0)))),
+        "class": _enum(rows.class_idx, cluster.class_names),
+        "tenant": _enum(rows.tenant_idx, requests.tenant_names),
+        "priority": rows.priority,
+        "deadline_s": np.where(np.isinf(rows.deadline_s), np.nan, rows.deadline_s),
+        "attempts": rows.attempts,
+        "estimate_s": work["estimate_s"],
+        "units": requests.truth["units"],
+    }
+    table = pl.DataFrame(columns)
+    return table.with_columns(pl.col(pl.Float64).fill_nan(None))
+
+
+def _reason_names(most: int) -> list[str]:
+    named = {int(r): r.name.lower() for r in Reason}
+    return [named.get(i, f"policy_{i}") for i in range(max(most, int(Reason.POLICY)) + 1)]
+
+
+def _enum(codes: NDArray[Any], names: Any) -> Any:
+    import polars as pl
+
+    kind = pl.Enum(list(names))
+    return pl.Series(list(names), dtype=kind).gather(pl.Series(codes.astype(np.uint32)))

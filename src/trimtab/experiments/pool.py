@@ -1,0 +1,105 @@
+"""Runs tasks in parallel processes, and keeps what is done so that an interrupted comparison can go on."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import psutil
+
+from trimtab.domain.errors import UsageError
+from trimtab.experiments.tasks import Task, TaskResult, run_task
+
+Progress: TypeAlias = Callable[[int, int], None]  # runs done, runs in all
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """Memory of this machine that is to be had."""
+    return int(psutil.virtual_memory().available)
+
+
+class Workfolder:
+    """Hidden folder beside the results: finished tasks and request records, until the comparison is whole."""
+
+    def __init__(self, out: Path, key: str) -> None:
+        self.path = out / f".unfinished-{key}"
+        self.records = self.path / "requests"
+        try:
+            self.records.mkdir(parents=True, exist_ok=True)
+            (self.path / ".writable").touch()
+        except OSError as error:
+            raise UsageError(
+                f"can't write there: {error.strerror}", field="out", value=str(out), expected="a writable folder"
+            ) from None
+
+    def load(self, i: int) -> TaskResult | None:
+        """Result of task i, if an earlier run got that far."""
+        file = self._file(i)
+        return pickle.loads(file.read_bytes()) if file.exists() else None
+
+    def save(self, i: int, result: TaskResult) -> None:
+        """Keep the result of task i."""
+        part = self._file(i).with_suffix(".part")
+        part.write_bytes(pickle.dumps(result))
+        part.replace(self._file(i))
+
+    def remove(self) -> None:
+        """The comparison is whole: nothing to go on from."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _file(self, i: int) -> Path:
+        return self.path / f"task-{i}.pickle"
+
+
+def run_tasks(
+    tasks: Sequence[Task], folder: Workfolder | None, jobs: int, progress: Progress | None
+) -> list[TaskResult]:
+    """Results of all tasks, in their order; those that `folder` has are not run again."""
+    results: list[TaskResult | None] = [folder.load(i) if folder else None for i in range(len(tasks))]
+    total = sum(len(task.policies) for task in tasks)
+    _report(progress, tasks, results, total)
+    for i, result in _run([i for i, r in enumerate(results) if r is None], tasks, jobs):
+        results[i] = result
+        if folder is not None:
+            folder.save(i, result)
+        _report(progress, tasks, results, total)
+    return [result for result in results if result is not None]
+
+
+def _report(
+    progress: Progress | None, tasks: Sequence[Task], results: Sequence[TaskResult | None], total: int
+) -> None:
+    if progress is not None:
+        progress(sum(len(t.policies) for t, r in zip(tasks, results, strict=True) if r is not None), total)
+
+
+def _run(open_: Sequence[int], tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, TaskResult]]:
+    if jobs == 1 or len(open_) <= 1:
+        yield from ((i, run_task(tasks[i])) for i in open_)
+        return
+    yield from _run_in_processes(open_, tasks, min(jobs, len(open_)))
+
+
+def _run_in_processes(
+    open_: Sequence[int], tasks: Sequence[Task], jobs: int
+) -> Iterator[tuple[int, TaskResult]]:
+    from concurrent.futures import as_completed
+
+    from loky import ProcessPoolExecutor  # unlike the standard one it needs no main guard in users' scripts
+
+    executor = ProcessPoolExecutor(max_workers=jobs)
+    try:
+        futures = {executor.submit(run_task, tasks[i]): i for i in open_}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        executor.shutdown(wait=True, kill_workers=True)
