@@ -1,0 +1,50 @@
+# make demo   installs into .venv and compares the policies on the built-in scenario
+# make test   installs what the tests need and runs all of them
+# make bench  speed, as ratios taken in one run (slow)
+# make docs   writes the generated pages of docs/ anew
+# make clean  removes what the others made
+
+PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if $(shell $(p) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(p))))
+VENV := .venv
+BIN := $(VENV)/bin
+OUT ?= trimtab-out
+
+.PHONY: demo test lint bench docs clean
+
+demo: $(VENV)/.installed
+	$(BIN)/trimtab compare aigc-images --out $(OUT)
+
+test: $(VENV)/.installed-test lint
+	$(BIN)/trimtab warmup --quiet
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m bench
+
+docs: $(VENV)/.installed
+	$(BIN)/python docs/generate.py
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "trimtab needs Python 3.11 or newer; name one with make PYTHON=…" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) $(OUT) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
