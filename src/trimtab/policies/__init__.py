@@ -1,1 +1,13 @@
-""""""
+"""The catalogue of policies: one file per published algorithm, found by walking this package."""
+
+from trimtab.policies.catalogue import (
+    DEFAULT_COMPARISON,
+    Description,
+    Parameter,
+    canonical,
+    describe,
+    find,
+    names,
+)
+
+__all__ = ["DEFAULT_COMPARISON", "Description", "Parameter", "canonical", "describe", "find", "names"]

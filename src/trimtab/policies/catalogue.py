@@ -1,0 +1,280 @@
+"""The catalogue: finds policies by walking this package, and reads what users write to name one.
+
+    least-expected-wait                   a policy of the catalogue, with its own order or first come, first
+    served power-of-d(d=3)+edf                   with parameters, and with the order of another
+    path/to/my_policy.py:MyPolicy         a class in a file my_package.my_module:MyPolicy(c=2)    a class in
+    an installed module
+
+A file's policy gets a module name made of the file's path and content, the same in every process: the cache
+of compiled kernels needs that.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import re
+import sys
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+import trimtab.policies
+from trimtab.domain.errors import PolicyNotFound, UsageError
+from trimtab.domain.policy import Policy
+
+DEFAULT_COMPARISON = (
+    "random",
+    "round-robin",
+    "weighted-round-robin",
+    "least-connections",
+    "power-of-d",
+    "least-expected-wait",
+    "least-expected-completion",
+    "bounded-hash",
+    "least-expected-wait+sjf",
+    "least-expected-wait+edf",
+    "least-expected-wait+priority-ageing",
+)
+DEFAULT_ORDER = "fcfs"
+
+_PART = r"((?:[^+()]*?\.py:)?[\w.:-]+)(?:\(([^()]*)\))?"
+_SPEC = re.compile(rf"\s*{_PART}\s*(?:\+\s*{_PART})?\s*")
+_EXPECTED = "name, name+order, file.py:Class or module:Class, each with (parameter=value, …) if need be"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A number or word that a policy may be given."""
+
+    name: str
+    kind: str  # its type, as written
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the catalogue knows about a policy."""
+
+    name: str
+    kind: str  # "dispatch", "order" or "dispatch and order"
+    idea: str
+    source: str
+    documentation: str
+    parameters: tuple[Parameter, ...]
+
+
+def names(kind: str | None = None) -> list[str]:
+    """Names in the catalogue, sorted; `kind` "dispatch" or "order" gives only policies that bring one."""
+    return [name for name, cls in sorted(_catalogue().items()) if kind is None or kind in _kind(cls)]
+
+
+def find(spec: str | Policy) -> tuple[Policy, Policy]:
+    """The policy that chooses nodes and the policy whose order waiting work is served in.
+
+    Raises PolicyNotFound for a name that the catalogue lacks, UsageError for anything else that is wrong.
+    """
+    if isinstance(spec, Policy):
+        return _pair(spec, None, type(spec).__name__)
+    (name, arguments), order = _parse(spec)
+    return _pair(_build(name, arguments), _build(*order) if order else None, spec)
+
+
+def canonical(spec: str | Policy) -> str:
+    """The shortest way to write the same: defaults and `+fcfs`, where it changes nothing, are left out."""
+    policy, order = find(spec)
+    name = _label(policy, spec)
+    if order is policy or (_is_default(order) and not policy.orders()):
+        return name
+    return f"{name}+{_label(order, spec.rpartition('+')[2] if isinstance(spec, str) else order)}"
+
+
+def describe(name: str) -> Description:
+    """What a policy is; `name` as in `find`, without an order."""
+    (name, _), order = _parse(name)
+    if order:
+        raise UsageError("describes one policy at a time", field="policy", value=name, expected="no +order")
+    cls = _class(name)
+    text = inspect.getdoc(cls) or ""
+    parameters = tuple(Parameter(f.name, str(f.type), _default(f)) for f in _parameters(cls))
+    return Description(
+        cls.name or cls.__name__, _kind(cls), cls.idea(), section(text, "Source"), text, parameters
+    )
+
+
+def section(documentation: str, heading: str) -> str:
+    """The text under a heading of a docstring, on one line; empty where there is none."""
+    match = re.search(rf"^{re.escape(heading)}\n((?:[ \t]+.*(?:\n|$))+)", documentation, re.MULTILINE)
+    return " ".join(match[1].split()) if match else ""
+
+
+@functools.cache
+def _catalogue() -> dict[str, type[Policy]]:
+    modules = pkgutil.walk_packages(trimtab.policies.__path__, "trimtab.policies.")
+    found = (cls for info in modules for cls in _named(importlib.import_module(info.name)))
+    return {cls.name: cls for cls in found}
+
+
+def _named(module: ModuleType) -> list[type[Policy]]:
+    """The policies that a module itself defines and names."""
+    return [
+        cls
+        for cls in vars(module).values()
+        if _is_policy(cls) and cls.__module__ == module.__name__ and cls.name
+    ]
+
+
+def _is_policy(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Policy)
+
+
+def _kind(cls: type[Policy]) -> str:
+    return " and ".join(k for k, has in (("dispatch", cls.dispatches()), ("order", cls.orders())) if has)
+
+
+def _parse(spec: str) -> tuple[tuple[str, str | None], tuple[str, str | None] | None]:
+    match = _SPEC.fullmatch(spec)
+    if match is None:
+        raise UsageError("is no name of a policy", field="policy", value=spec, expected=_EXPECTED)
+    name, arguments, order, order_arguments = match.groups()
+    return (name, arguments), (order, order_arguments) if order else None
+
+
+def _pair(policy: Policy, order: Policy | None, spec: str) -> tuple[Policy, Policy]:
+    if not policy.dispatches():
+        expected = f"a policy with a dispatch, such as least-expected-wait+{policy.name or 'order'}"
+        raise UsageError(
+            "chooses no nodes: it has no dispatch", field="policy", value=spec, expected=expected
+        )
+    if order is None:
+        return policy, policy if policy.orders() else _catalogue()[DEFAULT_ORDER]()
+    if not order.orders():
+        raise UsageError(
+            "brings no order", field="policy", value=spec, expected=f"+ one of {', '.join(names('order'))}"
+        )
+    return policy, order
+
+
+def _is_default(order: Policy) -> bool:
+    return type(order) is _catalogue()[DEFAULT_ORDER]
+
+
+def _label(policy: Policy, spec: str | Policy) -> str:
+    """How a policy is written, with the parameters that are not at their default."""
+    name = policy.name
+    if not name:
+        name = _parse(spec)[0][0] if isinstance(spec, str) else type(policy).__name__
+    given = {f.name: getattr(policy, f.name) for f in _parameters(type(policy))}
+    changed = [f"{f.name}={given[f.name]}" for f in _parameters(type(policy)) if given[f.name] != _default(f)]
+    return f"{name}({','.join(changed)})" if changed else name
+
+
+def _build(name: str, arguments: str | None) -> Policy:
+    cls = _class(name)
+    given = _values(cls, name, arguments or "")
+    try:
+        return cls(**given)
+    except TypeError as error:
+        raise UsageError(f"can't be made: {error}", field="policy", value=name) from error
+
+
+def _class(name: str) -> type[Policy]:
+    place, colon, class_name = name.rpartition(":")
+    if colon:
+        module = _file_module(Path(place)) if place.endswith(".py") else _module(place)
+        return _class_of(module, place, class_name)
+    if name.endswith(".py"):
+        raise UsageError("names no class", field="policy", value=name, expected=f"{name}:Class")
+    return _from_catalogue(name)
+
+
+def _from_catalogue(name: str) -> type[Policy]:
+    if name in _catalogue():
+        return _catalogue()[name]
+    nearest = difflib.get_close_matches(name, names(), n=3, cutoff=0.4)
+    problem = f"no such policy; nearest: {', '.join(nearest)}" if nearest else "no such policy"
+    raise PolicyNotFound(problem, field="policy", value=name, expected=f"one of {', '.join(names())}")
+
+
+def _class_of(module: ModuleType, place: str, class_name: str) -> type[Policy]:
+    cls = getattr(module, class_name, None)
+    if isinstance(cls, type) and issubclass(cls, Policy):
+        return cls
+    there = ", ".join(n for n, c in vars(module).items() if _is_policy(c) and c is not Policy) or "none"
+    problem = "has no such class" if cls is None else "is not a subclass of trimtab's Policy"
+    raise UsageError(problem, file=place, field=class_name, expected=f"a policy class; there: {there}")
+
+
+def _module(dotted: str) -> ModuleType:
+    try:
+        return importlib.import_module(dotted)
+    except Exception as error:
+        raise UsageError(f"does not import: {type(error).__name__}: {error}", file=dotted) from error
+
+
+def _file_module(path: Path) -> ModuleType:
+    """Import a file under a name that is the same in every process, and new when the file changes."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        problem = f"can't be read: {error.strerror}"
+        raise UsageError(problem, file=str(path), expected="a Python file with a policy class") from error
+    digest = hashlib.sha256(bytes(path.resolve()) + source).hexdigest()[:12]
+    name = f"trimtab_policy_{path.stem}_{digest}"
+    return sys.modules[name] if name in sys.modules else _execute(name, path)
+
+
+def _execute(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None  # it ends in .py
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UsageError(f"does not import: {type(error).__name__}: {error}", file=str(path)) from error
+    return module
+
+
+def _parameters(cls: type[Policy]) -> list[Field[Any]]:
+    return [f for f in fields(cls) if f.init] if is_dataclass(cls) else []
+
+
+def _default(parameter: Field[Any]) -> Any:
+    if parameter.default_factory is not MISSING:
+        return parameter.default_factory()
+    return None if parameter.default is MISSING else parameter.default
+
+
+def _values(cls: type[Policy], name: str, arguments: str) -> dict[str, Any]:
+    kinds = get_type_hints(cls) if arguments else {}
+    known = {f.name: kinds.get(f.name) for f in _parameters(cls)}
+    given: dict[str, Any] = {}
+    for argument in filter(None, (part.strip() for part in arguments.split(","))):
+        key, equals, text = (piece.strip() for piece in argument.partition("="))
+        if not equals or key not in known:
+            expected = f"parameter=value with one of: {', '.join(known) or 'none, it has no parameters'}"
+            raise UsageError("no such parameter", field=name, value=argument, expected=expected)
+        given[key] = _value(text, known[key], f"{name}.{key}")
+    return given
+
+
+def _value(text: str, kind: Any, field: str) -> Any:
+    """A parameter's value, read as Python would, checked against the type that the class declares."""
+    try:
+        value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
+    except (ValueError, SyntaxError):
+        value = text
+    if kind is float and type(value) is int:
+        return float(value)
+    if isinstance(kind, type) and type(value) is not kind:
+        raise UsageError("wrong type", field=field, value=text, expected=kind.__name__)
+    return value

@@ -1,0 +1,1 @@
+"""Policies that follow the present load of the nodes."""

@@ -1,0 +1,67 @@
+"""The power of d choices: sample a few nodes, take the least busy of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.errors import UsageError
+from trimtab.domain.kernel import kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
+from trimtab.policies.selection import rank, uniform_able
+
+
+@dataclass(frozen=True)
+class PowerOfD(Policy):
+    """Sample d nodes at random and send the request to the one with the fewest in flight.
+
+    Idea
+        Two choices already make queues doubly exponentially short: the share of nodes with at least i
+        requests falls from λ^i (random) to λ^((d^i − 1)/(d − 1)). The samples are the candidates, least busy
+        first.
+    Source
+        Michael Mitzenmacher: "The power of two choices in randomized load balancing", IEEE Transactions on
+        Parallel and Distributed Systems 12(10), 2001, §2 (the supermarket model).
+    Reads
+        Requests in flight on the sampled nodes; which nodes are up, have room and serve the class.
+    Cost
+        O(d); O(nodes) where a sampled node cannot take the request.
+    When it wins / loses
+        Nearly as good as looking at all nodes, at constant cost, and robust to stale views, where the exact
+        minimum herds. Blind to speed and size: loses to least-expected-wait on unequal nodes.
+    Deviations from the source
+        Sampled with replacement, as there, but among able nodes only; ties by node, not at random.
+    """
+
+    name: ClassVar[str] = "power-of-d"
+    d: int = 2  # nodes sampled per request
+    draws: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check d; one uniform number per sample."""
+        if not 1 <= self.d <= MAX_RANKED:
+            raise UsageError(
+                "out of range",
+                field="power-of-d.d",
+                value=self.d,
+                expected=f"an integer from 1 to {MAX_RANKED}",
+            )
+        object.__setattr__(self, "draws", self.d)
+
+    def init(self, cluster: Cluster) -> Memory:
+        """Scores of the candidates."""
+        return memory(floats=MAX_RANKED)
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Sample nodes and rank them."""
+        count = 0
+        for i in range(len(draws)):
+            j = uniform_able(view, work, draws[i])
+            if j < 0:
+                return 0
+            count = rank(ranking, memory.floats, count, j, float(view.nodes.in_flight[j]))
+        return count

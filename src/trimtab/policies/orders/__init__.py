@@ -1,0 +1,1 @@
+"""Orders: by which key waiting work is served."""

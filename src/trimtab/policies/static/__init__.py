@@ -1,0 +1,1 @@
+"""Policies that do not look at load, or only at a bound on it."""
