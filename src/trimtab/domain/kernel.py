@@ -15,12 +15,15 @@ import tempfile
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 import llvmlite.binding as llvm
 import numba
 import platformdirs
+from numba.core.errors import NumbaError
 from numba.core.registry import CPUDispatcher
+
+from trimtab.domain.errors import PolicyError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,7 +69,9 @@ def prune_cache() -> int:
 
 def kernel(function: F) -> F:
     """Mark a function as a kernel that a host may call: cached on disk."""
-    before = numba.config.CACHE_DIR  # read by numba when caching is switched on; put back for others' functions
+    before = (
+        numba.config.CACHE_DIR
+    )  # read by numba when caching is switched on; put back for others' functions
     numba.config.CACHE_DIR = str(cache_folder())
     try:
         return cast(F, numba.njit(cache=True, error_model="python")(function))
@@ -74,16 +79,34 @@ def kernel(function: F) -> F:
         numba.config.CACHE_DIR = before
 
 
+class Helper(CPUDispatcher):
+    """A function that kernels call compiled, and that plain Python calls as plain Python."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the source."""
+        return self.py_func(*args)
+
+
+@overload
+def helper(function: F) -> F: ...
+@overload
+def helper(*, inline: bool) -> Callable[[F], F]: ...
 def helper(function: F | None = None, *, inline: bool = False) -> Any:
-    """Mark a function that only kernels call: no wrappers for Python, which cost more than the function.
+    """Mark a function that kernels call: no compiled wrappers for Python, which cost more than the function.
 
     `inline` asks LLVM to inline it into its callers (hot, small functions).
     """
     if function is None:
         return functools.partial(helper, inline=inline)
-    return numba.njit(
-        error_model="python", forceinline=inline, no_cpython_wrapper=True, no_cfunc_wrapper=True
-    )(function)
+    options = {
+        "nopython": True,
+        "boundscheck": None,
+        "error_model": "python",
+        "forceinline": inline,
+        "no_cpython_wrapper": True,
+        "no_cfunc_wrapper": True,
+    }
+    return Helper(function, targetoptions=options)
 
 
 def is_kernel(function: object) -> bool:
@@ -102,9 +125,15 @@ def is_compiled(function: Any) -> bool:
 
 
 def compile_kernel(function: Any, signature: Any) -> Any:
-    """Compile a kernel for one signature, or load it from the disk; returns the kernel."""
+    """Compile a kernel for one signature, or load it from the disk; returns the kernel.
+
+    Raises PolicyError where numba can't compile it.
+    """
     if not function.signatures:
-        function.compile(signature)
+        try:
+            function.compile(signature)
+        except NumbaError as error:
+            raise PolicyError(f"kernel {function.__qualname__!r} does not compile: {error}") from error
         function.disable_compile()
         _marker(function).touch()
     return function
