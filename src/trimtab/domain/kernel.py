@@ -69,14 +69,13 @@ def prune_cache() -> int:
 
 def kernel(function: F) -> F:
     """Mark a function as a kernel that a host may call: cached on disk."""
-    before = (
-        numba.config.CACHE_DIR
-    )  # read by numba when caching is switched on; put back for others' functions
-    numba.config.CACHE_DIR = str(cache_folder())
+    config: Any = numba.config
+    before = config.CACHE_DIR  # read when caching is switched on; put back for others' functions
+    config.CACHE_DIR = str(cache_folder())
     try:
         return cast(F, numba.njit(cache=True, error_model="python")(function))
     finally:
-        numba.config.CACHE_DIR = before
+        config.CACHE_DIR = before
 
 
 class Helper(CPUDispatcher):

@@ -31,7 +31,9 @@ def checked_plan(plan: Any, n_nodes: int) -> Plan:
     for name, given, template in zip(Plan._fields, plan, empty_plan(), strict=True):
         array = np.ascontiguousarray(given, template.dtype)
         if array.ndim != template.ndim or not _fits(name, array, n_nodes):
-            raise PolicyError(f"plan field {name!r} has shape {array.shape}; expected one for {n_nodes} nodes")
+            raise PolicyError(
+                f"plan field {name!r} has shape {array.shape}; expected one for {n_nodes} nodes"
+            )
         if array.dtype.kind == "f" and np.isnan(array).any():
             raise PolicyError(f"plan field {name!r} holds NaN")
         arrays.append(array)

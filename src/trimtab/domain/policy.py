@@ -29,11 +29,11 @@ class Policy:
     draws: int = 0
     plan_period_s: float = 0.0
 
-    def init(self, cluster: Cluster) -> Memory:  # noqa: ARG002 - the contract
+    def init(self, cluster: Cluster) -> Memory:
         """Make this policy's memory for one dispatcher."""
         return memory()
 
-    def plan(self, view: View, history: Any, waiting: Any, rehearse: Any) -> Plan | None:  # noqa: ARG002
+    def plan(self, view: View, history: Any, waiting: Any, rehearse: Any) -> Plan | None:
         """Think slowly: called every `plan_period_s`; None leaves the plan in force."""
         return None
 
@@ -48,7 +48,7 @@ class Policy:
     @staticmethod
     @kernel
     def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
-        """Key by which waiting work is served, least first; ties by arrival. Default: first come, first served."""
+        """Key by which waiting work is served, least first, ties by arrival. Default: first come first."""
         return float(work.arrival_s)
 
     @classmethod

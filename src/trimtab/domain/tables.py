@@ -1,9 +1,9 @@
 """Bundles of arrays that a kernel takes as one pointer: View, Plan, Memory and the state of a run.
 
-Passed as NamedTuples, 60 arrays are 400 words by value in every call that LLVM does not inline: measured 4.7 µs a
-request and 50 s of compiling. As a table of addresses, bound once, a bundle is one word; `view.nodes` reads the
-table (marked invariant, so LLVM keeps it in registers) and makes an array without a reference count. In plain
-Python the same expressions read a NamedTuple of memoryviews.
+Passed as NamedTuples, 60 arrays are 400 words by value in every call that LLVM does not inline: measured
+4.7 µs a request and 50 s of compiling. As a table of addresses, bound once, a bundle is one word:
+`view.nodes` reads the table, marked invariant so that LLVM keeps it in registers, and makes an array without
+a reference count. In plain Python the same expressions read a NamedTuple of memoryviews.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils, datamodel
-from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global, signature
+from numba.core.typing.templates import (
+    AbstractTemplate,
+    AttributeTemplate,
+    infer_getattr,
+    infer_global,
+    signature,
+)
 from numba.extending import (
     NativeValue,
     lower_builtin,
@@ -110,22 +116,22 @@ def _unbox(_kind: Any, value: Any, c: Any) -> NativeValue:
 
 
 @infer_getattr
-class _TableAttribute(AttributeTemplate):  # type: ignore[misc]
+class _TableAttribute(AttributeTemplate):
     key = TableType
 
-    def generic_resolve(self, kind: TableType, name: str) -> Any:
+    def generic_resolve(self, kind: TableType, name: str) -> Any:  # type: ignore[override]
         return dict(kind.fields).get(name)
 
 
 @infer_global(operator.getitem)
-class _TableItem(AbstractTemplate):  # type: ignore[misc]
+class _TableItem(AbstractTemplate):
     def generic(self, args: Any, kws: Any) -> Any:
         if len(args) == 2 and isinstance(args[0], TableListType) and isinstance(args[1], types.Integer):
             return signature(args[0].table, args[0], types.intp)
         return None
 
 
-@lower_builtin(operator.getitem, TableListType, types.Integer)  # type: ignore[untyped-decorator]
+@lower_builtin(operator.getitem, TableListType, types.Integer)
 def _lower_item(_context: Any, builder: Any, sig: Any, args: Any) -> Any:
     size = ir.Constant(args[1].type, WORDS * 8 * len(sig.args[0].table.fields))
     return builder.gep(args[0], [builder.mul(args[1], size)])
@@ -139,7 +145,7 @@ def _word(builder: Any, table: Any, position: int) -> Any:
     return load
 
 
-@lower_getattr_generic(TableType)  # type: ignore[untyped-decorator]
+@lower_getattr_generic(TableType)
 def _lower_field(context: Any, builder: Any, kind: TableType, value: Any, name: str) -> Any:
     k = kind.position(name)
     field = kind.fields[k][1]

@@ -159,7 +159,7 @@ def empty_plan() -> Plan:
 
 @helper(inline=True)
 def estimate_s(view: View, work: Any, type_idx: int) -> float:
-    """Estimated service seconds of this work on a node type, without loading; inf where it can't be served."""
+    """Estimated service seconds of this work on a node type, without loading; inf: can't be served."""
     c = work.class_idx
     return view.fixed_s[c, type_idx] + view.unit_s[c, type_idx] * work.units
 
@@ -180,8 +180,4 @@ def missing_load_s(view: View, work: Any, j: int) -> float:
 def can_take(view: View, work: Any, j: int) -> bool:
     """Whether node j, as seen, is up, has room, and serves this class."""
     nodes = view.nodes
-    return (
-        nodes.up[j] == 1
-        and nodes.room[j] > 0
-        and view.fixed_s[work.class_idx, nodes.type_idx[j]] < np.inf
-    )
+    return nodes.up[j] == 1 and nodes.room[j] > 0 and view.fixed_s[work.class_idx, nodes.type_idx[j]] < np.inf

@@ -41,6 +41,7 @@ SPLIT_FROM = 200_000  # requests from which a task is one policy rather than all
 BYTES_PER_REQUEST = 600  # of a run: state, records, metrics
 BYTES_PER_RUN = 8_000  # kept of each run by the comparison
 
+
 @dataclass(frozen=True)
 class PolicyResult:
     """One policy over all seeds at the scenario's own load."""
@@ -78,7 +79,13 @@ class Comparison:
     def bound(self) -> dict[str, Any]:
         """Lower bound on mean completion, over the seeds; values are None where none holds."""
         if not self.bounds:
-            return {"completion_mean_s": None, "ci95": None, "method": None, "assumptions": [], "per_seed": []}
+            return {
+                "completion_mean_s": None,
+                "ci95": None,
+                "method": None,
+                "assumptions": [],
+                "per_seed": [],
+            }
         mean = mean_ci95([b.completion_mean_s for b in self.bounds])
         return {
             "completion_mean_s": mean.mean,
@@ -109,7 +116,9 @@ class Comparison:
             for r in self.results
             for name, value in r.metrics.items()
         ]
-        return pl.DataFrame(rows, schema={"policy": pl.String, "metric": pl.String, "mean": pl.Float64, "ci95": pl.Float64})
+        return pl.DataFrame(
+            rows, schema={"policy": pl.String, "metric": pl.String, "mean": pl.Float64, "ci95": pl.Float64}
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """What `--json` prints and `results.json` holds."""
@@ -135,7 +144,8 @@ class Comparison:
         if unfit.n_fits_no_node:
             first = ", ".join(map(str, unfit.fits_no_node))
             notes.append(
-                f"{unfit.n_fits_no_node} requests fit no node and were rejected (seed {unfit.seed}: {first}, …)"
+                f"{unfit.n_fits_no_node} requests fit no node and were rejected "
+                f"(seed {unfit.seed}: {first}, …)"
             )
         return notes
 
@@ -213,14 +223,14 @@ def compare(
     folder = None if out is None else Workfolder(Path(out), _key(chosen, specs, seeds_used, loads))
     together = n_requests < SPLIT_FROM
     records = None if folder is None else folder.records
-    tasks = plan_tasks(
-        chosen, specs, seeds_used, loads, mode=mode, together=together, records_folder=records
-    )
+    tasks = plan_tasks(chosen, specs, seeds_used, loads, mode=mode, together=together, records_folder=records)
     results = run_tasks(tasks, folder, jobs or cores(), progress)
     return _summarise(chosen, specs, tasks, results, time.perf_counter() - begun_s, folder)
 
 
-def _key(scenario: Scenario, specs: Sequence[PolicySpec], seeds: Sequence[int], loads: Sequence[float]) -> str:
+def _key(
+    scenario: Scenario, specs: Sequence[PolicySpec], seeds: Sequence[int], loads: Sequence[float]
+) -> str:
     """What an interrupted comparison must have in common with this one for its results to be used."""
     text = repr((scenario.hash(), [label(s) for s in specs], list(seeds), list(loads), __version__))
     return hashlib.sha256(text.encode()).hexdigest()[:12]

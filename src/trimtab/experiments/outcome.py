@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 def true_service_s(cluster: Cluster, requests: Requests) -> Floats:
-    """Service seconds of each request on each node type, loads left out, [requests, types]; inf: not served."""
+    """Service seconds of each request on each node type, without loads, [requests, types]; inf: not served."""
     c = requests.work["class_idx"]
     units, factor = requests.truth["units"][:, None], requests.truth["factor"][:, None]
     served: Floats = (cluster.fixed_s[c] + cluster.unit_s[c] * units) * factor
@@ -112,7 +112,7 @@ def _running_slot_s(driver: Driver, end_s: float) -> tuple[Floats, Floats]:
 
 
 def request_table(records: Records, cluster: Cluster, requests: Requests) -> pl.DataFrame:
-    """One typed row per request; `*_s` are seconds from the start of the run, null where it never happened."""
+    """One typed row per request; `*_s` are seconds from the start of the run, null = never happened."""
     import polars as pl
 
     rows, work = records.requests, requests.work

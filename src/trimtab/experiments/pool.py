@@ -38,7 +38,10 @@ class Workfolder:
             (self.path / ".writable").touch()
         except OSError as error:
             raise UsageError(
-                f"can't write there: {error.strerror}", field="out", value=str(out), expected="a writable folder"
+                f"can't write there: {error.strerror}",
+                field="out",
+                value=str(out),
+                expected="a writable folder",
             ) from None
 
     def load(self, i: int) -> TaskResult | None:

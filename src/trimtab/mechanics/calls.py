@@ -38,7 +38,7 @@ ADVANCE = types.int64(
 BEGIN = types.void(STATE)
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def _call_int(context: Any, address: Any, serial: Any) -> Any:
     def emit(target: Any, builder: Any, signature: Any, args: Any) -> Any:
         word = ir.IntType(64)
@@ -48,7 +48,7 @@ def _call_int(context: Any, address: Any, serial: Any) -> Any:
     return types.int64(types.int64, types.int64), emit
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def _call_float(context: Any, address: Any, serial: Any) -> Any:
     def emit(target: Any, builder: Any, signature: Any, args: Any) -> Any:
         word = ir.IntType(64)
@@ -61,13 +61,13 @@ def _call_float(context: Any, address: Any, serial: Any) -> Any:
 @kernel
 def bridge_dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> Any:
     """Stand-in for a plain Python `dispatch`."""
-    return _call_int(memory.ints[0], work.serial)
+    return _call_int(memory.ints[0], work.serial)  # type: ignore[call-arg]
 
 
 @kernel
 def bridge_order(view: View, plan: Plan, work: Any, memory: Memory) -> Any:
     """Stand-in for a plain Python `order`."""
-    return _call_float(memory.ints[0], work.serial)
+    return _call_float(memory.ints[0], work.serial)  # type: ignore[call-arg]
 
 
 class Raised(Exception):  # noqa: N818 - a signal between the loop and its host
@@ -104,8 +104,8 @@ class Calls:
             memories = self._bridged(self._dispatch_callback(dispatch))
         if not is_kernel(order):
             order_memories = self._bridged(self._order_callback(order))
-        self._bound = self._state._replace(memories=memories, order_memories=order_memories)
-        self._arrays = bind(self._bound)
+        self._bound: State = self._state._replace(memories=memories, order_memories=order_memories)
+        self._arrays: Any = bind(self._bound)
 
     def _bind_interpreted(self, dispatch: Any, order: Any) -> None:
         self._arrays = facade(self._state)
@@ -163,12 +163,14 @@ class Calls:
         """Run `loop.advance` under the plan in force. Raises `Raised` from whatever a policy raised."""
         try:
             with np.errstate(over="ignore"):
-                code = self._advance(self._arrays, self._plan, self._dispatch, self._order, until_s, max_steps)
+                code = self._advance(
+                    self._arrays, self._plan, self._dispatch, self._order, until_s, max_steps
+                )
         except Exception as error:
             raise Raised(int(self._state.counts["deciding"][0])) from error
         if self._raised is not None:
-            serial, error = self._raised
-            raise Raised(serial) from error
+            serial, cause = self._raised
+            raise Raised(serial) from cause
         return int(code)
 
     def enlarge_events(self) -> State:
@@ -186,7 +188,9 @@ class Calls:
 def is_ready(policy: Policy, order: Policy) -> bool:
     """Whether everything that a compiled run needs is in the cache."""
     needed = [advance, begin]
-    needed += [f if is_kernel(f) else b for f, b in ((policy.dispatch, bridge_dispatch), (order.order, bridge_order))]
+    needed += [
+        f if is_kernel(f) else b for f, b in ((policy.dispatch, bridge_dispatch), (order.order, bridge_order))
+    ]
     return all(is_compiled(f) for f in needed)
 
 

@@ -93,14 +93,17 @@ class Driver:
         """The first held requests by queue key, as WORK rows."""
         held = np.flatnonzero(self.state.requests["status"][: int(self.state.counts["arrived"][0])] == 1)
         first = np.argsort(self.state.requests["key"][held], kind="stable")[:WAITING]
-        return self.state.work[held[first]]
+        rows: np.ndarray = self.state.work[held[first]]
+        return rows
 
     def make_plan(self) -> Plan | None:
         """Let the policy plan, here and now. Raises PolicyError where it raises or returns no plan."""
         try:
             plan = self.policy.plan(self.view(), self.history(), self.waiting(), None)
         except Exception as error:
-            raise PolicyError(f"policy {self.label!r} raised {error!r} in plan() at {self.now_s:.6f} s") from error
+            raise PolicyError(
+                f"policy {self.label!r} raised {error!r} in plan() at {self.now_s:.6f} s"
+            ) from error
         return None if plan is None else checked_plan(plan, len(self.state.nodes))
 
     def put_in_force(self, plan: Plan) -> None:

@@ -18,7 +18,7 @@ class Columns:
 
     def __init__(self, array: np.ndarray) -> None:
         for name in array.dtype.names or ():
-            setattr(self, name, memoryview(array[name]))
+            setattr(self, name, _flat(array[name]))
         self._record: Any = None
 
     def __getitem__(self, row: int) -> Any:
@@ -48,9 +48,13 @@ def _cell(column: memoryview) -> property:
     return property(read, write)
 
 
+def _flat(array: Any) -> memoryview:
+    return memoryview(array)
+
+
 def _array(array: np.ndarray) -> Any:
     if array.dtype.names is None:
-        return memoryview(array)
+        return _flat(array)
     return Columns(array) if array.ndim == 1 else tuple(_array(row) for row in array)
 
 

@@ -11,7 +11,17 @@ from trimtab.domain.kernel import helper
 from trimtab.domain.view import Plan
 from trimtab.mechanics.draws import stream, uniform
 from trimtab.mechanics.events import FAILURE, REPAIR, push_event
-from trimtab.mechanics.nodes import anchor, change_speed, drain, pause, resume, send_back, stop_node, vacate, withdraw
+from trimtab.mechanics.nodes import (
+    anchor,
+    change_speed,
+    drain,
+    pause,
+    resume,
+    send_back,
+    stop_node,
+    vacate,
+    withdraw,
+)
 from trimtab.mechanics.state import State
 
 _LOST, _RETRIES = int(Status.LOST), int(Reason.RETRIES)

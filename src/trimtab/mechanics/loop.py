@@ -265,7 +265,7 @@ def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
 
 @helper(inline=True)
 def _is_void(s: State, key: int) -> bool:
-    """Whether the request of a completion, a transfer or a second arrival has moved on since it was scheduled."""
+    """Whether the request of an event has moved on since the event was scheduled."""
     kind = kind_of(key)
     if kind != COMPLETION and kind != TRANSFER and kind != ARRIVAL:
         return False
@@ -294,8 +294,8 @@ def _is_over(s: State) -> bool:
 def advance(s: State, plan: Plan, dispatch: Any, order: Any, until_s: float, max_steps: int) -> int:
     """Let everything happen that happens until `until_s` (inclusive), at most `max_steps` events.
 
-    Returns why it stopped: DONE, PAUSED (`max_steps`), REACHED (`until_s`), PLAN_DUE, PLAN_READY, FULL (enlarge
-    `events`, call again), BAD_DECISION or RAISED (`counts.deciding` is the request).
+    Returns why it stopped: DONE, PAUSED (`max_steps`), REACHED (`until_s`), PLAN_DUE, PLAN_READY, FULL
+    (enlarge `events`, call again), BAD_DECISION or RAISED (`counts.deciding` is the request).
     """
     counts = s.counts
     last = counts.steps[0] + max_steps

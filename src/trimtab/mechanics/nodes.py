@@ -182,7 +182,7 @@ def vacate(s: State, r: int, j: int, now_s: float) -> None:
 
 @helper
 def send_back(s: State, r: int, now_s: float) -> None:
-    """Request r lost its node before it was served: its dispatcher decides again, after all else of this time."""
+    """Request r lost its node: its dispatcher decides again, after all else of this time."""
     s.requests.status[r] = _RETRYING
     s.requests.version[r] += 1
     push_event(s, now_s, ARRIVAL, r, s.requests.version[r])

@@ -20,15 +20,21 @@ def _is_kept(plan: Plan, j: int, m: int) -> bool:
     return len(plan.placement) > j and plan.placement[j, m] == 1
 
 
+@helper(inline=True)
+def _may_go(s: State, plan: Plan, j: int, m: int, model: int, adapter: int) -> bool:
+    """Whether item m may leave node j: not in use, not kept by the plan, not needed now."""
+    if s.resident[j, m] == 0 or s.items[j].in_use[m] > 0 or _is_kept(plan, j, m):
+        return False
+    return m != model and m != adapter
+
+
 @helper
 def _victim(s: State, plan: Plan, j: int, model: int, adapter: int) -> int:
-    """Least recently used item that may go: not in use, not kept by the plan, not needed now; -1 if none."""
+    """Least recently used item that may go; -1 if none."""
     best = -1
-    items = s.items[j]
+    used_s = s.items[j].used_s
     for m in range(len(s.item_gib)):
-        if s.resident[j, m] == 0 or items.in_use[m] > 0 or m == model or m == adapter or _is_kept(plan, j, m):
-            continue
-        if best < 0 or items.used_s[m] < items.used_s[best]:
+        if _may_go(s, plan, j, m, model, adapter) and (best < 0 or used_s[m] < used_s[best]):
             best = m
     return best
 
@@ -36,9 +42,8 @@ def _victim(s: State, plan: Plan, j: int, model: int, adapter: int) -> int:
 @helper
 def _evictable_gib(s: State, plan: Plan, j: int, model: int, adapter: int) -> float:
     total = 0.0
-    items = s.items[j]
     for m in range(len(s.item_gib)):
-        if s.resident[j, m] == 1 and items.in_use[m] == 0 and m != model and m != adapter and not _is_kept(plan, j, m):
+        if _may_go(s, plan, j, m, model, adapter):
             total += s.item_gib[m]
     return total
 

@@ -230,7 +230,9 @@ def _hidden_array(cluster: Cluster) -> np.ndarray:
 
 def _config_array(options: Options, policy: Policy, cluster: Cluster, seed: int, live: bool) -> np.ndarray:
     config = np.zeros(1, CONFIG)
-    for name in ("telemetry_period_s", "telemetry_delay_s", "dispatchers", "held_max", "lookahead", "max_retries"):
+    for name in ("telemetry_period_s", "telemetry_delay_s", "dispatchers"):
+        config[name] = getattr(options, name)
+    for name in ("held_max", "lookahead", "max_retries"):
         config[name] = getattr(options, name)
     config["plan_period_s"], config["seed"] = policy.plan_period_s, seed
     config["views"] = 1 if options.telemetry_period_s == 0 else options.dispatchers
@@ -332,7 +334,8 @@ def new_state(
         draws=np.zeros(policy.draws),
         ranking=np.zeros(MAX_RANKED, "i8"),
         views=[
-            View(hosts[i : i + 1], seen[min(i, views - 1)], changed[i], seen_resident, *tables) for i in range(d)
+            View(hosts[i : i + 1], seen[min(i, views - 1)], changed[i], seen_resident, *tables)
+            for i in range(d)
         ],
         memories=[policy.init(cluster) for _ in range(d)],
         order_memories=[order.init(cluster) for _ in range(d)],
