@@ -123,6 +123,11 @@ def is_compiled(function: Any) -> bool:
     return _marker(function).exists()
 
 
+def mark_compiled(function: Any) -> None:
+    """Note that this kernel is in the cache now."""
+    _marker(function).touch()
+
+
 def compile_kernel(function: Any, signature: Any) -> Any:
     """Compile a kernel for one signature, or load it from the disk; returns the kernel.
 
@@ -134,7 +139,7 @@ def compile_kernel(function: Any, signature: Any) -> Any:
         except NumbaError as error:
             raise PolicyError(f"kernel {function.__qualname__!r} does not compile: {error}") from error
         function.disable_compile()
-        _marker(function).touch()
+        mark_compiled(function)
     return function
 
 

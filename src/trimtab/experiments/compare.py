@@ -18,6 +18,7 @@ from trimtab import __version__
 from trimtab.domain.errors import UsageError
 from trimtab.domain.policy import Policy
 from trimtab.experiments.pool import Progress, Workfolder, cores, memory_bytes, run_tasks
+from trimtab.experiments.reference import compile_bounds
 from trimtab.experiments.scenario import Scenario, load_scenario
 from trimtab.experiments.tasks import (
     BoundResult,
@@ -220,6 +221,7 @@ def compare(
         mode = _choose_mode(pairs, n_runs * n_requests)
     if mode == "compiled":
         compile_all(policy for pair in pairs for policy in pair)
+    compile_bounds()
     folder = None if out is None else Workfolder(Path(out), _key(chosen, specs, seeds_used, loads))
     together = n_requests < SPLIT_FROM
     records = None if folder is None else folder.records

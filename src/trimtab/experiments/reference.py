@@ -7,12 +7,21 @@ from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.errors import UsageError
+from trimtab.domain.kernel import is_compiled, mark_compiled
 from trimtab.domain.options import OnFailure, Options
 from trimtab.domain.requests import Requests
 from trimtab.experiments.bounds import Bound, completion_bound
 from trimtab.experiments.outcome import true_service_s
+from trimtab.experiments.pooled_srpt import srpt_completions_s
 
 Floats = NDArray[np.float64]
+
+
+def compile_bounds() -> None:
+    """Compile the kernels of the bounds here and now, unless they are in the cache."""
+    if not is_compiled(srpt_completions_s):
+        completion_bound(np.zeros(2), np.ones((2, 2)), np.zeros((2, 2)), np.ones(2, np.int64))
+        mark_compiled(srpt_completions_s)
 
 
 def bound_of(cluster: Cluster, requests: Requests, options: Options) -> Bound | None:
