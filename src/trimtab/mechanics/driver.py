@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.decision import Status
 from trimtab.domain.errors import PolicyError
-from trimtab.domain.kernel import interpreted
 from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY, WAITING, History, checked_plan
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import Plan, View
 from trimtab.mechanics.calls import INTERPRET_UP_TO, Calls, Raised, is_ready
-from trimtab.mechanics.events import PLAN, push_event
-from trimtab.mechanics.facade import facade
-from trimtab.mechanics.loop import BAD_DECISION, FULL, RAISED
+from trimtab.mechanics.events import COMPLETION, PLAN, push_event
+from trimtab.mechanics.facade import Columns
+from trimtab.mechanics.loop import BAD_DECISION, FULL, MAX_IDLE_EVENTS, RAISED
 from trimtab.mechanics.state import new_state
 
 
@@ -25,8 +29,38 @@ def label_of(policy: Policy, order: Policy) -> str:
     return name if order is policy else f"{name}+{order.name or type(order).__name__}"
 
 
+@dataclass(slots=True)
+class PlanningLog:
+    """What became of the plans of a run; only `made` ones took force."""
+
+    made: int = 0
+    late: int = 0  # took longer than their period
+    raised: int = 0
+    invalid: int = 0  # no plan for this cluster
+
+
+class Started(NamedTuple):
+    """A request that took a slot: what a live host asks of its backend."""
+
+    serial: int
+    node_idx: int
+    version: int  # tells this start from a later one, and from having been cancelled
+    until_s: float  # when its drawn service time is over
+
+
+class _Heap(NamedTuple):
+    """The part of a State that `push_event` works on."""
+
+    counts: Any
+    events: Any
+
+
 class Driver:
-    """One run of one policy. The host decides how far to advance, and what a plan costs."""
+    """One run of one policy. The host decides how far to advance, and what a plan costs.
+
+    A live host tells it what comes from outside (`arrive`, `complete`), advances it to the present, and hands
+    what has started (`take_started`) to a backend.
+    """
 
     def __init__(
         self,
@@ -47,19 +81,24 @@ class Driver:
         )
         self.state = new_state(cluster, requests, options, self.policy, self.order, seed, live=live)
         self.compiled = compiled
+        self.planning = PlanningLog()
+        self._pending: deque[Plan] = deque()  # made, not yet in force
+        self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
+        self._arrival_s = Columns(self.state.work).arrival_s
         self._calls = Calls(self.state, self.policy, self.order, compiled=compiled)
         self._calls.begin()
 
     @property
     def now_s(self) -> float:
         """Time of the last event."""
-        return float(self.state.counts["now_s"][0])
+        return float(self._counts.now_s[0])
 
     def advance(self, until_s: float = float("inf"), max_steps: int = 1 << 62) -> int:
         """Let everything happen up to `until_s`; returns one of the loop's codes. Raises PolicyError."""
+        last = self._counts.steps[0] + max_steps
         while True:
             try:
-                code = self._calls.advance(until_s, max_steps)
+                code = self._calls.advance(until_s, last - self._counts.steps[0])
             except Raised as error:
                 raise self._failure(f"raised {error.__cause__!r}", error.serial) from error.__cause__
             if code == FULL:
@@ -83,15 +122,15 @@ class Driver:
 
     def history(self) -> History:
         """The recent past, for planning."""
-        arrived = int(self.state.counts["arrived"][0])
+        arrived = self._counts.arrived[0]
         past = slice(max(0, arrived - HISTORY), arrived)
         work, rows = self.state.work[past], self.state.requests[past]
-        finished = np.where(rows["finish_s"] <= self.now_s, rows["finish_s"], np.nan)
+        finished = np.where(rows["status"] == Status.FINISHED, rows["finish_s"], np.nan)
         return History(work["arrival_s"].copy(), work["class_idx"].copy(), work["units"].copy(), finished)
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
-        held = np.flatnonzero(self.state.requests["status"][: int(self.state.counts["arrived"][0])] == 1)
+        held = np.flatnonzero(self.state.requests["status"][: self._counts.arrived[0]] == Status.HELD)
         first = np.argsort(self.state.requests["key"][held], kind="stable")[:WAITING]
         rows: np.ndarray = self.state.work[held[first]]
         return rows
@@ -106,10 +145,74 @@ class Driver:
             ) from error
         return None if plan is None else checked_plan(plan, len(self.state.nodes))
 
-    def put_in_force(self, plan: Plan) -> None:
-        """From now on decisions are made under this plan."""
-        self._calls.set_plan(plan)
+    def adopt(self, plan: Plan, at_s: float) -> None:
+        """Let a plan take force at `at_s`: now, or when `advance` returns PLAN_READY."""
+        self.planning.made += 1
+        if at_s <= self.now_s:
+            self._put_in_force(plan)
+        else:
+            self._pending.append(plan)
+            self._push(at_s, PLAN, 0, 1)
 
-    def schedule_plan(self, at_s: float) -> None:
-        """Make `advance` return PLAN_READY at `at_s`."""
-        interpreted(push_event)(facade(self.state), at_s, PLAN, 0, 1)
+    def put_next_in_force(self) -> None:
+        """Carry out PLAN_READY."""
+        self._put_in_force(self._pending.popleft())
+
+    def _put_in_force(self, plan: Plan) -> None:
+        self._calls.set_plan(plan)
+        self._counts.freed[0] = 1  # what is held may go under this plan
+
+    def _push(self, time_s: float, kind: int, serial: int, version: int) -> None:
+        if self._counts.events[0] == len(self.state.events):
+            self.state = self._calls.enlarge_events()
+        heap: Any = _Heap(self._counts, Columns(self.state.events))
+        push_event(heap, time_s, kind, serial, version)
+
+    def arrive(self, now_s: float) -> None:
+        """Live: the next request is here."""
+        serial = self._counts.work[0]
+        self._arrival_s[serial] = now_s
+        self._counts.work[0] = serial + 1
+
+    def complete(self, started: Started, now_s: float) -> None:
+        """Live: a backend has served a request; ignored where it has been cancelled meanwhile."""
+        self._push(now_s, COMPLETION, started.serial, started.version)
+
+    def take_started(self) -> list[Started]:
+        """Live: what has taken a slot since the last call, in that order."""
+        count, rows = self._counts.started[0], self._rows
+        self._counts.started[0] = 0
+        return [
+            Started(r, rows.node_idx[r], rows.version[r], rows.finish_s[r])
+            for r in self.state.started[:count].tolist()
+        ]
+
+    def is_current(self, started: Started) -> bool:
+        """Whether this start still holds: neither completed nor cancelled."""
+        return bool(self._rows.version[started.serial] == started.version)
+
+    @property
+    def n_cancelled(self) -> int:
+        """Requests cancelled so far."""
+        return int(self._counts.cancelled[0])
+
+    @property
+    def n_arrived(self) -> int:
+        """Requests decided about so far."""
+        return int(self._counts.arrived[0])
+
+    def next_event_s(self) -> float:
+        """Live: when something happens next without a word from outside; inf = never."""
+        counts = self._counts
+        next_s = float(self.state.events["time_s"][0]) if counts.events[0] > 0 else np.inf
+        if counts.arrived[0] < counts.work[0]:
+            next_s = min(next_s, self._arrival_s[counts.arrived[0]])
+        return next_s
+
+    def is_over(self) -> bool:
+        """Live: all requests have arrived, and nothing more can happen to any of them."""
+        counts = self._counts
+        if counts.arrived[0] < len(self.state.work):
+            return False
+        idle = counts.events[0] == 0 or counts.idle_events[0] > MAX_IDLE_EVENTS
+        return bool(counts.in_system[0] == 0 or (counts.in_nodes[0] == 0 and idle))

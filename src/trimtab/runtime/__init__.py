@@ -1,1 +1,1 @@
-""""""
+"""Live hosts: the shared loop on a wall clock or a virtual one, in front of backends."""

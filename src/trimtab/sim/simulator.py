@@ -35,18 +35,13 @@ def run(
     Raises PolicyError where the policy raises or returns no decision.
     """
     driver = Driver(cluster, requests, options, policy, order, seed=seed, mode=mode)
-    pending = None
     while True:
         code = driver.advance(options.horizon_s, STEPS)
         if progress is not None:
-            progress(int(driver.state.counts["arrived"][0]))
+            progress(driver.n_arrived)
         if code in (DONE, REACHED):
             return driver
         if code == PLAN_DUE and (plan := driver.make_plan()) is not None:
-            if options.plan_latency_s > 0.0:
-                pending = plan
-                driver.schedule_plan(driver.now_s + options.plan_latency_s)
-            else:
-                driver.put_in_force(plan)
-        elif code == PLAN_READY and pending is not None:
-            driver.put_in_force(pending)
+            driver.adopt(plan, driver.now_s + options.plan_latency_s)
+        elif code == PLAN_READY:
+            driver.put_next_in_force()
