@@ -96,11 +96,12 @@ def requests(
     payload_gib: float = 0.0,
     noise: bool = False,
     sizes: str = "exponential",
+    keys: int = 1000,
 ) -> Requests:
     """Poisson arrivals at `load` × capacity; sizes `exponential` (mean 1) or `constant` (1).
 
-    Classes, models, adapters, tenants, zones and priorities are drawn evenly; `deadline_s` is relative, times
-    a factor in [.5, 1.5); `noise` draws the hidden factor evenly from [.5, 1.5).
+    Classes, models, adapters, tenants, zones, priorities and keys are drawn evenly; `deadline_s` is relative,
+    times a factor in [.5, 1.5); `noise` draws the hidden factor evenly from [.5, 1.5).
     """
     rng = np.random.default_rng(seed)
     n_models = int((c.item_is_adapter == 0).sum())
@@ -117,7 +118,7 @@ def requests(
     work["priority"] = rng.integers(0, priorities, n)
     work["model_idx"] = rng.integers(0, n_models, n) if n_models else -1
     work["adapter_idx"] = n_models + rng.integers(0, n_adapters, n) if n_adapters else -1
-    work["key"] = work["model_idx"] + 1000 * work["tenant_idx"]
+    work["key"] = rng.integers(0, keys, n)
     work["estimate_s"] = c.best_estimate_s(work["class_idx"], work["units"])
     truth["units"] = work["units"]
     truth["factor"] = rng.uniform(0.5, 1.5, n) if noise else 1.0

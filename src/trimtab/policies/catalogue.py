@@ -45,7 +45,7 @@ DEFAULT_COMPARISON = (
 )
 DEFAULT_ORDER = "fcfs"
 
-_PART = r"((?:[^+()]*?\.py:)?[\w.:-]+)(?:\(([^()]*)\))?"
+_PART = r"((?:[^+()]+\.py:)?[\w.:-]+)\s*(?:\(([^()]*)\))?"  # a path has no + and no brackets
 _SPEC = re.compile(rf"\s*{_PART}\s*(?:\+\s*{_PART})?\s*")
 _EXPECTED = "name, name+order, file.py:Class or module:Class, each with (parameter=value, …) if need be"
 
