@@ -1,0 +1,110 @@
+"""The cells of a comparison, as terminal and page show them: formatted alike, marked alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from trimtab.metrics import METRICS, Estimate, Metric
+from trimtab.report.formats import style_of, title_of
+from trimtab.report.paired import AgainstBest, Standing, against_best
+
+if TYPE_CHECKING:
+    from trimtab.experiments.compare import Comparison, PolicyResult
+
+MARKS: Final = {Standing.BEST: "*", Standing.SAME: "=", Standing.BEHIND: " ", Standing.NONE: " "}
+LEGEND: Final = "* best   = not distinguishable from the best (paired differences, 95 %)"
+DISTANCE: Final = Metric(
+    "distance_to_bound_frac",
+    "frac",
+    "Mean completion time above the lower bound for as many requests as finished.",
+    "lower",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One value of one policy."""
+
+    text: str
+    value: float  # what the column sorts by; nan where undefined
+    standing: Standing
+    remark: str  # the difference to the best, in words; "" where there is none
+
+    @property
+    def marked(self) -> str:
+        """The text and its mark, which tells best and undecided without colour."""
+        return self.text + MARKS[self.standing]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One metric of all policies."""
+
+    metric: Metric
+    title: str
+    unit: str  # "" for a plain number
+    cells: tuple[Cell, ...]  # [policies]
+
+
+def metric_column(results: Sequence[PolicyResult], metric: Metric) -> Column:
+    """Column of one metric of the catalogue, one cell per result."""
+    estimates = [result.metrics[metric.name] for result in results]
+    return _column(metric, estimates, against_best(results, metric.name))
+
+
+def distance_column(results: Sequence[PolicyResult]) -> Column | None:
+    """How far each policy lies above the lower bound; None where no bound holds for any of them."""
+    estimates = [result.distance_frac for result in results]
+    if not any(math.isfinite(estimate.mean) for estimate in estimates):
+        return None
+    return _column(DISTANCE, estimates, [AgainstBest(Standing.NONE, None)] * len(estimates))
+
+
+def _column(metric: Metric, estimates: Sequence[Estimate], standings: Sequence[AgainstBest]) -> Column:
+    style = style_of(estimates, metric.unit)
+    blank = metric is DISTANCE
+
+    def cell(estimate: Estimate, against: AgainstBest) -> Cell:
+        defined = math.isfinite(estimate.mean)
+        text = "" if blank and not defined else style.estimate(estimate)
+        remark = "" if against.difference is None else f"{style.estimate(against.difference)} {style.unit}"
+        return Cell(text, estimate.mean, against.standing, remark.strip())
+
+    cells = tuple(cell(*pair) for pair in zip(estimates, standings, strict=True))
+    title = "above bound" if blank else title_of(metric)
+    return Column(metric, title, style.unit, cells)
+
+
+def named_metrics(names: Sequence[str]) -> tuple[Metric, ...]:
+    """Metrics by name. Raises UsageError for an unknown one, with the nearest names."""
+    return tuple(_named(name) for name in names)
+
+
+def _named(name: str) -> Metric:
+    if name in METRICS:
+        return METRICS[name]
+    import difflib
+
+    from trimtab.domain.errors import UsageError
+
+    nearest = difflib.get_close_matches(name, METRICS, n=3) or list(METRICS)
+    raise UsageError("no such metric", field="metric", value=name, expected=", ".join(nearest))
+
+
+def bound_text(comparison: Comparison) -> str:
+    """The lower bound in one line; says so where none holds."""
+    bound: dict[str, Any] = comparison.bound
+    if bound["completion_mean_s"] is None:
+        return "No lower bound holds for this scenario."
+    estimate = Estimate(bound["completion_mean_s"], bound["ci95"])
+    style = style_of([estimate], "s")
+    return f"Lower bound on mean completion: {style.estimate(estimate)} {style.unit} ({bound['method']})."
+
+
+def assumptions_text(comparison: Comparison) -> str:
+    """What the bound assumes, in one line; "" where there is none."""
+    assumptions: list[str] = comparison.bound["assumptions"]
+    return f"It assumes: {'; '.join(assumptions)}." if assumptions else ""

@@ -1,0 +1,283 @@
+"""Interactive figures (plotly), each a function of plain results; colours are the policies' own.
+
+They look complete by themselves, in a notebook for instance; the page re-themes them, and shows one legend
+and one choice of policy for all. Plotly is imported on first use. Values are float32 or whole percent in
+bytes, which keeps the page small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.metrics import METRICS, Estimate
+from trimtab.report.formats import style_of, title_of
+from trimtab.report.palette import NEUTRAL, Ink, faint, inks
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from trimtab.experiments.compare import Comparison
+    from trimtab.experiments.curves import Curves
+
+Floats = npt.NDArray[np.float64]
+
+BAND_OPACITY_FRAC: Final = 0.14
+MOST_GROUPS: Final = 12  # of nodes that get a name on the axis of the heat map
+TIME_UNITS: Final = (("h", 3600.0, 3 * 3600.0), ("min", 60.0, 600.0), ("s", 1.0, 0.0))  # unit, seconds, from
+
+
+def metric_bars(comparison: Comparison, metric: str) -> Figure:
+    """One metric of every policy with 95 % intervals, best on top; the lower bound where it is one of it."""
+    ranked = comparison.ranked(metric)[::-1]
+    own = inks([result.policy for result in comparison.results])
+    estimates = [result.metrics[metric] for result in ranked]
+    style = style_of(estimates, METRICS[metric].unit)
+    colours = [own[result.policy].colour for result in ranked]
+    figure = _figure(height_px=70 + 30 * len(ranked), x_title=_axis_title(metric, style.unit))
+    figure.add_bar(
+        x=_scaled([e.mean for e in estimates], style.factor),
+        y=[_two_lines(result.policy) for result in ranked],
+        orientation="h",
+        marker={"color": [faint(c, 0.55) for c in colours], "line": {"color": colours, "width": 1}},
+        error_x={"array": _half_widths(estimates, style.factor), "color": NEUTRAL, "thickness": 1.6, "width": 4},
+        customdata=[f"{style.estimate(e)} {style.unit}" for e in estimates],
+        hovertemplate="%{y}<br>%{customdata}<extra></extra>",
+    )
+    bound_s = comparison.bound["completion_mean_s"]
+    if metric == "completion_mean_s" and bound_s is not None:
+        _mark_bound(figure, bound_s * style.factor)
+    return figure.update_layout(showlegend=False, bargap=0.35, yaxis={"automargin": True, "showgrid": False})
+
+
+def _mark_bound(figure: Figure, x: float) -> None:
+    line = {"color": NEUTRAL, "width": 2, "dash": "dash"}
+    figure.add_vline(x=x, line=line, annotation={"text": "lower bound", "yanchor": "bottom", "y": 1.0})
+
+
+def completion_cdf(curves: Mapping[str, Curves]) -> Figure:
+    """Share of finished requests that were complete within each time, one line per policy, log time."""
+    figure = _figure(x_title="completion time (s)", y_title="finished within")
+    times_s = [curve.completion_s[curve.completion_s > 0.0] for curve in curves.values()]
+    for (policy, curve), ink in zip(curves.items(), inks(list(curves)).values(), strict=True):
+        completion_s = np.where(curve.completion_s > 0.0, curve.completion_s, np.nan)
+        _add_line(figure, policy, ink, completion_s, curve.quantile_frac, "%{y:.1%} within %{x:.4~g} s")
+    figure.update_xaxes(type="log", **_log_ticks(np.concatenate([*times_s, np.ones(0)])))
+    return figure.update_yaxes(tickformat=".0%", range=[0, 1.01])
+
+
+def queue_length(curves: Mapping[str, Curves]) -> Figure:
+    """Requests waiting over time, mean of each bin, one line per policy."""
+    unit, unit_s = _time_unit(curves)
+    figure = _figure(x_title=f"time ({unit})", y_title="requests waiting")
+    for (policy, curve), ink in zip(curves.items(), inks(list(curves)).values(), strict=True):
+        middle_s = (curve.edges_s[:-1] + curve.edges_s[1:]) / 2
+        hover = f"%{{y:.4~g}} waiting at %{{x:.4~g}} {unit}"
+        _add_line(figure, policy, ink, middle_s / unit_s, curve.queue_length, hover)
+    return figure.update_yaxes(rangemode="tozero")
+
+
+def utilisation_heatmap(curves: Mapping[str, Curves]) -> Figure:
+    """Share of each node's slots in use over time; a menu chooses the policy. Rows are nodes by type."""
+    unit, unit_s = _time_unit(curves)
+    figure = _figure(height_px=440, x_title=f"time ({unit})")
+    for i, (policy, curve) in enumerate(curves.items()):
+        figure.add_heatmap(
+            name=policy,
+            visible=i == 0,
+            z=np.rint(100.0 * curve.utilisation_frac).astype(np.uint8),
+            x=_float32(curve.edges_s / unit_s),
+            zmin=0,
+            zmax=100,
+            colorscale="Cividis",
+            colorbar={"title": {"text": "in use"}, "ticksuffix": " %", "thickness": 12, "outlinewidth": 0},
+            customdata=None,
+            text=None,
+            hovertemplate=f"row %{{y}} at %{{x:.4~g}} {unit}: %{{z}} %<extra></extra>",
+        )
+    if len(curves) > 1:
+        figure.update_layout(updatemenus=[_policy_menu(list(curves))])
+    figure.update_yaxes(**_node_ticks(next(iter(curves.values())).row_names), autorange="reversed")
+    return figure.update_layout(showlegend=False).update_xaxes(showgrid=False).update_yaxes(showgrid=False)
+
+
+def _policy_menu(policies: Sequence[str]) -> dict[str, Any]:
+    def button(i: int) -> dict[str, Any]:
+        return {"label": policies[i], "method": "restyle", "args": [{"visible": _only(i, len(policies))}]}
+
+    return {
+        "buttons": [button(i) for i in range(len(policies))],
+        "x": 0,
+        "xanchor": "left",
+        "y": 1.02,
+        "yanchor": "bottom",
+    }
+
+
+def _only(i: int, n: int) -> list[bool]:
+    return [j == i for j in range(n)]
+
+
+def _node_ticks(row_names: Sequence[str]) -> dict[str, Any]:
+    """A tick in the middle of each group of rows whose names differ only in their number."""
+    stems = [name.rstrip("0123456789").rstrip("-_ .") for name in row_names]
+    sizes = [(stem, len(list(rows))) for stem, rows in groupby(stems)]
+    if len(sizes) > MOST_GROUPS:
+        return {"title": {"text": "nodes"}}
+    firsts = np.cumsum([0, *(size for _, size in sizes)])[:-1]
+    middles = [float(first + (size - 1) / 2) for first, (_, size) in zip(firsts, sizes, strict=True)]
+    return {"tickvals": middles, "ticktext": [stem for stem, _ in sizes], "automargin": True}
+
+
+def load_lines(comparison: Comparison, metric: str) -> Figure:
+    """One metric against the offered load, a band for the 95 % interval; times on a log axis.
+
+    The lower bound is known at the comparison's own load only, and is one mark there.
+    """
+    unit = METRICS[metric].unit
+    factor = 100.0 if unit == "frac" else 1.0
+    figure = _figure(
+        x_title="offered load (%)", y_title=_axis_title(metric, "%" if unit == "frac" else unit)
+    )
+    for policy, ink in inks([result.policy for result in comparison.results]).items():
+        points = sorted((p for p in comparison.sweep if p.policy == policy), key=lambda point: point.load)
+        load = np.array([100.0 * point.load for point in points])
+        _add_estimates(figure, policy, ink, load, [point.metrics[metric] for point in points], factor)
+    bound_s = comparison.bound["completion_mean_s"]
+    if metric == "completion_mean_s" and bound_s is not None:
+        _add_bound_point(figure, 100.0 * comparison.offered_load, bound_s)
+    if unit == "s":
+        means = [point.metrics[metric].mean for point in comparison.sweep]
+        figure.update_yaxes(type="log", **_log_ticks(np.array([m for m in means if m > 0.0])))
+    return figure
+
+
+def _add_estimates(
+    figure: Figure, policy: str, ink: Ink, x: Floats, estimates: Sequence[Estimate], factor: float
+) -> None:
+    mean = factor * np.array([e.mean for e in estimates])
+    half = factor * np.array([e.ci95 or 0.0 for e in estimates])
+    figure.add_scatter(
+        x=_float32(np.concatenate([x, x[::-1]])),
+        y=_float32(np.concatenate([mean + half, (mean - half)[::-1]])),
+        fill="toself",
+        fillcolor=faint(ink.colour, BAND_OPACITY_FRAC),
+        line={"width": 0},
+        mode="lines",
+        hoverinfo="skip",
+        legendgroup=policy,
+        showlegend=False,
+    )
+    _add_line(figure, policy, ink, x, mean, "%{y:.4~g} at load %{x:.4~g} %", mode="lines+markers")
+
+
+def _add_bound_point(figure: Figure, load: float, bound_s: float) -> None:
+    figure.add_scatter(
+        x=[load],
+        y=[bound_s],
+        mode="markers+text",
+        name="lower bound",
+        text=["lower bound"],
+        textposition="bottom center",
+        marker={"symbol": "line-ew-open", "size": 26, "color": NEUTRAL, "line": {"width": 3}},
+        hovertemplate="lower bound: %{y:.4~g} s<extra></extra>",
+    )
+
+
+def arrival_rate(start_s: Floats, rate_per_s: Floats) -> Figure:
+    """Arrival rate over time: `start_s` [bins] and `rate_per_s` [bins], as `traces.rate_series` gives them."""
+    unit, unit_s = _unit_of_span(float(start_s[-1] - start_s[0]))
+    figure = _figure(x_title=f"time ({unit})", y_title="requests per second")
+    hover = f"%{{y:.4~g}} per second from %{{x:.4~g}} {unit}"
+    _add_line(figure, "rate", inks(["rate"])["rate"], start_s / unit_s, rate_per_s, hover)
+    figure.update_traces(line={"shape": "hv", "width": 1.5}, fill="tozeroy", showlegend=False)
+    return figure.update_yaxes(rangemode="tozero")
+
+
+def size_histogram(size: Floats, bins: int = 60) -> Figure:
+    """How sizes are spread, in bins of equal ratio (log axis); sizes of zero or less are left out."""
+    figure = _figure(x_title="size (work units)", y_title="requests")
+    positive = size[size > 0.0]
+    if len(positive):
+        edges = np.geomspace(positive.min(), max(positive.max(), positive.min() * 1.01), bins + 1)
+        counts, _ = np.histogram(positive, edges)
+        middle = np.sqrt(edges[:-1] * edges[1:])
+        figure.add_bar(x=middle, y=counts, width=np.diff(edges), marker={"color": inks(["size"])["size"].colour})
+        figure.update_traces(hovertemplate="%{y} requests near %{x:.4~g}<extra></extra>")
+        figure.update_xaxes(type="log", **_log_ticks(positive))
+    return figure.update_layout(showlegend=False, bargap=0)
+
+
+def _add_line(
+    figure: Figure, name: str, ink: Ink, x: Floats, y: Floats, hover: str, mode: str = "lines"
+) -> None:
+    figure.add_scatter(
+        x=_float32(x),
+        y=_float32(y),
+        name=name,
+        legendgroup=name,
+        mode=mode,
+        line={"color": ink.colour, "dash": ink.dash, "width": 2},
+        hovertemplate=f"<b>{name}</b><br>{hover}<extra></extra>",
+    )
+
+
+def _figure(*, height_px: int = 380, x_title: str = "", y_title: str = "") -> Figure:
+    from plotly.graph_objects import Figure  # 4 MB of modules: only where a figure is drawn
+
+    axis = {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}
+    return Figure(
+        layout={
+            "template": "none",
+            "height": height_px,
+            "margin": {"l": 8, "r": 12, "t": 24, "b": 8},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "hovermode": "closest",
+            "xaxis": {**axis, "title": {"text": x_title, "standoff": 8}},
+            "yaxis": {**axis, "title": {"text": y_title, "standoff": 8}},
+        }
+    )
+
+
+def _axis_title(metric: str, unit: str) -> str:
+    title = title_of(METRICS[metric])
+    return f"{title} ({unit})" if unit else title
+
+
+def _two_lines(policy: str) -> str:
+    return policy.replace("+", "<br>+", 1)
+
+
+def _half_widths(estimates: Sequence[Estimate], factor: float) -> npt.NDArray[np.float32]:
+    return _scaled([e.ci95 or 0.0 for e in estimates], factor)
+
+
+def _scaled(values: Sequence[float], factor: float) -> npt.NDArray[np.float32]:
+    return _float32(factor * np.array(values))
+
+
+def _float32(values: Floats) -> npt.NDArray[np.float32]:
+    return values.astype(np.float32)
+
+
+def _time_unit(curves: Mapping[str, Curves]) -> tuple[str, float]:
+    return _unit_of_span(max(float(curve.edges_s[-1] - curve.edges_s[0]) for curve in curves.values()))
+
+
+def _unit_of_span(span_s: float) -> tuple[str, float]:
+    return next((unit, unit_s) for unit, unit_s, least_s in TIME_UNITS if span_s >= least_s)
+
+
+def _log_ticks(values: Floats) -> dict[str, Any]:
+    """Ticks at 1, 2 and 5 times the powers of ten around the values."""
+    if not len(values):
+        return {}
+    low, high = math.floor(math.log10(values.min())), math.ceil(math.log10(values.max()))
+    ticks = [step * 10.0**power for power in range(low, high + 1) for step in (1, 2, 5)]
+    return {"tickvals": ticks, "ticktext": [f"{tick:,.6g}" if tick < 1e6 else f"{tick:.0e}" for tick in ticks]}

@@ -1,0 +1,55 @@
+"""Files that appear whole or not at all: written beside their place under another name, then renamed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trimtab.domain.errors import UsageError
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write `text` to `path`, whole or not at all. Raises UsageError where that can't be done."""
+    with refusals_of(path):
+        stage_text(path, text).replace(path)
+    return path
+
+
+def stage_text(path: Path, text: str) -> Path:
+    """Write `text` beside `path`, safely on disk; the caller renames what is returned. Raises OSError."""
+    part = part_of(path)
+    try:
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    return part
+
+
+def part_of(path: Path) -> Path:
+    """Temporary name beside `path`, of this process."""
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+@contextmanager
+def refusals_of(path: Path) -> Iterator[None]:
+    """Turn what the operating system refuses (no permission, full disk) into a UsageError naming `path`."""
+    try:
+        yield
+    except OSError as error:
+        problem = f"can't write there: {error.strerror or error}"
+        raise UsageError(
+            problem, field="out", value=str(path), expected="a writable folder with room on its disk"
+        ) from error
+
+
+def size_bytes(path: Path) -> int:
+    """Size of a file, or of all files of a folder."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return path.stat().st_size

@@ -1,0 +1,34 @@
+"""Metrics by what they tell, in the order in which people ask."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trimtab.metrics import METRICS, Metric
+
+_PREFIXES: Final[dict[str, tuple[str, ...]]] = {
+    "Latency": ("completion_", "slowdown_"),
+    "Queueing": ("queueing_",),
+    "Balance": ("utilisation_", "idle_", "jain_nodes"),
+    "Outcome": ("finished_", "rejected_", "cancelled_", "lost_", "unfinished_", "retries"),
+    "Targets": ("slo_", "deadline_", "jain_tenants"),
+    "Cost": ("throughput_", "goodput_", "makespan_", "model_", "adapter_", "moved_", "accelerator_", "usd_"),
+}
+OTHER: Final = "Other"
+
+
+def metric_groups() -> dict[str, tuple[Metric, ...]]:
+    """All metrics of the catalogue, each in one group; those that no group claims come last, as `OTHER`."""
+    groups: dict[str, list[Metric]] = {name: [] for name in (*_PREFIXES, OTHER)}
+    for metric in METRICS.values():
+        groups[_group_of(metric.name)].append(metric)
+    return {name: tuple(members) for name, members in groups.items() if members}
+
+
+def headline_metrics() -> tuple[Metric, ...]:
+    """The metrics that a comparison shows unless asked for others."""
+    return tuple(metric for metric in METRICS.values() if metric.headline)
+
+
+def _group_of(name: str) -> str:
+    return next((group for group, prefixes in _PREFIXES.items() if name.startswith(prefixes)), OTHER)

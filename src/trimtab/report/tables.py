@@ -1,0 +1,227 @@
+"""Tables for the terminal (rich). They know their width, so that nothing is cut on 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from trimtab.metrics import METRICS, Estimate, Metric
+from trimtab.report.columns import (
+    LEGEND,
+    Column,
+    assumptions_text,
+    bound_text,
+    distance_column,
+    metric_column,
+    named_metrics,
+)
+from trimtab.report.formats import style_of, title_of
+from trimtab.report.groups import headline_metrics, metric_groups
+from trimtab.report.paired import Standing
+
+if TYPE_CHECKING:
+    from trimtab.experiments.compare import Comparison
+    from trimtab.policies import Description
+    from trimtab.traces import TraceSummary
+
+GAP: Final = 3  # columns that box and padding put between two cells
+NARROW: Final = 130  # columns below which long policy names take two lines
+STYLES: Final = {Standing.BEST: "bold green", Standing.SAME: "green", Standing.BEHIND: "", Standing.NONE: ""}
+
+
+def comparison_table(
+    comparison: Comparison,
+    sort: str = "completion_mean_s",
+    metrics: Sequence[str] | None = None,
+    width: int = 120,
+) -> Table:
+    """Policies by metrics: mean ± 95 % half-width over the seeds, best first by `sort`.
+
+    Without `metrics`, the headline metrics that fit on `width` columns; with them, exactly those.
+    Raises UsageError for an unknown metric.
+    """
+    results = comparison.ranked(sort)
+    chosen = named_metrics(metrics) if metrics else _sorted_first(headline_metrics(), sort)
+    columns = [metric_column(results, metric) for metric in chosen]
+    if not metrics:
+        columns = _with_distance(columns, distance_column(results))
+    names = [_policy_text(result.policy, width) for result in results]
+    shown = columns if metrics else _fitting(columns, names, width)
+    table = _table("policy", caption=_comparison_caption(comparison, len(columns) - len(shown)))
+    for column in shown:
+        table.add_column(_heading(column), justify="right", no_wrap=True, vertical="top")
+    for i, name in enumerate(names):
+        table.add_row(name, *(_marked(column, i) for column in shown))
+    return table
+
+
+def _with_distance(columns: Sequence[Column], distance: Column | None) -> list[Column]:
+    """The distance to the bound stands beside what it is the distance of."""
+    place = 1 + [column.metric.name for column in columns].index("completion_mean_s")
+    return [*columns[:place], *([] if distance is None else [distance]), *columns[place:]]
+
+
+def _sorted_first(metrics: Sequence[Metric], sort: str) -> list[Metric]:
+    return [METRICS[sort], *(metric for metric in metrics if metric.name != sort)]
+
+
+def _policy_text(name: str, width: int) -> Text:
+    return Text(name.replace("+", "\n  +", 1) if width < NARROW else name)
+
+
+def _heading(column: Column) -> str:
+    words = column.title.replace(" ", "\n", 1)
+    return f"{words}\n({column.unit})" if column.unit else words
+
+
+def _marked(column: Column, i: int) -> Text:
+    cell = column.cells[i]
+    return Text(cell.marked, style=STYLES[cell.standing])
+
+
+def _fitting(columns: Sequence[Column], names: Sequence[Text], width: int) -> list[Column]:
+    """As many of the columns as fit, in their order; the first always stays."""
+    left = width - max(len(line) for name in names for line in name.plain.split("\n"))
+    fitting = []
+    for column in columns:
+        left -= GAP + _column_width(column)
+        if left < 0 and fitting:
+            break
+        fitting.append(column)
+    return fitting
+
+
+def _column_width(column: Column) -> int:
+    lines = [*_heading(column).split("\n"), *(cell.marked for cell in column.cells)]
+    return max(map(len, lines))
+
+
+def _comparison_caption(comparison: Comparison, hidden: int) -> str:
+    seeds = len(comparison.seeds)
+    lines = [
+        f"Mean ± 95 % confidence over {seeds} seeds.   {LEGEND}" if seeds > 1 else "One seed: no intervals.",
+        bound_text(comparison),
+        assumptions_text(comparison),
+        f"Columns left out for want of width: {hidden}; the report has them." if hidden else "",
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def run_table(title: str, metrics: Mapping[str, float], bound_mean_s: float | None = None) -> Table:
+    """All metrics of one run by group; undefined ones are left out, and so is the bound if there is none."""
+    table = _table("metric", title=title)
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("unit", no_wrap=True)
+    for group, members in metric_groups().items():
+        rows = [_run_row(metric, metrics[metric.name]) for metric in members if _is_number(metrics, metric)]
+        _add_section(table, group, rows)
+    if bound_mean_s is not None:
+        least = Metric("completion_mean_s", "s", "", "lower")
+        _add_section(table, "Lower bound", [_run_row(least, bound_mean_s)])
+    return table
+
+
+def _is_number(metrics: Mapping[str, float], metric: Metric) -> bool:
+    value = metrics.get(metric.name)
+    return value is not None and value == value
+
+
+def _run_row(metric: Metric, value: float) -> tuple[str, str, str]:
+    style = style_of([Estimate(value, None)], metric.unit)
+    return title_of(metric), style.number(value), style.unit
+
+
+def _add_section(table: Table, title: str, rows: Iterable[tuple[str, ...]]) -> None:
+    table.add_row(Text(title, style="bold"))
+    for first, *others in rows:
+        table.add_row(Text(f"  {first}"), *map(Text, others))
+    table.add_section()
+
+
+def policies_table(descriptions: Iterable[Description]) -> Table:
+    """The catalogue: name, kind, idea and source of each policy."""
+    table = _table("policy")
+    for heading in ("kind", "idea", "source"):
+        table.add_column(heading, overflow="fold", ratio=None if heading == "kind" else 1)
+    for policy in descriptions:
+        texts = (policy.name, policy.kind, policy.idea)
+        table.add_row(*map(Text, texts), Text(policy.source, style="dim"))
+    return table
+
+
+def metrics_table(metrics: Iterable[Metric] | None = None) -> Table:
+    """What each metric is, in which unit, and which direction is better."""
+    table = _table("metric")
+    for heading in ("unit", "better", "definition"):
+        table.add_column(heading, overflow="fold")
+    for metric in METRICS.values() if metrics is None else metrics:
+        unit = {"1": "", "frac": "0..1"}.get(metric.unit, metric.unit)
+        table.add_row(metric.name, unit, metric.better or "", metric.definition)
+    return table
+
+
+def trace_table(summary: TraceSummary, title: str = "trace") -> Table:
+    """A trace in numbers: rate, burstiness, sizes, most frequent values."""
+    table = _table("", title=title)
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for group, rows in trace_groups(summary).items():
+        _add_section(table, group, rows)
+    return table
+
+
+def trace_groups(summary: TraceSummary) -> dict[str, list[tuple[str, str, str]]]:
+    """Rows (name, value, unit or remark) of a trace's summary by group."""
+    groups = {"Arrivals": _arrival_rows(summary)}
+    if summary.size is not None:
+        size = summary.size
+        names = ("mean", "cv", "p50", "p90", "p99", "max")
+        groups["Sizes"] = [(name, _plain(getattr(size, name)), "") for name in names]
+    for column, shares in summary.shares.items():
+        groups[f"Most frequent: {column}"] = [
+            (share.value or "(none)", _plain(100.0 * share.share_frac), "%") for share in shares
+        ]
+    if summary.missing_columns:
+        groups["Not recorded"] = [(name, "", "") for name in summary.missing_columns]
+    return groups
+
+
+def _arrival_rows(summary: TraceSummary) -> list[tuple[str, str, str]]:
+    rows = [
+        ("requests", f"{summary.rows:,}", ""),
+        ("span", _plain(summary.span_s), "s"),
+        ("rate", _plain(summary.rate_per_s), "1/s"),
+        ("CV of interarrival times", _plain(summary.interarrival_cv), "1 if Poisson"),
+    ]
+    for count in summary.counts:
+        window = f"{count.window_s:g} s windows"
+        rows.append((f"peak rate, {window}", _plain(count.peak_rate_per_s), "1/s"))
+        rows.append((f"dispersion, {window}", _plain(count.dispersion), "1 if Poisson, more if bursty"))
+    return rows
+
+
+def _plain(value: float | None) -> str:
+    """Four significant digits; a dash where undefined."""
+    if value is None:
+        return "–"
+    style = style_of([Estimate(value, None)], "1")
+    return f"{style.number(value)} {style.unit}".strip()
+
+
+def _table(first: str, *, title: str | None = None, caption: str | None = None) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        pad_edge=False,
+        title=title,
+        caption=None if caption is None else Text(caption),
+        show_edge=False,
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column(first, no_wrap=True)
+    return table
