@@ -45,7 +45,8 @@ def metrics_page() -> str:
     rows = "\n".join(
         f"| `{m.name}` | {m.unit} | {m.better or '–'} | {m.definition} |" for m in METRICS.values()
     )
-    return f"{HEAD}# Metrics\n\nFormulas are in GLOSSARY.md.\n\n| name | unit | better | definition |\n|---|---|---|---|\n{rows}\n"
+    head = "| name | unit | better | definition |\n|---|---|---|---|"
+    return f"{HEAD}# Metrics\n\nFormulas are in GLOSSARY.md.\n\n{head}\n{rows}\n"
 
 
 PAGES = {"policies.md": policies_page, "metrics.md": metrics_page}
