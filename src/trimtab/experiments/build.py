@@ -1,0 +1,150 @@
+"""A scenario and a seed as what a host runs: cluster, requests and options. The same for every policy.
+
+Load 1.0 is the highest rate at which the fluid programme class × node type is feasible with the mean true
+service times of these very requests, model loads excluded (`trimtab.experiments.capacity`). The rate of n
+requests is n − 1 over the time from the first arrival to the last; a load stretches the times between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.errors import ScenarioError
+from trimtab.domain.options import Options
+from trimtab.domain.requests import Requests
+from trimtab.experiments.build_cluster import build_cluster
+from trimtab.experiments.build_options import build_options
+from trimtab.experiments.build_requests import build_requests
+from trimtab.experiments.capacity import fluid_capacity_per_s
+from trimtab.experiments.columns import Columns
+from trimtab.experiments.defaults import default_served
+from trimtab.experiments.generated import generated
+from trimtab.experiments.recorded import chosen_rows, recorded
+from trimtab.experiments.spec.base import FloatArray
+from trimtab.experiments.spec.scenario import Scenario
+from trimtab.experiments.spec.served import Served
+from trimtab.experiments.traced import traced
+from trimtab.traces import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
+    """Where recorded requests came from."""
+
+    file: str
+    format: str
+    rows_in_file: int
+    dropped: Mapping[str, int]  # reason → rows that the format leaves out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """One run, ready for any policy."""
+
+    cluster: Cluster
+    requests: Requests
+    options: Options
+    slo_s: FloatArray  # [classes]; inf = none
+    offered_load: float  # arrival rate over capacity; inf if all arrive at once, nan if nothing is served
+    capacity_per_s: float  # arrival rate that is load 1.0; nan if nothing is served
+    n_fits_no_node: int  # requests that no node type serves
+    trace: TraceInfo | None
+
+
+def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace | None = None) -> Built:
+    """What one seed of a scenario runs. Pure, but for reading the trace where it is not given.
+
+    `load` replaces the scenario's. `trace` is the whole trace before sampling and slicing.
+
+    Raises:
+        ScenarioError: the trace does not fit the scenario, or a load cannot be set.
+        TraceError: the file is no trace, or nothing of it is left.
+    """
+    columns, served, info = _columns(scenario, seed, trace)
+    cluster = build_cluster(scenario.cluster, served, columns)
+    requests = build_requests(scenario.workload, served, columns, cluster, seed)
+    mean_s, share = _mean_service(cluster, requests)
+    cluster = replace(cluster, weight=_weights(cluster, mean_s, share))
+    capacity_per_s = _capacity_per_s(cluster, mean_s, share)
+    target = scenario.workload.load if load is None else load
+    if target is not None:
+        _scale_to(requests, target * capacity_per_s, scenario.name)
+    return Built(
+        cluster=cluster,
+        requests=requests,
+        options=build_options(scenario.host, scenario.faults, cluster, seed),
+        slo_s=np.array([s.slo_s or np.inf for s in served.classes.values()]),
+        offered_load=_rate_per_s(requests) / capacity_per_s,
+        capacity_per_s=capacity_per_s,
+        n_fits_no_node=int(np.isinf(requests.work["estimate_s"]).sum()),
+        trace=info,
+    )
+
+
+def _columns(scenario: Scenario, seed: int, trace: Trace | None) -> tuple[Columns, Served, TraceInfo | None]:
+    spec = scenario.workload
+    if spec.generate is not None:
+        return generated(spec.generate, scenario.served, seed), scenario.served, None
+    assert spec.trace is not None  # checked with the scenario
+    whole = recorded(spec.trace) if trace is None else trace
+    served = scenario.served if scenario.classes else default_served(whole.format)
+    rows = chosen_rows(whole, spec.trace.options, seed)
+    info = TraceInfo(whole.file, whole.format, whole.rows_in_file, whole.dropped)
+    return traced(spec.trace, whole, rows, served, seed), served, info
+
+
+def _mean_service(cluster: Cluster, requests: Requests) -> tuple[FloatArray, FloatArray]:
+    """Mean true service on each node type, [classes, types], and the share of each class, [classes].
+
+    A class that no type serves has share 0.
+    """
+    c, classes = requests.work["class_idx"], len(cluster.class_names)
+    factor, units = requests.truth["factor"], requests.truth["units"]
+    count = np.bincount(c, minlength=classes)
+    mean_factor = np.where(count > 0, np.bincount(c, factor, classes) / np.maximum(count, 1), 1.0)
+    mean_units = np.bincount(c, units * factor, classes) / np.maximum(count, 1)
+    mean_s = cluster.fixed_s * mean_factor[:, None] + cluster.unit_s * mean_units[:, None]
+    is_served = np.isfinite(mean_s).any(axis=1)
+    return mean_s, np.where(is_served, count / len(requests), 0.0)
+
+
+def _weights(cluster: Cluster, mean_s: FloatArray, share: FloatArray) -> FloatArray:
+    """Slots × mean over the classes a node serves of (mean service on the best type / its own), [nodes]."""
+    rows = mean_s[share > 0]
+    relative = rows.min(axis=1, keepdims=True) / rows  # 0 where a type can't serve
+    serves = relative > 0
+    speed = relative.sum(axis=0) / np.maximum(serves.sum(axis=0), 1)
+    weight: FloatArray = cluster.slots * speed[cluster.type_idx]
+    return weight
+
+
+def _capacity_per_s(cluster: Cluster, mean_s: FloatArray, share: FloatArray) -> float:
+    if not share.any():
+        return np.nan
+    slots = np.bincount(cluster.type_idx, cluster.slots, cluster.n_types)
+    return fluid_capacity_per_s(mean_s, share, slots).rate_per_s
+
+
+def _span_s(requests: Requests) -> float:
+    arrival_s = requests.work["arrival_s"]
+    return float(arrival_s[-1] - arrival_s[0])
+
+
+def _rate_per_s(requests: Requests) -> float:
+    span_s = _span_s(requests)
+    return (len(requests) - 1) / span_s if span_s > 0 else np.inf
+
+
+def _scale_to(requests: Requests, rate_per_s: float, name: str) -> None:
+    """Stretch time about the first arrival; deadlines keep their distance from the arrival."""
+    if not (_span_s(requests) > 0 and rate_per_s > 0):
+        expected = "null, as the requests arrive all at once or no node serves any of them"
+        raise ScenarioError("cannot be set", file=name, field="workload.load", expected=expected)
+    arrival_s = requests.work["arrival_s"]
+    scaled_s = arrival_s[0] + (arrival_s - arrival_s[0]) * (_rate_per_s(requests) / rate_per_s)
+    requests.work["deadline_s"] += scaled_s - arrival_s
+    requests.work["arrival_s"] = scaled_s

@@ -1,0 +1,56 @@
+"""Synthetic requests: arrivals, classes, sizes, models and adapters, each from its own stream of the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from trimtab.experiments.columns import Columns, Members
+from trimtab.experiments.spec.base import FloatArray, IntArray, choose, fractions
+from trimtab.experiments.spec.served import ItemFamily, Served
+from trimtab.experiments.spec.workload import GenerateSpec, MixEntry
+from trimtab.experiments.streams import Stream, generator
+
+
+def generated(spec: GenerateSpec, served: Served, seed: int) -> Columns:
+    """Draw the requests of one seed."""
+    n, names = spec.requests, list(served.classes)
+    shares = [spec.mix[name].share if name in spec.mix else 0.0 for name in names]
+    class_idx = choose(generator(seed, Stream.CLASS), fractions(shares), n)
+    units, model, adapter = np.empty(n), np.full(n, -1), np.full(n, -1)
+    for c, name in enumerate(names):
+        if name not in spec.mix:
+            continue
+        rows, service = np.flatnonzero(class_idx == c), served.classes[name]
+        units[rows] = _sizes(spec, spec.mix[name], seed, c, len(rows))
+        if service.model is not None:
+            family = served.models[service.model]
+            model[rows] = drawn_members(family, seed, Stream.MODEL, c, len(rows))
+        if service.adapter is not None:
+            family = served.adapters[service.adapter]
+            adapter[rows] = _adapters(family, spec.mix[name].adapter_frac, seed, c, len(rows))
+    arrival_s = spec.arrival.draw(generator(seed, Stream.ARRIVAL), n)
+    members = (members_of(served.models), members_of(served.adapters))
+    return Columns(arrival_s, class_idx, units, model, adapter, *members)
+
+
+def members_of(families: Mapping[str, ItemFamily]) -> Members:
+    """Names within each family."""
+    return {name: family.names(name) for name, family in families.items()}
+
+
+def drawn_members(family: ItemFamily, seed: int, stream: Stream, member: int, n: int) -> IntArray:
+    """Positions within a family by popularity, [n]."""
+    return choose(generator(seed, stream, member), family.popularity_frac, n)
+
+
+def _sizes(spec: GenerateSpec, entry: MixEntry, seed: int, c: int, n: int) -> FloatArray:
+    amount = entry.size if entry.size is not None else spec.size
+    assert amount is not None  # checked with the scenario
+    return amount.draw(generator(seed, Stream.SIZE, c), n)
+
+
+def _adapters(family: ItemFamily, frac: float, seed: int, c: int, n: int) -> IntArray:
+    has_one = generator(seed, Stream.HAS_ADAPTER, c).random(n) < frac
+    return np.where(has_one, drawn_members(family, seed, Stream.ADAPTER, c, n), -1)

@@ -1,0 +1,34 @@
+"""Random streams of a scenario, one for each purpose: changing one part leaves the others as they were."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Stream(IntEnum):
+    """What a stream is for. The numbers are part of the results: never reuse or reorder them."""
+
+    ARRIVAL = 0
+    CLASS = 1
+    SIZE = 2
+    MODEL = 3
+    HAS_ADAPTER = 4
+    ADAPTER = 5
+    TENANT = 6
+    PRIORITY = 7
+    HAS_DEADLINE = 8
+    DEADLINE_FACTOR = 9
+    DEADLINE_SECONDS = 10
+    PAYLOAD = 11
+    SESSION = 12
+    ORIGIN = 13
+    ESTIMATE = 14
+    SERVICE = 15
+    FAULT = 16
+
+
+def generator(seed: int, stream: Stream, member: int = 0) -> np.random.Generator:
+    """The generator of one stream of a seed; `member` tells classes or list entries apart."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(stream), member)))
