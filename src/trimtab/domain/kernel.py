@@ -40,7 +40,7 @@ def _fingerprint() -> str:
     digest = hashlib.sha256(f"{numba.__version__} {llvm.get_host_cpu_name()}".encode())
     for source in sorted(PACKAGE.rglob("*.py")):
         text = source.read_bytes()
-        if b"@kernel" in text or source.parent.name == "domain":
+        if b"@kernel" in text or b"@helper" in text or source.parent.name == "domain":
             digest.update(source.name.encode() + text)
     return digest.hexdigest()[:16]
 

@@ -8,6 +8,7 @@ lies in the policy's memory.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -144,8 +145,8 @@ class Calls:
             try:
                 return float(function(views[d], self._plan_facade, work, memories[d]))
             except BaseException as error:
-                self._raised = self._raised or (serial, error)
-                return 0.0
+                self._raised = (serial, error)
+                return math.nan
 
         return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(call)
 
@@ -161,17 +162,23 @@ class Calls:
 
     def advance(self, until_s: float, max_steps: int) -> int:
         """Run `loop.advance` under the plan in force. Raises `Raised` from whatever a policy raised."""
+        code = 0
         try:
             with np.errstate(over="ignore"):
                 code = self._advance(
                     self._arrays, self._plan, self._dispatch, self._order, until_s, max_steps
                 )
         except Exception as error:
-            raise Raised(int(self._state.counts["deciding"][0])) from error
+            self._raised = self._raised or (int(self._state.counts["deciding"][0]), error)
         if self._raised is not None:
-            serial, cause = self._raised
-            raise Raised(serial) from cause
+            self._raise(*self._raised)
         return int(code)
+
+    @staticmethod
+    def _raise(serial: int, cause: BaseException) -> None:
+        if not isinstance(cause, Exception):  # an interruption is none of the policy's doing
+            raise cause
+        raise Raised(serial) from cause
 
     def enlarge_events(self) -> State:
         """Make room for more events; returns the state with its new heap."""

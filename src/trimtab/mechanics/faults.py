@@ -33,6 +33,7 @@ def end(s: State, r: int, status: int, reason: int, now_s: float) -> None:
     """Request r is over: rejected, cancelled or lost."""
     s.requests.status[r] = status
     s.requests.reason[r] = reason
+    s.requests.finish_s[r] = np.nan  # it may have been planned
     s.requests.version[r] += 1
     s.counts.in_system[0] -= 1
     s.counts.idle_events[0] = 0
@@ -120,7 +121,8 @@ def on_fault(s: State, f: int, now_s: float) -> None:
         _fail(s, j, now_s)
     else:
         change_speed(s, j, _speed_of(s, j), now_s)
-    push_event(s, s.faults.end_s[f], REPAIR, f, 0)
+    if s.faults.end_s[f] < np.inf:
+        push_event(s, s.faults.end_s[f], REPAIR, f, 0)
 
 
 @helper

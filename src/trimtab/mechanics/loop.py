@@ -31,7 +31,18 @@ from trimtab.mechanics.events import (
 )
 from trimtab.mechanics.faults import begin_faults, end, on_fault, on_repair
 from trimtab.mechanics.links import abandon, move_on
-from trimtab.mechanics.nodes import accepts, anchor, enter, fill, queue_key, send, send_back, vacate, withdraw
+from trimtab.mechanics.nodes import (
+    accepts,
+    anchor,
+    enter,
+    fill,
+    leave_slot,
+    queue_key,
+    send,
+    send_back,
+    vacate,
+    withdraw,
+)
 from trimtab.mechanics.queues import drop_first_of, enqueue, first_of
 from trimtab.mechanics.state import State
 from trimtab.mechanics.telemetry import begin_telemetry, clear_changes, on_telemetry
@@ -78,8 +89,8 @@ def _cancel(s: State, plan: Plan, r: int, now_s: float) -> None:
     s.counts.cancelled[0] += 1
     if status == _RUNNING and s.nodes.up[j] == 1:
         vacate(s, r, j, now_s)
-    elif status == _RUNNING:
-        _vacate_paused(s, r, j)
+    elif status == _RUNNING:  # kept by a failed node: it holds no models and uses no time
+        leave_slot(s, r, j)
     end(s, r, _CANCELLED, _DEADLINE, now_s)
     if status == _HELD:
         d = r % s.config.dispatchers[0]
@@ -93,17 +104,6 @@ def _cancel(s: State, plan: Plan, r: int, now_s: float) -> None:
         withdraw(s, r, j)
         fill(s, plan, j, now_s)
     s.counts.freed[0] = 1
-
-
-@helper
-def _vacate_paused(s: State, r: int, j: int) -> None:
-    """Give up the slot of a request that a failed node keeps: it holds no models and uses no time."""
-    slots, rows = s.slots, s.requests
-    s.nodes.running[j] -= 1
-    first = s.hidden.first_slot[j]
-    moved = slots.request[first + s.nodes.running[j]]
-    slots.request[first + rows.slot[r]] = moved
-    rows.slot[moved] = rows.slot[r]
 
 
 @helper(inline=True)

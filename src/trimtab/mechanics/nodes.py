@@ -22,11 +22,14 @@ _RETRYING = int(Status.RETRYING)
 
 @helper(inline=True)
 def queue_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
-    """Key of request r in a queue it enters now."""
+    """Key of request r in a queue it enters now. Raises ValueError where the order gives no number."""
     d = r % s.config.dispatchers[0]
     s.hosts.now_s[d] = now_s
     s.counts.deciding[0] = r
-    return order(s.views[d], plan, s.work[r], s.order_memories[d])
+    key = order(s.views[d], plan, s.work[r], s.order_memories[d])
+    if key != key:
+        raise ValueError("order is not a number")
+    return key
 
 
 @helper(inline=True)
@@ -164,10 +167,16 @@ def account_slot(s: State, r: int, j: int, now_s: float) -> None:
 @helper(inline=True)
 def vacate(s: State, r: int, j: int, now_s: float) -> None:
     """Request r gives up its slot and its models on node j."""
-    slots, rows = s.slots, s.requests
     account_slot(s, r, j, now_s)
     release(s, r, j, now_s)
-    rows.version[r] += 1
+    s.requests.version[r] += 1
+    leave_slot(s, r, j)
+
+
+@helper(inline=True)
+def leave_slot(s: State, r: int, j: int) -> None:
+    """Take request r from among the running of node j; the last of them takes its slot."""
+    slots, rows = s.slots, s.requests
     s.nodes.running[j] -= 1
     first = s.hidden.first_slot[j]
     i, last = first + rows.slot[r], first + s.nodes.running[j]

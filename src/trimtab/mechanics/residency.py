@@ -22,19 +22,28 @@ def _is_kept(plan: Plan, j: int, m: int) -> bool:
 
 @helper(inline=True)
 def _may_go(s: State, plan: Plan, j: int, m: int, model: int, adapter: int) -> bool:
-    """Whether item m may leave node j: not in use, not kept by the plan, not needed now."""
-    if s.resident[j, m] == 0 or s.items[j].in_use[m] > 0 or _is_kept(plan, j, m):
+    """Whether item m may leave node j: not in use, not needed now, not kept by the plan.
+
+    What is kept goes all the same, last, when nothing runs there: the request would wait for ever.
+    """
+    if s.resident[j, m] == 0 or s.items[j].in_use[m] > 0 or m in (model, adapter):
         return False
-    return m != model and m != adapter
+    return s.nodes.running[j] == 0 or not _is_kept(plan, j, m)
+
+
+@helper(inline=True)
+def _goes_before(s: State, plan: Plan, j: int, a: int, b: int) -> bool:
+    if _is_kept(plan, j, a) != _is_kept(plan, j, b):
+        return _is_kept(plan, j, b)
+    return s.items[j].used_s[a] < s.items[j].used_s[b]
 
 
 @helper
 def _victim(s: State, plan: Plan, j: int, model: int, adapter: int) -> int:
-    """Least recently used item that may go; -1 if none."""
+    """Item that goes next, the least recently used; -1 if none may go."""
     best = -1
-    used_s = s.items[j].used_s
     for m in range(len(s.item_gib)):
-        if _may_go(s, plan, j, m, model, adapter) and (best < 0 or used_s[m] < used_s[best]):
+        if _may_go(s, plan, j, m, model, adapter) and (best < 0 or _goes_before(s, plan, j, m, best)):
             best = m
     return best
 
