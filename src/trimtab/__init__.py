@@ -1,3 +1,76 @@
-"""trimtab schedules AI work: which node serves each request, and how balanced and fast that was."""
+"""trimtab schedules AI work: which node serves each request, and how balanced and fast that was.
+
+    import trimtab as tt
+
+    run = tt.simulate("tiny", policy="least-expected-wait", seed=0)
+    run.metrics["completion_mean_s"], run.requests, run.nodes
+    tt.compare("tiny", policies=["random", "power-of-d"], seeds=3)
+
+Names are loaded when they are first used, so that `import trimtab` and the command line start at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trimtab.domain.errors import TrimtabError
+    from trimtab.domain.kernel import helper, kernel
+    from trimtab.domain.policy import Policy
+    from trimtab.domain.view import can_take, estimate_s, memory, missing_load_s
+    from trimtab.experiments.compare import Comparison, compare
+    from trimtab.experiments.run import Run, simulate
+    from trimtab.experiments.scenario import Scenario
+    from trimtab.experiments.scenario import load_scenario as scenario
+    from trimtab.traces import read_trace
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Comparison",
+    "Policy",
+    "Run",
+    "Scenario",
+    "TrimtabError",
+    "can_take",
+    "compare",
+    "estimate_s",
+    "helper",
+    "kernel",
+    "memory",
+    "missing_load_s",
+    "read_trace",
+    "scenario",
+    "simulate",
+]
+
+_HOME = {
+    "Comparison": "trimtab.experiments.compare:Comparison",
+    "Policy": "trimtab.domain.policy:Policy",
+    "Run": "trimtab.experiments.run:Run",
+    "Scenario": "trimtab.experiments.scenario:Scenario",
+    "TrimtabError": "trimtab.domain.errors:TrimtabError",
+    "can_take": "trimtab.domain.view:can_take",
+    "compare": "trimtab.experiments.compare:compare",
+    "estimate_s": "trimtab.domain.view:estimate_s",
+    "helper": "trimtab.domain.kernel:helper",
+    "kernel": "trimtab.domain.kernel:kernel",
+    "memory": "trimtab.domain.view:memory",
+    "missing_load_s": "trimtab.domain.view:missing_load_s",
+    "read_trace": "trimtab.traces:read_trace",
+    "scenario": "trimtab.experiments.scenario:load_scenario",
+    "simulate": "trimtab.experiments.run:simulate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'trimtab' has no attribute {name!r}")
+    module, _, attribute = _HOME[name].partition(":")
+    found = globals()[name] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,5 @@
+"""The command line: `trimtab --help`."""
+
+from trimtab.cli.app import main
+
+__all__ = ["main"]

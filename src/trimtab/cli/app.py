@@ -1,0 +1,106 @@
+"""The command `trimtab`: its subcommands, and the one place where failures become messages and exit codes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from trimtab import __version__
+from trimtab.cli import catalogue, compare, run, scenarios, traces, warmup
+from trimtab.cli.help import EXIT_CODES, INTERRUPTED, examples
+from trimtab.domain.errors import TrimtabError
+
+DEBUG = "TRIMTAB_DEBUG"
+
+
+def _is_debugging() -> bool:
+    return os.environ.get(DEBUG, "") not in ("", "0")
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+class Commands(TyperGroup):
+    """The commands, with trimtab's own errors and Ctrl-C turned into a message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except TrimtabError as error:
+            if _is_debugging():
+                traceback.print_exc()
+            _say(f"error: {error}")
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt as error:
+            _say("interrupted", *getattr(error, "__notes__", ()))
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    name="trimtab",
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "trimtab compare                          the built-in scenario, all policies",
+        "trimtab compare tiny --policy random --policy least-expected-wait+edf",
+        "trimtab scenario show tiny > my.yaml     a scenario to edit",
+    )
+    + EXIT_CODES,
+)
+compare.register(app)
+run.register(app)
+app.add_typer(catalogue.policies_app, name="policies")
+app.command("metrics", epilog=examples("trimtab metrics --json"))(catalogue.metrics)
+app.add_typer(scenarios.app, name="scenario")
+app.add_typer(traces.app, name="trace")
+warmup.register(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"trimtab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens, on stderr.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help=f"Show where an error comes from (also {DEBUG}=1).")
+    ] = False,
+) -> None:
+    """trimtab schedules AI work: which node serves each request, and how balanced and fast that was."""
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    if debug:
+        os.environ[DEBUG] = "1"  # worker processes inherit it
+
+
+def main() -> None:
+    """Run the command line; always ends in SystemExit with one of the exit codes of `--help`."""
+    try:
+        typer.main.get_command(app)(prog_name="trimtab")
+    except Exception as error:
+        if _is_debugging():
+            raise
+        _say(
+            f"internal error: {type(error).__name__}: {error}",
+            "this is a fault of trimtab; --debug shows where it comes from",
+        )
+        sys.exit(1)

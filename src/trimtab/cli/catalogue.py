@@ -1,0 +1,84 @@
+"""`trimtab policies` and `trimtab metrics`: what there is to choose from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimtab.cli import completion
+from trimtab.cli.help import examples
+from trimtab.cli.options import Json
+from trimtab.cli.output import print_json, show
+
+if TYPE_CHECKING:
+    from trimtab.policies import Description
+
+policies_app = typer.Typer(
+    invoke_without_command=True,
+    epilog=examples("trimtab policies", "trimtab policies --json", "trimtab policies show power-of-d"),
+)
+
+
+@policies_app.callback()
+def list_policies(context: typer.Context, json: Json = False) -> None:
+    """List the policies: what each one does, and where it comes from."""
+    if context.invoked_subcommand is not None:
+        return
+    from trimtab.policies import describe, names
+
+    descriptions = [describe(name) for name in names()]
+    if json:
+        print_json({"policies": [_as_dict(d) for d in descriptions]})
+    else:
+        from trimtab.report.tables import policies_table
+
+        show(policies_table(descriptions))
+
+
+@policies_app.command("show", epilog=examples("trimtab policies show least-expected-wait"))
+def show_policy(
+    name: Annotated[
+        str, typer.Argument(help="A name, or file.py:Class.", autocompletion=completion.policies)
+    ],
+    json: Json = False,
+) -> None:
+    """Show one policy: idea, source, cost, when it wins and loses, parameters."""
+    from trimtab.policies import describe
+
+    description = describe(name)
+    if json:
+        print_json(_as_dict(description))
+        return
+    print(f"{description.name} ({description.kind})\n\n{description.documentation}\n")
+    for parameter in description.parameters:
+        print(f"{parameter.name}: {parameter.kind} = {parameter.default}")
+    print(f"\nuse it as  --policy {_usage(description)}")
+
+
+def _usage(description: Description) -> str:
+    name = description.name
+    if "dispatch" not in description.kind:
+        return f"least-expected-wait+{name}"
+    changeable = description.parameters[:1]
+    return f"'{name}({changeable[0].name}={changeable[0].default})'" if changeable else name
+
+
+def _as_dict(description: Description) -> dict[str, Any]:
+    return asdict(description)
+
+
+def metrics(json: Json = False) -> None:
+    """List the metrics: unit, meaning, and whether less or more is better."""
+    from trimtab.metrics import METRICS
+
+    if json:
+        print_json({"metrics": [asdict(metric) for metric in METRICS.values()]})
+        return
+    from rich.table import Table
+
+    table = Table("metric", "unit", "better", "meaning", box=None, pad_edge=False)
+    for metric in METRICS.values():
+        table.add_row(metric.name, metric.unit, metric.better or "", metric.definition)
+    show(table)

@@ -1,0 +1,147 @@
+"""`trimtab compare`: the main job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trimtab.cli import completion
+from trimtab.cli.help import examples
+from trimtab.cli.options import (
+    OUTPUT_PANEL,
+    ClusterFile,
+    Json,
+    Limit,
+    Load,
+    Quiet,
+    RateScale,
+    Sample,
+    ScenarioName,
+    Start,
+    Stop,
+    TraceChoice,
+    TraceFile,
+    TraceFormat,
+    chosen_scenario,
+)
+from trimtab.cli.output import note, print_json, progress_bar, stdout_console, where
+
+if TYPE_CHECKING:
+    from trimtab.experiments.compare import Comparison
+    from trimtab.experiments.scenario import Scenario
+
+DEFAULT_OUT = Path("trimtab-out")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "compare",
+        epilog=examples(
+            "trimtab compare",
+            "trimtab compare tiny --policy random --policy least-expected-wait+edf --seeds 10",
+            "trimtab compare --trace trace.csv --cluster cluster.yaml --load 0.8",
+            "trimtab compare my.yaml --policy my_policy.py:MyPolicy --sort completion_p99_s --json",
+        ),
+    )(compare)
+
+
+def compare(
+    scenario: ScenarioName = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            "-p",
+            help="Compare this one; may be repeated.  [dim]Default: as the scenario says[/dim]",
+            autocompletion=completion.policy_specs,
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", "-n", min=1, help="How many seeds.  [dim]Default: the scenario's[/dim]"),
+    ] = None,
+    cluster: ClusterFile = None,
+    load: Load = None,
+    sweep: Annotated[bool, typer.Option(help="Also at other loads, for policy against load.")] = True,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes.  [dim]Default: one per core[/dim]")
+    ] = None,
+    trace: TraceFile = None,
+    trace_format: TraceFormat = None,
+    start: Start = None,
+    stop: Stop = None,
+    rate_scale: RateScale = None,
+    sample: Sample = None,
+    limit: Limit = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            help="Sort by this metric.  [dim]Default: the scenario's[/dim]",
+            autocompletion=completion.metrics,
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric",
+            "-m",
+            help="Show this metric; may be repeated.",
+            autocompletion=completion.metrics,
+            show_default=False,
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", help="Write results, records and report there.", rich_help_panel=OUTPUT_PANEL
+        ),
+    ] = DEFAULT_OUT,
+    report: Annotated[bool, typer.Option(help="Write report.html.", rich_help_panel=OUTPUT_PANEL)] = True,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare policies on the same requests, over several seeds, with a lower bound that none can beat."""
+    from trimtab.report.columns import named_metrics
+
+    choice = TraceChoice(trace, trace_format, start, stop, rate_scale, sample, limit)
+    chosen = chosen_scenario(scenario, choice, cluster=cluster, load=load, policies=policy, seeds=seeds)
+    named_metrics([sort or chosen.sort_by, *(metric or ())])
+    comparison = _compare(chosen, out, sweep=sweep, jobs=jobs, quiet=quiet or json)
+    _write(comparison, out, with_report=report, quiet=quiet or json)
+    if json:
+        print_json(comparison.to_dict())
+    else:
+        _print(comparison, sort or chosen.sort_by, metric)
+
+
+def _compare(scenario: Scenario, out: Path, *, sweep: bool, jobs: int | None, quiet: bool) -> Comparison:
+    from trimtab.experiments.compare import compare
+
+    loads = None if sweep else ()
+    with progress_bar(f"comparing on {scenario.name}", quiet=quiet) as progress:
+        try:
+            return compare(scenario, sweep=loads, out=out, jobs=jobs, progress=progress, notice=progress.say)
+        except KeyboardInterrupt as interrupt:
+            interrupt.add_note(f"what is done lies in {out}: the same command goes on from there")
+            raise
+
+
+def _print(comparison: Comparison, sort: str, metrics: list[str] | None) -> None:
+    from trimtab.report.tables import comparison_table
+
+    console = stdout_console()
+    console.print(comparison_table(comparison, sort, metrics, console.width))
+
+
+def _write(comparison: Comparison, out: Path, *, with_report: bool, quiet: bool) -> None:
+    from trimtab.report.results import write_results
+
+    written = write_results(comparison, out, with_report=with_report)
+    for path, size_bytes in written.sizes:
+        note(where(path, size_bytes), quiet=quiet)

@@ -1,0 +1,73 @@
+"""What the shell offers on Tab. Nothing heavy is imported here: an answer has to come while one types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+_NAME = re.compile(r'^    name: ClassVar\[str\] = "([^"]+)"$', re.MULTILINE)
+_KIND = re.compile(r"^    def (dispatch|order)\(", re.MULTILINE)
+
+
+def _starting(names: Iterable[str], incomplete: str) -> list[str]:
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def _sources(folder: Traversable) -> Iterable[str]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _sources(entry)
+        elif entry.name.endswith(".py"):
+            yield entry.read_text(encoding="utf-8")
+
+
+def policy_names(kind: str = "") -> list[str]:
+    """Names of the catalogue, read from its sources: importing them would take a second."""
+    found = set()
+    for source in _sources(resources.files("trimtab") / "policies"):
+        match = _NAME.search(source)
+        if match and (not kind or kind in _KIND.findall(source)):
+            found.add(match[1])
+    return sorted(found)
+
+
+def policies(incomplete: str) -> list[str]:
+    """Names of policies, without their orders."""
+    return _starting(policy_names(), incomplete)
+
+
+def policy_specs(incomplete: str) -> list[str]:
+    """Policies that choose nodes; after a `+`, orders."""
+    name, plus, _ = incomplete.partition("+")
+    specs = [f"{name}+{order}" for order in policy_names("order")] if plus else policy_names("dispatch")
+    return _starting(specs, incomplete)
+
+
+def builtin_scenarios(incomplete: str) -> list[str]:
+    """Names of the scenarios that come with trimtab."""
+    folder = resources.files("trimtab") / "experiments" / "builtin"
+    return _starting(
+        (f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")), incomplete
+    )
+
+
+def scenarios(incomplete: str) -> list[str]:
+    """Built-in scenarios, and YAML files of the folder one is in."""
+    return builtin_scenarios(incomplete) + _starting((f.name for f in Path().glob("*.y*ml")), incomplete)
+
+
+def metrics(incomplete: str) -> list[str]:
+    """Names of metrics."""
+    from trimtab.metrics.catalogue import METRICS
+
+    return _starting(METRICS, incomplete)
+
+
+def public_traces(incomplete: str) -> list[str]:
+    """Names of traces that can be downloaded."""
+    from trimtab.traces.catalogue import CATALOGUE
+
+    return _starting((trace.name for trace in CATALOGUE), incomplete)

@@ -1,0 +1,17 @@
+"""Parts of help texts: examples, and what the exit codes mean."""
+
+from __future__ import annotations
+
+OK, INTERNAL, USAGE, POLICY_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+
+EXIT_CODES = (
+    "\n\n[bold]Exit codes[/bold]\n\n"
+    f"{OK} done · {INTERNAL} internal error · {USAGE} wrong usage or input · "
+    f"{POLICY_FAILED} a policy failed · {INTERRUPTED} interrupted"
+)
+
+
+def examples(*commands: str) -> str:
+    """Commands as the epilog of a help text, one a paragraph."""
+    lines = "\n\n".join(f"[cyan]{command.replace('[', '[[')}[/cyan]" for command in commands)
+    return f"[bold]Examples[/bold]\n\n{lines}"

@@ -1,0 +1,160 @@
+"""Options that several commands share, and what they mean together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from trimtab.cli import completion
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+    from trimtab.domain.errors import UsageError
+    from trimtab.experiments.scenario import Scenario
+    from trimtab.traces import TraceOptions
+
+TRACE_PANEL, OUTPUT_PANEL = "Trace", "Output"
+
+ScenarioName: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        help="Built-in name or YAML file.  [dim]Default: aigc-images, or --trace on --cluster[/dim]",
+        autocompletion=completion.scenarios,
+        show_default=False,
+    ),
+]
+ClusterFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--cluster", help="Take the cluster from this YAML file.", metavar="FILE")
+]
+Load: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--load", help="Scale arrivals so that offered work over capacity is this.", metavar="X"),
+]
+Json: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT_PANEL)
+]
+Quiet: TypeAlias = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress, no notes.", rich_help_panel=OUTPUT_PANEL)
+]
+TraceFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", help="Take the requests from this trace.", metavar="FILE", rich_help_panel=TRACE_PANEL
+    ),
+]
+TraceFormat: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--trace-format", "--format", help="Format, where it is not recognised.", rich_help_panel=TRACE_PANEL
+    ),
+]
+Start: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--start", help="Begin at this second of the trace.", rich_help_panel=TRACE_PANEL),
+]
+Stop: TypeAlias = Annotated[
+    float | None, typer.Option("--stop", help="End before this second.", rich_help_panel=TRACE_PANEL)
+]
+RateScale: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--rate-scale", help="Arrivals come this many times as fast.", rich_help_panel=TRACE_PANEL),
+]
+Sample: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--sample", help="Keep this fraction of the requests.", rich_help_panel=TRACE_PANEL),
+]
+Limit: TypeAlias = Annotated[
+    int | None, typer.Option("--limit", help="Keep at most this many requests.", rich_help_panel=TRACE_PANEL)
+]
+
+_OPTION_OF = {
+    "start_s": "--start",
+    "stop_s": "--stop",
+    "rate_scale": "--rate-scale",
+    "sample_frac": "--sample",
+    "limit": "--limit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceChoice:
+    """Which requests of which trace; None where the command line does not say."""
+
+    file: Path | None = None
+    format: str | None = None
+    start_s: float | None = None
+    stop_s: float | None = None
+    rate_scale: float | None = None
+    sample_frac: float | None = None
+    limit: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The options of the trace that the command line gives."""
+        return {name: getattr(self, name) for name in _OPTION_OF if getattr(self, name) is not None}
+
+    def options(self) -> TraceOptions:
+        """The same, checked. Raises UsageError."""
+        return self.over(None)
+
+    def over(self, recorded: TraceOptions | None) -> TraceOptions:
+        """What a scenario says of its trace, with what the command line gives on top. Raises UsageError."""
+        from pydantic import ValidationError
+
+        from trimtab.traces import TraceOptions
+
+        try:
+            return TraceOptions.model_validate({**dict(recorded or {}), **self.given()})
+        except ValidationError as error:
+            raise usage_error(error, _OPTION_OF) from None
+
+
+def usage_error(error: ValidationError, option_of: dict[str, str]) -> UsageError:
+    """The first thing that pydantic finds wrong, as a message about the option that brought it."""
+    from trimtab.domain.errors import UsageError
+
+    first = error.errors()[0]
+    name = str(first["loc"][-1]) if first["loc"] else ""
+    option = option_of.get(name, name) or None
+    if first["type"] == "missing":
+        return UsageError("missing", field=option, expected="a value")
+    if first["type"] == "extra_forbidden":
+        return UsageError("does not apply here", field=option, value=first["input"])
+    expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    value = None if isinstance(first["input"], dict) else first["input"]
+    return UsageError("cannot be used", field=option, value=value, expected=expected)
+
+
+def chosen_scenario(
+    name: str | None,
+    trace: TraceChoice,
+    *,
+    cluster: Path | None = None,
+    load: float | None = None,
+    policies: list[str] | None = None,
+    seeds: int | list[int] | None = None,
+) -> Scenario:
+    """The scenario that a command line asks for. Raises UsageError."""
+    from trimtab.experiments.scenario import resolve_scenario
+
+    scenario = resolve_scenario(
+        name, trace=trace.file, cluster=cluster, load=load, policies=policies, seeds=seeds
+    )
+    return _with_trace_choice(scenario, trace)
+
+
+def _with_trace_choice(scenario: Scenario, choice: TraceChoice) -> Scenario:
+    if not choice.given() and choice.format is None:
+        return scenario
+    trace = scenario.workload.trace
+    if trace is None:
+        from trimtab.domain.errors import UsageError
+
+        named = _OPTION_OF[next(iter(choice.given()))] if choice.given() else "--trace-format"
+        raise UsageError("needs a trace", field=named, expected="--trace FILE, or a scenario with a trace")
+    changed = {"options": choice.over(trace.options), "format": choice.format or trace.format}
+    workload = scenario.workload.model_copy(update={"trace": trace.model_copy(update=changed)})
+    return scenario.model_copy(update={"workload": workload})

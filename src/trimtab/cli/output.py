@@ -1,0 +1,140 @@
+"""What commands print: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress as Bar
+
+_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+STEP_PERCENT = 25  # between two lines of progress where there is no terminal
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON object to stdout; numbers that JSON lacks become null."""
+    print(json.dumps(finite(value), indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def finite(value: Any) -> Any:
+    """The same with None for NaN and infinities, at any depth."""
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def stdout_console() -> Console:
+    """For tables. A pipe gets 120 columns, unless COLUMNS says otherwise."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+    return Console(width=width, highlight=False)
+
+
+def show(*renderables: RenderableType) -> None:
+    """Print tables and text to stdout."""
+    console = stdout_console()
+    for renderable in renderables:
+        console.print(renderable)
+
+
+def note(text: str, *, quiet: bool = False) -> None:
+    """Tell what happens, on stderr."""
+    if not quiet:
+        print(text, file=sys.stderr, flush=True)
+
+
+class Reporter:
+    """Tells how far a task is. This one keeps quiet."""
+
+    def __call__(self, done: int, total: int) -> None:
+        """So much of it is done; a total of 0 is unknown."""
+
+    def say(self, what: str) -> None:
+        """Something else is being done first."""
+
+
+class LineReporter(Reporter):
+    """Where there is no terminal: now and then a line."""
+
+    def __init__(self, label: str) -> None:
+        self._label, self._shown_percent = label, 0
+
+    def __call__(self, done: int, total: int) -> None:
+        """Print a line for every quarter, but not for what is done at once."""
+        percent = 100 * done // total if total else 0
+        if self._shown_percent + STEP_PERCENT <= percent < 100:
+            self._shown_percent = percent - percent % STEP_PERCENT
+            note(f"{self._label}: {percent} %")
+
+    def say(self, what: str) -> None:
+        """Print it."""
+        note(what)
+
+
+class BarReporter(Reporter):
+    """A bar on a terminal."""
+
+    def __init__(self, bar: Bar, label: str) -> None:
+        self._bar, self._label = bar, label
+        self._task = bar.add_task(label, total=None)
+
+    def __call__(self, done: int, total: int) -> None:
+        """Move the bar."""
+        self._bar.update(self._task, description=self._label, completed=done, total=total or None)
+
+    def say(self, what: str) -> None:
+        """Show it in front of the bar."""
+        self._bar.update(self._task, description=what)
+
+
+@contextmanager
+def progress_bar(label: str, *, quiet: bool = False) -> Iterator[Reporter]:
+    """Shows how far a task is while this lasts: a bar on a terminal, now and then a line elsewhere."""
+    if quiet:
+        yield Reporter()
+    elif not sys.stderr.isatty():
+        yield LineReporter(label)
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+        from rich.progress import TimeElapsedColumn as Elapsed
+
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            Elapsed(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            yield BarReporter(bar, label)
+
+
+@contextmanager
+def spinner(text: str, *, quiet: bool = False) -> Iterator[None]:
+    """Something turns on a terminal while this lasts; elsewhere the text is printed once."""
+    if quiet or not sys.stderr.isatty():
+        note(text, quiet=quiet)
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
+
+
+def where(path: Path, size_bytes: int) -> str:
+    """A line that tells where something was written, and how big it is."""
+    unit, scale = next(((u, s) for u, s in _UNITS if size_bytes >= s), ("B", 1))
+    return f"  {path} ({size_bytes / scale:.3g} {unit})"

@@ -1,0 +1,132 @@
+"""`trimtab run`: one policy on one scenario, simulated or live."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trimtab.cli import completion
+from trimtab.cli.help import examples
+from trimtab.cli.options import (
+    OUTPUT_PANEL,
+    ClusterFile,
+    Json,
+    Limit,
+    Load,
+    Quiet,
+    RateScale,
+    Sample,
+    ScenarioName,
+    Start,
+    Stop,
+    TraceChoice,
+    TraceFile,
+    TraceFormat,
+    chosen_scenario,
+)
+from trimtab.cli.output import note, print_json, progress_bar, show, where
+
+if TYPE_CHECKING:
+    from trimtab.experiments.run import Run
+    from trimtab.experiments.scenario import Scenario
+
+
+class Host(StrEnum):
+    """Who runs the policy."""
+
+    SIM = "sim"
+    LIVE = "live"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "run",
+        epilog=examples(
+            "trimtab run tiny --policy power-of-d(d=3)+edf",
+            "trimtab run tiny --policy my_policy.py:MyPolicy --json",
+            "trimtab run tiny --policy least-connections --host live --speed 10",
+        ),
+    )(run)
+
+
+def run(
+    scenario: ScenarioName = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            "-p",
+            help="NAME, NAME+ORDER, file.py:Class or module:Class; (parameter=value) may follow.",
+            autocompletion=completion.policy_specs,
+        ),
+    ] = "least-expected-wait",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
+    cluster: ClusterFile = None,
+    load: Load = None,
+    host: Annotated[
+        Host, typer.Option(help="Virtual time, or in-process workers on the wall clock.")
+    ] = Host.SIM,
+    speed: Annotated[
+        float, typer.Option(min=0.001, help="Live: scenario seconds per second of the wall clock.")
+    ] = 1.0,
+    trace: TraceFile = None,
+    trace_format: TraceFormat = None,
+    start: Start = None,
+    stop: Stop = None,
+    rate_scale: RateScale = None,
+    sample: Sample = None,
+    limit: Limit = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Write results, records and a report there.", rich_help_panel=OUTPUT_PANEL
+        ),
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run one policy on a scenario and print its metrics."""
+    choice = TraceChoice(trace, trace_format, start, stop, rate_scale, sample, limit)
+    chosen = chosen_scenario(scenario, choice, cluster=cluster, load=load)
+    done = _run(chosen, policy, seed, host, speed, quiet=quiet or json)
+    if json:
+        print_json(done.to_dict())
+    else:
+        _print_run(done, quiet=quiet)
+    if out is not None:
+        _write(done, out, quiet=quiet or json)
+
+
+def _run(scenario: Scenario, policy: str, seed: int, host: Host, speed: float, *, quiet: bool) -> Run:
+    total = scenario.n_requests()
+    with progress_bar(f"{policy} on {scenario.name}", quiet=quiet) as progress:
+
+        def arrived(count: int) -> None:
+            progress(count, total)
+
+        from trimtab.experiments.run import run_on_clock, simulate
+
+        if host is Host.LIVE:
+            return run_on_clock(scenario, policy, seed, speed=speed, progress=arrived)
+        return simulate(scenario, policy, seed, progress=arrived)
+
+
+def _print_run(done: Run, *, quiet: bool) -> None:
+    from trimtab.report.tables import run_table
+
+    title = f"{done.policy} on {done.scenario.name}, seed {done.seed}, load {done.built.offered_load:.3g}"
+    show(run_table(title, done.metrics, None if done.bound is None else done.bound.mean_s))
+    for text in done.notes():
+        note(f"note: {text}", quiet=quiet)
+
+
+def _write(done: Run, out: Path, *, quiet: bool) -> None:
+    from trimtab.report.results import write_run_results
+
+    written = write_run_results(done, out)
+    for path, size_bytes in written.sizes:
+        note(where(path, size_bytes), quiet=quiet)

@@ -1,0 +1,261 @@
+"""`trimtab trace`: look at traces, make them, convert them, download them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimtab.cli import completion
+from trimtab.cli.help import examples
+from trimtab.cli.options import (
+    Json,
+    Limit,
+    Quiet,
+    RateScale,
+    Sample,
+    Start,
+    Stop,
+    TraceChoice,
+    TraceFormat,
+    usage_error,
+)
+from trimtab.cli.output import note, print_json, progress_bar, show, where
+
+if TYPE_CHECKING:
+    from trimtab.traces import Trace, TraceSummary
+
+RATE_BINS = 100
+
+InFile = Annotated[Path, typer.Argument(help="CSV, JSONL (also as .gz) or Parquet.", metavar="FILE")]
+OutFile = Annotated[Path, typer.Argument(help=".csv, .jsonl (also with .gz) or .parquet.", metavar="OUT")]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at traces, make them, convert them, download them.",
+    epilog=examples(
+        "trimtab trace download azure-llm-2023-conv", "trimtab trace show trace.csv --html trace.html"
+    ),
+)
+
+
+def _read(choice: TraceChoice, *, quiet: bool) -> Trace:
+    from trimtab.traces import read_trace
+
+    assert choice.file is not None
+    with progress_bar(f"reading {choice.file.name}", quiet=quiet) as progress:
+        return read_trace(choice.file, choice.format or "auto", None, choice.options(), progress)
+
+
+@app.command(
+    "show", epilog=examples("trimtab trace show trace.csv", "trimtab trace show trace.csv --stop 600 --json")
+)
+def show_trace(
+    file: InFile,
+    format: TraceFormat = None,
+    start: Start = None,
+    stop: Stop = None,
+    rate_scale: RateScale = None,
+    sample: Sample = None,
+    limit: Limit = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with plots.", metavar="FILE")
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show what a trace is like: rate, burstiness, sizes, shares."""
+    from trimtab.traces import summarise
+
+    trace = _read(TraceChoice(file, format, start, stop, rate_scale, sample, limit), quiet=quiet)
+    summary = summarise(trace.table)
+    if json:
+        print_json({"file": trace.file, "format": trace.format, **_dropped(trace), **summary.to_dict()})
+    else:
+        _print_trace(trace, summary)
+    if html is not None:
+        from trimtab.report.page import write_trace_report
+
+        write_trace_report(summary, _rates(trace), html)
+        note(where(html, html.stat().st_size), quiet=quiet)
+
+
+def _dropped(trace: Trace) -> dict[str, Any]:
+    return {"rows_in_file": trace.rows_in_file, "dropped": dict(trace.dropped)}
+
+
+def _print_trace(trace: Trace, summary: TraceSummary) -> None:
+    from trimtab.report.tables import trace_table
+    from trimtab.report.terminal import plot_rate, plot_sizes
+
+    print(f"{trace.file} ({trace.format}, {trace.rows_in_file:,} rows)")
+    for reason, rows in trace.dropped.items():
+        print(f"left out: {rows:,} rows, {reason}")
+    show(trace_table(summary))
+    if (rates := _rates(trace)) is not None:
+        print(plot_rate(*rates))
+    if summary.size is not None:
+        print(plot_sizes(trace.table["size"].drop_nulls().to_numpy()))
+
+
+def _rates(trace: Trace) -> Any:
+    """Rate over time; None where all requests arrive at once."""
+    from trimtab.traces import rate_series
+
+    arrival_s = trace.table["arrival_s"]
+    return rate_series(trace.table, RATE_BINS) if arrival_s[0] < arrival_s[-1] else None
+
+
+@app.command(
+    "convert",
+    epilog=examples("trimtab trace convert in.csv out.parquet --start 3600 --stop 7200 --sample 0.1"),
+)
+def convert(
+    file: InFile,
+    out: OutFile,
+    format: TraceFormat = None,
+    start: Start = None,
+    stop: Stop = None,
+    rate_scale: RateScale = None,
+    sample: Sample = None,
+    limit: Limit = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a trace, or a slice or sample of it, in trimtab's own columns."""
+    from trimtab.traces import write_trace
+
+    trace = _read(TraceChoice(file, format, start, stop, rate_scale, sample, limit), quiet=quiet)
+    write_trace(trace.table, out)
+    note(f"{trace.table.height:,} requests\n{where(out, out.stat().st_size)}", quiet=quiet)
+
+
+@app.command(
+    "make",
+    epilog=examples(
+        "trimtab trace make out.csv --arrivals poisson --rate 20 --sizes lognormal --mean 200 --size-cv 0.8",
+        "trimtab trace make out.csv --arrivals mmpp --rates 5,50 --sojourns 60,10 --mean 30 --size-cv 2",
+        "trimtab trace make out.csv --arrivals gamma --rate 5 --cv 3 --sizes empirical --from trace.csv",
+    ),
+)
+def make(
+    out: OutFile,
+    arrivals: Annotated[str, typer.Option(help="poisson, gamma, mmpp or diurnal.")] = "poisson",
+    sizes: Annotated[
+        str, typer.Option(help="lognormal, pareto, exponential, constant or empirical.")
+    ] = "lognormal",
+    requests: Annotated[int, typer.Option("--requests", "-n", min=1, help="How many requests.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything drawn.")] = 0,
+    rate: Annotated[float | None, typer.Option(help="Requests per second (poisson, gamma, diurnal).")] = None,
+    cv: Annotated[float | None, typer.Option(help="Of inter-arrival times (gamma).")] = None,
+    rates: Annotated[str | None, typer.Option(help="Requests per second in each state (mmpp): 5,50")] = None,
+    sojourns: Annotated[str | None, typer.Option(help="Mean seconds in each state (mmpp): 60,10")] = None,
+    peak_to_trough: Annotated[float | None, typer.Option(help="Ratio of rates (diurnal).")] = None,
+    period: Annotated[
+        float | None, typer.Option(help="Seconds (diurnal).  [dim]Default: 86400[/dim]")
+    ] = None,
+    mean: Annotated[float | None, typer.Option(help="Mean size (lognormal, pareto, exponential).")] = None,
+    size_cv: Annotated[float | None, typer.Option(help="Of sizes (lognormal).")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Tail exponent (pareto).")] = None,
+    value: Annotated[float | None, typer.Option(help="The size (constant).")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Trace to draw sizes from (empirical).")
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="Its column (empirical).  [dim]Default: size[/dim]")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Make a synthetic trace from an arrival process and a distribution of sizes."""
+    from trimtab.traces import ArrivalSpec, SizeSpec, make_trace, write_trace
+
+    arrival = _spec(
+        ArrivalSpec,
+        {
+            "process": ("--arrivals", arrivals),
+            "rate_per_s": ("--rate", rate),
+            "cv": ("--cv", cv),
+            "rates_per_s": ("--rates", _numbers(rates, "--rates")),
+            "sojourns_s": ("--sojourns", _numbers(sojourns, "--sojourns")),
+            "peak_to_trough": ("--peak-to-trough", peak_to_trough),
+            "period_s": ("--period", period),
+        },
+    )
+    size = _spec(
+        SizeSpec,
+        {
+            "distribution": ("--sizes", sizes),
+            "mean": ("--mean", mean),
+            "cv": ("--size-cv", size_cv),
+            "alpha": ("--alpha", alpha),
+            "value": ("--value", value),
+            "file": ("--from", source),
+            "column": ("--column", column),
+        },
+    )
+    write_trace(make_trace(arrival, size, requests, seed), out)
+    note(f"{requests:,} requests\n{where(out, out.stat().st_size)}", quiet=quiet)
+
+
+def _numbers(text: str | None, option: str) -> list[float] | None:
+    from trimtab.domain.errors import UsageError
+
+    try:
+        return None if text is None else [float(part) for part in text.split(",")]
+    except ValueError:
+        expected = "numbers with commas between them, such as 5,50"
+        raise UsageError("cannot be used", field=option, value=text, expected=expected) from None
+
+
+def _spec(kind: Any, given: dict[str, tuple[str, Any]]) -> Any:
+    """A checked specification from field → (option, value); None was not given. Raises UsageError."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        values = {field: value for field, (_, value) in given.items() if value is not None}
+        return TypeAdapter(kind).validate_python(values)
+    except ValidationError as error:
+        raise usage_error(error, {field: option for field, (option, _) in given.items()}) from None
+
+
+@app.command("list", epilog=examples("trimtab trace list --json"))
+def list_traces(json: Json = False) -> None:
+    """List the public traces that can be downloaded."""
+    from trimtab.traces.catalogue import CATALOGUE
+
+    if json:
+        print_json({"traces": [asdict(trace) for trace in CATALOGUE]})
+        return
+    from rich.table import Table
+
+    table = Table("trace", "format", "licence", "source", box=None, pad_edge=False)
+    for trace in CATALOGUE:
+        table.add_row(trace.name, trace.format, trace.licence, trace.citation)
+    show(table)
+
+
+@app.command("download", epilog=examples("trimtab trace download azure-llm-2023-conv --folder data"))
+def download_trace(
+    name: Annotated[
+        str, typer.Argument(help="See `trimtab trace list`.", autocompletion=completion.public_traces)
+    ],
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Where to.  [dim]Default: the user's cache folder[/dim]")
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Download a public trace from its publisher; an interrupted download goes on where it was."""
+    from trimtab.traces.catalogue import public_trace
+    from trimtab.traces.download import download
+
+    trace = public_trace(name)
+    note(f"{trace.citation}; licence: {trace.licence}", quiet=quiet or json)
+    with progress_bar(f"downloading {trace.file_name}", quiet=quiet or json) as progress:
+        done = download(name, folder, progress)
+    if json:
+        print_json({"path": str(done.path), "sha256": done.sha256, "is_verified": done.is_verified})
+    else:
+        checked = "as published" if done.is_verified else "recorded for the next time"
+        print(f"{done.path}\nSHA-256 {done.sha256} ({checked})")

@@ -1,0 +1,217 @@
+"""One policy on one scenario: what `trimtab run` and `trimtab.simulate` do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trimtab.domain.decision import Reason
+from trimtab.experiments.bounds import Bound
+from trimtab.experiments.build import Built, build
+from trimtab.experiments.compare import versions
+from trimtab.experiments.curves import Curves, curves_of
+from trimtab.experiments.outcome import records_of, request_table
+from trimtab.experiments.reference import bound_of, distance_frac
+from trimtab.experiments.scenario import Scenario, load_cluster, resolve_scenario
+from trimtab.experiments.tasks import PolicySpec
+from trimtab.mechanics.driver import Driver
+from trimtab.metrics import METRICS, Records, compute
+from trimtab.policies import canonical, find
+from trimtab.runtime.host import run_live
+from trimtab.sim import simulator
+
+if TYPE_CHECKING:
+    import polars as pl
+
+ScenarioSource = Scenario | str | os.PathLike[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One policy on one scenario and seed: figures now, tables when they are asked for."""
+
+    scenario: Scenario
+    policy: str
+    seed: int
+    metrics: Mapping[str, float]  # by the names of `trimtab.metrics.METRICS`; nan where undefined
+    built: Built = field(repr=False)
+    records: Records = field(repr=False)
+
+    @cached_property
+    def requests(self) -> pl.DataFrame:
+        """One row per request: request_id, arrival_s, start_s, finish_s, node_idx, status, reason, …"""
+        return request_table(self.records, self.built.cluster, self.built.requests)
+
+    @cached_property
+    def nodes(self) -> pl.DataFrame:
+        """One row per node: what it is, how busy it was, what it finished."""
+        return node_table(self.records, self.built)
+
+    @cached_property
+    def bound(self) -> Bound | None:
+        """Lower bound on completion that no policy can beat on these requests; None where none holds."""
+        return bound_of(self.built.cluster, self.built.requests, self.built.options)
+
+    @cached_property
+    def curves(self) -> Curves:
+        """What figures draw."""
+        return curves_of(self.records, self.built.cluster)
+
+    @property
+    def distance_frac(self) -> float:
+        """Mean completion over the lower bound, less 1; nan where none holds."""
+        finished = int(self.records.requests.finished.sum())
+        return distance_frac(self.metrics["completion_mean_s"], finished, self.bound)
+
+    def notes(self) -> list[str]:
+        """What a reader of the figures must know."""
+        unfit = np.flatnonzero(self.records.requests.reason == Reason.FITS_NO_NODE)
+        first = ", ".join(map(str, unfit[:5].tolist()))
+        return [f"{len(unfit)} requests fit no node and were rejected ({first}, …)"] if len(unfit) else []
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `trimtab run --json` prints."""
+        bound = self.bound
+        return {
+            "scenario": self.scenario.name,
+            "scenario_hash": self.scenario.hash(),
+            "policy": self.policy,
+            "seed": self.seed,
+            "requests": len(self.built.requests),
+            "offered_load": self.built.offered_load,
+            "bound": {
+                "completion_mean_s": bound and bound.mean_s,
+                "method": bound and bound.method,
+                "assumptions": list(bound.assumptions) if bound else [],
+            },
+            "metrics": dict(self.metrics),
+            "distance_to_bound_frac": self.distance_frac,
+            "versions": versions(),
+        }
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the headline metrics."""
+        import polars as pl
+
+        names = [name for name, metric in METRICS.items() if metric.headline]
+        rows = pl.DataFrame({"metric": names, self.policy: [self.metrics[name] for name in names]})
+        return rows._repr_html_()
+
+
+def simulate(
+    scenario: ScenarioSource,
+    policy: PolicySpec = "least-expected-wait",
+    seed: int = 0,
+    *,
+    load: float | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    cluster: str | os.PathLike[str] | None = None,
+    mode: str = "auto",
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Simulate one policy on one seed of a scenario.
+
+    Parameters
+    ----------
+    scenario : a Scenario, a built-in's name, or a file.
+    policy : a name, `name+order`, `file.py:Class`, or a Policy object.
+    seed : of everything that is drawn.
+    load : offered work over capacity; default: the scenario's.
+    trace, cluster : files that replace the scenario's requests and nodes.
+    mode : "auto", "compiled" or "interpreted"; the results are equal.
+    progress : called with the number of requests that have arrived.
+
+    Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
+    """
+    chosen = overridden(scenario, load, trace, cluster)
+    dispatching, ordering = find(policy)
+    built = build(chosen, seed)
+    driver = simulator.run(
+        built.cluster,
+        built.requests,
+        built.options,
+        dispatching,
+        ordering,
+        seed=seed,
+        mode=mode,
+        progress=progress,
+    )
+    return run_of(chosen, canonical(policy), seed, built, driver)
+
+
+def run_on_clock(
+    scenario: Scenario,
+    policy: PolicySpec,
+    seed: int = 0,
+    *,
+    speed: float = 1.0,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """The same in real time: the live host with in-process workers, `speed` times as fast as the scenario.
+
+    Raises UsageError for input that cannot be used, such as faults, and PolicyError for a policy that fails.
+    """
+    dispatching, ordering = find(policy)
+    built = build(scenario, seed)
+    driver = run_live(
+        built.cluster,
+        built.requests,
+        built.options,
+        dispatching,
+        ordering,
+        seed=seed,
+        speed=speed,
+        progress=progress,
+    )
+    return run_of(scenario, canonical(policy), seed, built, driver)
+
+
+def overridden(
+    scenario: ScenarioSource,
+    load: float | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    cluster: str | os.PathLike[str] | None = None,
+) -> Scenario:
+    """The scenario with parts replaced. Raises UsageError."""
+    if isinstance(scenario, Scenario):
+        part = None if cluster is None else load_cluster(Path(cluster))
+        return scenario.with_overrides(trace=_path(trace), cluster=part, load=load)
+    return resolve_scenario(Path(scenario), trace=_path(trace), cluster=_path(cluster), load=load)
+
+
+def _path(given: str | os.PathLike[str] | None) -> Path | None:
+    return None if given is None else Path(given)
+
+
+def run_of(scenario: Scenario, policy: str, seed: int, built: Built, driver: Driver) -> Run:
+    """A run from the state that either host left behind."""
+    records = records_of(driver, built.cluster, built.requests, built.slo_s)
+    return Run(scenario, policy, seed, compute(records), built, records)
+
+
+def node_table(records: Records, built: Built) -> pl.DataFrame:
+    """One typed row per node; utilisation over the window of the run."""
+    import polars as pl
+
+    cluster, nodes, rows = built.cluster, records.nodes, records.requests
+    slot_s = np.maximum(nodes.slots * records.window_s, np.finfo(float).tiny)
+    served = rows.node_idx[rows.finished]
+    return pl.DataFrame(
+        {
+            "node_idx": np.arange(cluster.n_nodes),
+            "node": list(cluster.node_names),
+            "type": [cluster.type_names[g] for g in cluster.type_idx],
+            "zone": [cluster.zone_names[z] for z in cluster.zone_idx],
+            "slots": cluster.slots,
+            "finished": np.bincount(served, minlength=cluster.n_nodes),
+            "busy_frac": nodes.busy_slot_s / slot_s,
+            "allocated_frac": nodes.allocated_slot_s / slot_s,
+            "up_s": nodes.up_s,
+        }
+    )
