@@ -166,9 +166,14 @@ class ProcessPlanner:
                 expected="a class that a new Python process can import",
             ) from error
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a plan is being made."""
+        return self._current is not None
+
     def begin(self, driver: Driver, deliver: Deliver) -> None:
         """Hand the state to the worker, unless it still plans."""
-        if self._current is not None:
+        if self.is_busy:
             self._note_late()
             return
         self._current = self._submit(snapshot(driver))
