@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -26,13 +26,11 @@ from trimtab.experiments.tasks import (
     RunResult,
     Task,
     TaskResult,
-    label,
     plan_tasks,
-    resolve,
 )
 from trimtab.mechanics.calls import compile_all, is_ready
 from trimtab.metrics import METRICS, Estimate, mean_ci95
-from trimtab.policies import DEFAULT_COMPARISON
+from trimtab.policies import DEFAULT_COMPARISON, canonical, find
 
 if TYPE_CHECKING:
     import polars as pl
@@ -191,6 +189,7 @@ def compare(
     jobs: int | None = None,
     mode: str = "auto",
     progress: Progress | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Run policies on common random numbers and summarise them over the seeds.
 
@@ -204,25 +203,25 @@ def compare(
     out : folder for request records while running; an interrupted comparison goes on from there.
     jobs : processes; default: one per core.
     mode : "auto", "compiled" or "interpreted".
+    progress : called with the runs done and the runs in all.
+    notice : called with what takes time before the first run.
 
     Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
     """
     chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
-    chosen = chosen.with_overrides(load=load, policies=policies and [label(p) for p in policies], seeds=seeds)
-    specs = tuple(policies or chosen.policies or DEFAULT_COMPARISON)
-    pairs = [resolve(spec) for spec in specs]
+    named = policies and [canonical(policy) for policy in policies]
+    chosen = chosen.with_overrides(load=load, policies=named, seeds=seeds)
+    wanted = policies or chosen.policies or DEFAULT_COMPARISON
+    specs = tuple({canonical(spec): spec for spec in wanted}.values())
+    pairs = [find(spec) for spec in specs]
     loads = chosen.sweep.loads if sweep is None else tuple(sweep)
     begun_s = time.perf_counter()
     seeds_used = chosen.seed_list()
     n_runs = len(specs) * len(seeds_used) * (1 + len(loads))
     n_requests = chosen.n_requests()
     _check_memory(n_runs, n_requests, jobs or cores())
-    if mode == "auto":
-        mode = _choose_mode(pairs, n_runs * n_requests)
-    if mode == "compiled":
-        compile_all(policy for pair in pairs for policy in pair)
-    compile_bounds()
     folder = None if out is None else Workfolder(Path(out), _key(chosen, specs, seeds_used, loads))
+    mode = _prepare(pairs, mode, n_runs * n_requests, notice)
     together = n_requests < SPLIT_FROM
     records = None if folder is None else folder.records
     tasks = plan_tasks(chosen, specs, seeds_used, loads, mode=mode, together=together, records_folder=records)
@@ -234,14 +233,28 @@ def _key(
     scenario: Scenario, specs: Sequence[PolicySpec], seeds: Sequence[int], loads: Sequence[float]
 ) -> str:
     """What an interrupted comparison must have in common with this one for its results to be used."""
-    text = repr((scenario.hash(), [label(s) for s in specs], list(seeds), list(loads), __version__))
+    # a policy's module is named after its content where it comes from a file
+    named = [(canonical(spec), *(type(policy).__module__ for policy in find(spec))) for spec in specs]
+    text = repr((scenario.hash(), named, list(seeds), list(loads), __version__))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _choose_mode(pairs: Sequence[tuple[Policy, Policy]], simulated: int) -> str:
-    """Small comparisons on a cold cache are interpreted: compiling would take longer."""
-    ready = all(is_ready(policy, order) for policy, order in pairs)
-    return "compiled" if ready or simulated > INTERPRET_UP_TO else "interpreted"
+def _prepare(
+    pairs: Sequence[tuple[Policy, Policy]], mode: str, simulated: int, notice: Callable[[str], None] | None
+) -> str:
+    """Compile, once and before there are workers, what the runs need; returns their mode.
+
+    Small comparisons on a cold cache are interpreted: compiling would take longer.
+    """
+    is_warm = all(is_ready(policy, order) for policy, order in pairs)
+    if mode == "auto":
+        mode = "compiled" if is_warm or simulated > INTERPRET_UP_TO else "interpreted"
+    if mode == "compiled":
+        if notice is not None and not is_warm:
+            notice("compiling kernels (once, about 20 s)")
+        compile_all(policy for pair in pairs for policy in pair)
+    compile_bounds()
+    return mode
 
 
 def _check_memory(n_runs: int, n_requests: int, jobs: int) -> None:
@@ -265,7 +278,7 @@ def _summarise(
     folder: Workfolder | None,
 ) -> Comparison:
     runs = [run for result in results for run in result.runs]
-    names = [label(spec) for spec in specs]
+    names = [canonical(spec) for spec in specs]
     main = {name: [r for r in runs if r.policy == name and r.load is None] for name in names}
     loads = sorted({r.load for r in runs if r.load is not None})
     bounds = {r.bound.seed: r.bound for r in results if r.bound is not None}

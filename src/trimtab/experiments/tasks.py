@@ -18,22 +18,11 @@ from trimtab.experiments.curves import BINS, Curves, curves_of
 from trimtab.experiments.outcome import records_of, request_table
 from trimtab.experiments.reference import Bound, bound_of, distance_frac
 from trimtab.experiments.scenario import Scenario
-from trimtab.mechanics.driver import label_of
 from trimtab.metrics import Records, compute
-from trimtab.policies import find
+from trimtab.policies import canonical, find
 from trimtab.sim.simulator import run
 
 PolicySpec: TypeAlias = str | Policy
-
-
-def resolve(spec: PolicySpec) -> tuple[Policy, Policy]:
-    """The policy that dispatches and the one that orders."""
-    return find(spec) if isinstance(spec, str) else (spec, spec)
-
-
-def label(spec: PolicySpec) -> str:
-    """What tables call a policy: as the user wrote it, else its own name."""
-    return spec if isinstance(spec, str) else label_of(*resolve(spec))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +102,18 @@ def _bound_result(seed: int, bound: Bound | None) -> BoundResult | None:
 def _run_one(
     task: Task, built: Built, spec: PolicySpec, bound: Bound | None, edges_s: np.ndarray | None
 ) -> RunResult:
-    policy, order = resolve(spec)
+    policy, order = find(spec)
     begun_s = time.perf_counter()
     driver = run(built.cluster, built.requests, built.options, policy, order, seed=task.seed, mode=task.mode)
     loop_s = time.perf_counter() - begun_s
     records = records_of(driver, built.cluster, built.requests, built.slo_s)
     if task.records_folder is not None:
-        _write_records(task, built, records, label(spec))
+        _write_records(task, built, records, canonical(spec))
     metrics = compute(records)
     unfit = np.flatnonzero(records.requests.reason == Reason.FITS_NO_NODE)
     finished = int(records.requests.finished.sum())
     return RunResult(
-        policy=label(spec),
+        policy=canonical(spec),
         seed=task.seed,
         load=task.load,
         metrics=metrics,
