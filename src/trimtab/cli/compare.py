@@ -25,6 +25,7 @@ from trimtab.cli.options import (
     TraceFile,
     TraceFormat,
     chosen_scenario,
+    read_ahead,
 )
 from trimtab.cli.output import note, print_json, progress_bar, stdout_console, where
 
@@ -111,6 +112,7 @@ def compare(
 
     choice = TraceChoice(trace, trace_format, start, stop, rate_scale, sample, limit)
     chosen = chosen_scenario(scenario, choice, cluster=cluster, load=load, policies=policy, seeds=seeds)
+    read_ahead(chosen, quiet=quiet or json)
     named_metrics([sort or chosen.sort_by, *(metric or ())])
     comparison = _compare(chosen, out, sweep=sweep, jobs=jobs, quiet=quiet or json)
     _write(comparison, out, with_report=report, quiet=quiet or json)

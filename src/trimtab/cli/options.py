@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from trimtab.cli import completion
+from trimtab.cli.output import progress_bar
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -144,6 +145,16 @@ def chosen_scenario(
         name, trace=trace.file, cluster=cluster, load=load, policies=policies, seeds=seeds
     )
     return _with_trace_choice(scenario, trace)
+
+
+def read_ahead(scenario: Scenario, *, quiet: bool) -> None:
+    """Read the scenario's trace, if it has one, with a progress bar; it is kept for the runs."""
+    trace = scenario.workload.trace
+    if trace is not None:
+        from trimtab.experiments.recorded import recorded
+
+        with progress_bar(f"reading {trace.file.name}", quiet=quiet) as progress:
+            recorded(trace, progress)
 
 
 def _with_trace_choice(scenario: Scenario, choice: TraceChoice) -> Scenario:

@@ -26,6 +26,7 @@ from trimtab.cli.options import (
     TraceFile,
     TraceFormat,
     chosen_scenario,
+    read_ahead,
 )
 from trimtab.cli.output import note, print_json, progress_bar, show, where
 
@@ -92,6 +93,7 @@ def run(
     """Run one policy on a scenario and print its metrics."""
     choice = TraceChoice(trace, trace_format, start, stop, rate_scale, sample, limit)
     chosen = chosen_scenario(scenario, choice, cluster=cluster, load=load)
+    read_ahead(chosen, quiet=quiet or json)
     done = _run(chosen, policy, seed, host, speed, quiet=quiet or json)
     if json:
         print_json(done.to_dict())

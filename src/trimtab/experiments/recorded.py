@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Hashable
 from pathlib import Path
 
 import polars as pl
 
 from trimtab.experiments.spec.workload import TraceSpec
-from trimtab.traces import Trace, TraceMapping, TraceOptions, apply_options, read_trace
+from trimtab.traces import Trace, TraceOptions, apply_options, read_trace
+from trimtab.traces.source import Progress
+
+_last: dict[Hashable, Trace] = {}  # one entry: traces are large, and seeds follow each other
 
 
-def recorded(spec: TraceSpec) -> Trace:
+def recorded(spec: TraceSpec, progress: Progress | None = None) -> Trace:
     """All rows of the file that the format keeps, before sampling and slicing.
+
+    `progress` is called with (bytes done, bytes in all), unless the trace is at hand already.
 
     Raises:
         TraceError: the file is no trace.
     """
-    path = Path(spec.file)
+    path, mapping = Path(spec.file), spec.mapping
     changed_ns = path.stat().st_mtime_ns if path.exists() else 0
-    mapping = None if spec.mapping is None else spec.mapping.model_dump_json()
-    options = spec.options
-    return _read(path, changed_ns, spec.format, mapping, options.keep_unfinished, options.prompt_token_frac)
-
-
-@functools.lru_cache(maxsize=1)
-def _read(
-    path: Path,
-    changed_ns: int,
-    format_name: str,
-    mapping: str | None,
-    keep_unfinished: bool,
-    prompt_token_frac: float,
-) -> Trace:
-    columns = None if mapping is None else TraceMapping.model_validate_json(mapping)
-    options = TraceOptions(keep_unfinished=keep_unfinished, prompt_token_frac=prompt_token_frac)
-    return read_trace(path, format_name, columns, options)
+    options = TraceOptions(
+        keep_unfinished=spec.options.keep_unfinished, prompt_token_frac=spec.options.prompt_token_frac
+    )
+    key = (path, changed_ns, spec.format, mapping and mapping.model_dump_json(), options)
+    if key not in _last:
+        trace = read_trace(path, spec.format, mapping, options, progress)
+        _last.clear()
+        _last[key] = trace
+    return _last[key]
 
 
 def chosen_rows(trace: Trace, options: TraceOptions, seed: int) -> pl.DataFrame:
