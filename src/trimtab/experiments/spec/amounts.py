@@ -128,16 +128,15 @@ def _refuse_unknown(field: str, given: Mapping[str, float], parts: Mapping[str, 
 
 def _form(value: object) -> str:
     keys = value if isinstance(value, Mapping) else {}
-    for form, model in (("product", ProductAmount), ("sum", SumAmount)):
-        if isinstance(value, model) or form in keys:
-            return form
-    return "distribution"
+    if isinstance(value, ProductAmount) or "product" in keys:
+        return "<product>"
+    return "<sum>" if isinstance(value, SumAmount) or "sum" in keys else "<distribution>"
 
 
 Amount = Annotated[
-    Annotated[Distribution, Tag("distribution")]
-    | Annotated[ProductAmount, Tag("product")]
-    | Annotated[SumAmount, Tag("sum")],
+    Annotated[Distribution, Tag("<distribution>")]
+    | Annotated[ProductAmount, Tag("<product>")]
+    | Annotated[SumAmount, Tag("<sum>")],
     Discriminator(_form),
     BeforeValidator(_constant),
 ]

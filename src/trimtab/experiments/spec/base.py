@@ -33,13 +33,14 @@ Shares = Annotated[Mapping[str, NonNegative], Field(min_length=1), AfterValidato
 """Name → share; what counts is the ratio, they need not sum to 1."""
 
 
-def _number_or_table(value: object) -> str:
-    return "per type" if isinstance(value, Mapping) else "number"
+def number_or_table(value: object) -> str:
+    """Tag of the member of a union; tags in angle brackets are left out of messages."""
+    return "<table>" if isinstance(value, Mapping) else "<number>"
 
 
 PerType = Annotated[
-    Annotated[NonNegative, Tag("number")] | Annotated[Mapping[str, NonNegative | None], Tag("per type")],
-    Discriminator(_number_or_table),
+    Annotated[NonNegative, Tag("<number>")] | Annotated[Mapping[str, NonNegative | None], Tag("<table>")],
+    Discriminator(number_or_table),
 ]
 """One number for all node types, or node type → number."""
 

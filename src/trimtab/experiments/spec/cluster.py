@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Discriminator, Field, Tag
 
-from trimtab.experiments.spec.base import NonNegative, Positive, Spec
+from trimtab.experiments.spec.base import NonNegative, Positive, Spec, number_or_table
 
 DEFAULT_ZONE = "default"
 
@@ -49,9 +49,9 @@ class Zone(Spec):
 
 
 RoundTrips = Annotated[
-    Annotated[NonNegative, Tag("number")]
-    | Annotated[Mapping[str, Mapping[str, NonNegative]], Tag("per zone")],
-    Discriminator(lambda value: "per zone" if isinstance(value, Mapping) else "number"),
+    Annotated[NonNegative, Tag("<number>")]
+    | Annotated[Mapping[str, Mapping[str, NonNegative]], Tag("<table>")],
+    Discriminator(number_or_table),
 ]
 
 

@@ -39,13 +39,14 @@ def scenario_error(error: ValidationError, model: type[BaseModel], file: str) ->
 
 
 def _problem(details: ErrorDetails, schema: Mapping[str, Any]) -> dict[str, Any]:
-    path, known = _located(details["loc"], schema)
-    field = field_path(path) or None
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
+    path, known = _located(details["loc"], schema)
+    if kind == "extra_forbidden":
+        key = details["loc"][-1]
+        return {"problem": "unknown key", "field": field_path((*path, key)), "expected": nearest(key, known)}
+    field = field_path(path) or None
     if kind == "missing":
         return {"problem": "missing", "field": field, "expected": "a value"}
-    if kind == "extra_forbidden":
-        return {"problem": "unknown key", "field": field, "expected": nearest(path[-1], known)}
     if kind == "union_tag_not_found":
         return {"problem": "missing", "field": field, "expected": f"the key {context['discriminator']}"}
     if kind == "union_tag_invalid":
@@ -74,7 +75,7 @@ def _plain(value: object) -> object:
 def _expected(message: str) -> str:
     for prefix in _PREFIXES:
         message = message.removeprefix(prefix)
-    return message
+    return message.split(", unable to parse")[0]
 
 
 def field_path(path: Sequence[str | int]) -> str:
@@ -85,19 +86,17 @@ def field_path(path: Sequence[str | int]) -> str:
 def _located(
     loc: Sequence[str | int], schema: Mapping[str, Any]
 ) -> tuple[tuple[str | int, ...], tuple[str, ...]]:
-    """Path within the file, and the keys known beside its last part.
+    """Path within the file, and the keys known at its end.
 
     Pydantic's location also names the member of a union that was tried: a part that leads nowhere in the
-    schema.
+    schema, or one in angle brackets.
     """
     here, path = list(_branches(schema, schema)), []
-    for depth, part in enumerate(loc):
-        beyond = [s for branch in here for s in _step(branch, part, schema)]
-        is_last = depth == len(loc) - 1
-        if beyond or (is_last and any("properties" in branch for branch in here)):
-            path.append(part)
-        if beyond and not is_last:
+    for part in loc:
+        beyond = [inner for branch in here for inner in _step(branch, part, schema)]
+        if beyond and not str(part).startswith("<"):
             here = beyond
+            path.append(part)
     return tuple(path), tuple(key for branch in here for key in branch.get("properties", {}))
 
 

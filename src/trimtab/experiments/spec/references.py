@@ -63,14 +63,17 @@ def _service_misfits(path: Path, service: ServiceClass, cluster: ClusterSpec) ->
     for field, table in (("fixed_s", service.fixed_s), ("unit_s", service.unit_s)):
         if isinstance(table, Mapping):
             yield from _known_types((*path, field), table, cluster)
-    for name, kind in cluster.types.items():
-        if service.service_on(name, kind.speed) == (0.0, 0.0):
-            yield Misfit(path, None, f"fixed_s or unit_s above 0 on node type {name!r}")
+    idle = [
+        name for name, kind in cluster.types.items() if service.service_on(name, kind.speed) == (0.0, 0.0)
+    ]
+    if idle:
+        yield Misfit(path, None, f"fixed_s or unit_s above 0 on {_listed(idle)}")
 
 
 def _known_types(path: Path, table: Mapping[str, object], cluster: ClusterSpec) -> Iterator[Misfit]:
-    for name in table:
-        yield from _known((*path, name), name, cluster.types, "node type")
+    unknown = [name for name in table if name not in cluster.types]
+    if unknown:
+        yield Misfit(path, unknown, f"node types of the cluster: {_listed(cluster.types)}")
 
 
 def workload_misfits(workload: WorkloadSpec, served: Served, cluster: ClusterSpec) -> Iterator[Misfit]:
@@ -116,7 +119,9 @@ def _known(path: Path, name: str, known: Collection[str], kind: str) -> Iterator
 def nearest(name: object, known: Collection[str]) -> str:
     """The known names, for a message: the nearest ones where something is near, else the first few."""
     close = get_close_matches(str(name), list(known), n=3, cutoff=0.6)
-    return f"did you mean {_listed(close)}?" if close else (_listed(list(known)[:8]) or "there are none")
+    if close:
+        return f"perhaps {_listed(close)}"
+    return f"one of {_listed(list(known)[:8])}" if known else "there are none"
 
 
 def _listed(names: Collection[str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from trimtab.experiments.recorded import recorded_rows
@@ -40,6 +40,10 @@ def _policy_text(value: object) -> object:
 PolicyName = Annotated[str, Field(min_length=1), BeforeValidator(_policy_text)]
 SeedCount = Annotated[int, Field(ge=1, le=10_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Seeds = Annotated[
+    Annotated[SeedCount, Tag("<count>")] | Annotated[tuple[Seed, ...], Field(min_length=1), Tag("<list>")],
+    Discriminator(lambda value: "<list>" if isinstance(value, list | tuple) else "<count>"),
+]
 
 
 class SweepSpec(Spec):
@@ -95,9 +99,7 @@ class Scenario(ClusterPart):
         description="policies to compare: NAME, NAME+ORDER or {policy: NAME, order: ORDER}; "
         "empty = the default comparison",
     )
-    seeds: SeedCount | Annotated[tuple[Seed, ...], Field(min_length=1)] = Field(
-        5, description="how many seeds (0, 1, …), or a list of them"
-    )
+    seeds: Seeds = Field(5, description="how many seeds (0, 1, …), or a list of them")
     sweep: SweepSpec = Field(SweepSpec(), description="loads of the sweep")
     sort_by: str = Field("completion_mean_s", description="metric that the comparison is sorted by")
 

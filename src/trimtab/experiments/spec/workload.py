@@ -73,11 +73,12 @@ class DeadlineSpec(Spec):
 
 def _named_or_ranked(value: object) -> str:
     ranked = isinstance(value, Popularity) or (isinstance(value, Mapping) and "count" in value)
-    return "ranked" if ranked else "named"
+    return "<ranked>" if ranked else "<named>"
 
 
 Tenants = Annotated[
-    Annotated[Popularity, Tag("ranked")] | Annotated[Shares, Tag("named")], Discriminator(_named_or_ranked)
+    Annotated[Popularity, Tag("<ranked>")] | Annotated[Shares, Tag("<named>")],
+    Discriminator(_named_or_ranked),
 ]
 
 

@@ -1,0 +1,141 @@
+"""Scenario files that are wrong: each message names the file, the field, the value and what was expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trimtab.domain.errors import ScenarioError
+from trimtab.experiments.scenario import (
+    builtin_text,
+    load_cluster,
+    load_scenario,
+    parse_scenario,
+    resolve_scenario,
+)
+
+TINY = builtin_text("tiny")
+ARRIVAL = "{process: poisson, rate_per_s: 1.0}"
+
+
+def error_of(text: str) -> ScenarioError:
+    with pytest.raises(ScenarioError) as caught:
+        parse_scenario(text, "mine.yaml")
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def edited(old: str, new: str) -> str:
+    assert old in TINY
+    return TINY.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "value", "expected"),
+    [
+        ("rate_per_s: 1.0", "rate_per_s: -1", "workload.generate.arrival.rate_per_s", -1, "greater than 0"),
+        ("requests: 300", "requests: 0", "workload.generate.requests", 0, "at least|or equal to 1"),
+        ("slots: 2,", "slots: two,", "cluster.types.slow.slots", "two", "a valid integer"),
+        ("slots: 2,", "slotz: 2,", "cluster.types.slow.slotz", None, "'slots'"),
+        ("{type: fast,", "{type: fsat,", "cluster.nodes[0].type", "fsat", "'fast'"),
+        ("model: small,", "model: smal,", "classes.short.model", "smal", "'small'"),
+        ("load: 0.7", "load: .nan", "workload.load", None, "finite"),
+        ("load: 0.7", "load: .inf", "workload.load", None, "finite"),
+        ("process: poisson", "process: posson", "workload.generate.arrival.process", "posson", "'poisson'"),
+        ("mean: 30", "mean: -4", "workload.generate.mix.long.size.mean", -4, "greater than 0"),
+        ("{0: 0.8, 1: 0.2}", "{high: 1}", "workload.priorities.high", "high", "a valid integer"),
+        ("blue: 0.6", "blue: -1", "workload.tenants.blue", -1, "or equal to 0"),
+        ("short: {share", "shrot: {share", "workload.generate.mix.shrot", "shrot", "'short'"),
+        ("seeds: 3", "seeds: 0", "seeds", 0, "or equal to 1"),
+        ("seeds: 3", "seeds: [0, -2]", "seeds[1]", -2, "or equal to 0"),
+        ("unit_s: 0.1,", "unit_s: {fats: 0.1},", "classes.short.unit_s", None, "'fast', 'slow'"),
+        ("fixed_s: 0.2, unit_s: 0.1,", "", "classes.short", None, "above 0"),
+        ("load_s: 2}", "load_s: {fast: 2}}", "models.small.load_s", None, "'slow'"),
+        ("load: 0.7", "load: 0.7\n  origin: {moon: 1}", "workload.origin.moon", "moon", "'default'"),
+        ("seeds: 3", "faults: [{node: f-9, mtbf_s: 1, mttr_s: 1}]", "faults[0].node", "f-9", "one of"),
+        ("seeds: 3", "faults: [{at_s: 1}]", "faults[0]", None, "either at_s and duration_s"),
+        ("seeds: 3", "host: {telemetry: {delay_s: 1}}", "host.telemetry", None, "period_s"),
+    ],
+)  # fmt: skip
+def test_one_wrong_field_is_named_with_its_value(
+    old: str, new: str, field: str, value: object, expected: str
+) -> None:
+    error = error_of(edited(old, new))
+    assert (error.file, error.field) == ("mine.yaml", field)
+    assert value is None or error.value == value
+    assert any(part in str(error.expected) for part in expected.split("|"))
+    assert "mine.yaml" in str(error)
+    assert field in str(error)
+
+
+def test_all_problems_are_listed_at_once() -> None:
+    text = edited("requests: 300", "requests: -3").replace("slots: 2,", "slotz: 2,").replace(ARRIVAL, "{}")
+    message = str(error_of(text))
+    assert message.startswith("mine.yaml: 3 problems")
+    for field in ("workload.generate.requests", "cluster.types.slow.slotz", "workload.generate.arrival"):
+        assert field in message
+
+
+def test_all_dangling_names_are_listed_at_once() -> None:
+    message = str(error_of(edited("model: small", "model: smal").replace("type: slow", "type: slwo")))
+    assert "2 problems" in message
+    assert "cluster.nodes[1].type" in message
+    assert "classes.short.model" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("a: [1, 2\nb: 3\n", 2, "malformed YAML"),
+        ("cluster:\n  types: {a: 1\n", 3, "malformed YAML"),
+        ("seeds: 3\nname: x\nseeds: 4\n", 3, "'seeds' is given twice"),
+        ("a: b: c\n", 1, "malformed YAML"),
+    ],
+)
+def test_malformed_yaml_names_line_and_column(text: str, line: int, problem: str) -> None:
+    error = error_of(text)
+    assert str(error.field).startswith(f"line {line}, column ")
+    assert problem in str(error)
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n- 2\n", "just words\n"])
+def test_a_file_that_is_no_mapping_is_refused(text: str) -> None:
+    assert "expected keys such as cluster" in str(error_of(text))
+
+
+def test_missing_sections_are_named() -> None:
+    message = str(error_of("seeds: 3\n"))
+    assert "cluster: missing" in message
+    assert "workload: missing" in message
+
+
+def test_unknown_scenario_names_the_nearest() -> None:
+    with pytest.raises(ScenarioError, match="'tiny'"):
+        load_scenario("tyny")
+
+
+def test_a_file_that_is_not_there_or_is_binary(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"nowhere\.yaml.*No such file"):
+        load_scenario(tmp_path / "nowhere.yaml")
+    with pytest.raises(ScenarioError, match="cannot be read"):
+        load_cluster(tmp_path)
+    (tmp_path / "picture.yaml").write_bytes(b"\x89PNG\xff\xfe")
+    with pytest.raises(ScenarioError, match="not UTF-8"):
+        load_scenario(tmp_path / "picture.yaml")
+
+
+def test_overrides_are_checked_too() -> None:
+    tiny = load_scenario("tiny")
+    with pytest.raises(ScenarioError, match=r"workload\.load.*-1.*greater than 0"):
+        tiny.with_overrides(load=-1.0)
+    with pytest.raises(ScenarioError, match="seeds"):
+        tiny.with_overrides(seeds=0)
+    with pytest.raises(ScenarioError, match="cluster"):
+        resolve_scenario(trace="some.csv")
+
+
+def test_a_cluster_that_does_not_fit_the_scenario(tmp_path: Path) -> None:
+    (tmp_path / "bare.yaml").write_text("types: {x: {memory_gib: 80}}\nnodes: [{type: x, count: 2}]\n")
+    with pytest.raises(ScenarioError, match=r"classes\.sd15\.unit_s.*node types of the cluster: 'x'"):
+        resolve_scenario("aigc-images", cluster=tmp_path / "bare.yaml")
