@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,10 +12,10 @@ from trimtab.report.formats import style_of, title_of
 from trimtab.report.paired import AgainstBest, Standing, against_best
 
 if TYPE_CHECKING:
-    from trimtab.experiments.compare import Comparison, PolicyResult
+    from trimtab.experiments.compare import PolicyResult
 
 MARKS: Final = {Standing.BEST: "*", Standing.SAME: "=", Standing.BEHIND: " ", Standing.NONE: " "}
-LEGEND: Final = "* best   = not distinguishable from the best (paired differences, 95 %)"
+LEGEND: Final = "* marks the best, = what cannot be told apart from it (paired differences, 95 %)"
 DISTANCE: Final = Metric(
     "distance_to_bound_frac",
     "frac",
@@ -94,17 +94,15 @@ def _named(name: str) -> Metric:
     raise UsageError("no such metric", field="metric", value=name, expected=", ".join(nearest))
 
 
-def bound_text(comparison: Comparison) -> str:
-    """The lower bound in one line; says so where none holds."""
-    bound: dict[str, Any] = comparison.bound
+def bound_text(bound: Mapping[str, Any]) -> str:
+    """The lower bound of a comparison or run in one line; says so where none holds."""
     if bound["completion_mean_s"] is None:
         return "No lower bound holds for this scenario."
-    estimate = Estimate(bound["completion_mean_s"], bound["ci95"])
+    estimate = Estimate(bound["completion_mean_s"], bound.get("ci95"))
     style = style_of([estimate], "s")
     return f"Lower bound on mean completion: {style.estimate(estimate)} {style.unit} ({bound['method']})."
 
 
-def assumptions_text(comparison: Comparison) -> str:
+def assumptions_text(bound: Mapping[str, Any]) -> str:
     """What the bound assumes, in one line; "" where there is none."""
-    assumptions: list[str] = comparison.bound["assumptions"]
-    return f"It assumes: {'; '.join(assumptions)}." if assumptions else ""
+    return f"It assumes: {'; '.join(bound['assumptions'])}." if bound["assumptions"] else ""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.metrics import METRICS, Estimate
-from trimtab.report.formats import style_of, title_of
+from trimtab.report.formats import style_of, time_unit, title_of
 from trimtab.report.palette import NEUTRAL, Ink, faint, inks
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
+BAR_PX, BARS_BASE_PX = 32, 70  # height of a bar with its room, and of what surrounds the bars
 BAND_OPACITY_FRAC: Final = 0.14
 MOST_GROUPS: Final = 12  # of nodes that get a name on the axis of the heat map
-TIME_UNITS: Final = (("h", 3600.0, 3 * 3600.0), ("min", 60.0, 600.0), ("s", 1.0, 0.0))  # unit, seconds, from
 
 
 def metric_bars(comparison: Comparison, metric: str) -> Figure:
@@ -39,13 +39,18 @@ def metric_bars(comparison: Comparison, metric: str) -> Figure:
     estimates = [result.metrics[metric] for result in ranked]
     style = style_of(estimates, METRICS[metric].unit)
     colours = [own[result.policy].colour for result in ranked]
-    figure = _figure(height_px=70 + 30 * len(ranked), x_title=_axis_title(metric, style.unit))
+    figure = _figure(height_px=BARS_BASE_PX + BAR_PX * len(ranked), x_title=_axis_title(metric, style.unit))
     figure.add_bar(
         x=_scaled([e.mean for e in estimates], style.factor),
         y=[_two_lines(result.policy) for result in ranked],
         orientation="h",
         marker={"color": [faint(c, 0.55) for c in colours], "line": {"color": colours, "width": 1}},
-        error_x={"array": _half_widths(estimates, style.factor), "color": NEUTRAL, "thickness": 1.6, "width": 4},
+        error_x={
+            "array": _half_widths(estimates, style.factor),
+            "color": NEUTRAL,
+            "thickness": 1.6,
+            "width": 4,
+        },
         customdata=[f"{style.estimate(e)} {style.unit}" for e in estimates],
         hovertemplate="%{y}<br>%{customdata}<extra></extra>",
     )
@@ -96,8 +101,6 @@ def utilisation_heatmap(curves: Mapping[str, Curves]) -> Figure:
             zmax=100,
             colorscale="Cividis",
             colorbar={"title": {"text": "in use"}, "ticksuffix": " %", "thickness": 12, "outlinewidth": 0},
-            customdata=None,
-            text=None,
             hovertemplate=f"row %{{y}} at %{{x:.4~g}} {unit}: %{{z}} %<extra></extra>",
         )
     if len(curves) > 1:
@@ -141,9 +144,7 @@ def load_lines(comparison: Comparison, metric: str) -> Figure:
     """
     unit = METRICS[metric].unit
     factor = 100.0 if unit == "frac" else 1.0
-    figure = _figure(
-        x_title="offered load (%)", y_title=_axis_title(metric, "%" if unit == "frac" else unit)
-    )
+    figure = _figure(x_title="offered load (%)", y_title=_axis_title(metric, "%" if unit == "frac" else unit))
     for policy, ink in inks([result.policy for result in comparison.results]).items():
         points = sorted((p for p in comparison.sweep if p.policy == policy), key=lambda point: point.load)
         load = np.array([100.0 * point.load for point in points])
@@ -190,8 +191,8 @@ def _add_bound_point(figure: Figure, load: float, bound_s: float) -> None:
 
 
 def arrival_rate(start_s: Floats, rate_per_s: Floats) -> Figure:
-    """Arrival rate over time: `start_s` [bins] and `rate_per_s` [bins], as `traces.rate_series` gives them."""
-    unit, unit_s = _unit_of_span(float(start_s[-1] - start_s[0]))
+    """Arrival rate over time: `start_s` [bins], `rate_per_s` [bins], as `traces.rate_series` gives them."""
+    unit, unit_s = time_unit(float(start_s[-1] - start_s[0]))
     figure = _figure(x_title=f"time ({unit})", y_title="requests per second")
     hover = f"%{{y:.4~g}} per second from %{{x:.4~g}} {unit}"
     _add_line(figure, "rate", inks(["rate"])["rate"], start_s / unit_s, rate_per_s, hover)
@@ -207,7 +208,9 @@ def size_histogram(size: Floats, bins: int = 60) -> Figure:
         edges = np.geomspace(positive.min(), max(positive.max(), positive.min() * 1.01), bins + 1)
         counts, _ = np.histogram(positive, edges)
         middle = np.sqrt(edges[:-1] * edges[1:])
-        figure.add_bar(x=middle, y=counts, width=np.diff(edges), marker={"color": inks(["size"])["size"].colour})
+        figure.add_bar(
+            x=middle, y=counts, width=np.diff(edges), marker={"color": inks(["size"])["size"].colour}
+        )
         figure.update_traces(hovertemplate="%{y} requests near %{x:.4~g}<extra></extra>")
         figure.update_xaxes(type="log", **_log_ticks(positive))
     return figure.update_layout(showlegend=False, bargap=0)
@@ -227,7 +230,7 @@ def _add_line(
     )
 
 
-def _figure(*, height_px: int = 380, x_title: str = "", y_title: str = "") -> Figure:
+def _figure(*, height_px: int = 400, x_title: str = "", y_title: str = "") -> Figure:
     from plotly.graph_objects import Figure  # 4 MB of modules: only where a figure is drawn
 
     axis = {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}
@@ -267,11 +270,7 @@ def _float32(values: Floats) -> npt.NDArray[np.float32]:
 
 
 def _time_unit(curves: Mapping[str, Curves]) -> tuple[str, float]:
-    return _unit_of_span(max(float(curve.edges_s[-1] - curve.edges_s[0]) for curve in curves.values()))
-
-
-def _unit_of_span(span_s: float) -> tuple[str, float]:
-    return next((unit, unit_s) for unit, unit_s, least_s in TIME_UNITS if span_s >= least_s)
+    return time_unit(max(float(curve.edges_s[-1] - curve.edges_s[0]) for curve in curves.values()))
 
 
 def _log_ticks(values: Floats) -> dict[str, Any]:
@@ -280,4 +279,7 @@ def _log_ticks(values: Floats) -> dict[str, Any]:
         return {}
     low, high = math.floor(math.log10(values.min())), math.ceil(math.log10(values.max()))
     ticks = [step * 10.0**power for power in range(low, high + 1) for step in (1, 2, 5)]
-    return {"tickvals": ticks, "ticktext": [f"{tick:,.6g}" if tick < 1e6 else f"{tick:.0e}" for tick in ticks]}
+    return {
+        "tickvals": ticks,
+        "ticktext": [f"{tick:,.6g}" if tick < 1e6 else f"{tick:.0e}" for tick in ticks],
+    }

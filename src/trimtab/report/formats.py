@@ -13,7 +13,13 @@ from trimtab.metrics import Estimate, Metric
 DIGITS: Final = 4  # significant digits where no confidence interval says how many
 MOST_DECIMALS: Final = 9
 
-_UNIT_SUFFIXES: Final = {"s": ("_s",), "s²": ("_s2",), "frac": ("_frac",), "1/s": ("_per_s",), "GiB": ("_gib",)}
+_UNIT_SUFFIXES: Final = {
+    "s": ("_s",),
+    "s²": ("_s2",),
+    "frac": ("_frac",),
+    "1/s": ("_per_s",),
+    "GiB": ("_gib",),
+}
 _WORDS: Final = {
     "p50": "median",
     "var": "variance",
@@ -24,6 +30,11 @@ _WORDS: Final = {
     "accelerator_s_per_1k": "accelerator time per 1,000 finished",
     "usd_per_1k": "cost per 1,000 finished",
 }
+_TIME_UNITS: Final = (
+    ("h", 3600.0, 3 * 3600.0),
+    ("min", 60.0, 600.0),
+    ("s", 1.0, 0.0),
+)  # unit, its seconds, from
 _SUPERSCRIPT: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -93,9 +104,6 @@ def title_of(metric: Metric) -> str:
     return " ".join(_WORDS.get(word, word) for word in stem.split("_"))
 
 
-def file_size(size_bytes: int) -> str:
-    """Bytes in the unit that fits: "4.9 MB"."""
-    if size_bytes < 1000:
-        return f"{size_bytes} B"
-    power = min(3, int(math.log10(size_bytes) / 3))
-    return f"{size_bytes / 1000**power:.1f} {('B', 'kB', 'MB', 'GB')[power]}"
+def time_unit(span_s: float) -> tuple[str, float]:
+    """The unit that suits a time axis of this length, and its seconds."""
+    return next((unit, unit_s) for unit, unit_s, least_s in _TIME_UNITS if span_s >= least_s)

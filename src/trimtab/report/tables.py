@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.metrics import METRICS, Estimate, Metric
+from trimtab.metrics import METRICS, Metric
 from trimtab.report.columns import (
     LEGEND,
     Column,
@@ -19,9 +19,9 @@ from trimtab.report.columns import (
     metric_column,
     named_metrics,
 )
-from trimtab.report.formats import style_of, title_of
-from trimtab.report.groups import headline_metrics, metric_groups
+from trimtab.report.groups import headline_metrics
 from trimtab.report.paired import Standing
+from trimtab.report.rows import metric_row, run_groups, trace_groups
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
@@ -86,7 +86,7 @@ def _marked(column: Column, i: int) -> Text:
 def _fitting(columns: Sequence[Column], names: Sequence[Text], width: int) -> list[Column]:
     """As many of the columns as fit, in their order; the first always stays."""
     left = width - max(len(line) for name in names for line in name.plain.split("\n"))
-    fitting = []
+    fitting: list[Column] = []
     for column in columns:
         left -= GAP + _column_width(column)
         if left < 0 and fitting:
@@ -103,9 +103,9 @@ def _column_width(column: Column) -> int:
 def _comparison_caption(comparison: Comparison, hidden: int) -> str:
     seeds = len(comparison.seeds)
     lines = [
-        f"Mean ± 95 % confidence over {seeds} seeds.   {LEGEND}" if seeds > 1 else "One seed: no intervals.",
-        bound_text(comparison),
-        assumptions_text(comparison),
+        f"Mean ± 95 % confidence over {seeds} seeds; {LEGEND}." if seeds > 1 else "One seed: no intervals.",
+        bound_text(comparison.bound),
+        assumptions_text(comparison.bound),
         f"Columns left out for want of width: {hidden}; the report has them." if hidden else "",
     ]
     return "\n".join(line for line in lines if line)
@@ -116,23 +116,11 @@ def run_table(title: str, metrics: Mapping[str, float], bound_mean_s: float | No
     table = _table("metric", title=title)
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("unit", no_wrap=True)
-    for group, members in metric_groups().items():
-        rows = [_run_row(metric, metrics[metric.name]) for metric in members if _is_number(metrics, metric)]
+    for group, rows in run_groups(metrics).items():
         _add_section(table, group, rows)
     if bound_mean_s is not None:
-        least = Metric("completion_mean_s", "s", "", "lower")
-        _add_section(table, "Lower bound", [_run_row(least, bound_mean_s)])
+        _add_section(table, "Lower bound", [metric_row(METRICS["completion_mean_s"], bound_mean_s)])
     return table
-
-
-def _is_number(metrics: Mapping[str, float], metric: Metric) -> bool:
-    value = metrics.get(metric.name)
-    return value is not None and value == value
-
-
-def _run_row(metric: Metric, value: float) -> tuple[str, str, str]:
-    style = style_of([Estimate(value, None)], metric.unit)
-    return title_of(metric), style.number(value), style.unit
 
 
 def _add_section(table: Table, title: str, rows: Iterable[tuple[str, ...]]) -> None:
@@ -172,44 +160,6 @@ def trace_table(summary: TraceSummary, title: str = "trace") -> Table:
     for group, rows in trace_groups(summary).items():
         _add_section(table, group, rows)
     return table
-
-
-def trace_groups(summary: TraceSummary) -> dict[str, list[tuple[str, str, str]]]:
-    """Rows (name, value, unit or remark) of a trace's summary by group."""
-    groups = {"Arrivals": _arrival_rows(summary)}
-    if summary.size is not None:
-        size = summary.size
-        names = ("mean", "cv", "p50", "p90", "p99", "max")
-        groups["Sizes"] = [(name, _plain(getattr(size, name)), "") for name in names]
-    for column, shares in summary.shares.items():
-        groups[f"Most frequent: {column}"] = [
-            (share.value or "(none)", _plain(100.0 * share.share_frac), "%") for share in shares
-        ]
-    if summary.missing_columns:
-        groups["Not recorded"] = [(name, "", "") for name in summary.missing_columns]
-    return groups
-
-
-def _arrival_rows(summary: TraceSummary) -> list[tuple[str, str, str]]:
-    rows = [
-        ("requests", f"{summary.rows:,}", ""),
-        ("span", _plain(summary.span_s), "s"),
-        ("rate", _plain(summary.rate_per_s), "1/s"),
-        ("CV of interarrival times", _plain(summary.interarrival_cv), "1 if Poisson"),
-    ]
-    for count in summary.counts:
-        window = f"{count.window_s:g} s windows"
-        rows.append((f"peak rate, {window}", _plain(count.peak_rate_per_s), "1/s"))
-        rows.append((f"dispersion, {window}", _plain(count.dispersion), "1 if Poisson, more if bursty"))
-    return rows
-
-
-def _plain(value: float | None) -> str:
-    """Four significant digits; a dash where undefined."""
-    if value is None:
-        return "–"
-    style = style_of([Estimate(value, None)], "1")
-    return f"{style.number(value)} {style.unit}".strip()
 
 
 def _table(first: str, *, title: str | None = None, caption: str | None = None) -> Table:

@@ -1,0 +1,264 @@
+"""Pieces of the page: HTML text from plain results. Everything that comes from outside is escaped here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from trimtab.metrics import METRICS, Estimate, Metric
+from trimtab.report.columns import DISTANCE, MARKS, Column, distance_column, metric_column
+from trimtab.report.formats import style_of, title_of
+from trimtab.report.groups import metric_groups
+from trimtab.report.paired import Standing, against_best
+from trimtab.report.palette import Ink, inks
+
+if TYPE_CHECKING:
+    from trimtab.experiments.compare import Comparison, PolicyResult
+
+HEADLINE: Final = "Headline"
+STAT_METRICS: Final = ("completion_mean_s", "completion_p99_s", "slo_attained_frac", "utilisation_var")
+SAME_NAMED: Final = 3  # policies named as indistinguishable from the best; of more, only the number
+DASH_ARRAYS: Final = {
+    "solid": "",
+    "dash": "7 4",
+    "dot": "2 3",
+    "dashdot": "7 3 2 3",
+    "longdash": "11 4",
+    "longdashdot": "11 3 2 3",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FigureCard:
+    """A figure of the page: what it shows and how to read it; `policies`: to choose from, one at a time."""
+
+    id: str
+    title: str
+    how: str
+    policies: tuple[str, ...] = ()
+
+
+def facts(pairs: Mapping[str, str]) -> str:
+    """Terms and what they are, in a row."""
+    items = (f"<div><dt>{escape(term)}</dt><dd>{escape(text)}</dd></div>" for term, text in pairs.items())
+    return f'<dl class="facts">{"".join(items)}</dl>'
+
+
+def notes(lines: Iterable[str]) -> str:
+    """What a reader must know before anything else; nothing where there are none."""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'<aside class="card notes"><strong>Note</strong><ul>{items}</ul></aside>' if items else ""
+
+
+def section(id_: str, title: str, how: str, *parts: str) -> str:
+    """A part of the page under a heading."""
+    lead = f'<p class="how">{escape(how)}</p>' if how else ""
+    heading = f'<h2 id="{id_}">{escape(title)}</h2>'
+    return f'<section aria-labelledby="{id_}">{heading}{lead}{"".join(parts)}</section>'
+
+
+def stat(what: str, value: str, unit: str, who: str, also: str = "") -> str:
+    """One number, large, with whose it is."""
+    number, sign, half = value.partition(" ± ")
+    small = f"{sign.strip()} {half} {unit}"
+    return (
+        f'<div class="card stat"><div class="what">{escape(what)}</div>'
+        f'<div class="value">{escape(number)} <small>{escape(small)}</small></div>'
+        f'<div class="who">{escape(who)}</div><div class="also">{escape(also)}</div></div>'
+    )
+
+
+def stats_of(comparison: Comparison) -> str:
+    """The best policy in each of a few metrics, and the lower bound."""
+    cards = [_best(comparison, METRICS[name]) for name in STAT_METRICS]
+    return f'<div class="grid stats">{"".join(cards)}{_bound_stat(comparison)}</div>'
+
+
+def _best(comparison: Comparison, metric: Metric) -> str:
+    ranked = comparison.ranked(metric.name)
+    estimate = ranked[0].metrics[metric.name]
+    style = style_of([estimate], metric.unit)
+    verb = "Highest" if metric.better == "higher" else "Lowest"
+    what = f"{verb} {title_of(metric)}"
+    if not math.isfinite(estimate.mean):
+        return stat(what, "–", "", "undefined for this scenario")
+    return stat(what, style.estimate(estimate), style.unit, ranked[0].policy, _same_text(ranked, metric.name))
+
+
+def _same_text(results: Sequence[PolicyResult], metric: str) -> str:
+    standings = against_best(results, metric)
+    same = [r.policy for r, a in zip(results, standings, strict=True) if a.standing is Standing.SAME]
+    if not same:
+        return ""
+    named = ", ".join(same) if len(same) <= SAME_NAMED else f"{len(same)} other policies"
+    return f"not distinguishable: {named}"
+
+
+def _bound_stat(comparison: Comparison) -> str:
+    bound, best = comparison.bound, comparison.ranked()[0]
+    if bound["completion_mean_s"] is None:
+        return ""
+    estimate = Estimate(bound["completion_mean_s"], bound["ci95"])
+    style, above = style_of([estimate], "s"), style_of([best.distance_frac], "frac")
+    also = f"{best.policy} is {above.number(best.distance_frac.mean)} % above it"
+    who = "no policy can be faster"
+    return stat("Lower bound, completion mean", style.estimate(estimate), style.unit, who, also)
+
+
+def comparison_table(comparison: Comparison) -> str:
+    """All metrics of all policies, sortable; the headline ones are in view."""
+    results = comparison.ranked()
+    groups = _groups_of_metrics()
+    columns = [metric_column(results, metric) for metric in METRICS.values()]
+    distance = distance_column(results)
+    if distance is not None:
+        columns.insert(1, distance)
+    tags = [groups[column.metric.name] for column in columns]
+    heads = "".join(_head(column, tag) for column, tag in zip(columns, tags, strict=True))
+    rows = "".join(_row(result, i, columns, tags) for i, result in enumerate(results))
+    return (
+        f"{_group_buttons()}"
+        '<div class="card scroll" tabindex="0" role="region" aria-label="Metrics of all policies">'
+        '<table class="comparison"><thead><tr>'
+        '<th scope="col" data-first="ascending">'
+        '<button type="button"><span class="title">policy</span></button></th>'
+        f"{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _groups_of_metrics() -> dict[str, tuple[str, ...]]:
+    """The groups in which each column is in view."""
+    groups: dict[str, tuple[str, ...]] = {
+        metric.name: (HEADLINE, name) if metric.headline else (name,)
+        for name, members in metric_groups().items()
+        for metric in members
+    }
+    return groups | {DISTANCE.name: (HEADLINE, "Latency")}
+
+
+def _group_buttons() -> str:
+    def button(name: str) -> str:
+        pressed = "true" if name == HEADLINE else "false"
+        return f'<button type="button" data-group="{name}" aria-pressed="{pressed}">{name}</button>'
+
+    buttons = map(button, (HEADLINE, *metric_groups()))
+    return f'<div class="tools" role="group" aria-label="Columns">{"".join(buttons)}</div>'
+
+
+def _head(column: Column, groups: Sequence[str]) -> str:
+    first = "descending" if column.metric.better == "higher" else "ascending"
+    sorted_by = ' aria-sort="ascending"' if column.metric.name == "completion_mean_s" else ""
+    unit = f'<span class="unit">{escape(column.unit)}</span>' if column.unit else ""
+    return (
+        f'<th scope="col" data-groups="{",".join(groups)}" data-first="{first}"{sorted_by}{_hidden(groups)}>'
+        f'<button type="button" data-tip="{escape(_explained(column.metric))}">'
+        f'<span class="title">{escape(column.title)}</span>{unit}</button></th>'
+    )
+
+
+def _hidden(groups: Sequence[str]) -> str:
+    return "" if HEADLINE in groups else " hidden"
+
+
+def _explained(metric: Metric) -> str:
+    better = f" {metric.better.capitalize()} is better." if metric.better else ""
+    return f"{metric.definition}{better}"
+
+
+def _row(result: PolicyResult, i: int, columns: Sequence[Column], tags: Sequence[Sequence[str]]) -> str:
+    cells = "".join(_cell(column, i, groups) for column, groups in zip(columns, tags, strict=True))
+    return f'<tr><th scope="row">{breakable(result.policy)}</th>{cells}</tr>'
+
+
+def _cell(column: Column, i: int, groups: Sequence[str]) -> str:
+    cell = column.cells[i]
+    mean, sign, half = cell.text.partition(" ± ")
+    interval = f' <span class="ci">± {half}</span>' if sign else ""
+    value = cell.value if math.isfinite(cell.value) else ""
+    tip = f' data-tip="{escape(_remark(cell.standing, cell.remark))}"' if cell.remark else ""
+    return (
+        f'<td class="{cell.standing.value}" data-value="{value}"{tip}{_hidden(groups)}>'
+        f'<b>{mean}</b>{interval}<span class="mark">{MARKS[cell.standing].strip()}</span></td>'
+    )
+
+
+def _remark(standing: Standing, difference: str) -> str:
+    verdict = "not distinguishable from the best" if standing is Standing.SAME else "different from the best"
+    return f"Paired difference to the best: {difference} ({verdict})."
+
+
+def breakable(policy: str) -> str:
+    """A policy's name that may take two lines."""
+    return escape(policy).replace("+", "<wbr>+")
+
+
+def policy_legend(comparison: Comparison) -> str:
+    """One legend for all figures; its buttons hide and show policies."""
+    own = inks([result.policy for result in comparison.results])
+    chips = "".join(_chip(result.policy, own[result.policy]) for result in comparison.ranked())
+    every = "".join(
+        f'<button type="button" data-all="{value}">{text}</button>'
+        for value, text in (("true", "all"), ("false", "none"))
+    )
+    label = "Policies shown in the figures"
+    return f'<div class="tools chips" role="group" aria-label="{label}">{chips}{every}</div>'
+
+
+def _chip(policy: str, ink: Ink) -> str:
+    sample = (
+        '<svg viewBox="0 0 28 8" aria-hidden="true"><line x1="1" x2="27" y1="4" y2="4" stroke-width="3" '
+        f'stroke="{ink.colour}" stroke-dasharray="{DASH_ARRAYS[ink.dash]}"/></svg>'
+    )
+    name = escape(policy)
+    return f'<button type="button" data-policy="{name}" aria-pressed="true">{sample}{name}</button>'
+
+
+def figure_card(card: FigureCard) -> str:
+    """Room for a figure, with its title and how to read it."""
+    label = escape(f"{card.title}: {card.how}")
+    return (
+        f'<figure class="card figure"><div class="figure-head"><h3>{escape(card.title)}</h3>'
+        f'{_choice(card)}</div><p class="how">{escape(card.how)}</p>'
+        f'<div class="plot" id="{card.id}" role="img" aria-label="{label}"></div>'
+        "</figure>"
+    )
+
+
+def _choice(card: FigureCard) -> str:
+    if len(card.policies) < 2:
+        return ""
+    options = "".join(f"<option>{escape(policy)}</option>" for policy in card.policies)
+    return f'<select data-plot="{card.id}" aria-label="Policy of {escape(card.title)}">{options}</select>'
+
+
+def grid(cards: Iterable[FigureCard], least: str = "26rem") -> str:
+    """Figures side by side, as many as fit when each is at least so wide."""
+    return f'<div class="grid" style="--least:{least}">{"".join(map(figure_card, cards))}</div>'
+
+
+def grouped_rows(groups: Mapping[str, Iterable[tuple[str, str, str]]], tips: Mapping[str, str]) -> str:
+    """Small tables of (name, value, unit), one per group; `tips` explains names."""
+    return f'<div class="groups">{"".join(_group(title, rows, tips) for title, rows in groups.items())}</div>'
+
+
+def _group(title: str, rows: Iterable[tuple[str, str, str]], tips: Mapping[str, str]) -> str:
+    def row(name: str, value: str, unit: str) -> str:
+        tip = f' tabindex="0" data-tip="{escape(tips[name])}"' if name in tips else ""
+        cells = f'<td><b>{escape(value)}</b></td><td class="word unit">{escape(unit)}</td>'
+        return f'<tr><th scope="row"{tip}>{escape(name)}</th>{cells}</tr>'
+
+    body = "".join(row(*values) for values in rows)
+    return f'<div class="card"><h3>{escape(title)}</h3><table><tbody>{body}</tbody></table></div>'
+
+
+def glossary() -> str:
+    """What every metric means, to unfold."""
+    items = "".join(
+        f"<dt><code>{metric.name}</code></dt><dd>{escape(_explained(metric))}</dd>"
+        for metric in METRICS.values()
+    )
+    summary = "<summary>What the metrics mean</summary>"
+    return f'<details class="card">{summary}<dl class="glossary">{items}</dl></details>'

@@ -1,0 +1,58 @@
+"""How results show themselves in a notebook: the headline table, with styles of its own and no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from trimtab.report.columns import LEGEND, MARKS, Column, bound_text, distance_column, metric_column
+from trimtab.report.groups import headline_metrics
+from trimtab.report.paired import Standing
+from trimtab.report.rows import run_groups
+
+if TYPE_CHECKING:
+    from trimtab.experiments.compare import Comparison
+    from trimtab.experiments.run import Run
+
+_STYLES = {Standing.BEST: ' style="font-weight:bold;color:#0a8f4f"', Standing.SAME: ' style="color:#0a8f4f"'}
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """Headline metrics of all policies, best mean completion first, with the bound beneath."""
+    results = comparison.ranked()
+    columns = [metric_column(results, metric) for metric in headline_metrics()]
+    distance = distance_column(results)
+    if distance is not None:
+        columns.insert(1, distance)
+    heads = "".join(f"<th>{escape(_heading(column))}</th>" for column in columns)
+    rows = "".join(_row(result.policy, i, columns) for i, result in enumerate(results))
+    return (
+        f"<table><thead><tr><th>policy</th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+        f"<p>{escape(LEGEND)}. {escape(bound_text(comparison.bound))}</p>"
+    )
+
+
+def run_html(run: Run) -> str:
+    """All metrics of one run by group."""
+    rows = "".join(
+        f'<tr><th colspan="3" style="text-align:left">{escape(group)}</th></tr>'
+        + "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
+        for group, rows in run_groups(run.metrics).items()
+    )
+    title = f"{run.policy} on {run.scenario.name}, seed {run.seed}"
+    return f"<table><caption>{escape(title)}</caption><tbody>{rows}</tbody></table>"
+
+
+def _heading(column: Column) -> str:
+    return f"{column.title} ({column.unit})" if column.unit else column.title
+
+
+def _row(policy: str, i: int, columns: Sequence[Column]) -> str:
+    cells = "".join(_cell(column, i) for column in columns)
+    return f'<tr><th style="text-align:left">{escape(policy)}</th>{cells}</tr>'
+
+
+def _cell(column: Column, i: int) -> str:
+    cell = column.cells[i]
+    return f"<td{_STYLES.get(cell.standing, '')}>{escape(cell.text)}{MARKS[cell.standing].strip()}</td>"

@@ -1,0 +1,148 @@
+"""The folder of results: numbers, tables, request records and the page, each written whole or not at all.
+
+All files are prepared under temporary names in the same folder before the first one takes its place, so that
+a full disk or an interruption leaves the results of an earlier run as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trimtab.report.files import part_of, refusals_of, size_bytes, stage_text
+from trimtab.report.page import comparison_page, run_page
+
+if TYPE_CHECKING:
+    from trimtab.experiments.compare import Comparison
+    from trimtab.experiments.run import Run
+
+RESULTS: Final = "results.json"
+TABLE: Final = "comparison.csv"
+REQUESTS: Final = "requests"
+REQUEST_FILE: Final = "requests.parquet"
+NODE_FILE: Final = "nodes.parquet"
+REPORT: Final = "report.html"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """One thing that was written; a folder counts all its files."""
+
+    path: Path
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What lies in the folder now, the page first."""
+
+    files: tuple[WrittenFile, ...]
+
+
+def write_results(comparison: Comparison, out: Path, *, with_report: bool = True) -> Written:
+    """Write results.json, comparison.csv, the request records and, unless unwanted, report.html.
+
+    The records move from the comparison's work folder, which is then removed.
+    Raises UsageError where `out` can't be written to, or its disk is full.
+    """
+    with refusals_of(out), _Staging(out) as staging:
+        if with_report:
+            staging.text(REPORT, comparison_page(comparison))
+        staging.text(RESULTS, json_text(comparison.to_dict()))
+        comparison.table().write_csv(staging.part(TABLE))
+        if comparison.records is not None and comparison.records.is_dir():
+            shutil.move(comparison.records, staging.part(REQUESTS))
+        written = staging.commit()
+    _remove_workfolder(comparison)
+    return written
+
+
+def write_run(run: Run, out: Path, *, with_report: bool = True) -> Written:
+    """Write results.json, requests.parquet, nodes.parquet and, unless unwanted, report.html of one run.
+
+    Raises UsageError where `out` can't be written to, or its disk is full.
+    """
+    with refusals_of(out), _Staging(out) as staging:
+        if with_report:
+            staging.text(REPORT, run_page(run))
+        staging.text(RESULTS, json_text(run.to_dict()))
+        run.requests.write_parquet(staging.part(REQUEST_FILE), compression="zstd")
+        run.nodes.write_parquet(staging.part(NODE_FILE), compression="zstd")
+        return staging.commit()
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """One JSON object as text; numbers that JSON lacks become null."""
+    return json.dumps(_finite(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _remove_workfolder(comparison: Comparison) -> None:
+    """Its tasks can be run again, but its results are whole: nothing to go on from."""
+    if comparison.records is not None and comparison.records.parent.name.startswith(".unfinished-"):
+        shutil.rmtree(comparison.records.parent, ignore_errors=True)
+
+
+class _Staging:
+    """Files and folders of one result, under temporary names until `commit`; dropped if it never comes."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._names: list[str] = []
+
+    def __enter__(self) -> _Staging:
+        self._out.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._names:
+            _delete(part_of(self._out / name))
+
+    def part(self, name: str) -> Path:
+        """Where to write what will be called `name`."""
+        self._names.append(name)
+        return part_of(self._out / name)
+
+    def text(self, name: str, text: str) -> None:
+        """Write `text`, to be called `name`."""
+        stage_text(self._out / name, text)
+        self._names.append(name)
+
+    def commit(self) -> Written:
+        """Give everything its name; what was there under it is replaced."""
+        for name in self._names:
+            _replace(part_of(self._out / name), self._out / name)
+        paths = [self._out / name for name in self._names]
+        self._names.clear()
+        return Written(tuple(WrittenFile(path, size_bytes(path)) for path in paths))
+
+
+def _replace(source: Path, target: Path) -> None:
+    """Rename; a folder that is in the way makes room first, and is deleted last."""
+    if not target.is_dir():
+        os.replace(source, target)
+        return
+    old = part_of(target.with_name(f"{target.name}-old"))
+    os.replace(target, old)
+    os.replace(source, target)
+    _delete(old)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,71 @@
+"""Rows (name, value, unit) of a run's metrics and of a trace's summary by group, for terminal and page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from trimtab.metrics import Estimate, Metric
+from trimtab.report.formats import style_of, title_of
+from trimtab.report.groups import metric_groups
+
+if TYPE_CHECKING:
+    from trimtab.traces import TraceSummary
+
+Row: TypeAlias = tuple[str, str, str]
+
+
+def run_groups(metrics: Mapping[str, float]) -> dict[str, list[Row]]:
+    """Metrics of one run, the undefined ones left out."""
+    groups = {
+        group: [
+            metric_row(m, metrics[m.name]) for m in members if math.isfinite(metrics.get(m.name, math.nan))
+        ]
+        for group, members in metric_groups().items()
+    }
+    return {group: rows for group, rows in groups.items() if rows}
+
+
+def metric_row(metric: Metric, value: float) -> Row:
+    """One metric: its name in words, its value and its unit."""
+    style = style_of([Estimate(value, None)], metric.unit)
+    return title_of(metric), style.number(value), style.unit
+
+
+def trace_groups(summary: TraceSummary) -> dict[str, list[Row]]:
+    """Arrivals, sizes, most frequent values, and what the trace lacks."""
+    groups = {"Arrivals": _arrival_rows(summary)}
+    if summary.size is not None:
+        size = summary.size
+        names = ("mean", "cv", "p50", "p90", "p99", "max")
+        groups["Sizes"] = [(name, plain(getattr(size, name)), "") for name in names]
+    for column, shares in summary.shares.items():
+        groups[f"Most frequent: {column}"] = [
+            (share.value or "(none)", plain(100.0 * share.share_frac), "%") for share in shares
+        ]
+    if summary.missing_columns:
+        groups["Not recorded"] = [(name, "", "") for name in summary.missing_columns]
+    return groups
+
+
+def _arrival_rows(summary: TraceSummary) -> list[Row]:
+    rows = [
+        ("requests", f"{summary.rows:,}", ""),
+        ("span", plain(summary.span_s), "s"),
+        ("rate", plain(summary.rate_per_s), "1/s"),
+        ("CV of interarrival times", plain(summary.interarrival_cv), "1 if Poisson"),
+    ]
+    for count in summary.counts:
+        window = f"{count.window_s:g} s windows"
+        rows.append((f"peak rate, {window}", plain(count.peak_rate_per_s), "1/s"))
+        rows.append((f"dispersion, {window}", plain(count.dispersion), "1 if Poisson, more if bursty"))
+    return rows
+
+
+def plain(value: float | None) -> str:
+    """Four significant digits; a dash where undefined."""
+    if value is None:
+        return "–"
+    style = style_of([Estimate(value, None)], "1")
+    return f"{style.number(value)} {style.unit}".strip()
