@@ -39,6 +39,9 @@ class Latest(Policy):
     def order(view, plan, work, memory):
         return -work.arrival_s
 
+class Both(First):
+    order = Latest.order
+
 class Stranger:
     pass
 """
@@ -77,8 +80,17 @@ def test_parameters_and_order() -> None:
         PowerOfD(d=3),
         PriorityAgeing(weight_s=5.0),
     )
-    assert find("power-of-d") == (PowerOfD(), Fcfs())
-    assert find(PowerOfD(d=4)) == (PowerOfD(d=4), Fcfs())
+    assert find(PowerOfD(d=4)) == (PowerOfD(d=4), PowerOfD(d=4))
+
+
+def test_first_come_first_served_is_every_policys_own_order_unless_it_brings_another(own: Path) -> None:
+    for spec in ("power-of-d", "power-of-d+fcfs"):
+        policy, order = find(spec)
+        assert order is policy
+    assert find(f"{own}:Both")[1].orders()
+    assert find(f"{own}:Both+fcfs")[1] == Fcfs()
+    assert canonical(f"{own}:Both+fcfs") == f"{own}:Both+fcfs"
+    assert canonical(f"{own}:Both") == f"{own}:Both"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +175,7 @@ def test_a_file_has_the_same_module_name_in_every_process(own: Path) -> None:
         ("Mute", "chooses no nodes"),
         ("Latest", "chooses no nodes"),
         ("Stranger", "Stranger: is not a subclass"),
-        ("Absent", "Absent: has no such class.*there: First, Mute, Latest"),
+        ("Absent", "Absent: has no such class.*there: First, Mute, Latest, Both"),
     ],
 )
 def test_a_class_that_is_no_policy(own: Path, name: str, told: str) -> None:

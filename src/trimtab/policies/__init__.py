@@ -8,6 +8,16 @@ from trimtab.policies.catalogue import (
     describe,
     find,
     names,
+    policy_class,
 )
 
-__all__ = ["DEFAULT_COMPARISON", "Description", "Parameter", "canonical", "describe", "find", "names"]
+__all__ = [
+    "DEFAULT_COMPARISON",
+    "Description",
+    "Parameter",
+    "canonical",
+    "describe",
+    "find",
+    "names",
+    "policy_class",
+]

@@ -43,7 +43,7 @@ DEFAULT_COMPARISON = (
     "least-expected-wait+edf",
     "least-expected-wait+priority-ageing",
 )
-DEFAULT_ORDER = "fcfs"
+DEFAULT_ORDER = "fcfs"  # what every policy without an order of its own does
 
 _PART = r"((?:[^+()]+\.py:)?[\w.:-]+)\s*(?:\(([^()]*)\))?"  # a path has no + and no brackets
 _SPEC = re.compile(rf"\s*{_PART}\s*(?:\+\s*{_PART})?\s*")
@@ -79,6 +79,8 @@ def names(kind: str | None = None) -> list[str]:
 def find(spec: str | Policy) -> tuple[Policy, Policy]:
     """The policy that chooses nodes and the policy whose order waiting work is served in.
 
+    They are one object where the policy's own order counts: first come, first served unless it brings one.
+
     Raises PolicyNotFound for a name that the catalogue lacks, UsageError for anything else that is wrong.
     """
     if isinstance(spec, Policy):
@@ -91,7 +93,7 @@ def canonical(spec: str | Policy) -> str:
     """The shortest way to write the same: defaults and `+fcfs`, where it changes nothing, are left out."""
     policy, order = find(spec)
     name = _label(policy, spec)
-    if order is policy or (_is_default(order) and not policy.orders()):
+    if order is policy:
         return name
     return f"{name}+{_label(order, spec.rpartition('+')[2] if isinstance(spec, str) else order)}"
 
@@ -101,7 +103,7 @@ def describe(name: str) -> Description:
     (name, _), order = _parse(name)
     if order:
         raise UsageError("describes one policy at a time", field="policy", value=name, expected="no +order")
-    cls = _class(name)
+    cls = policy_class(name)
     text = inspect.getdoc(cls) or ""
     parameters = tuple(Parameter(f.name, str(f.type), _default(f)) for f in _parameters(cls))
     return Description(
@@ -113,6 +115,17 @@ def section(documentation: str, heading: str) -> str:
     """The text under a heading of a docstring, on one line; empty where there is none."""
     match = re.search(rf"^{re.escape(heading)}\n((?:[ \t]+.*(?:\n|$))+)", documentation, re.MULTILINE)
     return " ".join(match[1].split()) if match else ""
+
+
+def policy_class(name: str) -> type[Policy]:
+    """The class that a name, `file.py:Class` or `module:Class` stands for. Raises as `find` does."""
+    place, colon, class_name = name.rpartition(":")
+    if colon:
+        module = _file_module(Path(place)) if place.endswith(".py") else _module(place)
+        return _class_of(module, place, class_name)
+    if name.endswith(".py"):
+        raise UsageError("names no class", field="policy", value=name, expected=f"{name}:Class")
+    return _from_catalogue(name)
 
 
 @functools.cache
@@ -153,8 +166,8 @@ def _pair(policy: Policy, order: Policy | None, spec: str) -> tuple[Policy, Poli
         raise UsageError(
             "chooses no nodes: it has no dispatch", field="policy", value=spec, expected=expected
         )
-    if order is None:
-        return policy, policy if policy.orders() else _catalogue()[DEFAULT_ORDER]()
+    if order is None or (_is_default(order) and not policy.orders()):
+        return policy, policy
     if not order.orders():
         raise UsageError(
             "brings no order", field="policy", value=spec, expected=f"+ one of {', '.join(names('order'))}"
@@ -177,22 +190,12 @@ def _label(policy: Policy, spec: str | Policy) -> str:
 
 
 def _build(name: str, arguments: str | None) -> Policy:
-    cls = _class(name)
+    cls = policy_class(name)
     given = _values(cls, name, arguments or "")
     try:
         return cls(**given)
     except TypeError as error:
         raise UsageError(f"can't be made: {error}", field="policy", value=name) from error
-
-
-def _class(name: str) -> type[Policy]:
-    place, colon, class_name = name.rpartition(":")
-    if colon:
-        module = _file_module(Path(place)) if place.endswith(".py") else _module(place)
-        return _class_of(module, place, class_name)
-    if name.endswith(".py"):
-        raise UsageError("names no class", field="policy", value=name, expected=f"{name}:Class")
-    return _from_catalogue(name)
 
 
 def _from_catalogue(name: str) -> type[Policy]:

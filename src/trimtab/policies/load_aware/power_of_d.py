@@ -20,7 +20,7 @@ class PowerOfD(Policy):
     Idea
         Two choices already make queues doubly exponentially short: the share of nodes with at least i
         requests falls from λ^i (random) to λ^((d^i − 1)/(d − 1)). The samples are the candidates, least busy
-        first.
+        first; of equals, the one sampled first.
     Source
         Michael Mitzenmacher: "The power of two choices in randomized load balancing", IEEE Transactions on
         Parallel and Distributed Systems 12(10), 2001, §2 (the supermarket model).
@@ -32,7 +32,7 @@ class PowerOfD(Policy):
         Nearly as good as looking at all nodes, at constant cost, and robust to stale views, where the exact
         minimum herds. Blind to speed and size: loses to least-expected-wait on unequal nodes.
     Deviations from the source
-        Sampled with replacement, as there, but among able nodes only; ties by node, not at random.
+        Sampled with replacement, as there, but among able nodes only.
     """
 
     name: ClassVar[str] = "power-of-d"
@@ -63,5 +63,8 @@ class PowerOfD(Policy):
             j = uniform_able(view, work, draws[i])
             if j < 0:
                 return 0
-            count = rank(ranking, memory.floats, count, j, float(view.nodes.in_flight[j]))
+            score = (
+                view.nodes.in_flight[j] + i / MAX_RANKED
+            )  # less than one apart: only equals are told apart
+            count = rank(ranking, memory.floats, count, j, score)
         return count

@@ -1,0 +1,126 @@
+"""What holds for every policy in every case: determinism, conservation, capacity, sound decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import CASES, SPECS, pair
+
+from builders import run
+from trimtab.domain.decision import Status
+from trimtab.domain.kernel import interpreted, is_kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import MAX_RANKED, can_take
+from trimtab.mechanics.calls import Calls
+from trimtab.mechanics.loop import REACHED
+from trimtab.mechanics.state import State, new_state
+
+RECORDED = ("requests", "nodes", "hidden", "counts")
+
+every_policy = pytest.mark.parametrize("spec", SPECS)
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+def assert_same(a: State, b: State) -> None:
+    for name in RECORDED:
+        one, other = getattr(a, name), getattr(b, name)
+        for field in one.dtype.names:
+            np.testing.assert_array_equal(one[field], other[field], err_msg=f"{name}.{field}", strict=True)
+
+
+@every_case
+@every_policy
+def test_compiled_equals_interpreted_bit_for_bit(spec: str, case: str) -> None:
+    policy, order = pair(spec)
+    assert is_kernel(policy.dispatch)
+    assert is_kernel(order.order)
+    runs = [run(*CASES[case](), *pair(spec), seed=5, compiled=compiled) for compiled in (True, False)]
+    assert_same(*runs)
+
+
+@every_policy
+def test_twin_runs_are_identical_even_with_the_same_policy_objects(spec: str) -> None:
+    policies = pair(spec)
+    first = run(*CASES["stale"](), *policies)
+    assert_same(first, run(*CASES["stale"](), *policies))
+    assert_same(first, run(*CASES["stale"](), *pair(spec)))
+
+
+class Watched(Policy):
+    """Passes on what another policy decides, after a look at it."""
+
+    def __init__(self, policy: Policy) -> None:
+        object.__setattr__(self, "_policy", policy)
+        self.draws = policy.draws
+        self.init = policy.init  # type: ignore[method-assign]
+        decide, able = interpreted(policy.dispatch), interpreted(can_take)
+        self.decisions = 0
+
+        def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
+            count = decide(view, plan, work, memory, draws, ranking)
+            assert count <= MAX_RANKED
+            for j in ranking[: max(count, 0)]:
+                assert 0 <= j < view.host.n_nodes
+                assert able(view, work, j), f"node {j} can't take request {work.serial} as far as is seen"
+            self.decisions += 1
+            return int(count)
+
+        self.dispatch = dispatch  # type: ignore[method-assign]
+
+
+@every_case
+@every_policy
+def test_decisions_name_nodes_that_could_take_the_work(spec: str, case: str) -> None:
+    policy, order = pair(spec)
+    watched = Watched(policy)
+    run(*CASES[case](), watched, order)
+    assert watched.decisions > 0
+
+
+def check_conservation(state: State) -> None:
+    counts, status = state.counts[0], state.requests["status"]
+    ended = {"finished": Status.FINISHED, "rejected": Status.REJECTED, "cancelled": Status.CANCELLED}
+    for name, value in (ended | {"lost": Status.LOST}).items():
+        assert counts[name] == (status == value).sum()
+    in_flight = ((status > Status.PENDING) & (status < Status.FINISHED)).sum()
+    assert counts["in_system"] == in_flight
+    assert counts["arrived"] == (status != Status.PENDING).sum()
+
+
+def check_capacity(state: State) -> None:
+    nodes, rows = state.nodes, state.requests
+    assert (nodes["running"] <= nodes["slots"]).all()
+    assert (nodes["room"] >= 0).all()
+    running = rows["node_idx"][rows["status"] == Status.RUNNING]
+    np.testing.assert_array_equal(np.bincount(running, minlength=len(nodes)), nodes["running"])
+
+
+@every_case
+@every_policy
+def test_conservation_and_capacity_at_every_moment(spec: str, case: str) -> None:
+    c, r, options = CASES[case]()
+    policy, order = pair(spec)
+    state = new_state(c, r, options, policy, order, 5)
+    calls = Calls(state, policy, order, compiled=False)
+    calls.begin()
+    for until_s in np.linspace(0.0, r.work["arrival_s"][-1], 60):
+        assert calls.advance(until_s, 1 << 60) == REACHED
+        check_conservation(state)
+        check_capacity(state)
+
+
+@every_case
+@every_policy
+def test_records_never_show_more_running_than_slots(spec: str, case: str) -> None:
+    state = run(*CASES[case](), *pair(spec))
+    done = state.requests[state.requests["status"] == Status.FINISHED]
+    for j, slots in enumerate(state.nodes["slots"]):
+        mine = done[done["node_idx"] == j]
+        times = np.concatenate([mine["start_s"], mine["finish_s"]])
+        steps = np.repeat([1, -1], len(mine))
+        running = np.cumsum(steps[np.lexsort([steps, times])])  # what ends makes room before what starts
+        assert running.max(initial=0) <= slots
+    assert (done["start_s"] >= state.work["arrival_s"][state.requests["status"] == Status.FINISHED]).all()
+    assert (done["finish_s"] > done["start_s"]).all()
