@@ -63,10 +63,24 @@ _HOME = {
     "simulate": "trimtab.experiments.run:simulate",
 }
 
+_SHOWN = {"Comparison", "Run", "compare", "simulate"}
+
+
+def _display_in_notebooks() -> None:
+    """Give results, which know nothing of the report, its tables for display: here both meet."""
+    from trimtab.experiments.compare import Comparison
+    from trimtab.experiments.run import Run
+    from trimtab.report.notebook import comparison_html, run_html
+
+    Comparison._repr_html_ = comparison_html  # type: ignore[attr-defined]
+    Run._repr_html_ = run_html  # type: ignore[attr-defined]
+
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'trimtab' has no attribute {name!r}")
+    if name in _SHOWN:
+        _display_in_notebooks()
     module, _, attribute = _HOME[name].partition(":")
     found = globals()[name] = getattr(importlib.import_module(module), attribute)
     return found

@@ -76,9 +76,6 @@ def metrics(json: Json = False) -> None:
     if json:
         print_json({"metrics": [asdict(metric) for metric in METRICS.values()]})
         return
-    from rich.table import Table
+    from trimtab.report.tables import metrics_table
 
-    table = Table("metric", "unit", "better", "meaning", box=None, pad_edge=False)
-    for metric in METRICS.values():
-        table.add_row(metric.name, metric.unit, metric.better or "", metric.definition)
-    show(table)
+    show(metrics_table())

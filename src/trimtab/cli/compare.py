@@ -27,7 +27,7 @@ from trimtab.cli.options import (
     chosen_scenario,
     read_ahead,
 )
-from trimtab.cli.output import note, print_json, progress_bar, stdout_console, where
+from trimtab.cli.output import note_written, print_json, progress_bar, stdout_console
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
@@ -144,6 +144,4 @@ def _print(comparison: Comparison, sort: str, metrics: list[str] | None) -> None
 def _write(comparison: Comparison, out: Path, *, with_report: bool, quiet: bool) -> None:
     from trimtab.report.results import write_results
 
-    written = write_results(comparison, out, with_report=with_report)
-    for path, size_bytes in written.sizes:
-        note(where(path, size_bytes), quiet=quiet)
+    note_written(write_results(comparison, out, with_report=with_report), quiet=quiet)

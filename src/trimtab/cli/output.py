@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,22 +13,23 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress as Bar
 
+    from trimtab.report.results import Written
+
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 STEP_PERCENT = 25  # between two lines of progress where there is no terminal
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object to stdout; numbers that JSON lacks become null."""
-    print(json.dumps(finite(value), indent=2, allow_nan=False, ensure_ascii=False))
+    """One JSON object to stdout, and nothing else."""
+    from trimtab.report.json_text import json_text
+
+    print(json_text(value), end="")
 
 
-def finite(value: Any) -> Any:
-    """The same with None for NaN and infinities, at any depth."""
-    if isinstance(value, Mapping):
-        return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def note_written(written: Written, *, quiet: bool = False) -> None:
+    """Say where results lie now."""
+    for file in written.files:
+        note(where(file.path, file.size_bytes), quiet=quiet)
 
 
 def stdout_console() -> Console:

@@ -28,7 +28,7 @@ from trimtab.cli.options import (
     chosen_scenario,
     read_ahead,
 )
-from trimtab.cli.output import note, print_json, progress_bar, show, where
+from trimtab.cli.output import note, note_written, print_json, progress_bar, show
 
 if TYPE_CHECKING:
     from trimtab.experiments.run import Run
@@ -127,8 +127,6 @@ def _print_run(done: Run, *, quiet: bool) -> None:
 
 
 def _write(done: Run, out: Path, *, quiet: bool) -> None:
-    from trimtab.report.results import write_run_results
+    from trimtab.report.results import write_run
 
-    written = write_run_results(done, out)
-    for path, size_bytes in written.sizes:
-        note(where(path, size_bytes), quiet=quiet)
+    note_written(write_run(done, out), quiet=quiet)

@@ -69,21 +69,23 @@ def show_trace(
     """Show what a trace is like: rate, burstiness, sizes, shares."""
     from trimtab.traces import summarise
 
-    trace = _read(TraceChoice(file, format, start, stop, rate_scale, sample, limit), quiet=quiet)
+    trace = _read(TraceChoice(file, format, start, stop, rate_scale, sample, limit), quiet=quiet or json)
     summary = summarise(trace.table)
+    if html is not None:
+        _write_page(trace, summary, html, quiet=quiet or json)
     if json:
-        print_json({"file": trace.file, "format": trace.format, **_dropped(trace), **summary.to_dict()})
+        origin = {"file": trace.file, "format": trace.format}
+        rows = {"rows_in_file": trace.rows_in_file, "dropped": dict(trace.dropped)}
+        print_json({**origin, **rows, **summary.to_dict()})
     else:
         _print_trace(trace, summary)
-    if html is not None:
-        from trimtab.report.page import write_trace_report
-
-        write_trace_report(summary, _rates(trace), html)
-        note(where(html, html.stat().st_size), quiet=quiet)
 
 
-def _dropped(trace: Trace) -> dict[str, Any]:
-    return {"rows_in_file": trace.rows_in_file, "dropped": dict(trace.dropped)}
+def _write_page(trace: Trace, summary: TraceSummary, html: Path, *, quiet: bool) -> None:
+    from trimtab.report.page import write_trace_report
+
+    write_trace_report(summary, _rates(trace), html, size=_sizes(trace), title=Path(trace.file).name)
+    note(where(html, html.stat().st_size), quiet=quiet)
 
 
 def _print_trace(trace: Trace, summary: TraceSummary) -> None:
@@ -96,8 +98,13 @@ def _print_trace(trace: Trace, summary: TraceSummary) -> None:
     show(trace_table(summary))
     if (rates := _rates(trace)) is not None:
         print(plot_rate(*rates))
-    if summary.size is not None:
-        print(plot_sizes(trace.table["size"].drop_nulls().to_numpy()))
+    if (sizes := _sizes(trace)) is not None:
+        print(plot_sizes(sizes))
+
+
+def _sizes(trace: Trace) -> Any:
+    """Sizes of the requests that have one; None where the trace tells of none."""
+    return trace.table["size"].drop_nulls().to_numpy() if "size" in trace.table.columns else None
 
 
 def _rates(trace: Trace) -> Any:

@@ -21,7 +21,7 @@ from trimtab.experiments.reference import bound_of, distance_frac
 from trimtab.experiments.scenario import Scenario, load_cluster, resolve_scenario
 from trimtab.experiments.tasks import PolicySpec
 from trimtab.mechanics.driver import Driver
-from trimtab.metrics import METRICS, Records, compute
+from trimtab.metrics import Records, compute
 from trimtab.policies import canonical, find
 from trimtab.runtime.host import run_live
 from trimtab.sim import simulator
@@ -95,17 +95,9 @@ class Run:
             "versions": versions(),
         }
 
-    def _repr_html_(self) -> str:
-        """For notebooks: the headline metrics."""
-        import polars as pl
-
-        names = [name for name, metric in METRICS.items() if metric.headline]
-        rows = pl.DataFrame({"metric": names, self.policy: [self.metrics[name] for name in names]})
-        return rows._repr_html_()
-
 
 def simulate(
-    scenario: ScenarioSource,
+    scenario: ScenarioSource | None = None,
     policy: PolicySpec = "least-expected-wait",
     seed: int = 0,
     *,
@@ -119,7 +111,7 @@ def simulate(
 
     Parameters
     ----------
-    scenario : a Scenario, a built-in's name, or a file.
+    scenario : a Scenario, a built-in's name, or a file; default: `trace` on `cluster`, or aigc-images.
     policy : a name, `name+order`, `file.py:Class`, or a Policy object.
     seed : of everything that is drawn.
     load : offered work over capacity; default: the scenario's.
@@ -173,7 +165,7 @@ def run_on_clock(
 
 
 def overridden(
-    scenario: ScenarioSource,
+    scenario: ScenarioSource | None,
     load: float | None = None,
     trace: str | os.PathLike[str] | None = None,
     cluster: str | os.PathLike[str] | None = None,
@@ -182,7 +174,7 @@ def overridden(
     if isinstance(scenario, Scenario):
         part = None if cluster is None else load_cluster(Path(cluster))
         return scenario.with_overrides(trace=_path(trace), cluster=part, load=load)
-    return resolve_scenario(Path(scenario), trace=_path(trace), cluster=_path(cluster), load=load)
+    return resolve_scenario(_path(scenario), trace=_path(trace), cluster=_path(cluster), load=load)
 
 
 def _path(given: str | os.PathLike[str] | None) -> Path | None:

@@ -6,16 +6,14 @@ a full disk or an interruption leaves the results of an earlier run as they were
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from trimtab.report.files import part_of, refusals_of, size_bytes, stage_text
+from trimtab.report.json_text import json_text
 from trimtab.report.page import comparison_page, run_page
 
 if TYPE_CHECKING:
@@ -75,19 +73,6 @@ def write_run(run: Run, out: Path, *, with_report: bool = True) -> Written:
         run.requests.write_parquet(staging.part(REQUEST_FILE), compression="zstd")
         run.nodes.write_parquet(staging.part(NODE_FILE), compression="zstd")
         return staging.commit()
-
-
-def json_text(value: Mapping[str, Any]) -> str:
-    """One JSON object as text; numbers that JSON lacks become null."""
-    return json.dumps(_finite(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _remove_workfolder(comparison: Comparison) -> None:
