@@ -46,9 +46,10 @@ class Gate(Policy):
 
     plan_period_s: float = 5.0
     answer: str = "plan"
+    opens_s: float = 0.0  # when it first opens
 
     def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Any:
-        return _ANSWERS[self.answer]()
+        return None if view.host.now_s < self.opens_s else _ANSWERS[self.answer]()
 
     @staticmethod
     def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import cluster, requests
-from planning_policies import Steering
+from planning_policies import Gate, Steering
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, OnRefusal, Options
@@ -118,6 +118,15 @@ def test_plans_take_force_alike_in_both_hosts(case: str, latency_s: float) -> No
     assert_same(simulated, live)
     assert simulated.planning == live.planning
     assert live.planning.made > 5
+
+
+@pytest.mark.parametrize(("period_s", "latency_s"), [(20.0, 25.0), (0.75, 0.0), (0.75, 2.0)])
+def test_a_plan_frees_what_is_held_alike_in_both_hosts(period_s: float, latency_s: float) -> None:
+    r = requests(PLAIN, 4, load=2.0)
+    options = Options(plan_latency_s=latency_s)
+    simulated, live = both(PLAIN, r, options, Gate(plan_period_s=period_s, opens_s=0.5))
+    assert_same(simulated, live)
+    assert (live.state.requests["status"] == Status.FINISHED).all()
 
 
 class HoldAll(Policy):

@@ -22,6 +22,7 @@ from trimtab.domain.kernel import compile_kernel, interpreted, is_compiled, is_k
 from trimtab.domain.policy import Policy
 from trimtab.domain.tables import Table
 from trimtab.domain.view import MEMORY, PLAN, VIEW, WORK, Memory, Plan, View, empty_plan, memory
+from trimtab.mechanics.entry import Entry, EntryType
 from trimtab.mechanics.facade import Columns, facade, facade_memory, facade_plan, facade_view, record_of
 from trimtab.mechanics.loop import CALL_RAISED, advance, begin
 from trimtab.mechanics.state import STATE, State, bind
@@ -33,9 +34,7 @@ _NUMBERS, _RANKING = types.Array(types.float64, 1, "C"), types.Array(types.int64
 _WORK = numba.from_dtype(WORK)
 DISPATCH = types.int64(VIEW, PLAN, _WORK, MEMORY, _NUMBERS, _RANKING)
 ORDER = types.float64(VIEW, PLAN, _WORK, MEMORY)
-ADVANCE = types.int64(
-    STATE, PLAN, types.FunctionType(DISPATCH), types.FunctionType(ORDER), types.float64, types.int64
-)
+ADVANCE = types.int64(STATE, PLAN, EntryType(DISPATCH), EntryType(ORDER), types.float64, types.int64)
 BEGIN = types.void(STATE)
 
 
@@ -98,8 +97,8 @@ class Calls:
 
     def _bind_compiled(self, dispatch: Any, order: Any) -> None:
         self._advance, self._begin = compile_kernel(advance, ADVANCE), compile_kernel(begin, BEGIN)
-        self._dispatch = compile_kernel(dispatch if is_kernel(dispatch) else bridge_dispatch, DISPATCH)
-        self._order = compile_kernel(order if is_kernel(order) else bridge_order, ORDER)
+        self._dispatch: Any = _entry(dispatch if is_kernel(dispatch) else bridge_dispatch, DISPATCH)
+        self._order: Any = _entry(order if is_kernel(order) else bridge_order, ORDER)
         memories, order_memories = self._state.memories, self._state.order_memories
         if not is_kernel(dispatch):
             memories = self._bridged(self._dispatch_callback(dispatch))
@@ -190,6 +189,10 @@ class Calls:
             self._arrays = self._arrays._replace(events=Columns(events))
         self._state = self._state._replace(events=events)
         return self._state
+
+
+def _entry(function: Any, signature: Any) -> Entry:
+    return Entry(compile_kernel(function, signature), signature)
 
 
 def is_ready(policy: Policy, order: Policy) -> bool:
