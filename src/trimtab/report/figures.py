@@ -57,6 +57,8 @@ def metric_bars(comparison: Comparison, metric: str) -> Figure:
     bound_s = comparison.bound["completion_mean_s"]
     if metric == "completion_mean_s" and bound_s is not None:
         _mark_bound(figure, bound_s * style.factor)
+    if not any(estimate.mean for estimate in estimates):
+        figure.update_xaxes(range=[0, 1])  # all zero: no axis can be made of that
     return figure.update_layout(showlegend=False, bargap=0.35, yaxis={"automargin": True, "showgrid": False})
 
 
@@ -105,7 +107,7 @@ def utilisation_heatmap(curves: Mapping[str, Curves]) -> Figure:
         )
     if len(curves) > 1:
         figure.update_layout(updatemenus=[_policy_menu(list(curves))])
-    figure.update_yaxes(**_node_ticks(next(iter(curves.values())).row_names), autorange="reversed")
+    _name_nodes(figure, next(iter(curves.values())).row_names)
     return figure.update_layout(showlegend=False).update_xaxes(showgrid=False).update_yaxes(showgrid=False)
 
 
@@ -126,15 +128,19 @@ def _only(i: int, n: int) -> list[bool]:
     return [j == i for j in range(n)]
 
 
-def _node_ticks(row_names: Sequence[str]) -> dict[str, Any]:
-    """A tick in the middle of each group of rows whose names differ only in their number."""
+def _name_nodes(figure: Figure, row_names: Sequence[str]) -> None:
+    """A name and a line beneath for each group of rows whose names differ only in their number."""
     stems = [name.rstrip("0123456789").rstrip("-_ .") for name in row_names]
     sizes = [(stem, len(list(rows))) for stem, rows in groupby(stems)]
+    figure.update_yaxes(autorange="reversed")
     if len(sizes) > MOST_GROUPS:
-        return {"title": {"text": "nodes"}}
-    firsts = np.cumsum([0, *(size for _, size in sizes)])[:-1]
-    middles = [float(first + (size - 1) / 2) for first, (_, size) in zip(firsts, sizes, strict=True)]
-    return {"tickvals": middles, "ticktext": [stem for stem, _ in sizes], "automargin": True}
+        figure.update_yaxes(title={"text": "nodes"}, showticklabels=False)
+        return
+    ends = np.cumsum([size for _, size in sizes])
+    middles = [float(end - (size + 1) / 2) for end, (_, size) in zip(ends, sizes, strict=True)]
+    figure.update_yaxes(tickvals=middles, ticktext=[stem for stem, _ in sizes])
+    for end in ends[:-1]:
+        figure.add_hline(y=float(end) - 0.5, line={"color": NEUTRAL, "width": 1.5})
 
 
 def load_lines(comparison: Comparison, metric: str) -> Figure:

@@ -267,8 +267,12 @@ def _run_page(run: Run, made_at: datetime) -> Page:
 
 
 def _run_stats(run: Run) -> str:
-    cards = "".join(_run_stat(name, run.metrics[name]) for name in STAT_METRICS)
-    return f'<div class="grid stats">{cards}</div>'
+    cards = [_run_stat(name, run.metrics[name]) for name in STAT_METRICS]
+    if run.bound is not None:
+        least = style_of([Estimate(run.bound.mean_s, None)], "s")
+        above = f"{run.policy} is {100 * run.distance_frac:.3g} % above it"
+        cards.append(stat("Lower bound, completion mean", least.number(run.bound.mean_s), "s", "", above))
+    return f'<div class="grid stats">{"".join(cards)}</div>'
 
 
 def _run_stat(name: str, value: float) -> str:

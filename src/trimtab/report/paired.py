@@ -63,7 +63,9 @@ def _against(result: PolicyResult, best: PolicyResult, metric: str) -> AgainstBe
     if mean == best.metrics[metric].mean:
         return AgainstBest(Standing.BEST, None)
     difference = paired_difference_ci95(_per_seed(result, metric), _per_seed(best, metric))
-    undecided = difference.ci95 is not None and abs(difference.mean) <= difference.ci95
+    if difference.ci95 is None:  # one seed: nothing is known of the spread
+        return AgainstBest(Standing.BEHIND, None)
+    undecided = abs(difference.mean) <= difference.ci95
     return AgainstBest(Standing.SAME if undecided else Standing.BEHIND, difference)
 
 

@@ -45,7 +45,7 @@ def trace_groups(summary: TraceSummary) -> dict[str, list[Row]]:
             (share.value or "(none)", plain(100.0 * share.share_frac), "%") for share in shares
         ]
     if summary.missing_columns:
-        groups["Not recorded"] = [(name, "", "") for name in summary.missing_columns]
+        groups["Not recorded"] = [("columns", "", ", ".join(summary.missing_columns))]
     return groups
 
 

@@ -131,13 +131,13 @@ def _add_section(table: Table, title: str, rows: Iterable[tuple[str, ...]]) -> N
 
 
 def policies_table(descriptions: Iterable[Description]) -> Table:
-    """The catalogue: name, kind, idea and source of each policy."""
+    """The catalogue: name, kind, idea and first source of each policy."""
     table = _table("policy")
     for heading in ("kind", "idea", "source"):
         table.add_column(heading, overflow="fold", ratio=None if heading == "kind" else 1)
     for policy in descriptions:
         texts = (policy.name, policy.kind, policy.idea)
-        table.add_row(*map(Text, texts), Text(policy.source, style="dim"))
+        table.add_row(*map(Text, texts), Text(policy.source.partition(";")[0], style="dim"))
     return table
 
 

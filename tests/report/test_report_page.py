@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from synthetic import POLICIES, comparison
+
+from trimtab.domain.errors import UsageError
+from trimtab.experiments.run import simulate
+from trimtab.metrics import METRICS
+from trimtab.report.page import write_report, write_run_report, write_trace_report
+from trimtab.traces import rate_series, summarise
+
+MADE_AT = datetime(2026, 5, 4, 3, 2, tzinfo=UTC)
+HOSTILE = '</script><img src="https://example.org/x.png" onerror=alert(1)>'
+VOID = {"meta", "line", "path", "circle", "img", "wbr"}
+
+
+@dataclass
+class Parsed(HTMLParser):
+    """What a browser would find in a page, as far as these tests ask."""
+
+    tags: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)  # of elements with an id
+    open_: list[tuple[str, str | None]] = field(default_factory=list)
+    unbalanced: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open_.append((tag, dict(attrs).get("id")))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in VOID:
+            return
+        if not self.open_ or self.open_.pop()[0] != tag:
+            self.unbalanced.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self.open_ and (id_ := self.open_[-1][1]):
+            self.texts[id_] = self.texts.get(id_, "") + data
+
+    def all(self, attribute: str) -> list[str]:
+        return [attrs[attribute] or "" for _, attrs in self.tags if attribute in attrs]
+
+
+def parsed(path: Path) -> Parsed:
+    page = Parsed()
+    page.feed(path.read_text(encoding="utf-8"))
+    page.close()
+    return page
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    return write_report(comparison(unfit=12), path, made_at=MADE_AT)
+
+
+def test_the_page_is_below_six_megabytes(report: Path) -> None:
+    assert report.stat().st_size < 6_000_000
+
+
+def test_nothing_in_the_page_points_outside(report: Path) -> None:
+    page = parsed(report)
+    outward = [
+        value for name in ("src", "srcset", "data", "action", "xlink:href") for value in page.all(name)
+    ]
+    assert outward == []
+    assert [href for href in page.all("href") if not href.startswith("#")] == []
+    style = re.search(r"<style>(.*?)</style>", report.read_text(), re.S)
+    assert style is not None
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+
+
+def test_the_page_forbids_itself_the_network(report: Path) -> None:
+    policy = next(a["content"] for t, a in parsed(report).tags if t == "meta" and "http-equiv" in a)
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert not any("http" in sources or "*" in sources for sources in rules.values())
+
+
+def test_elements_are_balanced_and_ids_unique(report: Path) -> None:
+    page = parsed(report)
+    ids = page.all("id")
+    assert page.unbalanced == []
+    assert page.open_ == []
+    assert len(set(ids)) == len(ids)
+
+
+def test_every_figure_has_its_place_and_the_other_way_round(report: Path) -> None:
+    page = parsed(report)
+    places = {attrs["id"] for _, attrs in page.tags if attrs.get("class") == "plot"}
+    assert places == set(json.loads(page.texts["figure-data"]))
+
+
+def test_every_label_and_choice_refers_to_something(report: Path) -> None:
+    page = parsed(report)
+    ids = set(page.all("id"))
+    assert set(page.all("aria-labelledby")) <= ids
+    assert set(page.all("data-plot")) <= ids
+
+
+def test_headings_do_not_skip_levels(report: Path) -> None:
+    levels = [int(tag[1]) for tag, _ in parsed(report).tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_figures_and_controls_are_labelled(report: Path) -> None:
+    tags = parsed(report).tags
+    assert all(
+        attrs.get("aria-label") for tag, attrs in tags if attrs.get("class") == "plot" or tag == "select"
+    )
+    assert next(attrs for tag, attrs in tags if tag == "html")["lang"] == "en"
+
+
+def test_the_table_holds_every_metric_of_every_policy(report: Path) -> None:
+    page = parsed(report)
+    table = comparison(unfit=12)
+    cells = [attrs["data-value"] for tag, attrs in page.tags if tag == "td" and "data-value" in attrs]
+    per_row = len(METRICS) + 1  # and the distance to the bound
+    assert len(cells) == len(POLICIES) * per_row
+    best = table.ranked()[0]
+    assert float(cells[0] or "nan") == best.metrics["completion_mean_s"].mean
+    assert float(cells[1] or "nan") == best.distance_frac.mean
+
+
+def test_the_header_says_where_the_figures_come_from(report: Path) -> None:
+    text = report.read_text(encoding="utf-8")
+    for part in (
+        "synthetic-images",
+        "10,000 per seed",
+        "80 %",
+        "0, 1, 2, 3, 4",
+        "5f3c9a7be1d2",
+        "2026-05-04 03:02 UTC",
+    ):
+        assert part in text
+    assert "12 requests fit no node" in text
+    assert "It assumes: no preemption; true service times." in text
+
+
+def test_names_from_outside_cannot_become_markup(tmp_path: Path) -> None:
+    path = write_report(comparison((HOSTILE, "random"), scenario_name=HOSTILE), tmp_path / "r.html")
+    page = parsed(path)
+    assert not any(tag == "img" for tag, _ in page.tags)
+    assert page.unbalanced == []
+    assert json.loads(page.texts["figure-data"])["cdf"]["data"][0]["name"] == HOSTILE
+
+
+def test_without_bound_sweep_or_curves_their_parts_are_left_out(tmp_path: Path) -> None:
+    table = comparison(("random",), (0,), loads=(), bounded=False)
+    page = parsed(write_report(table, tmp_path / "r.html"))
+    figures = json.loads(page.texts["figure-data"])
+    assert not any(name.startswith("load-") for name in figures)
+    assert "shapes" not in figures["completion"]["layout"]
+    assert "No lower bound holds" in (tmp_path / "r.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"out: can't write there"):
+        write_report(comparison(("random",), (0,)), tmp_path / "file" / "r.html")
+
+
+def test_a_run_has_a_page(tmp_path: Path) -> None:
+    run = simulate("tiny", "random", mode="interpreted")
+    page = parsed(write_run_report(run, tmp_path / "r.html"))
+    assert set(json.loads(page.texts["figure-data"])) == {"cdf", "queue", "heat"}
+    assert page.unbalanced == []
+
+
+@pytest.mark.parametrize("with_sizes", [True, False])
+def test_a_trace_has_a_page(tmp_path: Path, *, with_sizes: bool) -> None:
+    table = pl.DataFrame({"arrival_s": np.arange(100.0), "size": np.arange(1.0, 101.0)})
+    size = table["size"].to_numpy() if with_sizes else None
+    path = write_trace_report(summarise(table), rate_series(table, 10), tmp_path / "t.html", size=size)
+    assert set(json.loads(parsed(path).texts["figure-data"])) == (
+        {"rate", "size"} if with_sizes else {"rate"}
+    )
+
+
+def test_a_trace_of_one_instant_has_a_page_without_figures(tmp_path: Path) -> None:
+    table = pl.DataFrame({"arrival_s": [1.0, 1.0], "size": [1.0, 2.0]})
+    assert "2 requests." in write_trace_report(summarise(table), None, tmp_path / "t.html").read_text()
+
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+def test_a_browser_without_network_draws_every_figure(report: Path, tmp_path: Path) -> None:
+    assert BROWSER is not None
+    flags = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --enable-logging=stderr --v=0"
+    )
+    offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking", "--disable-sync"]
+    done = subprocess.run(
+        [
+            BROWSER,
+            *flags.split(),
+            *offline,
+            f"--user-data-dir={tmp_path}",
+            "--virtual-time-budget=20000",
+            "--dump-dom",
+            report.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert said == []
+    plots = done.stdout.count('class="plot js-plotly-plot"')
+    assert plots == report.read_text().count('class="plot"')
