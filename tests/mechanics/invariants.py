@@ -1,0 +1,158 @@
+"""What must hold between any two events, recomputed from the requests alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trimtab.domain.decision import Status
+from trimtab.domain.view import NODE, UNLIMITED
+from trimtab.mechanics.state import State
+
+AT_NODE = (Status.TRANSFER, Status.QUEUED, Status.RUNNING)
+ENDS = {
+    "finished": Status.FINISHED,
+    "rejected": Status.REJECTED,
+    "cancelled": Status.CANCELLED,
+    "lost": Status.LOST,
+}
+
+
+def check_all(s: State) -> None:
+    """Every invariant of a state that is at rest."""
+    check_conservation(s)
+    check_nodes(s)
+    check_slots(s)
+    check_queues(s)
+    check_memory(s)
+    check_links(s)
+    check_events(s)
+
+
+def check_conservation(s: State) -> None:
+    counts, status = s.counts[0], s.requests["status"]
+    for name, value in ENDS.items():
+        assert counts[name] == (status == value).sum(), name
+    in_flight = ((status > Status.PENDING) & (status < Status.FINISHED)).sum()
+    assert counts["in_system"] == in_flight
+    assert counts["arrived"] == in_flight + sum(counts[name] for name in ENDS)
+    assert (status[counts["arrived"] :] == Status.PENDING).all()
+    assert counts["in_nodes"] == np.isin(status, AT_NODE).sum()
+    assert (np.isnan(s.requests["finish_s"]) | (status == Status.FINISHED) | (status < Status.FINISHED)).all()
+
+
+def _per_node(s: State, *statuses: Status) -> np.ndarray:
+    here = np.isin(s.requests["status"], statuses)
+    return np.bincount(s.requests["node_idx"][here], minlength=len(s.nodes))
+
+
+def check_nodes(s: State) -> None:
+    in_flight, running = _per_node(s, *AT_NODE), _per_node(s, Status.RUNNING)
+    np.testing.assert_array_equal(s.nodes["in_flight"], in_flight)
+    np.testing.assert_array_equal(s.nodes["running"], running)
+    assert (running <= s.nodes["slots"]).all()
+    takes = np.minimum(s.nodes["slots"] + s.hidden["queue_max"].astype(np.int64), UNLIMITED)
+    np.testing.assert_array_equal(s.nodes["room"], takes - in_flight)
+    assert (s.nodes["room"] >= 0).all()
+    here = np.isin(s.requests["status"], AT_NODE)
+    expected_s = np.bincount(s.requests["node_idx"][here], s.requests["estimate_s"][here], len(s.nodes))
+    np.testing.assert_allclose(s.nodes["outstanding_s"], expected_s, atol=1e-9)
+    assert (s.nodes["outstanding_s"][in_flight == 0] == 0.0).all()
+    np.testing.assert_array_equal(s.nodes["up"], s.hidden["down"] == 0)
+
+
+def check_slots(s: State) -> None:
+    """The first `running` slots of a node hold exactly its running requests, and these know where."""
+    for j in range(len(s.nodes)):
+        first = s.hidden["first_slot"][j]
+        held = s.slots["request"][first : first + s.nodes["running"][j]]
+        expected = np.flatnonzero((s.requests["status"] == Status.RUNNING) & (s.requests["node_idx"] == j))
+        assert sorted(held) == expected.tolist()
+        np.testing.assert_array_equal(s.requests["slot"][held], np.arange(len(held)))
+
+
+def check_queues(s: State) -> None:
+    n, d = len(s.nodes), len(s.hosts)
+    np.testing.assert_array_equal(s.queues["length"][:n], _per_node(s, Status.QUEUED))
+    held = np.flatnonzero(s.requests["status"] == Status.HELD)
+    expected = np.bincount(held % d, minlength=d)
+    np.testing.assert_array_equal(s.queues["length"][n : n + d], expected)
+    np.testing.assert_array_equal(s.hosts["n_held"], expected)
+    assert (expected <= s.config["held_max"][0]).all()
+
+
+def check_memory(s: State) -> None:
+    used_gib = s.resident @ s.item_gib
+    np.testing.assert_allclose(s.hidden["memory_used_gib"], used_gib, atol=1e-9)
+    assert (used_gib <= s.hidden["memory_gib"] + 1e-9).all()
+    assert (s.resident[s.nodes["up"] == 0] == 0).all()
+    in_use = np.zeros(s.resident.shape, np.int64)
+    serving = (s.requests["status"] == Status.RUNNING) & (s.nodes["up"][s.requests["node_idx"]] == 1)
+    for name in ("model_idx", "adapter_idx"):
+        rows = serving & (s.work[name] >= 0)
+        np.add.at(in_use, (s.requests["node_idx"][rows], s.work[name][rows]), 1)
+    np.testing.assert_array_equal(s.items["in_use"], in_use)
+    assert (s.resident[in_use > 0] == 1).all()
+
+
+def check_links(s: State) -> None:
+    """Transfers beyond their round trip are on exactly one modelled link."""
+    n_zones = s.config["n_zones"][0]
+    on_link = np.zeros(len(s.links), np.int64)
+    for r in np.flatnonzero((s.requests["status"] == Status.TRANSFER) & (s.requests["hop"] > 0)):
+        j = s.requests["node_idx"][r]
+        on_link[s.nodes["zone_idx"][j] if s.requests["hop"][r] == 1 else n_zones + j] += 1
+    np.testing.assert_array_equal(s.links["active"], on_link)
+    np.testing.assert_array_equal(s.queues["length"][len(s.nodes) + len(s.hosts) :], on_link)
+    np.testing.assert_array_equal(s.links["due"] >= 0, on_link > 0)
+
+
+def check_events(s: State) -> None:
+    """A 4-ary heap by (time, key), and nothing in it is overdue."""
+    n = s.counts["events"][0]
+    rows = list(zip(s.events["time_s"][:n].tolist(), s.events["key"][:n].tolist(), strict=True))
+    assert all(rows[(k - 1) // 4] <= rows[k] for k in range(1, n))
+    assert not rows or rows[0][0] >= s.counts["now_s"][0]
+
+
+class TelemetryShadow:
+    """What each dispatcher must see of the nodes, kept the slow way: all samples, all own work by request."""
+
+    def __init__(self, s: State) -> None:
+        period_s = float(s.config["telemetry_period_s"][0])
+        self._show_s = lambda k: k * period_s + float(s.config["telemetry_delay_s"][0])
+        empty = np.zeros(len(s.nodes), NODE)
+        empty["up"], empty["room"] = 1, s.nodes["room"]
+        own = np.zeros((len(s.hosts), len(s.nodes)))
+        self._initial = (empty, own, own, np.zeros_like(s.resident))
+        self._samples: list[tuple[np.ndarray, ...]] = []
+        self._before = self._picture(s)
+
+    @staticmethod
+    def _picture(s: State) -> tuple[np.ndarray, ...]:
+        d, n = len(s.hosts), len(s.nodes)
+        here = np.flatnonzero(np.isin(s.requests["status"], AT_NODE))
+        own, own_s = np.zeros((d, n)), np.zeros((d, n))
+        np.add.at(own, (here % d, s.requests["node_idx"][here]), 1)
+        np.add.at(own_s, (here % d, s.requests["node_idx"][here]), s.requests["estimate_s"][here])
+        return s.nodes.copy(), own, own_s, s.resident.copy()
+
+    def check(self, s: State) -> None:
+        """Call after every single event."""
+        if s.counts["sample"][0] > len(self._samples):  # a sample changes nothing but itself
+            self._samples.append(self._before)
+        self._before = self._picture(s)
+        shown = int(s.counts["shown"][0])
+        if shown > 0:
+            assert self._show_s(shown - 1) <= s.counts["now_s"][0]
+        report, own_then, own_then_s, resident = self._samples[shown - 1] if shown else self._initial
+        _, own_now, own_now_s, _ = self._before
+        for d in range(len(s.hosts)):
+            mine, mine_s = own_now[d] - own_then[d], own_now_s[d] - own_then_s[d]
+            seen = s.seen[d]
+            np.testing.assert_array_equal(seen["in_flight"], np.maximum(0, report["in_flight"] + mine))
+            np.testing.assert_array_equal(seen["room"], report["room"] - mine)
+            expected_s = np.maximum(0.0, report["outstanding_s"] + mine_s)
+            np.testing.assert_allclose(seen["outstanding_s"], expected_s, atol=1e-9)
+            np.testing.assert_array_equal(seen["up"], report["up"])
+            np.testing.assert_array_equal(seen["running"], report["running"])
+        np.testing.assert_array_equal(s.seen_resident, resident)

@@ -1,0 +1,59 @@
+"""The loop against a second, independent simulator: equal starts, finishes, nodes and rejections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_simulator import Chooser, PlainNode, PlainSimulator, emptiest, in_turn
+
+from builders import cluster
+from by_hand import asked
+from mini_policies import Emptiest, InTurn
+from trimtab.domain.decision import Status
+from trimtab.domain.options import OnRefusal, Options
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import UNLIMITED
+from trimtab.sim.simulator import run
+
+whole = st.integers(0, 6).map(float)  # whole seconds: most events coincide with others
+real = st.floats(0.0, 6.0, allow_subnormal=False)
+
+
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+@pytest.mark.parametrize(("policy", "chooser"), [(InTurn(), in_turn), (Emptiest(), emptiest)])
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_two_simulators_agree(
+    policy: Policy, chooser: Callable[[], Chooser], mode: str, data: st.DataObject
+) -> None:
+    times = data.draw(st.sampled_from([whole, real]))
+    arrival_s = sorted(data.draw(st.lists(times.map(lambda t: 2 * t), min_size=1, max_size=40)))
+    units = data.draw(st.lists(times, min_size=len(arrival_s), max_size=len(arrival_s)))
+    slots = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
+    queue_max = data.draw(st.sampled_from([0, 1, 2, UNLIMITED]))
+    options = Options(
+        held_max=data.draw(st.sampled_from([0, 1, 5, UNLIMITED])),
+        lookahead=data.draw(st.integers(1, 3)),
+        on_refusal=data.draw(st.sampled_from(OnRefusal)),
+    )
+    c = cluster(len(slots), types=2, slots=slots, queue_max=queue_max)
+    r = asked(c, arrival_s, units)
+    rows = run(c, r, options, policy, mode=mode).state.requests
+    plain = PlainSimulator(
+        [PlainNode(k, queue_max) for k in slots],
+        arrival_s,
+        lambda request, j: float(c.unit_s[0, j % 2]) * units[request],
+        chooser(),
+        options.held_max,
+        options.lookahead,
+        options.on_refusal == OnRefusal.REJECT,
+    )
+    for name, expected in (("start_s", plain.start_s), ("finish_s", plain.finish_s)):
+        np.testing.assert_array_equal(rows[name], [expected.get(i, np.nan) for i in range(len(rows))], name)
+    np.testing.assert_array_equal(rows["node_idx"], [plain.node.get(i, -1) for i in range(len(rows))])
+    assert np.flatnonzero(rows["status"] == Status.REJECTED).tolist() == sorted(plain.rejected)
+    assert np.flatnonzero(rows["status"] == Status.HELD).tolist() == sorted(plain.held)
