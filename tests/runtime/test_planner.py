@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -129,6 +131,18 @@ def test_what_goes_wrong_is_counted_and_logged(
     assert (session.log, session.plans) == (expected, [])
     assert words in caplog.text
     assert "last good plan" in caplog.text
+
+
+def test_the_worker_ignores_ctrl_c_from_its_birth_and_the_host_does_not() -> None:
+    async def scene(session: Session) -> None:
+        [worker] = multiprocessing.active_children()
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGINT)
+        session.begin()
+        await until(lambda: bool(session.plans))
+
+    assert Session(Gate()).run(scene).log == PlanningLog()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
 
 
 def test_a_worker_that_dies_is_replaced() -> None:

@@ -15,7 +15,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -152,7 +152,8 @@ class ProcessPlanner:
         self._executor = ProcessPoolExecutor(
             1, multiprocessing.get_context("spawn"), initializer=_begin_worker, initargs=self._payload
         )
-        self._worker_id = self._executor.submit(os.getpid)
+        with _interrupts_held_back():  # the host ends its worker itself
+            self._worker_id = self._executor.submit(os.getpid)
 
     async def open(self) -> None:
         """Wait until the worker has imported what it needs."""
@@ -228,12 +229,21 @@ def _pickled(policy: Policy) -> tuple[str, str | None, bytes]:
         ) from error
 
 
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C comes after this block; a process born in it inherits the mask and never hears of any."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _worker_policy: Policy  # in the worker: the policy that plans there
 
 
 def _begin_worker(module: str, file: str | None, payload: bytes) -> None:
     global _worker_policy
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the host ends this one
     if file is not None and module not in sys.modules and importlib.util.find_spec(module) is None:
         _import_file(module, file)
     _worker_policy = pickle.loads(payload)
