@@ -9,8 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 import yaml
-
 from e2e_files import CLUSTER, write_cluster, write_trace
+
 from trimtab import __version__
 from trimtab.metrics import METRICS
 from trimtab.policies import names
@@ -36,10 +36,22 @@ COMMANDS = [
     ["warmup"],
 ]
 NAMES_TO_RELY_ON = (
-    "completion_mean_s completion_p50_s completion_p99_s completion_var_s2 queueing_mean_s queueing_p99_s "
-    "utilisation_var utilisation_mean_frac idle_frac rejected_frac slo_attained_frac throughput_per_s "
-    "makespan_s jain_tenants model_loads"
-).split()
+    "completion_mean_s",
+    "completion_p50_s",
+    "completion_p99_s",
+    "completion_var_s2",
+    "queueing_mean_s",
+    "queueing_p99_s",
+    "utilisation_var",
+    "utilisation_mean_frac",
+    "idle_frac",
+    "rejected_frac",
+    "slo_attained_frac",
+    "throughput_per_s",
+    "makespan_s",
+    "jain_tenants",
+    "model_loads",
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -27,7 +27,7 @@ from trimtab.cli.options import (
     chosen_scenario,
     read_ahead,
 )
-from trimtab.cli.output import note_written, print_json, progress_bar, stdout_console
+from trimtab.cli.output import note, note_written, print_json, progress_bar, stdout_console
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
@@ -109,17 +109,21 @@ def compare(
 ) -> None:
     """Compare policies on the same requests, over several seeds, with a lower bound that none can beat."""
     from trimtab.report.columns import named_metrics
+    from trimtab.report.results import write_results
 
     choice = TraceChoice(trace, trace_format, start, stop, rate_scale, sample, limit)
     chosen = chosen_scenario(scenario, choice, cluster=cluster, load=load, policies=policy, seeds=seeds)
     read_ahead(chosen, quiet=quiet or json)
     named_metrics([sort or chosen.sort_by, *(metric or ())])
     comparison = _compare(chosen, out, sweep=sweep, jobs=jobs, quiet=quiet or json)
-    _write(comparison, out, with_report=report, quiet=quiet or json)
+    written = write_results(comparison, out, with_report=report)
     if json:
         print_json(comparison.to_dict())
-    else:
-        _print(comparison, sort or chosen.sort_by, metric)
+        return
+    _print(comparison, sort or chosen.sort_by, metric)
+    for text in comparison.notes():
+        note(f"note: {text}", quiet=quiet)
+    note_written(written, quiet=quiet)
 
 
 def _compare(scenario: Scenario, out: Path, *, sweep: bool, jobs: int | None, quiet: bool) -> Comparison:
@@ -139,9 +143,3 @@ def _print(comparison: Comparison, sort: str, metrics: list[str] | None) -> None
 
     console = stdout_console()
     console.print(comparison_table(comparison, sort, metrics, console.width))
-
-
-def _write(comparison: Comparison, out: Path, *, with_report: bool, quiet: bool) -> None:
-    from trimtab.report.results import write_results
-
-    note_written(write_results(comparison, out, with_report=with_report), quiet=quiet)

@@ -118,14 +118,17 @@ def usage_error(error: ValidationError, option_of: dict[str, str]) -> UsageError
     from trimtab.domain.errors import UsageError
 
     first = error.errors()[0]
-    name = str(first["loc"][-1]) if first["loc"] else ""
-    option = option_of.get(name, name) or None
-    if first["type"] == "missing":
+    kind, given, context = first["type"], first["input"], first.get("ctx", {})
+    if kind == "union_tag_invalid":
+        option = option_of[context["discriminator"].strip("'")]
+        return UsageError("unknown", field=option, value=context["tag"], expected=context["expected_tags"])
+    option = option_of.get(str(first["loc"][-1])) if first["loc"] else None
+    if kind == "missing":
         return UsageError("missing", field=option, expected="a value")
-    if first["type"] == "extra_forbidden":
-        return UsageError("does not apply here", field=option, value=first["input"])
+    if kind == "extra_forbidden":
+        return UsageError("does not apply here", field=option, value=given)
     expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    value = None if isinstance(first["input"], dict) else first["input"]
+    value = None if isinstance(given, dict) else given
     return UsageError("cannot be used", field=option, value=value, expected=expected)
 
 

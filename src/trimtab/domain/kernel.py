@@ -136,7 +136,7 @@ def compile_kernel(function: Any, signature: Any) -> Any:
     if not function.signatures:
         try:
             function.compile(signature)
-        except NumbaError as error:
+        except (NumbaError, AttributeError) as error:  # the latter where a module lacks a name
             raise PolicyError(f"kernel {function.__qualname__!r} does not compile: {error}") from error
         function.disable_compile()
         mark_compiled(function)

@@ -1,0 +1,59 @@
+"""Long work tells how far it is, on stderr only."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from e2e_files import CLUSTER, write_cluster
+
+from conftest import DATA
+from trimtab.cli.output import LineReporter
+
+
+def test_lines_come_with_every_quarter_but_not_for_what_is_done_at_once(capsys):
+    report = LineReporter("reading")
+    for done in range(0, 1001, 10):
+        report(done, 1000)
+    LineReporter("instant")(5, 5)
+    LineReporter("unknown")(5, 0)
+    assert capsys.readouterr().err.splitlines() == ["reading: 25 %", "reading: 50 %", "reading: 75 %"]
+
+
+def test_steps_that_skip_quarters_report_once(capsys):
+    report = LineReporter("reading")
+    for done in (60, 70, 90):
+        report(done, 100)
+    assert capsys.readouterr().err.splitlines() == ["reading: 60 %", "reading: 90 %"]
+
+
+@pytest.mark.slow
+def test_two_million_lines_show_progress(cli, tmp_path):
+    trace, cluster = tmp_path / "t.csv", write_cluster(tmp_path / "c.yaml")
+    trace.write_text("arrival_s,size\n" + "".join(f"{i}.5,1.25\n" for i in range(2_000_000)))
+    shown = cli("trace", "show", trace, "--json")
+    assert json.loads(shown.stdout)["rows"] == 2_000_000
+    result = cli("run", "--trace", trace, "--cluster", cluster, "--policy", "round-robin")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count("reading t.csv: ") == 3
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("trace", "cluster"),
+    [
+        ("azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz", "azure-chat.yaml"),
+        ("alibaba_genai_2026/lora_request_trace.csv.gz", "genai.yaml"),
+    ],
+)
+def test_compare_on_recorded_traces(cli, trace, cluster):
+    file = DATA / trace
+    if not file.exists():
+        pytest.skip(f"needs {trace} in shared/data beside the checkout")
+    policies = ("-p", "random", "-p", "least-connections", "-n", 1, "--no-sweep", "-j", 1)
+    given = ("--trace", file, "--cluster", CLUSTER / cluster, "--limit", 2000)
+    result = cli("compare", *given, *policies, "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["requests"] == 2000
+    assert found["results"][0]["metrics"]["finished_frac"]["mean"] > 0.5

@@ -1,0 +1,193 @@
+"""`import trimtab as tt`: what it offers, and that own policies need nothing else."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import trimtab as tt
+from trimtab.domain.errors import ScenarioError, UsageError
+from trimtab.metrics import METRICS
+
+OWN = (Path(__file__).parents[2] / "examples" / "own_policy.py").read_text()
+
+
+def test_exported_names():
+    assert tt.__all__ == [
+        "Comparison",
+        "Policy",
+        "Run",
+        "Scenario",
+        "TrimtabError",
+        "can_take",
+        "compare",
+        "estimate_s",
+        "helper",
+        "kernel",
+        "memory",
+        "missing_load_s",
+        "read_trace",
+        "scenario",
+        "simulate",
+    ]
+    assert set(tt.__all__) <= set(dir(tt))
+    assert all(getattr(tt, name) is not None for name in tt.__all__)
+    with pytest.raises(AttributeError, match="nonsense"):
+        tt.nonsense  # noqa: B018
+
+
+def test_the_package_is_typed():
+    assert (Path(tt.__file__).parent / "py.typed").exists()
+
+
+@pytest.fixture(scope="module")
+def run() -> tt.Run:
+    return tt.simulate("tiny", policy="least-expected-wait+edf", seed=3)
+
+
+def test_metrics_are_floats_by_name(run):
+    assert list(run.metrics) == list(METRICS)
+    assert all(isinstance(value, float) for value in run.metrics.values())
+
+
+def test_requests_are_a_typed_table(run):
+    kinds = {
+        "request_id": pl.Int64,
+        "arrival_s": pl.Float64,
+        "start_s": pl.Float64,
+        "finish_s": pl.Float64,
+        "node_idx": pl.Int64,
+        "status": pl.Enum,
+        "reason": pl.Enum,
+        "class": pl.Enum,
+        "tenant": pl.Enum,
+    }
+    assert run.requests.height == 300
+    assert all(run.requests.schema[name] == kind for name, kind in kinds.items())
+    assert run.requests["request_id"].to_list() == list(range(300))
+
+
+def test_metrics_follow_from_the_tables(run):
+    done = run.requests.filter(pl.col("status") == "finished")
+    completion_s = done["finish_s"] - done["arrival_s"]
+    assert run.metrics["completion_mean_s"] == pytest.approx(completion_s.mean())
+    assert run.metrics["completion_var_s2"] == pytest.approx(completion_s.var(ddof=0))
+    assert run.metrics["queueing_mean_s"] == pytest.approx((done["start_s"] - done["arrival_s"]).mean())
+    assert run.metrics["utilisation_var"] == pytest.approx(run.nodes["busy_frac"].var(ddof=0))
+    assert run.nodes["finished"].sum() == done.height
+    served = done.group_by("node_idx").len().sort("node_idx")
+    assert run.nodes["finished"].gather(served["node_idx"]).to_list() == served["len"].to_list()
+
+
+def test_mean_completion_is_above_the_bound(run):
+    assert run.bound is not None
+    assert run.bound.mean_s <= run.metrics["completion_mean_s"]
+    assert run.distance_frac == pytest.approx(run.metrics["completion_mean_s"] / run.bound.mean_s - 1)
+
+
+def test_runs_are_reproducible_and_modes_agree(run):
+    twin = tt.simulate("tiny", policy="least-expected-wait+edf", seed=3, mode="interpreted")
+    assert twin.requests.equals(run.requests)
+    assert twin.metrics == pytest.approx(run.metrics, abs=0, rel=0, nan_ok=True)
+
+
+def test_load_is_offered_work_over_capacity():
+    built = tt.simulate("tiny", "random", load=0.4).built
+    rate_per_s = (len(built.requests) - 1) / np.ptp(built.requests.work["arrival_s"])
+    assert rate_per_s / built.capacity_per_s == pytest.approx(0.4)
+
+
+def test_a_scenario_is_found_by_name_or_file(tmp_path):
+    tiny = tt.scenario("tiny")
+    path = tmp_path / "again.yaml"
+    path.write_text(tiny.to_yaml())
+    assert tt.scenario(path).hash() == tiny.hash()
+    with pytest.raises(ScenarioError, match="tiny"):
+        tt.scenario("tinny")
+
+
+def test_trace_and_cluster_make_a_run(tmp_path):
+    trace, cluster = tmp_path / "t.csv", tmp_path / "c.yaml"
+    trace.write_text("arrival_s,size\n0,2\n1,2\n2,2\n")
+    cluster.write_text("types: {a: {memory_gib: 1}}\nnodes: [{type: a}]\n")
+    run = tt.simulate(policy="round-robin", trace=trace, cluster=cluster)
+    # one node, two seconds each: done at 2, 4 and 6
+    assert run.requests["finish_s"].to_list() == [2.0, 4.0, 6.0]
+    assert run.metrics["completion_mean_s"] == 3.0
+
+
+def test_a_scenario_moves_to_another_cluster(tmp_path):
+    cluster = tmp_path / "c.yaml"
+    cluster.write_text("types: {a: {memory_gib: 24}}\nnodes: [{type: a, count: 9}]\n")
+    moved = tt.simulate(tt.scenario("tiny"), "round-robin", cluster=cluster)
+    assert moved.nodes["node"].to_list() == [f"a-{k}" for k in range(1, 10)]
+
+
+def test_compare_gives_a_table_and_ranks():
+    comparison = tt.compare("tiny", policies=["random", "least-expected-wait"], seeds=2, sweep=(), jobs=1)
+    assert [r.policy for r in comparison.ranked("completion_mean_s")] == ["least-expected-wait", "random"]
+    table = comparison.table()
+    assert table.columns == ["policy", "metric", "mean", "ci95"]
+    assert table.height == 2 * len(METRICS)
+    seeds = [tt.simulate("tiny", "random", seed=seed).metrics["queueing_mean_s"] for seed in (0, 1)]
+    assert comparison.results[0].metrics["queueing_mean_s"].mean == pytest.approx(math.fsum(seeds) / 2)
+
+
+def test_results_show_themselves_in_notebooks(run):
+    comparison = tt.compare("tiny", policies=["random"], seeds=1, sweep=(), jobs=1)
+    assert "random" in comparison._repr_html_()
+    assert "<table" in run._repr_html_()
+
+
+@pytest.fixture
+def own(tmp_path) -> str:
+    path = tmp_path / "own_policy.py"
+    path.write_text(OWN)
+    return str(path)
+
+
+def test_own_policy_is_short_enough_for_the_readme():
+    body = OWN[OWN.index("class NearestIdle") : OWN.index("class PlainNearestIdle")]
+    lines = [line for line in body.splitlines() if line.strip() and '"""' not in line]
+    assert len(["import trimtab as tt", *lines]) <= 15
+
+
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_own_policy_compiled_interpreted_and_plain_agree(own, mode):
+    compiled = tt.simulate("tiny", f"{own}:NearestIdle", mode=mode).requests
+    plain = tt.simulate("tiny", f"{own}:PlainNearestIdle", mode=mode).requests
+    assert compiled.equals(plain)
+    assert compiled["node_idx"].n_unique() > 1
+
+
+def test_own_policy_in_a_comparison_of_several_processes(own):
+    comparison = tt.compare("tiny", policies=["random", f"{own}:NearestIdle"], seeds=2, sweep=(), jobs=2)
+    assert len(comparison.results) == 2
+
+
+def test_own_kernel_that_does_not_compile_is_told(tmp_path):
+    path = tmp_path / "own_policy.py"
+    path.write_text(OWN.replace("tt.can_take(", "tt.can_taste("))
+    with pytest.raises(tt.TrimtabError, match=r"NearestIdle.dispatch.*can_taste"):
+        tt.simulate("tiny", f"{path}:NearestIdle", mode="compiled")
+
+
+def test_policies_that_are_objects(own):
+    class Stays(tt.Policy):
+        @staticmethod
+        def dispatch(view, plan, work, memory, draws, ranking):
+            ranking[0] = 1
+            return 1
+
+    run = tt.simulate("tiny", Stays())
+    assert run.policy == "Stays"
+    assert set(run.requests["node_idx"].unique()) == {1}
+
+
+def test_something_else_than_a_policy_is_refused():
+    with pytest.raises(UsageError, match="policy"):
+        tt.simulate("tiny", policy="fcfs")
