@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from synthetic import POLICIES, comparison, random_curves
 
+from trimtab.metrics import Estimate
 from trimtab.report.figures import (
     arrival_rate,
     completion_cdf,
@@ -115,7 +117,22 @@ def test_load_lines_are_the_sweep_with_its_interval() -> None:
     halves = 100 * np.array([p.metrics["slo_attained_frac"].ci95 for p in points])
     band = next(trace for trace in figure.data if trace.legendgroup == "random" and trace.fill == "toself")
     np.testing.assert_allclose(by_name(figure)["random"].y, means, rtol=1e-6)
-    np.testing.assert_allclose(band.y, [*(means + halves), *(means - halves)[::-1]], rtol=1e-6)
+    np.testing.assert_allclose(band.y, [*(means - halves), *(means + halves)[::-1]], rtol=1e-6)
+
+
+def test_intervals_are_cut_where_the_axis_ends() -> None:
+    table = comparison(("random", "power-of-d"))
+    wide = [replace(p, metrics=dict.fromkeys(p.metrics, Estimate(0.5, 9.0))) for p in table.sweep]
+    shares = load_lines(replace(table, sweep=tuple(wide)), "slo_attained_frac").data[0].y
+    times = load_lines(replace(table, sweep=tuple(wide)), "completion_p99_s")
+    assert 0.0 < min(shares) < max(shares) == 100.0
+    assert min(times.data[0].y) > 0.0
+    assert list(times.layout.yaxis.range) == pytest.approx(np.log10([0.5 / 1.6, 0.5 * 1.6]))
+
+
+def test_bars_start_at_zero_however_wide_the_interval() -> None:
+    low, high = metric_bars(comparison(seeds=(0, 1)), "queueing_mean_s").layout.xaxis.range
+    assert low == 0.0 < high
 
 
 def test_the_bound_is_a_mark_at_the_load_it_was_computed_for() -> None:

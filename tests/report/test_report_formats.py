@@ -40,6 +40,13 @@ def test_one_column_has_one_number_of_decimals() -> None:
     assert [style.estimate(e) for e in column] == ["10.00 ± 0.31", "20.00 ± 0.42", "95.00 ± 8.00"]
 
 
+def test_a_column_over_many_magnitudes_keeps_its_smallest_values_readable() -> None:
+    column = [Estimate(1_012.0, 853.0), Estimate(33_000.0, 82_000.0), Estimate(1_074_300.0, 144_000.0)]
+    style = style_of(column, "s²")
+    assert [style.estimate(e) for e in column] == ["1.0 ± 0.9", "33.0 ± 82.0", "1,074.3 ± 144.0"]
+    assert style.unit == "10³ s²"
+
+
 def test_tiny_intervals_do_not_add_digits_without_end() -> None:
     style = style_of([Estimate(12.345678901, 1e-9)], "s")
     assert style.number(12.345678901) == "12.3457"

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 BAR_PX, BARS_BASE_PX = 32, 70  # height of a bar with its room, and of what surrounds the bars
-BAND_OPACITY_FRAC: Final = 0.14
+BAND_OPACITY_FRAC: Final = 0.1
+LEAST_BAND_FRAC: Final = 0.01  # of the mean, where an interval is cut that reaches zero
+AXIS_MARGIN: Final = 1.6  # factor that a log axis leaves above and below
 MOST_GROUPS: Final = 12  # of nodes that get a name on the axis of the heat map
 
 
@@ -54,12 +56,23 @@ def metric_bars(comparison: Comparison, metric: str) -> Figure:
         customdata=[f"{style.estimate(e)} {style.unit}" for e in estimates],
         hovertemplate="%{y}<br>%{customdata}<extra></extra>",
     )
-    bound_s = comparison.bound["completion_mean_s"]
-    if metric == "completion_mean_s" and bound_s is not None:
+    bound_s = _bound_s(comparison, metric)
+    if bound_s is not None:
         _mark_bound(figure, bound_s * style.factor)
-    if not any(estimate.mean for estimate in estimates):
-        figure.update_xaxes(range=[0, 1])  # all zero: no axis can be made of that
+    figure.update_xaxes(range=_bar_range(figure.data[0]))
     return figure.update_layout(showlegend=False, bargap=0.35, yaxis={"automargin": True, "showgrid": False})
+
+
+def _bound_s(comparison: Comparison, metric: str) -> float | None:
+    """The lower bound, if there is one and it is one of this metric."""
+    bound_s: float | None = comparison.bound["completion_mean_s"]
+    return bound_s if metric == "completion_mean_s" else None
+
+
+def _bar_range(bars: Any) -> list[float]:
+    """From zero to the end of the longest whisker; intervals that reach below zero are cut there."""
+    longest = float(np.nanmax(bars.x + bars.error_x.array, initial=0.0))
+    return [0.0, 1.05 * longest or 1.0]
 
 
 def _mark_bound(figure: Figure, x: float) -> None:
@@ -149,29 +162,38 @@ def load_lines(comparison: Comparison, metric: str) -> Figure:
     The lower bound is known at the comparison's own load only, and is one mark there.
     """
     unit = METRICS[metric].unit
-    factor = 100.0 if unit == "frac" else 1.0
     figure = _figure(x_title="offered load (%)", y_title=_axis_title(metric, "%" if unit == "frac" else unit))
     for policy, ink in inks([result.policy for result in comparison.results]).items():
         points = sorted((p for p in comparison.sweep if p.policy == policy), key=lambda point: point.load)
         load = np.array([100.0 * point.load for point in points])
-        _add_estimates(figure, policy, ink, load, [point.metrics[metric] for point in points], factor)
-    bound_s = comparison.bound["completion_mean_s"]
-    if metric == "completion_mean_s" and bound_s is not None:
+        _add_estimates(figure, policy, ink, load, [point.metrics[metric] for point in points], unit)
+    bound_s = _bound_s(comparison, metric)
+    if bound_s is not None:
         _add_bound_point(figure, 100.0 * comparison.offered_load, bound_s)
     if unit == "s":
         means = [point.metrics[metric].mean for point in comparison.sweep]
-        figure.update_yaxes(type="log", **_log_ticks(np.array([m for m in means if m > 0.0])))
+        _use_log_axis(figure, np.array([*means, *([] if bound_s is None else [bound_s])]))
     return figure
 
 
+def _use_log_axis(figure: Figure, values: Floats) -> None:
+    """A log axis about the values: an interval that reaches zero would stretch it without end."""
+    shown = values[values > 0.0]
+    if len(shown):
+        ends = [math.log10(shown.min() / AXIS_MARGIN), math.log10(shown.max() * AXIS_MARGIN)]
+        figure.update_yaxes(type="log", range=ends, **_log_ticks(shown))
+
+
 def _add_estimates(
-    figure: Figure, policy: str, ink: Ink, x: Floats, estimates: Sequence[Estimate], factor: float
+    figure: Figure, policy: str, ink: Ink, x: Floats, estimates: Sequence[Estimate], unit: str
 ) -> None:
+    factor, most = (100.0, 100.0) if unit == "frac" else (1.0, np.inf)
     mean = factor * np.array([e.mean for e in estimates])
     half = factor * np.array([e.ci95 or 0.0 for e in estimates])
+    low, high = np.maximum(mean - half, LEAST_BAND_FRAC * mean), np.minimum(mean + half, most)
     figure.add_scatter(
         x=_float32(np.concatenate([x, x[::-1]])),
-        y=_float32(np.concatenate([mean + half, (mean - half)[::-1]])),
+        y=_float32(np.concatenate([low, high[::-1]])),
         fill="toself",
         fillcolor=faint(ink.colour, BAND_OPACITY_FRAC),
         line={"width": 0},

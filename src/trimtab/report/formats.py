@@ -60,28 +60,35 @@ class NumberStyle:
 def style_of(values: Iterable[Estimate], unit: str) -> NumberStyle:
     """Style that suits all values of a column in this unit of the catalogue; shares become percent."""
     defined = [value for value in values if math.isfinite(value.mean)]
-    largest = max((abs(value.mean) for value in defined), default=0.0)
-    if unit == "frac":
-        return NumberStyle(100.0, _decimals(defined, 100.0, 100.0 * largest), "%")
-    power = _power_of_ten(largest)
-    factor = 10.0**-power
-    return NumberStyle(factor, _decimals(defined, factor, factor * largest), _unit_text(unit, power))
+    power = 0 if unit == "frac" else _power_of_ten(_sizes(defined))
+    factor = 100.0 if unit == "frac" else 10.0**-power
+    scaled = [Estimate(factor * mean, None if ci95 is None else factor * ci95) for mean, ci95 in defined]
+    return NumberStyle(factor, _decimals(scaled), "%" if unit == "frac" else _unit_text(unit, power))
 
 
-def _power_of_ten(largest: float) -> int:
-    """A multiple of three that spares zeros; 0 for numbers that read well as they are."""
-    if largest == 0.0 or 0.01 <= largest < 1e5:
+def _sizes(values: Iterable[Estimate]) -> list[float]:
+    return [abs(value.mean) for value in values if value.mean]
+
+
+def _power_of_ten(sizes: Sequence[float]) -> int:
+    """A multiple of three that spares zeros: of the largest where all are small, else of the smallest."""
+    if not sizes or 0.01 <= max(sizes) < 1e5:
         return 0
-    return 3 * math.floor(math.log10(largest) / 3)
+    if max(sizes) < 0.01:
+        return 3 * math.floor(math.log10(max(sizes)) / 3)
+    return max(0, 3 * math.floor(math.log10(min(sizes)) / 3))
 
 
-def _decimals(values: Sequence[Estimate], factor: float, largest: float) -> int:
-    """Two digits of the typical half-width, as long as that leaves no more than six digits in all."""
-    half_widths = [factor * value.ci95 for value in values if value.ci95]
-    magnitude = _magnitude(largest)
-    wanted = 1 - _magnitude(median(half_widths)) if half_widths else DIGITS - 1 - magnitude
-    if all(value.mean * factor == round(value.mean * factor) for value in values) and not half_widths:
+def _decimals(values: Sequence[Estimate]) -> int:
+    """Two digits of the typical half-width and of the smallest mean, and not many more of the largest."""
+    half_widths = [value.ci95 for value in values if value.ci95]
+    if not half_widths and all(value.mean == round(value.mean) for value in values):
         return 0
+    sizes = _sizes(values) or [0.0]
+    magnitude = _magnitude(max(sizes))
+    if not half_widths:
+        return max(0, min(DIGITS - 1 - magnitude, MOST_DECIMALS))
+    wanted = max(1 - _magnitude(median(half_widths)), 1 - _magnitude(min(sizes)))
     return max(0, min(wanted, DIGITS + 1 - magnitude, MOST_DECIMALS))
 
 

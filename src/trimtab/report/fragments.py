@@ -80,7 +80,7 @@ def stats_of(comparison: Comparison) -> str:
 def _best(comparison: Comparison, metric: Metric) -> str:
     ranked = comparison.ranked(metric.name)
     estimate = ranked[0].metrics[metric.name]
-    style = style_of([estimate], metric.unit)
+    style = style_of([result.metrics[metric.name] for result in ranked], metric.unit)
     verb = "Highest" if metric.better == "higher" else "Lowest"
     what = f"{verb} {title_of(metric)}"
     if not math.isfinite(estimate.mean):
