@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trimtab import __version__
 from trimtab.domain.errors import UsageError
 from trimtab.domain.policy import Policy
 from trimtab.experiments.pool import Progress, Workfolder, cores, memory_bytes, run_tasks
@@ -174,8 +173,8 @@ def _number(value: float) -> float | None:
 
 def versions() -> dict[str, str]:
     """Versions that results depend on."""
-    libraries = {name: version(name) for name in ("numba", "numpy", "polars")}
-    return {"trimtab": __version__, "python": platform.python_version(), **libraries}
+    libraries = {name: version(name) for name in ("trimtab", "numba", "numpy", "polars")}
+    return {"python": platform.python_version(), **libraries}
 
 
 def compare(
@@ -214,7 +213,9 @@ def compare(
     wanted = policies or chosen.policies or DEFAULT_COMPARISON
     specs = tuple({canonical(spec): spec for spec in wanted}.values())
     pairs = [find(spec) for spec in specs]
-    loads = chosen.sweep.loads if sweep is None else tuple(sweep)
+    sweep_loads = chosen.sweep.loads if sweep is None else tuple(sweep)
+    own_load = chosen.workload.load
+    loads = [x for x in sweep_loads if x != own_load]  # that one is run anyway
     begun_s = time.perf_counter()
     seeds_used = chosen.seed_list()
     n_runs = len(specs) * len(seeds_used) * (1 + len(loads))
@@ -226,7 +227,7 @@ def compare(
     records = None if folder is None else folder.records
     tasks = plan_tasks(chosen, specs, seeds_used, loads, mode=mode, together=together, records_folder=records)
     results = run_tasks(tasks, folder, jobs or cores(), progress)
-    return _summarise(chosen, specs, tasks, results, time.perf_counter() - begun_s, folder)
+    return _summarise(chosen, specs, tasks, results, sweep_loads, time.perf_counter() - begun_s, folder)
 
 
 def _key(
@@ -235,7 +236,7 @@ def _key(
     """What an interrupted comparison must have in common with this one for its results to be used."""
     # a policy's module is named after its content where it comes from a file
     named = [(canonical(spec), *(type(policy).__module__ for policy in find(spec))) for spec in specs]
-    text = repr((scenario.hash(), named, list(seeds), list(loads), __version__))
+    text = repr((scenario.hash(), named, list(seeds), list(loads), versions()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -274,13 +275,17 @@ def _summarise(
     specs: Sequence[PolicySpec],
     tasks: Sequence[Task],
     results: Sequence[TaskResult],
+    sweep_loads: Sequence[float],
     elapsed_s: float,
     folder: Workfolder | None,
 ) -> Comparison:
     runs = [run for result in results for run in result.runs]
     names = [canonical(spec) for spec in specs]
     main = {name: [r for r in runs if r.policy == name and r.load is None] for name in names}
-    loads = sorted({r.load for r in runs if r.load is not None})
+    by_load: dict[tuple[str, float], list[RunResult]] = {}
+    for run in runs:
+        if run.load is not None:
+            by_load.setdefault((run.policy, run.load), []).append(run)
     bounds = {r.bound.seed: r.bound for r in results if r.bound is not None}
     return Comparison(
         scenario=scenario,
@@ -290,9 +295,9 @@ def _summarise(
         results=tuple(_policy_result(name, main[name]) for name in names),
         bounds=tuple(bounds[seed] for seed in sorted(bounds)),
         sweep=tuple(
-            SweepPoint(name, load, _over_seeds([r for r in runs if r.policy == name and r.load == load]))
+            SweepPoint(name, load, _over_seeds(by_load.get((name, load), main[name])))
             for name in names
-            for load in loads
+            for load in sorted(sweep_loads)
         ),
         elapsed_s=elapsed_s,
         records=None if folder is None else folder.records,
