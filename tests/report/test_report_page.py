@@ -205,29 +205,85 @@ def test_a_trace_of_one_instant_has_a_page_without_figures(tmp_path: Path) -> No
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
 
 
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
-def test_a_browser_without_network_draws_every_figure(report: Path, tmp_path: Path) -> None:
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+
+USE_THE_PAGE = """{
+const heads = [...document.querySelectorAll("thead th")];
+const heading = (text) => heads.find((th) => th.innerText.startsWith(text));
+const order = () => [...document.querySelectorAll(".comparison tbody th")].map((th) => th.textContent);
+const shown = () => heads.filter((th) => !th.hidden).length;
+const traces = (id) => document.getElementById(id).data;
+const visible = (id) => traces(id).filter((t) => t.visible !== false).map((t) => t.name);
+const colour = () => getComputedStyle(document.body).backgroundColor;
+const seen = { first: order(), headline: shown(), lightPage: colour() };
+heading("SLO").querySelector("button").click();
+seen.bySlo = order();
+heading("SLO").querySelector("button").click();
+seen.bySloReversed = order();
+seen.sorted = heading("SLO").ariaSort;
+document.querySelector('[data-group="Queueing"]').click();
+seen.queueing = shown();
+document.querySelector('[data-all="false"]').click();
+document.querySelector('[data-policy="random"]').click();
+seen.onlyRandom = visible("queue");
+const select = document.querySelector("select");
+select.value = "bounded-hash";
+select.dispatchEvent(new Event("change"));
+seen.heat = visible("heat");
+heading("queueing").querySelector("button").focus();
+seen.tip = document.getElementById("tip").textContent;
+const before = document.getElementById("cdf").layout.font.color;
+document.getElementById("theme").click();
+seen.darkPage = colour();
+seen.fontChanged = before !== document.getElementById("cdf").layout.font.color;
+document.body.innerHTML = "";
+document.body.dataset.seen = JSON.stringify(seen);
+}"""
+
+
+def browse(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The page as Chromium leaves it, with every name lookup refused."""
     assert BROWSER is not None
     flags = (
         "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --enable-logging=stderr --v=0"
     )
-    offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking", "--disable-sync"]
-    done = subprocess.run(
-        [
-            BROWSER,
-            *flags.split(),
-            *offline,
-            f"--user-data-dir={tmp_path}",
-            "--virtual-time-budget=20000",
-            "--dump-dom",
-            report.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    assert said == []
+    offline = "--disable-background-networking --disable-component-update --disable-sync"
+    more = [
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+        f"--user-data-dir={folder}",
+        "--virtual-time-budget=20000",
+    ]
+    command = [BROWSER, *flags.split(), *offline.split(), *more, "--dump-dom", f"{page.as_uri()}#light"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+
+@needs_browser
+def test_a_browser_without_network_draws_every_figure(report: Path, tmp_path: Path) -> None:
+    done = browse(report, tmp_path)
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
     plots = done.stdout.count('class="plot js-plotly-plot"')
     assert plots == report.read_text().count('class="plot"')
+
+
+@needs_browser
+def test_sorting_choosing_and_themes_work(report: Path, tmp_path: Path) -> None:
+    used = tmp_path / "used.html"
+    before, _, after = report.read_text().rpartition("</body>")
+    used.write_text(f"{before}<script>{USE_THE_PAGE}</script></body>{after}")
+    done = browse(used, tmp_path / "profile")
+    page = Parsed()
+    page.feed(done.stdout)
+    seen = json.loads(page.all("data-seen")[0])
+    table = comparison(unfit=12)
+    by_slo = [result.policy for result in table.ranked("slo_attained_frac")]
+    assert seen["first"] == [result.policy for result in table.ranked()]
+    assert seen["bySlo"] == by_slo
+    assert seen["bySloReversed"] == by_slo[::-1]
+    assert seen["sorted"] == "ascending"
+    assert seen["headline"] == 2 + sum(metric.headline for metric in METRICS.values())
+    assert seen["queueing"] == 1 + sum(name.startswith("queueing_") for name in METRICS)
+    assert seen["onlyRandom"] == ["random"]
+    assert seen["heat"] == ["bounded-hash"]
+    assert METRICS["queueing_mean_s"].definition in seen["tip"]
+    assert seen["lightPage"] != seen["darkPage"]
+    assert seen["fontChanged"]
