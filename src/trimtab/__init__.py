@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from trimtab.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from trimtab.domain.errors import TrimtabError
     from trimtab.domain.kernel import helper, kernel
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from trimtab.experiments.scenario import Scenario
     from trimtab.experiments.scenario import load_scenario as scenario
     from trimtab.traces import read_trace
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Comparison",

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trimtab import __version__
 from trimtab.cli import catalogue, compare, run, scenarios, traces, warmup
 from trimtab.cli.help import EXIT_CODES, INTERRUPTED, examples
 from trimtab.domain.errors import TrimtabError
+from trimtab.version import __version__
 
 DEBUG = "TRIMTAB_DEBUG"
 

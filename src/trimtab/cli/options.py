@@ -120,8 +120,8 @@ def usage_error(error: ValidationError, option_of: dict[str, str]) -> UsageError
     first = error.errors()[0]
     kind, given, context = first["type"], first["input"], first.get("ctx", {})
     if kind == "union_tag_invalid":
-        option = option_of[context["discriminator"].strip("'")]
-        return UsageError("unknown", field=option, value=context["tag"], expected=context["expected_tags"])
+        tagged = option_of[context["discriminator"].strip("'")]
+        return UsageError("unknown", field=tagged, value=context["tag"], expected=context["expected_tags"])
     option = option_of.get(str(first["loc"][-1])) if first["loc"] else None
     if kind == "missing":
         return UsageError("missing", field=option, expected="a value")

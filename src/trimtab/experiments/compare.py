@@ -207,9 +207,9 @@ def compare(
 
     Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
     """
-    chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
-    named = policies and [canonical(policy) for policy in policies]
-    chosen = chosen.with_overrides(load=load, policies=named, seeds=seeds)
+    chosen = scenario if isinstance(scenario, Scenario) else load_scenario(Path(scenario))
+    named = [canonical(policy) for policy in policies] if policies else None
+    chosen = chosen.with_overrides(load=load, policies=named or None, seeds=seeds)
     wanted = policies or chosen.policies or DEFAULT_COMPARISON
     specs = tuple({canonical(spec): spec for spec in wanted}.values())
     pairs = [find(spec) for spec in specs]
