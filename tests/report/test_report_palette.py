@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from itertools import combinations
 
 import numpy as np
@@ -75,3 +76,8 @@ def test_more_policies_than_colours_are_told_apart_by_dashes() -> None:
 
 def test_faint_colours_keep_their_hue() -> None:
     assert faint("#1861D5", 0.5) == "rgba(24,97,213,0.5)"
+
+
+def test_the_page_is_what_the_palette_was_made_for() -> None:
+    style = (resources.files("trimtab.report") / "assets" / "page.css").read_text(encoding="utf-8")
+    assert f"--card: light-dark({PAGE_LIGHT}, {PAGE_DARK});" in style
