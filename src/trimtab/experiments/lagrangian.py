@@ -21,11 +21,11 @@ Cost: O(iterations · requests · groups · intervals a request may wait), in pr
 from __future__ import annotations
 
 import heapq
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from trimtab.domain.kernel import kernel
+from trimtab.domain.kernel import helper, kernel
 from trimtab.experiments.instance import FloatArray, Instance
 
 REFINEMENTS = 5  # how often the grid of prices is halved
@@ -117,7 +117,9 @@ def cheapest_runs(instance: Instance, level: FloatArray, width_s: float) -> tupl
 
 
 @kernel
-def _cheapest_runs(arrival_s, service_s, release_s, level, paid, width_s):  # type: ignore[no-untyped-def]
+def _cheapest_runs(
+    arrival_s: Any, service_s: Any, release_s: Any, level: Any, paid: Any, width_s: Any
+) -> Any:
     requests, groups = service_s.shape
     minima_s = np.empty(requests)
     busy_s = np.zeros(level.shape)  # within the interval where a run starts or ends
@@ -135,8 +137,8 @@ def _cheapest_runs(arrival_s, service_s, release_s, level, paid, width_s):  # ty
     return minima_s, busy_s
 
 
-@kernel
-def _cheapest_run(level, paid, width_s, earliest_s, service_s, ceiling):  # type: ignore[no-untyped-def]
+@helper
+def _cheapest_run(level: Any, paid: Any, width_s: Any, earliest_s: Any, service_s: Any, ceiling: Any) -> Any:
     """(finish + price, start) of the cheapest run on one group; (ceiling, 0) if none is below the ceiling.
 
     The cost is piecewise linear in the start, so it is least at the earliest start, where the start meets a
@@ -169,8 +171,8 @@ def _cheapest_run(level, paid, width_s, earliest_s, service_s, ceiling):  # type
     return best, start_s
 
 
-@kernel
-def _paid_until(level, paid, width_s, time_s):  # type: ignore[no-untyped-def]
+@helper
+def _paid_until(level: Any, paid: Any, width_s: Any, time_s: Any) -> Any:
     """∫ λ from 0 to `time_s`; the price is zero after the last interval."""
     interval = int(time_s / width_s)
     if interval >= level.size:
@@ -178,8 +180,8 @@ def _paid_until(level, paid, width_s, time_s):  # type: ignore[no-untyped-def]
     return paid[interval] + (time_s - interval * width_s) * level[interval]
 
 
-@kernel
-def _occupy(busy_s, spill_s, width_s, time_s, sign):  # type: ignore[no-untyped-def]
+@helper
+def _occupy(busy_s: Any, spill_s: Any, width_s: Any, time_s: Any, sign: Any) -> Any:
     """Add (or take away) one slot in use from `time_s` on."""
     interval = int(time_s / width_s)
     if interval < busy_s.size:
@@ -187,8 +189,8 @@ def _occupy(busy_s, spill_s, width_s, time_s, sign):  # type: ignore[no-untyped-
         spill_s[interval] += sign * width_s
 
 
-@kernel
-def _spread(busy_s, spill_s):  # type: ignore[no-untyped-def]
+@helper
+def _spread(busy_s: Any, spill_s: Any) -> Any:
     for g in range(busy_s.shape[0]):
         running_s = 0.0
         for interval in range(busy_s.shape[1]):
@@ -197,7 +199,7 @@ def _spread(busy_s, spill_s):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def list_schedule(arrival_s, service_s, release_s, slots):  # type: ignore[no-untyped-def]
+def list_schedule(arrival_s: Any, service_s: Any, release_s: Any, slots: Any) -> Any:
     """Total completion and last finish when each request, in order of arrival, takes its earliest finish.
 
     Any feasible schedule serves as the target of the climb and as the horizon of the prices.

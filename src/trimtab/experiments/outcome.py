@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 def true_service_s(cluster: Cluster, requests: Requests) -> Floats:
-    """Service seconds of each request on each node type, without loads, [requests, types]; inf: not served."""
+    """Service seconds of each request on each type, without loads, [requests, types]; inf: not served."""
     c = requests.work["class_idx"]
     units, factor = requests.truth["units"][:, None], requests.truth["factor"][:, None]
     served: Floats = (cluster.fixed_s[c] + cluster.unit_s[c] * units) * factor
@@ -107,8 +107,10 @@ def _running_slot_s(driver: Driver, end_s: float) -> tuple[Floats, Floats]:
     since_s = driver.state.slots["since_s"][slot]
     busy_s = np.maximum(0.0, end_s - np.maximum(since_s, running["service_start_s"]))
     allocated_s = np.maximum(0.0, end_s - since_s)
-    count = [np.bincount(running["node_idx"], weights=w, minlength=n) for w in (allocated_s, busy_s)]
-    return count[0], count[1]
+    per_node = [np.zeros(n), np.zeros(n)]
+    for total_s, each_s in zip(per_node, (allocated_s, busy_s), strict=True):
+        np.add.at(total_s, running["node_idx"], each_s)
+    return per_node[0], per_node[1]
 
 
 def request_table(records: Records, cluster: Cluster, requests: Requests) -> pl.DataFrame:

@@ -18,6 +18,7 @@ Cost: O(requests · log requests) a candidate.
 from __future__ import annotations
 
 import heapq
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ def _chosen_load_s(instance: Instance, weights: FloatArray) -> FloatArray:
 
 
 @kernel
-def srpt_completions_s(release_s, work_s):  # type: ignore[no-untyped-def]
+def srpt_completions_s(release_s: Any, work_s: Any) -> Any:
     """Completion instants, ascending, of one preemptive machine under SRPT; `release_s` [n] ascends."""
     requests = release_s.size
     finish_s = np.empty(requests)
