@@ -31,11 +31,12 @@ def test_steps_that_skip_quarters_report_once(capsys):
 def test_two_million_lines_show_progress(cli, tmp_path):
     trace, cluster = tmp_path / "t.csv", write_cluster(tmp_path / "c.yaml")
     trace.write_text("arrival_s,size\n" + "".join(f"{i}.5,1.25\n" for i in range(2_000_000)))
-    shown = cli("trace", "show", trace, "--json")
-    assert json.loads(shown.stdout)["rows"] == 2_000_000
-    result = cli("run", "--trace", trace, "--cluster", cluster, "--policy", "round-robin")
+    shown = cli("trace", "show", trace)
+    assert "2,000,000 rows" in shown.stdout
+    result = cli("run", "--trace", trace, "--cluster", cluster, "--limit", 1000)
     assert result.exit_code == 0, result.stderr
-    assert result.stderr.count("reading t.csv: ") == 3
+    for stderr in (shown.stderr, result.stderr):
+        assert stderr.count("reading t.csv: ") == 3
 
 
 @pytest.mark.data

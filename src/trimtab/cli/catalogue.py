@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,7 +30,7 @@ def list_policies(context: typer.Context, json: Json = False) -> None:
 
     descriptions = [describe(name) for name in names()]
     if json:
-        print_json({"policies": [_as_dict(d) for d in descriptions]})
+        print_json({"policies": [asdict(d) for d in descriptions]})
     else:
         from trimtab.report.tables import policies_table
 
@@ -49,7 +49,7 @@ def show_policy(
 
     description = describe(name)
     if json:
-        print_json(_as_dict(description))
+        print_json(asdict(description))
         return
     print(f"{description.name} ({description.kind})\n\n{description.documentation}\n")
     for parameter in description.parameters:
@@ -63,10 +63,6 @@ def _usage(description: Description) -> str:
         return f"least-expected-wait+{name}"
     changeable = description.parameters[:1]
     return f"'{name}({changeable[0].name}={changeable[0].default})'" if changeable else name
-
-
-def _as_dict(description: Description) -> dict[str, Any]:
-    return asdict(description)
 
 
 def metrics(json: Json = False) -> None:
