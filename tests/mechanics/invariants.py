@@ -6,6 +6,7 @@ import numpy as np
 
 from trimtab.domain.decision import Status
 from trimtab.domain.view import NODE, UNLIMITED
+from trimtab.mechanics.events import CANCELLATION, REPAIR, kind_of, serial_of
 from trimtab.mechanics.state import State
 
 AT_NODE = (Status.TRANSFER, Status.QUEUED, Status.RUNNING)
@@ -107,11 +108,18 @@ def check_links(s: State) -> None:
 
 
 def check_events(s: State) -> None:
-    """A 4-ary heap by (time, key), and nothing in it is overdue."""
+    """A 4-ary heap by (time, key); nothing in it is overdue; what may yet help what is held is counted."""
     n = s.counts["events"][0]
     rows = list(zip(s.events["time_s"][:n].tolist(), s.events["key"][:n].tolist(), strict=True))
     assert all(rows[(k - 1) // 4] <= rows[k] for k in range(1, n))
     assert not rows or rows[0][0] >= s.counts["now_s"][0]
+    assert s.counts["hopes"][0] == sum(_is_hope(s, key) for _, key in rows)
+
+
+def _is_hope(s: State, key: int) -> bool:
+    if kind_of(key) == REPAIR:
+        return bool(s.faults["factor"][serial_of(key)] == 0.0)
+    return kind_of(key) == CANCELLATION
 
 
 class TelemetryShadow:

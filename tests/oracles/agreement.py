@@ -1,7 +1,7 @@
 """When a simulation agrees with a formula: the formula lies in the confidence interval over seeds.
 
-The interval is at 99 % and must be no wider than ± 2.5 % of the value. A bias of 5 % then lies two half-widths
-off, and goes unnoticed with probability P(T > t) < 1 % for Student's T: the power is above 99 %. Seeds are fixed.
+The interval is at 99 % and no wider than ± 2.5 % of the value. A bias of 5 % then lies two half-widths off,
+and goes unnoticed with probability P(T > t) < 1 % for Student's T: the power is above 99 %. Seeds are fixed.
 """
 
 from __future__ import annotations

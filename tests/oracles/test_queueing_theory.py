@@ -113,9 +113,8 @@ def test_a_server_that_breaks_down_holds_as_many_as_its_markov_chain() -> None:
 
 def test_littles_law_holds_exactly_from_empty_to_empty() -> None:
     c, rng = cluster(3, slots=2), np.random.default_rng(5)
-    r = asked(
-        c, np.cumsum(rng.exponential(0.2, 300)), drawn("exponential", 300, rng), key=rng.integers(0, 3, 300)
-    )
+    arrival_s, size = np.cumsum(rng.exponential(0.2, 300)), drawn("exponential", 300, rng)
+    r = asked(c, arrival_s, size, key=rng.integers(0, 3, 300))
     driver = Driver(c, r, Options(), Scripted(), mode="interpreted")
     area, code, number, since_s = 0.0, -1, 0, 0.0
     while code != DONE:

@@ -122,6 +122,8 @@ def on_fault(s: State, f: int, now_s: float) -> None:
     else:
         change_speed(s, j, _speed_of(s, j), now_s)
     if s.faults.end_s[f] < np.inf:
+        if s.faults.factor[f] == 0.0:
+            s.counts.hopes[0] += 1
         push_event(s, s.faults.end_s[f], REPAIR, f, 0)
 
 
@@ -131,6 +133,7 @@ def on_repair(s: State, plan: Plan, f: int, now_s: float) -> int:
     s.faults.active[f] = 0
     j = s.faults.node_idx[f]
     if s.faults.factor[f] == 0.0:
+        s.counts.hopes[0] -= 1
         _repair(s, plan, j, now_s)
     else:
         change_speed(s, j, _speed_of(s, j), now_s)

@@ -51,7 +51,7 @@ from trimtab.mechanics.telemetry import begin_telemetry, clear_changes, on_telem
 DONE, PAUSED, REACHED, PLAN_DUE, PLAN_READY, FULL, BAD_DECISION, RAISED = range(8)
 
 CALL_RAISED = -(1 << 62)  # what a plain Python policy's bridge returns when the policy raised
-MAX_IDLE_EVENTS = 10_000  # housekeeping events in a row without any progress: what is held stays held
+MAX_IDLE_EVENTS = 10_000  # as many housekeeping events in vain: what is held stays held
 
 _HELD, _TRANSFER, _QUEUED = int(Status.HELD), int(Status.TRANSFER), int(Status.QUEUED)
 _RUNNING, _RETRYING, _FINISHED = int(Status.RUNNING), int(Status.RETRYING), int(Status.FINISHED)
@@ -83,6 +83,7 @@ def _reject(s: State, r: int, reason: int, now_s: float) -> None:
 @helper
 def _cancel(s: State, plan: Plan, r: int, now_s: float) -> None:
     """The deadline of request r has come."""
+    s.counts.hopes[0] -= 1
     status, j = s.requests.status[r], s.requests.node_idx[r]
     if status >= _FINISHED or (status == _RUNNING and s.config.cancel[0] != 2):
         return
@@ -139,11 +140,13 @@ def _admit(s: State, r: int, now_s: float) -> bool:
     """Request r arrives; False where no node could ever serve it."""
     s.counts.arrived[0] += 1
     s.counts.in_system[0] += 1
+    s.counts.idle_events[0] = 0
     if s.work.estimate_s[r] == np.inf:
         _reject(s, r, _FITS_NO_NODE, now_s)
         return False
     if s.config.cancel[0] != 0 and s.work.deadline_s[r] < np.inf:
         push_event(s, max(now_s, s.work.deadline_s[r]), CANCELLATION, r, 0)
+        s.counts.hopes[0] += 1
     return True
 
 
@@ -243,10 +246,19 @@ def _nothing_held(s: State) -> bool:
 
 
 @helper
+def _note_idle(s: State, kind: int) -> None:
+    """Count an event of housekeeping, unless nodes are at work or it is not over yet that something helps."""
+    if s.counts.in_nodes[0] > 0:
+        s.counts.idle_events[0] = 0
+    elif s.counts.hopes[0] == 0 or kind == REPAIR:
+        s.counts.idle_events[0] += 1
+
+
+@helper
 def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
     """Any event but a completion, an arrival or a plan; returns a request to decide about, or -1."""
     kind, i = kind_of(key), serial_of(key)
-    s.counts.idle_events[0] += 1
+    _note_idle(s, kind)
     if kind == TRANSFER:
         _arrive_at_node(s, plan, order, i, now_s)
     elif kind == FAILURE:
@@ -350,7 +362,7 @@ def advance(s: State, plan: Plan, dispatch: Any, order: Any, until_s: float, max
                         counts.freed[0] = 1
                         return PLAN_READY
                     push_event(s, (k + 1) * s.config.plan_period_s[0], PLAN, k + 1, 0)
-                    counts.idle_events[0] += 1
+                    _note_idle(s, PLAN)
                     return PLAN_DUE
                 r = _happen(s, plan, order, key, now_s)
                 if r < 0:

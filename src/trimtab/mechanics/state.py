@@ -107,7 +107,8 @@ COUNTS = np.dtype(
         ("skipped", "i8"),  # requests offered in vain in this pass
         ("sample", "i8"),  # telemetry samples taken
         ("shown", "i8"),  # telemetry samples made visible
-        ("idle_events", "i8"),  # events since anything last moved
+        ("idle_events", "i8"),  # events in a row that could have moved what is held, and did not
+        ("hopes", "i8"),  # deadlines, and repairs of failed nodes, that are still to come
         ("steps", "i8"),
         ("deciding", "i8"),  # request that is being decided about
         ("answer", "i8"),  # what the policy answered when that was no decision
