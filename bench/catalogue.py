@@ -1,0 +1,28 @@
+"""All benchmarks, in the order in which they run."""
+
+from __future__ import annotations
+
+from bench import (
+    everything_on,
+    interpreted,
+    peers,
+    policies_by_nodes,
+    python_policy,
+    scaling,
+    startup,
+    trees,
+)
+
+BENCHMARKS = {
+    module.BENCHMARK.name: module.BENCHMARK
+    for module in (
+        policies_by_nodes,
+        peers,
+        everything_on,
+        python_policy,
+        trees,
+        interpreted,
+        scaling,
+        startup,
+    )
+}
