@@ -60,6 +60,8 @@ def _requests(c: Cluster, pick: Any, n: int) -> Requests:
         payload_gib=pick.choice([0.0, 0.2]),
         noise=True,
     )
+    if pick.random() < 0.3:  # some deadlines have passed on arrival
+        r.work["deadline_s"] -= 2.0
     if pick.random() < 0.4:  # whole numbers: many things happen at once
         r.work["arrival_s"] = np.floor(r.work["arrival_s"])
         r.truth["units"], r.truth["factor"] = np.ceil(r.truth["units"]), 1.0

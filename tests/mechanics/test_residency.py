@@ -71,6 +71,12 @@ def test_the_least_recently_used_goes() -> None:
     assert d.state.resident.tolist() == [[1, 0, 1]]
 
 
+def test_use_lasts_until_the_request_ends() -> None:
+    c = one(slots=2)
+    d = played(c, asked(c, [0.0, 5.0, 30.0], [20.0, 1.0, 1.0], model_idx=[0, 1, 2]))
+    assert d.state.resident.tolist() == [[1, 0, 1]]  # 0 was begun first, but used until 22 s; 1 until 8 s
+
+
 def test_a_model_in_use_is_not_evicted_and_the_queue_waits() -> None:
     c = one(slots=2, memory_gib=6.0)
     d = played(c, asked(c, [0.0, 0.5, 1.0], 1.0, model_idx=[0, 1, 0]))

@@ -103,5 +103,7 @@ def test_transfers_take_as_long_as_in_a_fluid_simulation(
 
 @pytest.mark.parametrize("n", [1, 2, 7])
 def test_equal_payloads_that_start_together_arrive_together(n: int) -> None:
-    c = cluster(1, slots=8, nic_gib_per_s=2.0)
-    assert starts(played(c, asked(c, [0.0] * n, payload_gib=4.0))) == pytest.approx([2.0 * n] * n)
+    c = cluster(1, slots=8, nic_gib_per_s=0.3)
+    together = starts(played(c, asked(c, [0.7] * n, payload_gib=0.1)))
+    assert len(set(together)) == 1  # to the last bit
+    assert together[0] == pytest.approx(0.7 + n / 3.0)
