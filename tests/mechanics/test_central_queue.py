@@ -86,3 +86,10 @@ def test_a_request_that_fits_no_node_is_rejected_with_the_reason() -> None:
     d = played(c, asked(c, [0.0, 0.0], 1.0, class_idx=[1, 0]), policy=Emptiest())
     assert d.state.requests["reason"].tolist() == [Reason.FITS_NO_NODE, Reason.NONE]
     assert (count(d, "rejected"), count(d, "finished")) == (1, 1)
+
+
+def test_a_type_without_nodes_serves_nobody() -> None:
+    c = cluster(1, types=2, classes=2, unserved=[(1, 0)])  # the one node is of type 0
+    d = played(c, asked(c, [0.0, 0.0], 1.0, class_idx=[1, 0]), policy=Emptiest())
+    assert d.state.requests["reason"].tolist() == [Reason.FITS_NO_NODE, Reason.NONE]
+    assert d.state.work["estimate_s"].tolist() == [float("inf"), 1.0]

@@ -60,8 +60,8 @@ class Cluster:
         return inverse.reshape(-1).astype(np.int64)
 
     def best_estimate_s(self, class_idx: Ints, size: Floats) -> Floats:
-        """Least service seconds over the node types for each request, [requests]; inf none serves it."""
+        """Least service seconds over the nodes' types for each request, [requests]; inf = none serves it."""
         best = np.full(len(size), np.inf)
-        for g in range(self.n_types):
+        for g in np.unique(self.type_idx):
             np.minimum(best, self.fixed_s[class_idx, g] + self.unit_s[class_idx, g] * size, out=best)
         return best
