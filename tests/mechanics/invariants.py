@@ -39,6 +39,7 @@ def check_conservation(s: State) -> None:
     assert (status[counts["arrived"] :] == Status.PENDING).all()
     assert counts["in_nodes"] == np.isin(status, AT_NODE).sum()
     assert (np.isnan(s.requests["finish_s"]) | (status == Status.FINISHED) | (status < Status.FINISHED)).all()
+    np.testing.assert_array_equal(np.isnan(s.requests["ended_s"]), status <= Status.FINISHED)
 
 
 def _per_node(s: State, *statuses: Status) -> np.ndarray:

@@ -18,6 +18,7 @@ def request_records(arrival_s: list[float], **columns: list[Any]) -> RequestReco
         "start_s": [np.nan] * n,
         "service_start_s": [np.nan] * n,
         "finish_s": [np.nan] * n,
+        "ended_s": [np.nan] * n,
         "status": [Status.FINISHED] * n,
         "reason": [Reason.NONE] * n,
         "node_idx": [0] * n,

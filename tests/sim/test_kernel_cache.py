@@ -80,3 +80,15 @@ def test_an_edit_changes_the_cache_folder(
     before = kernels._fingerprint()
     (package / source).write_text((package / source).read_text() + "# edited\n")
     assert kernels._fingerprint() != before
+
+
+def test_a_temporary_cache_that_others_can_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(kernels.tempfile, "mkdtemp", lambda prefix: str(tmp_path / f"{prefix}new"))
+    own = tmp_path / f"trimtab-{os.getuid()}"
+    assert kernels._private_folder() == own
+    assert own.stat().st_mode & 0o777 == 0o700
+    own.chmod(0o777)
+    assert kernels._private_folder() == tmp_path / "trimtab-new"

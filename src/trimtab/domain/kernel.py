@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import types
 from collections.abc import Callable
@@ -54,9 +55,18 @@ def cache_folder() -> Path:
         if not os.access(folder, os.W_OK):
             raise PermissionError(folder)
     except OSError:
-        folder = Path(tempfile.gettempdir()) / f"trimtab-{os.getuid()}" / folder.name
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = _private_folder() / folder.name
+        folder.mkdir(exist_ok=True)
     return folder
+
+
+def _private_folder() -> Path:
+    """A temporary folder that nobody else can write to: what is read from a cache is run."""
+    folder = Path(tempfile.gettempdir()) / f"trimtab-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return folder if is_own else Path(tempfile.mkdtemp(prefix="trimtab-"))
 
 
 def prune_cache() -> int:

@@ -34,16 +34,15 @@ def curves_of(records: Records, cluster: Cluster, edges_s: Floats | None = None)
     frac = np.linspace(0.0, 1.0, QUANTILES)
     if edges_s is None:
         edges_s = np.linspace(records.start_s, max(records.end_s, records.start_s + 1e-9), BINS + 1)
-    waiting_until_s = np.where(np.isnan(rows.start_s), records.end_s, rows.start_s)
-    waited = rows.arrived & ~np.isnan(waiting_until_s)
-    held_until_s = np.where(np.isnan(rows.finish_s) & ~np.isnan(rows.start_s), records.end_s, rows.finish_s)
-    used = utilisation_over_time(rows.start_s, held_until_s, rows.node_idx, records.nodes.slots, edges_s)
+    ended_s = np.where(np.isnan(rows.ended_s), records.end_s, rows.ended_s)  # or still in flight at the end
+    waited_until_s = np.where(np.isnan(rows.start_s), ended_s, rows.start_s)[rows.arrived]
+    used = utilisation_over_time(rows.start_s, ended_s, rows.node_idx, records.nodes.slots, edges_s)
     row_of = _row_of_nodes(cluster)
     return Curves(
         quantile_frac=frac,
         completion_s=np.quantile(finished_s, frac) if len(finished_s) else np.full(QUANTILES, np.nan),
         edges_s=edges_s,
-        queue_length=queue_length_over_time(rows.arrival_s[waited], waiting_until_s[waited], edges_s),
+        queue_length=queue_length_over_time(rows.arrival_s[rows.arrived], waited_until_s, edges_s),
         utilisation_frac=_row_means(used, row_of),
         row_names=_row_names(cluster, row_of),
     )

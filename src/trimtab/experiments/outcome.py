@@ -47,11 +47,11 @@ def records_of(driver: Driver, cluster: Cluster, requests: Requests, slo_s: Floa
 
 
 def _window_end_s(driver: Driver, rows: RequestRecords) -> float:
-    """Last finish; the horizon if that cut the run short; the last event if nothing finished."""
-    if driver.state.counts["in_system"][0] > 0 and np.isfinite(driver.options.horizon_s):
+    """When the last request ended; the horizon if that cut the run short; the last event if none ended."""
+    ended_s = rows.ended_s[~np.isnan(rows.ended_s)]
+    if len(ended_s) < len(rows.ended_s) and np.isfinite(driver.options.horizon_s):
         return max(float(driver.options.horizon_s), float(rows.arrival_s[0]))
-    finish_s = rows.finish_s[rows.finished]
-    return float(finish_s.max()) if len(finish_s) else max(driver.now_s, float(rows.arrival_s[0]))
+    return float(ended_s.max()) if len(ended_s) else max(driver.now_s, float(rows.arrival_s[0]))
 
 
 def _request_records(driver: Driver, cluster: Cluster, requests: Requests) -> RequestRecords:
@@ -66,6 +66,7 @@ def _request_records(driver: Driver, cluster: Cluster, requests: Requests) -> Re
         start_s=rows["start_s"].copy(),
         service_start_s=rows["service_start_s"].copy(),
         finish_s=np.where(status == Status.FINISHED, rows["finish_s"], np.nan),
+        ended_s=np.where(status == Status.FINISHED, rows["finish_s"], rows["ended_s"]),
         node_idx=node,
         status=status,
         reason=rows["reason"].copy(),

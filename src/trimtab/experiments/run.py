@@ -188,11 +188,11 @@ def run_of(scenario: Scenario, policy: str, seed: int, built: Built, driver: Dri
 
 
 def node_table(records: Records, built: Built) -> pl.DataFrame:
-    """One typed row per node; utilisation over the window of the run."""
+    """One typed row per node; utilisation of the time that it was up in the window, nan if it never was."""
     import polars as pl
 
     cluster, nodes, rows = built.cluster, records.nodes, records.requests
-    slot_s = np.maximum(nodes.slots * records.window_s, np.finfo(float).tiny)
+    slot_s = np.where(nodes.up_s > 0.0, nodes.slots * nodes.up_s, np.nan)
     served = rows.node_idx[rows.finished]
     return pl.DataFrame(
         {

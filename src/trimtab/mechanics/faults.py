@@ -34,6 +34,7 @@ def end(s: State, r: int, status: int, reason: int, now_s: float) -> None:
     s.requests.status[r] = status
     s.requests.reason[r] = reason
     s.requests.finish_s[r] = np.nan  # it may have been planned
+    s.requests.ended_s[r] = now_s
     s.requests.version[r] += 1
     s.counts.in_system[0] -= 1
     s.counts.idle_events[0] = 0

@@ -193,6 +193,8 @@ def leave_slot(s: State, r: int, j: int) -> None:
 def send_back(s: State, r: int, now_s: float) -> None:
     """Request r lost its node: its dispatcher decides again, after all else of this time."""
     s.requests.status[r] = _RETRYING
+    s.requests.start_s[r] = np.nan  # those of the attempt that was lost
+    s.requests.service_start_s[r] = np.nan
     s.requests.version[r] += 1
     push_event(s, now_s, ARRIVAL, r, s.requests.version[r])
 

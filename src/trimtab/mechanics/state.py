@@ -18,6 +18,7 @@ REQUEST = np.dtype(
         ("start_s", "f8"),  # a slot was taken (last attempt); nan = never
         ("service_start_s", "f8"),  # models are loaded, computing begins
         ("finish_s", "f8"),  # planned while it runs, actual once finished
+        ("ended_s", "f8"),  # rejected, cancelled or lost; nan = not so
         ("key", "f8"),  # queue key, or what is left of its payload's transfer
         ("estimate_s", "f8"),  # what it adds to its node's outstanding_s
         ("left_s", "f8"),  # service seconds left at full speed (a paused request), else its whole service
@@ -245,7 +246,7 @@ def _config_array(options: Options, policy: Policy, cluster: Cluster, seed: int,
 
 def _request_array(n: int) -> np.ndarray:
     rows = np.zeros(n, REQUEST)
-    for name in ("start_s", "service_start_s", "finish_s"):
+    for name in ("start_s", "service_start_s", "finish_s", "ended_s"):
         rows[name] = np.nan
     for name in ("next", "child", "node_idx"):
         rows[name] = -1

@@ -25,6 +25,7 @@ class RequestRecords:
     start_s: FloatArray  # its last attempt took a slot; nan if none did
     service_start_s: FloatArray  # computing began, its model being loaded; nan if it never did
     finish_s: FloatArray  # nan unless FINISHED
+    ended_s: FloatArray  # finished, rejected, cancelled or lost; nan while in flight
     node_idx: IntArray  # node of the last attempt; -1 for none
     status: npt.NDArray[np.uint8]  # trimtab.domain.decision.Status
     reason: npt.NDArray[np.uint8]  # trimtab.domain.decision.Reason
@@ -80,7 +81,7 @@ class Records:
     requests: RequestRecords
     nodes: NodeRecords
     start_s: float  # window: first arrival
-    end_s: float  # window: last finish, or the horizon
+    end_s: float  # window: when the last request ended, or the horizon
     slo_s: FloatArray  # [classes] target completion; inf for none
     model_loads: int
     adapter_loads: int
