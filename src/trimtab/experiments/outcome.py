@@ -21,10 +21,13 @@ Floats = NDArray[np.float64]
 
 def true_service_s(cluster: Cluster, requests: Requests) -> Floats:
     """Service seconds of each request on each type, without loads, [requests, types]; inf: not served."""
-    c = requests.work["class_idx"]
-    units, factor = requests.truth["units"][:, None], requests.truth["factor"][:, None]
-    served: Floats = (cluster.fixed_s[c] + cluster.unit_s[c] * units) * factor
-    return served
+    return np.stack([_true_service_on_s(cluster, requests, g) for g in range(cluster.n_types)], axis=1)
+
+
+def _true_service_on_s(cluster: Cluster, requests: Requests, g: int) -> Floats:
+    c, truth = requests.work["class_idx"], requests.truth
+    served_s: Floats = (cluster.fixed_s[c, g] + cluster.unit_s[c, g] * truth["units"]) * truth["factor"]
+    return served_s
 
 
 def records_of(driver: Driver, cluster: Cluster, requests: Requests, slo_s: Floats) -> Records:
@@ -55,29 +58,38 @@ def _window_end_s(driver: Driver, rows: RequestRecords) -> float:
 
 
 def _request_records(driver: Driver, cluster: Cluster, requests: Requests) -> RequestRecords:
+    """Columns of the state itself where they are records already: ten million leave no room for copies."""
     rows, work = driver.state.requests, driver.state.work
-    status = rows["status"].copy()
-    served_s = true_service_s(cluster, requests)
-    node = rows["node_idx"].astype(np.int64)
-    on = np.where(node >= 0, cluster.type_idx[node], 0)
-    work_s = np.where(node >= 0, served_s[np.arange(len(work)), on], np.nan)
+    is_finished = rows["status"] == Status.FINISHED
+    work_s, best_work_s = _work_s(cluster, requests, rows["node_idx"])
     return RequestRecords(
-        arrival_s=work["arrival_s"].copy(),
-        start_s=rows["start_s"].copy(),
-        service_start_s=rows["service_start_s"].copy(),
-        finish_s=np.where(status == Status.FINISHED, rows["finish_s"], np.nan),
-        ended_s=np.where(status == Status.FINISHED, rows["finish_s"], rows["ended_s"]),
-        node_idx=node,
-        status=status,
-        reason=rows["reason"].copy(),
-        tenant_idx=work["tenant_idx"].astype(np.int64),
-        class_idx=work["class_idx"].astype(np.int64),
-        priority=work["priority"].copy(),
-        deadline_s=work["deadline_s"].copy(),
-        attempts=1 + work["retries"].astype(np.int64),
+        arrival_s=work["arrival_s"],
+        start_s=rows["start_s"],
+        service_start_s=rows["service_start_s"],
+        finish_s=np.where(is_finished, rows["finish_s"], np.nan),
+        ended_s=np.where(is_finished, rows["finish_s"], rows["ended_s"]),
+        node_idx=rows["node_idx"],
+        status=rows["status"],
+        reason=rows["reason"],
+        tenant_idx=work["tenant_idx"],
+        class_idx=work["class_idx"],
+        priority=work["priority"],
+        deadline_s=work["deadline_s"],
+        attempts=1 + work["retries"],
         work_s=work_s,
-        best_work_s=served_s.min(axis=1),
+        best_work_s=best_work_s,
     )
+
+
+def _work_s(cluster: Cluster, requests: Requests, node_idx: NDArray[np.int32]) -> tuple[Floats, Floats]:
+    """True service seconds on the node that served (nan: none did) and on the best type, [requests] each."""
+    type_idx = np.where(node_idx >= 0, cluster.type_idx[node_idx], -1)
+    work_s, best_s = np.full(len(node_idx), np.nan), np.full(len(node_idx), np.inf)
+    for g in range(cluster.n_types):
+        served_s = _true_service_on_s(cluster, requests, g)
+        np.copyto(work_s, served_s, where=type_idx == g)
+        np.minimum(best_s, served_s, out=best_s)
+    return work_s, best_s
 
 
 def _node_records(driver: Driver, cluster: Cluster, start_s: float, end_s: float) -> NodeRecords:
@@ -125,7 +137,7 @@ def request_table(records: Records, cluster: Cluster, requests: Requests) -> pl.
         "start_s": rows.start_s,
         "service_start_s": rows.service_start_s,
         "finish_s": rows.finish_s,
-        "node_idx": rows.node_idx,
+        "node_idx": rows.node_idx.astype(np.int64),
         "status": _enum(rows.status, [s.name.lower() for s in Status]),
         "reason": _enum(rows.reason, _reason_names(int(rows.reason.max(initial=0)))),
         "class": _enum(rows.class_idx, cluster.class_names),
