@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 import psutil
 
 from trimtab.domain.errors import UsageError
-from trimtab.experiments.tasks import Task, TaskResult, run_task
+from trimtab.experiments.curves import Curves
+from trimtab.experiments.tasks import BoundResult, RunResult, Task, TaskResult, run_task
 
 Progress: TypeAlias = Callable[[int, int], None]  # runs done, runs in all
+_IN_RESULTS = frozenset(
+    (cls.__module__, cls.__qualname__)
+    for cls in (TaskResult, RunResult, BoundResult, Curves, np.ndarray, np.dtype)
+) | {("numpy._core.numeric", "_frombuffer"), ("numpy._core.multiarray", "_reconstruct")}
 
 
 def cores() -> int:
@@ -25,6 +30,16 @@ def cores() -> int:
 def memory_bytes() -> int:
     """Memory of this machine that is to be had."""
     return int(psutil.virtual_memory().available)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes results and arrays only: a folder may come from anywhere, and a pickle can run code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse whatever no result is made of."""
+        if (module, name) not in _IN_RESULTS:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a result")
+        return super().find_class(module, name)
 
 
 class Workfolder:
@@ -45,19 +60,27 @@ class Workfolder:
             ) from None
 
     def load(self, i: int) -> TaskResult | None:
-        """Result of task i, if an earlier run got that far."""
-        file = self._file(i)
-        return pickle.loads(file.read_bytes()) if file.exists() else None
+        """Result of task i, if an earlier run got that far and left it whole."""
+        try:
+            with self._file(i).open("rb") as file:
+                found = _Unpickler(file).load()
+        except (
+            OSError,
+            EOFError,
+            pickle.UnpicklingError,
+            AttributeError,
+            ImportError,
+            TypeError,
+            ValueError,
+        ):
+            return None
+        return found if isinstance(found, TaskResult) else None
 
     def save(self, i: int, result: TaskResult) -> None:
         """Keep the result of task i."""
         part = self._file(i).with_suffix(".part")
         part.write_bytes(pickle.dumps(result))
         part.replace(self._file(i))
-
-    def remove(self) -> None:
-        """The comparison is whole: nothing to go on from."""
-        shutil.rmtree(self.path, ignore_errors=True)
 
     def _file(self, i: int) -> Path:
         return self.path / f"task-{i}.pickle"
