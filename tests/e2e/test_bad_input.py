@@ -253,3 +253,38 @@ def test_unknown_option_and_command(cli):
 def test_faults_are_not_for_live_hosts(cli, scenario):
     faults = "faults: [{at_s: 1, duration_s: 1}]\nclasses:"
     refused(cli("run", scenario("classes:", faults), "--host", "live"), "faults")
+
+
+def test_names_are_never_markup(cli, scenario):
+    named = scenario("classes:", "name: 'x [/y] z'\nclasses:")
+    assert "x [/y] z" in cli("run", named, "--quiet").stdout
+
+
+@pytest.mark.parametrize("seed", [2**63, 10**30])
+def test_impossible_seed(cli, seed):
+    refused(cli("run", "tiny", "--seed", str(seed)), "seed", str(seed), "2^63 - 1")
+
+
+@pytest.mark.parametrize("line", ["seeds: [1, 2, 1]", "sweep: {loads: [0.5, 0.5]}"])
+def test_the_same_run_twice(cli, scenario, line):
+    refused(cli("compare", scenario("classes:", f"{line}\nclasses:")), "every value once")
+
+
+def test_two_policies_of_one_name(cli, tmp_path):
+    text = 'import trimtab as tt\nclass P(tt.Policy):\n    name = "mine"\n    def dispatch(*_): return 0\n'
+    files = [tmp_path / "before.py", tmp_path / "after.py"]
+    for file in files:
+        file.write_text(text)
+    one, other = (f"{file}:P" for file in files)
+    refused(cli("compare", "tiny", "-p", one, "-p", other), "two different policies", "'mine'")
+
+
+def test_policy_whose_parameters_do_not_suit_it(cli, tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from dataclasses import dataclass\nimport trimtab as tt\n"
+        "@dataclass(frozen=True)\nclass P(tt.Policy):\n"
+        "    k: int = 1\n    def __post_init__(self): raise ValueError('k is odd')\n"
+        "    def dispatch(*_): return 0\n"
+    )
+    refused(cli("run", "tiny", "-p", f"{file}:P"), "can't be made: k is odd")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from builders import cluster
 from by_hand import asked, fault_table, once
 from mini_policies import Scripted
+from trimtab.domain.cluster import Cluster
 from trimtab.domain.errors import PolicyError
 from trimtab.domain.kernel import kernel
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
+from trimtab.domain.view import Memory, memory
 from trimtab.sim.simulator import run
 
 
@@ -136,3 +139,32 @@ class RaisesOnRetry(Policy):
 def test_an_interruption_stays_an_interruption(mode: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(ONE, FIVE, Options(), Interrupted(), mode=mode)
+
+
+class InitRaises(Scripted):
+    def init(self, cluster: Cluster) -> Memory:
+        raise KeyError("no such thing")
+
+
+class InitMakesNone(Scripted):
+    def init(self, cluster: Cluster) -> Memory:
+        return None  # type: ignore[return-value]
+
+
+class InitMakesOtherTypes(Scripted):
+    def init(self, cluster: Cluster) -> Memory:
+        return memory()._replace(ints=np.zeros(2, np.int32))
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (InitRaises(), "raised KeyError.* in init"),
+        (InitMakesNone(), r"init\(\) made None"),
+        (InitMakesOtherTypes(), r"init\(\) made Memory.*expected what trimtab.memory"),
+    ],
+)
+def test_a_memory_that_cannot_be_made(policy: Policy, said: str) -> None:
+    c = cluster(2)
+    with pytest.raises(PolicyError, match=said):
+        run(c, asked(c, [0.0]), Options(), policy)

@@ -111,7 +111,7 @@ def progress_bar(label: str, *, quiet: bool = False) -> Iterator[Reporter]:
 
         columns = (
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),  # it names files
             BarColumn(),
             TaskProgressColumn(),
             Elapsed(),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.errors import ScenarioError
+from trimtab.domain.errors import ScenarioError, UsageError
 from trimtab.domain.options import Options
 from trimtab.domain.requests import Requests
 from trimtab.experiments.build_cluster import build_cluster
@@ -63,7 +63,12 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
     Raises:
         ScenarioError: the trace does not fit the scenario, or a load cannot be set.
         TraceError: the file is no trace, or nothing of it is left.
+        UsageError: the seed is none.
     """
+    if not 0 <= seed < 2**63:
+        raise UsageError(
+            "cannot be used", field="seed", value=seed, expected="a whole number from 0 to 2^63 - 1"
+        )
     columns, served, info = _columns(scenario, seed, trace)
     cluster = build_cluster(scenario.cluster, served, columns)
     requests = build_requests(scenario.workload, served, columns, cluster, seed)

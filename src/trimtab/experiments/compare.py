@@ -19,6 +19,8 @@ from trimtab.domain.policy import Policy
 from trimtab.experiments.pool import Progress, Workfolder, cores, memory_bytes, run_tasks
 from trimtab.experiments.reference import compile_bounds
 from trimtab.experiments.scenario import Scenario, load_scenario
+from trimtab.experiments.spec.problems import checked
+from trimtab.experiments.spec.scenario import SweepSpec
 from trimtab.experiments.tasks import (
     BoundResult,
     PolicySpec,
@@ -211,9 +213,9 @@ def compare(
     named = [canonical(policy) for policy in policies] if policies else None
     chosen = chosen.with_overrides(load=load, policies=named or None, seeds=seeds)
     wanted = policies or chosen.policies or DEFAULT_COMPARISON
-    specs = tuple({canonical(spec): spec for spec in wanted}.values())
+    specs = _each_once(wanted)
     pairs = [find(spec) for spec in specs]
-    sweep_loads = chosen.sweep.loads if sweep is None else tuple(sweep)
+    sweep_loads = chosen.sweep.loads if sweep is None else _checked_loads(sweep)
     own_load = chosen.workload.load
     loads = [x for x in sweep_loads if x != own_load]  # that one is run anyway
     begun_s = time.perf_counter()
@@ -228,6 +230,25 @@ def compare(
     tasks = plan_tasks(chosen, specs, seeds_used, loads, mode=mode, together=together, records_folder=records)
     results = run_tasks(tasks, folder, jobs or cores(), progress)
     return _summarise(chosen, specs, tasks, results, sweep_loads, time.perf_counter() - begun_s, folder)
+
+
+def _checked_loads(sweep: Sequence[float]) -> tuple[float, ...]:
+    return checked(lambda: SweepSpec(loads=tuple(sweep)), SweepSpec, "sweep").loads
+
+
+def _each_once(wanted: Sequence[PolicySpec]) -> tuple[PolicySpec, ...]:
+    """The policies without duplicates. Raises UsageError where two different ones share a name."""
+    chosen: dict[str, PolicySpec] = {}
+    for spec in wanted:
+        name = canonical(spec)
+        if [type(policy) for policy in find(chosen.setdefault(name, spec))] != [type(p) for p in find(spec)]:
+            raise UsageError(
+                "two different policies have this name",
+                field="policy",
+                value=name,
+                expected="a `name` for each",
+            )
+    return tuple(chosen.values())
 
 
 def _key(

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.errors import PolicyError, TrimtabError
 from trimtab.domain.options import FAULT, Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.tables import Table, TableListType, array_of, table_type
-from trimtab.domain.view import HOST, MAX_RANKED, MEMORY, NODE, UNLIMITED, VIEW, WORK, View
+from trimtab.domain.view import HOST, MAX_RANKED, MEMORY, NODE, UNLIMITED, VIEW, WORK, Memory, View, memory
 
 REQUEST = np.dtype(
     [
@@ -275,6 +276,21 @@ def _numbers(array: Any) -> np.ndarray:
     return np.array(array, np.float64, order="C")
 
 
+def _memory_of(policy: Policy, cluster: Cluster) -> Memory:
+    """What `init` makes. Raises PolicyError where it raises, or makes no memory that kernels can read."""
+    name = policy.name or type(policy).__name__
+    try:
+        made = policy.init(cluster)
+    except TrimtabError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"policy {name!r} raised {error!r} in init()") from error
+    kinds = [(getattr(array, "dtype", None), getattr(array, "ndim", None)) for array in made or ()]
+    if not isinstance(made, Memory) or kinds != [(array.dtype, 1) for array in memory()]:
+        raise PolicyError(f"policy {name!r}: init() made {made!r}; expected what trimtab.memory(…) makes")
+    return made
+
+
 def new_state(
     cluster: Cluster,
     requests: Requests,
@@ -339,6 +355,6 @@ def new_state(
             View(hosts[i : i + 1], seen[min(i, views - 1)], changed[i], seen_resident, *tables)
             for i in range(d)
         ],
-        memories=[policy.init(cluster) for _ in range(d)],
-        order_memories=[order.init(cluster) for _ in range(d)],
+        memories=[_memory_of(policy, cluster) for _ in range(d)],
+        order_memories=[_memory_of(order, cluster) for _ in range(d)],
     )

@@ -1,9 +1,9 @@
 """The catalogue: finds policies by walking this package, and reads what users write to name one.
 
-    least-expected-wait                   a policy of the catalogue, with its own order or first come, first
-    served power-of-d(d=3)+edf                   with parameters, and with the order of another
-    path/to/my_policy.py:MyPolicy         a class in a file my_package.my_module:MyPolicy(c=2)    a class in
-    an installed module
+    least-expected-wait                   a policy, with its own order or first come first served
+    power-of-d(d=3)+edf                   with parameters, and with the order of another
+    path/to/my_policy.py:MyPolicy         a class in a file
+    my_package.my_module:MyPolicy(c=2)    a class in an installed module
 
 A file's policy gets a module name made of the file's path and content, the same in every process: the cache
 of compiled kernels needs that.
@@ -194,7 +194,9 @@ def _build(name: str, arguments: str | None) -> Policy:
     given = _values(cls, name, arguments or "")
     try:
         return cls(**given)
-    except TypeError as error:
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a class of the user's own may raise
         raise UsageError(f"can't be made: {error}", field="policy", value=name) from error
 
 

@@ -167,7 +167,7 @@ def _table(first: str, *, title: str | None = None, caption: str | None = None) 
         box=box.SIMPLE_HEAD,
         padding=(0, 1),
         pad_edge=False,
-        title=title,
+        title=None if title is None else Text(title, style="table.title"),
         caption=None if caption is None else Text(caption),
         show_edge=False,
         title_justify="left",

@@ -6,10 +6,18 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from trimtab.experiments.recorded import recorded_rows
@@ -29,6 +37,8 @@ from trimtab.experiments.spec.workload import TraceSpec, WorkloadSpec
 
 SCENARIO_TITLE = "trimtab scenario"
 
+Number = TypeVar("Number", int, float)
+
 
 def _policy_text(value: object) -> object:
     """`{policy: A, order: B}` as `A+B`."""
@@ -40,8 +50,18 @@ def _policy_text(value: object) -> object:
 PolicyName = Annotated[str, Field(min_length=1), BeforeValidator(_policy_text)]
 SeedCount = Annotated[int, Field(ge=1, le=10_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def _each_once(values: tuple[Number, ...]) -> tuple[Number, ...]:
+    """The same run twice would count as two independent ones."""
+    if len(set(values)) < len(values):
+        raise ValueError("every value once")
+    return values
+
+
 Seeds = Annotated[
-    Annotated[SeedCount, Tag("<count>")] | Annotated[tuple[Seed, ...], Field(min_length=1), Tag("<list>")],
+    Annotated[SeedCount, Tag("<count>")]
+    | Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_each_once), Tag("<list>")],
     Discriminator(lambda value: "<list>" if isinstance(value, list | tuple) else "<count>"),
 ]
 
@@ -49,7 +69,7 @@ Seeds = Annotated[
 class SweepSpec(Spec):
     """The loads of the figure policy against load."""
 
-    loads: tuple[Positive, ...] = Field(
+    loads: Annotated[tuple[Positive, ...], AfterValidator(_each_once)] = Field(
         (0.5, 0.7, 0.8, 0.9, 0.95), description="offered loads; empty = no sweep"
     )
 
@@ -87,7 +107,7 @@ def _detail(misfit: Misfit) -> InitErrorDetails:
 
 
 class Scenario(ClusterPart):
-    """One scenario file. Two scenarios with the same `hash()` give the same runs."""
+    """One scenario file. Two with the same `hash()`, and the same trace if any, give the same runs."""
 
     name: str = Field("scenario", min_length=1, description="short name, for tables and reports")
     description: str = Field("", description="what the scenario is about")
@@ -112,7 +132,7 @@ class Scenario(ClusterPart):
         return hash(self.hash())
 
     def n_requests(self) -> int:
-        """How many requests arrive; reads the trace, if there is one.."""
+        """How many requests arrive; reads the trace, if there is one."""
         if self.workload.generate is not None:
             return self.workload.generate.requests
         assert self.workload.trace is not None
@@ -123,7 +143,10 @@ class Scenario(ClusterPart):
         return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
     def hash(self) -> str:
-        """SHA-256 of what the runs depend on: comments, formatting, defaults and folders do not count."""
+        """SHA-256 of what the file says, without comments, formatting, defaults and folders.
+
+        A trace counts by the name of its file, not by what is in it.
+        """
         content = _without_folders(self._content(exclude={"description"}))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
