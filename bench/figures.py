@@ -90,8 +90,10 @@ class Benchmark:
 
 
 def figure(values: Sequence[float], unit: str, target: Target | None = None, **labels: object) -> Figure:
-    """A figure from its repetitions."""
-    texts = {name: f"{label:,}" if isinstance(label, int) else str(label) for name, label in labels.items()}
+    """A figure from its repetitions; `nodes=100` is labelled "100 nodes"."""
+    texts = {
+        name: f"{label:,} {name}" if isinstance(label, int) else str(label) for name, label in labels.items()
+    }
     return Figure(texts, unit, statistics.median(values), min(values), max(values), len(values), target)
 
 

@@ -95,4 +95,4 @@ def _pivot(pivot: tuple[str, str], figures: Sequence[Figure]) -> str:
         label = f.labels[row] if len(units) == 1 else f"{f.labels[row]} ({f.unit})"
         cells.setdefault(label, {})[f.labels[column]] = number(f.median)
     rows = [[label, *(values.get(c, "") for c in columns)] for label, values in cells.items()]
-    return _rows([row, *(f"{c} {column}" for c in columns)], rows)
+    return _rows([row, *columns], rows)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.figures import Benchmark, Effort, Measured, Skipped, Target, at_most, figure
+from trimtab.domain.kernel import cache_root
 
 ROOT = Path(__file__).resolve().parents[1]
 CLI = "from trimtab.cli import main; main()"
@@ -144,8 +145,7 @@ def _import_profile(shell: Shell) -> Iterator[Measured]:
 def measure(effort: Effort) -> Iterator[Measured]:
     with tempfile.TemporaryDirectory() as name:
         folder, n = Path(name), effort.repetitions
-        cache = os.environ.get("TRIMTAB_CACHE_DIR") or tempfile.mkdtemp(dir=folder)
-        shell = Shell(folder, Path(cache).absolute())
+        shell = Shell(folder, cache_root().absolute())
         yield _cached_load(shell, n)
         for command in (NOTHING, IMPORT, HELP):
             yield warm(command, shell, n)
