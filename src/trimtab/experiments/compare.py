@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -17,6 +19,7 @@ import numpy as np
 from trimtab.domain.errors import UsageError
 from trimtab.domain.policy import Policy
 from trimtab.experiments.pool import Progress, Workfolder, cores, memory_bytes, run_tasks
+from trimtab.experiments.recorded import stamp_of
 from trimtab.experiments.reference import compile_bounds
 from trimtab.experiments.scenario import Scenario, load_scenario
 from trimtab.experiments.spec.problems import checked
@@ -29,7 +32,8 @@ from trimtab.experiments.tasks import (
     TaskResult,
     plan_tasks,
 )
-from trimtab.mechanics.calls import compile_all, is_ready
+from trimtab.experiments.warm import compile_kernels
+from trimtab.mechanics.calls import is_ready
 from trimtab.metrics import METRICS, Estimate, mean_ci95
 from trimtab.policies import DEFAULT_COMPARISON, canonical, find
 
@@ -214,7 +218,6 @@ def compare(
     chosen = chosen.with_overrides(load=load, policies=named or None, seeds=seeds)
     wanted = policies or chosen.policies or DEFAULT_COMPARISON
     specs = _each_once(wanted)
-    pairs = [find(spec) for spec in specs]
     sweep_loads = chosen.sweep.loads if sweep is None else _checked_loads(sweep)
     own_load = chosen.workload.load
     loads = [x for x in sweep_loads if x != own_load]  # that one is run anyway
@@ -224,7 +227,7 @@ def compare(
     n_requests = chosen.n_requests()
     _check_memory(n_runs, n_requests, jobs or cores())
     folder = None if out is None else Workfolder(Path(out), _key(chosen, specs, seeds_used, loads))
-    mode = _prepare(pairs, mode, n_runs * n_requests, notice)
+    mode = _prepare(specs, mode, n_runs * n_requests, notice)
     together = n_requests < SPLIT_FROM
     records = None if folder is None else folder.records
     tasks = plan_tasks(chosen, specs, seeds_used, loads, mode=mode, together=together, records_folder=records)
@@ -255,27 +258,35 @@ def _key(
     scenario: Scenario, specs: Sequence[PolicySpec], seeds: Sequence[int], loads: Sequence[float]
 ) -> str:
     """What an interrupted comparison must have in common with this one for its results to be used."""
-    # a policy's module is named after its content where it comes from a file
-    named = [(canonical(spec), *(type(policy).__module__ for policy in find(spec))) for spec in specs]
-    text = repr((scenario.hash(), named, list(seeds), list(loads), versions()))
+    named = [(canonical(spec), *(_source_of(type(policy)) for policy in find(spec))) for spec in specs]
+    trace = scenario.workload.trace
+    stamp = None if trace is None else stamp_of(trace)
+    text = repr((scenario.hash(), stamp, named, list(seeds), list(loads), versions()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def _source_of(policy: type[Policy]) -> str:
+    """The text of a policy's module; where it has none, as in a notebook, something that never comes again."""
+    file = getattr(sys.modules[policy.__module__], "__file__", None)
+    return str(uuid.uuid4()) if file is None else Path(file).read_text(encoding="utf-8")
+
+
 def _prepare(
-    pairs: Sequence[tuple[Policy, Policy]], mode: str, simulated: int, notice: Callable[[str], None] | None
+    specs: Sequence[PolicySpec], mode: str, simulated: int, notice: Callable[[str], None] | None
 ) -> str:
     """Compile, once and before there are workers, what the runs need; returns their mode.
 
     Small comparisons on a cold cache are interpreted: compiling would take longer.
     """
-    is_warm = all(is_ready(policy, order) for policy, order in pairs)
+    is_warm = all(is_ready(*find(spec)) for spec in specs)
     if mode == "auto":
         mode = "compiled" if is_warm or simulated > INTERPRET_UP_TO else "interpreted"
     if mode == "compiled":
         if notice is not None and not is_warm:
             notice("compiling kernels (once, about 20 s)")
-        compile_all(policy for pair in pairs for policy in pair)
-    compile_bounds()
+        compile_kernels(specs)
+    else:
+        compile_bounds()
     return mode
 
 

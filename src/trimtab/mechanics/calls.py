@@ -210,6 +210,11 @@ def compile_all(policies: Iterable[Policy]) -> None:
     compile_kernel(begin, BEGIN)
     compile_kernel(bridge_dispatch, DISPATCH)
     compile_kernel(bridge_order, ORDER)
+    compile_policies(policies)
+
+
+def compile_policies(policies: Iterable[Policy]) -> None:
+    """Compile the kernels of these policies, or load them from the cache."""
     for policy in policies:
         if policy.dispatches() and is_kernel(policy.dispatch):
             compile_kernel(policy.dispatch, DISPATCH)
