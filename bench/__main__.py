@@ -12,12 +12,18 @@ from rich.console import Console
 from bench.catalogue import BENCHMARKS
 from bench.figures import Effort
 from bench.page import page
-from bench.results import Result, load, measured, save
+from bench.results import Result, load, measured, save, write_whole
 from bench.startup import ROOT
 from bench.table import result_table
 from trimtab.domain.errors import TrimtabError
 
 RESULTS, PAGE = ROOT / "bench" / "results.json", ROOT / "docs" / "performance.md"
+
+
+def _known(name: str) -> str:
+    if name not in BENCHMARKS:
+        raise argparse.ArgumentTypeError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
+    return name
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -28,9 +34,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         epilog=f"benchmarks:\n{about}",
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", choices=[[], *BENCHMARKS], help="benchmarks; all by default"
-    )
+    parser.add_argument("names", nargs="*", metavar="NAME", type=_known, help="benchmarks; all by default")
     parser.add_argument(
         "--quick", action="store_true", help="tiny sizes, to see that everything works; not saved"
     )
@@ -57,9 +61,7 @@ def _merged(out: Path, new: dict[str, Result]) -> dict[str, Result]:
 
 
 def _write_docs(results: Path) -> None:
-    part = PAGE.with_name(PAGE.name + ".part")
-    part.write_text(page(load(results)), encoding="utf-8")
-    part.replace(PAGE)
+    write_whole(PAGE, page(load(results)))
     print(f"wrote {PAGE.relative_to(ROOT)}")
 
 

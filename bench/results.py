@@ -54,13 +54,20 @@ def load(path: Path) -> dict[str, Result]:
 
 
 def save(path: Path, results: dict[str, Result]) -> None:
-    """Write the file whole or not at all."""
+    """Write the file whole or not at all. Raises UsageError where it can't be written."""
     content = {"benchmarks": {name: _entry(result) for name, result in results.items()}}
+    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Put the text beside the file, then in its place. Raises UsageError where that can't be done."""
     part = path.with_name(path.name + ".part")
-    part.write_text(
-        json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-    )
-    os.replace(part, path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        problem = f"can't be written: {error.strerror}"
+        raise UsageError(problem, file=str(path), expected="a file in a folder that exists") from error
 
 
 def _entry(result: Result) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from bench.peers_c import POLICY_NUMBERS, compiler, run_c
 from bench.peers_python import lists_of, run_heapq, run_simpy
 
 from bench import results, startup, work
+from trimtab.domain.errors import UsageError
 
 QUICK = Effort(is_quick=True)
 
@@ -158,6 +159,11 @@ def test_a_file_that_holds_no_results_is_refused(tmp_path: Path, capsys: pytest.
     file.write_text("[1]", encoding="utf-8")
     assert main(["--docs", "--out", str(file)]) == 2
     assert "other.json: no results" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, result: results.Result) -> None:
+    with pytest.raises(UsageError, match="can't be written"):
+        results.save(tmp_path / "missing" / "results.json", {"python-policy": result})
 
 
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
