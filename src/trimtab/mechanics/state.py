@@ -14,6 +14,8 @@ from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.tables import Table, TableListType, array_of, table_type
 from trimtab.domain.view import HOST, MAX_RANKED, MEMORY, NODE, UNLIMITED, VIEW, WORK, Memory, View, memory
 
+CACHE_LINE = 64  # bytes
+
 REQUEST = np.dtype(
     [
         ("start_s", "f8"),  # a slot was taken (last attempt); nan = never
@@ -213,8 +215,15 @@ def bind(state: State) -> Table:
     return Table(STATE, [state._replace(**lists)])
 
 
+def _zeros(n: int, dtype: np.dtype) -> np.ndarray:
+    """Records that begin at a cache line, which a NODE then fills: a few per cent at 10,000 nodes."""
+    raw = np.zeros(n * dtype.itemsize + CACHE_LINE, "u1")
+    begin = -raw.ctypes.data % CACHE_LINE
+    return raw[begin : begin + n * dtype.itemsize].view(dtype)
+
+
 def _node_array(cluster: Cluster) -> np.ndarray:
-    nodes = np.zeros(cluster.n_nodes, NODE)
+    nodes = _zeros(cluster.n_nodes, NODE)
     nodes["slots"], nodes["type_idx"] = cluster.slots, cluster.type_idx
     nodes["zone_idx"], nodes["group_idx"] = cluster.zone_idx, cluster.group_idx
     nodes["weight"], nodes["up"] = cluster.weight, 1
@@ -223,7 +232,7 @@ def _node_array(cluster: Cluster) -> np.ndarray:
 
 
 def _hidden_array(cluster: Cluster) -> np.ndarray:
-    hidden = np.zeros(cluster.n_nodes, HIDDEN)
+    hidden = _zeros(cluster.n_nodes, HIDDEN)
     hidden["speed"], hidden["nic_gib_per_s"] = 1.0, cluster.nic_gib_per_s
     hidden["memory_gib"] = cluster.memory_gib[cluster.type_idx]
     hidden["queue_max"] = np.minimum(cluster.queue_max, UNLIMITED)
@@ -246,7 +255,7 @@ def _config_array(options: Options, policy: Policy, cluster: Cluster, seed: int,
 
 
 def _request_array(n: int) -> np.ndarray:
-    rows = np.zeros(n, REQUEST)
+    rows = _zeros(n, REQUEST)
     for name in ("start_s", "service_start_s", "finish_s", "ended_s"):
         rows[name] = np.nan
     for name in ("next", "child", "node_idx"):
@@ -324,9 +333,9 @@ def new_state(
         requests=_request_array(n_requests),
         nodes=nodes,
         hidden=_hidden_array(cluster),
-        slots=np.zeros(int(cluster.slots.sum()), SLOT),
+        slots=_zeros(int(cluster.slots.sum()), SLOT),
         queues=_empty_queues(n + d + len(links)),
-        events=np.zeros(int(cluster.slots.sum()) * 2 + 4 * len(faults) + 1024, EVENT),
+        events=_zeros(int(cluster.slots.sum()) * 2 + 4 * len(faults) + 1024, EVENT),
         started=np.zeros(n_requests if live else 0, "i8"),
         fixed_s=tables[0],
         unit_s=tables[1],
