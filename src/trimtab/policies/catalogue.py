@@ -233,16 +233,16 @@ def _file_module(path: Path) -> ModuleType:
         raise UsageError(problem, file=str(path), expected="a Python file with a policy class") from error
     digest = hashlib.sha256(bytes(path.resolve()) + source).hexdigest()[:12]
     name = f"trimtab_policy_{path.stem}_{digest}"
-    return sys.modules[name] if name in sys.modules else _execute(name, path)
+    return sys.modules[name] if name in sys.modules else _execute(name, path, source)
 
 
-def _execute(name: str, path: Path) -> ModuleType:
+def _execute(name: str, path: Path, source: bytes) -> ModuleType:
+    """Run this very source: Python's own bytecode cache would miss an edit within the second."""
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None  # it ends in .py
-    assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        exec(compile(source, str(path.resolve()), "exec"), vars(module))
     except Exception as error:
         del sys.modules[name]
         raise UsageError(f"does not import: {type(error).__name__}: {error}", file=str(path)) from error
