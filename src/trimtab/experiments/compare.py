@@ -266,7 +266,7 @@ def _key(
 
 
 def _source_of(policy: type[Policy]) -> str:
-    """The text of a policy's module; where it has none, as in a notebook, something that never comes again."""
+    """The text of a policy's module; where it has none (a notebook), something that never comes again."""
     file = getattr(sys.modules[policy.__module__], "__file__", None)
     return str(uuid.uuid4()) if file is None else Path(file).read_text(encoding="utf-8")
 

@@ -23,16 +23,22 @@ def recorded(spec: TraceSpec, progress: Progress | None = None) -> Trace:
         TraceError: the file is no trace.
     """
     path, mapping = Path(spec.file), spec.mapping
-    changed_ns = path.stat().st_mtime_ns if path.exists() else 0
     options = TraceOptions(
         keep_unfinished=spec.options.keep_unfinished, prompt_token_frac=spec.options.prompt_token_frac
     )
-    key = (path, changed_ns, spec.format, mapping and mapping.model_dump_json(), options)
+    key = (path, stamp_of(spec), spec.format, mapping and mapping.model_dump_json(), options)
     if key not in _last:
         trace = read_trace(path, spec.format, mapping, options, progress)
         _last.clear()
         _last[key] = trace
     return _last[key]
+
+
+def stamp_of(spec: TraceSpec) -> tuple[int, int]:
+    """Size and time of change of the file: another stamp, other rows. Zeros where there is no file."""
+    path = Path(spec.file)
+    found = path.stat() if path.exists() else None
+    return (0, 0) if found is None else (found.st_size, found.st_mtime_ns)
 
 
 def chosen_rows(trace: Trace, options: TraceOptions, seed: int) -> pl.DataFrame:

@@ -17,6 +17,7 @@ from trimtab.experiments.bounds import Bound
 from trimtab.experiments.build import Built, build
 from trimtab.experiments.curves import BINS, Curves, curves_of
 from trimtab.experiments.outcome import records_of, request_table
+from trimtab.experiments.recorded import stamp_of
 from trimtab.experiments.reference import bound_of, distance_frac
 from trimtab.experiments.scenario import Scenario
 from trimtab.metrics import Records, compute
@@ -76,13 +77,14 @@ class TaskResult:
 
 
 @functools.lru_cache(maxsize=1)
-def _built(scenario: Scenario, seed: int, load: float | None) -> Built:
+def _built(scenario: Scenario, seed: int, load: float | None, _: object) -> Built:
     return build(scenario, seed, load)
 
 
 def run_task(task: Task) -> TaskResult:
     """Run every policy of a task on the very same requests."""
-    built = _built(task.scenario, task.seed, task.load)
+    trace = task.scenario.workload.trace
+    built = _built(task.scenario, task.seed, task.load, None if trace is None else stamp_of(trace))
     bound = bound_of(built.cluster, built.requests, built.options) if task.with_bound else None
     edges_s = _shared_edges(built) if task.with_curves else None
     runs = tuple(_run_one(task, built, spec, bound, edges_s) for spec in task.policies)
