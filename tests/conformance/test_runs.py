@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from cases import CASES, SPECS, pair
 
-from builders import run
-from trimtab.domain.decision import Status
+from builders import cluster, requests, run
+from trimtab.domain.decision import Reason, Status
 from trimtab.domain.kernel import interpreted, is_kernel
+from trimtab.domain.options import OnRefusal, Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, can_take
 from trimtab.mechanics.calls import Calls
@@ -124,3 +125,14 @@ def test_records_never_show_more_running_than_slots(spec: str, case: str) -> Non
         assert running.max(initial=0) <= slots
     assert (done["start_s"] >= state.work["arrival_s"][state.requests["status"] == Status.FINISHED]).all()
     assert (done["finish_s"] > done["start_s"]).all()
+
+
+@every_policy
+def test_without_queues_refused_work_is_rejected_at_once(spec: str) -> None:
+    """Bounded at its slots, with `reject`: nothing ever waits, whether a policy names full nodes or none."""
+    c = cluster(4, types=2, slots=2, queue_max=0)
+    r = requests(c, 400, load=1.5, seed=5)
+    rows = run(c, r, Options(on_refusal=OnRefusal.REJECT), *pair(spec)).requests
+    served = rows["status"] == Status.FINISHED
+    assert np.array_equal(rows["start_s"][served], r.work["arrival_s"][served])
+    assert set(rows["reason"][~served]) == {int(Reason.REFUSED)}

@@ -26,10 +26,11 @@ def test_when_all_refuse_the_request_is_held() -> None:
 
 
 def test_when_all_refuse_the_request_is_rejected_if_so_configured() -> None:
-    r = asked(TWO, [0.0, 0.0, 0.5, 0.5], 1.0, key=[0, 1, SECOND * 2, HOLD])
+    r = asked(TWO, [0.0, 0.0, 0.5, 0.5, 5.0], 1.0, key=[0, 1, SECOND * 2, HOLD, HOLD])
     d = played(TWO, r, Options(on_refusal=OnRefusal.REJECT))
-    assert d.state.requests["status"].tolist() == [6, 6, Status.REJECTED, Status.HELD]
-    assert d.state.requests["reason"][2] == Reason.REFUSED  # what the policy itself holds, stays held
+    rejected, held = Status.REJECTED, Status.HELD  # held: nodes are free, the policy itself wants it so
+    assert d.state.requests["status"].tolist() == [6, 6, rejected, rejected, held]
+    assert d.state.requests["reason"][2:4].tolist() == [Reason.REFUSED, Reason.REFUSED]
 
 
 def test_a_full_central_queue_rejects() -> None:

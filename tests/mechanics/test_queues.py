@@ -14,7 +14,16 @@ from by_hand import asked
 from mini_policies import Scripted
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, Options
-from trimtab.mechanics.events import ARRIVAL, COMPLETION, drop_first_event, kind_of, push_event, serial_of
+from trimtab.mechanics.events import (
+    ARRIVAL,
+    COMPLETION,
+    SERIAL_BITS,
+    VERSIONS,
+    drop_first_event,
+    kind_of,
+    push_event,
+    serial_of,
+)
 from trimtab.mechanics.facade import facade
 from trimtab.mechanics.queues import drop_first_of, enqueue, first_of
 from trimtab.mechanics.state import new_state
@@ -85,7 +94,10 @@ def test_queues_serve_by_key_then_serial(operations: list[tuple[str, int, int]],
 
 time_s = st.one_of(st.integers(0, 4).map(float), st.floats(0, 4, allow_subnormal=False))
 event = st.tuples(
-    time_s, st.integers(COMPLETION, ARRIVAL), st.integers(0, (1 << 40) - 1), st.integers(0, 65535)
+    time_s,
+    st.integers(COMPLETION, ARRIVAL),
+    st.integers(0, (1 << SERIAL_BITS) - 1),
+    st.integers(0, VERSIONS - 1),
 )
 
 
@@ -106,5 +118,5 @@ def test_events_come_by_time_kind_serial_and_version(steps: list[tuple[float, in
 
 def _expect_first(s: Any, expected: tuple[float, int, int, int]) -> None:
     key = s.events.key[0]
-    assert (s.events.time_s[0], kind_of(key), serial_of(key), key & 65535) == expected
+    assert (s.events.time_s[0], kind_of(key), serial_of(key), key & (VERSIONS - 1)) == expected
     drop_first_event(s)

@@ -103,7 +103,7 @@ class PlainSimulator:
                 self.nodes[j].queue.append(request)
                 self._serve(self.nodes[j], now_s)
                 return "sent"
-        if candidates and self.reject_refused:
+        if self.reject_refused and (candidates or not any(node.has_room for node in self.nodes)):
             self.rejected.append(request)
             return "rejected"
         return "refused"

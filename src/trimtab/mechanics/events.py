@@ -8,25 +8,27 @@ from trimtab.mechanics.state import State
 # At equal times events are taken in this order.
 COMPLETION, TRANSFER, FAILURE, REPAIR, TELEMETRY, PLAN, CANCELLATION, ARRIVAL = range(8)
 
-VERSIONS = 1 << 16
+# An event's key: kind, then serial, then version, so that keys order as the three do.
+SERIAL_BITS, VERSION_BITS = 30, 26
+VERSIONS = 1 << VERSION_BITS
 
 
 @helper(inline=True)
 def kind_of(key: int) -> int:
     """Kind of an event."""
-    return key >> 56
+    return key >> (SERIAL_BITS + VERSION_BITS)
 
 
 @helper(inline=True)
 def serial_of(key: int) -> int:
     """What an event is about: a request, a fault process, a sample."""
-    return (key >> 16) & ((1 << 40) - 1)
+    return (key >> VERSION_BITS) & ((1 << SERIAL_BITS) - 1)
 
 
 @helper(inline=True)
 def push_event(s: State, time_s: float, kind: int, serial: int, version: int) -> None:
     """Add an event; the caller has made sure of the room (`config.margin`)."""
-    key = (kind << 56) | (serial << 16) | (version & (VERSIONS - 1))
+    key = (kind << (SERIAL_BITS + VERSION_BITS)) | (serial << VERSION_BITS) | (version & (VERSIONS - 1))
     times, keys = s.events.time_s, s.events.key
     k = s.counts.events[0]
     s.counts.events[0] = k + 1

@@ -188,6 +188,15 @@ def _unhold(s: State, r: int) -> None:
         s.hosts.n_held[r % s.config.dispatchers[0]] -= 1
 
 
+@helper
+def _any_accepts(s: State, r: int) -> bool:
+    """Whether any node would take request r: a policy that names none then holds it of its own will."""
+    for j in range(len(s.nodes.up)):  # noqa: SIM110 - numba compiles no generator expressions
+        if accepts(s, r, j):
+            return True
+    return False
+
+
 @helper(inline=True)
 def _apply(s: State, plan: Plan, order: Any, r: int, count: int, now_s: float) -> bool:
     """Carry out a decision, falling through to the next candidate when one refuses; False if it is none."""
@@ -207,7 +216,7 @@ def _apply(s: State, plan: Plan, order: Any, r: int, count: int, now_s: float) -
             _unhold(s, r)
             send(s, plan, order, r, j, now_s)
             return True
-    if count > 0 and s.config.reject_refused[0] == 1:
+    if s.config.reject_refused[0] == 1 and (count > 0 or not _any_accepts(s, r)):
         _unhold(s, r)
         _reject(s, r, _REFUSED, now_s)
     else:
