@@ -1,7 +1,7 @@
 """A policy of one's own, compiled: the same function without @tt.kernel runs as plain Python.
 
-trimtab run tiny --policy examples/nearest_idle.py:NearestIdle
-trimtab compare tiny --policy examples/nearest_idle.py:NearestIdle --policy least-expected-wait
+trimtab run tiny --policy examples/own_policy.py:NearestIdle
+trimtab compare tiny --policy examples/own_policy.py:NearestIdle --policy least-expected-wait
 """
 
 import trimtab as tt

@@ -132,6 +132,32 @@ def test_what_is_wrong_is_said(spec: str, told: str) -> None:
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("spec", [5, None, ["random"], object])
+def test_what_is_no_policy_at_all(spec: object) -> None:
+    with pytest.raises(UsageError, match=r"policy: is no policy.*a Policy object"):
+        find(spec)  # type: ignore[arg-type]
+
+
+def test_a_class_stands_for_its_instance() -> None:
+    assert find(PowerOfD) == find(PowerOfD())
+    assert canonical(PowerOfD) == "power-of-d"
+
+
+def test_an_unknown_order_lists_orders_only() -> None:
+    with pytest.raises(PolicyNotFound, match="no such order") as caught:
+        find("random+fifo")
+    assert caught.value.expected == f"one of {', '.join(names('order'))}"
+
+
+def test_a_module_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_package_here").mkdir()
+    (tmp_path / "a_package_here" / "own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert canonical("a_package_here.own:First(shift=2)") == "a_package_here.own:First(shift=2)"
+    assert sys.path == before
+
+
 def test_unknown_names_bring_the_nearest() -> None:
     with pytest.raises(PolicyNotFound, match="nearest: least-connections") as caught:
         find("least-connection+fcfs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -188,6 +189,20 @@ def test_a_wrong_checksum_leaves_nothing(site: Site) -> None:
     with pytest.raises(TraceError, match="another checksum"):
         fetch(site.trace(sha256(NEW)), site.folder)
     assert site.files() == set()
+
+
+def test_a_host_that_is_out_of_reach_is_named(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/t.csv"
+        with pytest.raises(TraceError, match=r"can't reach 127\.0\.0\.1; expected"):
+            fetch(PublicTrace("t", url, None, "mooncake", "none", "nobody"), tmp_path)
+
+
+def test_the_file_is_as_readable_as_any_other(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    path = fetch(site.trace(), site.folder).path
+    assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 @pytest.mark.parametrize("status", [404, 403, 500])

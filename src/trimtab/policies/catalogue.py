@@ -3,7 +3,7 @@
     least-expected-wait                   a policy, with its own order or first come first served
     power-of-d(d=3)+edf                   with parameters, and with the order of another
     path/to/my_policy.py:MyPolicy         a class in a file
-    my_package.my_module:MyPolicy(c=2)    a class in an installed module
+    my_package.my_module:MyPolicy(c=2)    a class in a module, installed or in the current folder
 
 A file's policy gets a module name made of the file's path and content, the same in every process: the cache
 of compiled kernels needs that.
@@ -18,17 +18,22 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import pkgutil
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any, TypeAlias, TypeGuard, get_type_hints
 
 import trimtab.policies
 from trimtab.domain.errors import PolicyNotFound, UsageError
 from trimtab.domain.policy import Policy
+
+PolicySpec: TypeAlias = str | Policy | type[Policy]
 
 DEFAULT_COMPARISON = (
     "random",
@@ -76,20 +81,27 @@ def names(kind: str | None = None) -> list[str]:
     return [name for name, cls in sorted(_catalogue().items()) if kind is None or kind in _kind(cls)]
 
 
-def find(spec: str | Policy) -> tuple[Policy, Policy]:
+def find(spec: PolicySpec) -> tuple[Policy, Policy]:
     """The policy that chooses nodes and the policy whose order waiting work is served in.
 
     They are one object where the policy's own order counts: first come, first served unless it brings one.
+    A class stands for its instance with all parameters at their default.
 
     Raises PolicyNotFound for a name that the catalogue lacks, UsageError for anything else that is wrong.
     """
+    if _is_policy(spec):
+        spec = _made(spec, spec.__name__)
     if isinstance(spec, Policy):
         return _pair(spec, None, type(spec).__name__)
+    if not isinstance(spec, str):
+        raise UsageError(
+            "is no policy", field="policy", value=spec, expected=f"a Policy object, or {_EXPECTED}"
+        )
     (name, arguments), order = _parse(spec)
-    return _pair(_build(name, arguments), _build(*order) if order else None, spec)
+    return _pair(_build(name, arguments), _build(*order, kind="order") if order else None, spec)
 
 
-def canonical(spec: str | Policy) -> str:
+def canonical(spec: PolicySpec) -> str:
     """The shortest way to write the same: defaults and `+fcfs`, where it changes nothing, are left out."""
     policy, order = find(spec)
     name = _label(policy, spec)
@@ -117,15 +129,18 @@ def section(documentation: str, heading: str) -> str:
     return " ".join(match[1].split()) if match else ""
 
 
-def policy_class(name: str) -> type[Policy]:
-    """The class that a name, `file.py:Class` or `module:Class` stands for. Raises as `find` does."""
+def policy_class(name: str, kind: str | None = None) -> type[Policy]:
+    """The class that a name, `file.py:Class` or `module:Class` stands for. Raises as `find` does.
+
+    `kind` is what the message about an unknown name lists, as in `names`.
+    """
     place, colon, class_name = name.rpartition(":")
     if colon:
         module = _file_module(Path(place)) if place.endswith(".py") else _module(place)
         return _class_of(module, place, class_name)
     if name.endswith(".py"):
         raise UsageError("names no class", field="policy", value=name, expected=f"{name}:Class")
-    return _from_catalogue(name)
+    return _from_catalogue(name, kind)
 
 
 @functools.cache
@@ -144,7 +159,7 @@ def _named(module: ModuleType) -> list[type[Policy]]:
     ]
 
 
-def _is_policy(thing: object) -> bool:
+def _is_policy(thing: object) -> TypeGuard[type[Policy]]:
     return isinstance(thing, type) and issubclass(thing, Policy)
 
 
@@ -179,7 +194,7 @@ def _is_default(order: Policy) -> bool:
     return type(order) is _catalogue()[DEFAULT_ORDER]
 
 
-def _label(policy: Policy, spec: str | Policy) -> str:
+def _label(policy: Policy, spec: PolicySpec) -> str:
     """How a policy is written, with the parameters that are not at their default."""
     name = policy.name
     if not name:
@@ -189,9 +204,12 @@ def _label(policy: Policy, spec: str | Policy) -> str:
     return f"{name}({','.join(changed)})" if changed else name
 
 
-def _build(name: str, arguments: str | None) -> Policy:
-    cls = policy_class(name)
-    given = _values(cls, name, arguments or "")
+def _build(name: str, arguments: str | None, kind: str | None = None) -> Policy:
+    cls = policy_class(name, kind)
+    return _made(cls, name, **_values(cls, name, arguments or ""))
+
+
+def _made(cls: type[Policy], name: str, /, **given: Any) -> Policy:
     try:
         return cls(**given)
     except UsageError:
@@ -200,12 +218,13 @@ def _build(name: str, arguments: str | None) -> Policy:
         raise UsageError(f"can't be made: {error}", field="policy", value=name) from error
 
 
-def _from_catalogue(name: str) -> type[Policy]:
+def _from_catalogue(name: str, kind: str | None) -> type[Policy]:
     if name in _catalogue():
         return _catalogue()[name]
-    nearest = difflib.get_close_matches(name, names(), n=3, cutoff=0.4)
-    problem = f"no such policy; nearest: {', '.join(nearest)}" if nearest else "no such policy"
-    raise PolicyNotFound(problem, field="policy", value=name, expected=f"one of {', '.join(names())}")
+    known, problem = names(kind), f"no such {kind or 'policy'}"
+    if nearest := difflib.get_close_matches(name, known, n=3, cutoff=0.4):
+        problem += f"; nearest: {', '.join(nearest)}"
+    raise PolicyNotFound(problem, field="policy", value=name, expected=f"one of {', '.join(known)}")
 
 
 def _class_of(module: ModuleType, place: str, class_name: str) -> type[Policy]:
@@ -219,9 +238,22 @@ def _class_of(module: ModuleType, place: str, class_name: str) -> type[Policy]:
 
 def _module(dotted: str) -> ModuleType:
     try:
-        return importlib.import_module(dotted)
+        with _current_folder_first():
+            return importlib.import_module(dotted)
     except Exception as error:
         raise UsageError(f"does not import: {type(error).__name__}: {error}", file=dotted) from error
+
+
+@contextmanager
+def _current_folder_first() -> Iterator[None]:
+    """Look for modules as `python -m` does; only while this lasts, lest a file here hide a library."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
 
 
 def _file_module(path: Path) -> ModuleType:

@@ -12,9 +12,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
+from urllib.parse import urlsplit
 
 import pooch
 import requests
+from urllib3.exceptions import MaxRetryError
 
 from trimtab.domain.errors import TraceError
 from trimtab.traces.catalogue import PublicTrace, public_trace
@@ -67,7 +69,7 @@ def fetch(
         if known is None:
             record.write_text(f"{sha256}  {target.name}\n")
     except requests.RequestException as error:
-        raise _interrupted(trace.url, error) from error
+        raise _not_fetched(trace.url, error) from error
     except OSError as error:
         raise TraceError(f"cannot be written: {error.strerror or error}", file=str(target)) from error
     return Downloaded(target, sha256, known is not None)
@@ -92,7 +94,11 @@ def _recorded(record: Path) -> str | None:
     return record.read_text().split()[0] if record.exists() else None
 
 
-def _interrupted(url: str, error: Exception) -> TraceError:
+def _not_fetched(url: str, error: requests.RequestException) -> TraceError:
+    # urllib3 wraps only what goes wrong before there is a connection.
+    if isinstance(next(iter(error.args), None), MaxRetryError):
+        expected = "a connection to it, or the file fetched by other means"
+        return TraceError(f"can't reach {urlsplit(url).hostname}", file=url, expected=expected)
     return TraceError(f"download interrupted ({error}); run it again to resume", file=url)
 
 

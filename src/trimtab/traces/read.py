@@ -223,13 +223,8 @@ class _Reader:
         if bad.height:
             row_idx, arrival_s, before_s = bad.select(_ROW, "arrival_s", "_before").row(0)
             source = self.layout.source_of("arrival_s")
-            raise self._error(
-                "arrivals are not sorted",
-                row_idx,
-                source,
-                arrival_s,
-                f"at least {before_s} s, as in the row before",
-            )
+            expected = f"at least {before_s} s, as in the row before"
+            raise self._error("arrivals are not sorted", row_idx, source, arrival_s, expected)
 
     def _error(self, problem: str, row_idx: int, column: str, value: object, expected: str) -> TraceError:
         place = f"{self.source.place(row_idx)}, column {column}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Final, Literal
 
 import polars as pl
@@ -26,8 +25,8 @@ def write_trace(table: pl.DataFrame, path: str | Path) -> Path:
     target = Path(path)
     write = _writer(target)
     try:
-        with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as temporary:
-            unfinished = Path(temporary.name)
+        # Not a `tempfile`: those are for their owner's eyes only, and the rename would keep that.
+        unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
         _write_then_name(table, write, unfinished, target)
     except OSError as error:
         raise TraceError(f"cannot be written: {error.strerror or error}", file=str(target)) from error
