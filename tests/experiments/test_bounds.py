@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from trimtab.domain.errors import UsageError
 from trimtab.domain.kernel import interpreted
 from trimtab.experiments.bounds import Bound, completion_bound
-from trimtab.experiments.instance import build_instance
-from trimtab.experiments.lagrangian import _cheapest_runs, cheapest_runs, list_schedule
-from trimtab.experiments.pooled_srpt import candidate_weights, pooled_work_s, srpt_completions_s
+from trimtab.experiments.bounds.instance import build_instance
+from trimtab.experiments.bounds.lagrangian import _cheapest_runs, cheapest_runs, list_schedule
+from trimtab.experiments.bounds.pooled_srpt import candidate_weights, pooled_work_s, srpt_completions_s
 
 
 class Case(NamedTuple):

@@ -18,9 +18,9 @@ import numpy as np
 
 from trimtab.domain.errors import UsageError
 from trimtab.domain.policy import Policy
+from trimtab.experiments.bounds import compile_bounds
 from trimtab.experiments.pool import Progress, Workfolder, cores, memory_bytes, run_tasks
 from trimtab.experiments.recorded import stamp_of
-from trimtab.experiments.reference import compile_bounds
 from trimtab.experiments.scenario import Scenario, load_scenario
 from trimtab.experiments.spec.problems import checked
 from trimtab.experiments.spec.scenario import SweepSpec

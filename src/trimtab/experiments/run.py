@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trimtab.domain.decision import Reason
-from trimtab.experiments.bounds import Bound
+from trimtab.experiments.bounds import Bound, bound_of, distance_frac
 from trimtab.experiments.build import Built, build
 from trimtab.experiments.compare import versions
 from trimtab.experiments.curves import Curves, curves_of
 from trimtab.experiments.outcome import records_of, request_table
-from trimtab.experiments.reference import bound_of, distance_frac
 from trimtab.experiments.scenario import Scenario, load_cluster, resolve_scenario
 from trimtab.experiments.tasks import PolicySpec
 from trimtab.mechanics.driver import Driver

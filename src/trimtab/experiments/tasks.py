@@ -13,12 +13,11 @@ import numpy as np
 
 from trimtab.domain.decision import Reason
 from trimtab.domain.policy import Policy
-from trimtab.experiments.bounds import Bound
+from trimtab.experiments.bounds import Bound, bound_of, distance_frac
 from trimtab.experiments.build import Built, build
 from trimtab.experiments.curves import BINS, Curves, curves_of
 from trimtab.experiments.outcome import records_of, request_table
 from trimtab.experiments.recorded import stamp_of
-from trimtab.experiments.reference import bound_of, distance_frac
 from trimtab.experiments.scenario import Scenario
 from trimtab.metrics import Records, compute
 from trimtab.policies import canonical, find

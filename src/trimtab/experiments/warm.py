@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from trimtab.domain.kernel import is_compiled
 from trimtab.domain.policy import Policy
+from trimtab.experiments.bounds import compile_bounds
 from trimtab.experiments.pool import cores
-from trimtab.experiments.reference import compile_bounds
 from trimtab.mechanics.calls import compile_all, compile_policies
 from trimtab.mechanics.loop import advance
 from trimtab.policies import find

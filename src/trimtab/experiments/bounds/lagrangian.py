@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from trimtab.domain.kernel import helper, kernel
-from trimtab.experiments.instance import FloatArray, Instance
+from trimtab.experiments.bounds.instance import FloatArray, Instance
 
 REFINEMENTS = 5  # how often the grid of prices is halved
 MOMENTUM = 0.8  # share of the last direction that the next one keeps

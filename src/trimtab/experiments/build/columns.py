@@ -12,7 +12,7 @@ Members = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class RequestColumns:
     """Requests in order of arrival. What is None is drawn, or does without."""
 
     arrival_s: FloatArray  # [requests]

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.domain.kernel import kernel
-from trimtab.experiments.instance import FloatArray, Instance
+from trimtab.experiments.bounds.instance import FloatArray, Instance
 
 BALANCING_ROUNDS = 40
 

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.domain.errors import TrimtabError
-from trimtab.experiments.instance import FloatArray, require
+from trimtab.experiments.checks import require
+from trimtab.experiments.spec.base import FloatArray
 
 SAME_PROFILE = 1e-12  # relative difference up to which classes count as served at equal relative speeds
 

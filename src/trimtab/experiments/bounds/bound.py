@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.domain.errors import UsageError
-from trimtab.experiments.instance import FloatArray, Instance, build_instance
-from trimtab.experiments.lagrangian import lagrangian_bound
-from trimtab.experiments.pooled_srpt import pooled_totals_s
+from trimtab.experiments.bounds.instance import FloatArray, Instance, build_instance
+from trimtab.experiments.bounds.lagrangian import lagrangian_bound
+from trimtab.experiments.bounds.pooled_srpt import pooled_totals_s
 
 Method = Literal["B1 Lagrangian", "B2 pooled SRPT", "least service"]
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from trimtab.experiments.columns import Columns, Members
+from trimtab.experiments.build.columns import Members, RequestColumns
+from trimtab.experiments.build.streams import Stream, generator
 from trimtab.experiments.spec.base import FloatArray, IntArray, choose, fractions
 from trimtab.experiments.spec.served import ItemFamily, Served
 from trimtab.experiments.spec.workload import GenerateSpec, MixEntry
-from trimtab.experiments.streams import Stream, generator
 
 
-def generated(spec: GenerateSpec, served: Served, seed: int) -> Columns:
+def generated(spec: GenerateSpec, served: Served, seed: int) -> RequestColumns:
     """Draw the requests of one seed."""
     n, names = spec.requests, list(served.classes)
     shares = [spec.mix[name].share if name in spec.mix else 0.0 for name in names]
@@ -32,7 +32,7 @@ def generated(spec: GenerateSpec, served: Served, seed: int) -> Columns:
             adapter[rows] = _adapters(family, spec.mix[name].adapter_frac, seed, c, len(rows))
     arrival_s = spec.arrival.draw(generator(seed, Stream.ARRIVAL), n)
     members = (members_of(served.models), members_of(served.adapters))
-    return Columns(arrival_s, class_idx, units, model, adapter, *members)
+    return RequestColumns(arrival_s, class_idx, units, model, adapter, *members)
 
 
 def members_of(families: Mapping[str, ItemFamily]) -> Members:

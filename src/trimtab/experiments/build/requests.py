@@ -8,17 +8,17 @@ import numpy.typing as npt
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import WORK
-from trimtab.experiments.build_cluster import first_positions
-from trimtab.experiments.columns import Columns, Members
+from trimtab.experiments.build.cluster import first_positions
+from trimtab.experiments.build.columns import Members, RequestColumns
+from trimtab.experiments.build.streams import Stream, generator
 from trimtab.experiments.spec.base import FloatArray, IntArray, choose, fractions, zipf_fractions
 from trimtab.experiments.spec.served import Served
 from trimtab.experiments.spec.workload import DeadlineSpec, Popularity, WorkloadSpec
-from trimtab.experiments.streams import Stream, generator
 from trimtab.traces.sizes import sizes_lognormal
 
 
 def build_requests(
-    spec: WorkloadSpec, served: Served, columns: Columns, cluster: Cluster, seed: int
+    spec: WorkloadSpec, served: Served, columns: RequestColumns, cluster: Cluster, seed: int
 ) -> Requests:
     """Requests of one seed, as they come: not yet scaled to a load."""
     n, c = len(columns.arrival_s), columns.class_idx
@@ -43,7 +43,7 @@ def _factor(cv: float, seed: int, stream: Stream, n: int) -> FloatArray | float:
     return sizes_lognormal(generator(seed, stream), 1.0, cv, n) if cv else 1.0
 
 
-def tenant_names(spec: WorkloadSpec, columns: Columns) -> tuple[str, ...]:
+def tenant_names(spec: WorkloadSpec, columns: RequestColumns) -> tuple[str, ...]:
     """Names of the tenants: the trace's, else the scenario's."""
     if columns.tenant_idx is not None:
         return columns.tenant_names
@@ -52,7 +52,7 @@ def tenant_names(spec: WorkloadSpec, columns: Columns) -> tuple[str, ...]:
     return tuple(spec.tenants)
 
 
-def _tenant_idx(spec: WorkloadSpec, columns: Columns, count: int, seed: int) -> IntArray | int:
+def _tenant_idx(spec: WorkloadSpec, columns: RequestColumns, count: int, seed: int) -> IntArray | int:
     if columns.tenant_idx is not None:
         return columns.tenant_idx
     if count == 1:
@@ -64,7 +64,7 @@ def _tenant_idx(spec: WorkloadSpec, columns: Columns, count: int, seed: int) -> 
     return choose(generator(seed, Stream.TENANT), frac, len(columns.arrival_s))
 
 
-def _priority(spec: WorkloadSpec, columns: Columns, seed: int) -> IntArray:
+def _priority(spec: WorkloadSpec, columns: RequestColumns, seed: int) -> IntArray:
     if columns.priority is not None:
         return columns.priority
     values, frac = np.array(list(spec.priorities)), fractions(list(spec.priorities.values()))
@@ -72,14 +72,14 @@ def _priority(spec: WorkloadSpec, columns: Columns, seed: int) -> IntArray:
 
 
 def _deadline_after_s(
-    spec: WorkloadSpec, columns: Columns, cluster: Cluster, seed: int
+    spec: WorkloadSpec, columns: RequestColumns, cluster: Cluster, seed: int
 ) -> FloatArray | float:
     if columns.deadline_after_s is not None:
         return columns.deadline_after_s
     return np.inf if spec.deadline is None else _drawn_deadline_s(spec.deadline, columns, cluster, seed)
 
 
-def _drawn_deadline_s(spec: DeadlineSpec, columns: Columns, cluster: Cluster, seed: int) -> FloatArray:
+def _drawn_deadline_s(spec: DeadlineSpec, columns: RequestColumns, cluster: Cluster, seed: int) -> FloatArray:
     n = len(columns.arrival_s)
     after_s = np.zeros(n)
     if spec.factor is not None:
@@ -91,7 +91,7 @@ def _drawn_deadline_s(spec: DeadlineSpec, columns: Columns, cluster: Cluster, se
     return np.where(has_one, after_s, np.inf)
 
 
-def _payload_gib(spec: WorkloadSpec, columns: Columns, seed: int) -> FloatArray | float:
+def _payload_gib(spec: WorkloadSpec, columns: RequestColumns, seed: int) -> FloatArray | float:
     if columns.payload_gib is not None:
         return columns.payload_gib
     if spec.payload_gib is None:
@@ -106,7 +106,7 @@ def _zone_idx(spec: WorkloadSpec, cluster: Cluster, seed: int, n: int) -> IntArr
     return zones[choose(generator(seed, Stream.ORIGIN), fractions(list(spec.origin.values())), n)]
 
 
-def _item_idx(served: Served, columns: Columns) -> tuple[IntArray, IntArray]:
+def _item_idx(served: Served, columns: RequestColumns) -> tuple[IntArray, IntArray]:
     """Positions of model and adapter among all items, [requests] each; -1 = none."""
     n_models = sum(map(len, columns.models.values()))
     classes = served.classes.values()
@@ -123,7 +123,7 @@ def _first_of_class(members: Members, start: int, families: list[str | None]) ->
     return np.array([-1 if name is None else first[name] for name in families])
 
 
-def _session(spec: WorkloadSpec, columns: Columns, seed: int) -> IntArray | None:
+def _session(spec: WorkloadSpec, columns: RequestColumns, seed: int) -> IntArray | None:
     if columns.session is not None or spec.sessions is None:
         return columns.session
     frac = zipf_fractions(spec.sessions.count, spec.sessions.zipf)

@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.view import UNLIMITED
-from trimtab.experiments.columns import Columns, Members
+from trimtab.experiments.build.columns import Members, RequestColumns
 from trimtab.experiments.spec.base import FloatArray
 from trimtab.experiments.spec.cluster import ClusterSpec
 from trimtab.experiments.spec.served import ItemFamily, Served, ServiceClass
@@ -23,7 +23,7 @@ class Item(NamedTuple):
     is_adapter: bool
 
 
-def items_of(served: Served, columns: Columns) -> list[Item]:
+def items_of(served: Served, columns: RequestColumns) -> list[Item]:
     """All models, then all adapters."""
     models = _each(served.models, columns.models, is_adapter=False)
     return [*models, *_each(served.adapters, columns.adapters, is_adapter=True)]
@@ -42,7 +42,7 @@ def first_positions(members: Members, start: int) -> dict[str, int]:
     return positions
 
 
-def build_cluster(spec: ClusterSpec, served: Served, columns: Columns) -> Cluster:
+def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) -> Cluster:
     """The cluster; `weight` is the number of slots, to be corrected for speed once the load is known."""
     types, nodes, zones = list(spec.types.values()), list(spec.each_node()), spec.zone_names
     type_names = tuple(spec.types)

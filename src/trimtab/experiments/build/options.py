@@ -7,9 +7,9 @@ import numpy as np
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import FAULT, Cancel, OnFailure, OnRefusal, Options
 from trimtab.domain.view import UNLIMITED
+from trimtab.experiments.build.streams import Stream, generator
 from trimtab.experiments.spec.base import IntArray
 from trimtab.experiments.spec.host import FaultSpec, HostSpec
-from trimtab.experiments.streams import Stream, generator
 
 
 def build_options(host: HostSpec, faults: tuple[FaultSpec, ...], cluster: Cluster, seed: int) -> Options:

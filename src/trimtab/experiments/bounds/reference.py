@@ -10,9 +10,9 @@ from trimtab.domain.errors import UsageError
 from trimtab.domain.kernel import is_compiled, mark_compiled
 from trimtab.domain.options import OnFailure, Options
 from trimtab.domain.requests import Requests
-from trimtab.experiments.bounds import Bound, completion_bound
+from trimtab.experiments.bounds.bound import Bound, completion_bound
+from trimtab.experiments.bounds.pooled_srpt import srpt_completions_s
 from trimtab.experiments.outcome import true_service_s
-from trimtab.experiments.pooled_srpt import srpt_completions_s
 
 Floats = NDArray[np.float64]
 

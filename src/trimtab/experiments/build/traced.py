@@ -8,20 +8,20 @@ import numpy as np
 import polars as pl
 
 from trimtab.domain.errors import ScenarioError
-from trimtab.experiments.columns import Columns, Members
-from trimtab.experiments.defaults import ADAPTERS_NOT_NAMED
-from trimtab.experiments.generated import drawn_members, members_of
+from trimtab.experiments.build.columns import Members, RequestColumns
+from trimtab.experiments.build.defaults import ADAPTERS_NOT_NAMED
+from trimtab.experiments.build.generated import drawn_members, members_of
+from trimtab.experiments.build.streams import Stream
 from trimtab.experiments.spec.base import FloatArray, IntArray
 from trimtab.experiments.spec.references import nearest
 from trimtab.experiments.spec.served import ItemFamily, Served
 from trimtab.experiments.spec.workload import TraceSpec
-from trimtab.experiments.streams import Stream
 from trimtab.traces import Trace
 
 UNKNOWN_TENANT = "unknown"
 
 
-def traced(spec: TraceSpec, trace: Trace, table: pl.DataFrame, served: Served, seed: int) -> Columns:
+def traced(spec: TraceSpec, trace: Trace, table: pl.DataFrame, served: Served, seed: int) -> RequestColumns:
     """The chosen rows of a trace as requests.
 
     Raises:
@@ -34,7 +34,7 @@ def traced(spec: TraceSpec, trace: Trace, table: pl.DataFrame, served: Served, s
     adapter, adapters = _adapters(table, class_idx, [a for _, a in families], served.adapters, seed, named)
     tenant_names, tenant_idx = _coded(table, "tenant", UNKNOWN_TENANT)
     _, session = _coded(table, "session")
-    return Columns(
+    return RequestColumns(
         arrival_s=table["arrival_s"].to_numpy(),
         class_idx=class_idx,
         units=_units(spec, table),

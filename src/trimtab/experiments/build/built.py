@@ -1,8 +1,8 @@
 """A scenario and a seed as what a host runs: cluster, requests and options. The same for every policy.
 
 Load 1.0 is the highest rate at which the fluid programme class × node type is feasible with the mean true
-service times of these very requests, model loads excluded (`trimtab.experiments.capacity`). The rate of n
-requests is n − 1 over the time from the first arrival to the last; a load stretches the times between them.
+service times of these very requests, model loads excluded (`capacity`). The rate of n requests is n − 1 over
+the time from the first arrival to the last; a load stretches the times between them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.errors import ScenarioError, UsageError
 from trimtab.domain.options import Options
 from trimtab.domain.requests import Requests
-from trimtab.experiments.build_cluster import build_cluster
-from trimtab.experiments.build_options import build_options
-from trimtab.experiments.build_requests import build_requests
-from trimtab.experiments.capacity import fluid_capacity_per_s
-from trimtab.experiments.columns import Columns
-from trimtab.experiments.defaults import default_served
-from trimtab.experiments.generated import generated
+from trimtab.experiments.build.capacity import fluid_capacity_per_s
+from trimtab.experiments.build.cluster import build_cluster
+from trimtab.experiments.build.columns import RequestColumns
+from trimtab.experiments.build.defaults import default_served
+from trimtab.experiments.build.generated import generated
+from trimtab.experiments.build.options import build_options
+from trimtab.experiments.build.requests import build_requests
+from trimtab.experiments.build.traced import traced
 from trimtab.experiments.recorded import chosen_rows, recorded
 from trimtab.experiments.spec.base import FloatArray
 from trimtab.experiments.spec.scenario import Scenario
 from trimtab.experiments.spec.served import Served
-from trimtab.experiments.traced import traced
 from trimtab.traces import Trace
 
 
@@ -65,7 +65,7 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
         TraceError: the file is no trace, or nothing of it is left.
         UsageError: the seed is none.
     """
-    if not 0 <= seed < 2**63:
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise UsageError(
             "cannot be used", field="seed", value=seed, expected="a whole number from 0 to 2^63 - 1"
         )
@@ -90,7 +90,9 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
     )
 
 
-def _columns(scenario: Scenario, seed: int, trace: Trace | None) -> tuple[Columns, Served, TraceInfo | None]:
+def _columns(
+    scenario: Scenario, seed: int, trace: Trace | None
+) -> tuple[RequestColumns, Served, TraceInfo | None]:
     spec = scenario.workload
     if spec.generate is not None:
         return generated(spec.generate, scenario.served, seed), scenario.served, None

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.domain.errors import UsageError
+from trimtab.experiments.checks import require
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
@@ -77,9 +78,3 @@ def _check(arrival: FloatArray, service: FloatArray, release: FloatArray, slots:
     require(bool((service >= 0).all()), "service_s", "seconds, zero or more")
     require(bool((release >= arrival[:, None]).all()), "release_s", "no start before the arrival")
     require(bool(((slots >= 0) & (slots == np.floor(slots))).all()), "slots", "whole numbers, zero or more")
-
-
-def require(condition: bool, field: str, expected: str, value: object = None) -> None:
-    """Raise UsageError, which names the table, unless the condition holds."""
-    if not condition:
-        raise UsageError("cannot be used", field=field, value=value, expected=expected)

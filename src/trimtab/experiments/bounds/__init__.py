@@ -1,0 +1,10 @@
+"""Lower bounds on mean completion time: what no policy can beat on the very requests of a run.
+
+`reference` asks for the bound of a built scenario; `bound` takes the largest of the bounds on one `instance`,
+the plain scheduling problem: B1 (`lagrangian`), B2 (`pooled_srpt`), both with proofs, and least service.
+"""
+
+from trimtab.experiments.bounds.bound import Bound, completion_bound
+from trimtab.experiments.bounds.reference import bound_of, compile_bounds, distance_frac
+
+__all__ = ["Bound", "bound_of", "compile_bounds", "completion_bound", "distance_frac"]
