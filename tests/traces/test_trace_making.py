@@ -77,10 +77,14 @@ def test_numbers_survive_to_the_last_bit(
     assert read_trace(write_trace(table, tmp_path / f"t{suffix}")).table.equals(table)
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_a_trace_is_as_readable_as_any_other_file(tmp_path: Path) -> None:
     (tmp_path / "other").touch()
     path = write_trace(FULL, tmp_path / "t.csv")
     assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = write_trace(FULL, tmp_path / "t.csv")
     before = path.read_bytes()
     unwritable = FULL.with_columns(extra=pl.Series([[1], [2], [3]]))  # CSV has no lists
     with pytest.raises(pl.exceptions.ComputeError):

@@ -25,7 +25,15 @@ from trimtab.traces.mapping import TraceMapping, mapped_format, own_format
 from trimtab.traces.mooncake import MOONCAKE
 from trimtab.traces.options import TraceOptions, apply_options
 from trimtab.traces.source import Progress, RawBlock, TraceSource, look_at, read_blocks
-from trimtab.traces.values import EXPECTED_TIME, expected_value, parsed, parsed_ticks, seconds, unit_of
+from trimtab.traces.values import (
+    EXPECTED_TIME,
+    expected_value,
+    parsed,
+    parsed_ticks,
+    recorded_time,
+    seconds,
+    unit_of,
+)
 
 PUBLIC_FORMATS: Final = (AZURE_LLM_2023, MOONCAKE, GENTD26)
 FORMAT_NAMES: Final = ("auto", *(public.name for public in PUBLIC_FORMATS), "trimtab")
@@ -142,6 +150,7 @@ class _Reader:
         self.rows_in_file = 0
         self.dropped: Counter[str] = Counter()
         self.first_ticks: float | None = None
+        self.unit = layout.time_unit
 
     def read(self, progress: Progress | None) -> pl.DataFrame:
         """All kept requests of the file, checked, in canonical columns."""
@@ -174,7 +183,7 @@ class _Reader:
 
     def _arrivals(self, raw: pl.DataFrame, column: SourceColumn) -> pl.Series:
         values = raw[column.source]
-        unit = unit_of(values, self.layout.time_unit)
+        unit = self.unit = unit_of(values, self.layout.time_unit)
         ticks = parsed_ticks(values, unit)
         self._refuse_unparsed(raw, column, ticks, EXPECTED_TIME[unit])
         if self.first_ticks is None and ticks.len():
@@ -193,7 +202,8 @@ class _Reader:
         for name in self.layout.needed:
             self._refuse_first(table, name, pl.col(name).is_null(), "missing value", "a value in every row")
         for name, least in AT_LEAST.items():
-            if name in table.columns:
+            # Arrivals that count from the first row are negative where they are not sorted, see there.
+            if name in table.columns and (name != "arrival_s" or self.layout.origin == "zero"):
                 too_small = pl.col(name) < least
                 self._refuse_first(table, name, too_small, "value out of range", f"at least {least}")
         if "size" in table.columns:
@@ -223,8 +233,14 @@ class _Reader:
         if bad.height:
             row_idx, arrival_s, before_s = bad.select(_ROW, "arrival_s", "_before").row(0)
             source = self.layout.source_of("arrival_s")
-            expected = f"at least {before_s} s, as in the row before"
-            raise self._error("arrivals are not sorted", row_idx, source, arrival_s, expected)
+            expected = f"at least {self._as_recorded(before_s)}, as in the row before"
+            raise self._error(
+                "arrivals are not sorted", row_idx, source, self._as_recorded(arrival_s), expected
+            )
+
+    def _as_recorded(self, arrival_s: float) -> str:
+        """An arrival as the file tells it: date and time, or seconds."""
+        return recorded_time(arrival_s, self.first_ticks or 0, self.unit)
 
     def _error(self, problem: str, row_idx: int, column: str, value: object, expected: str) -> TraceError:
         place = f"{self.source.place(row_idx)}, column {column}"

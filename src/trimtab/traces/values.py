@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from trimtab.traces.formats import TimeUnit
@@ -58,6 +59,14 @@ def seconds(ticks: pl.Series, unit: TimeUnit) -> pl.Series:
     """Ticks [rows] of a unit as seconds, correctly rounded."""
     # Divided by numpy: polars multiplies by the reciprocal, which is off in the last digit.
     return pl.Series(ticks.cast(pl.Float64).to_numpy() / TICKS_PER_S[unit], nan_to_null=True)
+
+
+def recorded_time(arrival_s: float, origin_ticks: float, unit: TimeUnit) -> str:
+    """Seconds after an origin as the time that was recorded, for messages."""
+    if unit != "datetime":
+        return f"{origin_ticks / TICKS_PER_S[unit] + arrival_s:.12g} s"
+    time = np.datetime64(int(origin_ticks) + round(arrival_s * TICKS_PER_S[unit]), "ns")
+    return str(time).replace("T", " ").rstrip("0").rstrip(".")
 
 
 def unit_of(values: pl.Series, unit: TimeUnit) -> TimeUnit:
