@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,9 @@ def test_unknown_policy_names_the_nearest(cli, command):
 
 
 def test_unknown_order(cli):
-    refused(cli("run", "tiny", "--policy", "random+fifo"), "fifo", "fcfs")
+    result = cli("run", "tiny", "--policy", "random+fifo")
+    refused(result, "fifo", "fcfs")
+    assert "round-robin" not in result.stderr
 
 
 def test_unknown_parameter_of_a_policy(cli):
@@ -100,7 +103,16 @@ def test_missing_trace_file(cli, tmp_path):
 
 
 def test_trace_without_cluster(cli, tmp_path):
-    refused(cli("run", "--trace", write_trace(tmp_path / "t.csv")), "cluster")
+    refused(cli("run", "--trace", write_trace(tmp_path / "t.csv")), "--cluster FILE")
+
+
+def test_cluster_without_anything_that_runs_on_it(cli, tmp_path):
+    refused(cli("run", "--cluster", write_cluster(tmp_path / "c.yaml")), "c.yaml", "scenario", "--trace FILE")
+
+
+def test_trace_that_names_no_class_for_a_scenario_with_several(cli, tmp_path):
+    result = cli("run", "tiny", "--trace", write_trace(tmp_path / "t.csv"))
+    refused(result, "t.csv", "classes", "no column class", "workload.trace.default_class", "class_column")
 
 
 def test_trace_options_without_a_trace(cli):
@@ -135,6 +147,11 @@ def test_missing_columns_of_a_named_format(cli, tmp_path):
 def test_unknown_trace_format(cli, tmp_path):
     result = cli("trace", "show", write_trace(tmp_path / "t.csv"), "--format", "azzure")
     refused(result, "azzure", "azure-llm-2023")
+
+
+def test_slice_that_ends_before_it_begins(cli, tmp_path):
+    result = cli("trace", "show", write_trace(tmp_path / "t.csv"), "--start", 5, "--stop", 2)
+    refused(result, "--stop: cannot be used (got 2.0); expected more than 5, where --start begins")
 
 
 def test_slice_that_leaves_nothing(cli, tmp_path):
@@ -179,17 +196,25 @@ def test_impossible_numbers_of_seeds(cli, seeds):
 
 
 def test_more_seeds_than_memory_allows(cli, monkeypatch):
-    monkeypatch.setattr("trimtab.experiments.compare.memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("trimtab.experiments.machine.memory_bytes", lambda: 1 << 20)
     refused(cli("compare", "tiny", "--seeds", 5000), "seeds", "GiB", "fewer seeds")
+
+
+def test_more_records_than_the_disk_holds(cli, tmp_path, monkeypatch):
+    """40 bytes each of 300 requests, for three seeds of one policy: 36 kB."""
+    disk = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk._replace(free=35_999))
+    refused(cli("compare", "tiny", "-p", "random"), "seeds", "free disk", "trimtab-out")
+    assert not (tmp_path / "trimtab-out").exists()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk._replace(free=36_000))
+    assert cli("compare", "tiny", "-p", "random", "--no-sweep").exit_code == 0
 
 
 @pytest.mark.parametrize("command", ["compare", "run"])
 def test_unwritable_out_folder(cli, tmp_path, command):
     (tmp_path / "file").write_text("in the way")
-    result = cli(command, "tiny", "-p", "random", "--out", "file/out", "--json")
-    assert result.exit_code == 2
-    assert "file/out" in result.stderr
-    assert "writable folder" in result.stderr
+    result = cli(command, "tiny", "-p", "random", "--out", "file/out")
+    refused(result, "file/out", "writable folder")  # before anything ran: it prints no table
     assert (tmp_path / "file").read_text() == "in the way"
 
 

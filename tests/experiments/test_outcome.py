@@ -83,3 +83,26 @@ def test_nodes_are_used_by_share_of_the_time_that_they_were_up() -> None:
     halved = node_table(replace(run.records, nodes=half), run.built)["busy_frac"].to_numpy()
     np.testing.assert_allclose(halved, 2 * whole)
     assert run.metrics["utilisation_mean_frac"] == pytest.approx(whole.mean())
+
+
+@pytest.mark.parametrize(
+    ("outages", "up_s"),
+    [
+        (((0.0, 50.0),), 10.0),  # over before the first request comes
+        (((95.0, 103.0),), 7.0),  # reaches into the window
+        (((102.0, 105.0),), 7.0),
+        (((20.0, 40.0), (60.0, 80.0)), 10.0),
+        (((102.0, 103.0), (105.0, 107.0)), 7.0),
+        (((90.0, np.inf),), 0.0),
+        (((104.0, np.inf),), 4.0),
+        (
+            ((20.0, 40.0), (104.0, np.inf)),
+            0.0,
+        ),  # the sum of outages does not tell which came before: too much
+    ],
+)
+def test_a_node_is_down_within_the_window_only(outages: tuple[tuple[float, float], ...], up_s: float) -> None:
+    """The window is 100 to 110 s: node 0 serves for these 10 s, node 1 fails."""
+    r = asked(TWO, [100.0], [10.0], key=[0])
+    faults = fault_table(*(once(1, *outage) for outage in outages))
+    assert records(TWO, r, Options(faults=faults)).nodes.up_s.tolist() == [10.0, up_s]

@@ -139,3 +139,32 @@ def test_a_cluster_that_does_not_fit_the_scenario(tmp_path: Path) -> None:
     (tmp_path / "bare.yaml").write_text("types: {x: {memory_gib: 80}}\nnodes: [{type: x, count: 2}]\n")
     with pytest.raises(ScenarioError, match=r"classes\.sd15\.unit_s.*node types of the cluster: 'x'"):
         resolve_scenario("aigc-images", cluster=tmp_path / "bare.yaml")
+
+
+def aliases(first: str, each: str) -> str:
+    """Twelve lines, every one of which stands for ten of the line before."""
+    tens = (each.format(", ".join([f"*a{i - 1}"] * 10)) for i in range(1, 12))
+    return "\n".join(f"a{i}: &a{i} {text}" for i, text in enumerate([first, *tens]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["name: &a [*a]", "name: &a {b: [*a]}", aliases("[x]", "[{}]"), aliases("{x: 1}", "{{<<: [{}]}}")],
+)
+def test_aliases_without_end_are_refused_unexpanded(text: str) -> None:
+    assert "alias inside what it stands for" in error_of(text).problem
+
+
+def test_an_alias_may_be_used_often() -> None:
+    again = edited("{blue: 0.6, green: 0.4}", "{blue: &share 0.6, green: *share}")
+    assert parse_scenario(again).workload.tenants == {"blue": 0.6, "green": 0.6}
+
+
+@pytest.mark.parametrize("depth", [900, 3000])
+def test_nesting_without_end_is_refused(depth: int) -> None:
+    assert error_of("name: " + "[" * depth + "]" * depth).problem == "nested too deeply"
+
+
+@pytest.mark.parametrize("text", ["name: 2001-99-99", "seeds: !!int x"])
+def test_dates_and_numbers_that_are_none_are_malformed(text: str) -> None:
+    assert "malformed YAML" in error_of(text).problem

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trimtab.experiments.compare import Comparison, PolicyResult, SweepPoint
 from trimtab.experiments.curves import Curves
+from trimtab.experiments.pool import Workfolder
 from trimtab.experiments.tasks import BoundResult, RunResult
 from trimtab.metrics import METRICS, Estimate, mean_ci95
 
@@ -50,7 +50,7 @@ def comparison(
     unfit: int = 0,
     nodes: int = 100,
     bins: int = 120,
-    records: Path | None = None,
+    folder: Workfolder | None = None,
     scenario_name: str = "synthetic-images",
 ) -> Comparison:
     """A comparison in which later policies of the list are, by and large, faster."""
@@ -72,7 +72,7 @@ def comparison(
         bounds=tuple(bounds) if bounded else (),
         sweep=tuple(sweep_point(p, i, load, seeds) for i, p in enumerate(policies) for load in loads),
         elapsed_s=12.3,
-        records=records,
+        folder=folder,
     )
 
 

@@ -18,7 +18,8 @@ from synthetic import POLICIES, comparison
 from trimtab.domain.errors import UsageError
 from trimtab.experiments.run import simulate
 from trimtab.metrics import METRICS
-from trimtab.report.page import write_report, write_run_report, write_trace_report
+from trimtab.report.files import write_text
+from trimtab.report.page import comparison_page, run_page, write_trace_report
 from trimtab.traces import rate_series, summarise
 
 MADE_AT = datetime(2026, 5, 4, 3, 2, tzinfo=UTC)
@@ -67,7 +68,7 @@ def parsed(path: Path) -> Parsed:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    return write_report(comparison(unfit=12), path, made_at=MADE_AT)
+    return write_text(path, comparison_page(comparison(unfit=12), MADE_AT))
 
 
 def test_the_page_is_below_six_megabytes(report: Path) -> None:
@@ -153,12 +154,13 @@ def test_the_header_says_where_the_figures_come_from(report: Path) -> None:
         "2026-05-04 03:02 UTC",
     ):
         assert part in text
-    assert "12 requests fit no node" in text
+    assert "60 requests fit no node and were rejected (seed 0: 0, 1, 2, 3, 4, …)" in text
     assert "It assumes: no preemption; true service times." in text
 
 
 def test_names_from_outside_cannot_become_markup(tmp_path: Path) -> None:
-    path = write_report(comparison((HOSTILE, "random"), scenario_name=HOSTILE), tmp_path / "r.html")
+    hostile = comparison((HOSTILE, "random"), scenario_name=HOSTILE)
+    path = write_text(tmp_path / "r.html", comparison_page(hostile))
     page = parsed(path)
     assert not any(tag == "img" for tag, _ in page.tags)
     assert page.unbalanced == []
@@ -167,7 +169,7 @@ def test_names_from_outside_cannot_become_markup(tmp_path: Path) -> None:
 
 def test_without_bound_sweep_or_curves_their_parts_are_left_out(tmp_path: Path) -> None:
     table = comparison(("random",), (0,), loads=(), bounded=False)
-    page = parsed(write_report(table, tmp_path / "r.html"))
+    page = parsed(write_text(tmp_path / "r.html", comparison_page(table)))
     figures = json.loads(page.texts["figure-data"])
     assert not any(name.startswith("load-") for name in figures)
     assert "shapes" not in figures["completion"]["layout"]
@@ -177,12 +179,12 @@ def test_without_bound_sweep_or_curves_their_parts_are_left_out(tmp_path: Path) 
 def test_a_page_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"out: can't write there"):
-        write_report(comparison(("random",), (0,)), tmp_path / "file" / "r.html")
+        write_text(tmp_path / "file" / "r.html", comparison_page(comparison(("random",), (0,))))
 
 
 def test_a_run_has_a_page(tmp_path: Path) -> None:
     run = simulate("tiny", "random", mode="interpreted")
-    page = parsed(write_run_report(run, tmp_path / "r.html"))
+    page = parsed(write_text(tmp_path / "r.html", run_page(run)))
     assert set(json.loads(page.texts["figure-data"])) == {"cdf", "queue", "heat"}
     assert page.unbalanced == []
 

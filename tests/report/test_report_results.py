@@ -11,16 +11,17 @@ from synthetic import comparison
 
 from trimtab.domain.errors import UsageError
 from trimtab.experiments.compare import Comparison
+from trimtab.experiments.pool import Workfolder
 from trimtab.experiments.run import simulate
 from trimtab.report.results import json_text, write_results, write_run
 
 
 def with_records(out: Path, text: str = "rows") -> Comparison:
-    records = out / ".unfinished-abc" / "requests"
-    (records / "random").mkdir(parents=True)
-    (records / "random" / "seed-0.parquet").write_text(text)
-    (records.parent / "task-0.pickle").touch()
-    return comparison(("random", "power-of-d"), (0, 1), nodes=4, bins=5, records=records)
+    folder = Workfolder(out, "abc")
+    (folder.records / "random").mkdir()
+    (folder.records / "random" / "seed-0.parquet").write_text(text)
+    (folder.path / "task-0.pickle").touch()
+    return comparison(("random", "power-of-d"), (0, 1), nodes=4, bins=5, folder=folder)
 
 
 def names_in(folder: Path) -> set[str]:
@@ -93,6 +94,30 @@ def test_a_full_disk_leaves_the_earlier_results_and_the_unfinished_ones(
     assert (tmp_path / "requests" / "random" / "seed-0.parquet").read_text() == "old"
     assert names_in(tmp_path) == {"results.json", "comparison.csv", "requests", ".unfinished-abc"}
     assert (tmp_path / ".unfinished-abc" / "requests" / "random" / "seed-0.parquet").read_text() == "new"
+
+
+@pytest.mark.parametrize("last", ["results.json", "comparison.csv", "requests"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "broken")])
+def test_whatever_stops_the_last_steps_the_records_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, error: BaseException
+) -> None:
+    write_results(with_records(tmp_path, "old"), tmp_path, with_report=False)
+    later, rename = with_records(tmp_path, "new"), os.replace
+
+    def stopped(source: Path, target: Path) -> None:
+        if Path(target).name == last:
+            monkeypatch.undo()
+            raise error
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", stopped)
+    with pytest.raises((KeyboardInterrupt, UsageError)):
+        write_results(later, tmp_path, with_report=False)
+    assert (tmp_path / "requests" / "random" / "seed-0.parquet").read_text() == "old"
+    assert names_in(tmp_path / ".unfinished-abc") == {".writable", "task-0.pickle", "requests"}
+    write_results(later, tmp_path, with_report=False)
+    assert (tmp_path / "requests" / "random" / "seed-0.parquet").read_text() == "new"
+    assert names_in(tmp_path) == {"results.json", "comparison.csv", "requests"}
 
 
 def test_a_run_is_written_whole(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +20,15 @@ import numpy as np
 from trimtab.domain.errors import UsageError
 from trimtab.domain.policy import Policy
 from trimtab.experiments.bounds import compile_bounds
-from trimtab.experiments.pool import Progress, Workfolder, cores, memory_bytes, run_tasks
+from trimtab.experiments.machine import check_disk, check_memory, cores
+from trimtab.experiments.notes import unfit_note
+from trimtab.experiments.pool import Progress, Workfolder, run_tasks
 from trimtab.experiments.recorded import stamp_of
 from trimtab.experiments.scenario import Scenario, load_scenario
 from trimtab.experiments.spec.problems import checked
 from trimtab.experiments.spec.scenario import SweepSpec
 from trimtab.experiments.tasks import (
     BoundResult,
-    PolicySpec,
     RunResult,
     Task,
     TaskResult,
@@ -35,15 +37,13 @@ from trimtab.experiments.tasks import (
 from trimtab.experiments.warm import compile_kernels
 from trimtab.mechanics.calls import is_ready
 from trimtab.metrics import METRICS, Estimate, mean_ci95
-from trimtab.policies import DEFAULT_COMPARISON, canonical, find
+from trimtab.policies import DEFAULT_COMPARISON, PolicySpec, canonical, find
 
 if TYPE_CHECKING:
     import polars as pl
 
 INTERPRET_UP_TO = 100_000  # simulated requests of a whole comparison worth interpreting on a cold cache
 SPLIT_FROM = 200_000  # requests from which a task is one policy rather than all
-BYTES_PER_REQUEST = 600  # of a run: state, records, metrics
-BYTES_PER_RUN = 8_000  # kept of each run by the comparison
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PolicyResult:
     policy: str
     metrics: dict[str, Estimate]
     distance_frac: Estimate  # over the lower bound
-    runs: tuple[RunResult, ...]  # one per seed
+    runs: tuple[RunResult, ...] = field(repr=False)  # one per seed
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,19 @@ class Comparison:
     bounds: tuple[BoundResult, ...]  # one per seed; empty where none holds
     sweep: tuple[SweepPoint, ...]
     elapsed_s: float
-    records: Path | None = None  # folder of the request records
+    folder: Workfolder | None = None  # the request records, until the results are written
+
+    def __repr__(self) -> str:
+        """Mean completion of every policy, best first; `table` and `to_dict` have the rest."""
+        title = f"Comparison on {self.scenario.name}: {self.n_requests:,} requests"
+        lines = [f"{title}, load {self.offered_load:.3g}, seeds {_listed(self.seeds)}"]
+        width = max(len(r.policy) for r in self.results)
+        for r in self.ranked():
+            mean = _short(r.metrics["completion_mean_s"], "s", 1.0)
+            lines.append(f"  {r.policy:{width}}  mean completion {mean}")
+            if np.isfinite(r.distance_frac.mean):
+                lines[-1] += f", {_short(r.distance_frac, '%', 100.0)} above the lower bound"
+        return "\n".join(lines)
 
     @property
     def bound(self) -> dict[str, Any]:
@@ -143,15 +155,21 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """What a reader of the figures must know."""
-        notes = []
-        unfit = self.results[0].runs[0]
-        if unfit.n_fits_no_node:
-            first = ", ".join(map(str, unfit.fits_no_node))
-            notes.append(
-                f"{unfit.n_fits_no_node} requests fit no node and were rejected "
-                f"(seed {unfit.seed}: {first}, …)"
-            )
-        return notes
+        by_seed = {run.seed: run for result in self.results for run in result.runs if run.n_fits_no_node}
+        if not by_seed:
+            return []
+        first = by_seed[min(by_seed)]
+        count = sum(run.n_fits_no_node for run in by_seed.values())
+        return [unfit_note(count, first.fits_no_node, f"seed {first.seed}: ")]
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds)) if len(seeds) <= 5 else f"{seeds[0]}, {seeds[1]}, …, {seeds[-1]}"
+
+
+def _short(value: Estimate, unit: str, factor: float) -> str:
+    ci95 = f" ± {factor * value.ci95:.2g}" if value.ci95 else ""
+    return f"{factor * value.mean:.4g}{ci95} {unit}"
 
 
 def _result_dict(result: PolicyResult) -> dict[str, Any]:
@@ -185,7 +203,7 @@ def versions() -> dict[str, str]:
 
 def compare(
     scenario: Scenario | str | os.PathLike[str],
-    policies: Sequence[PolicySpec] | None = None,
+    policies: PolicySpec | Sequence[PolicySpec] | None = None,
     seeds: int | Sequence[int] | None = None,
     *,
     load: float | None = None,
@@ -201,7 +219,8 @@ def compare(
     Parameters
     ----------
     scenario : a Scenario, a built-in's name, or a file.
-    policies : names, `file.py:Class` specs or Policy objects; default: the scenario's, else the catalogue's.
+    policies : names, `file.py:Class` specs, Policy objects or classes, or one of these alone; default: the
+        scenario's, else the catalogue's.
     seeds : how many, or which; default: the scenario's.
     load : offered work over capacity; default: the scenario's.
     sweep : loads for policy-against-load curves; default: the scenario's; () for none.
@@ -213,11 +232,11 @@ def compare(
 
     Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
     """
-    chosen = scenario if isinstance(scenario, Scenario) else load_scenario(Path(scenario))
-    named = [canonical(policy) for policy in policies] if policies else None
-    chosen = chosen.with_overrides(load=load, policies=named or None, seeds=seeds)
-    wanted = policies or chosen.policies or DEFAULT_COMPARISON
-    specs = _each_once(wanted)
+    chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    given = None if policies is None else _as_sequence(policies)
+    named = None if given is None else [canonical(policy) for policy in given]
+    chosen = chosen.with_overrides(load=load, policies=named, seeds=seeds)
+    specs = _each_once(given or chosen.policies or DEFAULT_COMPARISON)
     sweep_loads = chosen.sweep.loads if sweep is None else _checked_loads(sweep)
     own_load = chosen.workload.load
     loads = [x for x in sweep_loads if x != own_load]  # that one is run anyway
@@ -225,18 +244,37 @@ def compare(
     seeds_used = chosen.seed_list()
     n_runs = len(specs) * len(seeds_used) * (1 + len(loads))
     n_requests = chosen.n_requests()
-    _check_memory(n_runs, n_requests, jobs or cores())
+    check_memory(n_runs, n_requests, jobs or cores())
+    if out is not None:
+        check_disk(Path(out), len(specs) * len(seeds_used), n_requests)
     folder = None if out is None else Workfolder(Path(out), _key(chosen, specs, seeds_used, loads))
-    mode = _prepare(specs, mode, n_runs * n_requests, notice)
-    together = n_requests < SPLIT_FROM
-    records = None if folder is None else folder.records
-    tasks = plan_tasks(chosen, specs, seeds_used, loads, mode=mode, together=together, records_folder=records)
-    results = run_tasks(tasks, folder, jobs or cores(), progress)
+    with folder or nullcontext():
+        mode = _prepare(specs, mode, n_runs * n_requests, notice)
+        tasks = plan_tasks(
+            chosen,
+            specs,
+            seeds_used,
+            loads,
+            mode=mode,
+            together=n_requests < SPLIT_FROM,
+            records_folder=None if folder is None else folder.records,
+        )
+        results = run_tasks(tasks, folder, jobs or cores(), progress)
     return _summarise(chosen, specs, tasks, results, sweep_loads, time.perf_counter() - begun_s, folder)
 
 
 def _checked_loads(sweep: Sequence[float]) -> tuple[float, ...]:
     return checked(lambda: SweepSpec(loads=tuple(sweep)), SweepSpec, "sweep").loads
+
+
+def _as_sequence(policies: PolicySpec | Sequence[PolicySpec]) -> Sequence[PolicySpec]:
+    """One policy alone stands for a list of it. Raises UsageError for none at all."""
+    if not isinstance(policies, Sequence) or isinstance(policies, str):
+        return (policies,)
+    if not policies:
+        expected = "at least one policy, or None for those of the scenario"
+        raise UsageError("is empty", field="policies", value=policies, expected=expected)
+    return policies
 
 
 def _each_once(wanted: Sequence[PolicySpec]) -> tuple[PolicySpec, ...]:
@@ -290,18 +328,6 @@ def _prepare(
     return mode
 
 
-def _check_memory(n_runs: int, n_requests: int, jobs: int) -> None:
-    """Refuse, before any work, what can't fit. Raises UsageError."""
-    needed = n_runs * BYTES_PER_RUN + min(jobs, n_runs) * n_requests * BYTES_PER_REQUEST
-    present = memory_bytes()
-    if needed > present:
-        raise UsageError(
-            f"{n_runs:,} runs of {n_requests:,} requests need about {needed / 2**30:,.1f} GiB",
-            field="seeds",
-            expected=f"fewer seeds, loads or requests: this machine has {present / 2**30:,.1f} GiB of memory",
-        )
-
-
 def _summarise(
     scenario: Scenario,
     specs: Sequence[PolicySpec],
@@ -332,7 +358,7 @@ def _summarise(
             for load in sorted(sweep_loads)
         ),
         elapsed_s=elapsed_s,
-        records=None if folder is None else folder.records,
+        folder=folder,
     )
 
 

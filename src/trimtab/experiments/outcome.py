@@ -95,7 +95,6 @@ def _work_s(cluster: Cluster, requests: Requests, node_idx: NDArray[np.int32]) -
 def _node_records(driver: Driver, cluster: Cluster, start_s: float, end_s: float) -> NodeRecords:
     hidden, nodes, kind = driver.state.hidden, driver.state.nodes, cluster.type_idx
     allocated_s, busy_s = _running_slot_s(driver, end_s)
-    down_s = hidden["down_s"] + np.where(nodes["up"] == 0, end_s - hidden["down_since_s"], 0.0)
     still_gib_s = hidden["memory_used_gib"] * np.maximum(0.0, end_s - hidden["memory_since_s"])
     return NodeRecords(
         slots=cluster.slots,
@@ -106,8 +105,24 @@ def _node_records(driver: Driver, cluster: Cluster, start_s: float, end_s: float
         memory_used_gib_s=hidden["memory_gib_s"] + still_gib_s,
         allocated_slot_s=hidden["allocated_slot_s"] + allocated_s,
         busy_slot_s=hidden["busy_slot_s"] + busy_s,
-        up_s=np.clip(end_s - start_s - down_s, 0.0, None),
+        up_s=np.clip(end_s - start_s - _down_s(hidden, nodes["up"] == 1, start_s, end_s), 0.0, None),
     )
+
+
+def _down_s(hidden: Any, is_up: NDArray[np.bool_], start_s: float, end_s: float) -> Floats:
+    """Seconds of the window that each node was down, [nodes].
+
+    The state has the sum of all outages and the start of the last one. Where that one began within the window
+    all earlier ones count too, and where it began and ended before, they can't reach further than its start
+    plus the sum. So what is subtracted is exact but for nodes that failed more than once, and once or more
+    before the first arrival; for those it may be too much, never too little.
+    """
+    since_s, past_s = hidden["down_since_s"], hidden["down_s"]
+    began_before = since_s < start_s
+    running_s = np.where(is_up, 0.0, np.maximum(0.0, end_s - np.maximum(since_s, start_s)))
+    latest_s = np.where(began_before & is_up, np.clip(since_s + past_s - start_s, 0.0, past_s), past_s)
+    down_s: Floats = running_s + np.where(began_before & ~is_up, 0.0, latest_s)
+    return down_s
 
 
 def _running_slot_s(driver: Driver, end_s: float) -> tuple[Floats, Floats]:

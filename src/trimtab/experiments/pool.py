@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import pickle
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
-import psutil
 
 from trimtab.domain.errors import UsageError
 from trimtab.experiments.curves import Curves
-from trimtab.experiments.tasks import BoundResult, RunResult, Task, TaskResult, run_task
+from trimtab.experiments.tasks import BoundResult, RunResult, Task, TaskResult, record_files, run_task
 
 Progress: TypeAlias = Callable[[int, int], None]  # runs done, runs in all
 _IN_RESULTS = frozenset(
     (cls.__module__, cls.__qualname__)
     for cls in (TaskResult, RunResult, BoundResult, Curves, np.ndarray, np.dtype)
 ) | {("numpy._core.numeric", "_frombuffer"), ("numpy._core.multiarray", "_reconstruct")}
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def memory_bytes() -> int:
-    """Memory of this machine that is to be had."""
-    return int(psutil.virtual_memory().available)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -43,7 +32,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Workfolder:
-    """Hidden folder beside the results: finished tasks and request records, until the comparison is whole."""
+    """Hidden folder beside the results: finished tasks and request records, until the comparison is whole.
+
+    As a context it is removed at the end where no task was finished: nothing to go on from.
+    """
 
     def __init__(self, out: Path, key: str) -> None:
         self.path = out / f".unfinished-{key}"
@@ -59,8 +51,22 @@ class Workfolder:
                 expected="a writable folder",
             ) from None
 
-    def load(self, i: int) -> TaskResult | None:
-        """Result of task i, if an earlier run got that far and left it whole."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not any(self.path.glob("task-*.pickle")):
+            self.remove()
+
+    def remove(self) -> None:
+        """Forget it all."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def load(self, i: int, task: Task) -> TaskResult | None:
+        """Result of task i, if an earlier run got that far and left it whole, request records included."""
+        return self._result(i) if all(path.exists() for path in record_files(task)) else None
+
+    def _result(self, i: int) -> TaskResult | None:
         try:
             with self._file(i).open("rb") as file:
                 found = _Unpickler(file).load()
@@ -90,7 +96,9 @@ def run_tasks(
     tasks: Sequence[Task], folder: Workfolder | None, jobs: int, progress: Progress | None
 ) -> list[TaskResult]:
     """Results of all tasks, in their order; those that `folder` has are not run again."""
-    results: list[TaskResult | None] = [folder.load(i) if folder else None for i in range(len(tasks))]
+    results: list[TaskResult | None] = [
+        folder.load(i, task) if folder else None for i, task in enumerate(tasks)
+    ]
     total = sum(len(task.policies) for task in tasks)
     _report(progress, tasks, results, total)
     for i, result in _run([i for i, r in enumerate(results) if r is None], tasks, jobs):

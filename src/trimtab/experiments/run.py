@@ -16,12 +16,12 @@ from trimtab.experiments.bounds import Bound, bound_of, distance_frac
 from trimtab.experiments.build import Built, build
 from trimtab.experiments.compare import versions
 from trimtab.experiments.curves import Curves, curves_of
+from trimtab.experiments.notes import lateness_note, planning_note, unfit_note
 from trimtab.experiments.outcome import records_of, request_table
-from trimtab.experiments.scenario import Scenario, load_cluster, resolve_scenario
-from trimtab.experiments.tasks import PolicySpec
-from trimtab.mechanics.driver import Driver
+from trimtab.experiments.scenario import Scenario, as_path, load_cluster, resolve_scenario
+from trimtab.mechanics.driver import Driver, PlanningLog
 from trimtab.metrics import Records, compute
-from trimtab.policies import canonical, find
+from trimtab.policies import PolicySpec, canonical, find
 from trimtab.runtime.host import run_live
 from trimtab.sim import simulator
 
@@ -41,6 +41,14 @@ class Run:
     metrics: Mapping[str, float]  # by the names of `trimtab.metrics.METRICS`; nan where undefined
     built: Built = field(repr=False)
     records: Records = field(repr=False)
+    planning: PlanningLog = field(repr=False, default_factory=PlanningLog)
+
+    def __repr__(self) -> str:
+        """What ran, and three of its figures."""
+        means = ("completion_mean_s", "completion_p99_s", "finished_frac")
+        figures = ", ".join(f"{name}={self.metrics[name]:.4g}" for name in means)
+        what = f"{self.policy} on {self.scenario.name}, seed {self.seed}"
+        return f"<Run: {what}, {len(self.built.requests):,} requests: {figures}>"
 
     @cached_property
     def requests(self) -> pl.DataFrame:
@@ -71,8 +79,12 @@ class Run:
     def notes(self) -> list[str]:
         """What a reader of the figures must know."""
         unfit = np.flatnonzero(self.records.requests.reason == Reason.FITS_NO_NODE)
-        first = ", ".join(map(str, unfit[:5].tolist()))
-        return [f"{len(unfit)} requests fit no node and were rejected ({first}, …)"] if len(unfit) else []
+        late_s = self.records.requests.arrival_s - self.built.requests.work["arrival_s"]
+        log = self.planning
+        notes = [unfit_note(len(unfit), unfit.tolist())] if len(unfit) else []
+        late_s = late_s[late_s > 0.0]  # all 0 in the simulator, and 0 for what never arrived
+        notes += [lateness_note(late_s)] if len(late_s) else []
+        return notes + ([planning_note(log)] if log.late or log.raised or log.invalid else [])
 
     def to_dict(self) -> dict[str, Any]:
         """What `trimtab run --json` prints."""
@@ -111,7 +123,7 @@ def simulate(
     Parameters
     ----------
     scenario : a Scenario, a built-in's name, or a file; default: `trace` on `cluster`, or aigc-images.
-    policy : a name, `name+order`, `file.py:Class`, or a Policy object.
+    policy : a name, `name+order`, `file.py:Class`, a Policy object or class.
     seed : of everything that is drawn.
     load : offered work over capacity; default: the scenario's.
     trace, cluster : files that replace the scenario's requests and nodes.
@@ -171,19 +183,21 @@ def overridden(
 ) -> Scenario:
     """The scenario with parts replaced. Raises UsageError."""
     if isinstance(scenario, Scenario):
-        part = None if cluster is None else load_cluster(Path(cluster))
-        return scenario.with_overrides(trace=_path(trace), cluster=part, load=load)
-    return resolve_scenario(_path(scenario), trace=_path(trace), cluster=_path(cluster), load=load)
+        part = None if cluster is None else load_cluster(as_path(cluster, "cluster"))
+        return scenario.with_overrides(trace=_path(trace, "trace"), cluster=part, load=load)
+    return resolve_scenario(
+        _path(scenario, "scenario"), trace=_path(trace, "trace"), cluster=_path(cluster, "cluster"), load=load
+    )
 
 
-def _path(given: str | os.PathLike[str] | None) -> Path | None:
-    return None if given is None else Path(given)
+def _path(given: str | os.PathLike[str] | None, field: str) -> Path | None:
+    return None if given is None else as_path(given, field)
 
 
 def run_of(scenario: Scenario, policy: str, seed: int, built: Built, driver: Driver) -> Run:
     """A run from the state that either host left behind."""
     records = records_of(driver, built.cluster, built.requests, built.slo_s)
-    return Run(scenario, policy, seed, compute(records), built, records)
+    return Run(scenario, policy, seed, compute(records), built, records, driver.planning)
 
 
 def node_table(records: Records, built: Built) -> pl.DataFrame:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import os
 from collections.abc import Hashable, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -10,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from trimtab.domain.errors import ScenarioError
+from trimtab.domain.errors import ScenarioError, UsageError
 from trimtab.experiments.spec.problems import checked
 from trimtab.experiments.spec.references import nearest
 from trimtab.experiments.spec.scenario import ClusterPart, Scenario, scenario_schema
@@ -19,6 +22,7 @@ __all__ = [
     "DEFAULT_SCENARIO",
     "ClusterPart",
     "Scenario",
+    "as_path",
     "builtin_names",
     "builtin_text",
     "load_cluster",
@@ -30,6 +34,7 @@ __all__ = [
 
 DEFAULT_SCENARIO = "aigc-images"
 CLUSTER_SECTION_KEYS = ("models", "adapters", "classes")
+MOST_VALUES = 1_000_000  # of a file, with every alias written out
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -63,15 +68,23 @@ def _no_such_scenario(name: str) -> ScenarioError:
     return ScenarioError("no such scenario", value=name, expected=expected)
 
 
-def load_scenario(name_or_path: str | Path) -> Scenario:
+def as_path(given: object, field: str) -> Path:
+    """A name or path as a Path. Raises UsageError for anything else."""
+    if not isinstance(given, str | os.PathLike):
+        expected = "a name, a path or a Scenario" if field == "scenario" else "a path"
+        raise UsageError(f"is a {type(given).__name__}", field=field, value=given, expected=expected)
+    return Path(given)
+
+
+def load_scenario(name_or_path: str | os.PathLike[str]) -> Scenario:
     """A built-in scenario by name, or one from a YAML file.
 
     Raises:
         ScenarioError: no such name or file, malformed YAML, or fields that are wrong, all of them listed.
     """
-    if str(name_or_path) in builtin_names():
-        return parse_scenario(builtin_text(str(name_or_path)), str(name_or_path))
-    path = Path(name_or_path)
+    path = as_path(name_or_path, "scenario")
+    if str(path) in builtin_names():
+        return parse_scenario(builtin_text(str(path)), str(path))
     if not path.exists() and not _is_yaml(path.name):
         raise _no_such_scenario(str(name_or_path))
     return parse_scenario(_read(path), str(path), path.parent)
@@ -116,6 +129,9 @@ def resolve_scenario(
     Raises:
         ScenarioError: a part cannot be read, or the parts do not fit together.
     """
+    if cluster is not None and name_or_path is None and trace is None:
+        expected = "a scenario or a trace (--trace FILE) to put on this cluster"
+        raise ScenarioError("nothing runs on it", field="cluster", value=str(cluster), expected=expected)
     part = None if cluster is None else load_cluster(cluster)
     if name_or_path is None and trace is not None:
         base, trace = _from_trace(Path(trace), part), None
@@ -126,7 +142,8 @@ def resolve_scenario(
 
 def _from_trace(trace: Path, part: ClusterPart | None) -> Scenario:
     if part is None:
-        raise ScenarioError("a trace alone makes no scenario", field="cluster", expected="a cluster file")
+        expected = "a cluster file (--cluster FILE) or a scenario to run it on"
+        raise ScenarioError("a trace alone makes no scenario", field="cluster", expected=expected)
     name = trace.name.removesuffix(".gz").rsplit(".", 1)[0]
     fields = {key: getattr(part, key) for key in ("cluster", *CLUSTER_SECTION_KEYS)}
     return Scenario.model_validate({"name": name, "workload": {"trace": {"file": trace}}, **fields})
@@ -160,12 +177,14 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 def _parsed(text: str, file: str) -> dict[Any, Any]:
     try:
-        data = yaml.load(text, _UniqueKeyLoader)
+        data = _loaded(text)
+    except RecursionError as error:
+        raise ScenarioError("nested too deeply", file=file) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         field = None if mark is None else f"line {mark.line + 1}, column {mark.column + 1}"
         raise ScenarioError(f"malformed YAML: {error.problem}", file=file, field=field) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or number that is none
         raise ScenarioError(f"malformed YAML: {error}", file=file) from error
     if not isinstance(data, dict):
         kind = "empty" if data is None else type(data).__name__
@@ -173,6 +192,31 @@ def _parsed(text: str, file: str) -> dict[Any, Any]:
             f"no scenario but {kind}", file=file, expected="keys such as cluster and workload"
         )
     return data
+
+
+def _loaded(text: str) -> Any:
+    """What a document says. Raises YAMLError, also where aliases make it endless or huge."""
+    loader = _UniqueKeyLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        if _n_values(root, {}) > MOST_VALUES:
+            problem = f"more than {MOST_VALUES:,} values, or an alias inside what it stands for"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=root.start_mark)
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _n_values(node: yaml.Node, known: dict[yaml.Node, float]) -> float:
+    """Values of a node with every alias written out; infinite where it contains itself."""
+    if node not in known:
+        known[node] = math.inf  # until it is counted
+        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+        flat = itertools.chain(*parts) if isinstance(node, yaml.MappingNode) else parts
+        known[node] = 1 + sum(_n_values(part, known) for part in flat)
+    return known[node]
 
 
 def _in_folder(value: Any, folder: Path | None) -> Any:

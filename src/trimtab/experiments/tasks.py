@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trimtab.domain.decision import Reason
-from trimtab.domain.policy import Policy
 from trimtab.experiments.bounds import Bound, bound_of, distance_frac
 from trimtab.experiments.build import Built, build
 from trimtab.experiments.curves import BINS, Curves, curves_of
+from trimtab.experiments.notes import MOST_NAMED
 from trimtab.experiments.outcome import records_of, request_table
 from trimtab.experiments.recorded import stamp_of
 from trimtab.experiments.scenario import Scenario
-from trimtab.metrics import Records, compute
-from trimtab.policies import canonical, find
+from trimtab.metrics import compute
+from trimtab.policies import PolicySpec, canonical, find
 from trimtab.sim.simulator import run
 
-PolicySpec: TypeAlias = str | Policy
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,17 @@ def _built(scenario: Scenario, seed: int, load: float | None, _: object) -> Buil
     return build(scenario, seed, load)
 
 
+@functools.lru_cache(maxsize=1)
+def _bound_of(built: Built) -> Bound | None:
+    """Kept, as the next task may be another policy on the same requests."""
+    return bound_of(built.cluster, built.requests, built.options)
+
+
 def run_task(task: Task) -> TaskResult:
     """Run every policy of a task on the very same requests."""
     trace = task.scenario.workload.trace
     built = _built(task.scenario, task.seed, task.load, None if trace is None else stamp_of(trace))
-    bound = bound_of(built.cluster, built.requests, built.options) if task.with_bound else None
+    bound = _bound_of(built) if task.with_bound else None
     edges_s = _shared_edges(built) if task.with_curves else None
     runs = tuple(_run_one(task, built, spec, bound, edges_s) for spec in task.policies)
     return TaskResult(runs, _bound_result(task.seed, bound), built.offered_load, len(built.requests))
@@ -110,7 +118,8 @@ def _run_one(
     loop_s = time.perf_counter() - begun_s
     records = records_of(driver, built.cluster, built.requests, built.slo_s)
     if task.records_folder is not None:
-        _write_records(task, built, records, canonical(spec))
+        path = _record_file(task.records_folder, canonical(spec), task.seed)
+        _write_records(path, request_table(records, built.cluster, built.requests))
     metrics = compute(records)
     unfit = np.flatnonzero(records.requests.reason == Reason.FITS_NO_NODE)
     finished = int(records.requests.finished.sum())
@@ -122,21 +131,30 @@ def _run_one(
         distance_frac=distance_frac(metrics["completion_mean_s"], finished, bound),
         curves=curves_of(records, built.cluster, edges_s) if task.with_curves else None,
         loop_s=loop_s,
-        fits_no_node=tuple(unfit[:5].tolist()),
+        fits_no_node=tuple(unfit[:MOST_NAMED].tolist()),
         n_fits_no_node=len(unfit),
     )
 
 
 def file_name(policy: str) -> str:
-    """A policy's name as a file name."""
-    return "".join(c if c.isalnum() or c in "-+._=," else "_" for c in policy)
+    """A policy's name as a file name; with a hash where a character had to go, lest two names become one."""
+    name = "".join(c if c.isalnum() or c in "-+._=," else "_" for c in policy)
+    return name if name == policy else f"{name}-{hashlib.sha256(policy.encode()).hexdigest()[:6]}"
 
 
-def _write_records(task: Task, built: Built, records: Records, policy: str) -> None:
-    assert task.records_folder is not None
-    path = task.records_folder / file_name(policy) / f"seed-{task.seed}.parquet"
+def record_files(task: Task) -> list[Path]:
+    """Where a task writes its request records, a file per policy; empty where it writes none."""
+    if task.records_folder is None:
+        return []
+    return [_record_file(task.records_folder, canonical(spec), task.seed) for spec in task.policies]
+
+
+def _record_file(folder: Path, policy: str, seed: int) -> Path:
+    return folder / file_name(policy) / f"seed-{seed}.parquet"
+
+
+def _write_records(path: Path, table: pl.DataFrame) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = request_table(records, built.cluster, built.requests)
     table.write_parquet(path.with_suffix(".part"), compression="zstd")
     path.with_suffix(".part").replace(path)
 

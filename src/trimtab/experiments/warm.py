@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trimtab.domain.kernel import is_compiled
-from trimtab.domain.policy import Policy
 from trimtab.experiments.bounds import compile_bounds
-from trimtab.experiments.pool import cores
+from trimtab.experiments.machine import cores
 from trimtab.mechanics.calls import compile_all, compile_policies
 from trimtab.mechanics.loop import advance
-from trimtab.policies import find
+from trimtab.policies import PolicySpec, find
 
 
-def compile_kernels(specs: Sequence[str | Policy]) -> None:
+def compile_kernels(specs: Sequence[PolicySpec]) -> None:
     """Compile the loop, the bounds and these policies, or load them from the cache.
 
     The loop takes longer than all else together: where it is not cached, another process does the rest
@@ -35,7 +34,7 @@ def compile_kernels(specs: Sequence[str | Policy]) -> None:
     compile_rest(specs)
 
 
-def compile_rest(specs: Sequence[str | Policy]) -> None:
+def compile_rest(specs: Sequence[PolicySpec]) -> None:
     """All but the loop. Raises PolicyError where a policy does not compile."""
     compile_policies(policy for spec in specs for policy in find(spec))
     compile_bounds()

@@ -96,16 +96,6 @@ def run_page(run: Run, made_at: datetime | None = None) -> str:
     return _html(_run_page(run, made_at or datetime.now(UTC)))
 
 
-def write_report(comparison: Comparison, path: Path, *, made_at: datetime | None = None) -> Path:
-    """Write the page of a comparison, whole or not at all. Raises UsageError where it can't be written."""
-    return write_text(path, comparison_page(comparison, made_at))
-
-
-def write_run_report(run: Run, path: Path, *, made_at: datetime | None = None) -> Path:
-    """Write the page of one run, whole or not at all. Raises UsageError where it can't be written."""
-    return write_text(path, run_page(run, made_at))
-
-
 def write_trace_report(
     summary: TraceSummary,
     rates: tuple[Floats, Floats] | None,

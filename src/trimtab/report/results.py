@@ -46,19 +46,20 @@ class Written:
 def write_results(comparison: Comparison, out: Path, *, with_report: bool = True) -> Written:
     """Write results.json, comparison.csv, the request records and, unless unwanted, report.html.
 
-    The records move from the comparison's work folder, which is then removed.
-    Raises UsageError where `out` can't be written to, or its disk is full.
+    The records come last: they move from the comparison's work folder, which is whole until then, and is
+    removed when all is done. Raises UsageError where `out` can't be written to, or its disk is full.
     """
     with refusals_of(out), _Staging(out) as staging:
         if with_report:
             staging.text(REPORT, comparison_page(comparison))
         staging.text(RESULTS, json_text(comparison.to_dict()))
         comparison.table().write_csv(staging.part(TABLE))
-        if comparison.records is not None and comparison.records.is_dir():
-            shutil.move(comparison.records, staging.part(REQUESTS))
         written = staging.commit()
-    _remove_workfolder(comparison)
-    return written
+        if comparison.folder is None or not comparison.folder.records.is_dir():
+            return written
+        _replace_folder(comparison.folder.records, out / REQUESTS)
+        comparison.folder.remove()
+        return Written((*written.files, _written(out / REQUESTS)))
 
 
 def write_run(run: Run, out: Path, *, with_report: bool = True) -> Written:
@@ -75,14 +76,8 @@ def write_run(run: Run, out: Path, *, with_report: bool = True) -> Written:
         return staging.commit()
 
 
-def _remove_workfolder(comparison: Comparison) -> None:
-    """Its tasks can be run again, but its results are whole: nothing to go on from."""
-    if comparison.records is not None and comparison.records.parent.name.startswith(".unfinished-"):
-        shutil.rmtree(comparison.records.parent, ignore_errors=True)
-
-
 class _Staging:
-    """Files and folders of one result, under temporary names until `commit`; dropped if it never comes."""
+    """Files of one result, under temporary names until `commit`; dropped if it never comes."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -94,7 +89,7 @@ class _Staging:
 
     def __exit__(self, *_: object) -> None:
         for name in self._names:
-            _delete(part_of(self._out / name))
+            part_of(self._out / name).unlink(missing_ok=True)
 
     def part(self, name: str) -> Path:
         """Where to write what will be called `name`."""
@@ -109,25 +104,25 @@ class _Staging:
     def commit(self) -> Written:
         """Give everything its name; what was there under it is replaced."""
         for name in self._names:
-            _replace(part_of(self._out / name), self._out / name)
+            os.replace(part_of(self._out / name), self._out / name)
         paths = [self._out / name for name in self._names]
         self._names.clear()
-        return Written(tuple(WrittenFile(path, size_bytes(path)) for path in paths))
+        return Written(tuple(_written(path) for path in paths))
 
 
-def _replace(source: Path, target: Path) -> None:
-    """Rename; a folder that is in the way makes room first, and is deleted last."""
-    if not target.is_dir():
-        os.replace(source, target)
-        return
+def _written(path: Path) -> WrittenFile:
+    return WrittenFile(path, size_bytes(path))
+
+
+def _replace_folder(source: Path, target: Path) -> None:
+    """Rename; a folder that is in the way makes room first, is put back on failure, and is deleted last."""
     old = part_of(target.with_name(f"{target.name}-old"))
-    os.replace(target, old)
-    os.replace(source, target)
-    _delete(old)
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    if target.exists():
+        os.replace(target, old)
+    try:
+        os.replace(source, target)
+    except BaseException:
+        if old.exists() and not target.exists():
+            os.replace(old, target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,96 @@
+"""What this process may use of its machine, and whether a comparison fits in it."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from trimtab.domain.errors import UsageError
+
+BYTES_PER_REQUEST = 600  # of a run: state, records, metrics
+BYTES_PER_RUN = 8_000  # kept of each run by the comparison
+BYTES_PER_RECORD = 40  # of a request, compressed on disk
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
+
+
+def cores() -> int:
+    """Processors that this process may use: by its affinity, and by the quota of its container."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas = [_quota_cores(folder) for folder in _folders("cpu")]
+    return min([allowed, *(math.ceil(quota) for quota in quotas if quota)])
+
+
+def memory_bytes() -> int:
+    """Memory that is to be had, on this machine and within the limits of this process's container."""
+    limits = [_limit_bytes(folder) for folder in _folders("memory")]
+    return min([int(psutil.virtual_memory().available), *(limit for limit in limits if limit is not None)])
+
+
+def _folders(controller: str) -> Iterator[Path]:
+    """Control groups, version 1 or 2, that this process is in, from the inmost outwards.
+
+    In a container the inmost may not be visible; its limits then are those of the outermost.
+    """
+    for line in _text(OWN_CGROUPS).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = CGROUPS / controller if controllers else CGROUPS
+        inmost = root / path.lstrip("/")
+        yield from (folder for folder in (inmost, *inmost.parents) if folder.is_relative_to(root))
+
+
+def _quota_cores(folder: Path) -> float | None:
+    """Processors' worth of time that a group may use."""
+    quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
+    if not period:
+        quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+    limit, of = _number(quota), _number(period)
+    return limit / of if limit and of and limit > 0 else None
+
+
+def _limit_bytes(folder: Path) -> int | None:
+    """Memory that a group may use."""
+    return _number(_text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes"))
+
+
+def _number(text: str) -> int | None:
+    """An integer of a control file; None for `max`, or where there is no such file."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def check_memory(n_runs: int, n_requests: int, jobs: int) -> None:
+    """Refuse, before any work, what can't fit into memory. Raises UsageError."""
+    needed = n_runs * BYTES_PER_RUN + min(jobs, n_runs) * n_requests * BYTES_PER_REQUEST
+    _check(n_runs, n_requests, needed, memory_bytes(), "this machine has", "memory")
+
+
+def check_disk(out: Path, n_runs: int, n_requests: int) -> None:
+    """Refuse, before any work, request records that can't fit on the disk of `out`. Raises UsageError."""
+    present = shutil.disk_usage(next(p for p in (out, *out.absolute().parents) if p.exists())).free
+    _check(n_runs, n_requests, n_runs * n_requests * BYTES_PER_RECORD, present, f"{out} has", "free disk")
+
+
+def _check(n_runs: int, n_requests: int, needed: int, present: int, owner: str, kind: str) -> None:
+    if needed > present:
+        raise UsageError(
+            f"{n_runs:,} runs of {n_requests:,} requests need about {needed / 2**30:,.1f} GiB",
+            field="seeds",
+            expected=f"fewer seeds, loads or requests: {owner} {present / 2**30:,.1f} GiB of {kind}",
+        )

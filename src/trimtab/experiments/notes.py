@@ -1,0 +1,30 @@
+"""Sentences about what a reader of the figures must know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.mechanics.driver import PlanningLog
+
+MOST_NAMED = 5  # requests that a note names
+
+
+def unfit_note(count: int, first: Sequence[int], of: str = "") -> str:
+    """How many requests no node could ever serve; names the `first` of them, which belong to `of`."""
+    named = ", ".join([*map(str, first[:MOST_NAMED]), *(["…"] if count > len(first[:MOST_NAMED]) else [])])
+    what = "1 request fits no node and was" if count == 1 else f"{count:,} requests fit no node and were"
+    return f"{what} rejected ({of}{named})"
+
+
+def lateness_note(late_s: NDArray[np.float64]) -> str:
+    """How much later than planned requests arrived, `late_s` [arrivals] in scenario seconds."""
+    p50_s, p99_s = np.quantile(late_s, (0.5, 0.99))
+    return f"live: arrivals were late by {p50_s:.3g} s (p50) and {p99_s:.3g} s (p99) of scenario time"
+
+
+def planning_note(log: PlanningLog) -> str:
+    """What became of the plans of a run."""
+    return f"plans: {log.made} made, {log.late} late, {log.raised} raised, {log.invalid} invalid"
