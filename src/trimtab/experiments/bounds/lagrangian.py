@@ -33,6 +33,7 @@ MOMENTUM = 0.8  # share of the last direction that the next one keeps
 PATIENCE = 3  # steps without gain before the step is shortened
 SHORTEN_FRAC = 0.6
 LENGTHEN_FRAC = 2.0  # a finer grid has room again
+CLIMB_ON = 50_000  # requests, evenly spaced, that prices are found on; any prices bound the whole
 
 
 class LagrangianBound(NamedTuple):
@@ -51,6 +52,7 @@ class _Prices(NamedTuple):
 def lagrangian_bound(instance: Instance, iterations: int, intervals: int) -> LagrangianBound:
     """Climb for `iterations` steps, the last of them on a grid of at least `intervals` intervals."""
     target_s, horizon_s = list_schedule(*instance)
+    sample, weight = _sample(instance)
     coarse = -(-intervals // 2**REFINEMENTS)
     prices = _Prices(np.zeros((instance.slots.size, coarse)), -np.inf, 1.0)
     if horizon_s > 0:
@@ -58,7 +60,7 @@ def lagrangian_bound(instance: Instance, iterations: int, intervals: int) -> Lag
             level = np.repeat(prices.level, 2, axis=1) if stage else prices.level
             step_frac = prices.step_frac * LENGTHEN_FRAC if stage else prices.step_frac
             prices = _climb(
-                instance, prices._replace(level=level, step_frac=step_frac), target_s, horizon_s, steps
+                sample, weight, prices._replace(level=level, step_frac=step_frac), target_s, horizon_s, steps
             )
     width_s = max(horizon_s, 1.0) / prices.level.shape[1]
     minima_s, _ = cheapest_runs(instance, prices.level, width_s)
@@ -72,8 +74,19 @@ def _steps_per_stage(iterations: int) -> list[int]:
     return [int(steps) for steps in np.diff(edges)]
 
 
-def _climb(instance: Instance, start: _Prices, target_s: float, horizon_s: float, steps: int) -> _Prices:
+def _sample(instance: Instance) -> tuple[Instance, int]:
+    """Every k-th request, and k, for which it stands."""
+    k = -(-len(instance.arrival_s) // CLIMB_ON)
+    *rows, slots = instance
+    return Instance(*(row[::k].copy() for row in rows), slots), k
+
+
+def _climb(
+    instance: Instance, weight: int, start: _Prices, target_s: float, horizon_s: float, steps: int
+) -> _Prices:
     """Deflected subgradient ascent on one grid; returns the best prices met, `start` included.
+
+    Each request of `instance` stands for `weight` of them.
 
     After `PATIENCE` steps without gain it is back at the best prices with a shorter step, and leaves them by
     the last slope seen: their own has been tried.
@@ -84,14 +97,14 @@ def _climb(instance: Instance, start: _Prices, target_s: float, horizon_s: float
     direction, since_gain = np.zeros_like(level), 0
     for _ in range(steps):
         minima_s, busy_s = cheapest_runs(instance, level, width_s)
-        value_s = float(minima_s.sum()) - _capacity_s(instance, level, width_s)
+        value_s = weight * float(minima_s.sum()) - _capacity_s(instance, level, width_s)
         since_gain = 0 if value_s > best.value_s else since_gain + 1
         if since_gain == 0:
             best = _Prices(level, value_s, step_frac)
         elif since_gain == PATIENCE:
             level, direction, since_gain = best.level, np.zeros_like(level), 0
             step_frac *= SHORTEN_FRAC
-        direction = _deflected(busy_s - slots * width_s, level, direction)
+        direction = _deflected(weight * busy_s - slots * width_s, level, direction)
         length_s = float(np.sum(direction**2 / slots)) / width_s
         if length_s == 0 or value_s >= target_s:
             break
