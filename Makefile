@@ -1,6 +1,6 @@
 # make demo   installs into .venv and compares the policies on the built-in scenario
 # make test   installs what the tests need and runs all of them
-# make bench  speed, as ratios taken in one run (slow)
+# make bench  speed, as ratios taken in one run, into bench/results.json and docs/performance.md (6 minutes)
 # make docs   writes the generated pages of docs/ anew
 # make clean  removes what the others made
 
@@ -26,6 +26,7 @@ lint: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench --docs
 
 docs: $(VENV)/.installed
 	$(BIN)/python docs/generate.py
