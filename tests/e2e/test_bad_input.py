@@ -151,7 +151,7 @@ def test_unknown_trace_format(cli, tmp_path):
 
 def test_slice_that_ends_before_it_begins(cli, tmp_path):
     result = cli("trace", "show", write_trace(tmp_path / "t.csv"), "--start", 5, "--stop", 2)
-    refused(result, "--stop: cannot be used (got 2.0); expected more than 5, where --start begins")
+    refused(result, "--stop: cannot be used (got 2.0); expected more than --start, which is 5")
 
 
 def test_slice_that_leaves_nothing(cli, tmp_path):

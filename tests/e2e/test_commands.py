@@ -9,8 +9,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 import yaml
-from e2e_files import CLUSTER, write_cluster, write_trace
+from e2e_files import CLUSTER, OWN_POLICY, write_cluster, write_trace
 
+from conftest import process
 from trimtab import __version__
 from trimtab.metrics import METRICS
 from trimtab.policies import names
@@ -59,6 +60,8 @@ def test_help_has_examples(cli, command):
     result = cli(*command, "--help")
     assert result.exit_code == 0
     assert "Examples" in result.stdout
+    with_placeholder = [line for line in result.stdout.splitlines() if "<bool>" in line]
+    assert all(" -h " in line or "-completion" in line for line in with_placeholder)  # typer's own
     assert "trimtab" in result.stdout
 
 
@@ -111,6 +114,17 @@ def test_live_run_ends_with_the_same_table(cli):
     found = json.loads(cli(*arguments).stdout)
     assert found["metrics"]["finished_frac"] == 1.0
     assert set(found["metrics"]) == set(METRICS)
+
+
+def test_a_policy_of_a_package_in_this_folder(tmp_path):
+    package = tmp_path / "mypackage"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "own.py").write_text(OWN_POLICY)
+    arguments = ("-p", "mypackage.own:Mine", "-p", "random", "-n", 2, "--no-sweep", "-j", 2, "--json")
+    done = process("compare", "tiny", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["results"][0]["policy"] == "mypackage.own:Mine"
 
 
 def test_compare_writes_results_and_says_where(cli, tmp_path):
@@ -291,6 +305,28 @@ def test_trace_show_draws_and_writes_a_page(cli, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert "50" in result.stdout
     assert "<html" in (tmp_path / "t.html").read_text(encoding="utf-8")[:200]
+
+
+def test_trace_show_tells_what_a_work_unit_is(cli, tmp_path):
+    trace = tmp_path / "azure.csv"
+    trace.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,100,10\n2023-11-16 18:15:47,300,30\n"
+    )
+    shown = cli("trace", "show", trace).stdout
+    assert "size, in work units: output tokens + 0.05 × prompt tokens" in shown
+    assert "Prompt tokens" in shown
+    found = json.loads(cli("trace", "show", trace, "--json").stdout)
+    assert found["tokens"]["prompt_tokens"]["mean"] == 200.0
+    assert found["tokens"]["output_tokens"]["max"] == 30.0
+    assert found["size"]["mean"] == pytest.approx(20 + 0.05 * 200)
+
+
+def test_trace_show_tells_what_it_does_not_use(cli, tmp_path):
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,length,colour\n0,1,red\n1,2,blue\n")
+    shown = cli("trace", "show", trace).stdout
+    assert "size, in work units: missing" in shown
+    assert "unused columns: length, colour" in shown
 
 
 def test_trace_list(cli):

@@ -104,7 +104,7 @@ def test_load_is_offered_work_over_capacity():
 def test_a_scenario_is_found_by_name_or_file(tmp_path):
     tiny = tt.scenario("tiny")
     path = tmp_path / "again.yaml"
-    path.write_text(tiny.to_yaml())
+    path.write_text(tiny.model_dump_json(exclude_defaults=True))
     assert tt.scenario(path).hash() == tiny.hash()
     with pytest.raises(ScenarioError, match="tiny"):
         tt.scenario("tinny")
@@ -135,6 +135,45 @@ def test_compare_gives_a_table_and_ranks():
     assert table.height == 2 * len(METRICS)
     seeds = [tt.simulate("tiny", "random", seed=seed).metrics["queueing_mean_s"] for seed in (0, 1)]
     assert comparison.results[0].metrics["queueing_mean_s"].mean == pytest.approx(math.fsum(seeds) / 2)
+
+
+def test_results_are_short_in_a_shell(run):
+    comparison = tt.compare("tiny", policies="random", seeds=2, sweep=(), jobs=1)
+    lines = repr(comparison).splitlines()
+    assert lines[0].startswith("Comparison on tiny: 300 requests, load ")
+    assert [line.split()[0] for line in lines[1:]] == ["random"]
+    assert "± " in lines[1]
+    assert "% above the lower bound" in lines[1]
+    assert len(repr(comparison.results[0])) < 5000
+    assert f"completion_mean_s={run.metrics['completion_mean_s']:.4g}" in repr(run)
+    assert len(repr(run)) < 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ({"policy": 5}, ("policy", "5", "Policy object")),
+        ({"seed": "a"}, ("seed", "'a'", "whole number")),
+        ({"scenario": {"name": "x"}}, ("scenario", "is a dict", "a Scenario")),
+        ({"trace": 3}, ("trace", "is a int", "a path")),
+    ],
+)
+def test_wrong_types_are_named(arguments, parts):
+    with pytest.raises(UsageError) as caught:
+        tt.simulate(**{"scenario": "tiny", **arguments})
+    assert all(part in str(caught.value) for part in parts)
+
+
+@pytest.mark.parametrize(("policies", "part"), [([], "at least one policy"), (5, "is no policy")])
+def test_compare_refuses_what_are_no_policies(policies, part):
+    with pytest.raises(UsageError, match=part):
+        tt.compare("tiny", policies=policies)
+
+
+@pytest.mark.parametrize("seeds", ["a", 1.5, [0, "b"], {}])
+def test_compare_refuses_what_are_no_seeds(seeds):
+    with pytest.raises(UsageError, match="seeds"):
+        tt.compare("tiny", policies="random", seeds=seeds)
 
 
 def test_results_show_themselves_in_notebooks(run):
@@ -184,7 +223,7 @@ def test_policies_that_are_objects(own):
             return 1
 
     run = tt.simulate("tiny", Stays())
-    assert run.policy == "Stays"
+    assert run.policy == tt.simulate("tiny", Stays).policy == "Stays"
     assert set(run.requests["node_idx"].unique()) == {1}
 
 

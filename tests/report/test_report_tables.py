@@ -66,6 +66,7 @@ def test_the_caption_tells_the_bound_and_what_it_assumes() -> None:
     text = text_of(comparison_table(comparison()))
     assert "Lower bound on mean completion: 11.20 ± 0.20 s (B1 Lagrangian)." in text
     assert "It assumes: no preemption; true service times." in text
+    assert "Offered load: 80 % of" in text
 
 
 def test_the_distance_is_left_out_where_no_bound_holds() -> None:
@@ -115,6 +116,11 @@ def test_policies_and_metrics_are_all_listed() -> None:
     metrics = text_of(metrics_table(), 160)
     assert all(name in policies for name in names())
     assert all(name in metrics for name in METRICS)
+
+
+def test_narrow_terminals_show_no_sources() -> None:
+    described = [describe(name) for name in names()]
+    assert [len(policies_table(described, width).columns) for width in (80, 160)] == [3, 4]
 
 
 def test_a_trace_shows_its_rate_and_what_is_undefined() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import traceback
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from trimtab.cli import catalogue, compare, run, scenarios, traces, warmup
-from trimtab.cli.help import EXIT_CODES, INTERRUPTED, examples
+from trimtab.cli.help import EXIT_CODES, FLAG, INTERRUPTED, examples
 from trimtab.domain.errors import TrimtabError
 from trimtab.version import __version__
 
@@ -78,11 +79,19 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and exit.",
+            metavar=FLAG,
+        ),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens, on stderr.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log what happens, on stderr.", metavar=FLAG)
+    ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help=f"Show where an error comes from (also {DEBUG}=1).")
+        bool, typer.Option("--debug", help=f"Show where an error comes from (also {DEBUG}=1).", metavar=FLAG)
     ] = False,
 ) -> None:
     """trimtab schedules AI work: which node serves each request, and how balanced and fast that was."""
@@ -92,8 +101,16 @@ def _options(
         os.environ[DEBUG] = "1"  # worker processes inherit it
 
 
+def _interrupt(*_: object) -> None:
+    """End as on Ctrl-C, so that workers end too; once: `timeout` sends its signal twice."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the command line; always ends in SystemExit with one of the exit codes of `--help`."""
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _interrupt)
     try:
         typer.main.get_command(app)(prog_name="trimtab")
     except Exception as error:

@@ -10,7 +10,7 @@ import typer
 from trimtab.cli import completion
 from trimtab.cli.help import examples
 from trimtab.cli.options import Json
-from trimtab.cli.output import print_json, show
+from trimtab.cli.output import print_json, show, stdout_console
 
 if TYPE_CHECKING:
     from trimtab.policies import Description
@@ -34,7 +34,7 @@ def list_policies(context: typer.Context, json: Json = False) -> None:
     else:
         from trimtab.report.tables import policies_table
 
-        show(policies_table(descriptions))
+        show(policies_table(descriptions, stdout_console().width))
 
 
 @policies_app.command("show", epilog=examples("trimtab policies show least-expected-wait"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help import examples
+from trimtab.cli.help import FLAG, examples
 from trimtab.cli.options import (
     OUTPUT_PANEL,
     ClusterFile,
@@ -67,7 +67,9 @@ def compare(
     ] = None,
     cluster: ClusterFile = None,
     load: Load = None,
-    sweep: Annotated[bool, typer.Option(help="Also at other loads, for policy against load.")] = True,
+    sweep: Annotated[
+        bool, typer.Option(help="Also at other loads, for policy against load.", metavar=FLAG)
+    ] = True,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes.  [dim]Default: one per core[/dim]")
     ] = None,
@@ -103,7 +105,9 @@ def compare(
             "--out", "-o", help="Write results, records and report there.", rich_help_panel=OUTPUT_PANEL
         ),
     ] = DEFAULT_OUT,
-    report: Annotated[bool, typer.Option(help="Write report.html.", rich_help_panel=OUTPUT_PANEL)] = True,
+    report: Annotated[
+        bool, typer.Option(help="Write report.html.", rich_help_panel=OUTPUT_PANEL, metavar=FLAG)
+    ] = True,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:

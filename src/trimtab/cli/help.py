@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+FLAG = ""  # placeholder of an option that takes no value: typer would show <bool>
+
 OK, INTERNAL, USAGE, POLICY_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
 EXIT_CODES = (

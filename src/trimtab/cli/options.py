@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from trimtab.cli import completion
+from trimtab.cli.help import FLAG
 from trimtab.cli.output import progress_bar
 
 if TYPE_CHECKING:
@@ -36,10 +38,14 @@ Load: TypeAlias = Annotated[
     typer.Option("--load", help="Scale arrivals so that offered work over capacity is this.", metavar="X"),
 ]
 Json: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT_PANEL)
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT_PANEL, metavar=FLAG
+    ),
 ]
 Quiet: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress, no notes.", rich_help_panel=OUTPUT_PANEL)
+    bool,
+    typer.Option("--quiet", "-q", help="No progress, no notes.", rich_help_panel=OUTPUT_PANEL, metavar=FLAG),
 ]
 TraceFile: TypeAlias = Annotated[
     Path | None,
@@ -128,6 +134,7 @@ def usage_error(error: ValidationError, option_of: dict[str, str]) -> UsageError
     if kind == "extra_forbidden":
         return UsageError("does not apply here", field=option, value=given)
     expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    expected = re.sub(r"\w+_\w+", lambda name: option_of.get(name[0], name[0]), expected)
     value = None if isinstance(given, dict) else given
     return UsageError("cannot be used", field=option, value=value, expected=expected)
 

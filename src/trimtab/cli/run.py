@@ -93,6 +93,8 @@ def run(
     """Run one policy on a scenario and print its metrics."""
     choice = TraceChoice(trace, trace_format, start, stop, rate_scale, sample, limit)
     chosen = chosen_scenario(scenario, choice, cluster=cluster, load=load)
+    if out is not None:
+        _check_out(out)
     read_ahead(chosen, quiet=quiet or json)
     done = _run(chosen, policy, seed, host, speed, quiet=quiet or json)
     if json:
@@ -124,6 +126,12 @@ def _print_run(done: Run, *, quiet: bool) -> None:
     show(run_table(title, done.metrics, None if done.bound is None else done.bound.mean_s))
     for text in done.notes():
         note(f"note: {text}", quiet=quiet)
+
+
+def _check_out(out: Path) -> None:
+    from trimtab.report.files import check_writable
+
+    check_writable(out)
 
 
 def _write(done: Run, out: Path, *, quiet: bool) -> None:

@@ -76,7 +76,8 @@ def show_trace(
     if json:
         origin = {"file": trace.file, "format": trace.format}
         rows = {"rows_in_file": trace.rows_in_file, "dropped": dict(trace.dropped)}
-        print_json({**origin, **rows, **summary.to_dict()})
+        columns = {"size_rule": trace.size_rule, "unused_columns": list(trace.unused_columns)}
+        print_json({**origin, **rows, **columns, **summary.to_dict()})
     else:
         _print_trace(trace, summary)
 
@@ -94,7 +95,10 @@ def _print_trace(trace: Trace, summary: TraceSummary) -> None:
 
     print(f"{trace.file} ({trace.format}, {trace.rows_in_file:,} rows)")
     for reason, rows in trace.dropped.items():
-        print(f"left out: {rows:,} rows, {reason}")
+        print(f"left out: {rows:,} rows marked {reason}")
+    print(f"size, in work units: {trace.size_rule or 'missing, so runs need a column of it'}")
+    if trace.unused_columns:
+        print(f"unused columns: {', '.join(trace.unused_columns)}")
     show(trace_table(summary))
     if (rates := _rates(trace)) is not None:
         print(plot_rate(*rates))

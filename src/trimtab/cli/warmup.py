@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.help import examples
+from trimtab.cli.help import FLAG, examples
 from trimtab.cli.options import Json, Quiet
 from trimtab.cli.output import print_json, spinner
 
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def warmup(
     prune: Annotated[
-        bool, typer.Option("--prune", help="Delete what was compiled from other versions.")
+        bool, typer.Option("--prune", help="Delete what was compiled from other versions.", metavar=FLAG)
     ] = False,
     json: Json = False,
     quiet: Quiet = False,

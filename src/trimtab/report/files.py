@@ -17,6 +17,15 @@ def write_text(path: Path, text: str) -> Path:
     return path
 
 
+def check_writable(folder: Path) -> None:
+    """Make sure, before any work, that results can be written there. Raises UsageError."""
+    with refusals_of(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = part_of(folder / "results")
+        probe.touch()
+        probe.unlink()
+
+
 def stage_text(path: Path, text: str) -> Path:
     """Write `text` beside `path`, safely on disk; the caller renames what is returned. Raises OSError."""
     part = part_of(path)

@@ -12,6 +12,7 @@ from trimtab.report.groups import metric_groups
 
 if TYPE_CHECKING:
     from trimtab.traces import TraceSummary
+    from trimtab.traces.summary import SizeSummary
 
 Row: TypeAlias = tuple[str, str, str]
 
@@ -37,9 +38,9 @@ def trace_groups(summary: TraceSummary) -> dict[str, list[Row]]:
     """Arrivals, sizes, most frequent values, and what the trace lacks."""
     groups = {"Arrivals": _arrival_rows(summary)}
     if summary.size is not None:
-        size = summary.size
-        names = ("mean", "cv", "p50", "p90", "p99", "max")
-        groups["Sizes"] = [(name, plain(getattr(size, name)), "") for name in names]
+        groups["Sizes"] = _size_rows(summary.size)
+    for column, tokens in summary.tokens.items():
+        groups[column.replace("_", " ").capitalize()] = _size_rows(tokens)
     for column, shares in summary.shares.items():
         groups[f"Most frequent: {column}"] = [
             (share.value or "(none)", plain(100.0 * share.share_frac), "%") for share in shares
@@ -47,6 +48,11 @@ def trace_groups(summary: TraceSummary) -> dict[str, list[Row]]:
     if summary.missing_columns:
         groups["Not recorded"] = [("columns", "", ", ".join(summary.missing_columns))]
     return groups
+
+
+def _size_rows(size: SizeSummary) -> list[Row]:
+    names = ("mean", "cv", "p50", "p90", "p99", "max")
+    return [(name, plain(getattr(size, name)), "") for name in names]
 
 
 def _arrival_rows(summary: TraceSummary) -> list[Row]:

@@ -103,6 +103,7 @@ def _column_width(column: Column) -> int:
 def _comparison_caption(comparison: Comparison, hidden: int) -> str:
     seeds = len(comparison.seeds)
     lines = [
+        f"Offered load: {100 * comparison.offered_load:.3g} % of what the cluster can sustain.",
         f"Mean ± 95 % confidence over {seeds} seeds; {LEGEND}." if seeds > 1 else "One seed: no intervals.",
         bound_text(comparison.bound),
         assumptions_text(comparison.bound),
@@ -130,14 +131,16 @@ def _add_section(table: Table, title: str, rows: Iterable[tuple[str, ...]]) -> N
     table.add_section()
 
 
-def policies_table(descriptions: Iterable[Description]) -> Table:
-    """The catalogue: name, kind, idea and first source of each policy."""
+def policies_table(descriptions: Iterable[Description], width: int = 160) -> Table:
+    """The catalogue: name, kind and idea of each policy; its first source too where there is the width."""
     table = _table("policy")
-    for heading in ("kind", "idea", "source"):
+    headings = ("kind", "idea", "source") if width >= NARROW else ("kind", "idea")
+    for heading in headings:
         table.add_column(heading, overflow="fold", ratio=None if heading == "kind" else 1)
     for policy in descriptions:
-        texts = (policy.name, policy.kind, policy.idea)
-        table.add_row(*map(Text, texts), Text(policy.source.partition(";")[0], style="dim"))
+        cells = [Text(policy.name), Text(policy.kind), Text(policy.idea)]
+        source = Text(policy.source.partition(";")[0], style="dim")
+        table.add_row(*cells, *([source] if "source" in headings else []))
     return table
 
 

@@ -98,6 +98,17 @@ def format_of(
     return TraceFormat(name, columns, needed, time_unit, origin, derived=rule)
 
 
+def size_in_words(layout: TraceFormat, options: TraceOptions) -> str | None:
+    """What the size of a request is made of, by the rule that its format follows; None where it has none."""
+    targets = {column.target for column in layout.columns}
+    if "size" in targets:
+        return f"column {layout.source_of('size')}"
+    if "output_tokens" in targets:
+        prompt = f" + {options.prompt_token_frac:g} × prompt tokens" if "prompt_tokens" in targets else ""
+        return f"output tokens{prompt}"
+    return "denoising steps × images" if {"steps", "images"} <= targets else None
+
+
 def _size_rule(
     targets: frozenset[str],
 ) -> tuple[frozenset[str], Callable[[TraceOptions], Mapping[str, pl.Expr]]]:

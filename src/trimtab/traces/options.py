@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from trimtab.domain.errors import TraceError
 
@@ -35,11 +35,13 @@ class TraceOptions(BaseModel):
     )
     limit: int | None = Field(None, ge=1, description="keep at most this many requests")
 
-    @model_validator(mode="after")
-    def _slice_is_not_empty(self) -> TraceOptions:
-        if self.stop_s is not None and self.stop_s <= self.start_s:
-            raise ValueError(f"stop_s must be greater than start_s ({self.start_s})")
-        return self
+    @field_validator("stop_s")
+    @classmethod
+    def _slice_is_not_empty(cls, stop_s: float | None, info: ValidationInfo) -> float | None:
+        start_s = info.data.get("start_s", 0.0)
+        if stop_s is not None and stop_s <= start_s:
+            raise ValueError(f"more than start_s, which is {start_s:g}")
+        return stop_s
 
 
 def apply_options(table: pl.DataFrame, options: TraceOptions) -> pl.DataFrame:

@@ -21,7 +21,7 @@ from trimtab.traces.azure import AZURE_LLM_2023
 from trimtab.traces.columns import AT_LEAST, COLUMNS
 from trimtab.traces.formats import SourceColumn, TraceFormat
 from trimtab.traces.gentd26 import GENTD26
-from trimtab.traces.mapping import TraceMapping, mapped_format, own_format
+from trimtab.traces.mapping import TraceMapping, mapped_format, own_format, size_in_words
 from trimtab.traces.mooncake import MOONCAKE
 from trimtab.traces.options import TraceOptions, apply_options
 from trimtab.traces.source import Progress, RawBlock, TraceSource, look_at, read_blocks
@@ -51,6 +51,8 @@ class Trace:
         file: where it came from.
         rows_in_file: requests in the file, dropped ones included.
         dropped: reason → rows left out because of it, before the options.
+        size_rule: what one work unit of `size` is, in words; None where there is no size.
+        unused_columns: columns of the file that were not read.
     """
 
     table: pl.DataFrame
@@ -58,6 +60,8 @@ class Trace:
     file: str
     rows_in_file: int
     dropped: Mapping[str, int]
+    size_rule: str | None = None
+    unused_columns: tuple[str, ...] = ()
 
 
 def read_trace(
@@ -87,7 +91,13 @@ def read_trace(
     reader = _Reader(source, layout, chosen)
     table = reader.read(progress)
     return Trace(
-        apply_options(table, chosen), layout.name, str(path), reader.rows_in_file, dict(reader.dropped)
+        table=apply_options(table, chosen),
+        format=layout.name,
+        file=str(path),
+        rows_in_file=reader.rows_in_file,
+        dropped=dict(reader.dropped),
+        size_rule=size_in_words(layout, chosen),
+        unused_columns=tuple(name for name in source.columns if name not in layout.source_names),
     )
 
 

@@ -18,6 +18,7 @@ from trimtab.traces.columns import COLUMNS
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 WINDOWS_S: Final = (1.0, 10.0, 60.0)
+TOKEN_COLUMNS: Final = ("prompt_tokens", "output_tokens")
 SHARED_COLUMNS: Final = ("class", "tenant", "model", "adapter")
 TOP: Final = 10
 
@@ -37,10 +38,10 @@ class CountSummary:
 
 @dataclass(frozen=True, slots=True)
 class SizeSummary:
-    """Sizes in the work units of the trace; quantiles interpolate linearly."""
+    """Sizes in the work units of the trace, or counts of tokens; quantiles interpolate linearly."""
 
     mean: float
-    cv: float
+    cv: float | None
     p50: float
     p90: float
     p99: float
@@ -60,7 +61,8 @@ class Share:
 class TraceSummary:
     """A trace in numbers.
 
-    `span_s` reaches from the first to the last arrival and `rate_per_s` is (rows − 1) / span; `shares`
+    `span_s` reaches from the first to the last arrival and `rate_per_s` is (rows − 1) / span; `tokens`
+    holds those of `TOKEN_COLUMNS` that the table has; `shares`
     holds the most frequent values of each of `SHARED_COLUMNS` that the table has; `missing_columns` are the
     canonical columns that it has not.
     """
@@ -71,6 +73,7 @@ class TraceSummary:
     interarrival_cv: float | None
     counts: tuple[CountSummary, ...]
     size: SizeSummary | None
+    tokens: dict[str, SizeSummary]
     shares: dict[str, tuple[Share, ...]]
     missing_columns: tuple[str, ...]
 
@@ -89,7 +92,8 @@ def summarise(table: pl.DataFrame) -> TraceSummary:
         rate_per_s=(table.height - 1) / span_s if span_s > 0 else None,
         interarrival_cv=_interarrival_cv(arrival_s),
         counts=tuple(count_arrivals(arrival_s, window_s) for window_s in WINDOWS_S),
-        size=_sizes(table["size"].drop_nulls().to_numpy()) if "size" in table.columns else None,
+        size=_sizes(table, "size"),
+        tokens={name: found for name in TOKEN_COLUMNS if (found := _sizes(table, name)) is not None},
         shares={name: _shares(table[name]) for name in SHARED_COLUMNS if name in table.columns},
         missing_columns=tuple(name for name in COLUMNS if name not in table.columns),
     )
@@ -131,11 +135,14 @@ def _interarrival_cv(arrival_s: FloatArray) -> float | None:
     return float(gaps_s.std() / gaps_s.mean()) if arrival_s[-1] > arrival_s[0] else None
 
 
-def _sizes(size: FloatArray) -> SizeSummary | None:
+def _sizes(table: pl.DataFrame, column: str) -> SizeSummary | None:
+    """Of the rows that have a value; None where none does."""
+    size = table[column].drop_nulls().to_numpy() if column in table.columns else np.empty(0)
     if not len(size):
         return None
+    mean = float(size.mean())
     p50, p90, p99 = (float(value) for value in np.quantile(size, (0.5, 0.9, 0.99)))
-    return SizeSummary(float(size.mean()), float(size.std() / size.mean()), p50, p90, p99, float(size.max()))
+    return SizeSummary(mean, float(size.std() / mean) if mean else None, p50, p90, p99, float(size.max()))
 
 
 def _shares(values: pl.Series) -> tuple[Share, ...]:

@@ -74,7 +74,12 @@ def _class_idx(spec: TraceSpec, table: pl.DataFrame, served: Served) -> IntArray
     default = names[0] if len(names) == 1 else spec.default_class
     if spec.class_column not in table.columns:
         if default is None:
-            raise _trace_error(spec, "default_class", None, f"a class, as the trace tells none: {names}")
+            raise ScenarioError(
+                f"the scenario has {len(names)} classes, and the trace has no column {spec.class_column}",
+                file=str(spec.file),
+                field="workload.trace.default_class",
+                expected=f"one of {', '.join(names)} there, or workload.trace.class_column, in the scenario file",
+            )
         return np.full(table.height, names.index(default))
     found = table[spec.class_column].cast(pl.String)
     known = {value: spec.class_of.get(value, value) for value in found.unique().drop_nulls().sort()}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import yaml
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -150,10 +149,6 @@ class Scenario(ClusterPart):
         content = _without_folders(self._content(exclude={"description"}))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    def to_yaml(self) -> str:
-        """The scenario as a file that loads to the same scenario."""
-        return yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True)
-
     def _content(self, exclude: set[str] | None = None) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_defaults=True, exclude=exclude)
 
@@ -183,7 +178,7 @@ class Scenario(ClusterPart):
         if policies is not None:
             changed["policies"] = tuple(policies)
         if seeds is not None:
-            changed["seeds"] = seeds if isinstance(seeds, int) else tuple(seeds)
+            changed["seeds"] = tuple(seeds) if isinstance(seeds, Iterable) else seeds
         return checked(lambda: Scenario.model_validate(changed), Scenario, self.name)
 
     def _cluster_fields(self, part: ClusterPart) -> dict[str, Any]:
