@@ -49,7 +49,7 @@ def test_a_column_over_many_magnitudes_keeps_its_smallest_values_readable() -> N
 
 def test_tiny_intervals_do_not_add_digits_without_end() -> None:
     style = style_of([Estimate(12.345678901, 1e-9)], "s")
-    assert style.number(12.345678901) == "12.3457"
+    assert style.estimate(Estimate(12.345678901, 1e-9)) == "12.35"  # ± 0.00 would say nothing
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,9 @@ class NumberStyle:
         """Mean ± half-width of its confidence interval, where that is known."""
         if not value.ci95 or not math.isfinite(value.mean):
             return self.number(value.mean)
-        return f"{self.number(value.mean)} ± {self.number(value.ci95)}"
+        half_width = self.number(value.ci95)
+        is_shown = any(digit in half_width for digit in "123456789")  # else it rounds to 0
+        return f"{self.number(value.mean)} ± {half_width}" if is_shown else self.number(value.mean)
 
 
 def style_of(values: Iterable[Estimate], unit: str) -> NumberStyle:
@@ -80,7 +82,7 @@ def _power_of_ten(sizes: Sequence[float]) -> int:
 
 
 def _decimals(values: Sequence[Estimate]) -> int:
-    """Two digits of the typical half-width and of the smallest mean, and not many more of the largest."""
+    """Two digits of the typical half-width and of the smallest mean; of the largest, at most a few more."""
     half_widths = [value.ci95 for value in values if value.ci95]
     if not half_widths and all(value.mean == round(value.mean) for value in values):
         return 0
@@ -88,8 +90,9 @@ def _decimals(values: Sequence[Estimate]) -> int:
     magnitude = _magnitude(max(sizes))
     if not half_widths:
         return max(0, min(DIGITS - 1 - magnitude, MOST_DECIMALS))
-    wanted = max(1 - _magnitude(median(half_widths)), 1 - _magnitude(min(sizes)))
-    return max(0, min(wanted, DIGITS + 1 - magnitude, MOST_DECIMALS))
+    for_half_width = min(1 - _magnitude(median(half_widths)), DIGITS - 1 - magnitude)
+    for_smallest = min(1 - _magnitude(min(sizes)), DIGITS + 1 - magnitude)
+    return max(0, min(max(for_half_width, for_smallest), MOST_DECIMALS))
 
 
 def _magnitude(value: float) -> int:
