@@ -78,7 +78,7 @@ def _class_idx(spec: TraceSpec, table: pl.DataFrame, served: Served) -> IntArray
                 f"the scenario has {len(names)} classes, and the trace has no column {spec.class_column}",
                 file=str(spec.file),
                 field="workload.trace.default_class",
-                expected=f"one of {', '.join(names)} there, or workload.trace.class_column, in the scenario file",
+                expected=f"one of {', '.join(names)}, or workload.trace.class_column, in the scenario file",
             )
         return np.full(table.height, names.index(default))
     found = table[spec.class_column].cast(pl.String)
