@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from conftest import process
 
 # Writes one character per run; the second run then waits for Ctrl-C, until there is a file `released`.
@@ -32,8 +34,8 @@ class Blocks(tt.Policy):
 """
 
 
-def interrupted(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Start a command, press Ctrl-C once the policy waits for it, and let it end."""
+def interrupted(folder: Path, *arguments: str, by: int = signal.SIGINT) -> subprocess.CompletedProcess[str]:
+    """Start a command, press Ctrl-C (or send another signal) once the policy waits for it, and let it end."""
     (folder / "blocks.py").write_text(POLICY)
     runs = folder / "runs"
     with subprocess.Popen(
@@ -45,7 +47,7 @@ def interrupted(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
     ) as running:
         while running.poll() is None and not (runs.exists() and runs.read_text() == "xx"):
             time.sleep(0.05)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(by)
         stdout, stderr = running.communicate()
     return subprocess.CompletedProcess(arguments, running.returncode, stdout, stderr)
 
@@ -76,8 +78,11 @@ def test_interrupted_comparison_goes_on_where_it_was(tmp_path):
     assert not list(out.glob(".unfinished*"))
 
 
-def test_interrupted_workers_end_too(tmp_path):
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_workers_end_too(tmp_path, by):
     command = ("compare", "tiny", "-p", "blocks.py:Blocks", "-n", "2", "--no-sweep", "-j", "2", "--quiet")
-    result = interrupted(tmp_path, *command)
+    result = interrupted(tmp_path, *command, by=by)
     assert result.returncode == 130
+    assert result.stderr.startswith("interrupted\n")
     assert "Traceback" not in result.stderr
+    assert "Warning" not in result.stderr
