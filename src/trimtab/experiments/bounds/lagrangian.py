@@ -77,8 +77,8 @@ def _steps_per_stage(iterations: int) -> list[int]:
 def _sample(instance: Instance) -> tuple[Instance, int]:
     """Every k-th request, and k, for which it stands."""
     k = -(-len(instance.arrival_s) // CLIMB_ON)
-    *rows, slots = instance
-    return Instance(*(row[::k].copy() for row in rows), slots), k
+    arrival_s, service_s, release_s = (row[::k].copy() for row in instance[:3])
+    return Instance(arrival_s, service_s, release_s, instance.slots), k
 
 
 def _climb(
