@@ -44,11 +44,16 @@ def interrupted(folder: Path, *arguments: str, by: int = signal.SIGINT) -> subpr
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # jobs in the background ignore it
     ) as running:
         while running.poll() is None and not (runs.exists() and runs.read_text() == "xx"):
             time.sleep(0.05)
         running.send_signal(by)
-        stdout, stderr = running.communicate()
+        try:
+            stdout, stderr = running.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            raise
     return subprocess.CompletedProcess(arguments, running.returncode, stdout, stderr)
 
 

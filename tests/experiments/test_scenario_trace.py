@@ -105,7 +105,7 @@ def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
     [
         ({"class": ["a", "z"]}, {}, "class_of", "'z'"),
         ({"class": ["a", None]}, {}, "class_of", "default_class"),
-        ({}, {}, "default_class", "a class"),
+        ({}, {}, "default_class", "class_column"),
         ({"class": ["a", "b"]}, {"size_column": "sise"}, "size_column", "'size'"),
         ({"class": ["a", "b"], "priority": [1, 0]}, {"size_column": "priority"}, "size_column", "row 2"),
     ],

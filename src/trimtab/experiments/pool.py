@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -29,6 +33,9 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) not in _IN_RESULTS:
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a result")
         return super().find_class(module, name)
+
+
+POLL_S = 0.2  # how soon a lost interruption is noticed
 
 
 class Workfolder:
@@ -126,14 +133,44 @@ def _run(open_: Sequence[int], tasks: Sequence[Task], jobs: int) -> Iterator[tup
 def _run_in_processes(
     open_: Sequence[int], tasks: Sequence[Task], jobs: int
 ) -> Iterator[tuple[int, TaskResult]]:
-    from concurrent.futures import as_completed
+    from concurrent.futures import FIRST_COMPLETED, wait
 
     from loky import ProcessPoolExecutor  # unlike the standard one it needs no main guard in users' scripts
 
     executor = ProcessPoolExecutor(max_workers=jobs)
     try:
-        futures = {executor.submit(run_task, tasks[i]): i for i in open_}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        with _interruptions() as seen:
+            futures = {executor.submit(run_task, tasks[i]): i for i in open_}
+            left = set(futures)
+            while left:
+                done, left = wait(left, timeout=POLL_S, return_when=FIRST_COMPLETED)
+                if seen:
+                    raise KeyboardInterrupt
+                for future in done:
+                    yield futures[future], future.result()
     finally:
         executor.shutdown(wait=True, kill_workers=True)
+
+
+@contextmanager
+def _interruptions() -> Iterator[list[int]]:
+    """Signals that came meanwhile: an exception they raise while a worker is being started is lost there."""
+    seen: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        handler = before[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    callables = {n: handler for n, handler in before.items() if callable(handler)}
+    for number in callables:
+        signal.signal(number, heard)
+    try:
+        yield seen
+    finally:
+        for number, handler in callables.items():
+            signal.signal(number, handler)

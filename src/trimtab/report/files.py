@@ -18,12 +18,15 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def check_writable(folder: Path) -> None:
-    """Make sure, before any work, that results can be written there. Raises UsageError."""
+    """Make sure, before any work, that results can be written there; leaves nothing. Raises UsageError."""
     with refusals_of(folder):
+        is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         probe = part_of(folder / "results")
         probe.touch()
         probe.unlink()
+        if is_new:
+            folder.rmdir()
 
 
 def stage_text(path: Path, text: str) -> Path:
