@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -116,17 +115,15 @@ def _cached_load(shell: Shell, repetitions: int) -> Measured:
 
 
 def _cold_compile(shell: Shell) -> Iterator[Measured]:
-    """Seconds to compile everything into an empty cache, and what takes how much of it."""
+    """Seconds to compile everything into an empty cache."""
     begun_s = time.perf_counter()
     try:
-        done = shell.with_empty_cache().python("-c", WARMUP.code, *WARMUP.arguments)
+        shell.with_empty_cache().python("-c", WARMUP.code, *WARMUP.arguments)
     except Failed as error:
         yield Skipped(_labels(WARMUP, "cold"), str(error))
         return
     took_s = time.perf_counter() - begun_s
     yield figure([took_s], "s", at_most(30), **_labels(WARMUP, "cold"))
-    for what, part_s in json.loads(done.stdout)["took_s"].items():
-        yield figure([part_s], "s", figure=f"{WARMUP.name}: {what}", cache="cold")
 
 
 def _import_profile(shell: Shell) -> Iterator[Measured]:
