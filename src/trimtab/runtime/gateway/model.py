@@ -1,0 +1,303 @@
+"""What the rooms of the gateway share: endpoints, facts, nodes, tenants, and the life of one request.
+
+Times are seconds of the event loop's clock (`loop.time()`), which a test may make virtual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any, Protocol
+
+
+class Dialect(Enum):
+    """In whose form errors, and events in a stream, are written."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+class Kind(Enum):
+    """What an endpoint does; its value names the class of requests: `MODEL/KIND`."""
+
+    CHAT = "chat"  # /v1/chat/completions
+    COMPLETION = "completion"
+    RESPONSE = "response"  # /v1/responses
+    MESSAGES = "messages"  # /v1/messages, Anthropic's form
+    EMBEDDING = "embedding"
+    IMAGE = "image"
+    SPEECH = "speech"
+    TRANSCRIPTION = "transcription"
+    VIDEO = "video"
+    REALTIME = "realtime"  # a WebSocket
+    MODELS = "models"
+    HEALTH = "health"
+    READY = "ready"
+    JOB = "job"  # /v1/jobs…
+    RELAY = "relay"  # allowed by `relay_paths`
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A path that clients may use."""
+
+    path: str  # as configured; may end in a parameter, such as /v1/jobs/{id}
+    methods: tuple[str, ...]
+    kind: Kind
+    dialect: Dialect = Dialect.OPENAI
+    replayable: bool = False  # a second attempt elsewhere does no harm
+    local: bool = False  # answered by the gateway itself
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a request says of its own size, read from its body. Zero = does not apply or is not said."""
+
+    model: str
+    stream: bool = False
+    prompt_tokens: float = 0.0  # estimated from the text's length
+    max_tokens: float = 0.0
+    images: int = 0
+    steps: int = 0
+    megapixels: float = 0.0  # of one image
+    audio_s: float = 0.0
+    video_s: float = 0.0
+    session: str = ""
+    previous_response_id: str = ""
+    wants_usage: bool = False  # the client itself asked for the stream's usage chunk
+    prefix_blocks: tuple[int, ...] = ()  # chained hashes of the first blocks of the messages
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a backend says it has used."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer of the gateway's own instead of a backend's; `api.errors` writes it in a dialect."""
+
+    status: int
+    code: str  # machine-readable, such as "queue_full"
+    message: str
+    retry_after_s: float = 0.0  # 0 = none
+    param: str | None = None
+
+
+class Cause(Enum):
+    """How an attempt on a node was lost."""
+
+    CONNECT = "connect"  # nothing was sent
+    BUSY = "busy"  # 429 or 503: back-pressure
+    SERVER_ERROR = "server_error"  # another 5xx
+    RESET = "reset"  # the connection closed before the response was whole
+    BAD_RESPONSE = "bad_response"  # no HTTP, or wrong framing
+    FIRST_BYTE = "first_byte_timeout"
+    IDLE = "idle_timeout"
+    TOTAL = "total_timeout"
+
+
+class Outcome(Enum):
+    """How an exchange ended."""
+
+    DONE = "done"  # a backend's whole response, whatever its status below 500
+    FAILED = "failed"  # no node could answer it whole
+    REFUSED = "refused"  # by the gateway, before it was sent anywhere
+    CANCELLED = "cancelled"  # the client went away
+    EXPIRED = "expired"  # its deadline passed
+
+
+@dataclass(slots=True)
+class Tenant:
+    """Who pays. `Tenants` finds one by key; limits are counted there."""
+
+    name: str
+    idx: int
+    weight: float = 1.0
+    may_set_priority: bool = False
+    may_name_tenant: bool = False
+    background: bool = False  # all its work fills spare capacity only
+    in_flight: int = 0
+    limits: Any = None  # tenants.Limits
+
+
+class Health(IntEnum):
+    """Whether a node gets work."""
+
+    UP = 0
+    SUSPECT = 1  # still gets work; the last check failed
+    DOWN = 2  # checks fail, or nothing connects
+    EJECTED = 3  # an outlier, for a while
+    DRAINING = 4  # being removed: gets nothing new
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A backend, as the whole gateway shares it. `idx` is its position in every View."""
+
+    name: str
+    url: str
+    idx: int
+    host: str
+    port: int
+    tls: bool
+    models: tuple[str, ...]  # empty = all that it lists itself
+    max_requests: int  # capacity in requests in flight
+    max_tokens: float = 0.0  # capacity in tokens in flight; 0 = not counted
+    type_name: str = ""  # nodes of one type share estimates; default: its own name
+    authorization: bytes = b""  # header value for this backend; b"" = none
+    ssl: Any = None  # ssl.SSLContext where tls
+    base_path: str = ""
+    health: Health = Health.UP
+    reason: str = ""  # why it is not UP
+    in_flight: int = 0  # attempts of this process
+    served: int = 0
+    failed: int = 0
+    last_byte_s: float = 0.0  # when anything last came from it
+    reported: dict[str, float] = field(default_factory=dict)  # what polling found: "running", "waiting", …
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One try of an exchange on a node."""
+
+    node: Node
+    begun_s: float
+    sent_s: float = 0.0  # the request was written whole
+    head_s: float = 0.0  # the response's head came
+    first_byte_s: float = 0.0  # the response's first body byte came
+    ended_s: float = 0.0
+    cause: Cause | None = None  # why it was lost
+    status: int = 0
+    hedge: bool = False
+
+
+class Exchange:
+    """One request of a client, from its head to the last byte of its answer.
+
+    The data plane makes it and feeds it; the dispatcher calls `start` and `refuse`, which the data plane's
+    own subclass implements.
+    """
+
+    __slots__ = (
+        "arrived_s",
+        "attempts",
+        "background",
+        "body",
+        "class_idx",
+        "committed",
+        "deadline_s",
+        "decision",
+        "endpoint",
+        "estimate_s",
+        "facts",
+        "id",
+        "method",
+        "outcome",
+        "path",
+        "priority",
+        "refusal",
+        "replayable",
+        "response_bytes",
+        "response_status",
+        "row",
+        "session",
+        "started_s",
+        "streamed_chunks",
+        "target",
+        "tenant",
+        "traceparent",
+        "units",
+        "usage",
+    )
+
+    def __init__(self) -> None:
+        self.id = ""  # x-request-id, the client's or ours
+        self.traceparent = ""
+        self.method = "GET"
+        self.path = ""
+        self.target = b""  # path and query as they go upstream
+        self.endpoint: Endpoint | None = None
+        self.tenant: Tenant | None = None
+        self.facts: Facts | None = None
+        self.body: bytes | None = None  # None = spooled or streamed: not replayable
+        self.arrived_s = 0.0  # when it was whole and handed to the dispatcher
+        self.started_s = 0.0  # when it was first sent to a node
+        self.deadline_s = float("inf")
+        self.priority = 0
+        self.background = False
+        self.session = ""
+        self.replayable = False
+        self.committed = False  # the client has the first body byte
+        self.class_idx = -1
+        self.units = 0.0  # estimated work units
+        self.estimate_s = 0.0  # predicted service seconds on the node it runs on
+        self.row = -1  # the dispatcher's own
+        self.decision: Any = None  # the dispatcher's receipt
+        self.attempts: list[Attempt] = []
+        self.usage: Usage | None = None
+        self.response_status = 0
+        self.response_bytes = 0
+        self.streamed_chunks = 0
+        self.outcome: Outcome | None = None
+        self.refusal: Refusal | None = None
+
+    def start(self, node: Node) -> None:
+        """Send it to this node, now."""
+        raise NotImplementedError
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer it without a backend: it is over."""
+        raise NotImplementedError
+
+
+class Dispatcher(Protocol):
+    """The deciding side, as the data plane sees it. Every call may call `start` or `refuse` before it returns."""
+
+    def submit(self, exchange: Exchange) -> None:
+        """A whole request asks for a node: `start` or `refuse` follows, now or later."""
+
+    def progress(self, exchange: Exchange, chunks: int) -> None:
+        """So many more chunks of its stream have come: for token counts while it runs."""
+
+    def done(self, exchange: Exchange) -> None:
+        """Its attempt has ended with a whole response; usage and status are set."""
+
+    def lost(self, exchange: Exchange, cause: Cause) -> None:
+        """Its attempt was lost and another is allowed: decide again, not for the nodes it has lost."""
+
+    def failed(self, exchange: Exchange, cause: Cause) -> None:
+        """Its attempt was lost for good."""
+
+    def abort(self, exchange: Exchange) -> None:
+        """Nobody waits for it any more, wherever it is: the client left or it was answered otherwise."""
+
+    def hedge(self, exchange: Exchange) -> Node | None:
+        """A second node for an uncommitted request, with its place taken; None = there is none now."""
+
+    def release(self, node: Node, exchange: Exchange) -> None:
+        """The hedge's place on `node` is free again; the other attempt goes on."""
+
+
+class Observer(Protocol):
+    """Who wants to know what happens: metrics, the recorder, receipts, logs. Calls must not raise or wait."""
+
+    def arrived(self, exchange: Exchange) -> None:
+        """It was handed to the dispatcher."""
+
+    def started(self, exchange: Exchange, attempt: Attempt) -> None:
+        """An attempt begins."""
+
+    def lost(self, exchange: Exchange, attempt: Attempt) -> None:
+        """An attempt was lost; `attempt.cause` says how."""
+
+    def ended(self, exchange: Exchange) -> None:
+        """It is over; `outcome` says how. Called once for every exchange, refused ones included."""
+
+
+Observers = Sequence[Observer]
