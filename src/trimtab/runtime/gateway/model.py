@@ -257,7 +257,7 @@ class Exchange:
 
 
 class Dispatcher(Protocol):
-    """The deciding side, as the data plane sees it. Every call may call `start` or `refuse` before it returns."""
+    """The deciding side, as the data plane sees it. Calls may call `start` or `refuse` at once."""
 
     def submit(self, exchange: Exchange) -> None:
         """A whole request asks for a node: `start` or `refuse` follows, now or later."""
