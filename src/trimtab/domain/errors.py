@@ -3,6 +3,7 @@
     TrimtabError               base of them all; the command line prints it and exits with `exit_code`
     ├── UsageError             wrong input: says which file, field and value, and what was expected (exit 2)
     │   ├── ScenarioError      a scenario file or one of its parts
+    │   ├── ConfigError        a gateway's configuration, or another file that it names
     │   ├── TraceError         a trace file: names the line where there is one
     │   └── PolicyNotFound     no such policy; names the nearest ones
     ├── PolicyError            a policy raised or returned nonsense: names policy, request and time (exit 3)
@@ -47,6 +48,10 @@ class UsageError(TrimtabError):
 
 class ScenarioError(UsageError):
     """A scenario, or a part of one, that does not validate."""
+
+
+class ConfigError(UsageError):
+    """A gateway's configuration, or another file that it names, that does not validate."""
 
 
 class TraceError(UsageError):

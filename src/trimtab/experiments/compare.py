@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trimtab.domain.errors import UsageError
+from trimtab.domain.errors import ScenarioError, UsageError
 from trimtab.domain.policy import Policy
 from trimtab.experiments.bounds import compile_bounds
 from trimtab.experiments.machine import check_disk, check_memory, cores
@@ -25,7 +25,6 @@ from trimtab.experiments.notes import unfit_note
 from trimtab.experiments.pool import Progress, Workfolder, run_tasks
 from trimtab.experiments.recorded import stamp_of
 from trimtab.experiments.scenario import Scenario, load_scenario
-from trimtab.experiments.spec.problems import checked
 from trimtab.experiments.spec.scenario import SweepSpec
 from trimtab.experiments.tasks import (
     BoundResult,
@@ -38,6 +37,7 @@ from trimtab.experiments.warm import compile_kernels
 from trimtab.mechanics.calls import is_ready
 from trimtab.metrics import METRICS, Estimate, mean_ci95
 from trimtab.policies import DEFAULT_COMPARISON, PolicySpec, canonical, find
+from trimtab.validation.problems import checked
 
 if TYPE_CHECKING:
     import polars as pl
@@ -264,7 +264,7 @@ def compare(
 
 
 def _checked_loads(sweep: Sequence[float]) -> tuple[float, ...]:
-    return checked(lambda: SweepSpec(loads=tuple(sweep)), SweepSpec, "sweep").loads
+    return checked(lambda: SweepSpec(loads=tuple(sweep)), SweepSpec, "sweep", ScenarioError).loads
 
 
 def _as_sequence(policies: PolicySpec | Sequence[PolicySpec]) -> Sequence[PolicySpec]:

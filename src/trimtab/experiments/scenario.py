@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trimtab.domain.errors import ScenarioError, UsageError
-from trimtab.experiments.spec.problems import checked
-from trimtab.experiments.spec.references import nearest
 from trimtab.experiments.spec.scenario import ClusterPart, Scenario, scenario_schema
+from trimtab.validation.names import nearest
+from trimtab.validation.problems import checked
+from trimtab.validation.yaml_text import parsed_yaml, read_yaml
 
 __all__ = [
     "DEFAULT_SCENARIO",
@@ -34,7 +31,6 @@ __all__ = [
 
 DEFAULT_SCENARIO = "aigc-images"
 CLUSTER_SECTION_KEYS = ("models", "adapters", "classes")
-MOST_VALUES = 1_000_000  # of a file, with every alias written out
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -87,14 +83,14 @@ def load_scenario(name_or_path: str | os.PathLike[str]) -> Scenario:
         return parse_scenario(builtin_text(str(path)), str(path))
     if not path.exists() and not _is_yaml(path.name):
         raise _no_such_scenario(str(name_or_path))
-    return parse_scenario(_read(path), str(path), path.parent)
+    return parse_scenario(read_yaml(path, ScenarioError), str(path), path.parent)
 
 
 def parse_scenario(text: str, file: str = "scenario", folder: Path | None = None) -> Scenario:
     """A scenario from the text of a file; traces are looked up relative to `folder`, if given."""
-    data = _parsed(text, file)
+    data = _data(text, file)
     data.setdefault("name", Path(file).stem)
-    return checked(lambda: Scenario.model_validate(_in_folder(data, folder)), Scenario, file)
+    return _scenario(data, file, folder)
 
 
 def load_cluster(path: str | Path) -> ClusterPart:
@@ -104,13 +100,13 @@ def load_cluster(path: str | Path) -> ClusterPart:
         ScenarioError: as for scenarios.
     """
     file, folder = str(path), Path(path).parent
-    data = _parsed(_read(Path(path)), file)
+    data = _data(read_yaml(Path(path), ScenarioError), file)
     if "workload" in data:
-        return checked(lambda: Scenario.model_validate(_in_folder(data, folder)), Scenario, file)
+        return _scenario(data, file, folder)
     if "cluster" not in data:
         beside = {key: data.pop(key) for key in CLUSTER_SECTION_KEYS if key in data}
         data = {"cluster": data, **beside}
-    return checked(lambda: ClusterPart.model_validate(data), ClusterPart, file)
+    return checked(lambda: ClusterPart.model_validate(data), ClusterPart, file, ScenarioError)
 
 
 def resolve_scenario(
@@ -149,74 +145,12 @@ def _from_trace(trace: Path, part: ClusterPart | None) -> Scenario:
     return Scenario.model_validate({"name": name, "workload": {"trace": {"file": trace}}, **fields})
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(
-            f"cannot be read: {error.strerror}", file=str(path), expected="a YAML file"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ScenarioError("cannot be read: not UTF-8", file=str(path), expected="a YAML file") from error
+def _data(text: str, file: str) -> dict[Any, Any]:
+    return parsed_yaml(text, file, ScenarioError, "no scenario", "keys such as cluster and workload")
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a key given twice: YAML would silently take the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen and key_node.tag != "tag:yaml.org,2002:merge":
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {key!r} is given twice", problem_mark=key_node.start_mark
-                )
-            seen.add(key if isinstance(key, Hashable) else None)
-        return super().construct_mapping(node, deep)
-
-
-def _parsed(text: str, file: str) -> dict[Any, Any]:
-    try:
-        data = _loaded(text)
-    except RecursionError as error:
-        raise ScenarioError("nested too deeply", file=file) from error
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        field = None if mark is None else f"line {mark.line + 1}, column {mark.column + 1}"
-        raise ScenarioError(f"malformed YAML: {error.problem}", file=file, field=field) from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or number that is none
-        raise ScenarioError(f"malformed YAML: {error}", file=file) from error
-    if not isinstance(data, dict):
-        kind = "empty" if data is None else type(data).__name__
-        raise ScenarioError(
-            f"no scenario but {kind}", file=file, expected="keys such as cluster and workload"
-        )
-    return data
-
-
-def _loaded(text: str) -> Any:
-    """What a document says. Raises YAMLError, also where aliases make it endless or huge."""
-    loader = _UniqueKeyLoader(text)
-    try:
-        root = loader.get_single_node()
-        if root is None:
-            return None
-        if _n_values(root, {}) > MOST_VALUES:
-            problem = f"more than {MOST_VALUES:,} values, or an alias inside what it stands for"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=root.start_mark)
-        return loader.construct_document(root)
-    finally:
-        loader.dispose()
-
-
-def _n_values(node: yaml.Node, known: dict[yaml.Node, float]) -> float:
-    """Values of a node with every alias written out; infinite where it contains itself."""
-    if node not in known:
-        known[node] = math.inf  # until it is counted
-        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
-        flat = itertools.chain(*parts) if isinstance(node, yaml.MappingNode) else parts
-        known[node] = 1 + sum(_n_values(part, known) for part in flat)
-    return known[node]
+def _scenario(data: dict[Any, Any], file: str, folder: Path | None) -> Scenario:
+    return checked(lambda: Scenario.model_validate(_in_folder(data, folder)), Scenario, file, ScenarioError)
 
 
 def _in_folder(value: Any, folder: Path | None) -> Any:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import TRUTH, Requests
-from trimtab.domain.view import WORK
+from trimtab.domain.view import new_work
 from trimtab.experiments.build.cluster import first_positions
 from trimtab.experiments.build.columns import Members, RequestColumns
 from trimtab.experiments.build.streams import Stream, generator
@@ -22,11 +22,12 @@ def build_requests(
 ) -> Requests:
     """Requests of one seed, as they come: not yet scaled to a load."""
     n, c = len(columns.arrival_s), columns.class_idx
-    truth, work = np.zeros(n, TRUTH), np.zeros(n, WORK)
+    truth, work = np.zeros(n, TRUTH), new_work(n)
     truth["units"], truth["factor"] = columns.units, _factor(spec.service_cv, seed, Stream.SERVICE, n)
     names = tenant_names(spec, columns)
     work["serial"], work["arrival_s"], work["class_idx"] = np.arange(n), columns.arrival_s, c
     work["units"] = columns.units * _factor(spec.estimate_cv, seed, Stream.ESTIMATE, n)
+    work["charge"] = work["units"]
     work["estimate_s"] = cluster.best_estimate_s(c, work["units"])
     work["deadline_s"] = columns.arrival_s + _deadline_after_s(spec, columns, cluster, seed)
     work["payload_gib"] = _payload_gib(spec, columns, seed)

@@ -13,10 +13,10 @@ from trimtab.experiments.build.defaults import ADAPTERS_NOT_NAMED
 from trimtab.experiments.build.generated import drawn_members, members_of
 from trimtab.experiments.build.streams import Stream
 from trimtab.experiments.spec.base import FloatArray, IntArray
-from trimtab.experiments.spec.references import nearest
 from trimtab.experiments.spec.served import ItemFamily, Served
 from trimtab.experiments.spec.workload import TraceSpec
 from trimtab.traces import Trace
+from trimtab.validation.names import nearest
 
 UNKNOWN_TENANT = "unknown"
 

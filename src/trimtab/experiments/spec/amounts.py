@@ -15,8 +15,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from trimtab.experiments.spec.base import FloatArray, Frac, NonNegative, Positive, Spec, choose, fractions
+from trimtab.experiments.spec.base import FloatArray, choose, fractions
 from trimtab.traces.sizes import ConstantSizes, EmpiricalSizes, ExponentialSizes, LognormalSizes, ParetoSizes
+from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 
 
 class ChoiceSizes(Spec):

@@ -1,4 +1,4 @@
-"""What all parts of a scenario share: frozen, no unknown keys, no NaN or infinity, and the common types."""
+"""Types that parts of a scenario share, and shares as numbers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,12 @@ from typing import Annotated, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag
+
+from trimtab.validation.base import NonNegative, number_or_table
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
-
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Frac = Annotated[float, Field(ge=0, le=1)]
-
-
-class Spec(BaseModel):
-    """Base of all parts of a scenario."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def _some_share(shares: Mapping[str, float]) -> Mapping[str, float]:
@@ -31,12 +23,6 @@ def _some_share(shares: Mapping[str, float]) -> Mapping[str, float]:
 
 Shares = Annotated[Mapping[str, NonNegative], Field(min_length=1), AfterValidator(_some_share)]
 """Name → share; what counts is the ratio, they need not sum to 1."""
-
-
-def number_or_table(value: object) -> str:
-    """Tag of the member of a union; tags in angle brackets are left out of messages."""
-    return "<table>" if isinstance(value, Mapping) else "<number>"
-
 
 PerType = Annotated[
     Annotated[NonNegative, Tag("<number>")] | Annotated[Mapping[str, NonNegative | None], Tag("<table>")],

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Discriminator, Field, Tag
 
-from trimtab.experiments.spec.base import NonNegative, Positive, Spec, number_or_table
+from trimtab.validation.base import NonNegative, Positive, Spec, number_or_table
 
 DEFAULT_ZONE = "default"
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from trimtab.experiments.spec.base import Frac, NonNegative, Positive, Spec
+from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 
 
 class TelemetrySpec(Spec):

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from difflib import get_close_matches
-from typing import NamedTuple
 
 from trimtab.experiments.spec.cluster import ClusterSpec
 from trimtab.experiments.spec.host import FaultSpec
 from trimtab.experiments.spec.served import Served, ServiceClass
 from trimtab.experiments.spec.workload import GenerateSpec, WorkloadSpec
-
-Path = tuple[str | int, ...]
-
-
-class Misfit(NamedTuple):
-    """One value that does not fit the rest of the scenario."""
-
-    path: Path
-    value: object
-    expected: str
+from trimtab.validation.names import Misfit, Path, known, listed
 
 
 def cluster_misfits(cluster: ClusterSpec) -> Iterator[Misfit]:
     """Types and zones that nodes and round trips name."""
     zones = cluster.zone_names
     for k, group in enumerate(cluster.nodes):
-        yield from _known(("cluster", "nodes", k, "type"), group.type, cluster.types, "node type")
+        yield from known(("cluster", "nodes", k, "type"), group.type, cluster.types, "node type")
         if group.zone is not None:
-            yield from _known(("cluster", "nodes", k, "zone"), group.zone, zones, "zone")
+            yield from known(("cluster", "nodes", k, "zone"), group.zone, zones, "zone")
     rows = cluster.rtt_s if isinstance(cluster.rtt_s, Mapping) else {}
     for source, row in rows.items():
         for zone in (source, *row):
-            yield from _known(("cluster", "rtt_s", source), zone, zones, "zone")
+            yield from known(("cluster", "rtt_s", source), zone, zones, "zone")
 
 
 def served_misfits(served: Served, cluster: ClusterSpec) -> Iterator[Misfit]:
@@ -43,9 +32,9 @@ def served_misfits(served: Served, cluster: ClusterSpec) -> Iterator[Misfit]:
     for name, service in served.classes.items():
         path = ("classes", name)
         if service.model is not None:
-            yield from _known((*path, "model"), service.model, served.models, "model")
+            yield from known((*path, "model"), service.model, served.models, "model")
         if service.adapter is not None:
-            yield from _known((*path, "adapter"), service.adapter, served.adapters, "adapter")
+            yield from known((*path, "adapter"), service.adapter, served.adapters, "adapter")
         yield from _service_misfits(path, service, cluster)
 
 
@@ -56,7 +45,7 @@ def _load_misfits(
         yield from _known_types(path, load_s, cluster)
         missing = [name for name in cluster.types if load_s.get(name) is None]
         if missing:
-            yield Misfit(path, dict(load_s), f"seconds for every node type, also {_listed(missing)}")
+            yield Misfit(path, dict(load_s), f"seconds for every node type, also {listed(missing)}")
 
 
 def _service_misfits(path: Path, service: ServiceClass, cluster: ClusterSpec) -> Iterator[Misfit]:
@@ -67,33 +56,33 @@ def _service_misfits(path: Path, service: ServiceClass, cluster: ClusterSpec) ->
         name for name, kind in cluster.types.items() if service.service_on(name, kind.speed) == (0.0, 0.0)
     ]
     if idle:
-        yield Misfit(path, None, f"fixed_s or unit_s above 0 on {_listed(idle)}")
+        yield Misfit(path, None, f"fixed_s or unit_s above 0 on {listed(idle)}")
 
 
 def _known_types(path: Path, table: Mapping[str, object], cluster: ClusterSpec) -> Iterator[Misfit]:
     unknown = [name for name in table if name not in cluster.types]
     if unknown:
-        yield Misfit(path, unknown, f"node types of the cluster: {_listed(cluster.types)}")
+        yield Misfit(path, unknown, f"node types of the cluster: {listed(cluster.types)}")
 
 
 def workload_misfits(workload: WorkloadSpec, served: Served, cluster: ClusterSpec) -> Iterator[Misfit]:
     """Classes and zones that the workload names."""
     for zone in workload.origin or {}:
-        yield from _known(("workload", "origin", zone), zone, cluster.zone_names, "zone")
+        yield from known(("workload", "origin", zone), zone, cluster.zone_names, "zone")
     if workload.generate is not None:
         yield from _mix_misfits(workload.generate, served)
     if workload.trace is not None and served.classes:
         path = ("workload", "trace")
         for value, name in workload.trace.class_of.items():
-            yield from _known((*path, "class_of", value), name, served.classes, "class")
+            yield from known((*path, "class_of", value), name, served.classes, "class")
         if workload.trace.default_class is not None:
-            yield from _known((*path, "default_class"), workload.trace.default_class, served.classes, "class")
+            yield from known((*path, "default_class"), workload.trace.default_class, served.classes, "class")
 
 
 def _mix_misfits(generate: GenerateSpec, served: Served) -> Iterator[Misfit]:
     for name, entry in generate.mix.items():
         path = ("workload", "generate", "mix", name)
-        yield from _known(path, name, served.classes, "class")
+        yield from known(path, name, served.classes, "class")
         if entry.size is None and generate.size is None:
             yield Misfit((*path, "size"), None, "a size, here or in workload.generate.size")
         service = served.classes.get(name)
@@ -105,24 +94,7 @@ def fault_misfits(faults: Collection[FaultSpec], cluster: ClusterSpec) -> Iterat
     """Nodes, types and zones that faults name."""
     nodes = [node.name for node in cluster.each_node()] if faults else []
     for k, fault in enumerate(faults):
-        for field, known in (("node", nodes), ("type", cluster.types), ("zone", cluster.zone_names)):
+        for field, names in (("node", nodes), ("type", cluster.types), ("zone", cluster.zone_names)):
             name = getattr(fault, field)
             if name is not None:
-                yield from _known(("faults", k, field), name, known, field)
-
-
-def _known(path: Path, name: str, known: Collection[str], kind: str) -> Iterator[Misfit]:
-    if name not in known:
-        yield Misfit(path, name, f"a known {kind}: {nearest(name, known)}")
-
-
-def nearest(name: object, known: Collection[str]) -> str:
-    """The known names, for a message: the nearest ones where something is near, else the first few."""
-    close = get_close_matches(str(name), list(known), n=3, cutoff=0.6)
-    if close:
-        return f"perhaps {_listed(close)}"
-    return f"one of {_listed(list(known)[:8])}" if known else "there are none"
-
-
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(repr(name) for name in names)
+                yield from known(("faults", k, field), name, names, field)

@@ -14,18 +14,14 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    ValidationError,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from trimtab.domain.errors import ScenarioError
 from trimtab.experiments.recorded import recorded_rows
-from trimtab.experiments.spec.base import Positive, Spec
 from trimtab.experiments.spec.cluster import ClusterSpec
 from trimtab.experiments.spec.host import FaultSpec, HostSpec
-from trimtab.experiments.spec.problems import checked
 from trimtab.experiments.spec.references import (
-    Misfit,
     cluster_misfits,
     fault_misfits,
     served_misfits,
@@ -33,6 +29,9 @@ from trimtab.experiments.spec.references import (
 )
 from trimtab.experiments.spec.served import ItemFamily, Served, ServiceClass
 from trimtab.experiments.spec.workload import TraceSpec, WorkloadSpec
+from trimtab.validation.base import Positive, Spec
+from trimtab.validation.names import Misfit, refuse
+from trimtab.validation.problems import checked
 
 SCENARIO_TITLE = "trimtab scenario"
 
@@ -90,19 +89,12 @@ class ClusterPart(Spec):
 
     @model_validator(mode="after")
     def _fits_together(self) -> ClusterPart:
-        misfits = list(self._misfits())
-        if misfits:
-            raise ValidationError.from_exception_data(SCENARIO_TITLE, [_detail(m) for m in misfits])
+        refuse(self._misfits(), SCENARIO_TITLE)
         return self
 
     def _misfits(self) -> Iterator[Misfit]:
         yield from cluster_misfits(self.cluster)
         yield from served_misfits(self.served, self.cluster)
-
-
-def _detail(misfit: Misfit) -> InitErrorDetails:
-    kind = PydanticCustomError("misfit", "{expected}", {"expected": misfit.expected})
-    return InitErrorDetails(type=kind, loc=misfit.path, input=misfit.value)
 
 
 class Scenario(ClusterPart):
@@ -179,7 +171,7 @@ class Scenario(ClusterPart):
             changed["policies"] = tuple(policies)
         if seeds is not None:
             changed["seeds"] = tuple(seeds) if isinstance(seeds, Iterable) else seeds
-        return checked(lambda: Scenario.model_validate(changed), Scenario, self.name)
+        return checked(lambda: Scenario.model_validate(changed), Scenario, self.name, ScenarioError)
 
     def _cluster_fields(self, part: ClusterPart) -> dict[str, Any]:
         taken = part.classes and not (isinstance(part, Scenario) and self.classes)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pydantic import Field, model_validator
 
-from trimtab.experiments.spec.base import FloatArray, NonNegative, PerType, Positive, Spec, zipf_fractions
+from trimtab.experiments.spec.base import FloatArray, PerType, zipf_fractions
+from trimtab.validation.base import NonNegative, Positive, Spec
 
 
 class ItemFamily(Spec):

@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from trimtab.experiments.spec.amounts import Amount
-from trimtab.experiments.spec.base import Frac, NonNegative, Positive, Shares, Spec
+from trimtab.experiments.spec.base import Shares
 from trimtab.traces import ArrivalSpec, TraceMapping, TraceOptions
+from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 
 
 class MixEntry(Spec):

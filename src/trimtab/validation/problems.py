@@ -1,7 +1,11 @@
-"""What is wrong with a scenario, in the user's words: field path, value, and what was expected."""
+"""What is wrong with a file of settings, in the user's words: field path, value, and what was expected.
+
+Values of fields whose schema says `writeOnly`, and passwords in URLs, are left out.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from reprlib import Repr
 from typing import Any, TypeVar
@@ -9,40 +13,44 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from trimtab.domain.errors import ScenarioError
-from trimtab.experiments.spec.references import nearest
+from trimtab.domain.errors import UsageError
+from trimtab.validation.names import nearest
 
 _SHORT = Repr()
 _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxtuple, _SHORT.maxstring, _SHORT.maxother = 3, 4, 4, 60, 60
+_PASSWORD = re.compile(r"//[^/@\s]*@")
 _PREFIXES = ("Input should be ", "Value error, ", "Input should have ")
 
 
 M = TypeVar("M", bound=BaseModel)
 
 
-def checked(make: Callable[[], M], model: type[BaseModel], file: str) -> M:
-    """What `make` returns; what pydantic finds wrong becomes a ScenarioError in the terms of the file."""
+def checked(make: Callable[[], M], model: type[BaseModel], file: str, kind: type[UsageError]) -> M:
+    """What `make` returns; what pydantic finds wrong becomes an error of this kind in the file's terms."""
     try:
         return make()
     except ValidationError as error:
-        raise scenario_error(error, model, file) from error
+        raise _one_error(error, model, file, kind) from error
 
 
-def scenario_error(error: ValidationError, model: type[BaseModel], file: str) -> ScenarioError:
+def _one_error(
+    error: ValidationError, model: type[BaseModel], file: str, kind: type[UsageError]
+) -> UsageError:
     """All that pydantic found, as one error; fields are named as in the file."""
     schema = model.model_json_schema()
     problems = [_problem(details, schema) for details in error.errors()]
     if len(problems) == 1:
-        return ScenarioError(**problems[0], file=file)
-    lines = dict.fromkeys(str(ScenarioError(**problem)) for problem in problems)
-    return ScenarioError("\n  ".join([f"{len(lines)} problems", *lines]), file=file)
+        return kind(**problems[0], file=file)
+    lines = dict.fromkeys(str(kind(**problem)) for problem in problems)
+    return kind("\n  ".join([f"{len(lines)} problems", *lines]), file=file)
 
 
 def _problem(details: ErrorDetails, schema: Mapping[str, Any]) -> dict[str, Any]:
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
-    path, known = _located(details["loc"], schema)
+    path, here = _located(details["loc"], schema)
     if kind == "extra_forbidden":
         key = details["loc"][-1]
+        known = tuple(key for branch in here for key in branch.get("properties", {}))
         return {"problem": "unknown key", "field": field_path((*path, key)), "expected": nearest(key, known)}
     field = field_path(path) or None
     if kind == "missing":
@@ -53,8 +61,14 @@ def _problem(details: ErrorDetails, schema: Mapping[str, Any]) -> dict[str, Any]
         inner = f"{field}.{context['discriminator']}".replace("'", "")
         expected = f"one of {context['expected_tags']}"
         return {"problem": "unknown value", "field": inner, "value": context["tag"], "expected": expected}
-    problem, shown = "cannot be used", None if isinstance(value, BaseModel) else _plain(value)
-    return {"problem": problem, "field": field, "value": shown, "expected": _expected(details["msg"])}
+    is_hidden = isinstance(value, BaseModel) or any(branch.get("writeOnly") for branch in here)
+    shown = None if is_hidden else _plain(value)
+    return {
+        "problem": "cannot be used",
+        "field": field,
+        "value": shown,
+        "expected": _expected(details["msg"]),
+    }
 
 
 class _Short(str):
@@ -67,7 +81,9 @@ class _Short(str):
 
 
 def _plain(value: object) -> object:
-    """Scalars as they are; anything long cut short."""
+    """Scalars as they are, but for passwords in URLs; anything long cut short."""
+    if isinstance(value, str):
+        value = _PASSWORD.sub("//…@", value)
     is_scalar = isinstance(value, int | float) or (isinstance(value, str) and len(value) <= 60)
     return value if is_scalar or value is None else _Short(_SHORT.repr(value))
 
@@ -85,8 +101,8 @@ def field_path(path: Sequence[str | int]) -> str:
 
 def _located(
     loc: Sequence[str | int], schema: Mapping[str, Any]
-) -> tuple[tuple[str | int, ...], tuple[str, ...]]:
-    """Path within the file, and the keys known at its end.
+) -> tuple[tuple[str | int, ...], list[Mapping[str, Any]]]:
+    """Path within the file, and the schemas that may apply at its end.
 
     Pydantic's location also names the member of a union that was tried: a part that leads nowhere in the
     schema, or one in angle brackets.
@@ -97,7 +113,7 @@ def _located(
         if beyond and not str(part).startswith("<"):
             here = beyond
             path.append(part)
-    return tuple(path), tuple(key for branch in here for key in branch.get("properties", {}))
+    return tuple(path), here
 
 
 def _step(branch: Mapping[str, Any], part: str | int, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -110,12 +126,13 @@ def _step(branch: Mapping[str, Any], part: str | int, root: Mapping[str, Any]) -
 
 
 def _branches(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The members of a union, references resolved."""
+    """The members of a union, references resolved; what is secret as a whole is so in its parts."""
+    secret = {"writeOnly": True} if schema.get("writeOnly") else {}
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
     members = schema.get("oneOf") or schema.get("anyOf")
     if members is None:
-        yield schema
+        yield {**schema, **secret}
     else:
         for member in members:
-            yield from _branches(member, root)
+            yield from ({**branch, **secret} for branch in _branches(member, root))

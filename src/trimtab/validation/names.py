@@ -1,0 +1,51 @@
+"""Values that do not fit the rest of a file, such as names that nothing goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+Path = tuple[str | int, ...]
+
+
+class Misfit(NamedTuple):
+    """One value that does not fit the rest of the file."""
+
+    path: Path
+    value: object
+    expected: str
+
+
+def refuse(misfits: Iterable[Misfit], title: str) -> None:
+    """Raise one ValidationError for all of them, if there are any; for validators of a whole model."""
+    details = [_detail(misfit) for misfit in misfits]
+    if details:
+        raise ValidationError.from_exception_data(title, details)
+
+
+def _detail(misfit: Misfit) -> InitErrorDetails:
+    kind = PydanticCustomError("misfit", "{expected}", {"expected": misfit.expected})
+    return InitErrorDetails(type=kind, loc=misfit.path, input=misfit.value)
+
+
+def known(path: Path, name: str, names: Collection[str], kind: str) -> Iterator[Misfit]:
+    """A misfit where the name is none of these."""
+    if name not in names:
+        yield Misfit(path, name, f"a known {kind}: {nearest(name, names)}")
+
+
+def nearest(name: object, names: Collection[str]) -> str:
+    """The known names, for a message: the nearest ones where something is near, else the first few."""
+    close = get_close_matches(str(name), list(names), n=3, cutoff=0.6)
+    if close:
+        return f"perhaps {listed(close)}"
+    return f"one of {listed(list(names)[:8])}" if names else "there are none"
+
+
+def listed(names: Collection[str]) -> str:
+    """Names for a message, quoted."""
+    return ", ".join(repr(name) for name in names)
