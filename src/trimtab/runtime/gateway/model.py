@@ -150,9 +150,10 @@ class Node:
     max_requests: int  # capacity in requests in flight
     max_tokens: float = 0.0  # capacity in tokens in flight; 0 = not counted
     type_name: str = ""  # nodes of one type share estimates; default: its own name
-    authorization: bytes = b""  # header value for this backend; b"" = none
+    authorization: bytes = field(default=b"", repr=False)  # header value for this backend; b"" = none
     ssl: Any = None  # ssl.SSLContext where tls
     base_path: str = ""
+    server_name: str = ""  # for TLS and the Host header where `host` is a pinned address; "" = `host`
     health: Health = Health.UP
     reason: str = ""  # why it is not UP
     in_flight: int = 0  # attempts of this process
@@ -174,6 +175,7 @@ class Attempt:
     ended_s: float = 0.0
     cause: Cause | None = None  # why it was lost
     status: int = 0
+    retry_after_s: float = 0.0  # the node's own wish, with a 429 or 503; 0 = none
     hedge: bool = False
 
 
