@@ -25,7 +25,9 @@ class Kind(Enum):
     COMPLETION = "completion"
     RESPONSE = "response"  # /v1/responses
     MESSAGES = "messages"  # /v1/messages, Anthropic's form
+    COUNT_TOKENS = "count_tokens"  # /v1/messages/count_tokens
     EMBEDDING = "embedding"
+    RERANK = "rerank"  # and scores of pairs
     IMAGE = "image"
     SPEECH = "speech"
     TRANSCRIPTION = "transcription"
@@ -57,7 +59,8 @@ class Facts:
     model: str
     stream: bool = False
     prompt_tokens: float = 0.0  # estimated from the text's length
-    max_tokens: float = 0.0
+    max_tokens: float = 0.0  # of one answer
+    answers: int = 1  # asked for at once: n × prompts
     images: int = 0
     steps: int = 0
     megapixels: float = 0.0  # of one image
@@ -87,6 +90,7 @@ class Refusal:
     message: str
     retry_after_s: float = 0.0  # 0 = none
     param: str | None = None
+    allow: tuple[str, ...] = ()  # with 405: the methods that the path knows
 
 
 class Cause(Enum):
