@@ -1,0 +1,92 @@
+"""The files of a recording: rotated by size, the newest few kept, complete at every line. Blocking calls."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+PREFIX = "trimtab-"
+SUFFIX = ".jsonl"
+_OURS = re.compile(r"trimtab-\d{8}T\d{6}Z-[0-9a-f]{8}-w(\d+)-(\d{6})\.jsonl(\.gz)?")
+
+
+class RotatedFiles:
+    """Writes blocks of whole lines. Files are the owner's only: a recording tells who asked how much.
+
+    `first_lines` is asked for what stands at the beginning of every file.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        recording: str,
+        worker: int,
+        max_bytes: int,
+        keep: int,
+        first_lines: Callable[[], bytes],
+    ) -> None:
+        self._folder, self._recording, self._worker = folder, recording, worker
+        self._max_bytes, self._keep, self._first_lines = max_bytes, keep, first_lines
+        self._seq = 0
+        self._file_fd = -1
+        self._size_bytes = 0
+
+    @property
+    def path(self) -> Path:
+        """The current file."""
+        name = f"{PREFIX}{self._recording}-w{self._worker}-{self._seq:06d}{SUFFIX}"
+        return self._folder / name
+
+    def needs_head(self) -> bool:
+        """Whether the next block begins a file: the caller then prepares what `first_lines` gives."""
+        return self._file_fd < 0 or self._size_bytes >= self._max_bytes
+
+    def write(self, block: bytes) -> None:
+        """Append a block. Raises OSError; then nothing of it is in the file."""
+        if self._file_fd >= 0 and self._size_bytes >= self._max_bytes:
+            self.close()
+        if self._file_fd < 0:
+            self._begin()
+        self._append(block)
+
+    def close(self) -> None:
+        """Close the current file; a later write begins another."""
+        if self._file_fd >= 0:
+            file_fd, self._file_fd = self._file_fd, -1
+            os.close(file_fd)
+
+    def _begin(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._seq += 1
+        self._file_fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._size_bytes = 0
+        try:
+            self._append(self._first_lines())
+        except OSError:
+            self.close()
+            self.path.unlink(missing_ok=True)  # a file without a head could not be read
+            raise
+        self._delete_old()
+
+    def _append(self, block: bytes) -> None:
+        left = memoryview(block)
+        try:
+            while left:
+                left = left[os.write(self._file_fd, left) :]
+        except OSError:
+            os.ftruncate(self._file_fd, self._size_bytes)
+            os.lseek(self._file_fd, self._size_bytes, os.SEEK_SET)
+            raise
+        self._size_bytes += len(block)
+
+    def _delete_old(self) -> None:
+        """Keep the newest files of this worker, those of earlier recordings included."""
+        names = sorted(entry.name for entry in self._folder.iterdir() if self._is_ours(entry.name))
+        for name in names[: -self._keep]:
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _is_ours(self, name: str) -> bool:
+        found = _OURS.fullmatch(name)
+        return found is not None and int(found[1]) == self._worker

@@ -1,0 +1,251 @@
+"""Writes traffic as a trace. A request costs the loop one tuple; the rest follows each second, in slices."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trimtab.domain.errors import UsageError
+from trimtab.runtime.gateway.model import Attempt, Exchange, Node
+from trimtab.runtime.gateway.record.files import RotatedFiles
+from trimtab.runtime.gateway.record.pseudonyms import Pseudonyms
+from trimtab.runtime.gateway.record.rows import (
+    NODE_EVENTS,
+    CandidatesOf,
+    Ended,
+    RowWriter,
+    Snapshot,
+    UnitsOf,
+    class_rows,
+    head_line,
+    line,
+    node_row,
+    state_line,
+)
+
+FLUSH_PERIOD_S = 1.0
+ESTIMATES_PERIOD_S = 60.0
+SLICE_ROWS = 50  # formatted before the loop gets its turn: about .3 ms
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSettings:
+    """Where a recording goes, and how much of it is kept."""
+
+    folder: Path
+    max_bytes: int = 64 << 20  # of one file
+    keep: int = 16  # files of one worker
+    max_rows: int = 50_000  # that wait to be written; more are dropped and counted
+    worker: int = 0
+
+
+def _no_candidates(_: Any) -> tuple[int, ...]:
+    return ()
+
+
+def _no_units(*_: Any) -> float:
+    return 0.0
+
+
+def _no_adapter(_: str) -> str:
+    return ""
+
+
+class Recorder:
+    """An Observer that records. Its calls neither raise nor wait.
+
+    `written`, `dropped` and `error` (of the last write that failed, "" once one succeeds) are for metrics.
+    `clock` is the loop's; with several workers all of them pass the same `recording` and `begun_s`.
+    """
+
+    def __init__(
+        self,
+        settings: RecordSettings,
+        snapshot: Callable[[], Snapshot],
+        clock: Callable[[], float],
+        *,
+        candidates_of: CandidatesOf = _no_candidates,
+        units_of: UnitsOf = _no_units,
+        adapter_of: Callable[[str], str] = _no_adapter,
+        recording: str = "",
+        begun_s: float | None = None,
+        digits: int = 6,
+    ) -> None:
+        self.settings, self._snapshot, self._clock = settings, snapshot, clock
+        self._candidates_of, self._units_of, self._adapter_of = candidates_of, units_of, adapter_of
+        self.recording = recording or new_recording_id()
+        self.begun_s = clock() if begun_s is None else begun_s
+        self.written = 0
+        self.dropped = 0
+        self.error = ""
+        self._digits = digits
+        self._names = Pseudonyms()
+        self._rows: list[Ended] = []
+        self._notes: list[bytes] = []
+        self._max_rows = settings.max_rows
+        self._told_dropped = 0
+        self._estimates_due_s = 0.0
+        self._first_lines = b""
+        self._files = RotatedFiles(
+            settings.folder, self.recording, settings.worker, settings.max_bytes, settings.keep, self._head
+        )
+        self._thread = ThreadPoolExecutor(1, "trimtab-record")
+        self._task: asyncio.Task[None] | None = None
+        self._flushing = asyncio.Lock()
+
+    # The Observer's calls
+
+    def arrived(self, exchange: Exchange) -> None:
+        """Nothing: a request is written when it has ended."""
+
+    def started(self, exchange: Exchange, attempt: Attempt) -> None:
+        """Nothing, likewise."""
+
+    def lost(self, exchange: Exchange, attempt: Attempt) -> None:
+        """Nothing: the retries are counted at the end."""
+
+    def ended(self, exchange: Exchange) -> None:
+        """Keep what is needed of it until the next flush."""
+        x = exchange
+        if len(self._rows) >= self._max_rows:
+            self.dropped += 1
+            return
+        kept = (
+            self._clock(), x.arrived_s, x.class_idx, x.endpoint, x.facts, x.tenant, x.session, x.priority,
+            x.deadline_s, x.units, x.estimate_s, x.decision, x.started_s, x.attempts, x.usage,
+            x.outcome, x.refusal,
+        )  # fmt: skip
+        self._rows.append(kept)  # type: ignore[arg-type]  # a plain tuple costs half: named when it is written
+
+    # What happens besides requests
+
+    def node_event(self, node: Node, what: str) -> None:
+        """A node is `up`, `down`, `drained`, `added`, `removed`, or its `capacity` has changed."""
+        if what not in NODE_EVENTS:
+            raise ValueError(f"no node event: {what!r}; one of {NODE_EVENTS}")
+        self._note("node", what=what, node=node_row(node), reason=node.reason)
+
+    def plan_changed(self, said: Mapping[str, Any]) -> None:
+        """Another plan is in force."""
+        self._note("plan", plan=dict(said))
+
+    def _note(self, record: str, **said: Any) -> None:
+        if len(self._notes) < self._max_rows:
+            self._notes.append(line(record, self._now_s(), **said))
+
+    def _now_s(self) -> float:
+        return self._clock() - self.begun_s
+
+    # Its life
+
+    async def open(self) -> None:
+        """Begin: the first file is there when this returns.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        self._prepare_head()
+        try:
+            await self._in_thread(b"")
+        except OSError as error:
+            self._thread.shutdown(wait=False)
+            raise UsageError(
+                f"cannot be written: {error.strerror or error}",
+                file=str(self.settings.folder),
+                field="record",
+            ) from error
+        self._estimates_due_s = self._now_s() + ESTIMATES_PERIOD_S
+        self._task = asyncio.get_running_loop().create_task(self._flush_for_ever())
+
+    async def close(self) -> None:
+        """Write what is left, with the last estimates, and stop."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._note_estimates()
+        await self.flush()
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._files.close)
+        self._thread.shutdown(wait=True)
+
+    async def _flush_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_PERIOD_S)
+            if self._now_s() >= self._estimates_due_s:
+                self._note_estimates()
+            await asyncio.shield(self.flush())
+
+    async def flush(self) -> None:
+        """Write what has ended so far. A failure to write is counted, not raised."""
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        rows, self._rows = self._rows, []
+        notes, self._notes = self._notes, []
+        if self.dropped > self._told_dropped:
+            notes.append(line("dropped", self._now_s(), rows=self.dropped - self._told_dropped))
+        block, count = await self._formatted(rows, notes)
+        if not block:
+            return
+        if self._files.needs_head():
+            self._prepare_head()
+        told = self.dropped
+        try:
+            await self._in_thread(block)
+        except OSError as error:
+            self.error, self.dropped = str(error.strerror or error), self.dropped + count
+            return
+        self.error, self._told_dropped = "", told
+        self.written += count
+
+    async def _formatted(self, rows: list[Ended], notes: list[bytes]) -> tuple[bytes, int]:
+        """All lines, and how many of them are requests. The loop gets its turn after every slice."""
+        writer = self._writer()
+        lines = []
+        for first in range(0, len(rows), SLICE_ROWS):
+            lines += [writer.line(Ended._make(row)) for row in rows[first : first + SLICE_ROWS]]
+            await asyncio.sleep(0)
+        return b"".join(notes + lines), len(lines) - lines.count(b"")
+
+    def _writer(self) -> RowWriter:
+        names = [c.name for c in self._snapshot().classes]
+        return RowWriter(
+            self.begun_s,
+            names,
+            self._names,
+            self._candidates_of,
+            self._units_of,
+            self._adapter_of,
+            self._digits,
+        )
+
+    async def _in_thread(self, block: bytes) -> None:
+        """Write on the own thread: a slow disk keeps no request waiting."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._files.write, block)
+
+    def _note_estimates(self) -> None:
+        self._estimates_due_s = self._now_s() + ESTIMATES_PERIOD_S
+        self._note("estimates", classes=class_rows(self._snapshot().classes))
+
+    def _head(self) -> bytes:
+        return self._first_lines
+
+    def _prepare_head(self) -> None:
+        """On the loop, as the snapshot is of live objects."""
+        snapshot, at_s = self._snapshot(), self._now_s()
+        begun_utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - at_s))
+        head = head_line(snapshot, at_s, self.recording, self.settings.worker, begun_utc)
+        self._first_lines = head + state_line(snapshot, at_s, self.begun_s)
+
+
+def new_recording_id() -> str:
+    """Start time and something random: two starts within a second are two recordings."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"

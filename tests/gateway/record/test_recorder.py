@@ -1,0 +1,288 @@
+"""The recorder against a folder: what it writes, what it never writes, and what a full disk does."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimtab.domain.errors import UsageError
+from trimtab.runtime.gateway.model import (
+    Attempt,
+    Cause,
+    Endpoint,
+    Exchange,
+    Facts,
+    Kind,
+    Node,
+    Outcome,
+    Refusal,
+    Tenant,
+    Usage,
+)
+from trimtab.runtime.gateway.record.pseudonyms import Numbers, Pseudonyms
+from trimtab.runtime.gateway.record.recorder import Recorder, RecordSettings
+from trimtab.runtime.gateway.record.rows import ClassEstimate, Snapshot
+
+CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
+HEALTH = Endpoint("/health", ("GET",), Kind.HEALTH, local=True)
+SECRETS = ("sk-secret", "alice", "who-am-i", "hello world", "req-77", "conversation-9")
+
+
+def node(idx: int = 0) -> Node:
+    return Node(
+        f"n{idx}", "http://10.0.0.9:1", idx, "10.0.0.9", 1, False, ("m",), 4,
+        type_name="big", authorization=b"Bearer sk-secret",
+    )  # fmt: skip
+
+
+def snapshot(**changed: Any) -> Snapshot:
+    fields = {"policy": "random", "nodes": [node(0), node(1)]} | changed
+    return Snapshot(classes=[ClassEstimate("m/chat", {"big": 0.1}, {"big": 0.01}, "token")], **fields)
+
+
+def exchange(arrived_s: float = 1.0, ended_s: float = 3.0, **changed: Any) -> Exchange:
+    x = Exchange()
+    x.id, x.endpoint, x.arrived_s, x.class_idx, x.units = "req-77", CHAT, arrived_s, 0, 120.0
+    x.tenant, x.session, x.body = Tenant("alice", 0), "who-am-i", b"hello world"
+    x.facts = Facts("m", prompt_tokens=50.2, prefix_blocks=(991, 992), session="conversation-9")
+    x.started_s, x.estimate_s, x.outcome = arrived_s + 0.5, 1.25, Outcome.DONE
+    x.attempts = [Attempt(node(1), arrived_s + 0.5, first_byte_s=arrived_s + 0.7, ended_s=ended_s)]
+    x.usage = Usage(48, 96, 16)
+    for name, value in changed.items():
+        setattr(x, name, value)
+    return x
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def recorded(
+    folder: Path, exchanges: list[Exchange], *, per_flush: int = 10**9, **settings: Any
+) -> tuple[Recorder, list[dict[str, Any]]]:
+    """What is in all files after these exchanges, file by file."""
+
+    async def main() -> Recorder:
+        clock = Clock()
+        recorder = Recorder(
+            RecordSettings(folder, **settings),
+            snapshot,
+            clock,
+            candidates_of=lambda decision: decision or (),
+            units_of=lambda endpoint, facts, usage: usage.completion_tokens + 0.5 * usage.prompt_tokens,
+            adapter_of=lambda model: "",
+        )
+        await recorder.open()
+        for k, x in enumerate(exchanges):
+            clock.now_s = x.attempts[-1].ended_s if x.attempts else clock.now_s
+            recorder.ended(x)
+            if k % per_flush == per_flush - 1:
+                await recorder.flush()
+        await recorder.close()
+        return recorder
+
+    recorder = asyncio.run(main())
+    return recorder, [json.loads(row) for path in files(folder) for row in path.read_text().splitlines()]
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+def requests_of(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in lines if "record" not in row]
+
+
+def test_a_row_says_what_happened(tmp_path: Path) -> None:
+    recorder, lines = recorded(
+        tmp_path, [exchange(decision=[1, 0], priority=2, deadline_s=9.0), exchange(2.0, 4.0)]
+    )
+    first, second = requests_of(lines)
+    expected = {
+        "arrival_s": 1.0, "finish_s": 3.0, "kind": "chat", "class": "m/chat", "model": "m", "units": 120.0,
+        "actual_units": 120.0, "prompt_tokens": 48, "output_tokens": 96, "cached_tokens": 16, "priority": 2,
+        "deadline_s": 8.0, "session": 0, "prefix_blocks": [0, 1], "outcome": "done", "candidates": [1, 0],
+        "node": 1, "estimate_s": 1.25, "wait_s": 0.5, "started_s": 1.5, "service_s": 1.5, "first_byte_s": 1.7,
+    }  # fmt: skip
+    assert {name: first[name] for name in first if name != "tenant"} == expected
+    assert second["tenant"] == first["tenant"]
+    assert "priority" not in second
+    assert recorder.written == 2
+    assert recorder.dropped == 0
+    assert recorder.error == ""
+
+
+def test_every_file_begins_with_head_and_state(tmp_path: Path) -> None:
+    _, lines = recorded(tmp_path, [exchange()])
+    head, state, *_, last = lines
+    assert head["record"] == "head"
+    assert head["format"] == 1
+    assert head["policy"] == "random"
+    assert head["nodes"][1] == {
+        "idx": 1, "name": "n1", "type": "big", "slots": 4, "max_tokens": 0.0, "health": "up",
+    }  # fmt: skip
+    assert head["classes"][0]["fixed_s"] == {"big": 0.1}
+    assert state == {"record": "state", "at_s": 0.0, "in_flight": [], "queued": []}
+    assert "estimates" in {last.get("record"), lines[2].get("record")}
+
+
+def test_nothing_leads_back_to_people_or_content(tmp_path: Path) -> None:
+    recorded(tmp_path, [exchange() for _ in range(3)])
+    text = "".join(path.read_text() for path in files(tmp_path))
+    assert not [secret for secret in SECRETS if secret in text]
+    assert "10.0.0.9" not in text
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files(tmp_path)} == {0o600}
+
+
+def test_pseudonyms_hold_within_one_recording_only(tmp_path: Path) -> None:
+    def tenant(folder: str) -> str:
+        return str(requests_of(recorded(tmp_path / folder, [exchange()])[1])[0]["tenant"])
+
+    assert tenant("a") != tenant("b")
+    names = Pseudonyms()
+    assert names.tenant("x") == names.tenant("x") != names.tenant("y")
+
+
+def test_numbers_are_bounded_and_forget_what_was_used_longest_ago() -> None:
+    numbers = Numbers(2)
+    assert numbers.of_all("abab") == [0, 1, 0, 1]
+    assert numbers.of("a") == 0
+    assert numbers.of("c") == 2
+    assert numbers.of("a") == 0
+    assert numbers.of("b") == 3
+    assert len(numbers) == 2
+
+
+def test_rotation_keeps_the_newest_files_each_readable_alone(tmp_path: Path) -> None:
+    many = [exchange(float(k), k + 2.0) for k in range(200)]
+    recorded(tmp_path, many, per_flush=10, max_bytes=5000, keep=3)
+    names = [path.name for path in files(tmp_path)]
+    assert len(names) == 3
+    sequence = [int(name.split("-")[-1].split(".")[0]) for name in names]
+    assert sequence == list(range(sequence[0], sequence[0] + 3))
+    assert sequence[0] > 1
+    for path in files(tmp_path):
+        first = json.loads(path.read_text().splitlines()[0])
+        assert first["record"] == "head"
+        assert path.stat().st_size < 2 * 5000
+
+
+def test_too_fast_traffic_is_dropped_and_counted(tmp_path: Path) -> None:
+    recorder, lines = recorded(tmp_path, [exchange() for _ in range(30)], max_rows=10)
+    assert recorder.dropped == 20
+    assert recorder.written == 10 == len(requests_of(lines))
+    assert [row["rows"] for row in lines if row.get("record") == "dropped"] == [20]
+
+
+def test_a_full_disk_costs_rows_but_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_write, room = os.write, [10**9]
+
+    def write(fd: int, data: Any) -> int:
+        if len(data) > room[0]:
+            if room[0] == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            data, room[0] = bytes(data)[: room[0]], 0
+        return real_write(fd, data)
+
+    async def main() -> Recorder:
+        recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock())
+        await recorder.open()
+        recorder.ended(exchange())
+        await recorder.flush()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", write)
+            room[0] = 40  # half a line, then nothing
+            recorder.ended(exchange())
+            await recorder.flush()
+            assert recorder.error == "No space left on device"
+            assert recorder.dropped == 1
+        recorder.ended(exchange())
+        await recorder.flush()
+        assert recorder.error == ""
+        await recorder.close()
+        return recorder
+
+    recorder = asyncio.run(main())
+    lines = [json.loads(row) for path in files(tmp_path) for row in path.read_text().splitlines()]
+    assert len(requests_of(lines)) == 2 == recorder.written
+    assert [row["rows"] for row in lines if row.get("record") == "dropped"] == [1]
+
+
+def test_a_folder_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+
+    async def main() -> None:
+        await Recorder(RecordSettings(in_the_way), snapshot, Clock()).open()
+
+    with pytest.raises(UsageError, match="record: cannot be written"):
+        asyncio.run(main())
+
+
+def test_the_task_writes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimtab.runtime.gateway.record.recorder.FLUSH_PERIOD_S", 0.01)
+
+    async def main() -> None:
+        recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock())
+        await recorder.open()
+        recorder.ended(exchange())
+        while not recorder.written:
+            await asyncio.sleep(0.01)
+        await recorder.close()
+
+    asyncio.run(main())
+    assert len(files(tmp_path)) == 1
+
+
+def test_outcomes_retries_and_what_is_no_work(tmp_path: Path) -> None:
+    lost = Attempt(node(0), 1.0, ended_s=1.4, cause=Cause.RESET)
+    answered = Attempt(node(1), 1.5, first_byte_s=2.0, ended_s=3.0)
+    aborted_hedge = Attempt(node(0), 1.6, ended_s=2.0, hedge=True)
+    retried = exchange(attempts=[lost, answered, aborted_hedge], started_s=1.0)
+    full = exchange(
+        attempts=[], outcome=Outcome.REFUSED, refusal=Refusal(503, "queue_full", "full"), usage=None
+    )
+    unauthorised = exchange(facts=None, attempts=[], outcome=Outcome.REFUSED)
+    health = exchange(endpoint=HEALTH)
+    recorder, lines = recorded(tmp_path, [retried, full, unauthorised, health])
+    first, second = requests_of(lines)
+    assert (first["node"], first["retries"], first["wait_s"], first["service_s"]) == (1, 1, 0.0, 1.5)
+    assert second["outcome"] == "refused"
+    assert second["refusal"] == "queue_full"
+    assert "node" not in second
+    assert recorder.written == 2
+
+
+def test_node_events_plans_and_what_is_under_way(tmp_path: Path) -> None:
+    running, waiting = exchange(5.0), exchange(6.0, attempts=[])
+
+    async def main() -> None:
+        recorder = Recorder(
+            RecordSettings(tmp_path), lambda: snapshot(in_flight=[running], queued=[waiting]), Clock()
+        )
+        await recorder.open()
+        recorder.node_event(node(1), "down")
+        recorder.plan_changed({"shares": [0.5, 0.5]})
+        with pytest.raises(ValueError, match="no node event"):
+            recorder.node_event(node(1), "sideways")
+        await recorder.close()
+
+    asyncio.run(main())
+    lines = [json.loads(row) for row in files(tmp_path)[0].read_text().splitlines()]
+    assert lines[1]["in_flight"] == [{"arrival_s": 5.0, "units": 120.0, "class_idx": 0, "node": 1}]
+    assert lines[1]["queued"][0]["node"] == -1
+    assert [(row["what"], row["node"]["name"]) for row in lines if row["record"] == "node"] == [
+        ("down", "n1")
+    ]
+    assert [row["plan"] for row in lines if row["record"] == "plan"] == [{"shares": [0.5, 0.5]}]
