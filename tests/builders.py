@@ -10,7 +10,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import FAULT, Cancel, Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
-from trimtab.domain.view import UNLIMITED, WORK
+from trimtab.domain.view import UNLIMITED, new_work
 from trimtab.mechanics.calls import Calls
 from trimtab.mechanics.loop import DONE, FULL
 from trimtab.mechanics.state import State, new_state
@@ -106,11 +106,12 @@ def requests(
     rng = np.random.default_rng(seed)
     n_models = int((c.item_is_adapter == 0).sum())
     n_adapters = len(c.item_names) - n_models
-    work, truth = np.zeros(n, WORK), np.zeros(n, TRUTH)
+    work, truth = new_work(n), np.zeros(n, TRUTH)
     work["serial"] = np.arange(n)
     work["arrival_s"] = np.cumsum(rng.exponential(1.0 / (load * capacity_per_s(c)), n))
     work["deadline_s"] = work["arrival_s"] + deadline_s * rng.uniform(0.5, 1.5, n)
     work["units"] = rng.exponential(1.0, n) if sizes == "exponential" else 1.0
+    work["charge"] = work["units"]
     work["payload_gib"] = payload_gib * rng.uniform(0.5, 1.5, n)
     work["class_idx"] = rng.integers(0, len(c.class_names), n)
     work["tenant_idx"] = rng.integers(0, tenants, n)

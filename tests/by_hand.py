@@ -12,14 +12,14 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import FAULT, Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
-from trimtab.domain.view import WORK
+from trimtab.domain.view import new_work
 from trimtab.mechanics.driver import Driver
 from trimtab.sim.simulator import run
 
 
 def asked(c: Cluster, arrival_s: Sequence[float], units: Any = 1.0, **columns: Any) -> Requests:
     """Requests at these times; `columns` set further fields of WORK (key: the node; default node 0)."""
-    work, truth = np.zeros(len(arrival_s), WORK), np.zeros(len(arrival_s), TRUTH)
+    work, truth = new_work(len(arrival_s)), np.zeros(len(arrival_s), TRUTH)
     work["serial"], work["arrival_s"], work["units"] = np.arange(len(work)), arrival_s, units
     work["model_idx"] = work["adapter_idx"] = -1
     work["deadline_s"] = np.inf

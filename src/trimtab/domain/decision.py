@@ -30,6 +30,7 @@ class Reason(IntEnum):
     DEADLINE = 4  # cancelled at its deadline
     RETRIES = 5  # lost to node failures more often than the scenario retries
     POLICY = 6  # the policy rejected it; a policy's own reasons count up from here
+    ABORTED = 32  # nobody waits for it any more
 
 
 MAX_REASON = 31  # a policy's own reasons lie in POLICY..MAX_REASON

@@ -54,7 +54,8 @@ class Options:
 
     held_max: int = UNLIMITED  # requests that a dispatcher may hold in its central queue
     on_refusal: OnRefusal = OnRefusal.HOLD
-    lookahead: int = 1  # held requests that one pass over the central queue may offer in vain
+    lookahead: int = 1  # held requests that one pass over a lane of the central queue may offer in vain
+    lane_per_class: bool = False  # so that a class which no node can take now does not stand in others' way
     cancel: Cancel = Cancel.NEVER
     on_failure: OnFailure = OnFailure.RESTART
     max_retries: int = 2

@@ -23,11 +23,16 @@ class Policy:
     draws : how many uniform numbers in [0, 1) one decision uses; `draws[i]` depends on the seed, the request
         and how often it has been offered, never on the policy.
     plan_period_s : how often `plan` is called; 0 = never.
+    reads_accounts : its `order` reads `work.account`, so keys may grow while work waits: the host asks again
+        when the first in a central queue is taken out.
+    reads_prefix : its `dispatch` reads `view.prefix_tokens`; hosts that have a prefix index then fill it in.
     """
 
     name: ClassVar[str] = ""
     draws: int = 0
     plan_period_s: float = 0.0
+    reads_accounts: ClassVar[bool] = False
+    reads_prefix: ClassVar[bool] = False
 
     def init(self, cluster: Cluster) -> Memory:
         """Make this policy's memory for one dispatcher."""

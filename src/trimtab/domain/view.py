@@ -14,6 +14,7 @@ import numpy as np
 from trimtab.domain.kernel import helper
 from trimtab.domain.tables import array_of, record_of_dtype, table_type
 
+BACKGROUND = -(1 << 20)  # priority of work that only fills spare capacity, and below
 MAX_RANKED = 8  # candidates that one decision may name
 UNLIMITED = 1 << 30  # "no bound" for queue lengths
 
@@ -54,6 +55,9 @@ WORK = np.dtype(
         ("units", "f8"),  # estimated work units (not named size: arrays have a size)
         ("estimate_s", "f8"),  # estimated service seconds on the best node type; inf = fits no node
         ("payload_gib", "f8"),
+        ("tokens", "f8"),  # that it takes of a node's memory while it is served
+        ("charge", "f8"),  # what its tenant's account is charged when it is sent to a node
+        ("account", "f8"),  # what its tenant's account stood at when this was last offered or queued
         ("key", "i8"),  # affinity key: session, or model and adapter
         ("class_idx", "i4"),
         ("model_idx", "i4"),  # item that must be resident; -1 = none
@@ -63,9 +67,19 @@ WORK = np.dtype(
         ("priority", "i4"),  # higher is more urgent
         ("attempt", "i4"),  # decisions made about it before this one
         ("retries", "i4"),  # nodes that it has lost
+        ("home_idx", "i4"),  # node where its session lives; -1 = none
+        ("stays_home", "i4"),  # 1 = no other node can serve it
     ],
     align=True,
 )
+
+
+def new_work(n: int) -> np.ndarray:
+    """WORK rows [n], all zero but `home_idx`, which is none."""
+    work = np.zeros(n, WORK)
+    work["home_idx"] = -1
+    return work
+
 
 BINDING = np.dtype([("serial", "i8"), ("node_idx", "i8"), ("expires_s", "f8")], align=True)
 
@@ -81,6 +95,7 @@ class View(NamedTuple):
     unit_s: Any  # f8 [classes, types]
     load_s: Any  # f8 [items, types]; seconds to load a model or adapter
     rtt_s: Any  # f8 [zones, zones]
+    prefix_tokens: Any  # f8 [nodes], of this work's prompt that the node has in its cache; [0] = not known
 
 
 VIEW = table_type(
@@ -93,6 +108,7 @@ VIEW = table_type(
     unit_s=array_of("f8", 2),
     load_s=array_of("f8", 2),
     rtt_s=array_of("f8", 2),
+    prefix_tokens=array_of("f8"),
 )
 
 

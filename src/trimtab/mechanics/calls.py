@@ -34,7 +34,10 @@ _NUMBERS, _RANKING = types.Array(types.float64, 1, "C"), types.Array(types.int64
 _WORK = numba.from_dtype(WORK)
 DISPATCH = types.int64(VIEW, PLAN, _WORK, MEMORY, _NUMBERS, _RANKING)
 ORDER = types.float64(VIEW, PLAN, _WORK, MEMORY)
-ADVANCE = types.int64(STATE, PLAN, EntryType(DISPATCH), EntryType(ORDER), types.float64, types.int64)
+_DISPATCH_ENTRY, _ORDER_ENTRY = EntryType(DISPATCH), EntryType(ORDER)
+ADVANCE = types.int64(
+    STATE, PLAN, _DISPATCH_ENTRY, _ORDER_ENTRY, PLAN, _DISPATCH_ENTRY, types.float64, types.int64
+)
 BEGIN = types.void(STATE)
 
 
@@ -85,66 +88,80 @@ class Calls:
     interpreted : everything is plain Python over memoryviews; nothing is compiled, results are equal.
     """
 
-    def __init__(self, state: State, policy: Policy, order: Policy, *, compiled: bool) -> None:
+    def __init__(
+        self, state: State, policy: Policy, order: Policy, shadow: Policy | None = None, *, compiled: bool
+    ) -> None:
         self._state, self._compiled = state, compiled
         self._callbacks: list[Any] = []  # ctypes callbacks must outlive their last call
         self._raised: tuple[int, BaseException] | None = None
         self.set_plan(empty_plan())
+        self.set_shadow_plan(empty_plan())
+        asked = policy.dispatch if shadow is None else shadow.dispatch
         if compiled:
-            self._bind_compiled(policy.dispatch, order.order)
+            self._bind_compiled(policy.dispatch, order.order, asked)
         else:
-            self._bind_interpreted(policy.dispatch, order.order)
+            self._bind_interpreted(policy.dispatch, order.order, asked)
 
-    def _bind_compiled(self, dispatch: Any, order: Any) -> None:
+    def _bind_compiled(self, dispatch: Any, order: Any, shadow: Any) -> None:
         self._advance, self._begin = compile_kernel(advance, ADVANCE), compile_kernel(begin, BEGIN)
         self._dispatch: Any = _entry(dispatch if is_kernel(dispatch) else bridge_dispatch, DISPATCH)
         self._order: Any = _entry(order if is_kernel(order) else bridge_order, ORDER)
-        memories, order_memories = self._state.memories, self._state.order_memories
+        self._shadow: Any = _entry(shadow if is_kernel(shadow) else bridge_dispatch, DISPATCH)
+        many, order_memories = len(self._state.order_memories), self._state.order_memories
+        memories, shadow_memories = self._state.memories[:many], self._state.memories[many:]
         if not is_kernel(dispatch):
-            memories = self._bridged(self._dispatch_callback(dispatch))
+            memories = self._bridged(self._dispatch_callback(dispatch, "_plan_facade", 0))
+        if shadow_memories and not is_kernel(shadow):
+            shadow_memories = self._bridged(self._dispatch_callback(shadow, "_shadow_plan_facade", many))[:1]
         if not is_kernel(order):
             order_memories = self._bridged(self._order_callback(order))
-        self._bound: State = self._state._replace(memories=memories, order_memories=order_memories)
+        self._bound: State = self._state._replace(
+            memories=memories + shadow_memories, order_memories=order_memories
+        )
         self._arrays: Any = bind(self._bound)
 
-    def _bind_interpreted(self, dispatch: Any, order: Any) -> None:
+    def _bind_interpreted(self, dispatch: Any, order: Any, shadow: Any) -> None:
         self._arrays = facade(self._state)
         self._advance, self._begin = interpreted(advance), interpreted(begin)
         self._dispatch, self._order = interpreted(dispatch), interpreted(order)
+        self._shadow = interpreted(shadow)
 
     def _bridged(self, callback: Any) -> list[Memory]:
         """The memories that a bridge is called with: the callback's address."""
         self._callbacks.append(callback)
         address = ctypes.cast(callback, ctypes.c_void_p).value
-        return [memory(ints=[address]) for _ in self._state.views]
+        return [memory(ints=[address]) for _ in self._state.order_memories]
 
-    def _dispatch_callback(self, function: Any) -> Any:
+    def _dispatch_callback(self, function: Any, plan: str, first: int) -> Any:
+        """`first`: the dispatcher whose view and memory the first request is decided with."""
         views, work = [facade_view(v) for v in self._state.views], record_of(Columns(self._state.work))
         memories = [facade_memory(m) for m in self._state.memories]
-        draws, ranking, many = memoryview(self._state.draws), memoryview(self._state.ranking), len(views)
+        draws, ranking = memoryview(self._state.draws), memoryview(self._state.ranking)
+        many, deciding = 1 if first else len(self._state.order_memories), Columns(self._state.counts).deciding
 
-        def call(serial: int) -> int:
-            work.row = serial
-            d = serial % many
+        def call(_serial: int) -> int:
+            work.row = row = deciding[0]
+            d = first + row % many
             try:
-                return int(function(views[d], self._plan_facade, work, memories[d], draws, ranking))
+                return int(function(views[d], getattr(self, plan), work, memories[d], draws, ranking))
             except BaseException as error:
-                self._raised = (serial, error)
+                self._raised = (row, error)
                 return CALL_RAISED
 
         return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(call)
 
     def _order_callback(self, function: Any) -> Any:
         views, work = [facade_view(v) for v in self._state.views], record_of(Columns(self._state.work))
-        memories, many = [facade_memory(m) for m in self._state.order_memories], len(views)
+        memories = [facade_memory(m) for m in self._state.order_memories]
+        deciding = Columns(self._state.counts).deciding
 
-        def call(serial: int) -> float:
-            work.row = serial
-            d = serial % many
+        def call(_serial: int) -> float:
+            work.row = row = deciding[0]
+            d = row % len(memories)
             try:
                 return float(function(views[d], self._plan_facade, work, memories[d]))
             except BaseException as error:
-                self._raised = (serial, error)
+                self._raised = (row, error)
                 return math.nan
 
         return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(call)
@@ -153,6 +170,11 @@ class Calls:
         """Put a plan in force."""
         self._plan_facade = facade_plan(plan)
         self._plan: Any = Table(PLAN, [plan]) if self._compiled else self._plan_facade
+
+    def set_shadow_plan(self, plan: Plan) -> None:
+        """Put a plan of the shadow's in force."""
+        self._shadow_plan_facade = facade_plan(plan)
+        self._shadow_plan: Any = Table(PLAN, [plan]) if self._compiled else self._shadow_plan_facade
 
     def begin(self) -> None:
         """Schedule what happens by itself."""
@@ -163,15 +185,30 @@ class Calls:
         """Run `loop.advance` under the plan in force. Raises `Raised` from whatever a policy raised."""
         code = 0
         try:
-            with np.errstate(over="ignore"):
-                code = self._advance(
-                    self._arrays, self._plan, self._dispatch, self._order, until_s, max_steps
-                )
+            if self._compiled:
+                code = self._call_advance(until_s, max_steps)
+            else:
+                with np.errstate(over="ignore"):
+                    code = self._call_advance(until_s, max_steps)
         except Exception as error:
             self._raised = self._raised or (int(self._state.counts["deciding"][0]), error)
         if self._raised is not None:
             self._raise(*self._raised)
         return int(code)
+
+    def _call_advance(self, until_s: float, max_steps: int) -> int:
+        return int(
+            self._advance(
+                self._arrays,
+                self._plan,
+                self._dispatch,
+                self._order,
+                self._shadow_plan,
+                self._shadow,
+                until_s,
+                max_steps,
+            )
+        )
 
     @staticmethod
     def _raise(serial: int, cause: BaseException) -> None:

@@ -72,20 +72,23 @@ class Driver:
         *,
         seed: int = 0,
         mode: str = "auto",
-        live: bool = False,
+        live: int = 0,
+        shadow: Policy | None = None,
     ) -> None:
         self.policy, self.order = policy, order or policy
         self.options, self.label = options, label_of(self.policy, self.order)
         compiled = mode == "compiled" or (
             mode == "auto" and (is_ready(self.policy, self.order) or len(requests) > INTERPRET_UP_TO)
         )
-        self.state = new_state(cluster, requests, options, self.policy, self.order, seed, live=live)
+        self.state = new_state(
+            cluster, requests, options, self.policy, self.order, seed, live=live, shadow=shadow
+        )
         self.compiled = compiled
         self.planning = PlanningLog()
         self._pending: deque[Plan] = deque()  # made, not yet in force
         self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
         self._arrival_s = Columns(self.state.work).arrival_s
-        self._calls = Calls(self.state, self.policy, self.order, compiled=compiled)
+        self._calls = Calls(self.state, self.policy, self.order, shadow, compiled=compiled)
         self._calls.begin()
 
     @property

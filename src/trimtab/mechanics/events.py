@@ -6,7 +6,7 @@ from trimtab.domain.kernel import helper
 from trimtab.mechanics.state import State
 
 # At equal times events are taken in this order.
-COMPLETION, TRANSFER, FAILURE, REPAIR, TELEMETRY, PLAN, CANCELLATION, ARRIVAL = range(8)
+COMPLETION, LOSS, SWITCH, TRANSFER, FAILURE, REPAIR, TELEMETRY, PLAN, CANCELLATION, ARRIVAL = range(10)
 
 # An event's key: kind, then serial, then version, so that keys order as the three do.
 SERIAL_BITS, VERSION_BITS = 30, 26

@@ -38,6 +38,9 @@ def end(s: State, r: int, status: int, reason: int, now_s: float) -> None:
     s.requests.version[r] += 1
     s.counts.in_system[0] -= 1
     s.counts.idle_events[0] = 0
+    if s.config.live[0] == 2:
+        s.ended[s.counts.ended[0]] = r
+        s.counts.ended[0] += 1
 
 
 @helper
@@ -68,15 +71,21 @@ def _lose_running(s: State, j: int, now_s: float) -> None:
     first = s.hidden.first_slot[j]
     while s.nodes.running[j] > 0:
         r = s.slots.request[first + s.nodes.running[j] - 1]
-        vacate(s, r, j, now_s)
-        withdraw(s, r, j)
-        if s.work.retries[r] >= s.config.max_retries[0]:
-            s.counts.lost[0] += 1
-            end(s, r, _LOST, _RETRIES, now_s)
-        else:
-            s.work.retries[r] += 1
-            s.counts.retries[0] += 1
-            send_back(s, r, now_s)
+        lose(s, r, j, now_s)
+
+
+@helper
+def lose(s: State, r: int, j: int, now_s: float) -> None:
+    """Request r, running on node j, is dispatched again, or lost if that was tried often enough."""
+    vacate(s, r, j, now_s)
+    withdraw(s, r, j)
+    if s.work.retries[r] >= s.config.max_retries[0]:
+        s.counts.lost[0] += 1
+        end(s, r, _LOST, _RETRIES, now_s)
+    else:
+        s.work.retries[r] += 1
+        s.counts.retries[0] += 1
+        send_back(s, r, now_s)
 
 
 @helper

@@ -18,7 +18,7 @@ ZONE_HOP, NODE_HOP, THERE = 0, 1, 2
 
 @helper(inline=True)
 def _queue_of(s: State, link: int) -> int:
-    return len(s.nodes.up) + s.config.dispatchers[0] + link
+    return len(s.nodes.up) + s.config.dispatchers[0] * s.config.lanes[0] + link
 
 
 @helper

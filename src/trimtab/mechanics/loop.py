@@ -12,15 +12,17 @@ import numpy as np
 
 from trimtab.domain.decision import MAX_REASON, Reason, Status
 from trimtab.domain.kernel import helper, kernel
-from trimtab.domain.view import MAX_RANKED, Plan
+from trimtab.domain.view import BACKGROUND, MAX_RANKED, Plan
 from trimtab.mechanics.draws import stream, uniform
 from trimtab.mechanics.events import (
     ARRIVAL,
     CANCELLATION,
     COMPLETION,
     FAILURE,
+    LOSS,
     PLAN,
     REPAIR,
+    SWITCH,
     TELEMETRY,
     TRANSFER,
     VERSIONS,
@@ -29,7 +31,7 @@ from trimtab.mechanics.events import (
     push_event,
     serial_of,
 )
-from trimtab.mechanics.faults import begin_faults, end, on_fault, on_repair
+from trimtab.mechanics.faults import begin_faults, end, lose, on_fault, on_repair
 from trimtab.mechanics.links import abandon, move_on
 from trimtab.mechanics.nodes import (
     accepts,
@@ -43,9 +45,9 @@ from trimtab.mechanics.nodes import (
     vacate,
     withdraw,
 )
-from trimtab.mechanics.queues import drop_first_of, enqueue, first_of
-from trimtab.mechanics.state import State
-from trimtab.mechanics.telemetry import begin_telemetry, clear_changes, on_telemetry
+from trimtab.mechanics.queues import comes_before, drop_first_of, enqueue, first_of
+from trimtab.mechanics.state import AVOIDED, State
+from trimtab.mechanics.telemetry import begin_telemetry, clear_changes, note_change, on_telemetry
 
 # Why `advance` returned.
 DONE, PAUSED, REACHED, PLAN_DUE, PLAN_READY, FULL, BAD_DECISION, RAISED = range(8)
@@ -57,7 +59,10 @@ _HELD, _TRANSFER, _QUEUED = int(Status.HELD), int(Status.TRANSFER), int(Status.Q
 _RUNNING, _RETRYING, _FINISHED = int(Status.RUNNING), int(Status.RETRYING), int(Status.FINISHED)
 _REJECTED, _CANCELLED = int(Status.REJECTED), int(Status.CANCELLED)
 _FITS_NO_NODE, _REFUSED = int(Reason.FITS_NO_NODE), int(Reason.REFUSED)
-_QUEUE_FULL, _DEADLINE = int(Reason.QUEUE_FULL), int(Reason.DEADLINE)
+_QUEUE_FULL, _DEADLINE, _ABORTED = int(Reason.QUEUE_FULL), int(Reason.DEADLINE), int(Reason.ABORTED)
+_PENDING = int(Status.PENDING)
+
+LATER = 1e12  # what background work's keys are behind all others by
 
 
 @kernel
@@ -70,8 +75,16 @@ def begin(s: State) -> None:
 
 
 @helper(inline=True)
-def _central(s: State, d: int) -> int:
-    return len(s.nodes.up) + d
+def _lane_of(s: State, r: int) -> int:
+    """Which lane of the central queues request r waits in: one per dispatcher, or per class of it."""
+    lanes = s.config.lanes[0]
+    return (r % s.config.dispatchers[0]) * lanes + (s.work.class_idx[r] if lanes > 1 else 0)
+
+
+@helper(inline=True)
+def _central(s: State, lane: int) -> int:
+    """The queue of a lane."""
+    return len(s.nodes.up) + lane
 
 
 @helper
@@ -81,22 +94,30 @@ def _reject(s: State, r: int, reason: int, now_s: float) -> None:
 
 
 @helper
-def _cancel(s: State, plan: Plan, r: int, now_s: float) -> None:
-    """The deadline of request r has come."""
+def _expire(s: State, plan: Plan, r: int, now_s: float) -> None:
+    """The deadline of request r has come, or that of one whose row it has."""
     s.counts.hopes[0] -= 1
-    status, j = s.requests.status[r], s.requests.node_idx[r]
-    if status >= _FINISHED or (status == _RUNNING and s.config.cancel[0] != 2):
+    status = s.requests.status[r]
+    if status == _PENDING or status >= _FINISHED or (status == _RUNNING and s.config.cancel[0] != 2):
         return
+    if now_s >= s.work.deadline_s[r]:
+        _cancel(s, plan, r, _DEADLINE, now_s)
+
+
+@helper
+def _cancel(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
+    """Request r, which is in flight, is over wherever it is."""
+    status, j = s.requests.status[r], s.requests.node_idx[r]
     s.counts.cancelled[0] += 1
-    if status == _RUNNING and s.nodes.up[j] == 1:
+    if status == _RUNNING and (s.nodes.up[j] == 1 or s.config.live[0] != 0):
         vacate(s, r, j, now_s)
     elif status == _RUNNING:  # kept by a failed node: it holds no models and uses no time
         leave_slot(s, r, j)
-    end(s, r, _CANCELLED, _DEADLINE, now_s)
+    end(s, r, _CANCELLED, reason, now_s)
     if status == _HELD:
-        d = r % s.config.dispatchers[0]
-        s.queues.length[_central(s, d)] -= 1
-        s.hosts.n_held[d] -= 1
+        s.queues.length[_central(s, _lane_of(s, r))] -= 1
+        s.requests.linked[r] = 1
+        _note_unheld(s, r)
     elif status != _RETRYING:
         if status == _TRANSFER:
             abandon(s, r, now_s)
@@ -116,6 +137,8 @@ def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
     s.requests.status[r] = _FINISHED
     s.counts.finished[0] += 1
     s.counts.in_system[0] -= 1
+    if s.config.live[0] != 2:  # elsewhere the host books what was really used
+        s.accounts[s.work.tenant_idx[r]] += s.truth.units[r] - s.work.units[r]
     s.counts.idle_events[0] = 0
     s.counts.freed[0] = 1
     fill(s, plan, j, now_s)
@@ -144,10 +167,44 @@ def _admit(s: State, r: int, now_s: float) -> bool:
     if s.work.estimate_s[r] == np.inf:
         _reject(s, r, _FITS_NO_NODE, now_s)
         return False
+    if s.config.live[0] != 2:
+        _await_deadline(s, r, now_s)
+    if s.config.accounts[0] == 1:
+        _lift_account(s, s.work.tenant_idx[r])
+    return True
+
+
+@helper
+def _await_deadline(s: State, r: int, now_s: float) -> None:
     if s.config.cancel[0] != 0 and s.work.deadline_s[r] < np.inf:
         push_event(s, max(now_s, s.work.deadline_s[r]), CANCELLATION, r, 0)
         s.counts.hopes[0] += 1
-    return True
+
+
+@helper
+def _lift_account(s: State, t: int) -> None:
+    """A tenant with nothing waiting gains nothing by having been idle.
+
+    Virtual token counter: Sheng et al., "Fairness in serving large language models", OSDI 2024, algorithm 2,
+    lines 7–13. What is not held counts as having left the queue when it arrived.
+    """
+    if s.held_of[t] > 0:
+        return
+    least, any_held = np.inf, False
+    for other in range(len(s.held_of)):
+        if s.held_of[other] > 0:
+            least, any_held = min(least, s.accounts[other]), True
+    if not any_held:
+        least = s.accounts[s.counts.last_tenant[0]]
+    s.accounts[t] = max(s.accounts[t], least)
+
+
+@helper(inline=True)
+def _draw(s: State, r: int) -> None:
+    if len(s.draws) > 0:
+        state = stream(s.config.seed[0], s.work.serial[r], s.work.attempt[r])
+        for i in range(len(s.draws)):
+            s.draws[i] = uniform(state, i)
 
 
 @helper(inline=True)
@@ -156,10 +213,7 @@ def _decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
     d = r % s.config.dispatchers[0]
     s.hosts.now_s[d] = now_s
     s.counts.deciding[0] = r
-    if len(s.draws) > 0:
-        state = stream(s.config.seed[0], r, s.work.attempt[r])
-        for i in range(len(s.draws)):
-            s.draws[i] = uniform(state, i)
+    _draw(s, r)
     count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)
     clear_changes(s, d)
     s.work.attempt[r] += 1
@@ -173,19 +227,35 @@ def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
     if s.counts.freed[0] == 1 and s.requests.status[r] == _HELD:  # offered in vain
         s.skipped[s.counts.skipped[0]] = r
         s.counts.skipped[0] += 1
+        s.vain[_lane_of(s, r)] += 1
     elif s.hosts.n_held[d] >= s.config.held_max[0]:
         _reject(s, r, _QUEUE_FULL, now_s)
     else:
         s.requests.status[r] = _HELD
-        s.requests.key[r] = queue_key(s, plan, order, r, now_s)
+        s.requests.key[r] = _central_key(s, plan, order, r, now_s)
         s.hosts.n_held[d] += 1
-        enqueue(s, _central(s, d), r)
+        s.held_of[s.work.tenant_idx[r]] += 1
+        enqueue(s, _central(s, _lane_of(s, r)), r)
+        if s.config.live[0] == 2:
+            _await_deadline(s, r, now_s)
+
+
+@helper
+def _central_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
+    key = queue_key(s, plan, order, r, now_s)
+    return key + LATER if s.work.priority[r] <= BACKGROUND else key
+
+
+@helper(inline=True)
+def _note_unheld(s: State, r: int) -> None:
+    s.hosts.n_held[r % s.config.dispatchers[0]] -= 1
+    s.held_of[s.work.tenant_idx[r]] -= 1
 
 
 @helper(inline=True)
 def _unhold(s: State, r: int) -> None:
     if s.requests.status[r] == _HELD:
-        s.hosts.n_held[r % s.config.dispatchers[0]] -= 1
+        _note_unheld(s, r)
 
 
 @helper
@@ -214,6 +284,7 @@ def _apply(s: State, plan: Plan, order: Any, r: int, count: int, now_s: float) -
             return False
         if accepts(s, r, j):
             _unhold(s, r)
+            s.counts.last_tenant[0] = s.work.tenant_idx[r]
             send(s, plan, order, r, j, now_s)
             return True
     if s.config.reject_refused[0] == 1 and (count > 0 or not _any_accepts(s, r)):
@@ -225,25 +296,52 @@ def _apply(s: State, plan: Plan, order: Any, r: int, count: int, now_s: float) -
 
 
 @helper
-def _end_pass(s: State, d: int) -> None:
+def _end_pass(s: State) -> None:
     """What was offered in vain goes back with the key it had."""
     for i in range(s.counts.skipped[0]):
-        enqueue(s, _central(s, d), s.skipped[i])
+        r = s.skipped[i]
+        s.vain[_lane_of(s, r)] = 0
+        enqueue(s, _central(s, _lane_of(s, r)), r)
     s.counts.skipped[0] = 0
 
 
 @helper
-def _next_offer(s: State) -> int:
+def _first_held(s: State, d: int) -> int:
+    """The first request of a dispatcher's lanes, but for those in which enough was offered in vain; or -1."""
+    best = -1
+    for lane in range(d * s.config.lanes[0], (d + 1) * s.config.lanes[0]):
+        if s.vain[lane] < s.config.lookahead[0]:
+            r = first_of(s, _central(s, lane))
+            if r >= 0 and (best < 0 or comes_before(s, r, best)):
+                best = r
+    return best
+
+
+@helper
+def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
+    """Whether r, just taken out of its queue, went back there with a key that has grown meanwhile."""
+    if s.config.accounts[0] == 0:
+        return False
+    key = _central_key(s, plan, order, r, now_s)
+    if key <= s.requests.key[r]:
+        return False
+    s.requests.key[r] = key
+    enqueue(s, _central(s, _lane_of(s, r)), r)
+    return True
+
+
+@helper
+def _next_offer(s: State, plan: Plan, order: Any, now_s: float) -> int:
     """The next held request to offer, dispatcher by dispatcher; -1 when the pass is over."""
     while s.counts.offering[0] < s.config.dispatchers[0]:
-        d = s.counts.offering[0]
-        if s.counts.skipped[0] < s.config.lookahead[0]:
-            r = first_of(s, _central(s, d))
-            if r >= 0:
-                drop_first_of(s, _central(s, d), r)
-                return int(r)
-        _end_pass(s, d)
-        s.counts.offering[0] = d + 1
+        r = _first_held(s, s.counts.offering[0])
+        if r >= 0:
+            drop_first_of(s, _central(s, _lane_of(s, r)), r)
+            if _has_grown(s, plan, order, r, now_s):
+                continue
+            return int(r)
+        _end_pass(s)
+        s.counts.offering[0] += 1
     s.counts.offering[0] = 0
     s.counts.freed[0] = 0
     return -1
@@ -278,10 +376,76 @@ def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
     elif kind == TELEMETRY:
         on_telemetry(s, i, key & (VERSIONS - 1))
     elif kind == CANCELLATION:
-        _cancel(s, plan, i, now_s)
-    elif s.requests.status[i] == _RETRYING:
+        _expire(s, plan, i, now_s)
+    elif kind == LOSS:
+        _on_loss(s, plan, i, key & (VERSIONS - 1), now_s)
+    elif kind == SWITCH:
+        _on_switch(s, i, now_s)
+    elif s.requests.status[i] == _RETRYING or (s.requests.status[i] == _PENDING and _admit(s, i, now_s)):
         return int(i)
     return -1
+
+
+@helper
+def _on_loss(s: State, plan: Plan, r: int, is_over: int, now_s: float) -> None:
+    """From outside: request r has lost its node and is dispatched again, or (1) nobody waits for it."""
+    status, j = s.requests.status[r], s.requests.node_idx[r]
+    if status == _PENDING or status >= _FINISHED:
+        return
+    if is_over == 1:
+        _cancel(s, plan, r, _ABORTED, now_s)
+        return
+    if status == _RUNNING:
+        for i in range(AVOIDED - 1, 0, -1):
+            s.avoid[r, i] = s.avoid[r, i - 1]
+        s.avoid[r, 0] = j
+        lose(s, r, j, now_s)
+        fill(s, plan, j, now_s)
+        s.counts.freed[0] = 1
+
+
+@helper
+def _on_switch(s: State, j: int, now_s: float) -> None:
+    """From outside: node j was switched on or off, or its room changed."""
+    anchor(s, j, now_s)
+    s.counts.freed[0] = 1
+
+
+@helper
+def _set_avoided(s: State, r: int, by: int) -> None:
+    """Hide from view the nodes that request r has lost (by = −1), or show them again (+1).
+
+    `up` counts: a node that is down anyway stays so.
+    """
+    for i in range(AVOIDED):
+        j = s.avoid[r, i]
+        if j >= 0:
+            s.nodes.up[j] += 2 * by
+            note_change(s, j)
+
+
+@helper
+def _consult_shadow(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> None:
+    """Note which node another policy would send request r to."""
+    d = s.config.dispatchers[0]
+    s.shadow_idx[r] = -1
+    s.counts.deciding[0] = r
+    s.hosts.now_s[d] = now_s
+    s.hosts.n_held[d] = s.hosts.n_held[0]
+    _draw(s, r)
+    count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)
+    clear_changes(s, d)
+    for i in range(min(count, MAX_RANKED)):
+        j = s.ranking[i]
+        if j >= 0 and j < len(s.nodes.up) and accepts(s, r, j):
+            s.shadow_idx[r] = j
+            return
+
+
+@helper(inline=True)
+def _is_home(s: State, r: int) -> bool:
+    """Whether the node where request r's session lives takes it."""
+    return s.config.live[0] == 2 and s.work.home_idx[r] >= 0 and accepts(s, r, s.work.home_idx[r])
 
 
 @helper(inline=True)
@@ -312,8 +476,19 @@ def _is_over(s: State) -> bool:
 
 
 @kernel
-def advance(s: State, plan: Plan, dispatch: Any, order: Any, until_s: float, max_steps: int) -> int:
+def advance(
+    s: State,
+    plan: Plan,
+    dispatch: Any,
+    order: Any,
+    shadow_plan: Plan,
+    shadow: Any,
+    until_s: float,
+    max_steps: int,
+) -> int:
     """Let everything happen that happens until `until_s` (inclusive), at most `max_steps` events.
+
+    `shadow` is a policy that is only asked (`config.shadows`), else whatever has the type.
 
     Returns why it stopped: DONE, PAUSED (`max_steps`), REACHED (`until_s`), PLAN_DUE, PLAN_READY, FULL
     (enlarge `events`, call again), BAD_DECISION or RAISED (`counts.deciding` is the request).
@@ -325,7 +500,9 @@ def advance(s: State, plan: Plan, dispatch: Any, order: Any, until_s: float, max
             if not _has_room(s, 0):
                 return FULL
             now_s = counts.now_s[0]
-            r = -1 if _nothing_held(s) and counts.skipped[0] == 0 else _next_offer(s)
+            r = -1
+            if not _nothing_held(s) or counts.skipped[0] > 0:
+                r = _next_offer(s, plan, order, now_s)
             if r < 0:
                 counts.freed[0] = 0
                 counts.offering[0] = 0
@@ -376,7 +553,18 @@ def advance(s: State, plan: Plan, dispatch: Any, order: Any, until_s: float, max
                 r = _happen(s, plan, order, key, now_s)
                 if r < 0:
                     continue
-        count = _decide(s, plan, dispatch, r, now_s)
-        if not _apply(s, plan, order, r, count, now_s):
+        if s.config.live[0] == 2:
+            _set_avoided(s, r, -1)
+            if s.config.shadows[0] == 1 and s.work.attempt[r] == 0:
+                _consult_shadow(s, shadow_plan, shadow, r, now_s)
+        if _is_home(s, r):
+            s.ranking[0] = s.work.home_idx[r]
+            count = 1
+        else:
+            count = _decide(s, plan, dispatch, r, now_s)
+        is_decision = _apply(s, plan, order, r, count, now_s)
+        if s.config.live[0] == 2:
+            _set_avoided(s, r, 1)
+        if not is_decision:
             counts.answer[0] = count
             return RAISED if count == CALL_RAISED else BAD_DECISION

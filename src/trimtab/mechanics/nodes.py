@@ -8,12 +8,12 @@ import numpy as np
 
 from trimtab.domain.decision import Status
 from trimtab.domain.kernel import helper
-from trimtab.domain.view import Plan
+from trimtab.domain.view import BACKGROUND, Plan
 from trimtab.mechanics.events import ARRIVAL, COMPLETION, push_event
 from trimtab.mechanics.links import depart, is_instant
 from trimtab.mechanics.queues import drop_first_of, enqueue, first_of
 from trimtab.mechanics.residency import acquire, forget_all, release
-from trimtab.mechanics.state import State
+from trimtab.mechanics.state import AVOIDED, State
 from trimtab.mechanics.telemetry import note_change, note_own
 
 _TRANSFER, _QUEUED, _RUNNING = int(Status.TRANSFER), int(Status.QUEUED), int(Status.RUNNING)
@@ -26,16 +26,33 @@ def queue_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
     d = r % s.config.dispatchers[0]
     s.hosts.now_s[d] = now_s
     s.counts.deciding[0] = r
+    s.work.account[r] = s.accounts[s.work.tenant_idx[r]]
     key = order(s.views[d], plan, s.work[r], s.order_memories[d])
     if key != key:
         raise ValueError("order is not a number")
     return key
 
 
+@helper
+def _accepts_live(s: State, r: int, j: int) -> bool:
+    """Further conditions of real nodes: not lost before, its home, tokens, background work."""
+    for i in range(AVOIDED):
+        if s.avoid[r, i] == j:
+            return False
+    if s.work.stays_home[r] == 1 and s.work.home_idx[r] != j:
+        return False
+    if s.work.priority[r] <= BACKGROUND and s.nodes.room[j] <= s.hidden.reserve[j]:
+        return False
+    fits = s.work.tokens[r] <= s.hidden.token_room[j]
+    return s.config.token_caps[0] == 0 or fits or s.nodes.in_flight[j] == 0
+
+
 @helper(inline=True)
 def accepts(s: State, r: int, j: int) -> bool:
     """Whether node j takes request r: it is up, has room and can hold and serve it."""
     if s.nodes.up[j] == 0 or s.nodes.room[j] <= 0:
+        return False
+    if s.config.live[0] == 2 and not _accepts_live(s, r, j):
         return False
     adapter = s.work.adapter_idx[r]
     if adapter >= 0 and s.item_gib[s.work.model_idx[r]] + s.item_gib[adapter] > s.hidden.memory_gib[j]:
@@ -134,6 +151,8 @@ def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None
     nodes.outstanding_s[j] += estimate_s
     s.counts.in_nodes[0] += 1
     s.counts.idle_events[0] = 0
+    s.hidden.token_room[j] -= s.work.tokens[r]
+    s.accounts[s.work.tenant_idx[r]] += s.work.charge[r]
     if is_instant(s, r, j):
         enter(s, plan, order, r, j, now_s)
     else:
@@ -153,6 +172,7 @@ def withdraw(s: State, r: int, j: int) -> None:
     if nodes.in_flight[j] == 0:
         nodes.outstanding_s[j] = 0.0
     s.counts.in_nodes[0] -= 1
+    s.hidden.token_room[j] += s.work.tokens[r]
     note_own(s, r % s.config.dispatchers[0], j, -1, -estimate_s)
 
 

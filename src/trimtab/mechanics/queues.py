@@ -16,14 +16,15 @@ _ENDED = int(Status.FINISHED)
 
 
 @helper(inline=True)
-def _before(s: State, a: int, b: int) -> bool:
+def comes_before(s: State, a: int, b: int) -> bool:
+    """Whether request a is served before b: by key, ties by arrival."""
     key = s.requests.key
-    return key[a] < key[b] or (key[a] == key[b] and a < b)
+    return key[a] < key[b] or (key[a] == key[b] and s.work.serial[a] < s.work.serial[b])
 
 
 @helper(inline=True)
 def _meld(s: State, a: int, b: int) -> int:
-    if _before(s, b, a):
+    if comes_before(s, b, a):
         a, b = b, a
     s.requests.next[b] = s.requests.child[a]
     s.requests.child[a] = b
@@ -63,7 +64,7 @@ def enqueue(s: State, q: int, r: int) -> None:
     if queues.head[q] < 0:
         queues.head[q] = r
         queues.tail[q] = r
-    elif not _before(s, r, tail):
+    elif not comes_before(s, r, tail):
         after[tail] = r
         queues.tail[q] = r
     else:
@@ -75,9 +76,20 @@ def enqueue(s: State, q: int, r: int) -> None:
 def _drop_ended(s: State, q: int) -> None:
     queues, status = s.queues, s.requests.status
     while queues.head[q] >= 0 and status[queues.head[q]] >= _ENDED:
-        queues.head[q] = s.requests.next[queues.head[q]]
+        ended = queues.head[q]
+        queues.head[q] = s.requests.next[ended]
+        _let_go(s, ended)
     while queues.root[q] >= 0 and status[queues.root[q]] >= _ENDED:
-        queues.root[q] = _merge_children(s, s.requests.child[queues.root[q]])
+        ended = queues.root[q]
+        queues.root[q] = _merge_children(s, s.requests.child[ended])
+        _let_go(s, ended)
+
+
+@helper(inline=True)
+def _let_go(s: State, r: int) -> None:
+    """No queue knows row r any more: it may be used again."""
+    if s.config.live[0] == 2:
+        s.requests.linked[r] = 0
 
 
 @helper(inline=True)
@@ -85,13 +97,15 @@ def first_of(s: State, q: int) -> int:
     """The request with the least key, ties by serial; -1 when the queue is empty."""
     queues = s.queues
     if queues.length[q] == 0:
+        if s.config.live[0] == 2:
+            _drop_ended(s, q)
         queues.head[q] = -1
         queues.root[q] = -1
         return -1
     if s.config.cancel[0] != 0:
         _drop_ended(s, q)
     head, root = queues.head[q], queues.root[q]
-    if head < 0 or (root >= 0 and _before(s, root, head)):
+    if head < 0 or (root >= 0 and comes_before(s, root, head)):
         return root
     return head
 

@@ -15,6 +15,7 @@ from trimtab.domain.tables import Table, TableListType, array_of, table_type
 from trimtab.domain.view import HOST, MAX_RANKED, MEMORY, NODE, UNLIMITED, VIEW, WORK, Memory, View, memory
 
 CACHE_LINE = 64  # bytes
+AVOIDED = 3  # nodes that one request can have lost and avoid
 
 REQUEST = np.dtype(
     [
@@ -33,6 +34,7 @@ REQUEST = np.dtype(
         ("status", "u1"),
         ("reason", "u1"),
         ("hop", "u1"),  # next link of its way to the node
+        ("linked", "u1"),  # 1 = cancelled, and its queue still knows its row
     ],
     align=True,
 )
@@ -50,6 +52,8 @@ HIDDEN = np.dtype(
         ("memory_gib", "f8"),
         ("nic_gib_per_s", "f8"),
         ("queue_max", "i4"),
+        ("token_room", "f8"),  # tokens that it would still take
+        ("reserve", "i4"),  # places kept free of background work
         ("first_slot", "i4"),  # where this node's rows of `slots` begin
         ("down", "i4"),  # failures in force
     ],
@@ -78,10 +82,14 @@ CONFIG = np.dtype(
         ("held_max", "i8"),
         ("reject_refused", "i8"),
         ("lookahead", "i8"),
+        ("lanes", "i8"),  # per dispatcher: 1, or one per class
         ("cancel", "i8"),
         ("resume", "i8"),
         ("max_retries", "i8"),
-        ("live", "i8"),  # 1 = completions come from outside
+        ("live", "i8"),  # 1 = completions come from outside; 2 = all else too, and rows are used again
+        ("shadows", "i8"),  # 1 = another policy is asked beside the one in force
+        ("accounts", "i8"),  # 1 = keys may grow while work waits: the order reads accounts
+        ("token_caps", "i8"),  # 1 = nodes have bounds on tokens in flight
         ("margin", "i8"),  # room that the event heap must have before an event is taken
         ("n_zones", "i8"),
     ],
@@ -96,6 +104,8 @@ COUNTS = np.dtype(
         ("arrived", "i8"),  # rows that have arrived
         ("events", "i8"),  # size of the event heap
         ("started", "i8"),  # live: requests started and not yet handed to a backend
+        ("ended", "i8"),  # rows used again: requests rejected, cancelled or lost, and not yet told
+        ("last_tenant", "i8"),  # whose request was last sent from the central queues
         ("in_system", "i8"),
         ("in_nodes", "i8"),  # of these, sent to a node
         ("finished", "i8"),
@@ -132,9 +142,15 @@ class State(NamedTuple):
     nodes: Any  # NODE [nodes], the truth
     hidden: Any  # HIDDEN [nodes]
     slots: Any  # SLOT [all slots]
-    queues: Any  # QUEUE [nodes + dispatchers + links]
+    queues: Any  # QUEUE [nodes + dispatchers × lanes + links]
     events: Any  # EVENT [capacity], a heap
     started: Any  # i8 [requests or 0], live: started and not yet handed over
+    ended: Any  # i8 [requests or 0], rows used again: rejected, cancelled or lost, and not yet told
+    avoid: Any  # i4 [requests or 0, AVOIDED], rows used again: nodes that the request has lost; -1 = none
+    shadow_idx: Any  # i4 [requests or 0], node that the shadow would take; -1 = none
+    accounts: Any  # f8 [tenants], what each has been served, by weight
+    held_of: Any  # i8 [tenants], requests of each in the central queues
+    vain: Any  # i8 [dispatchers × lanes], requests of the lane offered in vain in this pass
     fixed_s: Any  # f8 [classes, types]
     unit_s: Any  # f8 [classes, types]
     load_s: Any  # f8 [items, types]
@@ -145,7 +161,7 @@ class State(NamedTuple):
     items: Any  # list per node of ITEM [items]
     links: Any  # LINK [zones + nodes]
     faults: Any  # FAULT [processes]
-    hosts: Any  # HOST [dispatchers]
+    hosts: Any  # HOST [dispatchers + shadows]
     seen: Any  # NODE [views, nodes]; fresh: `nodes` itself
     seen_resident: Any  # u1 [nodes, items]; fresh: `resident` itself
     own: Any  # OWN [views, nodes], what each dispatcher itself has in flight
@@ -153,13 +169,14 @@ class State(NamedTuple):
     report_resident: Any  # u1 [samples kept, nodes × items]
     own_at: Any  # OWN [samples kept × views, nodes], `own` when the sample was taken
     report_of: Any  # i8 [1], which report is visible
-    changed: Any  # i4 [dispatchers, nodes]
-    is_changed: Any  # u1 [dispatchers, nodes]
-    skipped: Any  # i8 [lookahead]
+    changed: Any  # i4 [dispatchers + shadows, nodes]
+    is_changed: Any  # u1 [dispatchers + shadows, nodes]
+    skipped: Any  # i8 [lanes × lookahead]
     draws: Any  # f8 [draws per decision]
     ranking: Any  # i8 [MAX_RANKED]
-    views: Any  # list of View [dispatchers]
-    memories: Any  # list of Memory [dispatchers], the policy's
+    prefix_tokens: Any  # f8 [nodes or 0], of the work being decided about
+    views: Any  # list of View [dispatchers + shadows]
+    memories: Any  # list of Memory [dispatchers + shadows], the policies'
     order_memories: Any  # list of Memory [dispatchers], the order's
 
 
@@ -176,6 +193,12 @@ STATE = table_type(
     queues=array_of(QUEUE),
     events=array_of(EVENT),
     started=array_of("i8"),
+    ended=array_of("i8"),
+    avoid=array_of("i4", 2),
+    shadow_idx=array_of("i4"),
+    accounts=array_of("f8"),
+    held_of=array_of("i8"),
+    vain=array_of("i8"),
     fixed_s=array_of("f8", 2),
     unit_s=array_of("f8", 2),
     load_s=array_of("f8", 2),
@@ -199,6 +222,7 @@ STATE = table_type(
     skipped=array_of("i8"),
     draws=array_of("f8"),
     ranking=array_of("i8"),
+    prefix_tokens=array_of("f8"),
     views=TableListType(VIEW),
     memories=TableListType(MEMORY),
     order_memories=TableListType(MEMORY),
@@ -235,12 +259,15 @@ def _hidden_array(cluster: Cluster) -> np.ndarray:
     hidden = _zeros(cluster.n_nodes, HIDDEN)
     hidden["speed"], hidden["nic_gib_per_s"] = 1.0, cluster.nic_gib_per_s
     hidden["memory_gib"] = cluster.memory_gib[cluster.type_idx]
+    hidden["token_room"] = np.inf
     hidden["queue_max"] = np.minimum(cluster.queue_max, UNLIMITED)
     hidden["first_slot"][1:] = np.cumsum(cluster.slots)[:-1]
     return hidden
 
 
-def _config_array(options: Options, policy: Policy, cluster: Cluster, seed: int, live: bool) -> np.ndarray:
+def _config_array(
+    options: Options, policy: Policy, order: Policy, cluster: Cluster, seed: int, live: int
+) -> np.ndarray:
     config = np.zeros(1, CONFIG)
     for name in ("telemetry_period_s", "telemetry_delay_s", "dispatchers"):
         config[name] = getattr(options, name)
@@ -249,9 +276,14 @@ def _config_array(options: Options, policy: Policy, cluster: Cluster, seed: int,
     config["plan_period_s"], config["seed"] = policy.plan_period_s, seed
     config["views"] = 1 if options.telemetry_period_s == 0 else options.dispatchers
     config["reject_refused"], config["cancel"] = int(options.on_refusal), int(options.cancel)
-    config["resume"], config["live"] = int(options.on_failure), int(live)
+    config["resume"], config["live"] = int(options.on_failure), live
+    config["lanes"], config["accounts"] = _n_lanes(options, cluster), int(order.reads_accounts)
     config["margin"], config["n_zones"] = 8 + 2 * int(cluster.slots.max()), len(cluster.zone_names)
     return config
+
+
+def _n_lanes(options: Options, cluster: Cluster) -> int:
+    return len(cluster.class_names) if options.lane_per_class else 1
 
 
 def _request_array(n: int) -> np.ndarray:
@@ -308,25 +340,32 @@ def new_state(
     order: Policy,
     seed: int,
     *,
-    live: bool = False,
+    live: int = 0,
+    shadow: Policy | None = None,
 ) -> State:
     """State before the first event. `requests` may be longer than what has arrived when the host is live."""
     n, d, items, n_requests = cluster.n_nodes, options.dispatchers, len(cluster.item_names), len(requests)
+    rows_again = n_requests if live == 2 else 0
+    policies = [policy] * d + ([] if shadow is None else [shadow])
+    logs, lanes = len(policies), _n_lanes(options, cluster)
     nodes, resident = _node_array(cluster), np.zeros((n, items), "u1")
     stale = options.telemetry_period_s > 0
     kept = 1 + int(np.ceil(options.telemetry_delay_s / options.telemetry_period_s)) + 1 if stale else 0
     views = d if stale else 1
-    hosts = np.zeros(d, HOST)
-    hosts["n_nodes"], hosts["dispatcher_idx"] = n, np.arange(d)
+    hosts = np.zeros(logs, HOST)
+    hosts["n_nodes"], hosts["dispatcher_idx"] = n, np.arange(logs) % d
+    config = _config_array(options, policy, order, cluster, seed, live)
+    config["shadows"] = logs - d
+    prefix_tokens = np.zeros(n if any(p.reads_prefix for p in policies) else 0)
     counts = np.zeros(1, COUNTS)
     counts["work"] = 0 if live else n_requests
     faults, links = _fault_array(options), _link_array(cluster)
     seen = np.tile(nodes, (views, 1)) if stale else nodes.reshape(1, n)
     seen_resident = resident.copy() if stale else resident
-    changed = np.zeros((d, n), "i4")
+    changed = np.zeros((logs, n), "i4")
     tables = tuple(_numbers(a) for a in (cluster.fixed_s, cluster.unit_s, cluster.load_s, cluster.rtt_s))
     return State(
-        config=_config_array(options, policy, cluster, seed, live),
+        config=config,
         counts=counts,
         work=requests.work.copy(),
         truth=requests.truth,
@@ -334,9 +373,15 @@ def new_state(
         nodes=nodes,
         hidden=_hidden_array(cluster),
         slots=_zeros(int(cluster.slots.sum()), SLOT),
-        queues=_empty_queues(n + d + len(links)),
+        queues=_empty_queues(n + d * lanes + len(links)),
         events=_zeros(int(cluster.slots.sum()) * 2 + 4 * len(faults) + 1024, EVENT),
         started=np.zeros(n_requests if live else 0, "i8"),
+        ended=np.zeros(rows_again, "i8"),
+        avoid=np.full((rows_again, AVOIDED), -1, "i4"),
+        shadow_idx=np.full(rows_again, -1, "i4"),
+        accounts=np.zeros(len(requests.tenant_names)),
+        held_of=np.zeros(len(requests.tenant_names), "i8"),
+        vain=np.zeros(d * lanes, "i8"),
         fixed_s=tables[0],
         unit_s=tables[1],
         load_s=tables[2],
@@ -356,14 +401,22 @@ def new_state(
         own_at=np.zeros((kept * views, n), OWN),
         report_of=np.zeros(1, "i8"),
         changed=changed,
-        is_changed=np.zeros((d, n), "u1"),
-        skipped=np.zeros(options.lookahead, "i8"),
-        draws=np.zeros(policy.draws),
+        is_changed=np.zeros((logs, n), "u1"),
+        skipped=np.zeros(lanes * options.lookahead, "i8"),
+        draws=np.zeros(max(p.draws for p in policies)),
         ranking=np.zeros(MAX_RANKED, "i8"),
+        prefix_tokens=prefix_tokens,
         views=[
-            View(hosts[i : i + 1], seen[min(i, views - 1)], changed[i], seen_resident, *tables)
-            for i in range(d)
+            View(
+                hosts[i : i + 1],
+                seen[min(i, views - 1)],
+                changed[i],
+                seen_resident,
+                *tables,
+                prefix_tokens=prefix_tokens,
+            )
+            for i in range(logs)
         ],
-        memories=[_memory_of(policy, cluster) for _ in range(d)],
+        memories=[_memory_of(p, cluster) for p in policies],
         order_memories=[_memory_of(order, cluster) for _ in range(d)],
     )

@@ -56,7 +56,7 @@ def _refresh_seen(s: State, d: int, j: int) -> None:
 def note_change(s: State, j: int) -> None:
     """The state of node j changed: with fresh views every dispatcher sees it."""
     if not is_stale(s):
-        for d in range(s.config.dispatchers[0]):
+        for d in range(s.config.dispatchers[0] + s.config.shadows[0]):
             _log_change(s, d, j)
 
 

@@ -204,7 +204,7 @@ def run_live(
     if clock is not None and speed is not None:
         raise UsageError("a clock has its own speed", field="speed", value=speed, expected="speed or clock")
     clock = clock or WallClock(1.0 if speed is None else speed)
-    driver = Driver(cluster, requests, options, policy, order, seed=seed, mode=mode, live=True)
+    driver = Driver(cluster, requests, options, policy, order, seed=seed, mode=mode, live=1)
     clock.run(_run(driver, clock, progress))
     return driver
 
