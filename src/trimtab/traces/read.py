@@ -17,6 +17,7 @@ import polars as pl
 from pydantic import ValidationError
 
 from trimtab.domain.errors import TraceError
+from trimtab.traces import gateway
 from trimtab.traces.azure import AZURE_LLM_2023
 from trimtab.traces.columns import AT_LEAST, COLUMNS
 from trimtab.traces.formats import SourceColumn, TraceFormat
@@ -36,7 +37,7 @@ from trimtab.traces.values import (
 )
 
 PUBLIC_FORMATS: Final = (AZURE_LLM_2023, MOONCAKE, GENTD26)
-FORMAT_NAMES: Final = ("auto", *(public.name for public in PUBLIC_FORMATS), "trimtab")
+FORMAT_NAMES: Final = ("auto", *(public.name for public in PUBLIC_FORMATS), gateway.NAME, "trimtab")
 
 _ROW = "_row_idx"  # position in the file, carried along for messages
 
@@ -74,7 +75,8 @@ def read_trace(
     """Read a trace file.
 
     Args:
-        path: CSV or JSONL (both also as gzip) or Parquet; told apart by content.
+        path: CSV or JSONL (both also as gzip) or Parquet; told apart by content. A recording of the gateway:
+            any of its files, or their folder.
         format: one of `FORMAT_NAMES`; `auto` goes by the columns.
         mapping: the columns of a file in no known format; then `format` is not looked at.
         options: slice, sample, rate scale; by default the whole file as it is.
@@ -85,6 +87,8 @@ def read_trace(
             range, arrivals that decrease, no requests.
     """
     chosen = options or TraceOptions()
+    if mapping is None and format in ("auto", gateway.NAME) and gateway.is_recording(Path(path)):
+        return _recording(path, chosen, progress)
     source = look_at(Path(path))
     layout = _layout(source, format, mapping)
     _refuse_missing(source, layout)
@@ -101,6 +105,19 @@ def read_trace(
     )
 
 
+def _recording(path: str | Path, options: TraceOptions, progress: Progress | None) -> Trace:
+    recording = gateway.open_recording(Path(path))
+    table, dropped = gateway.read_requests(recording, progress)
+    return Trace(
+        table=apply_options(table, options),
+        format=gateway.NAME,
+        file=str(path),
+        rows_in_file=table.height + sum(dropped.values()),
+        dropped=dropped,
+        size_rule=gateway.SIZE_RULE,
+    )
+
+
 def _layout(source: TraceSource, name: str, mapping: TraceMapping | Mapping[str, Any] | None) -> TraceFormat:
     if mapping is not None:
         return mapped_format(_validated(mapping))
@@ -111,6 +128,9 @@ def _layout(source: TraceSource, name: str, mapping: TraceMapping | Mapping[str,
     for public in PUBLIC_FORMATS:
         if public.name == name:
             return public
+    if name == gateway.NAME:
+        expected = "a file of a recording, which begins with its head, or their folder"
+        raise TraceError("no recording of a gateway", file=str(source.path), expected=expected)
     raise TraceError(
         "no such trace format", field="format", value=name, expected=f"one of {list(FORMAT_NAMES)}"
     )

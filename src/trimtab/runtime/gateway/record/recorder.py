@@ -18,6 +18,7 @@ from trimtab.runtime.gateway.record.files import RotatedFiles
 from trimtab.runtime.gateway.record.pseudonyms import Pseudonyms
 from trimtab.runtime.gateway.record.rows import (
     NODE_EVENTS,
+    TICKS_PER_S,
     CandidatesOf,
     Ended,
     RowWriter,
@@ -76,7 +77,7 @@ class Recorder:
         adapter_of: Callable[[str], str] = _no_adapter,
         recording: str = "",
         begun_s: float | None = None,
-        digits: int = 6,
+        ticks_per_s: float = TICKS_PER_S,
     ) -> None:
         self.settings, self._snapshot, self._clock = settings, snapshot, clock
         self._candidates_of, self._units_of, self._adapter_of = candidates_of, units_of, adapter_of
@@ -85,7 +86,7 @@ class Recorder:
         self.written = 0
         self.dropped = 0
         self.error = ""
-        self._digits = digits
+        self._ticks_per_s = ticks_per_s
         self._names = Pseudonyms()
         self._rows: list[Ended] = []
         self._notes: list[bytes] = []
@@ -224,7 +225,7 @@ class Recorder:
             self._candidates_of,
             self._units_of,
             self._adapter_of,
-            self._digits,
+            self._ticks_per_s,
         )
 
     async def _in_thread(self, block: bytes) -> None:

@@ -28,6 +28,8 @@ from trimtab.runtime.gateway.model import (
 from trimtab.runtime.gateway.record.pseudonyms import Pseudonyms
 
 FORMAT_VERSION: Final = 1
+TICKS_PER_S: Final = 1e6  # times are written in whole microseconds
+_NEVER_S: Final = float("inf")
 NODE_EVENTS: Final = ("up", "down", "drained", "added", "removed", "capacity")
 
 UnitsOf = Callable[[Endpoint, Facts, Usage], float]
@@ -148,103 +150,105 @@ def _waiting(exchange: Exchange, begun_s: float) -> dict[str, Any]:
     return {**row, "class_idx": exchange.class_idx, "node": node}
 
 
-@dataclass(frozen=True, slots=True)
 class RowWriter:
-    """Makes the lines of one recording that are requests."""
+    """Makes the lines of one recording that are requests.
 
-    begun_s: float
-    class_names: Sequence[str]
-    names: Pseudonyms
-    candidates_of: CandidatesOf
-    units_of: UnitsOf
-    adapter_of: Callable[[str], str]
-    digits: int = 6  # of seconds
+    All of them pass here, on the loop: hence few calls, and no `round`, which is slow.
+    """
+
+    def __init__(
+        self,
+        begun_s: float,
+        class_names: Sequence[str],
+        names: Pseudonyms,
+        candidates_of: CandidatesOf,
+        units_of: UnitsOf,
+        adapter_of: Callable[[str], str],
+        ticks_per_s: float = TICKS_PER_S,
+    ) -> None:
+        self._begun_s, self._class_names, self._names = begun_s, class_names, names
+        self._candidates_of, self._units_of, self._adapter_of = candidates_of, units_of, adapter_of
+        self._ticks_per_s = ticks_per_s
 
     def line(self, ended: Ended) -> bytes:
         """The line of one request; b"" where it was no work for a node."""
-        facts, endpoint = ended.facts, ended.endpoint
+        facts, endpoint, outcome = ended.facts, ended.endpoint, ended.outcome
         if facts is None or endpoint is None or endpoint.local:
             return b""
-        row = {"arrival_s": self._since(ended.arrived_s or ended.ended_s), "kind": endpoint.kind.value}
-        row |= self._class(ended.class_idx, facts)
-        row |= self._sizes(ended, endpoint, facts)
-        row |= self._who(ended, facts)
-        row |= self._course(ended)
+        arrived_s, ticks_per_s = ended.arrived_s or ended.ended_s, self._ticks_per_s
+        begun_ticks = self._begun_s * ticks_per_s - 0.5
+        row: dict[str, Any] = {
+            "arrival_s": (arrived_s * ticks_per_s - begun_ticks) // 1.0 / ticks_per_s,
+            "finish_s": (ended.ended_s * ticks_per_s - begun_ticks) // 1.0 / ticks_per_s,
+            "kind": endpoint.kind.value,
+            "model": facts.model,
+            "units": ended.units,
+            "outcome": "unknown" if outcome is None else outcome.value,
+        }
+        if 0 <= ended.class_idx < len(self._class_names):
+            row["class"] = self._class_names[ended.class_idx]
+        if ended.refusal is not None:
+            row["refusal"], row["status"] = ended.refusal.code, ended.refusal.status
+        if candidates := self._candidates_of(ended.decision):
+            row["candidates"] = list(candidates)
+        self._add_sizes(row, ended, endpoint, facts)
+        self._add_names(row, ended, facts, arrived_s)
+        if ended.attempts:
+            self._add_course(row, ended, begun_ticks)
         return orjson.dumps(row) + b"\n"
 
-    def _since(self, time_s: float) -> float:
-        return round(time_s - self.begun_s, self.digits)
-
-    def _class(self, class_idx: int, facts: Facts) -> dict[str, Any]:
-        row: dict[str, Any] = {"model": facts.model}
-        if 0 <= class_idx < len(self.class_names):
-            row["class"] = self.class_names[class_idx]
-        if adapter := self.adapter_of(facts.model):
-            row["adapter"] = adapter
-        return row
-
-    def _sizes(self, ended: Ended, endpoint: Endpoint, facts: Facts) -> dict[str, Any]:
+    def _add_sizes(self, row: dict[str, Any], ended: Ended, endpoint: Endpoint, facts: Facts) -> None:
         usage = ended.usage
-        said = {
-            "units": ended.units,
-            "prompt_tokens": round(facts.prompt_tokens),
-            "max_tokens": round(facts.max_tokens),
-            "images": facts.images,
-            "steps": facts.steps,
-            "megapixels": facts.megapixels,
-            "audio_s": facts.audio_s,
-            "video_s": facts.video_s,
-        }
+        if facts.prompt_tokens:
+            row["prompt_tokens"] = int(facts.prompt_tokens)
+        if facts.max_tokens:
+            row["max_tokens"] = int(facts.max_tokens)
+        if facts.images or facts.audio_s or facts.video_s:
+            row |= _media(facts)
         if usage is not None:
-            said["actual_units"] = self.units_of(endpoint, facts, usage)
-            said["prompt_tokens"] = usage.prompt_tokens or said["prompt_tokens"]
-            said["output_tokens"] = usage.completion_tokens
-            said["cached_tokens"] = usage.cached_tokens
-        return {name: value for name, value in said.items() if value}
+            if units := self._units_of(endpoint, facts, usage):
+                row["actual_units"] = units
+            if usage.prompt_tokens:
+                row["prompt_tokens"] = usage.prompt_tokens
+            row["output_tokens"] = usage.completion_tokens
+            if usage.cached_tokens:
+                row["cached_tokens"] = usage.cached_tokens
 
-    def _who(self, ended: Ended, facts: Facts) -> dict[str, Any]:
-        row: dict[str, Any] = {}
+    def _add_names(self, row: dict[str, Any], ended: Ended, facts: Facts, arrived_s: float) -> None:
+        if adapter := self._adapter_of(facts.model):
+            row["adapter"] = adapter
         if ended.tenant is not None:
-            row["tenant"] = self.names.tenant(ended.tenant.name)
+            row["tenant"] = self._names.tenant(ended.tenant.name)
         if ended.priority:
             row["priority"] = ended.priority
-        if ended.deadline_s < float("inf"):
-            row["deadline_s"] = max(
-                0.0, round(ended.deadline_s - (ended.arrived_s or ended.ended_s), self.digits)
-            )
+        if ended.deadline_s < _NEVER_S:
+            row["deadline_s"] = max(0.0, self._ticked(ended.deadline_s - arrived_s))
         if session := ended.session or facts.session:
-            row["session"] = self.names.sessions.of(session)
+            row["session"] = self._names.sessions.of(session)
         if facts.prefix_blocks:
-            row["prefix_blocks"] = self.names.blocks.of_all(facts.prefix_blocks)
-        return row
+            row["prefix_blocks"] = self._names.blocks.of_all(facts.prefix_blocks)
 
-    def _course(self, ended: Ended) -> dict[str, Any]:
-        outcome = ended.outcome
-        row: dict[str, Any] = {
-            "outcome": "unknown" if outcome is None else outcome.value,
-            "finish_s": self._since(ended.ended_s),
-        }
-        if ended.refusal is not None:
-            row["refusal"] = ended.refusal.code
-        if candidates := self.candidates_of(ended.decision):
-            row["candidates"] = list(candidates)
-        return row | (self._attempt(ended) if ended.attempts else {})
-
-    def _attempt(self, ended: Ended) -> dict[str, Any]:
-        last = max(ended.attempts, key=_answered)
-        done_s = last.ended_s or ended.ended_s
-        row = {
-            "node": last.node.idx,
-            "estimate_s": round(ended.estimate_s, self.digits),
-            "wait_s": round((ended.started_s or last.begun_s) - ended.arrived_s, self.digits),
-            "started_s": self._since(last.begun_s),
-            "service_s": round(done_s - last.begun_s, self.digits),
-        }
+    def _add_course(self, row: dict[str, Any], ended: Ended, begun_ticks: float) -> None:
+        attempts, ticks_per_s = ended.attempts, self._ticks_per_s
+        last = attempts[0] if len(attempts) == 1 else max(attempts, key=_answered)
+        row["node"] = last.node.idx
+        row["estimate_s"] = self._ticked(ended.estimate_s)
+        row["wait_s"] = self._ticked((ended.started_s or last.begun_s) - ended.arrived_s)
+        row["started_s"] = (last.begun_s * ticks_per_s - begun_ticks) // 1.0 / ticks_per_s
+        row["service_s"] = self._ticked((last.ended_s or ended.ended_s) - last.begun_s)
         if last.first_byte_s:
-            row["first_byte_s"] = self._since(last.first_byte_s)
-        if retries := sum(attempt.cause is not None for attempt in ended.attempts if attempt is not last):
-            row["retries"] = retries
-        return row
+            row["first_byte_s"] = (last.first_byte_s * ticks_per_s - begun_ticks) // 1.0 / ticks_per_s
+        if len(attempts) > 1 and (lost := sum(a.cause is not None for a in attempts if a is not last)):
+            row["retries"] = lost
+
+    def _ticked(self, seconds: float) -> float:
+        return (seconds * self._ticks_per_s + 0.5) // 1.0 / self._ticks_per_s
+
+
+def _media(facts: Facts) -> dict[str, Any]:
+    said = {"images": facts.images, "steps": facts.steps, "megapixels": facts.megapixels}
+    said |= {"audio_s": facts.audio_s, "video_s": facts.video_s}
+    return {name: value for name, value in said.items() if value}
 
 
 def _answered(attempt: Attempt) -> tuple[bool, bool, float]:

@@ -1,0 +1,288 @@
+"""Recordings of the gateway: JSON Lines files of one set, rotated, plain or gzip, of one worker or several.
+
+The lines are described in `trimtab.runtime.gateway.record.rows`. Requests stand there in order of their end;
+here they are sorted by arrival. Time 0 is the head of the oldest file that is left; what arrived before it
+and ended after it arrives at time 0 with what remained of its service.
+Size: work units as they were estimated on arrival, so that policies see again what they saw.
+
+Besides the canonical columns the table has, for replays:
+`node` (name), `outcome`, `finish_s`, `is_initial` (it had arrived before time 0), `factor` (recorded service
+over the estimate for the node that served it) and `leave_after_s` (when its client went away, from arrival).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from trimtab.domain.errors import TraceError
+from trimtab.traces.columns import COLUMNS
+from trimtab.traces.source import Progress
+
+NAME: Final = "gateway"
+SIZE_RULE: Final = "estimated work units of its class"
+
+_HEAD: Final = b'{"record":"head"'
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_FILE = re.compile(r"trimtab-(?P<recording>\d{8}T\d{6}Z-[0-9a-f]{8})-w\d+-\d{6}\.jsonl(\.gz)?")
+_VERSION: Final = 1
+_LEAST_FACTOR: Final = 1e-9
+_JUST_LONGER: Final = 1.0 + 1e-6  # at equal times completion comes before cancellation
+
+_ROW: Final[dict[str, pl.DataType]] = {
+    "record": pl.String(),
+    "arrival_s": pl.Float64(),
+    "finish_s": pl.Float64(),
+    "started_s": pl.Float64(),
+    "service_s": pl.Float64(),
+    "class": pl.String(),
+    "model": pl.String(),
+    "adapter": pl.String(),
+    "units": pl.Float64(),
+    "tenant": pl.String(),
+    "priority": pl.Int64(),
+    "deadline_s": pl.Float64(),
+    "images": pl.Int64(),
+    "steps": pl.Int64(),
+    "prompt_tokens": pl.Int64(),
+    "output_tokens": pl.Int64(),
+    "session": pl.Int64(),
+    "prefix_blocks": pl.List(pl.Int64()),
+    "node": pl.Int64(),
+    "outcome": pl.String(),
+    "refusal": pl.String(),
+    "status": pl.Int64(),
+}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recording, all its files."""
+
+    files: tuple[Path, ...]
+    notes: tuple[Mapping[str, Any], ...]  # the lines that are no requests, by time
+
+    @cached_property
+    def heads(self) -> tuple[Mapping[str, Any], ...]:
+        """First lines of the files, by time."""
+        return tuple(note for note in self.notes if note["record"] == "head")
+
+    @property
+    def head(self) -> Mapping[str, Any]:
+        """What it began with: policy, seed, options."""
+        return self.heads[0]
+
+    @property
+    def start_s(self) -> float:
+        """Time 0 of the table, in the recording's own time."""
+        return float(self.head["at_s"])
+
+    @cached_property
+    def nodes(self) -> tuple[Mapping[str, Any], ...]:
+        """All nodes that there ever were, by position; as they were first seen."""
+        seen: dict[int, Mapping[str, Any]] = {}
+        for note in self.notes:
+            for node in [*note.get("nodes", ()), *([note["node"]] if note["record"] == "node" else ())]:
+                seen.setdefault(int(node["idx"]), node)
+        return tuple(seen[idx] for idx in sorted(seen))
+
+    @cached_property
+    def classes(self) -> tuple[Mapping[str, Any], ...]:
+        """Classes with their last estimates: (fixed_s + unit_s × units) seconds on each node type."""
+        return tuple(next(note["classes"] for note in reversed(self.notes) if "classes" in note))
+
+    @property
+    def rows_dropped(self) -> int:
+        """Requests that the recorder could not write."""
+        return sum(int(note["rows"]) for note in self.notes if note["record"] == "dropped")
+
+
+def is_recording(path: Path) -> bool:
+    """Whether this is a file of a recording, or a folder that holds one."""
+    if path.is_dir():
+        return any(_FILE.fullmatch(entry.name) for entry in path.iterdir())
+    try:
+        return _bytes(path, len(_HEAD)).startswith(_HEAD)
+    except (OSError, EOFError):
+        return False  # whoever reads it says so
+
+
+def open_recording(path: Path) -> Recording:
+    """What a recording says besides its requests.
+
+    Raises:
+        TraceError: none is there, several are in the folder, it is damaged or of a later version.
+    """
+    files = _files(path)
+    notes = [note for file in files for note in _notes(file)]
+    notes.sort(key=lambda note: float(note.get("at_s", 0.0)))
+    recording = Recording(files, tuple(notes))
+    if not recording.heads:
+        raise TraceError("no head in the recording", file=str(path), expected="it on the first line")
+    if (version := recording.head.get("format")) != _VERSION:
+        raise TraceError("format of the recording", file=str(path), value=version, expected=str(_VERSION))
+    return recording
+
+
+def read_requests(
+    recording: Recording, progress: Progress | None = None
+) -> tuple[pl.DataFrame, dict[str, int]]:
+    """All requests that were work for the nodes, and reason → how many of the others there are.
+
+    Raises:
+        TraceError: a damaged file, or no request in it.
+    """
+    total = sum(file.stat().st_size for file in recording.files)
+    done, tables = 0, []
+    for file in recording.files:
+        tables.append(_table(file))
+        done += file.stat().st_size
+        if progress is not None:
+            progress(done, total)
+    rows = pl.concat(tables)
+    marked = rows.with_columns(_left_out=_left_out())
+    dropped = dict(marked["_left_out"].drop_nulls().value_counts().sort("_left_out").iter_rows())
+    kept = marked.filter(pl.col("_left_out").is_null())
+    if kept.is_empty():
+        raise TraceError("no requests in the recording", file=str(recording.files[0]), value=dropped or None)
+    return _canonical(kept, recording), dropped
+
+
+def _files(path: Path) -> tuple[Path, ...]:
+    folder = path if path.is_dir() else path.parent
+    try:
+        sets = _sets(folder)
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
+    if not path.is_dir():
+        own = _FILE.fullmatch(path.name)
+        return tuple(sets[own["recording"]]) if own and own["recording"] in sets else (path,)
+    if len(sets) != 1:
+        firsts = [str(files[0]) for files in sets.values()]
+        problem = "several recordings in the folder" if sets else "no recording in the folder"
+        expected = f"one of {', '.join(firsts)}" if sets else "files such as trimtab-…-w0-000001.jsonl"
+        raise TraceError(problem, file=str(path), expected=expected)
+    return tuple(next(iter(sets.values())))
+
+
+def _sets(folder: Path) -> dict[str, list[Path]]:
+    sets: dict[str, list[Path]] = {}
+    for entry in sorted(folder.iterdir(), key=lambda file: file.name):
+        if found := _FILE.fullmatch(entry.name):
+            sets.setdefault(found["recording"], []).append(entry)
+    return sets
+
+
+def _bytes(file: Path, most: int = -1) -> bytes:
+    with file.open("rb") as raw:
+        is_gzip = raw.read(2) == _GZIP_MAGIC
+        raw.seek(0)
+        if not is_gzip:
+            return raw.read(most)
+        with gzip.GzipFile(fileobj=raw) as unpacked:
+            return unpacked.read(most)
+
+
+def _whole_lines(file: Path) -> bytes:
+    """Without a last line that a killed process left half written."""
+    try:
+        text = _bytes(file)
+    except OSError as error:  # gzip.BadGzipFile is one
+        raise TraceError(f"cannot be read: {error.strerror or error}", file=str(file)) from error
+    except EOFError as error:
+        raise TraceError(f"damaged gzip file ({error})", file=str(file)) from error
+    return text[: text.rfind(b"\n") + 1]
+
+
+def _notes(file: Path) -> list[Mapping[str, Any]]:
+    notes = []
+    for number, line in enumerate(_whole_lines(file).splitlines(), 1):
+        if line.startswith(b'{"record"'):
+            try:
+                notes.append(json.loads(line))
+            except ValueError as error:
+                raise _bad_line(file, number, line) from error
+    return notes
+
+
+def _table(file: Path) -> pl.DataFrame:
+    text = _whole_lines(file)
+    try:
+        rows = pl.read_ndjson(text, schema=_ROW)
+    except pl.exceptions.PolarsError as error:
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                json.loads(line)
+            except ValueError:
+                raise _bad_line(file, number, line) from error
+        raise TraceError(f"cannot be read: {str(error).splitlines()[0]}", file=str(file)) from error
+    return rows.filter(pl.col("record").is_null())
+
+
+def _bad_line(file: Path, number: int, line: bytes) -> TraceError:
+    return TraceError(
+        "no JSON object", file=str(file), field=f"line {number}", value=line[:80].decode(errors="replace")
+    )
+
+
+def _left_out() -> pl.Expr:
+    """Why a request is no work for nodes: refused for its own sake, not for want of room."""
+    for_itself = (pl.col("outcome") == "refused") & (pl.col("status").fill_null(0) != 503)
+    reason = pl.concat_str(pl.lit("refused: "), pl.col("refusal").fill_null("unknown"))
+    return pl.when(for_itself).then(reason).when(pl.col("class").is_null()).then(pl.lit("no class"))
+
+
+def _canonical(rows: pl.DataFrame, recording: Recording) -> pl.DataFrame:
+    start_s = recording.start_s
+    names = {int(node["idx"]): str(node["name"]) for node in recording.nodes}
+    arrival_s, started_s, finish_s = (pl.col(c) - start_s for c in ("arrival_s", "started_s", "finish_s"))
+    # Of what ran at time 0 already only the rest is to be served.
+    rest_s = pl.col("service_s") - pl.max_horizontal(0.0, -started_s)
+    timed = rows.with_columns(
+        size=pl.max_horizontal(pl.col("units").fill_null(0.0), 1e-9),
+        is_initial=arrival_s < 0.0,
+        arrival_s=pl.max_horizontal(arrival_s, 0.0),
+        finish_s=finish_s,
+        recorded_s=pl.max_horizontal(rest_s, 0.0),
+        session=pl.col("session").cast(pl.String),
+        node_idx=pl.col("node"),
+        node=pl.col("node").replace_strict(names, default=None, return_dtype=pl.String),
+    ).sort("arrival_s", maintain_order=True)
+    timed = timed.filter(pl.col("finish_s") >= 0.0)
+    left_s = pl.when(pl.col("outcome") == "cancelled").then(pl.col("finish_s") - pl.col("arrival_s"))
+    full = timed.with_columns(factor=_factors(timed, recording), leave_after_s=left_s)
+    present = [name for name in COLUMNS if name in full.columns and full[name].null_count() < full.height]
+    return full.select(*present, "node", "outcome", "finish_s", "is_initial", "factor", "leave_after_s")
+
+
+def _factors(rows: pl.DataFrame, recording: Recording) -> pl.Series:
+    """Recorded service over the estimate on the node that served it; at least 1 of what was not finished."""
+    tables = _estimates(recording.classes, recording.nodes)
+    joined = rows.select("class", "node_idx", "size", "recorded_s", "outcome").join(
+        tables, on=["class", "node_idx"], how="left", maintain_order="left"
+    )
+    estimate_s = pl.col("fixed_s") + pl.col("unit_s") * pl.col("size")
+    ratio = pl.when(estimate_s > 0.0).then(pl.col("recorded_s") / estimate_s).fill_null(1.0)
+    is_whole = pl.col("outcome").is_in(["done", "failed"])
+    at_least = pl.when(is_whole).then(_LEAST_FACTOR).otherwise(1.0)
+    scaled = ratio * pl.when(is_whole).then(1.0).otherwise(_JUST_LONGER)
+    return joined.select(factor=pl.max_horizontal(scaled, at_least)).to_series()
+
+
+def _estimates(classes: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    rows = [
+        (c["name"], int(node["idx"]), float(c["fixed_s"][kind]), float(c["unit_s"].get(kind, 0.0)))
+        for c in classes
+        for node in nodes
+        if (kind := node["type"]) in c["fixed_s"]
+    ]
+    schema = {"class": pl.String, "node_idx": pl.Int64, "fixed_s": pl.Float64, "unit_s": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
