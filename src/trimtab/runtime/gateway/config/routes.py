@@ -1,0 +1,150 @@
+"""Routes: aliases, weighted canaries, fallback models; and paths that are relayed as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from trimtab.runtime.gateway.config.types import Model, PolicySpec, UrlPath
+from trimtab.validation.base import NonNegative, Spec
+from trimtab.validation.names import Misfit, Path, known
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
+
+
+class Target(Spec):
+    """A model that gets a share of a route's requests."""
+
+    model: Model = Field(description="a model, or another route")
+    weight: NonNegative = Field(1.0, description="its share; what counts is the ratio")
+
+
+def _as_targets(value: object) -> object:
+    if isinstance(value, str):
+        return ({"model": value},)
+    if isinstance(value, list):
+        return [{"model": entry} if isinstance(entry, str) else entry for entry in value]
+    return value
+
+
+Targets = Annotated[
+    tuple[Target, ...],
+    BeforeValidator(_as_targets, json_schema_input_type=str | tuple[Target | str, ...]),
+]
+
+
+class RouteSpec(Spec):
+    """What becomes of requests for one name."""
+
+    to: Targets = Field((), description="a model, or a weighted list of them; empty = the model itself")
+    fallback: Model | None = Field(None, description="model to use while no node of the first is ready")
+    policy: PolicySpec | None = Field(None, description="policy for requests of this route")
+    adapters: tuple[Model, ...] = Field((), description="adapters of this model that may be named")
+
+    @model_validator(mode="after")
+    def _some_weight(self) -> RouteSpec:
+        models = [target.model for target in self.to]
+        if self.to and not any(target.weight for target in self.to):
+            raise ValueError("at least one weight above 0 under `to`")
+        if len(set(models)) < len(models):
+            raise ValueError("every model once under `to`")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A route with all aliases followed to their ends."""
+
+    name: str
+    models: tuple[str, ...]
+    fracs: tuple[float, ...]  # shares of the models, summing to 1
+    fallback: str | None
+    policy: str | None
+    adapters: tuple[str, ...]
+
+
+def resolved(routes: Mapping[str, RouteSpec]) -> dict[str, Resolved]:
+    """Every route with its models at the ends of all aliases, and the share of each."""
+    return {name: _resolve(name, route, routes) for name, route in routes.items()}
+
+
+def _resolve(name: str, route: RouteSpec, routes: Mapping[str, RouteSpec]) -> Resolved:
+    shares: dict[str, float] = {}
+    for model, frac in _ends(name, 1.0, routes):
+        shares[model] = shares.get(model, 0.0) + frac
+    fallback = route.fallback and next(_ends(route.fallback, 1.0, routes))[0]
+    return Resolved(
+        name, tuple(shares), tuple(shares.values()), fallback or None, route.policy, route.adapters
+    )
+
+
+def _ends(name: str, frac: float, routes: Mapping[str, RouteSpec]) -> Iterator[tuple[str, float]]:
+    """The models that a name leads to, and the fraction that each gets; those of weight 0 get none."""
+    targets = routes[name].to if name in routes else ()
+    if not targets:
+        yield name, frac
+        return
+    total = sum(target.weight for target in targets)
+    for target in targets:
+        share = frac * target.weight / total
+        if target.model == name:  # in its own list a name means the model
+            yield name, share
+        elif share > 0:
+            yield from _ends(target.model, share, routes)
+
+
+def route_misfits(routes: Mapping[str, RouteSpec], models: Collection[str] | None) -> Iterator[Misfit]:
+    """Loops of aliases; and names that no node serves, where it is known what nodes serve."""
+    names = None if models is None else {*models, *routes}
+    for name, route in routes.items():
+        if loop := _loop(name, routes):
+            yield Misfit(("routes", name, "to"), " → ".join(loop), "no loop of aliases")
+        if route.fallback == name:
+            yield Misfit(("routes", name, "fallback"), name, "another model")
+        yield from _name_misfits(name, route, names, models)
+
+
+def _name_misfits(
+    name: str, route: RouteSpec, names: Collection[str] | None, models: Collection[str] | None
+) -> Iterator[Misfit]:
+    if names is None or models is None:
+        return
+    path: Path = ("routes", name)
+    for k, target in enumerate(route.to):
+        there = models if target.model == name else names  # in its own list a name means the model
+        yield from known((*path, "to", k, "model"), target.model, there, "model")
+    if not route.to:
+        yield from known(path, name, models, "model")
+    if route.fallback is not None:
+        yield from known((*path, "fallback"), route.fallback, names, "model")
+
+
+def _loop(start: str, routes: Mapping[str, RouteSpec]) -> list[str]:
+    """The way back to a name through other routes, if there is one."""
+    ways = [[start]]
+    seen = {start}
+    while ways:
+        way = ways.pop()
+        for target in routes[way[-1]].to:
+            if target.model == start and len(way) > 1:
+                return [*way, start]
+            if target.model in routes and target.model not in seen:
+                seen.add(target.model)
+                ways.append([*way, target.model])
+    return []
+
+
+class RelayPath(Spec):
+    """A path that clients may use though the gateway does not know what it means."""
+
+    path: UrlPath = Field(description="such as /v1/score")
+    methods: tuple[Method, ...] = Field(("POST",), min_length=1, description="methods that are let through")
+
+    @model_validator(mode="after")
+    def _is_plain(self) -> RelayPath:
+        if "//" in self.path or any(part in (".", "..") for part in self.path.split("/")):
+            raise ValueError("a path without empty parts, . and ..")
+        return self
