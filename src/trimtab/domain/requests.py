@@ -16,11 +16,13 @@ class Requests:
 
     `work` is a WORK array (see `trimtab.domain.view`), `truth` a TRUTH array of the same length. Service
     takes (fixed_s + unit_s · truth.units) · truth.factor seconds, whatever the policy was told.
+    No policy sees `leave_s`, which needs `Cancel.ALWAYS`.
     """
 
     work: NDArray[np.void]  # WORK [requests]
     truth: NDArray[np.void]  # TRUTH [requests]
     tenant_names: tuple[str, ...] = ("default",)
+    leave_s: NDArray[np.float64] | None = None  # [requests], when its client goes away; inf = it stays
 
     def __len__(self) -> int:
         return len(self.work)

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.domain.errors import ScenarioError, UsageError
+from trimtab.experiments.recording import scenario_of
 from trimtab.experiments.spec.scenario import ClusterPart, Scenario, scenario_schema
+from trimtab.traces.gateway import is_recording
 from trimtab.validation.names import nearest
 from trimtab.validation.problems import checked
 from trimtab.validation.yaml_text import parsed_yaml, read_yaml
@@ -137,8 +139,10 @@ def resolve_scenario(
 
 
 def _from_trace(trace: Path, part: ClusterPart | None) -> Scenario:
+    if part is None and is_recording(trace):
+        return scenario_of(trace)
     if part is None:
-        expected = "a cluster file (--cluster FILE) or a scenario to run it on"
+        expected = "a cluster file (--cluster FILE), a scenario, or a recording of the gateway"
         raise ScenarioError("a trace alone makes no scenario", field="cluster", expected=expected)
     name = trace.name.removesuffix(".gz").rsplit(".", 1)[0]
     fields = {key: getattr(part, key) for key in ("cluster", *CLUSTER_SECTION_KEYS)}

@@ -30,6 +30,8 @@ from trimtab.experiments.spec.scenario import Scenario
 from trimtab.experiments.spec.served import Served
 from trimtab.traces import Trace
 
+SOONEST_S = 1e-6  # after its arrival that a client can go away
+
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
@@ -72,12 +74,16 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
     columns, served, info = _columns(scenario, seed, trace)
     cluster = build_cluster(scenario.cluster, served, columns)
     requests = build_requests(scenario.workload, served, columns, cluster, seed)
+    if columns.factor is not None:
+        requests.truth["factor"] *= columns.factor
     mean_s, share = _mean_service(cluster, requests)
     cluster = replace(cluster, weight=_weights(cluster, mean_s, share))
     capacity_per_s = _capacity_per_s(cluster, mean_s, share)
     target = scenario.workload.load if load is None else load
     if target is not None:
         _scale_to(requests, target * capacity_per_s, scenario.name)
+    if columns.leave_after_s is not None and scenario.host.cancel == "always":
+        requests = replace(requests, leave_s=_leave_s(requests, columns.leave_after_s))
     return Built(
         cluster=cluster,
         requests=requests,
@@ -102,6 +108,12 @@ def _columns(
     rows = chosen_rows(whole, spec.trace.options, seed)
     info = TraceInfo(whole.file, whole.format, whole.rows_in_file, whole.dropped)
     return traced(spec.trace, whole, rows, served, seed), served, info
+
+
+def _leave_s(requests: Requests, after_s: FloatArray) -> FloatArray:
+    """After the arrival at least: at equal times a cancellation would come first."""
+    leave_s: FloatArray = requests.work["arrival_s"] + np.maximum(after_s, SOONEST_S)
+    return leave_s
 
 
 def _mean_service(cluster: Cluster, requests: Requests) -> tuple[FloatArray, FloatArray]:

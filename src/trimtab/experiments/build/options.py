@@ -19,6 +19,7 @@ def build_options(host: HostSpec, faults: tuple[FaultSpec, ...], cluster: Cluste
         held_max=UNLIMITED if host.held_max is None else host.held_max,
         on_refusal=OnRefusal[host.on_refusal.upper()],
         lookahead=host.lookahead,
+        lane_per_class=host.lane_per_class,
         cancel=Cancel[host.cancel.upper()],
         on_failure=OnFailure[host.on_failure.upper()],
         max_retries=host.max_retries,

@@ -48,6 +48,8 @@ def traced(spec: TraceSpec, trace: Trace, table: pl.DataFrame, served: Served, s
         deadline_after_s=_floats(table, "deadline_s", np.inf),
         payload_gib=_floats(table, "payload_gib", 0.0),
         session=session,
+        factor=_floats(table, "factor", 1.0),
+        leave_after_s=_floats(table, "leave_after_s", np.inf),
     )
 
 

@@ -28,6 +28,9 @@ class HostSpec(Spec):
     held_max: int | None = Field(None, ge=0, description="requests a central queue holds; null = any number")
     on_refusal: Literal["hold", "reject"] = Field("hold", description="when every candidate refuses")
     lookahead: int = Field(1, ge=1, description="held requests that one pass may offer in vain")
+    lane_per_class: bool = Field(
+        False, description="so that a class which no node can take now does not stand in others' way"
+    )
     cancel: Literal["never", "waiting", "always"] = Field(
         "never", description="what is cancelled at its deadline"
     )
