@@ -1,0 +1,98 @@
+"""Usage per tenant and day: added up in memory, written every second and at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+import sqlalchemy as sa
+
+from trimtab.runtime.gateway.store.dialect import upsert
+from trimtab.runtime.gateway.store.errors import StoreUnavailable
+from trimtab.runtime.gateway.store.gateways import usage_batch_is_new
+from trimtab.runtime.gateway.store.schema import usage
+from trimtab.runtime.gateway.store.store import Store
+
+_COUNTS = ("requests", "prompt_tokens", "completion_tokens", "service_s")
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a tenant has used in a day."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    service_s: float = 0.0
+
+
+_Book = dict[tuple[str, str], Totals]  # by tenant and day
+
+
+class UsageBook:
+    """Adds up usage; `run` writes it. A batch that could not be written is kept and tried again."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since 1970."""
+        self._store, self._clock = store, clock
+        self._writer = secrets.token_hex(8)  # whose batches are numbered
+        self._open: _Book = defaultdict(Totals)
+        self._sent: _Book = {}  # frozen until the database has it: its number makes a second try harmless
+        self._batch = 0
+        self._day = ""
+        self._day_ends_s = 0.0
+
+    def add(self, tenant: str, prompt_tokens: int, completion_tokens: int, service_s: float) -> None:
+        """One more request that was served. Never raises or waits."""
+        now_s = self._clock()
+        if now_s >= self._day_ends_s:
+            self._day = datetime.fromtimestamp(now_s, UTC).date().isoformat()
+            self._day_ends_s = (now_s // 86_400 + 1) * 86_400
+        totals = self._open[tenant, self._day]
+        totals.requests += 1
+        totals.prompt_tokens += prompt_tokens
+        totals.completion_tokens += completion_tokens
+        totals.service_s += service_s
+
+    async def flush(self) -> None:
+        """Write what has come since the last time. Raises StoreUnavailable; nothing is lost by that."""
+        while self._sent or self._open:
+            if not self._sent:
+                self._sent, self._open = self._open, defaultdict(Totals)
+                self._batch += 1
+            await self._store.write(partial(self._write, book=self._sent, batch=self._batch))
+            self._sent = {}
+
+    async def run(self, period_s: float = 1.0) -> None:
+        """Flush every `period_s`, until cancelled; call `flush` once more then."""
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                await self.flush()
+            except StoreUnavailable:
+                continue  # `Store.available` tells; the batch is kept
+
+    async def of(self, tenant: str) -> dict[str, Totals]:
+        """What the database has of a tenant, by day. Raises StoreUnavailable."""
+        columns = [usage.c[name] for name in _COUNTS]
+        query = sa.select(usage.c.day, *columns).where(usage.c.tenant == tenant).order_by(usage.c.day)
+        rows = await self._store.read(lambda connection: connection.execute(query).all())
+        return {day: Totals(*counts) for day, *counts in rows}
+
+    def _write(self, connection: sa.Connection, book: _Book, batch: int) -> None:
+        if not usage_batch_is_new(connection, self._writer, batch):
+            return  # the answer to its COMMIT was lost
+        rows = [
+            {"tenant": tenant, "day": day} | {name: getattr(totals, name) for name in _COUNTS}
+            for (tenant, day), totals in sorted(book.items())
+        ]
+        insert = upsert(connection, usage)
+        sums = {name: usage.c[name] + insert.excluded[name] for name in _COUNTS}
+        keys = [usage.c.tenant, usage.c.day]
+        connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=sums), rows)

@@ -1,0 +1,3 @@
+from gateway_stores import postgres, store_url
+
+__all__ = ["postgres", "store_url"]

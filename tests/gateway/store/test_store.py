@@ -1,0 +1,225 @@
+"""The store on both databases: migrations, its thread, and databases that go away, fill up and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from gateway_stores import Postgres
+from trimtab.domain.errors import UsageError
+from trimtab.runtime.gateway.store.engine import make_engine
+from trimtab.runtime.gateway.store.errors import StoreNewer, StoreUnavailable
+from trimtab.runtime.gateway.store.gateways import sign_of_life
+from trimtab.runtime.gateway.store.migrate import migrate
+from trimtab.runtime.gateway.store.schema import REVISION, gateways, metadata
+from trimtab.runtime.gateway.store.store import Store
+
+
+def _count(connection: sa.Connection) -> int:
+    return int(connection.scalar(sa.select(sa.func.count()).select_from(gateways)) or 0)
+
+
+async def _opened(url: str, **options: float) -> Store:
+    store = Store(url, **options)
+    await store.open()
+    return store
+
+
+def test_migrations_make_the_tables_of_the_schema(store_url: str) -> None:
+    engine = make_engine(store_url)
+    migrate(engine)
+    migrate(engine)  # a second start changes nothing
+    with engine.connect() as connection:
+        from alembic.autogenerate import compare_metadata
+        from alembic.runtime.migration import MigrationContext
+
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+        assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == REVISION
+    engine.dispose()
+
+
+def test_the_newest_migration_is_the_one_named() -> None:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", "trimtab.runtime.gateway.store:migrations")
+    config.set_main_option("path_separator", "os")
+    assert ScriptDirectory.from_config(config).get_heads() == [REVISION]
+
+
+def test_several_processes_may_start_on_one_empty_database(store_url: str) -> None:
+    engines = [make_engine(store_url) for _ in range(4)]
+    failures: list[BaseException] = []
+
+    def start(engine: sa.Engine) -> None:
+        try:
+            migrate(engine)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=start, args=(engine,)) for engine in engines]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for engine in engines:
+        engine.dispose()
+    assert failures == []
+
+
+def test_a_newer_store_is_refused(store_url: str) -> None:
+    engine = make_engine(store_url)
+    migrate(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+
+    async def main() -> None:
+        store = Store(store_url)
+        with pytest.raises(StoreNewer, match=r"newer trimtab.*9999.*upgrade trimtab"):
+            await store.open()
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "mysql://root:secret@host/db", "sqlite://", "sqlite:///:memory:"]
+)
+def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(UsageError, match=r"store.url.*expected sqlite:///FILE") as caught:
+        Store(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_sqlite_commits_reach_the_disk(tmp_path: Path) -> None:
+    engine = make_engine(f"sqlite:///{tmp_path / 'deep' / 'store.db'}")
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 5000
+    engine.dispose()
+
+
+def test_a_call_that_raises_leaves_nothing_and_the_store_goes_on(store_url: str) -> None:
+    async def main() -> None:
+        store = await _opened(store_url)
+
+        def work(connection: sa.Connection) -> None:
+            sign_of_life(connection, "a")
+            raise ValueError("mine")
+
+        with pytest.raises(ValueError, match="mine"):
+            await store.write(work)
+        assert await store.read(_count) == 0
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_the_loop_goes_on_while_the_database_works(store_url: str) -> None:
+    async def main() -> None:
+        store = await _opened(store_url)
+        ticks = 0
+        slow = asyncio.ensure_future(store.write(lambda _: time.sleep(0.2)))
+        while not slow.done():
+            await asyncio.sleep(0.001)
+            ticks += 1
+        assert ticks > 10
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_caller_does_not_wait_for_ever_and_its_call_is_dropped(store_url: str) -> None:
+    async def main() -> None:
+        store = await _opened(store_url, call_s=0.1)
+        free = threading.Event()
+        blocked = asyncio.ensure_future(store.write(lambda _: free.wait()))
+        await asyncio.sleep(0)
+        with pytest.raises(StoreUnavailable, match=r"no answer from the database in 0.1 s"):
+            await store.write(lambda connection: sign_of_life(connection, "late"))
+        with pytest.raises(StoreUnavailable):
+            await blocked
+        free.set()
+        assert await store.read(_count) == 0
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_full_sqlite_disk_refuses_writes_and_recovers(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await _opened(f"sqlite:///{tmp_path / 'store.db'}")
+
+        def limit(connection: sa.Connection, pages: int) -> None:
+            connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+
+        def fill(connection: sa.Connection) -> None:
+            rows = [{"id": f"{n:064d}", "seen_s": 0.0, "usage_batch": 0} for n in range(2000)]
+            connection.execute(sa.insert(gateways), rows)
+
+        await store.read(lambda connection: limit(connection, 1))  # never below what it has: no page is left
+        with pytest.raises(StoreUnavailable, match="full"):
+            await store.write(fill)
+        assert not store.available
+        assert await store.read(_count) == 0  # reads go on
+        await store.read(lambda connection: limit(connection, 100_000))
+        await store.write(fill)
+        assert store.available
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_read_only_sqlite_refuses_writes_and_recovers(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await _opened(f"sqlite:///{tmp_path / 'store.db'}")
+        await store.read(lambda connection: connection.exec_driver_sql("PRAGMA query_only=ON"))
+        with pytest.raises(StoreUnavailable, match="readonly"):
+            await store.write(lambda connection: sign_of_life(connection, "a"))
+        await store.read(lambda connection: connection.exec_driver_sql("PRAGMA query_only=OFF"))
+        await store.write(lambda connection: sign_of_life(connection, "a"))
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_postgresql_may_stop_and_come_back(postgres: Postgres) -> None:
+    url = postgres.url("stopped")
+
+    async def main() -> None:
+        store = await _opened(url)
+        await store.write(lambda connection: sign_of_life(connection, "a"))
+        await asyncio.to_thread(postgres.stop)
+        with pytest.raises(StoreUnavailable):
+            await store.write(lambda connection: sign_of_life(connection, "b"))
+        assert not store.available
+        await asyncio.to_thread(postgres.start)
+        await store.write(lambda connection: sign_of_life(connection, "c"))
+        assert await store.read(_count) == 2
+        assert store.available
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_database_that_is_away_at_the_start_is_used_when_it_comes(postgres: Postgres) -> None:
+    url = postgres.url("late")
+
+    async def main() -> None:
+        await asyncio.to_thread(postgres.stop)
+        store = await _opened(url)
+        assert not store.available
+        assert "late" not in store.reason or "@" not in store.reason
+        await asyncio.to_thread(postgres.start)
+        await store.write(lambda connection: sign_of_life(connection, "a"))
+        await store.close()
+
+    asyncio.run(main())
