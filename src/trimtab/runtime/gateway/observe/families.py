@@ -1,0 +1,143 @@
+"""The catalogue of metrics: what `/metrics` may show, with labels and how processes add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+DURATION_BOUNDS_S: Final = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+)  # fmt: skip
+ERROR_BOUNDS: Final = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
+
+
+class Type(Enum):
+    """What Prometheus takes a family for."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Merge(Enum):
+    """What the values of several processes make together."""
+
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric. A row of it holds one number, or for a histogram its counts by bound, the rest, the sum."""
+
+    name: str
+    help: str
+    type: Type = Type.COUNTER
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()  # upper bounds, increasing; of a histogram only
+    merge: Merge = Merge.SUM
+
+    @property
+    def width(self) -> int:
+        """How many numbers a row holds."""
+        return len(self.bounds) + 2 if self.bounds else 1
+
+
+def _histogram(name: str, text: str, *labels: str, bounds: tuple[float, ...] = DURATION_BOUNDS_S) -> Family:
+    return Family(name, text, Type.HISTOGRAM, labels, bounds)
+
+
+def _gauge(name: str, text: str, *labels: str, merge: Merge = Merge.SUM) -> Family:
+    return Family(name, text, Type.GAUGE, labels, merge=merge)
+
+
+def _counter(name: str, text: str, *labels: str) -> Family:
+    return Family(name, text, Type.COUNTER, labels)
+
+
+_ALL = (
+    _counter(
+        "trimtab_requests_total",
+        "Requests that ended, by how; code_class is the status' first digit, 0xx = none was sent.",
+        "model",
+        "kind",
+        "outcome",
+        "code_class",
+    ),
+    _histogram(
+        "trimtab_request_duration_seconds",
+        "From the whole request to the last byte of its answer; refused ones left out.",
+        "model",
+        "kind",
+    ),
+    _histogram(
+        "trimtab_time_to_first_byte_seconds",
+        "From the whole request to the first body byte of its answer.",
+        "model",
+        "kind",
+    ),
+    _histogram(
+        "trimtab_queue_seconds",
+        "From the whole request to its first node.",
+        "model",
+        "kind",
+    ),
+    _gauge("trimtab_queue_length", "Requests held in the central queue."),
+    _gauge("trimtab_in_flight", "Attempts under way on a node.", "node"),
+    _gauge("trimtab_node_capacity", "Requests that a node takes at once.", "node", merge=Merge.MAX),
+    _gauge("trimtab_node_up", "1 = gets work: up or suspect; 0 = not.", "node", merge=Merge.MIN),
+    _counter("trimtab_node_served_total", "Answers that a node gave whole.", "node"),
+    _counter("trimtab_node_failed_total", "Attempts that a node lost.", "node"),
+    _gauge(
+        "trimtab_node_reported",
+        "What a node says of itself.",
+        "node",
+        "figure",
+        merge=Merge.MAX,
+    ),
+    _gauge(
+        "trimtab_node_utilisation_ratio", "Slot-seconds in use ÷ slot-seconds, over the last minute.", "node"
+    ),
+    _gauge(
+        "trimtab_node_busy_ratio",
+        "Share of the last minute with work in flight.",
+        "node",
+        merge=Merge.MAX,
+    ),
+    _gauge("trimtab_utilisation_mean_ratio", "Mean of node utilisation, over the last minute."),
+    _gauge("trimtab_utilisation_variance", "Population variance of node utilisation, over the last minute."),
+    _gauge("trimtab_utilisation_cv", "Coefficient of variation of node utilisation, over the last minute."),
+    _gauge("trimtab_idle_ratio", "1 - mean node utilisation, over the last minute."),
+    _gauge(
+        "trimtab_completion_seconds_variance",
+        "Variance of completion times, over the last minute.",
+    ),
+    _counter("trimtab_attempts_lost_total", "Attempts that were lost, by cause.", "cause"),
+    _counter("trimtab_retries_total", "Further attempts, by the cause that lost the one before.", "cause"),
+    _counter("trimtab_hedges_total", "Second attempts beside a first that still ran."),
+    _counter("trimtab_refusals_total", "Requests answered without a node, by code.", "code"),
+    _counter("trimtab_tokens_total", "Tokens that backends reported.", "tenant", "direction"),
+    _counter("trimtab_tenant_requests_total", "Requests that ended, by tenant.", "tenant"),
+    _counter("trimtab_response_bytes_total", "Body bytes sent to clients."),
+    _counter("trimtab_stream_chunks_total", "Chunks of streams sent to clients."),
+    _histogram(
+        "trimtab_prediction_error_ratio",
+        "|actual - predicted| ÷ actual service time, of whole answers.",
+        "class",
+        bounds=ERROR_BOUNDS,
+    ),
+    _counter("trimtab_predicted_seconds_total", "Predicted service time of whole answers.", "class"),
+    _counter("trimtab_actual_seconds_total", "Actual service time of whole answers.", "class"),
+    _counter("trimtab_policy_failures_total", "Decisions that fell back to least connections.", "policy"),
+    _counter("trimtab_shadow_decisions_total", "Decisions that the shadow policy made too."),
+    _counter("trimtab_shadow_disagreements_total", "Of these, those for another node than the live one."),
+    _counter("trimtab_recorder_dropped_total", "Events that the recorder could not write."),
+    _gauge("trimtab_jobs", "Long jobs, by state.", "state", merge=Merge.MAX),
+    _gauge("trimtab_workers", "Processes that serve requests."),
+    _gauge("trimtab_build_info", "Always 1; the labels say what runs.", "version", "python", merge=Merge.MAX),
+)
+
+FAMILIES: Final[Mapping[str, Family]] = {family.name: family for family in _ALL}
