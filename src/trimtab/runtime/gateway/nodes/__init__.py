@@ -1,0 +1,1 @@
+"""What the gateway knows of its backends: who they are, whether they get work, how busy they say they are."""

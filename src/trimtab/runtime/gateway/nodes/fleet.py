@@ -1,0 +1,400 @@
+"""All nodes, in the order of their index, and who gets work.
+
+Whoever finds a reason to withhold a node says so with `hold` and takes it back with `release`; a node gets
+work while nothing holds it. So checks, breaker, ejection, silence and drain need not know of each other.
+Listeners hear of every change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trimtab.domain.errors import ConfigError
+from trimtab.runtime.gateway.model import Node
+from trimtab.runtime.gateway.nodes.address import Address, parse_base
+from trimtab.runtime.gateway.nodes.condition import COLD, FAULTS, LEAVING, Condition, Hold
+from trimtab.runtime.gateway.nodes.credentials import authorization, tls_context
+from trimtab.runtime.gateway.nodes.spec import Listing, NodeSpec
+
+logger = logging.getLogger(__name__)
+
+_IDLE_LOOK_S = 0.05  # how often a draining node is looked at
+
+
+class Listener(Protocol):
+    """Who must know what the nodes do. Calls must not raise or wait."""
+
+    def on_added(self, node: Node) -> None:
+        """A new node, at the end; or one that was removed and is back at its old index."""
+
+    def on_removed(self, node: Node) -> None:
+        """It is gone: nothing runs there, or its time was up. Its index stays taken."""
+
+    def on_switch(self, node: Node) -> None:
+        """It gets work from now on, or gets none: see `Fleet.gets_work`."""
+
+    def on_models(self, node: Node) -> None:
+        """`node.models` or its adapters have changed."""
+
+    def on_capacity(self, node: Node) -> None:
+        """`node.max_requests`, or what a warming node may take of it, has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOptions:
+    """How nodes come and go."""
+
+    drain_s: float = 30.0  # the longest that a removed node may finish its work
+    slow_start_s: float = 10.0  # from trial to full capacity
+    ramp_steps: int = 10  # how often listeners hear of it
+    least_ramp_frac: float = 0.1
+    trial_s: float = 5.0  # a trial without a failure ends after this, or with the first good answer
+
+
+class Fleet:
+    """The nodes. All calls come from the event loop's thread."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        options: FleetOptions | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.loop = loop
+        self.options = options or FleetOptions()
+        self.nodes: list[Node] = []
+        self.listeners: list[Listener] = []
+        self.problems: dict[str, str] = {}  # who says it → what is wrong now
+        self._conditions: list[Condition] = []
+        self._by_name: dict[str, Node] = {}
+        self._environment = environment
+        self._leaving: asyncio.TimerHandle | None = None
+
+    # who there is
+
+    def add(self, spec: NodeSpec, source: str = "config") -> Node:
+        """A new node, or one that left and is back. Raises ConfigError for a name in use or a bad entry."""
+        known = self._by_name.get(spec.name)
+        if known is not None and not self._is_leaving(known):
+            raise ConfigError("is the name of another node", field="name", value=spec.name)
+        if known is not None and self.condition(known).spec == spec:
+            return self._welcome_back(known, source)
+        address = parse_base(spec.url)
+        node = self._made(spec, address)
+        self.nodes.append(node)
+        self._conditions.append(Condition(spec, address, source, dict.fromkeys(spec.adapters, "")))
+        self._by_name[spec.name] = node
+        self._tell("on_added", node)
+        return node
+
+    def update(self, node: Node, spec: NodeSpec) -> bool:
+        """Change what may change while it runs; False = it must be another node: add and remove."""
+        condition = self.condition(node)
+        if _identity(spec) != _identity(condition.spec) or self._is_leaving(node):
+            return False
+        condition.spec = spec
+        node.max_tokens, node.type_name = spec.max_tokens, spec.type_name or spec.name
+        self.set_listing(node, Listing(node.models, condition.adapters))
+        self.set_capacity(node, spec.max_requests)
+        return True
+
+    def find(self, name: str) -> Node | None:
+        """The node of this name that is not gone."""
+        node = self._by_name.get(name)
+        return None if node is None or Hold.REMOVED in self.condition(node).holds else node
+
+    def present(self) -> list[Node]:
+        """The nodes that are not gone, draining ones included."""
+        return [node for node in self.nodes if Hold.REMOVED not in self.condition(node).holds]
+
+    def drain(self, name: str) -> Node:
+        """It gets no new work from now on; it stays. Raises ConfigError for an unknown name."""
+        node = self.known(name)
+        self.hold(node, Hold.DRAINING, "draining")
+        return node
+
+    def undrain(self, name: str) -> Node:
+        """It gets work again, unless something else holds it or it is being removed."""
+        node = self.known(name)
+        self.condition(node).remove_by_s = math.inf
+        self.release(node, Hold.DRAINING)
+        return node
+
+    def remove(self, name: str, drain_s: float | None = None) -> Node:
+        """Drain it; it is gone when idle, or after `drain_s`. Raises ConfigError for an unknown name."""
+        node = self.known(name)
+        self.dismiss(node, drain_s)
+        return node
+
+    def dismiss(self, node: Node, drain_s: float | None = None) -> None:
+        """`remove`, for a node that is at hand. Its name is free at once."""
+        self.hold(node, Hold.DRAINING, "draining, to be removed")
+        drain_s = self.options.drain_s if drain_s is None else drain_s
+        condition = self.condition(node)
+        condition.remove_by_s = min(condition.remove_by_s, self.loop.time() + drain_s)
+        self._look_at_leaving()
+
+    # who gets work
+
+    def condition(self, node: Node) -> Condition:
+        """All that is known of a node; for reading."""
+        return self._conditions[node.idx]
+
+    def gets_work(self, node: Node) -> bool:
+        """Whether nothing holds it."""
+        return not self._conditions[node.idx].holds
+
+    def known(self, name: str) -> Node:
+        """The node of this name. Raises ConfigError where there is none."""
+        node = self.find(name)
+        if node is None:
+            raise ConfigError("is no node", field="name", value=name, expected="a node of GET /admin/nodes")
+        return node
+
+    def hold(self, node: Node, hold: Hold, reason: str, for_s: float | None = None) -> None:
+        """Withhold a node, until `release` or for a time. A second hold of one kind replaces the first."""
+        condition = self.condition(node)
+        was_open = condition.is_open
+        self._forget_timer(condition, hold)
+        condition.holds[hold] = reason
+        if hold in COLD:
+            self._stop_warming(condition)
+        if for_s is not None:
+            condition.until_s[hold] = self.loop.time() + for_s
+            condition.timers[hold] = self.loop.call_later(for_s, self.release, node, hold)
+        self._after(node, condition, was_open)
+
+    def release(self, node: Node, hold: Hold) -> None:
+        """Let a node go from this hold. After a fault it is on trial, then warms up."""
+        condition = self.condition(node)
+        self._forget_timer(condition, hold)
+        if condition.holds.pop(hold, None) is None:
+            return
+        if hold in COLD and not condition.holds.keys() & COLD:
+            self._begin_trial(node, condition)
+        self._after(node, condition, was_open=False)
+
+    def n_withheld_for_faults(self) -> int:
+        """Nodes that are here to stay but get no work because something is wrong with them."""
+        return sum(
+            1
+            for condition in self._conditions
+            if condition.holds.keys() & FAULTS and not condition.holds.keys() & LEAVING
+        )
+
+    def n_staying(self) -> int:
+        """Nodes that are neither gone nor going."""
+        return sum(1 for condition in self._conditions if not condition.holds.keys() & LEAVING)
+
+    # how much work
+
+    def ramp_frac(self, node: Node, now_s: float) -> float:
+        """What part of its capacity a node may use, 0..1: 0 = one request, on trial."""
+        condition = self._conditions[node.idx]
+        if condition.is_on_trial:
+            return 0.0
+        if self.options.slow_start_s <= 0:
+            return 1.0
+        part = (now_s - condition.warm_from_s) / self.options.slow_start_s
+        return min(1.0, max(self.options.least_ramp_frac, part))
+
+    def allowed_requests(self, node: Node, now_s: float) -> int:
+        """How many requests it may have in flight now, were it to get work: at least 1."""
+        return max(1, math.ceil(self.ramp_frac(node, now_s) * node.max_requests - 1e-9))
+
+    def warm(self, node: Node) -> None:
+        """Its trial was passed: the ramp begins. Without a trial nothing happens."""
+        condition = self.condition(node)
+        if not condition.is_on_trial:
+            return
+        condition.warm_from_s = self.loop.time()
+        self._step(node, condition, 0)
+
+    def skip_warming(self, node: Node) -> None:
+        """All its capacity at once: it was never known to be ill."""
+        condition = self.condition(node)
+        self._stop_warming(condition)
+        self._tell("on_capacity", node)
+
+    def set_capacity(self, node: Node, max_requests: int) -> None:
+        """Another capacity in requests, at least 1."""
+        if max_requests != node.max_requests:
+            node.max_requests = max(1, max_requests)
+            self._tell("on_capacity", node)
+
+    # what they serve
+
+    def set_listing(self, node: Node, listing: Listing) -> None:
+        """What the node itself lists. Models that its entry declares stay; adapters for them are added."""
+        condition = self.condition(node)
+        models = condition.spec.models or listing.models
+        adapters = dict.fromkeys(condition.spec.adapters, "")
+        adapters |= {name: base for name, base in listing.adapters.items() if base in models or not base}
+        if (models, adapters) != (node.models, condition.adapters):
+            node.models, condition.adapters = models, adapters
+            self._tell("on_models", node)
+
+    def report(self, source: str, problem: str) -> None:
+        """Something is wrong that stops nothing; "" = it is right again. Logged once for each change."""
+        if self.problems.get(source, "") == problem:
+            return
+        if problem:
+            logger.warning("%s: %s", source, problem)
+            self.problems[source] = problem
+        else:
+            logger.info("%s: all right again", source)
+            self.problems.pop(source, None)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """The nodes that are not gone, for the admin API: plain values, no secrets."""
+        now_s = self.loop.time()
+        return [self._picture(node, now_s) for node in self.present()]
+
+    def close(self) -> None:
+        """No timer is left."""
+        for condition in self._conditions:
+            condition.cancel_timers()
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+
+    # inside
+
+    def _made(self, spec: NodeSpec, address: Address) -> Node:
+        if not spec.name:
+            raise ConfigError("is missing", field="name", expected="a name")
+        if spec.max_requests < 1:
+            raise ConfigError("is too small", field="capacity", value=spec.max_requests, expected="1 or more")
+        return Node(
+            name=spec.name,
+            url=spec.url,
+            idx=len(self.nodes),
+            host=address.host,
+            port=address.port,
+            tls=address.tls,
+            models=spec.models,
+            max_requests=spec.max_requests,
+            max_tokens=spec.max_tokens,
+            type_name=spec.type_name or spec.name,
+            authorization=authorization(spec.api_key_env, self._environment),
+            ssl=tls_context(address.tls, spec.ca),
+            base_path=address.path,
+            server_name=spec.server_name,
+        )
+
+    def _welcome_back(self, node: Node, source: str) -> Node:
+        """The same node at its old index, with a key that may be new."""
+        condition = self.condition(node)
+        node.authorization = authorization(condition.spec.api_key_env, self._environment)
+        node.ssl = tls_context(node.tls, condition.spec.ca)
+        was_gone = Hold.REMOVED in condition.holds
+        condition.source, condition.remove_by_s = source, math.inf
+        if was_gone:
+            condition.holds.clear()
+            condition.write_health(node)
+            self._tell("on_added", node)
+        else:
+            self.release(node, Hold.DRAINING)
+        return node
+
+    def _is_leaving(self, node: Node) -> bool:
+        return self.condition(node).remove_by_s < math.inf
+
+    def _after(self, node: Node, condition: Condition, was_open: bool) -> None:
+        before = node.health
+        condition.write_health(node)
+        if node.health is not before:
+            logger.log(
+                logging.INFO if condition.is_open else logging.WARNING,
+                "node %s: %s%s",
+                node.name,
+                node.health.name.lower(),
+                f" ({node.reason})" if node.reason else "",
+            )
+        if condition.is_open is not was_open:
+            self._tell("on_switch", node)
+
+    def _tell(self, event: str, node: Node) -> None:
+        for listener in self.listeners:
+            getattr(listener, event)(node)
+
+    def _forget_timer(self, condition: Condition, hold: Hold) -> None:
+        condition.until_s.pop(hold, None)
+        timer = condition.timers.pop(hold, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _stop_warming(self, condition: Condition) -> None:
+        condition.warm_from_s = -math.inf
+        if condition.warm_timer is not None:
+            condition.warm_timer.cancel()
+            condition.warm_timer = None
+
+    def _begin_trial(self, node: Node, condition: Condition) -> None:
+        self._stop_warming(condition)
+        condition.warm_from_s = math.inf
+        condition.warm_timer = self.loop.call_later(self.options.trial_s, self.warm, node)
+        self._tell("on_capacity", node)
+
+    def _step(self, node: Node, condition: Condition, step: int) -> None:
+        if condition.warm_timer is not None:
+            condition.warm_timer.cancel()
+        condition.warm_timer = None
+        self._tell("on_capacity", node)
+        if step < self.options.ramp_steps and self.options.slow_start_s > 0:
+            wait_s = self.options.slow_start_s / self.options.ramp_steps
+            condition.warm_timer = self.loop.call_later(wait_s, self._step, node, condition, step + 1)
+
+    def _look_at_leaving(self) -> None:
+        """Let go whoever is idle or late; look again while somebody is left."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+        now_s, is_any_left = self.loop.time(), False
+        for node in self.present():
+            condition = self.condition(node)
+            if condition.remove_by_s == math.inf:
+                continue
+            if node.in_flight == 0 or now_s >= condition.remove_by_s:
+                self._gone(node, condition)
+            else:
+                is_any_left = True
+        if is_any_left:
+            self._leaving = self.loop.call_later(_IDLE_LOOK_S, self._look_at_leaving)
+
+    def _gone(self, node: Node, condition: Condition) -> None:
+        condition.cancel_timers()
+        condition.holds = {Hold.REMOVED: "removed"}
+        condition.write_health(node)
+        self._tell("on_removed", node)
+
+    def _picture(self, node: Node, now_s: float) -> dict[str, Any]:
+        condition = self.condition(node)
+        return {
+            "name": node.name,
+            "url": node.url,
+            "source": condition.source,
+            "health": node.health.name.lower(),
+            "reason": node.reason,
+            "holds": {hold.value: reason for hold, reason in condition.holds.items()},
+            "gets_work": condition.is_open,
+            "models": list(node.models),
+            "adapters": dict(condition.adapters),
+            "capacity_requests": node.max_requests,
+            "allowed_requests": self.allowed_requests(node, now_s),
+            "capacity_tokens": node.max_tokens,
+            "in_flight": node.in_flight,
+            "served": node.served,
+            "failed": node.failed,
+            "reported": dict(node.reported),
+        }
+
+
+def _identity(spec: NodeSpec) -> tuple[object, ...]:
+    """What can't change without becoming another node: connections and estimates hang on it."""
+    return (spec.name, spec.url, spec.server_name, spec.ca, spec.api_key_env, spec.type_name, spec.auto)

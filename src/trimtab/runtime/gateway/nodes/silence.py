@@ -1,0 +1,217 @@
+"""Silence: a node of which bytes are overdue is suspect and gets no new work until it gives a sign of life.
+
+The age of a node is the time since its last byte, whoever it was for. It is held against what was predicted
+for the attempts in flight: a first byte is due after the predicted service time, corrected by what this
+class of requests has shown on this type of node; the next byte of a stream after what its streams have
+shown. So a long prefill is no freeze, and a node that answers anything at all is none either.
+
+*Source* of the allowance: mean + 4 mean deviations, as TCP's retransmission timer (V. Jacobson, M. Karels,
+SIGCOMM 1988; RFC 6298). A node that passes a check while it is suspect was only slow: its allowance is
+doubled until its next byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node
+from trimtab.runtime.gateway.nodes.condition import Hold
+from trimtab.runtime.gateway.nodes.fleet import Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceOptions:
+    """How long is too long."""
+
+    sweep_s: float = 0.1
+    least_s: float = 0.5  # a shorter silence means nothing
+    unseen_factor: float = 3.0  # times the prediction, while a class has shown nothing
+    unpredicted_s: float = 30.0  # without a prediction
+    gain: float = 0.125  # of the running means
+    deviations: float = 4.0
+    gap_factor: float = 10.0  # times the mean gap of a stream
+
+
+@dataclass(slots=True)
+class _Mean:
+    """A running mean with its mean deviation."""
+
+    mean: float = 0.0
+    deviation: float = 0.0
+    n: int = 0
+
+    def add(self, value: float, gain: float) -> None:
+        if self.n == 0:
+            self.mean, self.deviation = value, value / 2
+        else:
+            self.deviation += gain * (abs(value - self.mean) - self.deviation)
+            self.mean += gain * (value - self.mean)
+        self.n += 1
+
+
+@dataclass(slots=True)
+class _Kind:
+    """What a class of requests has shown on a type of node."""
+
+    first_byte: _Mean = field(default_factory=_Mean)  # relative to the prediction, where there is one
+    gap_s: _Mean = field(default_factory=_Mean)
+
+
+@dataclass(slots=True)
+class _Open:
+    """An attempt in flight."""
+
+    attempt: Attempt
+    kind: _Kind
+    estimate_s: float
+    is_stream: bool
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What one node owes."""
+
+    node: Node
+    open: dict[Attempt, _Open] = field(default_factory=dict)
+    patience: float = 1.0
+    heard_s: float = float("-inf")  # its last byte when it became suspect, or passed a check
+
+
+class Silence:
+    """Judges nodes by what does not come. `doubt(node)` asks for a check at once."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        options: SilenceOptions | None = None,
+        doubt: Callable[[Node], None] = lambda node: None,
+    ) -> None:
+        self._fleet, self._options, self._doubt = fleet, options or SilenceOptions(), doubt
+        self._watches: dict[int, _Watch] = {}
+        self._kinds: dict[tuple[str, int, bool], _Kind] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look at all nodes from now on."""
+        if self._timer is None:
+            self._timer = self._fleet.loop.call_later(self._options.sweep_s, self._sweep)
+
+    def close(self) -> None:
+        """Look no more. It can be started again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def began(self, exchange: Exchange, attempt: Attempt) -> None:
+        """A judge's call."""
+        is_stream = exchange.facts is not None and exchange.facts.stream
+        key = (attempt.node.type_name, exchange.class_idx, is_stream)
+        kind = self._kinds.setdefault(key, _Kind())
+        watch = self._watch(attempt.node)
+        watch.open[attempt] = _Open(attempt, kind, exchange.estimate_s, is_stream)
+
+    def answered(self, exchange: Exchange, attempt: Attempt) -> None:
+        """A judge's call."""
+        opened = self._end(attempt)
+        if opened is None:
+            return
+        first_s = attempt.first_byte_s or attempt.ended_s
+        if opened.estimate_s > 0:
+            ratio = (first_s - attempt.begun_s) / opened.estimate_s
+            opened.kind.first_byte.add(ratio, self._options.gain)
+        if opened.is_stream and exchange.streamed_chunks > 1:
+            gap_s = (attempt.ended_s - first_s) / (exchange.streamed_chunks - 1)
+            opened.kind.gap_s.add(gap_s, self._options.gain)
+
+    def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
+        """A judge's call."""
+        self._end(attempt)
+
+    def left(self, exchange: Exchange, attempt: Attempt) -> None:
+        """A judge's call."""
+        self._end(attempt)
+
+    def reached(self, node: Node) -> None:
+        """It passed a check: it lives. If it was suspect it gets more patience, until its next byte."""
+        if Hold.SILENT not in self._fleet.condition(node).holds:
+            return
+        watch = self._watch(node)
+        watch.patience = min(1024.0, watch.patience * 2)
+        self._fleet.release(node, Hold.SILENT)
+
+    def is_within_prediction(self, node: Node) -> bool:
+        """Whether it works on something, and nothing of it is overdue."""
+        watch = self._watches.get(node.idx)
+        if watch is None or not watch.open:
+            return False
+        return self.overdue_s(node, self._fleet.loop.time()) <= 0
+
+    def age_s(self, node: Node, now_s: float) -> float:
+        """Seconds without a byte while it owed some; 0 when it owes nothing."""
+        watch = self._watches.get(node.idx)
+        if watch is None or not watch.open:
+            return 0.0
+        oldest_s = next(iter(watch.open)).begun_s
+        return max(0.0, now_s - max(oldest_s, node.last_byte_s))
+
+    def overdue_s(self, node: Node, now_s: float) -> float:
+        """By how much the most overdue byte is late; negative = nothing is."""
+        watch = self._watches.get(node.idx)
+        if watch is None or self.age_s(node, now_s) < self._options.least_s:
+            return float("-inf")
+        late_s = (self._late_s(opened, watch, now_s) for opened in watch.open.values())
+        return max(late_s, default=float("-inf"))
+
+    def look(self, now_s: float) -> None:
+        """Hold who is overdue; let go who has been heard."""
+        for watch in self._watches.values():
+            node = watch.node
+            if node.last_byte_s > watch.heard_s:
+                watch.heard_s, watch.patience = node.last_byte_s, 1.0
+                self._fleet.release(node, Hold.SILENT)
+            if watch.open and self._is_news(node) and self.overdue_s(node, now_s) > 0:
+                age_s = self.age_s(node, now_s)
+                self._fleet.hold(
+                    node, Hold.SILENT, f"silent for {age_s:.3g} s with {len(watch.open)} in flight"
+                )
+                self._doubt(node)
+
+    def _is_news(self, node: Node) -> bool:
+        return Hold.SILENT not in self._fleet.condition(node).holds
+
+    def _late_s(self, opened: _Open, watch: _Watch, now_s: float) -> float:
+        attempt = opened.attempt
+        if attempt.first_byte_s == 0.0:
+            allowed_s = self._first_byte_s(opened)
+            since_s = max(attempt.begun_s, attempt.sent_s)
+        else:
+            allowed_s = self._gap_s(opened)
+            since_s = max(attempt.first_byte_s, watch.node.last_byte_s)
+        allowed_s = max(self._options.least_s, allowed_s) * watch.patience
+        return now_s - since_s - allowed_s
+
+    def _first_byte_s(self, opened: _Open) -> float:
+        options, shown = self._options, opened.kind.first_byte
+        if opened.estimate_s <= 0:
+            return options.unpredicted_s
+        if shown.n == 0:
+            return opened.estimate_s * options.unseen_factor
+        return opened.estimate_s * (shown.mean + options.deviations * shown.deviation)
+
+    def _gap_s(self, opened: _Open) -> float:
+        options, shown = self._options, opened.kind.gap_s
+        if shown.n == 0:
+            return self._first_byte_s(opened)
+        return options.gap_factor * (shown.mean + options.deviations * shown.deviation)
+
+    def _end(self, attempt: Attempt) -> _Open | None:
+        return self._watch(attempt.node).open.pop(attempt, None)
+
+    def _watch(self, node: Node) -> _Watch:
+        return self._watches.setdefault(node.idx, _Watch(node))
+
+    def _sweep(self) -> None:
+        self._timer = self._fleet.loop.call_later(self._options.sweep_s, self._sweep)
+        self.look(self._fleet.loop.time())

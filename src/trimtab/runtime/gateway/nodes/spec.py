@@ -1,0 +1,36 @@
+"""What is said of a node before it exists: by the configuration, a watched file or the admin API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A backend, as somebody describes it. It names where a secret is (`api_key_env`), never the secret."""
+
+    name: str
+    url: str  # http(s)://host[:port][/base]; a base that ends in /v1 loses it: requests bring their own
+    models: tuple[str, ...] = ()  # empty = all that it lists itself
+    max_requests: int = 64  # capacity in requests in flight; with `auto`, the most it may become
+    max_tokens: float = 0.0  # capacity in tokens in flight; 0 = not counted
+    auto: bool = False  # find the capacity from latencies
+    api_key_env: str = ""  # the environment variable that holds its key
+    ca: str = ""  # a file of certificates to trust instead of the system's
+    type_name: str = ""  # nodes of one type share estimates; "" = the name
+    adapters: tuple[str, ...] = ()  # served besides `models`
+    weight: float = 1.0
+    health_path: str = ""  # "" = /health, and /v1/models where that does not exist
+    metrics_url: str = ""  # whole, or a path at the node itself; "" = not polled
+    exporter_url: str = ""  # of the machine: node_exporter or dcgm-exporter; "" = not polled
+    gpu_exporter_url: str = ""  # a second one of the machine
+    server_name: str = ""  # for TLS and the Host header where the URL has an address
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a node says it serves: models, and adapters with the model that each is made for."""
+
+    models: tuple[str, ...]
+    adapters: Mapping[str, str]
