@@ -103,6 +103,12 @@ class Fleet:
         self.set_capacity(node, spec.max_requests)
         return True
 
+    def replace(self, node: Node, spec: NodeSpec, source: str) -> Node:
+        """Another node of the same name; the old one drains and goes. Raises ConfigError for a bad entry."""
+        self._made(spec, parse_base(spec.url))  # before the old one is touched
+        self.dismiss(node)
+        return self.add(spec, source)
+
     def find(self, name: str) -> Node | None:
         """The node of this name that is not gone."""
         node = self._by_name.get(name)
