@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trimtab.cli import catalogue, compare, run, scenarios, traces, warmup
+from trimtab.cli import catalogue, compare, replay, run, scenarios, serve, traces, warmup
 from trimtab.cli.help import EXIT_CODES, FLAG, INTERRUPTED, examples
 from trimtab.domain.errors import TrimtabError
 from trimtab.version import __version__
@@ -62,6 +62,8 @@ app = typer.Typer(
 )
 compare.register(app)
 run.register(app)
+replay.register(app)
+serve.register(app)
 app.add_typer(catalogue.policies_app, name="policies")
 app.command("metrics", epilog=examples("trimtab metrics --json"))(catalogue.metrics)
 app.add_typer(scenarios.app, name="scenario")

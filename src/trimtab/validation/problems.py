@@ -19,6 +19,7 @@ from trimtab.validation.names import nearest
 _SHORT = Repr()
 _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxtuple, _SHORT.maxstring, _SHORT.maxother = 3, 4, 4, 60, 60
 _PASSWORD = re.compile(r"//[^/@\s]*@")
+_PLAIN = {"a valid tuple": "a list", "a valid dictionary": "a table: key: value"}
 _PREFIXES = ("Input should be ", "Value error, ", "Input should have ")
 
 
@@ -91,7 +92,8 @@ def _plain(value: object) -> object:
 def _expected(message: str) -> str:
     for prefix in _PREFIXES:
         message = message.removeprefix(prefix)
-    return message.split(", unable to parse")[0]
+    message = message.split(", unable to parse")[0]
+    return _PLAIN.get(message.split(" or instance of ")[0], message)
 
 
 def field_path(path: Sequence[str | int]) -> str:

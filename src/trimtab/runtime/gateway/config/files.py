@@ -15,6 +15,7 @@ from trimtab.runtime.gateway.config.gateway import CONFIG_TITLE, GatewayConfig
 from trimtab.runtime.gateway.config.keys import KeySpec, is_readable_by_others, read_keys
 from trimtab.runtime.gateway.config.types import FOLDER
 from trimtab.runtime.gateway.nodes.address import parse_base
+from trimtab.validation.base import Spec
 from trimtab.validation.problems import checked
 from trimtab.validation.yaml_text import parsed_yaml, read_yaml
 
@@ -42,7 +43,7 @@ def parse_config(text: str, file: str = "gateway.yaml", folder: Path | None = No
 
 def with_keys(config: GatewayConfig, keys: Sequence[KeySpec], file: str) -> GatewayConfig:
     """The same with further tenants; `file` is where they come from. Raises ConfigError."""
-    return _validated({**dict(config), "keys": (*config.keys, *keys)}, file, None)
+    return _validated({**_values(config), "keys": (*config.keys, *keys)}, file, None)
 
 
 def _validated(data: dict[Any, Any], file: str, folder: Path | None) -> GatewayConfig:
@@ -50,6 +51,11 @@ def _validated(data: dict[Any, Any], file: str, folder: Path | None) -> GatewayC
     return checked(
         lambda: GatewayConfig.model_validate(data, context=context), GatewayConfig, file, ConfigError
     )
+
+
+def _values(spec: Spec) -> dict[str, Any]:
+    """Its fields; dict() would take a field called `keys` for a method."""
+    return {name: getattr(spec, name) for name in type(spec).model_fields}
 
 
 def config_schema() -> dict[str, Any]:
@@ -104,10 +110,10 @@ class Overrides:
         given = {"listen": self.listen, "policy": self.policy, "workers": self.workers}
         changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         if self.admin_listen is not None:
-            changed["admin"] = {**dict(config.admin), "listen": self.admin_listen}
+            changed["admin"] = {**_values(config.admin), "listen": self.admin_listen}
         if self.insecure_no_auth:
             changed["insecure_no_auth"] = True
-        return _validated({**dict(config), **changed}, "command line", None) if changed else config
+        return _validated({**_values(config), **changed}, "command line", None) if changed else config
 
 
 def refuse_open_door(config: GatewayConfig) -> None:

@@ -55,9 +55,7 @@ class GatewayConfig(Spec):
     retries: RetriesSpec = Field(RetriesSpec(), description="further attempts on other nodes")
     hedge: HedgeSpec = Field(HedgeSpec(), description="second attempts beside slow ones")
     fairness: FairnessSpec = Field(FairnessSpec(), description="between tenants")
-    prefix_cache: PrefixCacheSpec = Field(
-        PrefixCacheSpec(), description="index of prompts seen by nodes"
-    )
+    prefix_cache: PrefixCacheSpec = Field(PrefixCacheSpec(), description="index of prompts seen by nodes")
     health: HealthSpec = Field(HealthSpec(), description="active checks")
     ejection: EjectionSpec = Field(EjectionSpec(), description="of nodes that answer worse than the others")
     polling: PollingSpec = Field(PollingSpec(), description="of metrics of nodes")

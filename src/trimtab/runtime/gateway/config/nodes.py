@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from trimtab.runtime.gateway.config.types import (
     BackendUrl,
@@ -26,10 +26,16 @@ from trimtab.validation.base import NonNegative, Positive, Spec
 AUTO_MAX_REQUESTS = 256  # the most that `auto` may find, where the file does not say
 
 
+Requests = Annotated[
+    Annotated[Count, Tag("<number>")] | Annotated[Literal["auto"], Tag("<auto>")],
+    Discriminator(lambda value: "<auto>" if isinstance(value, str) else "<number>"),
+]
+
+
 class CapacitySpec(Spec):
     """How much a node may have in flight before work waits in the gateway instead."""
 
-    requests: Count | Literal["auto"] = Field("auto", description="requests in flight; auto = by latencies")
+    requests: Requests = Field("auto", description="requests in flight; auto = by latencies")
     tokens: NonNegative = Field(0, description="tokens in flight, prompt and expected output; 0 = no bound")
     max_requests: Count = Field(AUTO_MAX_REQUESTS, description="the most that auto may find")
 

@@ -142,9 +142,3 @@ class RelayPath(Spec):
 
     path: UrlPath = Field(description="such as /v1/score")
     methods: tuple[Method, ...] = Field(("POST",), min_length=1, description="methods that are let through")
-
-    @model_validator(mode="after")
-    def _is_plain(self) -> RelayPath:
-        if "//" in self.path or any(part in (".", "..") for part in self.path.split("/")):
-            raise ValueError("a path without empty parts, . and ..")
-        return self

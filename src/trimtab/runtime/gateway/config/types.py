@@ -17,6 +17,8 @@ from trimtab.validation.names import nearest
 
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]\s/]+):(\d{1,5})")
 _POLICY_FILE = re.compile(r"(?<![\w.])([^+(),]+\.py)(?=:)")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
+_URL_PATH = re.compile(r"/[A-Za-z0-9._~/{}-]*")
 FOLDER = "folder"  # key of the validation context: what relative paths in the file are relative to
 
 
@@ -60,6 +62,30 @@ def _url_or_path(text: str) -> str:
     return text if text.startswith("/") else _whole_url(text)
 
 
+def is_name(text: str) -> bool:
+    """Whether a node or tenant may be called so."""
+    return _NAME.fullmatch(text) is not None
+
+
+def _name(text: str) -> str:
+    if not is_name(text):
+        raise ValueError("up to 100 letters, digits and . _ : @ / -, the first a letter or digit")
+    return text
+
+
+def _url_path(text: str) -> str:
+    parts = text.split("/")
+    if not _URL_PATH.fullmatch(text) or any(part in ("", ".", "..") for part in parts[1:-1]) or ".." in parts:
+        raise ValueError("a path such as /v1/score, plain characters only, without //, . and ..")
+    return text
+
+
+def _env_name(text: str) -> str:
+    if not (text.isascii() and text.isidentifier()):
+        raise ValueError("the name of an environment variable, not the secret itself")
+    return text
+
+
 def _cidr(text: str) -> str:
     try:
         ipaddress.ip_network(text)
@@ -95,7 +121,7 @@ def _policy(spec: str, info: ValidationInfo) -> str:
     try:
         find(spec)
     except PolicyNotFound as error:
-        expected = f"a policy: {nearest(error.value, names())}, or file.py:Class"
+        expected = f"a policy: {nearest(error.value, names('dispatch'))}, or file.py:Class"
         raise PydanticCustomError("policy", "{expected}", {"expected": expected}) from error
     except UsageError as error:
         raise PydanticCustomError("policy", "a policy that loads: {why}", {"why": str(error)}) from error
@@ -112,14 +138,14 @@ Url = Annotated[str, AfterValidator(_whole_url)]
 UrlOrPath = Annotated[str, AfterValidator(_url_or_path)]
 """A whole URL, or a path at the node itself."""
 
-UrlPath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._~/{}-]*$")]
+UrlPath = Annotated[str, AfterValidator(_url_path)]
 Cidr = Annotated[str, AfterValidator(_cidr)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}$")]
+Name = Annotated[str, AfterValidator(_name)]
 """Name of a node or tenant: it stands in headers, logs and metrics."""
 
 Model = Annotated[str, Field(min_length=1, max_length=300)]
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-"""Name of an environment variable that holds a secret."""
+EnvName = Annotated[str, AfterValidator(_env_name), Field(json_schema_extra={"writeOnly": True})]
+"""Name of an environment variable that holds a secret; no message shows it, lest it be the secret itself."""
 
 FilePath = Annotated[Path, AfterValidator(_in_folder)]
 """A path; a relative one counts from the folder of the configuration."""

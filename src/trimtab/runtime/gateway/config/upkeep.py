@@ -83,9 +83,7 @@ class StoreSpec(Spec):
 class TelemetrySpec(Spec):
     """Logs and spans."""
 
-    otlp_endpoint: Url | None = Field(
-        None, description="OpenTelemetry collector (HTTP); needs trimtab[otel]"
-    )
+    otlp_endpoint: Url | None = Field(None, description="OpenTelemetry collector (HTTP); needs trimtab[otel]")
     log_format: Literal["json", "text"] = Field("text", description="form of the lines on stderr")
     log_requests: bool = Field(False, description="one line per request")
 

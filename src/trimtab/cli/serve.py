@@ -1,0 +1,215 @@
+"""`trimtab serve`: the gateway, its policies in front of real backends."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trimtab.cli import completion
+from trimtab.cli.help import FLAG, examples
+from trimtab.cli.options import Quiet
+from trimtab.cli.output import note, print_json
+
+if TYPE_CHECKING:
+    from trimtab.runtime.gateway.config import GatewayConfig, Overrides
+
+NEEDED = (
+    "aiohttp",
+    "httptools",
+    "orjson",
+)  # what the extra `serve` brings and every gateway needs
+FILE_PANEL, SETTINGS_PANEL = "Configuration file", "Instead of what the file says"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    epilog = examples(
+        "trimtab serve                            a demonstration with four local backends",
+        "trimtab serve --backend http://127.0.0.1:8000",
+        "trimtab serve --example > gateway.yaml   a configuration to edit",
+        "trimtab serve gateway.yaml --check",
+        "trimtab serve gateway.yaml --policy power-of-d+edf",
+    )
+    app.command("serve", epilog=epilog)(serve)
+
+
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            help="YAML file.  [dim]Default: a demonstration, or --backend[/dim]", show_default=False
+        ),
+    ] = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option("--backend", "-b", help="A backend, without a file; may be repeated.", metavar="URL"),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            "-p",
+            help="Policy: NAME, NAME+ORDER or file.py:Class.",
+            autocompletion=completion.policy_specs,
+            rich_help_panel=SETTINGS_PANEL,
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen", help="Where clients come in.", metavar="HOST:PORT", rich_help_panel=SETTINGS_PANEL
+        ),
+    ] = None,
+    admin_listen: Annotated[
+        str | None,
+        typer.Option(
+            "--admin-listen",
+            help="Port of metrics and dashboard.",
+            metavar="HOST:PORT",
+            rich_help_panel=SETTINGS_PANEL,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", help="Processes that serve.", metavar="N", rich_help_panel=SETTINGS_PANEL),
+    ] = None,
+    insecure_no_auth: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-no-auth",
+            help="Serve everybody, without keys.",
+            rich_help_panel=SETTINGS_PANEL,
+            metavar=FLAG,
+        ),
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Check the configuration and exit.", rich_help_panel=FILE_PANEL, metavar=FLAG
+        ),
+    ] = False,
+    example: Annotated[
+        bool,
+        typer.Option("--example", help="Print a commented one.", rich_help_panel=FILE_PANEL, metavar=FLAG),
+    ] = False,
+    schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema", help="Print its JSON Schema, for editors.", rich_help_panel=FILE_PANEL, metavar=FLAG
+        ),
+    ] = False,
+    new_key: Annotated[
+        bool,
+        typer.Option(
+            "--new-key", help="Print a fresh key and its digest.", rich_help_panel=FILE_PANEL, metavar=FLAG
+        ),
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Serve OpenAI-compatible clients from many backends, a policy choosing the backend of each request."""
+    if example or schema or new_key:
+        _print_parts(example=example, schema=schema, new_key=new_key)
+        return
+    from trimtab.runtime.gateway.config import Overrides
+
+    overrides = Overrides(listen, admin_listen, policy, workers, insecure_no_auth)
+    chosen, key = _chosen(config, backend or [], overrides)
+    if check:
+        _check(chosen, quiet=quiet)
+        return
+    _serve(chosen, config, overrides, key=key, quiet=quiet)
+
+
+def _print_parts(*, example: bool, schema: bool, new_key: bool) -> None:
+    from trimtab.runtime.gateway.config import config_schema, example_text
+
+    if example:
+        print(example_text(), end="")
+    if schema:
+        print_json(config_schema())
+    if new_key:
+        from trimtab.runtime.gateway.tenants import new_key as make_key
+
+        key, digest = make_key()
+        print(f"key:    {key}\nsha256: {digest}")
+        note("the key is for the client, its digest for gateway.yaml; nobody can get the one from the other")
+
+
+def _chosen(
+    file: Path | None, backends: list[str], overrides: Overrides
+) -> tuple[GatewayConfig | None, str | None]:
+    """What the command line asks for (None = the demonstration), and the key made for it. Raises UsageError."""
+    from trimtab.domain.errors import UsageError
+    from trimtab.runtime.gateway.config import config_for_backends, load_config, refuse_open_door
+
+    if file is not None and backends:
+        expected = "either a file with nodes, or --backend"
+        raise UsageError("does not go with a file", field="--backend", value=backends[0], expected=expected)
+    if file is not None:
+        config = overrides.over(load_config(file))
+        refuse_open_door(config)
+        return config, None
+    if not backends:
+        return None, None
+    config = overrides.over(config_for_backends(backends))
+    return (config, None) if config.insecure_no_auth else _with_new_key(config)
+
+
+def _with_new_key(config: GatewayConfig) -> tuple[GatewayConfig, str]:
+    """A quick start asks for a key too: one that is shown once."""
+    from trimtab.runtime.gateway.config import KeySpec, with_keys
+    from trimtab.runtime.gateway.tenants import new_key
+
+    key, digest = new_key()
+    return with_keys(config, [KeySpec(name="default", sha256=(digest,))], "--backend"), key
+
+
+def _check(config: GatewayConfig | None, *, quiet: bool) -> None:
+    if config is None:
+        from trimtab.domain.errors import UsageError
+
+        raise UsageError("nothing to check", field="--check", expected="a configuration file, or --backend")
+    _warn(config, quiet=quiet)
+    found = "" if not config.discovery.is_on else ", and those that are found"
+    print(
+        f"the configuration is fine: {_counted(len(config.nodes), 'node')}{found}, "
+        f"{_counted(len(config.keys), 'tenant')}, policy {config.policy.default}"
+    )
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _warn(config: GatewayConfig, *, quiet: bool) -> None:
+    from trimtab.runtime.gateway.config import config_warnings
+
+    for warning in config_warnings(config):
+        note(f"warning: {warning}", quiet=quiet)
+
+
+def _serve(
+    config: GatewayConfig | None, file: Path | None, overrides: Overrides, *, key: str | None, quiet: bool
+) -> None:
+    """Serve until told to stop. Raises MissingExtra, ConfigError."""
+    _refuse_missing()
+    from trimtab.runtime.gateway import serve as gateway
+    from trimtab.runtime.gateway.config import load_config
+
+    if config is not None:
+        _warn(config, quiet=quiet)
+    reload = None if file is None else lambda: overrides.over(load_config(file))
+    gateway.serve(config, overrides=overrides, reload=reload, key=key, quiet=quiet)
+
+
+def _refuse_missing() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        from trimtab.domain.errors import MissingExtra
+
+        raise MissingExtra(
+            f"`trimtab serve` needs {', '.join(missing)}", expected="pip install 'trimtab[serve]'"
+        )

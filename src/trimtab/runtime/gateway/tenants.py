@@ -1,0 +1,206 @@
+"""Tenants: found by the digest of their key, held to requests and tokens per minute and to a concurrency.
+
+Keys are known by SHA-256 only. A look-up by digest needs no comparison in constant time: who guesses can't
+steer the digest, so what the look-up's time tells of it is of no use.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+
+from trimtab.domain.errors import ConfigError
+from trimtab.runtime.gateway.config import GatewayConfig, KeySpec, TenantLimits, digest_of
+from trimtab.runtime.gateway.config.types import is_name
+from trimtab.runtime.gateway.model import Refusal, Tenant
+
+ANONYMOUS = "anonymous"  # who has no key, where none is asked for
+KEY_PREFIX = "tt-"
+MOST_NAMED = 1000  # tenants that exist only because a key with may_name_tenant named them
+BUSY_RETRY_S = 1.0  # what a tenant at its concurrency is told; nobody knows when a request ends
+
+_ROUNDING = 1e-9
+
+
+def new_key() -> tuple[str, str]:
+    """A fresh key, 256 random bits, and its digest as it stands in gateway.yaml."""
+    key = KEY_PREFIX + secrets.token_urlsafe(32)
+    return key, digest_of(key.encode())
+
+
+class _Bucket:
+    """A token bucket: one minute's worth at most, so that a tenant that was idle may use it at once."""
+
+    __slots__ = ("at_s", "level", "per_minute", "per_s", "size")
+
+    def __init__(self, per_minute: float) -> None:
+        self.per_minute = per_minute
+        self.at_s = 0.0
+        self._resize(1.0)
+        self.level = self.size
+
+    def _resize(self, frac: float) -> None:
+        self.per_s = self.per_minute * frac / 60.0
+        self.size = max(1.0, self.per_minute * frac)
+
+    def wait_s(self, now_s: float, amount: float) -> float:
+        """Seconds until so much is there; what is more than the bucket holds waits for a full one."""
+        if now_s > self.at_s:
+            self.level = min(self.size, self.level + (now_s - self.at_s) * self.per_s)
+            self.at_s = now_s
+        lacking = min(amount, self.size) - self.level
+        return lacking / self.per_s if lacking > _ROUNDING else 0.0
+
+    def take(self, amount: float) -> None:
+        """Take it, on credit if need be; a negative amount gives back."""
+        self.level = min(self.size, self.level - amount)
+
+    def scale(self, frac: float) -> None:
+        """Become this fraction of the whole limit."""
+        before = self.size
+        self._resize(frac)
+        self.level *= self.size / before
+
+
+class Limits:
+    """What one tenant may still use. Times are seconds of the loop's clock."""
+
+    __slots__ = ("_concurrency", "_requests", "_tokens", "concurrency", "in_flight")
+
+    def __init__(self, limits: TenantLimits) -> None:
+        self._requests = _bucket(limits.requests_per_minute)
+        self._tokens = _bucket(limits.tokens_per_minute)
+        self._concurrency = limits.concurrency  # of all workers together
+        self.concurrency = limits.concurrency  # None = no bound
+        self.in_flight = 0  # admitted and not released
+
+    def admit(self, now_s: float, tokens: float = 0.0) -> Refusal | None:
+        """Take a place and what the request is expected to use; or a refusal, and nothing is taken.
+
+        Whoever is admitted calls `release` once, when it is over.
+        """
+        if self.concurrency is not None and self.in_flight >= self.concurrency:
+            return _refusal("concurrency_limit", f"{self.concurrency} requests at a time", BUSY_RETRY_S)
+        requests, budget = self._requests, self._tokens
+        if requests is not None and (wait_s := requests.wait_s(now_s, 1.0)):
+            return _refusal("requests_limit", f"{requests.per_minute:g} requests per minute", wait_s)
+        if budget is not None and (wait_s := budget.wait_s(now_s, tokens)):
+            return _refusal("tokens_limit", f"{budget.per_minute:g} tokens per minute", wait_s)
+        if requests is not None:
+            requests.take(1.0)
+        if budget is not None:
+            budget.take(tokens)
+        self.in_flight += 1
+        return None
+
+    def release(self) -> None:
+        """An admitted request is over."""
+        self.in_flight -= 1
+
+    def correct(self, tokens_delta: float) -> None:
+        """Count so many tokens more than expected, or fewer."""
+        if self._tokens is not None:
+            self._tokens.take(tokens_delta)
+
+    def scale(self, frac: float) -> None:
+        """Become this worker's fraction of the tenant's limits; a concurrency stays at least 1."""
+        for bucket in (self._requests, self._tokens):
+            if bucket is not None:
+                bucket.scale(frac)
+        if self._concurrency is not None:
+            self.concurrency = max(1, round(self._concurrency * frac))
+
+
+def _bucket(per_minute: float | None) -> _Bucket | None:
+    return None if per_minute is None else _Bucket(per_minute)
+
+
+def _refusal(code: str, limit: str, retry_after_s: float) -> Refusal:
+    return Refusal(429, code, f"Rate limit reached: {limit}.", retry_after_s)
+
+
+class Tenants:
+    """Everybody who may send requests. Raises ConfigError where the environment lacks a key."""
+
+    def __init__(self, config: GatewayConfig, environ: Mapping[str, str] = os.environ) -> None:
+        self._by_name: dict[str, Tenant] = {}
+        self._limits_of: dict[str, TenantLimits] = {}
+        self._by_digest: dict[bytes, Tenant] = {}
+        self._nobody: Tenant | None = None  # who has no known key
+        self._n_named = 0
+        self._frac = 1.0
+        self.update(config, environ)
+
+    def __iter__(self) -> Iterator[Tenant]:
+        """All of them, by index; those too that a reload took the keys from."""
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def by_key(self, raw: bytes) -> Tenant | None:
+        """Whose key this is; None = nobody's, where keys are asked for."""
+        return self._by_digest.get(sha256(raw).digest(), self._nobody)
+
+    def named(self, name: str) -> Tenant | None:
+        """The tenant of this name, made if it is new; None = no name for one, or there are too many.
+
+        Only for requests of a tenant that `may_name_tenant`.
+        """
+        found = self._by_name.get(name)
+        if found is None and self._n_named < MOST_NAMED and is_name(name):
+            self._n_named += 1
+            found = self._made(KeySpec.model_construct(name=name), self._common)
+        return found
+
+    def scale(self, frac: float) -> None:
+        """Hold everybody to this fraction of the limits: what this worker is given of them."""
+        self._frac = frac
+        for tenant in self:
+            tenant.limits.scale(frac)
+
+    def update(self, config: GatewayConfig, environ: Mapping[str, str] = os.environ) -> None:
+        """Take over a new configuration. Who stays keeps index, requests in flight and unchanged limits.
+
+        Raises ConfigError where the environment lacks a key or two tenants have one; all stays as it was.
+        """
+        owners = _owners(config.keys, environ)
+        self._common = config.limits.tenant()
+        specs = {spec.name: spec for spec in config.keys}
+        tenants = {name: self._made(spec, spec.limits or self._common) for name, spec in specs.items()}
+        for name in self._by_name.keys() - specs.keys():
+            self._made(KeySpec.model_construct(name=name), self._common)
+        self._by_digest = {bytes.fromhex(digest): tenants[name] for digest, name in owners.items()}
+        self._nobody = None
+        if config.insecure_no_auth:
+            self._nobody = self._made(KeySpec.model_construct(name=ANONYMOUS), self._common)
+
+    def _made(self, spec: KeySpec, limits: TenantLimits) -> Tenant:
+        tenant = self._by_name.get(spec.name)
+        if tenant is None:
+            tenant = self._by_name[spec.name] = Tenant(spec.name, len(self._by_name))
+        tenant.weight, tenant.background = spec.weight, spec.background
+        tenant.may_set_priority, tenant.may_name_tenant = spec.may_set_priority, spec.may_name_tenant
+        if self._limits_of.get(spec.name) != limits:
+            self._limits_of[spec.name] = limits
+            tenant.limits = self._fresh(limits, tenant.limits)
+        return tenant
+
+    def _fresh(self, limits: TenantLimits, before: Limits | None) -> Limits:
+        fresh = Limits(limits)
+        fresh.in_flight = before.in_flight if before is not None else 0
+        fresh.scale(self._frac)
+        return fresh
+
+
+def _owners(keys: tuple[KeySpec, ...], environ: Mapping[str, str]) -> dict[str, str]:
+    """Digest → name of the tenant."""
+    owners: dict[str, str] = {}
+    for spec in keys:
+        for digest in spec.digests(environ):
+            if owners.setdefault(digest, spec.name) != spec.name:
+                problem = f"has the same key as {owners[digest]!r}"
+                raise ConfigError(problem, field=f"tenant {spec.name}", expected="a key of its own")
+    return owners
