@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from trimtab.metrics import METRICS
 from trimtab.policies import Description, describe, names
+from trimtab.runtime.gateway.config import config_schema
 
 FOLDER = Path(__file__).parent
 HEAD = "<!-- Made by `make docs` from the code; edit the code instead. -->\n\n"
@@ -49,7 +53,52 @@ def metrics_page() -> str:
     return f"{HEAD}# Metrics\n\nFormulas are in GLOSSARY.md.\n\n{head}\n{rows}\n"
 
 
-PAGES = {"policies.md": policies_page, "metrics.md": metrics_page}
+def configuration_page() -> str:
+    """Every key of gateway.yaml: default and meaning."""
+    schema = config_schema()
+    rows = "\n".join(
+        f"| `{key}` | {default} | {meaning} |" for key, default, meaning in _keys(schema, schema)
+    )
+    return (
+        f"{HEAD}# gateway.yaml, key by key\n\nA commented example: `trimtab serve --example`. Checked by "
+        "`trimtab serve gateway.yaml --check`. `[]` stands for each entry of a list, `NAME` for a name of "
+        f"your own.\n\n| key | default | meaning |\n|---|---|---|\n{rows}\n"
+    )
+
+
+def _keys(part: Mapping[str, Any], schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, ...]]:
+    """Path, default and meaning of each key, those of inner tables after the key that holds them."""
+    needed = part.get("required", ())
+    for name, field in sorted(part["properties"].items(), key=lambda item: item[0] not in needed):
+        text = field.get("description", "").replace("|", "\\|")
+        yield path + name, "must be given" if name in needed else _default(field), text
+        for prefix, inner in _tables(field, schema):
+            yield from _keys(inner, schema, f"{path}{name}{prefix}.")
+
+
+def _default(field: Mapping[str, Any]) -> str:
+    value = field.get("default")
+    return "–" if isinstance(value, dict | list) or value in (None, "") else f"`{json.dumps(value)}`"
+
+
+def _tables(field: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The tables that a field may hold, each with what leads there: itself, entries, or named ones."""
+    if "$ref" in field:
+        field = schema["$defs"][field["$ref"].rsplit("/", 1)[-1]]
+    if "properties" in field:
+        yield "", field
+    for branch in field.get("anyOf", field.get("oneOf", ())):
+        yield from _tables(branch, schema)
+    for key, prefix in (("items", "[]"), ("additionalProperties", ".NAME")):
+        if isinstance(field.get(key), dict):
+            yield from ((prefix + further, inner) for further, inner in _tables(field[key], schema))
+
+
+PAGES = {
+    "policies.md": policies_page,
+    "metrics.md": metrics_page,
+    "gateway-configuration.md": configuration_page,
+}
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def _print_parts(*, example: bool, schema: bool, new_key: bool) -> None:
 def _chosen(
     file: Path | None, backends: list[str], overrides: Overrides
 ) -> tuple[GatewayConfig | None, str | None]:
-    """What the command line asks for (None = the demonstration), and the key made for it. Raises UsageError."""
+    """What is asked for (None = the demonstration), and the key made for it, if any. Raises UsageError."""
     from trimtab.domain.errors import UsageError
     from trimtab.runtime.gateway.config import config_for_backends, load_config, refuse_open_door
 
