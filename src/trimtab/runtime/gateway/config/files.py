@@ -13,8 +13,10 @@ from typing import Any
 from trimtab.domain.errors import ConfigError
 from trimtab.runtime.gateway.config.gateway import CONFIG_TITLE, GatewayConfig
 from trimtab.runtime.gateway.config.keys import KeySpec, is_readable_by_others, read_keys
+from trimtab.runtime.gateway.config.nodes import NodeEntry
 from trimtab.runtime.gateway.config.types import FOLDER
 from trimtab.runtime.gateway.nodes.address import parse_base
+from trimtab.runtime.gateway.nodes.spec import NodeSpec
 from trimtab.validation.base import Spec
 from trimtab.validation.problems import checked
 from trimtab.validation.yaml_text import parsed_yaml, read_yaml
@@ -51,6 +53,19 @@ def _validated(data: dict[Any, Any], file: str, folder: Path | None) -> GatewayC
     return checked(
         lambda: GatewayConfig.model_validate(data, context=context), GatewayConfig, file, ConfigError
     )
+
+
+class _NodesFile(Spec):
+    nodes: tuple[NodeEntry, ...] = ()
+
+
+def node_specs(data: Any, file: str) -> list[NodeSpec]:
+    """The nodes of a list from elsewhere, such as the watched file. Raises ConfigError."""
+    entries = checked(lambda: _NodesFile.model_validate({"nodes": data}), _NodesFile, file, ConfigError).nodes
+    names = [entry.name for entry in entries]
+    if len(set(names)) < len(names):
+        raise ConfigError("has two nodes of one name", file=file, expected="every name once")
+    return [entry.spec() for entry in entries]
 
 
 def _values(spec: Spec) -> dict[str, Any]:

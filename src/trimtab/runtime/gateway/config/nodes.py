@@ -80,18 +80,11 @@ class NodeSettings(Spec):
         "none", description="its own job API: videos = OpenAI's /v1/videos; none = answers when it is done"
     )
 
-
-class NodeEntry(NodeSettings):
-    """A backend."""
-
-    name: Name = Field(description="its name in headers, logs and metrics")
-    url: BackendUrl = Field(description="http(s)://host:port")
-
-    def spec(self) -> NodeSpec:
-        """The same as the fleet of nodes takes it."""
+    def described(self, name: str, url: str) -> NodeSpec:
+        """A node with these settings, as the fleet of nodes takes it."""
         return NodeSpec(
-            name=self.name,
-            url=self.url,
+            name=name,
+            url=url,
             models=self.models,
             max_requests=self.capacity.most_requests,
             max_tokens=self.capacity.tokens,
@@ -108,13 +101,28 @@ class NodeEntry(NodeSettings):
         )
 
 
+class NodeEntry(NodeSettings):
+    """A backend."""
+
+    name: Name = Field(description="its name in headers, logs and metrics")
+    url: BackendUrl = Field(description="http(s)://host:port")
+
+    def spec(self) -> NodeSpec:
+        """The same as the fleet of nodes takes it."""
+        return self.described(self.name, self.url)
+
+
 class DnsEntry(NodeSettings):
     """A name whose addresses are nodes, looked up again and again."""
 
-    name: Name = Field(description="host name; the nodes are called NAME:ADDRESS")
+    name: Name = Field(description="host name; the nodes are called NAME-ADDRESS")
     port: int = Field(ge=1, le=65535, description="port of every one of them")
     tls: bool = Field(False, description="https")
     period_s: Positive = Field(10.0, description="seconds between two look-ups")
+
+    def template(self) -> NodeSpec:
+        """What its nodes have in common; the URL has the name as its host."""
+        return self.described(self.name, f"{'https' if self.tls else 'http'}://{self.name}:{self.port}")
 
 
 class DiscoverySpec(Spec):

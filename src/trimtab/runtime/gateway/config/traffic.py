@@ -28,12 +28,14 @@ class QueueSpec(Spec):
 class LimitsSpec(TenantLimits):
     """Limits of every tenant that has none of its own, and of connections and bodies."""
 
-    body_bytes: Count = Field(100 * MIB, description="longest body of a request; a longer one gets 413")
+    body_bytes: Count = Field(512 * MIB, description="longest body of a request; a longer one gets 413")
     head_bytes: Count = Field(32 * 1024, ge=1024, description="longest head of a request; else 431")
     headers: Count = Field(100, description="most header fields of a request; else 431")
-    buffered_bytes: Count = Field(64 * MIB, description="bodies kept in memory, in all; then 503")
-    connections: Count = Field(10_000, description="connections of clients at a time")
-    slow_client_s: Positive = Field(60.0, description="time for a head, and for each part of a body")
+    buffered_bytes: Count = Field(256 * MIB, description="bodies kept in memory, in all; then 503")
+    connections: Count = Field(16_384, description="connections of clients at a time")
+    slow_client_s: Positive = Field(
+        15.0, description="time for a whole head; and for a body, on top of 1 KiB/s"
+    )
 
     def tenant(self) -> TenantLimits:
         """The part that counts per tenant."""
@@ -110,6 +112,4 @@ class PrefixCacheSpec(Spec):
     """What is remembered of the prompts that nodes have seen, for policies that ask for it."""
 
     enabled: bool = Field(True, description="whether prompts are hashed")
-    block_bytes: Count = Field(512, ge=64, description="text that one hash covers")
-    first_bytes: Count = Field(64 * 1024, description="text of a prompt that is hashed")
-    max_blocks: Count = Field(200_000, description="hashes that are kept, in all")
+    max_blocks: Count = Field(100_000, description="hashes that are kept, in all")

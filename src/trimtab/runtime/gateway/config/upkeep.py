@@ -29,17 +29,17 @@ class EjectionSpec(Spec):
 
     enabled: bool = Field(True, description="whether there is any")
     consecutive_failures: Count = Field(5, description="failures in a row that eject a node")
-    base_s: Positive = Field(30.0, description="length of the first time out; each further one is longer")
-    max_s: Positive = Field(300.0, description="length of the longest one")
+    base_s: Positive = Field(5.0, description="length of the first time out; each further one is longer")
+    max_s: Positive = Field(120.0, description="length of the longest one")
     max_frac: Frac = Field(0.5, description="nodes that may be out at a time; beyond it none is ejected")
-    slow_start_s: NonNegative = Field(30.0, description="time in which a node comes back to full load")
+    slow_start_s: NonNegative = Field(10.0, description="time in which a node comes back to full load")
 
 
 class PollingSpec(Spec):
     """Metrics that are fetched from nodes and their machines."""
 
-    period_s: Positive = Field(1.0, description="between two looks at a node's metrics")
-    timeout_s: Positive = Field(1.0, description="until a look has failed")
+    period_s: Positive = Field(2.0, description="between two looks at a node's metrics")
+    timeout_s: Positive = Field(1.5, description="until a look has failed")
 
 
 class RecordSpec(Spec):
@@ -47,7 +47,7 @@ class RecordSpec(Spec):
 
     folder: FilePath = Field(description="where the files go")
     rotate_mib: Positive = Field(64.0, description="size at which a new file is begun")
-    keep: Count = Field(10, description="files that are kept")
+    keep: Count = Field(16, description="files that each worker keeps")
 
 
 class StoreSpec(Spec):
