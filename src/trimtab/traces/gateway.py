@@ -33,12 +33,12 @@ SIZE_RULE: Final = "estimated work units of its class"
 _HEAD: Final = b'{"record":"head"'
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _FILE = re.compile(r"trimtab-(?P<recording>\d{8}T\d{6}Z-[0-9a-f]{8})-w\d+-\d{6}\.jsonl(\.gz)?")
+_NOTE_LINE = re.compile(rb'^\{"record".*\n', re.MULTILINE)
 _VERSION: Final = 1
 _LEAST_FACTOR: Final = 1e-9
 _JUST_LONGER: Final = 1.0 + 1e-6  # at equal times completion comes before cancellation
 
 _ROW: Final[dict[str, pl.DataType]] = {
-    "record": pl.String(),
     "arrival_s": pl.Float64(),
     "finish_s": pl.Float64(),
     "started_s": pl.Float64(),
@@ -215,8 +215,11 @@ def _notes(file: Path) -> list[Mapping[str, Any]]:
 
 def _table(file: Path) -> pl.DataFrame:
     text = _whole_lines(file)
+    requests = _NOTE_LINE.sub(b"", text)
+    if not requests:
+        return pl.DataFrame(schema=_ROW)
     try:
-        rows = pl.read_ndjson(text, schema=_ROW)
+        return pl.read_ndjson(requests, schema=_ROW)
     except pl.exceptions.PolarsError as error:
         for number, line in enumerate(text.splitlines(), 1):
             try:
@@ -224,7 +227,6 @@ def _table(file: Path) -> pl.DataFrame:
             except ValueError:
                 raise _bad_line(file, number, line) from error
         raise TraceError(f"cannot be read: {str(error).splitlines()[0]}", file=str(file)) from error
-    return rows.filter(pl.col("record").is_null())
 
 
 def _bad_line(file: Path, number: int, line: bytes) -> TraceError:

@@ -29,6 +29,4 @@ class RequestColumns:
     payload_gib: FloatArray | None = None  # [requests]
     session: IntArray | None = None  # [requests]; -1 = none
     factor: FloatArray | None = None  # [requests], hidden factor on the service time, as recorded
-    leave_after_s: FloatArray | None = (
-        None  # [requests], from arrival; its client goes away
-    )
+    leave_after_s: FloatArray | None = None  # [requests], from arrival; its client goes away

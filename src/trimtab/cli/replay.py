@@ -1,0 +1,101 @@
+"""`trimtab replay`: a recording of the gateway, live beside replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trimtab.cli import completion
+from trimtab.cli.help import examples
+from trimtab.cli.options import Json, Quiet
+from trimtab.cli.output import note, print_json, show, spinner
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trimtab.experiments.replay import Completions, Replay
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "replay",
+        epilog=examples(
+            "trimtab replay recordings/",
+            "trimtab replay recordings/ --policy least-expected-wait --policy round-robin --json",
+        ),
+    )(replay)
+
+
+def replay(
+    recording: Annotated[
+        Path, typer.Argument(help="A file of a recording, or the folder that holds it.", metavar="RECORDING")
+    ],
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            "-p",
+            help="Replay with this one; may be repeated.  [dim]Default: the recorded one[/dim]",
+            autocompletion=completion.policy_specs,
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Replay a recording of the gateway in the simulator, beside what happened live."""
+    from trimtab.experiments.replay import replay as run_replay
+
+    with spinner(f"replaying {recording.name}", quiet=quiet or json):
+        done = run_replay(recording, policy)
+    if json:
+        print_json(done.to_dict())
+        return
+    show(_table(done))
+    for text in _notes(done):
+        note(f"note: {text}", quiet=quiet)
+
+
+def _table(done: Replay) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("run")
+    for title in ("mean s", "p50 s", "p99 s", "to live %", "p50 %", "p99 %", "same node %", "mean − first s"):
+        table.add_column(title, justify="right")
+    table.add_row(f"live: {done.live_policy}", *_seconds(done.live))
+    for run in done.policies:
+        apart = "" if run.difference_s is None else f"{run.difference_s.mean:+.4g}"
+        if run.difference_s is not None and run.difference_s.ci95 is not None:
+            apart += f" ± {run.difference_s.ci95:.2g}"
+        if done.is_hidden and apart:
+            apart = "hidden"
+        same = f"{100 * run.same_node_frac:.1f}"
+        table.add_row(
+            f"replay: {run.policy}", *_seconds(run.completions), *_percent(run.error_frac), same, apart
+        )
+    return table
+
+
+def _seconds(of: Completions) -> tuple[str, ...]:
+    return tuple(f"{value:.4g}" for value in (of.mean_s, of.p50_s, of.p99_s))
+
+
+def _percent(of: Completions) -> tuple[str, ...]:
+    return tuple(f"{100 * value:+.1f}" for value in (of.mean_s, of.p50_s, of.p99_s))
+
+
+def _notes(done: Replay) -> list[str]:
+    notes = [f"{done.requests:,} requests that were served live"]
+    if done.rows_dropped:
+        notes.append(f"{done.rows_dropped:,} requests are missing: the recorder could not write them")
+    if done.is_hidden and len(done.policies) > 1:
+        first = done.policies[0].policy
+        notes.append(
+            f"differences between policies are hidden: the replay of {first} is more than 10 % off the live "
+            f"run, or {first} is not {done.live_policy}, under which it was recorded"
+        )
+    return notes
