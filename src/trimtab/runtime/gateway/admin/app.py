@@ -73,16 +73,16 @@ class AdminApp:
     async def _login_by_link(self, request: web.Request) -> web.Response:
         token = request.query.get("token")
         if token is None:
-            return _file("login.html")
+            return _login()
         if self._auth.use_link_token(token):
             return self._signed_in()
-        return _file("login-expired.html", status=401)
+        return _login("This link was used before, or is older than ten minutes.", status=401)
 
     async def _login_by_key(self, request: web.Request) -> web.Response:
         key = (await request.post()).get("key")
         if isinstance(key, str) and self._auth.is_key(key.strip()):
             return self._signed_in()
-        return _file("login-refused.html", status=401)
+        return _login("This is not an admin key.", status=401)
 
     def _signed_in(self) -> web.Response:
         response = web.Response(status=303, headers={"Location": "/"})
@@ -168,12 +168,18 @@ def _json(value: Any, status: int = 200) -> web.Response:
     return web.Response(body=encoded(value), status=status, content_type="application/json")
 
 
-def _file(name: str, status: int = 200) -> web.Response:
+def _file(name: str) -> web.Response:
     kind = _TYPES.get(name.rpartition(".")[2])
     if kind is None or "/" in name or not (_STATIC / name).is_file():
         return problem(404, "not_found", "there is no such page")
-    text = (_STATIC / name).read_text(encoding="utf-8")
-    return web.Response(text=text, status=status, content_type=kind, charset="utf-8")
+    return web.Response(text=(_STATIC / name).read_text(encoding="utf-8"), content_type=kind, charset="utf-8")
+
+
+def _login(alert: str = "", status: int = 200) -> web.Response:
+    page = (_STATIC / "login.html").read_text(encoding="utf-8")
+    if alert:
+        page = page.replace("<!-- alert -->", f'<p class="alert" role="alert">{alert}</p>')
+    return web.Response(text=page, status=status, content_type="text/html", charset="utf-8")
 
 
 async def _on_prepare(_request: web.Request, response: web.StreamResponse) -> None:

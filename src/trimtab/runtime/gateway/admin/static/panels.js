@@ -1,0 +1,123 @@
+// The panels: balance, policy and shadow, tenants, prediction, counts, jobs, and the receipt of a request.
+
+import { strip } from "./charts.js";
+import { facts, h, mebibytes, number, percent, seconds, signedPercent, table } from "./format.js";
+
+const entries = (counts) => Object.entries(counts || {}).filter(([, count]) => count);
+const none = (text) => h("p", { class: "also" }, text);
+const words = (name) => name.replaceAll("_", " ");
+
+export function showBalance(section, status) {
+  const { balance, nodes } = status;
+  section.querySelector(".facts").replaceWith(facts([
+    ["Mean", percent(balance.mean_frac)],
+    ["Spread (CV)", balance.cv == null ? "–" : balance.cv.toFixed(2)],
+    ["Idle", percent(balance.idle_frac)],
+    ["Completion σ", seconds(balance.completion_variance_s2 == null ? null : Math.sqrt(balance.completion_variance_s2))],
+  ]));
+  strip(section.querySelector(".strip"), nodes, balance.mean_frac);
+}
+
+export function showPolicy(body, { policy, shadow }) {
+  const parts = [];
+  if (policy) {
+    parts.push(h("p", { class: "policy-name" }, policy.name, h("span", { class: "tag" }, "live")), facts([
+      ["Decisions", number(policy.decisions)],
+      ["Each takes", policy.decision_us == null ? "–" : `${policy.decision_us.toFixed(1)} µs`],
+      ["Fell back", number(policy.failures)],
+    ]));
+  }
+  parts.push(...(shadow ? shadowParts(shadow) : [none("No shadow policy. Name one as shadow: in gateway.yaml to see what it would do.")]));
+  body.replaceChildren(...parts);
+}
+
+function shadowParts(shadow) {
+  const pairs = [["Disagrees", percent(shadow.disagreement_frac, 1)]];
+  if (shadow.predicted_difference_frac != null) pairs.push(["One step, by the model", signedPercent(shadow.predicted_difference_frac)]);
+  const replay = shadow.replay;
+  if (replay && replay.difference_frac != null) {
+    pairs.push(["In replay", h("span", {}, signedPercent(replay.difference_frac),
+      h("small", {}, ` ${signedPercent(replay.low_frac)} to ${signedPercent(replay.high_frac)}`))]);
+  }
+  if (replay && replay.error_frac != null) pairs.push(["Replay against live", percent(replay.error_frac, 1)]);
+  return [h("p", { class: "policy-name" }, shadow.name, h("span", { class: "tag" }, "shadow")), facts(pairs),
+    h("p", { class: "how" }, "Mean completion time against the live policy; less is better.")];
+}
+
+export function showTenants(body, tenants) {
+  if (!tenants || !tenants.length) return body.replaceChildren(none("No request yet."));
+  const rows = [...tenants].sort((a, b) => b.requests - a.requests).slice(0, 20);
+  body.replaceChildren(table("Requests and tokens by tenant", [
+    ["Tenant", (t) => t.name],
+    ["Requests", (t) => number(t.requests), "num"],
+    ["In flight", (t) => (t.in_flight == null ? "–" : String(t.in_flight)), "num"],
+    ["Tokens in", (t) => number(t.prompt_tokens), "num"],
+    ["Tokens out", (t) => number(t.completion_tokens), "num"],
+  ], rows));
+}
+
+export function showPrediction(body, prediction) {
+  if (!prediction || !prediction.length) return body.replaceChildren(none("No answer yet."));
+  body.replaceChildren(table("Predicted against actual service time, by class", [
+    ["Class", (c) => c.class],
+    ["Answers", (c) => number(c.count), "num"],
+    ["Mean error", (c) => percent(c.error_ratio), "num"],
+    ["Predicted ÷ actual", (c) => c.bias_ratio.toFixed(2), "num"],
+  ], prediction));
+}
+
+export function showCounts(body, counts) {
+  const pairs = [
+    ...entries(counts?.retries).map(([cause, n]) => [`Retried: ${words(cause)}`, number(n)]),
+    ...entries(counts?.lost).map(([cause, n]) => [`Lost: ${words(cause)}`, number(n)]),
+    ...entries(counts?.refusals).map(([code, n]) => [`Refused: ${words(code)}`, number(n)]),
+  ];
+  if (counts?.hedges) pairs.push(["Hedged", number(counts.hedges)]);
+  body.replaceChildren(pairs.length ? facts(pairs) : none("None."));
+}
+
+export function showJobs(body, { jobs, workers }) {
+  const states = Object.entries(jobs || {});
+  const parts = [states.length ? facts(states.map(([state, n]) => [state, number(n)])) : none("No long jobs.")];
+  if (workers?.length) {
+    parts.push(table("Processes that serve requests", [
+      ["Process", (w) => String(w.pid)],
+      ["CPU", (w) => percent(w.cpu_frac), "num"],
+      ["Memory", (w) => mebibytes(w.rss_bytes), "num"],
+      ["In flight", (w) => number(w.in_flight), "num"],
+    ], workers));
+  }
+  body.replaceChildren(...parts);
+}
+
+export function receiptParts(receipt) {
+  const parts = [facts([
+    ["Outcome", `${receipt.state}${receipt.status ? `, ${receipt.status}` : ""}${receipt.refusal ? `, ${words(receipt.refusal)}` : ""}`],
+    ["Node", receipt.node || "–"],
+    ["Model", receipt.model || "–"],
+    ["Tenant", receipt.tenant || "–"],
+    ["Waited", seconds(receipt.wait_s)],
+    ["Predicted", seconds(receipt.predicted_s)],
+    ["Actual", seconds(receipt.actual_s)],
+    ["Retries", String(receipt.retries)],
+  ])];
+  const decision = receipt.decision;
+  if (decision) {
+    parts.push(h("h3", {}, `Candidates of ${decision.policy}${decision.fallback ? " (fell back to least connections)" : ""}`),
+      table("Candidates, best first", [
+        ["Node", (c) => c.node],
+        ["Estimate", (c) => seconds(c.estimate_s), "num"],
+        ["Score", (c) => (c.score == null ? "–" : c.score.toPrecision(3)), "num"],
+      ], decision.candidates));
+  }
+  if (receipt.attempts.length) {
+    parts.push(h("h3", {}, "Attempts"), table("Attempts, in order", [
+      ["Node", (a) => a.node],
+      ["Begun", (a) => seconds(a.begun_s), "num"],
+      ["First byte", (a) => seconds(a.first_byte_s), "num"],
+      ["Ended", (a) => seconds(a.ended_s), "num"],
+      ["Result", (a) => (a.lost_by ? words(a.lost_by) : a.status ? String(a.status) : "under way"), "num"],
+    ], receipt.attempts));
+  }
+  return parts;
+}
