@@ -1,0 +1,256 @@
+"""From a request's head and body to what the dispatcher gets: endpoint, tenant, hints, facts, model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from secrets import token_hex
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlencode
+from zlib import crc32
+
+import orjson
+
+from trimtab.runtime.gateway.api.endpoints import Endpoints
+from trimtab.runtime.gateway.api.include_usage import inject_include_usage
+from trimtab.runtime.gateway.api.peek import BodyScan, body_scan, peek, peek_head
+from trimtab.runtime.gateway.config.routes import Resolved
+from trimtab.runtime.gateway.model import Facts, Kind, Refusal, Tenant
+
+if TYPE_CHECKING:
+    from trimtab.runtime.gateway.wire.exchange import WireExchange
+
+Headers = Mapping[bytes, bytes]
+
+MAX_PRIORITY = 1_000
+MAX_DEADLINE_MS = 7 * 86_400_000
+_NAME = re.compile(rb"[A-Za-z0-9._:/@-]{1,128}")
+_NUMBER = re.compile(rb"-?[0-9]{1,9}")
+_TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_STREAMED_KINDS = frozenset((Kind.CHAT, Kind.COMPLETION))  # which know `stream_options`
+
+NO_KEY = Refusal(401, "invalid_api_key", "The API key is missing or not known.")
+
+
+def key_of(headers: Headers) -> bytes:
+    """The client's key: a bearer token, or the header that Anthropic's clients send; b"" = none."""
+    authorization = headers.get(b"authorization")
+    if authorization is not None:
+        scheme, _, key = authorization.strip().partition(b" ")
+        return key.strip() if scheme.lower() == b"bearer" else b""
+    return headers.get(b"x-api-key", b"").strip()
+
+
+def no_tenant(name: str) -> Tenant | None:
+    """Nobody may be named."""
+    return None
+
+
+def all_ready(model: str) -> bool:
+    """Every model has a ready node."""
+    return True
+
+
+def stated_tokens(facts: Facts) -> float:
+    """Tokens that a request may use, for its tenant's limit, before anything better is known."""
+    return facts.prompt_tokens + facts.max_tokens * facts.answers
+
+
+@dataclass(slots=True)
+class Front:
+    """Looks at requests. All of it may be replaced while the gateway runs: a reload sets the fields."""
+
+    endpoints: Endpoints
+    by_key: Callable[[bytes], Tenant | None]
+    tenant_named: Callable[[str], Tenant | None] = no_tenant
+    routes: Mapping[str, Resolved] = field(default_factory=dict)
+    known: Callable[[str], bool] = all_ready  # a node has it, ready or not
+    ready: Callable[[str], bool] = all_ready  # a ready node has it
+    tokens: Callable[[Facts], float] = stated_tokens
+    count_usage: bool = False
+    jobs: bool = False  # `Prefer: respond-async` makes a job
+
+    def head(self, exchange: WireExchange) -> Refusal | None:
+        """A head has come: may it be? Sets endpoint, tenant, id and hints."""
+        request = exchange.request
+        headers = request.headers
+        exchange.id = request.id() or token_hex(16)
+        trace = headers.get(b"traceparent")
+        if trace is not None and _TRACE.fullmatch(trace):
+            exchange.traceparent = trace.decode()
+        found = self.endpoints.find(exchange.method, exchange.path)
+        if isinstance(found, Refusal):
+            return found
+        exchange.endpoint = found
+        exchange.is_local = found.local
+        if found.kind is Kind.HEALTH or found.kind is Kind.READY:
+            return None
+        tenant = self.by_key(key_of(headers))
+        if tenant is None:
+            return NO_KEY
+        exchange.tenant = tenant
+        exchange.background = tenant.background
+        if found.kind is Kind.REALTIME and not request.websocket:
+            return Refusal(426, "websocket_only", "This path speaks WebSocket only.")
+        if self.jobs and b"prefer" in headers and b"respond-async" in headers[b"prefer"].lower():
+            exchange.is_local = exchange.is_local or found.replayable
+        return self._hints(exchange, headers, tenant)
+
+    def _hints(self, exchange: WireExchange, headers: Headers, tenant: Tenant) -> Refusal | None:
+        session = headers.get(b"x-trimtab-session")
+        if session is not None:
+            if not _NAME.fullmatch(session):
+                return _bad_hint("x-trimtab-session")
+            exchange.session = session.decode()
+        deadline = headers.get(b"x-trimtab-deadline-ms")
+        if deadline is not None:
+            if not _NUMBER.fullmatch(deadline) or not 0 < int(deadline) <= MAX_DEADLINE_MS:
+                return _bad_hint("x-trimtab-deadline-ms")
+            exchange.deadline_s = exchange.context.loop.time() + int(deadline) / 1e3
+        priority = headers.get(b"x-trimtab-priority")
+        if priority is not None and tenant.may_set_priority:
+            if not _NUMBER.fullmatch(priority) or abs(int(priority)) > MAX_PRIORITY:
+                return _bad_hint("x-trimtab-priority")
+            exchange.priority = int(priority)
+        name = headers.get(b"x-trimtab-tenant")
+        if name is not None and tenant.may_name_tenant:
+            named = self.tenant_named(name.decode()) if _NAME.fullmatch(name) else None
+            if named is None:
+                return _bad_hint("x-trimtab-tenant")
+            exchange.tenant = named
+            exchange.background = named.background
+        return None
+
+    def body(self, exchange: WireExchange) -> Refusal | None:
+        """The request is whole and in memory: facts, model, limits."""
+        endpoint = exchange.endpoint
+        assert endpoint is not None
+        request = exchange.request
+        body = request.body.whole() or b""
+        exchange.body = body
+        if exchange.is_local:
+            return None
+        if not body:
+            if endpoint.replayable:
+                return Refusal(400, "invalid_json", "The request has no body.")
+            query = request.target.partition(b"?")[2].decode()
+            facts = peek_head(endpoint, exchange.path, query)
+        else:
+            facts = peek(endpoint, request.headers.get(b"content-type", b"").decode("latin-1"), body)
+        return facts if isinstance(facts, Refusal) else self._route(exchange, facts)
+
+    def scan(self, exchange: WireExchange) -> BodyScan | Refusal:
+        """What reads a body that is too long to be parsed as a whole."""
+        endpoint = exchange.endpoint
+        assert endpoint is not None
+        return body_scan(endpoint, exchange.request.headers.get(b"content-type", b"").decode("latin-1"))
+
+    def scanned(self, exchange: WireExchange, scan: BodyScan) -> Refusal | None:
+        """Such a body has been read."""
+        facts = scan.finish()
+        return facts if isinstance(facts, Refusal) else self._route(exchange, facts)
+
+    def _route(self, exchange: WireExchange, facts: Facts) -> Refusal | None:
+        """Find the model that is meant, and count the request against its tenant's limits."""
+        asked = facts.model
+        if asked:
+            model = self._model(exchange.id, asked)
+            if isinstance(model, Refusal):
+                return model
+            if model != asked:
+                refusal = _rename(exchange, asked, model)
+                if refusal is not None:
+                    return refusal
+                facts = replace(facts, model=model)
+        exchange.facts = facts
+        if not exchange.session:
+            exchange.session = facts.session
+        endpoint, body = exchange.endpoint, exchange.body
+        assert endpoint is not None
+        exchange.replayable = endpoint.replayable and body is not None
+        asks = facts.stream and not facts.wants_usage and endpoint.kind in _STREAMED_KINDS
+        if asks and self.count_usage and body is not None:
+            exchange.body = inject_include_usage(body)
+            exchange.hides_usage = True
+        return self._admit(exchange, facts)
+
+    def _admit(self, exchange: WireExchange, facts: Facts) -> Refusal | None:
+        tenant = exchange.tenant
+        if tenant is None or tenant.limits is None:
+            return None
+        tokens = self.tokens(facts)
+        refusal: Refusal | None = tenant.limits.admit(exchange.context.loop.time(), tokens)
+        if refusal is None:
+            exchange.admitted = (tenant.limits, tokens)
+        return refusal
+
+    def _model(self, request_id: str, asked: str) -> str | Refusal:
+        """Follow aliases and canaries; take the fallback where no node of the model is ready."""
+        route = self.routes.get(asked)
+        if route is None:
+            return asked if self.known(asked) else _no_model(asked)
+        model = asked
+        if route.models:
+            model = _share(route, request_id)
+        if route.fallback is not None and not self.ready(model):
+            model = route.fallback
+        return model if self.known(model) else _no_model(asked)
+
+
+def _share(route: Resolved, request_id: str) -> str:
+    """One of the route's models by its share. The same id always gets the same one."""
+    point = crc32(request_id.encode()) / 2**32
+    for model, frac in zip(route.models, route.fracs, strict=True):
+        point -= frac
+        if point < 0.0:
+            return model
+    return route.models[-1]
+
+
+def _rename(exchange: WireExchange, asked: str, model: str) -> Refusal | None:
+    """Put the model's own name in the body's place of the alias."""
+    body = exchange.body
+    if not body and exchange.target.find(b"?") >= 0:
+        return _rename_in_query(exchange, model)
+    content_type = exchange.request.headers.get(b"content-type", b"").lower()
+    if body is None:
+        return Refusal(
+            413, "alias_too_large", "A request of this size must name the model itself, not an alias."
+        )
+    if content_type.startswith(b"multipart/"):
+        renamed, n = re.subn(
+            rb'(name="?model"?\r\n(?:[^\r\n]+\r\n)*\r\n)' + re.escape(asked.encode()) + rb"(?=\r\n)",
+            lambda match: match[1] + model.encode(),
+            body,
+        )
+        if n != 1:
+            return Refusal(400, "bad_form", "The form's model is not understood.", param="model")
+        exchange.body = renamed
+        return None
+    quoted = re.compile(rb'("model"\s*:\s*)' + re.escape(orjson.dumps(asked)) + rb"(?=\s*[,}])")
+    renamed, n = quoted.subn(lambda match: match[1] + orjson.dumps(model), body)
+    if n != 1:  # said in a nested object too, or with escapes: write the body anew
+        renamed = orjson.dumps({**orjson.loads(body), "model": model})
+    exchange.body = renamed
+    return None
+
+
+def _rename_in_query(exchange: WireExchange, model: str) -> Refusal | None:
+    path, _, query = exchange.target.partition(b"?")
+    pairs = [(name, model if name == "model" else value) for name, value in parse_qsl(query.decode())]
+    exchange.target = path + b"?" + urlencode(pairs).encode()
+    return None
+
+
+def _no_model(model: str) -> Refusal:
+    return Refusal(
+        404,
+        "model_not_found",
+        f"The model `{model[:200]}` does not exist or you do not have access to it.",
+        param="model",
+    )
+
+
+def _bad_hint(name: str) -> Refusal:
+    return Refusal(400, "bad_header", f"The header {name} is not understood.")

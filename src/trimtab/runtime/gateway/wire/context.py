@@ -1,0 +1,122 @@
+"""What connections need of the rest of the gateway, and the settings they obey."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trimtab.runtime.gateway.model import Dispatcher, Observers, Refusal
+from trimtab.runtime.gateway.wire.sweep import Sweep
+
+if TYPE_CHECKING:
+    from trimtab.runtime.gateway.front import Front
+    from trimtab.runtime.gateway.wire.client import ClientConnection
+    from trimtab.runtime.gateway.wire.exchange import WireExchange
+    from trimtab.runtime.gateway.wire.upstream import Pools
+
+MIB = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Of one model, in seconds."""
+
+    connect_s: float = 5.0
+    first_byte_s: float = 300.0  # from the start of the attempt to the first byte of the body
+    idle_s: float = 120.0  # between two bytes
+    total_s: float = 3600.0  # from the arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Limits and timeouts of the data plane."""
+
+    head_bytes: int = 32_768
+    header_count: int = 100
+    body_bytes: int = 512 * MIB
+    memory_body_bytes: int = MIB  # longer ones are spooled to a file and sent once only
+    buffered_bytes: int = 512 * MIB  # of all request bodies in memory
+    connections: int = 16_384
+    keep_alive_s: float = 75.0  # a client's connection without a request
+    slow_client_s: float = 15.0  # for a whole head; and for a body, on top of a rate of 1 KiB/s
+    stalled_client_s: float = 120.0  # a client that does not read its answer
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    model_timeouts: Mapping[str, Timeouts] = field(default_factory=dict)
+    max_retries: int = 2
+    retry_budget_frac: float = 0.2  # retries of all requests
+    hedge_after_s: float = 0.0  # 0 = never
+    hedge_max_frac: float = 0.05
+    idle_per_node: int = 256  # connections kept open without a request
+    idle_upstream_s: float = 30.0
+    tunnel_idle_s: float = 600.0  # a WebSocket without a byte
+    count_usage: bool = False  # ask streams for their usage, and hide it from clients that did not ask
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAnswer:
+    """An answer of the gateway itself; a path is sent as a file."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes | Path = b""
+
+
+Local = Callable[["WireExchange", bytes], Awaitable["LocalAnswer | Refusal"]]
+
+
+class Budget:
+    """Allows something for a fraction of all requests, with a small reserve to begin with."""
+
+    __slots__ = ("_frac", "_left", "_most")
+
+    def __init__(self, frac: float, most: float = 10.0) -> None:
+        self._frac = frac
+        self._most = most
+        self._left = most if frac > 0.0 else 0.0
+
+    def earn(self) -> None:
+        """A request came."""
+        left = self._left + self._frac
+        self._left = left if left < self._most else self._most
+
+    def take(self) -> bool:
+        """Use one up, if there is one."""
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """One process's data plane: `serve` puts it together, every connection holds it."""
+
+    loop: asyncio.AbstractEventLoop
+    settings: Settings
+    front: Front
+    dispatcher: Dispatcher
+    observers: Observers
+    local: Local
+    sweep: Sweep
+    pools: Pools
+    retries: Budget
+    hedges: Budget
+    connections: set[ClientConnection] = field(default_factory=set)
+    exchanges: int = 0  # in the hands of this process, from head to end
+    buffered_bytes: int = 0
+    draining: bool = False
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run it as a task that somebody holds on to."""
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    def timeouts(self, model: str) -> Timeouts:
+        """Those of a model."""
+        return self.settings.model_timeouts.get(model, self.settings.timeouts)

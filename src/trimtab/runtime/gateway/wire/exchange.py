@@ -1,0 +1,487 @@
+"""A request of a client in the hands of the data plane: attempts, the commit point, timeouts, its end."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import TYPE_CHECKING, Protocol
+
+from trimtab.runtime.gateway.api.errors import response_bytes, stream_event
+from trimtab.runtime.gateway.model import (
+    Attempt,
+    Cause,
+    Dialect,
+    Exchange,
+    Kind,
+    Node,
+    Outcome,
+    Refusal,
+)
+from trimtab.runtime.gateway.wire.context import Context, Timeouts
+from trimtab.runtime.gateway.wire.framing import Length, ResponseHead
+from trimtab.runtime.gateway.wire.leg import NodeLeg, busy_or_error
+from trimtab.runtime.gateway.wire.relay import Relay
+from trimtab.runtime.gateway.wire.request import Request
+from trimtab.runtime.gateway.wire.watch import Watch, watch_for
+
+if TYPE_CHECKING:
+    from trimtab.runtime.gateway.tenants import Limits
+    from trimtab.runtime.gateway.wire.upstream import UpstreamConnection
+
+MAX_LOST_NODES = 2  # a request that has lost so many may be what kills them
+
+_FINAL = {
+    Cause.CONNECT: (502, "node_unreachable", "The node could not be reached."),
+    Cause.BUSY: (503, "nodes_busy", "The nodes have no capacity."),
+    Cause.SERVER_ERROR: (502, "node_error", "The node answered with an error."),
+    Cause.RESET: (502, "node_lost", "The node was lost before it had answered."),
+    Cause.BAD_RESPONSE: (502, "bad_response", "The node's answer was not understood."),
+    Cause.FIRST_BYTE: (504, "first_byte_timeout", "The node did not answer in time."),
+    Cause.IDLE: (504, "idle_timeout", "The node stopped answering."),
+    Cause.TOTAL: (504, "total_timeout", "The answer took too long."),
+}
+
+
+class Client(Protocol):
+    """Where an exchange's answer goes: a connection, or the collector of a job."""
+
+    transport: asyncio.Transport
+    full: bool  # does not take more for now
+    full_since_s: float
+    address: bytes  # for x-forwarded-for
+
+    def answered(self, exchange: WireExchange, close: bool) -> None:
+        """The answer is written; the client's next request may come."""
+
+    def abort(self) -> None:
+        """The answer broke off."""
+
+    def switch(self, exchange: WireExchange, connection: UpstreamConnection, rest: bytes) -> None:
+        """It is a tunnel to this connection from here on."""
+
+
+class WireExchange(Exchange):
+    """The data plane's exchange. `over` once its answer is written or nobody waits for it."""
+
+    __slots__ = (
+        "_hedge",
+        "_kept",
+        "_leg",
+        "_limits",
+        "_lost_nodes",
+        "_ready",
+        "_retries",
+        "_upstream_lines",
+        "admitted",
+        "client",
+        "context",
+        "hides_usage",
+        "is_local",
+        "over",
+        "request",
+        "response_id",
+        "submitted",
+        "task",
+        "tick",
+    )
+
+    def __init__(self, context: Context, client: Client, request: Request) -> None:
+        super().__init__()
+        self.context = context
+        self.client = client
+        self.request = request
+        self.method = request.method
+        self.path = request.path
+        self.target = request.target
+        self.tick = -1
+        self.over = False
+        self.submitted = False
+        self.response_id = ""
+        self.is_local = False  # the gateway answers it itself
+        self.admitted: tuple[Limits, float] | None = (
+            None  # the tenant's limits that count it, and the tokens taken
+        )
+        self.task: asyncio.Task[None] | None = None  # what works on it here
+        self._ready: asyncio.Future[None] | None = None  # the client takes more
+        self._leg: NodeLeg | None = None
+        self._hedge: NodeLeg | None = None
+        self._kept: tuple[ResponseHead, bytes] | None = None
+        self._limits: Timeouts = context.settings.timeouts
+        self._lost_nodes = 0
+        self._retries = 0
+        self.hides_usage = False  # the gateway asked for the stream's usage, the client did not
+        self._upstream_lines = b""
+
+    # The dispatcher's side
+
+    def submit(self) -> None:
+        """Hand it to the dispatcher: it is whole."""
+        context = self.context
+        facts = self.facts
+        if facts is not None and facts.model in context.settings.model_timeouts:
+            self._limits = context.settings.model_timeouts[facts.model]
+        self.submitted = True
+        context.retries.earn()
+        for observer in context.observers:
+            observer.arrived(self)
+        context.dispatcher.submit(self)
+
+    def start(self, node: Node) -> None:
+        """Send it to this node."""
+        if self.over:
+            return
+        self._begin(node, hedge=False)
+
+    def _begin(self, node: Node, hedge: bool) -> None:
+        context = self.context
+        now_s = context.loop.time()
+        attempt = Attempt(node, now_s, hedge=hedge)
+        if not self.attempts:
+            self.started_s = now_s
+        self.attempts.append(attempt)
+        for observer in context.observers:
+            observer.started(self, attempt)
+        leg = NodeLeg(self, attempt, context.pools.of(node))
+        if hedge:
+            self._hedge = leg
+        else:
+            self._leg = leg
+        leg.begin()
+        context.sweep.watch(self, self._due_s(now_s))
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer it without a node, or with what the last node has answered itself."""
+        if self.over:
+            return
+        kept = self._kept
+        if kept is not None and self.context.loop.time() < self.deadline_s:
+            self._answer_kept(*kept)
+            return
+        self.refusal = refusal
+        self.response_status = refusal.status
+        close = self.closes()
+        dialect = self.endpoint.dialect if self.endpoint is not None else Dialect.OPENAI
+        self.client.transport.write(
+            response_bytes(refusal, dialect, self.id, head_only=self.method == "HEAD", close=close)
+        )
+        if self.context.loop.time() >= self.deadline_s:
+            outcome = Outcome.EXPIRED
+        else:
+            outcome = Outcome.FAILED if self.attempts else Outcome.REFUSED
+        self.finish(outcome, close)
+
+    def answer(self, status: int, head: bytes, body: bytes) -> None:
+        """Write an answer of the gateway's own; it is whole with this."""
+        self.response_status = status
+        if self.method == "HEAD":
+            body = b""
+        self.response_bytes += len(body)
+        close = self.closes()
+        if head or body:
+            self.client.transport.write(head + body)
+        self.finish(_outcome(status), close)
+
+    def _answer_kept(self, head: ResponseHead, body: bytes) -> None:
+        if head.length is not Length.NONE:
+            head.length = Length.COUNTED
+            head.content_length = len(body)
+        relay = Relay(self.client.transport, head, None, self.request.http10, self.closes())
+        self.response_status = head.status
+        self.response_bytes = len(body)
+        self.client.transport.write(relay.begin(self._lines(self.attempts[-1].node), False) + body)
+        self.finish(_outcome(head.status), relay.closes)
+
+    # The legs' side
+
+    def upstream_lines(self) -> bytes:
+        """The header lines that every node gets, the length of the body among them."""
+        lines = self._upstream_lines
+        if not lines:
+            lines = self._upstream_lines = self._make_upstream_lines()
+        return lines
+
+    def _make_upstream_lines(self) -> bytes:
+        request = self.request
+        forwarded = request.headers.get(b"x-forwarded-for")
+        address = self.client.address
+        lines = [
+            *request.forward,
+            b"x-request-id: ",
+            self.id.encode(),
+            b"\r\nx-forwarded-for: ",
+            address if forwarded is None else forwarded + b", " + address,
+            b"\r\nx-forwarded-proto: http\r\n",
+        ]
+        size = request.body.size if self.body is None else len(self.body)
+        if size or self.method in ("POST", "PUT", "PATCH"):
+            lines.append(b"content-length: %d\r\n" % size)
+        if request.websocket:
+            lines.append(b"connection: Upgrade\r\nupgrade: websocket\r\n")
+        return b"".join(lines)
+
+    def may_retry(self, cause: Cause, leg: NodeLeg) -> bool:
+        """Whether another attempt is allowed after this loss (the budget is asked last, by `leg_lost`)."""
+        if self.committed or leg.attempt.hedge or self._hedge is not None:
+            return False
+        if self._retries >= self.context.settings.max_retries or self.request.websocket:
+            return False
+        if self.context.loop.time() >= self.deadline_s:
+            return False
+        if cause is Cause.CONNECT or cause is Cause.BUSY:
+            return True
+        return self.replayable and self._lost_nodes + 1 < MAX_LOST_NODES
+
+    def commit(self, leg: NodeLeg, response: ResponseHead) -> tuple[Relay, bytes]:
+        """The first body byte came: this node's answer it is. Returns the relay and the head to write."""
+        other = self._hedge if leg is self._leg else self._leg
+        if other is not None and other is not leg:
+            other.drop()
+            self.context.dispatcher.release(other.attempt.node, self)
+        self._leg, self._hedge = leg, None
+        self.committed = True
+        self.response_status = response.status
+        attempt = leg.attempt
+        attempt.first_byte_s = self.context.loop.time()
+        request = self.request
+        watch = watch_for(self, response)
+        relay = Relay(self.client.transport, response, watch, request.http10, self.closes())
+        if self.client.full:
+            leg.pause_reading()
+        return relay, relay.begin(self._lines(attempt.node), request.http10)
+
+    def closes(self) -> bool:
+        """Whether the client's connection ends with the answer."""
+        request = self.request
+        return not request.keep_alive or not request.complete or self.context.draining
+
+    def _lines(self, node: Node) -> bytes:
+        return b"x-request-id: %b\r\nx-trimtab-node: %b\r\n" % (self.id.encode(), node.name.encode())
+
+    def watched(self, watch: Watch) -> None:
+        """More of a watched body has gone to the client."""
+        new = watch.chunks - self.streamed_chunks
+        if new:
+            self.streamed_chunks += new
+            self.context.dispatcher.progress(self, new)
+
+    def leg_done(self, leg: NodeLeg, relay: Relay) -> None:
+        """The whole response is with the client."""
+        relay.end()
+        watch = relay.watch
+        if watch is not None:
+            self.usage = watch.usage
+            self.response_id = watch.response_id
+        leg.attempt.ended_s = self.context.loop.time()
+        self._leg = None
+        status = self.response_status
+        cause = busy_or_error(status)
+        if cause is None:
+            self.context.dispatcher.done(self)
+        else:
+            leg.attempt.cause = cause
+            self.context.dispatcher.failed(self, cause)
+        self.finish(_outcome(status), relay.closes)
+
+    def leg_lost(self, leg: NodeLeg, cause: Cause, at_border: bool = False) -> None:
+        """An attempt came to nothing."""
+        context = self.context
+        attempt = leg.attempt
+        attempt.cause = cause
+        attempt.ended_s = context.loop.time()
+        for observer in context.observers:
+            observer.lost(self, attempt)
+        other = self._hedge if leg is self._leg else self._leg
+        if other is not None and other is not leg:  # of two, the other goes on
+            self._leg, self._hedge = other, None
+            context.dispatcher.release(attempt.node, self)
+            return
+        self._leg = self._hedge = None
+        if self.committed:
+            self._break_off(leg, cause, at_border)
+            return
+        retry = self.may_retry(cause, leg) and context.retries.take()
+        self._kept = leg.kept()
+        if cause is not Cause.CONNECT and cause is not Cause.BUSY:
+            self._lost_nodes += 1
+        if retry:
+            self._retries += 1
+            context.dispatcher.lost(self, cause)
+            return
+        context.dispatcher.failed(self, cause)
+        status, code, message = _FINAL[cause]
+        self.refuse(Refusal(status, code, message, attempt.retry_after_s))
+
+    def _break_off(self, leg: NodeLeg, cause: Cause, at_border: bool) -> None:
+        self.context.dispatcher.failed(self, cause)
+        endpoint = self.endpoint
+        dialect, kind = (
+            (endpoint.dialect, endpoint.kind) if endpoint is not None else (Dialect.OPENAI, Kind.CHAT)
+        )
+        event = stream_event(Refusal(*_FINAL[cause]), dialect, kind)
+        told = leg.broken(event, at_border)
+        self.finish(Outcome.FAILED, close=True, broken=not told)
+
+    def switch(
+        self, leg: NodeLeg, connection: UpstreamConnection, response: ResponseHead, rest: bytes
+    ) -> None:
+        """A WebSocket is open: its bytes go through."""
+        self.committed = True
+        self.response_status = 101
+        leg.attempt.first_byte_s = self.context.loop.time()
+        lines = b"".join(response.lines)
+        self.client.transport.write(
+            b"%b%bconnection: Upgrade\r\nupgrade: websocket\r\n%b\r\n"
+            % (response.status_line, lines, self._lines(leg.attempt.node))
+        )
+        self.context.sweep.unwatch(self)
+        self.client.switch(self, connection, rest)
+
+    def tunnel_closed(self, cause: Cause | None) -> None:
+        """The tunnel is closed."""
+        if self.over:
+            return
+        self.attempts[-1].ended_s = self.context.loop.time()
+        self.attempts[-1].cause = cause
+        self._leg = None
+        if cause is not None:
+            self.context.dispatcher.failed(self, cause)
+            self.finish(Outcome.FAILED, close=True)
+        else:
+            self.context.dispatcher.done(self)
+            self.finish(Outcome.DONE, close=True)
+
+    # The client's side
+
+    def client_gone(self) -> None:
+        """Nobody waits any more: stop the nodes at once. It does not count against them."""
+        if self.over:
+            return
+        for leg in (self._leg, self._hedge):
+            if leg is not None:
+                leg.drop()
+                leg.attempt.ended_s = self.context.loop.time()
+        self._leg = self._hedge = None
+        if self.task is not None:
+            self.task.cancel()
+        if self.submitted:
+            self.context.dispatcher.abort(self)
+        self.finish(Outcome.CANCELLED, close=True)
+
+    async def client_takes_more(self) -> None:
+        """Wait while the client's buffer is full."""
+        if self.client.full and not self.over:
+            self._ready = self.context.loop.create_future()
+            await self._ready
+
+    def client_full(self) -> None:
+        """The client reads slowly."""
+        if self._leg is not None and self.committed:
+            self._leg.pause_reading()
+
+    def client_ready(self) -> None:
+        """The client has caught up."""
+        if self._leg is not None:
+            self._leg.resume_reading()
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
+
+    def finish(self, outcome: Outcome, close: bool, broken: bool = False) -> None:
+        """It is over. `close`: the client's connection ends with it; `broken`: by a reset."""
+        self.over = True
+        self.outcome = outcome
+        context = self.context
+        context.sweep.unwatch(self)
+        context.exchanges -= 1
+        body = self.request.body
+        context.buffered_bytes -= body.in_memory
+        body.close()
+        if self.admitted is not None:
+            self._release(*self.admitted)
+        for observer in context.observers:
+            observer.ended(self)
+        if broken:
+            self.client.abort()
+        else:
+            self.client.answered(self, close)
+
+    def _release(self, limits: Limits, tokens: float) -> None:
+        """Give the tenant its place back, and count what was used instead of what was expected."""
+        limits.release()
+        usage = self.usage
+        if usage is not None:
+            limits.correct(usage.prompt_tokens + usage.completion_tokens - tokens)
+        elif not self.attempts:
+            limits.correct(-tokens)
+
+    # Time
+
+    def check(self, now_s: float) -> float:
+        """Timeouts, and the moment of a hedge."""
+        if self.over:
+            return inf
+        leg = self._leg
+        if leg is None:
+            return inf  # it waits in the queue: the dispatcher's time
+        if not self.committed and now_s >= self.deadline_s:
+            self._expire()
+            return inf
+        for one in (leg, self._hedge):
+            if one is not None:
+                cause = self._late(one, now_s)
+                if cause is not None:
+                    one.timed_out(cause)
+                    return inf if self.over or self._leg is None else now_s
+        if self._hedge_due_s() <= now_s:
+            self._try_hedge()
+        return self._due_s(now_s)
+
+    def _late(self, leg: NodeLeg, now_s: float) -> Cause | None:
+        limits = self._limits
+        attempt = leg.attempt
+        if now_s - self.arrived_s >= limits.total_s:
+            return Cause.TOTAL
+        connection = leg.connection
+        if connection is None:
+            return Cause.CONNECT if now_s - attempt.begun_s >= limits.connect_s else None
+        if leg.sending or attempt.first_byte_s:
+            waits = leg.paused or now_s - connection.last_s < limits.idle_s
+            return None if waits else Cause.IDLE
+        return (
+            Cause.FIRST_BYTE if now_s - max(attempt.begun_s, attempt.sent_s) >= limits.first_byte_s else None
+        )
+
+    def _due_s(self, now_s: float) -> float:
+        limits = self._limits
+        due_s = min(
+            now_s + min(limits.connect_s, limits.first_byte_s, limits.idle_s), self.arrived_s + limits.total_s
+        )
+        if not self.committed:
+            due_s = min(due_s, self.deadline_s, self._hedge_due_s())
+        return due_s
+
+    def _expire(self) -> None:
+        for leg in (self._leg, self._hedge):
+            if leg is not None:
+                leg.drop()
+                leg.attempt.ended_s = self.context.loop.time()
+        self._leg = self._hedge = None
+        self.context.dispatcher.abort(self)
+        self._kept = None
+        self.refuse(Refusal(504, "deadline", "The deadline passed before a node had answered."))
+
+    def _hedge_due_s(self) -> float:
+        after_s = self.context.settings.hedge_after_s
+        if not after_s or self.committed or self._hedge is not None or not self.replayable:
+            return inf
+        return inf if any(attempt.hedge for attempt in self.attempts) else self.started_s + after_s
+
+    def _try_hedge(self) -> None:
+        context = self.context
+        if context.hedges.take():
+            node = context.dispatcher.hedge(self)
+            if node is not None:
+                self._begin(node, hedge=True)
+
+
+def _outcome(status: int) -> Outcome:
+    return Outcome.DONE if status < 500 else Outcome.FAILED

@@ -1,0 +1,247 @@
+"""Responses of nodes: their heads, and where their bodies end."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+MAX_HEAD_BYTES = 65_536
+MAX_CHUNK_LINE_BYTES = 4_096
+MAX_TRAILER_BYTES = 16_384
+
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_VALUE = rb"[^\x00-\x08\x0a-\x1f\x7f]*"
+_HEAD = re.compile(
+    rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: "
+    + _VALUE
+    + rb")?\r\n(?:"
+    + _TOKEN
+    + rb":"
+    + _VALUE
+    + rb"\r\n)*\r\n"
+)
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;" + _VALUE + rb")?\r\n")
+
+# Headers that concern one connection, or that the gateway says itself.
+_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+_OURS = frozenset((b"x-request-id", b"x-trimtab-node"))
+_LOOKED_AT = _HOP | _OURS | {b"content-length", b"content-type", b"retry-after", b"content-encoding"}
+
+
+class BadResponseError(Exception):
+    """What came from the node is not HTTP, or contradicts itself."""
+
+
+class Length(Enum):
+    """How the end of a body is known."""
+
+    NONE = "none"
+    COUNTED = "counted"
+    CHUNKED = "chunked"
+    CLOSE = "close"
+
+
+class ResponseHead:
+    """A final response's head, rewritten for the client: `lines` are what goes on, each with its CRLF."""
+
+    __slots__ = (
+        "content_length",
+        "content_type",
+        "encoded",
+        "keep_alive",
+        "length",
+        "lines",
+        "retry_after",
+        "status",
+        "status_line",
+    )
+
+    def __init__(self, status: int, status_line: bytes) -> None:
+        self.status = status
+        self.status_line = status_line  # with CRLF
+        self.lines: list[bytes] = []
+        self.length = Length.CLOSE
+        self.content_length = 0
+        self.content_type = b""
+        self.retry_after = b""
+        self.encoded = False  # compressed
+        self.keep_alive = True
+
+
+def parse_head(raw: bytes, method: str) -> ResponseHead:
+    """Read a head that ends in an empty line. Raises BadResponseError."""
+    match = _HEAD.fullmatch(raw)
+    if match is None:
+        raise BadResponseError("malformed head")
+    first, *lines = raw.split(b"\r\n")
+    head = ResponseHead(int(match[2]), b"HTTP/1.1" + first[8:] + b"\r\n")
+    head.keep_alive = match[1] == b"1"
+    seen: dict[bytes, bytes] = {}
+    keep = head.lines
+    for line in lines[:-2]:
+        name = line[: line.index(b":")].lower()
+        if name in _LOOKED_AT:
+            _note(seen, name, line[len(name) + 1 :].strip(b" \t"))
+            if name in _HOP or name in _OURS or name == b"content-length":
+                continue
+        elif name.startswith(b"x-trimtab-"):
+            continue
+        keep.append(line + b"\r\n")
+    head.content_type = seen.get(b"content-type", b"").lower()
+    head.retry_after = seen.get(b"retry-after", b"")
+    head.encoded = seen.get(b"content-encoding", b"identity") != b"identity"
+    if b"connection" in seen:
+        _connection(head, seen[b"connection"].lower())
+    _frame(head, seen, method)
+    return head
+
+
+def _note(seen: dict[bytes, bytes], name: bytes, value: bytes) -> None:
+    if name in seen:
+        if name == b"content-length":
+            raise BadResponseError("two content lengths")
+        value = seen[name] + b", " + value
+    seen[name] = value
+
+
+def _connection(head: ResponseHead, value: bytes) -> None:
+    """Heed the connection header: keep-alive or close, and names of headers that stop here."""
+    named = {token.strip() for token in value.split(b",")}
+    if b"close" in named:
+        head.keep_alive = False
+    elif b"keep-alive" in named:
+        head.keep_alive = True
+    named -= {b"close", b"keep-alive", b"content-type", b""}
+    if named:
+        head.lines = [line for line in head.lines if line[: line.index(b":")].lower() not in named]
+
+
+def _frame(head: ResponseHead, seen: dict[bytes, bytes], method: str) -> None:
+    """Decide where the body ends (RFC 9112, section 6.3)."""
+    length = seen.get(b"content-length")
+    coding = seen.get(b"transfer-encoding")
+    if length is not None:
+        if coding is not None or not length.isdigit() or len(length) > 18:
+            raise BadResponseError("contradicting or malformed length")
+        head.content_length = int(length)
+    if coding is not None and coding.lower() != b"chunked":
+        raise BadResponseError("unknown transfer coding")
+    if method == "HEAD" or head.status in (204, 304):
+        head.length = Length.NONE
+        if length is not None and head.status != 204:
+            head.lines.append(b"content-length: %d\r\n" % head.content_length)
+    elif coding is not None:
+        head.length = Length.CHUNKED
+    elif length is not None:
+        head.length = Length.COUNTED
+    if head.length is Length.CLOSE:
+        head.keep_alive = False
+
+
+class Chunks:
+    """Follows a chunked body without changing it, whatever the borders of what `feed` gets."""
+
+    __slots__ = ("_left", "_line", "_state", "_trailer", "done", "extra", "payload")
+
+    def __init__(self) -> None:
+        self._state = 0  # 0 size line, 1 data, 2 CRLF after data, 3 trailer
+        self._left = 0  # of the chunk's data
+        self._line = b""  # what came of a size line, or other piece that is not whole yet
+        self._trailer = 0
+        self.payload = b""  # the body bytes of the last `feed`
+        self.done = False
+        self.extra = False  # bytes came after the end
+
+    @property
+    def at_border(self) -> bool:
+        """What was handed on so far ends with a whole chunk: something may be put in here."""
+        return self._state in (0, 3)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes; return those to hand on (a started size line waits). Raises BadResponseError."""
+        if self._line:
+            data = self._line + data
+            self._line = b""
+        if self._state == 0:
+            match = _CHUNK_LINE.match(data)
+            if match is not None:
+                start = match.end()
+                size = int(match[1], 16)
+                if size and start + size + 2 == len(data) and data.endswith(b"\r\n"):
+                    self.payload = data[start:-2]  # the usual case: one whole chunk
+                    return data
+        return self._walk(data)
+
+    def _walk(self, data: bytes) -> bytes:
+        pieces: list[bytes] = []
+        at, end = 0, len(data)
+        handed = 0  # the last chunk and its trailers are not handed on: they are written anew at the end
+        while at < end and not self.done:
+            if self._state == 1:
+                taken = min(self._left, end - at)
+                pieces.append(data[at : at + taken])
+                at += taken
+                self._left -= taken
+                if not self._left:
+                    self._state = 2
+            else:
+                after = self._piece(data, at)
+                if after < 0:
+                    self._line = data[at:]
+                    break
+                at = after
+            if self._state != 3:
+                handed = at
+        self.payload = b"".join(pieces)
+        if self.done:
+            self.extra = at < end
+            return data[:handed] + b"0\r\n\r\n"
+        return data[:handed]
+
+    def _piece(self, data: bytes, at: int) -> int:
+        """Take a size line, the CRLF after data, or a trailer line; return where it ends (-1 = not whole)."""
+        if self._state == 0:
+            match = _CHUNK_LINE.match(data, at)
+            if match is None:
+                return self._incomplete(data, at, MAX_CHUNK_LINE_BYTES)
+            self._left = int(match[1], 16)
+            self._state = 1 if self._left else 3
+            return match.end()
+        if self._state == 2:
+            if data[at : at + 2] == b"\r\n":
+                self._state = 0
+                return at + 2
+            if data[at:] == b"\r":
+                return -1
+            raise BadResponseError("chunk longer than its size")
+        line_end = data.find(b"\r\n", at)
+        if line_end < 0:
+            return self._incomplete(data, at, MAX_TRAILER_BYTES)
+        if line_end == at:
+            self.done = True
+        else:
+            self._trailer += line_end - at
+            if self._trailer > MAX_TRAILER_BYTES:
+                raise BadResponseError("trailer too long")
+        return line_end + 2
+
+    def _incomplete(self, data: bytes, at: int, limit: int) -> int:
+        if len(data) - at > limit or b"\n" in data[at:]:
+            raise BadResponseError("malformed chunk")
+        if self._state == 0 and not _CHUNK_START.fullmatch(data, at):
+            raise BadResponseError("malformed chunk size")
+        return -1
+
+
+_CHUNK_START = re.compile(rb"[0-9A-Fa-f]{1,15}(?:[ \t]*(?:;" + _VALUE + rb")?)?\r?")

@@ -1,0 +1,277 @@
+"""One attempt of an exchange on a node, and its connection there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from trimtab.runtime.gateway.model import Attempt, Cause
+from trimtab.runtime.gateway.wire.framing import ResponseHead
+from trimtab.runtime.gateway.wire.upstream import Pool, UpstreamConnection
+
+if TYPE_CHECKING:
+    from trimtab.runtime.gateway.wire.exchange import WireExchange
+    from trimtab.runtime.gateway.wire.relay import Relay
+
+KEPT_BYTES = 65_536  # of a node's own error, which is relayed if nobody else can answer
+MAX_RETRY_AFTER_S = 3_600.0
+JOINED_BYTES = 65_536  # bodies up to this size are written together with their head
+
+
+class NodeLeg:
+    """Feeds what comes from the node to the exchange's relay, or keeps it back."""
+
+    __slots__ = (
+        "_exchange",
+        "_fresh",
+        "_held",
+        "_kept",
+        "_kept_bytes",
+        "_pumping",
+        "_relay",
+        "_task",
+        "attempt",
+        "connection",
+        "method",
+        "over",
+        "paused",
+        "pool",
+        "refused_as",
+        "response",
+        "sending",
+        "upgrade",
+    )
+
+    def __init__(self, exchange: WireExchange, attempt: Attempt, pool: Pool) -> None:
+        self._exchange = exchange
+        self.attempt = attempt
+        self.pool = pool
+        self.method = exchange.method
+        self.upgrade = exchange.request.websocket
+        self.sending = False
+        self.connection: UpstreamConnection | None = None
+        self.response: ResponseHead | None = None
+        self.refused_as: Cause | None = None  # the node's own error is being kept
+        self.over = False
+        self.paused = False  # reading waits for the client
+        self._task: asyncio.Task[None] | None = None
+        self._held: list[bytes] = []
+        self._kept: list[bytes] = []
+        self._relay: Relay | None = None
+        self._fresh = False
+        self._kept_bytes = 0
+        self._pumping = False
+
+    def begin(self) -> None:
+        """Send the request on a waiting connection, or on a new one."""
+        connection = self.pool.take() if self._exchange.replayable and not self._fresh else None
+        if connection is not None:
+            self._send(connection)
+        else:
+            self._task = self._exchange.context.spawn(self._connect())
+
+    async def _connect(self) -> None:
+        try:
+            connection = await self.pool.connect()
+        except OSError:
+            self._task = None
+            if not self.over:
+                self.lost(Cause.CONNECT)
+            return
+        self._task = None
+        if self.over:
+            connection.abandon()
+        else:
+            self._send(connection)
+
+    def _send(self, connection: UpstreamConnection) -> None:
+        self.connection = connection
+        exchange = self._exchange
+        pool = self.pool
+        head = b"%b %b%b HTTP/1.1\r\n%b%b\r\n" % (
+            exchange.method.encode(),
+            pool.base,
+            exchange.target,
+            pool.lines,
+            exchange.upstream_lines(),
+        )
+        body = exchange.body
+        if body is None:
+            exchange.request.body.rewind()
+            self.sending = True
+            connection.carry(self, head)
+            self._pump()
+            return
+        self.attempt.sent_s = self.pool.time()
+        if len(body) <= JOINED_BYTES:
+            connection.carry(self, head + body)
+        else:
+            connection.carry(self, head)
+            connection.transport.write(body)
+
+    def _pump(self) -> None:
+        """Write the next piece of a spooled body; each in its own turn of the loop."""
+        connection = self.connection
+        if self.over or connection is None or connection.full:
+            self._pumping = False
+            return
+        piece = self._exchange.request.body.read()
+        connection.last_s = self.pool.time()
+        if piece:
+            self._pumping = True
+            connection.transport.write(piece)
+            self._exchange.context.loop.call_soon(self._pump)
+        else:
+            self._pumping = self.sending = False
+            self.attempt.sent_s = connection.last_s
+
+    def resume_sending(self) -> None:
+        """The node takes more of the request."""
+        if self.sending and not self._pumping:
+            self._pump()
+
+    def head(self, head: ResponseHead) -> None:
+        """A final head came: relay it with its first body byte, or keep the node's own error."""
+        attempt = self.attempt
+        attempt.head_s = self.pool.time()
+        attempt.status = head.status
+        self.response = head
+        cause = busy_or_error(head.status)
+        if cause is not None:
+            attempt.retry_after_s = retry_after_s(head)
+            if self._exchange.may_retry(cause, self):
+                self.refused_as = cause
+
+    def data(self, raw: bytes, payload: bytes) -> None:
+        """Bytes of the response, with the body's among them."""
+        relay = self._relay
+        exchange = self._exchange
+        if relay is not None:
+            relay.body(b"", raw, payload)
+            exchange.response_bytes += len(payload)
+            if relay.watch is not None:
+                exchange.watched(relay.watch)
+        elif self.refused_as is not None:
+            self._keep(payload)
+        elif payload:
+            self._commit(raw, payload)
+        else:
+            self._held.append(raw)
+
+    def _keep(self, payload: bytes) -> None:
+        self._kept.append(payload)
+        self._kept_bytes += len(payload)
+        if self._kept_bytes > KEPT_BYTES:
+            self._kept.clear()
+            self.response = None
+            assert self.refused_as is not None
+            self.lost(self.refused_as)
+
+    def _commit(self, raw: bytes, payload: bytes) -> None:
+        exchange = self._exchange
+        response = self.response
+        assert response is not None
+        relay, head = exchange.commit(self, response)
+        self._relay = relay
+        if self._held:
+            raw = b"".join(self._held) + raw
+            self._held.clear()
+        relay.body(head, raw, payload)
+        exchange.response_bytes += len(payload)
+        if relay.watch is not None:
+            exchange.watched(relay.watch)
+
+    def end(self) -> None:
+        """The response is whole; the connection is already back in its pool, or closed."""
+        self.resume_reading()
+        if self.refused_as is not None:
+            self.over = True
+            self._exchange.leg_lost(self, self.refused_as)
+            return
+        relay = self._relay
+        if relay is None:
+            self._commit(b"", b"")
+            relay = self._relay
+        assert relay is not None
+        self.over = True
+        if relay.cut_short():
+            self._exchange.leg_lost(self, Cause.RESET, at_border=True)
+        else:
+            self._exchange.leg_done(self, relay)
+
+    def lost(self, cause: Cause) -> None:
+        """It came to nothing. A kept connection that had closed before is tried once more on a fresh one."""
+        connection = self.connection
+        if cause is Cause.CONNECT and connection is not None and not self._fresh:
+            self._fresh = True
+            self.connection = None
+            self.begin()
+            return
+        at_border = connection is not None and connection.at_border()
+        self.drop()
+        if self.refused_as is not None and cause is not self.refused_as:
+            cause, self.response = self.refused_as, None  # its own error did not come whole
+        self._exchange.leg_lost(self, cause, at_border)
+
+    def timed_out(self, cause: Cause) -> None:
+        """It took too long."""
+        at_border = self.connection is not None and self.connection.at_border()
+        self.drop()
+        self.refused_as = None
+        self._exchange.leg_lost(self, cause, at_border)
+
+    def kept(self) -> tuple[ResponseHead, bytes] | None:
+        """The node's own error as it answered, if it came whole."""
+        if self.refused_as is None or self.response is None:
+            return None
+        return self.response, b"".join(self._kept)
+
+    def broken(self, event: bytes, at_border: bool) -> bool:
+        """End the client's stream with an error event; False if that can't be."""
+        return self._relay is not None and self._relay.broken(event, at_border)
+
+    def drop(self) -> None:
+        """Give the attempt up and tell the node so by closing."""
+        self.over = True
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self.connection is not None and self.connection.leg is self:
+            self.connection.abandon()
+
+    def pause_reading(self) -> None:
+        """The client reads slowly: let the node wait."""
+        connection = self.connection
+        if connection is not None and not self.paused and not connection.transport.is_closing():
+            self.paused = True
+            connection.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """The client has caught up."""
+        connection = self.connection
+        if connection is not None and self.paused:
+            self.paused = False
+            connection.last_s = self.pool.time()
+            if not connection.transport.is_closing():
+                connection.transport.resume_reading()
+
+    def switched(self, head: ResponseHead, rest: bytes) -> None:
+        """101: bytes go through both ways from here on."""
+        connection = self.connection
+        assert connection is not None
+        self.attempt.head_s = self.pool.time()
+        self.attempt.status = head.status
+        self._exchange.switch(self, connection, head, rest)
+
+
+def busy_or_error(status: int) -> Cause | None:
+    """What a node's own refusal means."""
+    if status in (429, 503):
+        return Cause.BUSY
+    return Cause.SERVER_ERROR if status >= 500 else None
+
+
+def retry_after_s(head: ResponseHead) -> float:
+    """The node's wish in seconds; dates are not understood."""
+    value = head.retry_after
+    return min(float(value), MAX_RETRY_AFTER_S) if value.isdigit() and len(value) < 10 else 0.0

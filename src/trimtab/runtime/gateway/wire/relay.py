@@ -1,0 +1,101 @@
+"""The way of a response's bytes to the client: as they came, where that is possible."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+
+from trimtab.runtime.gateway.wire.framing import Length, ResponseHead
+from trimtab.runtime.gateway.wire.watch import Watch
+
+
+class Mode(Enum):
+    """How the body is framed for the client."""
+
+    VERBATIM = "verbatim"
+    CHUNKED = "chunked"  # anew
+    BARE = "bare"  # ends with the connection
+
+
+class Relay:
+    """Writes one response to the client's transport."""
+
+    __slots__ = ("_head", "_mode", "_no_body", "_transport", "closes", "watch")
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        head: ResponseHead,
+        watch: Watch | None,
+        http10: bool,
+        closes: bool,
+    ) -> None:
+        self._transport = transport
+        self._head = head
+        self.watch = watch
+        self.closes = closes
+        self._no_body = head.length is Length.NONE
+        mode = Mode.VERBATIM
+        if not self._no_body and (
+            head.length is Length.CLOSE
+            or (watch is not None and watch.hides)
+            or (http10 and head.length is Length.CHUNKED)
+        ):
+            mode = Mode.BARE if http10 else Mode.CHUNKED
+            self.closes = closes or http10
+        self._mode = mode
+
+    def begin(self, extra: bytes, keep_alive_10: bool) -> bytes:
+        """The head for the client. `extra`: lines of the gateway's own."""
+        head = self._head
+        lines = head.lines
+        if self._mode is Mode.CHUNKED or (head.length is Length.CHUNKED and self._mode is Mode.VERBATIM):
+            lines.append(b"transfer-encoding: chunked\r\n")
+        elif head.length is Length.COUNTED and self._mode is Mode.VERBATIM:
+            lines.append(b"content-length: %d\r\n" % head.content_length)
+        if self.closes:
+            lines.append(b"connection: close\r\n")
+        elif keep_alive_10:
+            lines.append(b"connection: keep-alive\r\n")
+        return b"%b%b%b\r\n" % (head.status_line, b"".join(lines), extra)
+
+    def body(self, before: bytes, raw: bytes, payload: bytes) -> None:
+        """Write a piece, and before it what was held back (the head)."""
+        watch = self.watch
+        if watch is not None:
+            payload = watch.feed(payload)
+        if self._mode is Mode.VERBATIM:
+            self._transport.write(before + raw if before else raw)
+            return
+        if self._mode is Mode.CHUNKED and payload:
+            payload = b"%x\r\n%b\r\n" % (len(payload), payload)
+        if before or payload:
+            self._transport.write(before + payload if before else payload)
+
+    def cut_short(self) -> bool:
+        """The body just ended with its connection, and before its own last event."""
+        return self._head.length is Length.CLOSE and self.watch is not None and self.watch.cut_short
+
+    def end(self) -> None:
+        """The response is whole."""
+        watch = self.watch
+        rest = watch.finish() if watch is not None else b""
+        if self._mode is Mode.CHUNKED:
+            if rest:
+                rest = b"%x\r\n%b\r\n" % (len(rest), rest)
+            self._transport.write(rest + b"0\r\n\r\n")
+        elif rest and self._mode is Mode.BARE:
+            self._transport.write(rest)
+
+    def broken(self, event: bytes, at_border: bool) -> bool:
+        """The node is lost after the head went out: say so in the stream, if that can be."""
+        watch = self.watch
+        if watch is None or not watch.at_event_border or self._no_body:
+            return False
+        if self._mode is Mode.BARE:
+            self._transport.write(event)
+            return True
+        if self._mode is Mode.VERBATIM and not (at_border and self._head.length is Length.CHUNKED):
+            return False
+        self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+        return True

@@ -1,0 +1,84 @@
+"""The data plane of one process: listens, drains, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from trimtab.runtime.gateway.front import Front
+from trimtab.runtime.gateway.model import Dispatcher, Observers
+from trimtab.runtime.gateway.wire.client import ClientConnection
+from trimtab.runtime.gateway.wire.context import Budget, Context, Local, Settings
+from trimtab.runtime.gateway.wire.sweep import Sweep
+from trimtab.runtime.gateway.wire.upstream import Pools
+
+DRAIN_STEP_S = 0.02
+
+
+def make_context(
+    loop: asyncio.AbstractEventLoop,
+    settings: Settings,
+    front: Front,
+    dispatcher: Dispatcher,
+    observers: Observers,
+    local: Local,
+) -> Context:
+    """Everything that connections share."""
+    sweep = Sweep(loop)
+    return Context(
+        loop=loop,
+        settings=settings,
+        front=front,
+        dispatcher=dispatcher,
+        observers=observers,
+        local=local,
+        sweep=sweep,
+        pools=Pools(loop, sweep, settings.idle_per_node, settings.idle_upstream_s),
+        retries=Budget(settings.retry_budget_frac),
+        hedges=Budget(settings.hedge_max_frac, most=1.0),
+    )
+
+
+class DataPlane:
+    """Serves clients on sockets that listen already (workers inherit theirs)."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._servers: list[asyncio.Server] = []
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Accept connections from now on."""
+        context = self.context
+        listening.setblocking(False)
+        server = await context.loop.create_server(lambda: ClientConnection(context), sock=listening)
+        self._servers.append(server)
+
+    def stop_accepting(self) -> None:
+        """Take no new connections; answers say `Connection: close`, idle connections end now."""
+        self.context.draining = True
+        for server in self._servers:
+            server.close()
+        for connection in tuple(self.context.connections):
+            connection.drain()
+
+    async def drain(self, timeout_s: float) -> int:
+        """Wait until every request is answered; return how many were not when the time was up."""
+        context = self.context
+        end_s = context.loop.time() + timeout_s
+        while context.exchanges and context.loop.time() < end_s:
+            await asyncio.sleep(DRAIN_STEP_S)
+        return context.exchanges
+
+    async def close(self) -> None:
+        """End every connection at once."""
+        self.stop_accepting()
+        context = self.context
+        for connection in tuple(context.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+        context.pools.abort()
+        for task in tuple(context.tasks):
+            task.cancel()
+        await asyncio.gather(*context.tasks, return_exceptions=True)
+        context.sweep.close()
+        await asyncio.sleep(0)

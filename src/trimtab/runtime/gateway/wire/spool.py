@@ -1,0 +1,72 @@
+"""A request's body while it comes in: in memory while it is small, in a temporary file else."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import IO
+
+READ_BYTES = 262_144
+
+
+class Body:
+    """The bytes of one request's body."""
+
+    __slots__ = ("_file", "_memory_bytes", "_pieces", "in_memory", "size")
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._memory_bytes = memory_bytes
+        self._pieces: list[bytes] = []
+        self._file: IO[bytes] | None = None
+        self.size = 0
+        self.in_memory = 0  # bytes of it that are held in memory
+
+    @property
+    def spooled(self) -> bool:
+        """It is in a file: it can be sent once."""
+        return self._file is not None
+
+    def add(self, piece: bytes) -> int:
+        """Take a piece; return by how much the bytes in memory have changed. Raises OSError (disk full)."""
+        self.size += len(piece)
+        if self._file is None:
+            self._pieces.append(piece)
+            self.in_memory += len(piece)
+            if self.in_memory <= self._memory_bytes:
+                return len(piece)
+            return len(piece) + self._to_file()
+        self._file.write(piece)
+        return 0
+
+    def _to_file(self) -> int:
+        self._file = tempfile.TemporaryFile(prefix="trimtab-body-", buffering=0)  # noqa: SIM115 closed by `close`
+        for piece in self._pieces:
+            self._file.write(piece)
+        self._pieces.clear()
+        freed, self.in_memory = self.in_memory, 0
+        return -freed
+
+    def whole(self) -> bytes | None:
+        """All of it, if it is in memory."""
+        if self._file is not None:
+            return None
+        pieces = self._pieces
+        if len(pieces) > 1:
+            self._pieces = pieces = [b"".join(pieces)]
+        return pieces[0] if pieces else b""
+
+    def rewind(self) -> None:
+        """Read the file from its beginning."""
+        if self._file is not None:
+            self._file.seek(0)
+
+    def read(self) -> bytes:
+        """The file's next piece; b"" at its end."""
+        return b"" if self._file is None else self._file.read(READ_BYTES)
+
+    def close(self) -> None:
+        """Let go of it all."""
+        self._pieces.clear()
+        self.in_memory = 0
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,82 @@
+"""A dispatcher for tests of the data plane: round robin over nodes, and a log of what it was told."""
+
+from __future__ import annotations
+
+from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node, Refusal
+
+
+def node_at(port: int, name: str = "n", idx: int = 0, host: str = "127.0.0.1") -> Node:
+    return Node(
+        name, f"http://{host}:{port}", idx, host=host, port=port, tls=False, models=(), max_requests=1000
+    )
+
+
+class RoundRobin:
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+        self.log: list[tuple[str, object]] = []
+        self.progressed = 0
+        self.hedges: list[Node] = []  # what `hedge` hands out
+        self.held: list[Exchange] = []
+        self.hold = False
+        self._next = 0
+
+    def submit(self, exchange: Exchange) -> None:
+        self.log.append(("submit", exchange.path))
+        if self.hold:
+            self.held.append(exchange)
+        else:
+            self._start(exchange)
+
+    def _start(self, exchange: Exchange) -> None:
+        lost = {attempt.node for attempt in exchange.attempts}
+        left = [node for node in self.nodes if node not in lost]
+        if not left:
+            exchange.refuse(Refusal(503, "no_node", "There is no node for it.", 1.0))
+            return
+        node = left[self._next % len(left)]
+        self._next += 1
+        exchange.start(node)
+
+    def progress(self, exchange: Exchange, chunks: int) -> None:
+        self.progressed += chunks
+
+    def done(self, exchange: Exchange) -> None:
+        self.log.append(("done", exchange.response_status))
+
+    def lost(self, exchange: Exchange, cause: Cause) -> None:
+        self.log.append(("lost", cause))
+        self._start(exchange)
+
+    def failed(self, exchange: Exchange, cause: Cause) -> None:
+        self.log.append(("failed", cause))
+
+    def abort(self, exchange: Exchange) -> None:
+        self.log.append(("abort", exchange.path))
+
+    def hedge(self, exchange: Exchange) -> Node | None:
+        return self.hedges.pop() if self.hedges else None
+
+    def release(self, node: Node, exchange: Exchange) -> None:
+        self.log.append(("release", node.name))
+
+
+class Notes:
+    """An observer that writes everything down."""
+
+    def __init__(self) -> None:
+        self.ends: list[Exchange] = []
+        self.losses: list[Cause | None] = []
+        self.n_arrived = self.n_started = 0
+
+    def arrived(self, exchange: Exchange) -> None:
+        self.n_arrived += 1
+
+    def started(self, exchange: Exchange, attempt: Attempt) -> None:
+        self.n_started += 1
+
+    def lost(self, exchange: Exchange, attempt: Attempt) -> None:
+        self.losses.append(attempt.cause)
+
+    def ended(self, exchange: Exchange) -> None:
+        self.ends.append(exchange)
