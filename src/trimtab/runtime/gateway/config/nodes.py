@@ -14,6 +14,7 @@ from trimtab.runtime.gateway.config.types import (
     EnvName,
     ExistingFile,
     FilePath,
+    HostName,
     Model,
     Name,
     Url,
@@ -115,7 +116,7 @@ class NodeEntry(NodeSettings):
 class DnsEntry(NodeSettings):
     """A name whose addresses are nodes, looked up again and again."""
 
-    name: Name = Field(description="host name; the nodes are called NAME-ADDRESS")
+    name: HostName = Field(description="host name; the nodes are called NAME-ADDRESS")
     port: int = Field(ge=1, le=65535, description="port of every one of them")
     tls: bool = Field(False, description="https")
     period_s: Positive = Field(10.0, description="seconds between two look-ups")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from trimtab.runtime.gateway.config.types import Model, PolicySpec, UrlPath
 from trimtab.validation.base import NonNegative, Spec
@@ -137,8 +137,17 @@ def _loop(start: str, routes: Mapping[str, RouteSpec]) -> list[str]:
     return []
 
 
+def _some(methods: tuple[Method, ...]) -> tuple[Method, ...]:
+    if not methods:
+        raise ValueError("at least one method")
+    return methods
+
+
+Methods = Annotated[tuple[Method, ...], AfterValidator(_some)]
+
+
 class RelayPath(Spec):
     """A path that clients may use though the gateway does not know what it means."""
 
     path: UrlPath = Field(description="such as /v1/score")
-    methods: tuple[Method, ...] = Field(("POST",), min_length=1, description="methods that are let through")
+    methods: Methods = Field(("POST",), description="methods that are let through")

@@ -19,6 +19,7 @@ _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]\s/]+):(\d{1,5})")
 _POLICY_FILE = re.compile(r"(?<![\w.])([^+(),]+\.py)(?=:)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 _URL_PATH = re.compile(r"/[A-Za-z0-9._~/{}-]*")
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 FOLDER = "folder"  # key of the validation context: what relative paths in the file are relative to
 
 
@@ -80,6 +81,12 @@ def _url_path(text: str) -> str:
     return text
 
 
+def _host_name(text: str) -> str:
+    if not _HOST_NAME.fullmatch(text):
+        raise ValueError("a host name, without port and path")
+    return text
+
+
 def _env_name(text: str) -> str:
     if not (text.isascii() and text.isidentifier()):
         raise ValueError("the name of an environment variable, not the secret itself")
@@ -121,7 +128,8 @@ def _policy(spec: str, info: ValidationInfo) -> str:
     try:
         find(spec)
     except PolicyNotFound as error:
-        expected = f"a policy: {nearest(error.value, names('dispatch'))}, or file.py:Class"
+        kind = "dispatch" if spec.lstrip().startswith(str(error.value)) else "order"
+        expected = f"a policy: {nearest(error.value, names(kind))}, or file.py:Class"
         raise PydanticCustomError("policy", "{expected}", {"expected": expected}) from error
     except UsageError as error:
         raise PydanticCustomError("policy", "a policy that loads: {why}", {"why": str(error)}) from error
@@ -143,6 +151,7 @@ Cidr = Annotated[str, AfterValidator(_cidr)]
 Name = Annotated[str, AfterValidator(_name)]
 """Name of a node or tenant: it stands in headers, logs and metrics."""
 
+HostName = Annotated[str, AfterValidator(_host_name)]
 Model = Annotated[str, Field(min_length=1, max_length=300)]
 EnvName = Annotated[str, AfterValidator(_env_name), Field(json_schema_extra={"writeOnly": True})]
 """Name of an environment variable that holds a secret; no message shows it, lest it be the secret itself."""
