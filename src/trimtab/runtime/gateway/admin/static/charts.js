@@ -10,11 +10,11 @@ function s(tag, attributes, ...children) {
   return element;
 }
 
-// The next 1, 2 or 5 × 10^n: a scale that does not twitch every second.
+// The next round number: a scale that does not twitch every second.
 function ceiling(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value * 0.999);
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((step) => step * power).find((step) => step >= value * 0.999);
 }
 
 // A value that is missing breaks the line.
@@ -64,7 +64,10 @@ export class LineChart {
     this.most = ceiling(most);
     this.x = (point) => WIDTH * (1 - (last - point.at_s) / SPAN_S);
     const y = (value) => HEIGHT - 1 - (HEIGHT - 2) * (value / this.most);
-    this.paths.forEach((element, i) => element.setAttribute("d", path(points, this.lines[i].field, this.x, y)));
+    this.paths.forEach((element, i) => {
+      const field = this.lines[i].field, something = i === 0 || points.some((point) => point[field]);
+      element.setAttribute("d", something ? path(points, field, this.x, y) : "");
+    });
     const outline = path(points.map((p) => ({ ...p, [this.lines[0].field]: p[this.lines[0].field] ?? 0 })), this.lines[0].field, this.x, y);
     const start = points.length ? this.x(points[0]).toFixed(1) : 0;
     this.area.setAttribute("d", outline ? `${outline}L${WIDTH} ${HEIGHT}L${start} ${HEIGHT}Z` : "");

@@ -6,6 +6,7 @@ export function seconds(value) {
   if (value == null) return DASH;
   if (value < 0.0095) return `${(value * 1000).toFixed(1)} ms`;
   if (value < 0.9995) return `${Math.round(value * 1000)} ms`;
+  if (value > 1 && value < 60 && Number.isInteger(value)) return `${value} s`;
   if (value < 9.995) return `${value.toFixed(2)} s`;
   if (value < 99.95) return `${value.toFixed(1)} s`;
   return `${Math.round(value / 60)} min`;

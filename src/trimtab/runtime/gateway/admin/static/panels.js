@@ -50,7 +50,7 @@ export function showTenants(body, tenants) {
   body.replaceChildren(table("Requests and tokens by tenant", [
     ["Tenant", (t) => t.name],
     ["Requests", (t) => number(t.requests), "num"],
-    ["In flight", (t) => (t.in_flight == null ? "–" : String(t.in_flight)), "num"],
+    ["In flight", (t) => (t.in_flight == null ? "–" : String(t.in_flight)), "num less"],
     ["Tokens in", (t) => number(t.prompt_tokens), "num"],
     ["Tokens out", (t) => number(t.completion_tokens), "num"],
   ], rows));
@@ -60,20 +60,26 @@ export function showPrediction(body, prediction) {
   if (!prediction || !prediction.length) return body.replaceChildren(none("No answer yet."));
   body.replaceChildren(table("Predicted against actual service time, by class", [
     ["Class", (c) => c.class],
-    ["Answers", (c) => number(c.count), "num"],
+    ["Answers", (c) => number(c.count), "num less"],
     ["Mean error", (c) => percent(c.error_ratio), "num"],
-    ["Predicted ÷ actual", (c) => c.bias_ratio.toFixed(2), "num"],
+    ["Pred. ÷ actual", (c) => c.bias_ratio.toFixed(2), "num"],
   ], prediction));
 }
 
-export function showCounts(body, counts) {
-  const pairs = [
-    ...entries(counts?.retries).map(([cause, n]) => [`Retried: ${words(cause)}`, number(n)]),
-    ...entries(counts?.lost).map(([cause, n]) => [`Lost: ${words(cause)}`, number(n)]),
-    ...entries(counts?.refusals).map(([code, n]) => [`Refused: ${words(code)}`, number(n)]),
-  ];
-  if (counts?.hedges) pairs.push(["Hedged", number(counts.hedges)]);
-  body.replaceChildren(pairs.length ? facts(pairs) : none("None."));
+export function showCounts(body, counts = {}) {
+  const lost = counts.lost || {}, retries = counts.retries || {}, parts = [];
+  const causes = [...new Set([...Object.keys(lost), ...Object.keys(retries)])];
+  if (causes.length) {
+    parts.push(table("Attempts lost and made again, by cause", [
+      ["Cause", (cause) => words(cause)],
+      ["Attempts lost", (cause) => number(lost[cause] || 0), "num"],
+      ["Tried again", (cause) => number(retries[cause] || 0), "num"],
+    ], causes));
+  }
+  const others = entries(counts.refusals).map(([code, n]) => [`Refused: ${words(code)}`, number(n)]);
+  if (counts.hedges) others.push(["Hedged", number(counts.hedges)]);
+  if (others.length) parts.push(facts(others));
+  body.replaceChildren(...(parts.length ? parts : [none("None.")]));
 }
 
 export function showJobs(body, { jobs, workers }) {
