@@ -3,10 +3,10 @@
 *Source*: the gradient limit of Netflix's concurrency-limits (E. Landau, W. Thurston, T. Bozarth,
 "Performance Under Load", 2018): `limit ← limit × min(1, tolerance × no-load latency / latency) + headroom`,
 smoothed, with the square root of the limit as headroom; a multiplicative decrease on losses, as AIMD (D.-M.
-Chiu, R. Jain, 1989); the no-load latency is measured again from time to time at half the limit, after BBR's
-ProbeRTT (N. Cardwell et al., ACM Queue 14(5), 2016). *Deviations*: a sample is the mean of a window, since
-service times differ by orders of magnitude and the least of them says nothing; latencies are per unit of
-the request's own work.
+Chiu, R. Jain, 1989); the no-load latency is measured again from time to time under little load, after BBR's
+ProbeRTT (N. Cardwell et al., ACM Queue 14(5), 2016); at first the limit doubles, as TCP's slow start.
+*Deviations*: a sample is the mean of a window, since service times differ by orders of magnitude and the
+least of them says nothing; latencies are per unit of the request's own work.
 
 Where latency grows with the number in flight without any queue (batching), `tolerance` says how much of
 that is welcome.
@@ -27,11 +27,12 @@ class CapacityOptions:
 
     initial: int = 4
     least: int = 1
-    tolerance: float = 1.5  # latency over no-load latency that is welcome
+    tolerance: float = 2.0  # latency over no-load latency that is welcome
     headroom: float = 0.5  # × the root of the limit
     smoothing: float = 0.3
     window_samples: int = 20
-    window_s: float = 1.0  # and at least this long
+    window_s: float = 0.5  # and at least this long
+    first_probe_s: float = 10.0  # it may have begun above what the node can bear
     probe_s: float = 120.0  # how often the no-load latency is measured again
     least_gradient: float = 0.5
     loss_factor: float = 0.9
@@ -44,7 +45,8 @@ class AdaptiveLimit:
         self._options, self.most = options or CapacityOptions(), most
         self._limit = float(min(most, self._options.initial))
         self._resume_limit = 0.0  # > 0 while it probes
-        self._probed_s = now_s
+        self._is_exploring = True  # until latency first rises, or something is lost
+        self._probe_at_s = now_s + self._options.first_probe_s
         self.no_load_s = math.inf  # per unit of work
         self._window_from_s, self._latency_s, self._units = now_s, 0.0, 0.0
         self._n = self._most_in_flight = 0
@@ -71,6 +73,7 @@ class AdaptiveLimit:
         if begun_s < self._window_from_s:
             return
         self._limit = max(self._options.least, self._limit * self._options.loss_factor)
+        self._is_exploring = False
         self._begin_window(now_s)
 
     def _begin_window(self, now_s: float) -> None:
@@ -82,13 +85,14 @@ class AdaptiveLimit:
         latency_s = self._latency_s / self._units
         if self._resume_limit > 0:
             self._limit, self._resume_limit = self._resume_limit, 0.0
-            self.no_load_s, self._probed_s = latency_s, now_s
+            self.no_load_s, self._probe_at_s = latency_s, now_s + self._options.probe_s
         else:
             self.no_load_s = min(self.no_load_s, latency_s)
             self._move(latency_s)
-            if now_s - self._probed_s >= self._options.probe_s:
+            if now_s >= self._probe_at_s:
                 self._resume_limit = self._limit
-                self._limit = max(self._options.least, self._limit / 2)
+                # where the limit settles latency is `tolerance` times the least: this is half of no queue
+                self._limit = max(self._options.least, self._limit / (2 * self._options.tolerance))
         self._begin_window(now_s)
 
     def _move(self, latency_s: float) -> None:
@@ -98,7 +102,11 @@ class AdaptiveLimit:
         wanted = self._limit * gradient + max(1.0, options.headroom * math.sqrt(self._limit))
         if wanted > self._limit and self._most_in_flight < self._limit / 2:
             return  # it was not used: what was measured says nothing of more
-        moved = self._limit + options.smoothing * (wanted - self._limit)
+        self._is_exploring &= gradient == 1.0
+        if self._is_exploring:
+            moved = self._limit * 2
+        else:
+            moved = self._limit + options.smoothing * (wanted - self._limit)
         self._limit = min(float(self.most), max(float(options.least), moved))
 
 

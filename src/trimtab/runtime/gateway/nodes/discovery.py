@@ -7,14 +7,10 @@ of the DNS or half a file must not take nodes away.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from trimtab.domain.errors import ConfigError, UsageError
 from trimtab.runtime.gateway.model import Node
@@ -22,6 +18,7 @@ from trimtab.runtime.gateway.nodes.address import Address, Guard, Resolver, besi
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.nodes.rounds import Rounds
 from trimtab.runtime.gateway.nodes.spec import NodeSpec
+from trimtab.validation.yaml_text import document, read_yaml
 
 Parse = Callable[[Any], Sequence[NodeSpec]]  # plain data → entries; raises UsageError
 _MOST_BYTES = 4 << 20
@@ -94,7 +91,7 @@ class FileSource:
     async def _take(self) -> None:
         try:
             specs = self._parse(await asyncio.to_thread(_load, self._path))
-        except (OSError, UnicodeError, ValueError, yaml.YAMLError, UsageError) as error:
+        except (OSError, UsageError) as error:
             self._fleet.report(self._name, f"is not taken over, its nodes stay as they are: {error}")
             return
         self._fleet.report(self._name, "; ".join(reconcile(self._fleet, self._name, specs)))
@@ -106,10 +103,9 @@ def _mark(path: Path) -> tuple[int, ...]:
 
 
 def _load(path: Path) -> Any:
-    if os.path.getsize(path) > _MOST_BYTES:
+    if path.stat().st_size > _MOST_BYTES:
         raise ConfigError("is too large", expected=f"at most {_MOST_BYTES} bytes")
-    text = path.read_text(encoding="utf-8")
-    data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    data = document(read_yaml(path, ConfigError), path.name, ConfigError)  # JSON is YAML
     if not isinstance(data, list):
         raise ConfigError("holds no list", expected="a list of nodes; [] for none")
     return data
@@ -168,8 +164,8 @@ class DnsSource:
 class Registrar:
     """The admin API's nodes: vetted, pinned, added.
 
-    They may use only those variables and certificate files that the configuration lists: else whoever holds the
-    admin key could have any secret of the environment sent to a node, or probe for files.
+    They may use only those variables and certificate files that the configuration lists: else whoever holds
+    the admin key could have any secret of the environment sent to a node, or probe for files.
     """
 
     def __init__(self, fleet: Fleet, guard: Guard, allowed: Collection[str] = ()) -> None:
@@ -177,7 +173,7 @@ class Registrar:
         self._allowed = frozenset(allowed) | {""}
 
     async def add(self, spec: NodeSpec) -> Node:
-        """A new node. Raises ConfigError for an address that may not be registered or a bad entry."""
+        """A new node. Raises ConfigError for an address that is not allowed, or a bad entry."""
         for field, value in (("api_key_env", spec.api_key_env), ("ca", spec.ca)):
             if value not in self._allowed:
                 raise ConfigError("may not be used by registered nodes", field=field, value=value)

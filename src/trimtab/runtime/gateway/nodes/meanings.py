@@ -50,33 +50,48 @@ FINDER = Finder((*_GAUGES, _ADAPTERS, *_MACHINE, _GPU_BUSY, _GPU_USED, _GPU_FREE
 class Reading:
     """What one page says. `counters` only mean something against an earlier reading."""
 
-    read_s: float
+    read_s: float = 0.0
     gauges: dict[str, float] = field(default_factory=dict)
     counters: dict[tuple[str, str], float] = field(default_factory=dict)  # (what, which device)
     adapters: tuple[str, ...] = ()  # with work, in vLLM's words
 
 
-def read(samples: Iterable[Sample], read_s: float) -> Reading:
-    """Sort a page's samples into words."""
-    reading = Reading(read_s)
-    values: dict[str, list[float]] = defaultdict(list)
-    latest_s = float("-inf")
-    for sample in samples:
-        if sample.name == _ADAPTERS:
-            if sample.value >= latest_s:  # its value is the time at which it was so
-                latest_s, reading.adapters = sample.value, _adapters(sample)
-        elif sample.name == _CPU:
-            _count(
-                reading, "cpu_idle" if sample.label("mode") in ("idle", "iowait") else "cpu_busy", "", sample
-            )
-        elif sample.name in _FLOWS or sample.name == _DISK_BUSY:
-            device = sample.label("device")
-            if not _NOT_HARDWARE.fullmatch(device):
-                _count(reading, _FLOWS.get(sample.name, "disk_busy"), device, sample)
-        else:
-            values[_GAUGES.get(sample.name, sample.name)].append(sample.value)
-    _put_gauges(reading.gauges, values)
-    return reading
+class Reader:
+    """Sorts a page's samples into words, some at a time."""
+
+    def __init__(self) -> None:
+        self._reading = Reading()
+        self._values: dict[str, list[float]] = defaultdict(list)
+        self._adapters_at = float("-inf")
+
+    def feed(self, samples: Iterable[Sample]) -> None:
+        """Take further samples of the page."""
+        for sample in samples:
+            if sample.name == _CPU:
+                is_idle = sample.label("mode") in ("idle", "iowait")
+                self._count("cpu_idle" if is_idle else "cpu_busy", "", sample.value)
+            elif sample.name in _FLOWS or sample.name == _DISK_BUSY:
+                device = sample.label("device")
+                if not _NOT_HARDWARE.fullmatch(device):
+                    self._count(_FLOWS.get(sample.name, "disk_busy"), device, sample.value)
+            elif sample.name == _ADAPTERS:
+                self._take_adapters(sample)
+            else:
+                self._values[_GAUGES.get(sample.name, sample.name)].append(sample.value)
+
+    def reading(self, read_s: float) -> Reading:
+        """What the page says, as of `read_s`."""
+        self._reading.read_s = read_s
+        _put_gauges(self._reading.gauges, self._values)
+        return self._reading
+
+    def _count(self, what: str, device: str, value: float) -> None:
+        key = (what, device)
+        self._reading.counters[key] = self._reading.counters.get(key, 0.0) + value
+
+    def _take_adapters(self, sample: Sample) -> None:
+        if sample.value >= self._adapters_at:  # its value is the time at which it was so
+            self._adapters_at, self._reading.adapters = sample.value, _adapters(sample)
 
 
 def rates(before: Reading, after: Reading) -> dict[str, float]:
@@ -95,11 +110,6 @@ def rates(before: Reading, after: Reading) -> dict[str, float]:
     if cpu_s > 0:
         found["cpu_busy_frac"] = sum(grown["cpu_busy"]) / cpu_s
     return found
-
-
-def _count(reading: Reading, what: str, device: str, sample: Sample) -> None:
-    key = (what, device)
-    reading.counters[key] = reading.counters.get(key, 0.0) + sample.value
 
 
 def _put_gauges(gauges: dict[str, float], values: dict[str, list[float]]) -> None:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from trimtab.domain.errors import ConfigError
 from trimtab.runtime.gateway.model import Node
 from trimtab.runtime.gateway.nodes.address import Address, beside
 from trimtab.runtime.gateway.nodes.client import Client, UnansweredError
-from trimtab.runtime.gateway.nodes.exposition import Sample, pieces
+from trimtab.runtime.gateway.nodes.exposition import pieces
 from trimtab.runtime.gateway.nodes.fleet import Fleet
-from trimtab.runtime.gateway.nodes.meanings import FINDER, Reading, rates, read
+from trimtab.runtime.gateway.nodes.meanings import FINDER, Reader, Reading, rates
 from trimtab.runtime.gateway.nodes.rounds import Rounds
 
 BACKEND, MACHINE, GPU = "backend", "machine", "gpu"  # the sources
@@ -92,11 +91,11 @@ class Poller:
         self._tell(source, reading)
 
     async def _read(self, page: bytes) -> Reading:
-        found: list[Iterator[Sample]] = []
+        reader = Reader()
         for piece in pieces(page, self._options.piece_bytes):
-            found.append(iter(list(FINDER.samples(piece))))
+            reader.feed(FINDER.samples(piece))
             await asyncio.sleep(0)
-        return read(chain.from_iterable(found), self._fleet.loop.time())
+        return reader.reading(self._fleet.loop.time())
 
     def _tell(self, source: _Source, reading: Reading) -> None:
         said = reading.gauges | (rates(source.last, reading) if source.last else {})

@@ -1,0 +1,127 @@
+"""Outliers: who is ejected, for how long, and when not."""
+
+import asyncio
+
+import pytest
+from node_world import Traffic, fleet_of, run_virtual
+
+from trimtab.runtime.gateway.model import Cause, Health
+from trimtab.runtime.gateway.nodes.ejection import EjectionOptions
+from trimtab.runtime.gateway.nodes.keeper import Keeper, KeeperOptions
+
+FAULTS = [
+    Cause.SERVER_ERROR,
+    Cause.RESET,
+    Cause.BAD_RESPONSE,
+    Cause.FIRST_BYTE,
+    Cause.IDLE,
+    Cause.TOTAL,
+]
+
+
+@pytest.mark.parametrize("cause", FAULTS)
+def test_failures_in_a_row_eject_for_growing_times(cause: Cause) -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(2))
+        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        node = fleet.nodes[0]
+        for _ in range(4):
+            traffic.bad(node, cause)
+        traffic.good(node)
+        for _ in range(5):
+            assert fleet.gets_work(node)
+            traffic.bad(node, cause)
+        assert node.health is Health.EJECTED
+        for eject_s in (5.0, 10.0, 15.0):
+            await asyncio.sleep(eject_s - 0.1)
+            assert not fleet.gets_work(node)
+            await asyncio.sleep(0.2)
+            assert fleet.gets_work(node)
+            traffic.bad(node, cause)  # the trial fails
+        fleet.close()
+
+    run_virtual(main)
+
+
+def test_at_most_half_is_ejected_and_the_rest_is_reported() -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(5))
+        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        for node in fleet.nodes:
+            for _ in range(5):
+                traffic.bad(node, Cause.SERVER_ERROR)
+        assert [node.health for node in fleet.nodes].count(Health.EJECTED) == 2
+        assert len(fleet.problems) == 3
+        assert all("too many" in problem for problem in fleet.problems.values())
+        fleet.close()
+
+    run_virtual(main)
+
+
+def test_the_only_node_is_never_ejected() -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(1))
+        traffic = Traffic(keeper.observer)
+        for _ in range(50):
+            traffic.bad(keeper.fleet.nodes[0], Cause.SERVER_ERROR)
+        assert keeper.fleet.gets_work(keeper.fleet.nodes[0])
+        keeper.fleet.close()
+
+    run_virtual(main)
+
+
+def test_a_success_rate_far_below_the_others_ejects() -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(4))
+        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        for turn in range(100):
+            for node in fleet.nodes:
+                every = 3 if node.idx == 2 else 50
+                if turn % every == 0:
+                    traffic.bad(node, Cause.SERVER_ERROR)
+                else:
+                    traffic.good(node)
+        keeper.ejector.compare()
+        assert [node.health is Health.EJECTED for node in fleet.nodes] == [False, False, True, False]
+        assert "success rate 0.66" in fleet.nodes[2].reason
+        fleet.close()
+
+    run_virtual(main)
+
+
+def test_latency_far_above_its_prediction_ejects_and_a_slow_type_of_node_is_none() -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(4))
+        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        predicted_s, taken_s = (1.0, 1.0, 10.0, 1.0), (1.0, 1.1, 10.0, 4.0)  # node 2 is slow and known to be
+        for node in fleet.nodes:
+            begun = [traffic.begin(node, predicted_s[node.idx])[0] for _ in range(30)]
+            await asyncio.sleep(taken_s[node.idx])
+            for exchange in begun:
+                traffic.finish(exchange)
+        keeper.ejector.compare()
+        assert [node.health is Health.EJECTED for node in fleet.nodes] == [False, False, False, True]
+        fleet.close()
+
+    run_virtual(main)
+
+
+def test_good_periods_shorten_the_next_ejection_and_few_attempts_say_nothing() -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(3), KeeperOptions(ejection=EjectionOptions(period_s=1)))
+        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        keeper.ejector.start()
+        node = fleet.nodes[0]
+        for _ in range(5):
+            traffic.bad(node, Cause.SERVER_ERROR)
+        await asyncio.sleep(5.1)
+        for _ in range(4):  # good periods
+            traffic.good(node)
+            await asyncio.sleep(1.2)
+        for _ in range(5):
+            traffic.bad(node, Cause.SERVER_ERROR)
+        assert "ejected for 5 s" in node.reason
+        await keeper.ejector.close()
+        fleet.close()
+
+    run_virtual(main)

@@ -1,0 +1,233 @@
+"""Active checks against servers on real sockets."""
+
+import asyncio
+import socket
+
+import pytest
+from node_world import Backend, fleet_of, spec, until
+
+from trimtab.runtime.gateway.model import Health, Node
+from trimtab.runtime.gateway.nodes.condition import Hold
+from trimtab.runtime.gateway.nodes.fleet import Fleet
+from trimtab.runtime.gateway.nodes.health import Checker, HealthOptions, parse_listing
+
+QUICK = HealthOptions(period_s=0.02, timeout_s=0.2, unhealthy_after=3, healthy_after=2, models_period_s=0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def test_a_node_that_fails_goes_down_and_comes_back() -> None:
+    async def main() -> None:
+        async with Backend() as backend:
+            fleet = fleet_of(1, url=backend.url)
+            checker, node = Checker(fleet, QUICK), fleet.nodes[0]
+            checker.start()
+            await until(lambda: node.models == ("m",))
+            backend.answers["/health"] = (503, "loading")
+            await until(lambda: node.health is Health.DOWN)
+            assert node.reason == "its check answers 503"
+            assert fleet.problems == {"node n0": "its check answers 503"}
+            backend.answers["/health"] = (200, "")
+            await until(lambda: fleet.gets_work(node))
+            assert fleet.problems == {}
+            assert fleet.condition(node).is_on_trial
+            await checker.close()
+            fleet.close()
+
+    asyncio.run(main())
+
+
+def test_one_failure_of_a_node_that_was_up_changes_nothing() -> None:
+    async def main() -> None:
+        async with Backend() as backend:
+            fleet = fleet_of(1, url=backend.url)
+            checker, node = Checker(fleet, HealthOptions(period_s=0.05, unhealthy_after=1000)), fleet.nodes[0]
+            checker.start()
+            await until(lambda: fleet.condition(node).was_up)
+            backend.answers["/health"] = (500, "")
+            await until(lambda: "node n0" in fleet.problems)
+            assert fleet.gets_work(node)
+            await checker.close()
+            fleet.close()
+
+    asyncio.run(main())
+
+
+def test_an_unreachable_node_is_reported_at_once_and_found_later() -> None:
+    async def main() -> None:
+        backend = Backend()
+        backend.port = free_port()
+        fleet = fleet_of(1, url=backend.url)
+        checker, node = Checker(fleet, QUICK), fleet.nodes[0]
+        checker.start()
+        await until(lambda: node.health is Health.DOWN)
+        assert "cannot be connected" in node.reason
+        async with backend:
+            await until(lambda: fleet.gets_work(node))
+            assert fleet.ramp_frac(node, fleet.loop.time()) == 1.0  # it was late, not ill
+            await checker.close()
+        fleet.close()
+
+    asyncio.run(main())
+
+
+def test_all_nodes_come_back_after_all_were_down() -> None:
+    async def main() -> None:
+        backends = [Backend() for _ in range(3)]
+        fleet = fleet_of(0)
+        for number, backend in enumerate(backends):
+            async with backend:  # takes a port and leaves it
+                fleet.add(spec(f"n{number}", url=backend.url))
+        checker = Checker(fleet, QUICK)
+        checker.start()
+        await until(lambda: all(node.health is Health.DOWN for node in fleet.nodes))
+        async with backends[0], backends[1], backends[2]:
+            await until(lambda: all(fleet.gets_work(node) for node in fleet.nodes))
+            await checker.close()
+        fleet.close()
+
+    asyncio.run(main())
+
+
+def test_checks_carry_the_nodes_key_and_follow_no_redirect() -> None:
+    async def main() -> None:
+        async with Backend() as backend:
+            fleet = Fleet(asyncio.get_running_loop(), environment={"KEY": "abc"})
+            node = fleet.add(spec(url=backend.url, api_key_env="KEY", server_name="gpu-1"))
+            backend.answers["/health"] = (302, "")
+            backend.headers["Location"] = "/elsewhere"
+            checker = Checker(fleet, QUICK)
+            checker.start()
+            await until(lambda: node.health is Health.DOWN)
+            assert "redirects" in node.reason
+            assert set(backend.seen) == {("/health", f"gpu-1:{backend.port}", "Bearer abc")}
+            await checker.close()
+            fleet.close()
+
+    asyncio.run(main())
+
+
+def test_without_a_health_path_the_list_of_models_is_the_check() -> None:
+    async def main() -> None:
+        async with Backend() as backend:
+            del backend.answers["/health"]
+            fleet = fleet_of(1, url=backend.url + "/v1")
+            checker = Checker(fleet, QUICK)
+            checker.start()
+            await until(lambda: fleet.condition(fleet.nodes[0]).was_up)
+            backend.answers["/v1/models"] = (401, "")
+            await until(lambda: fleet.nodes[0].health is Health.DOWN)
+            assert "credentials" in fleet.nodes[0].reason
+            await checker.close()
+            fleet.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_excused", [True, False])
+def test_a_check_that_times_out_during_a_long_prefill_says_nothing(is_excused: bool) -> None:
+    async def main() -> None:
+        async with Backend() as backend:
+            fleet = fleet_of(1, url=backend.url)
+            asked: list[Node] = []
+
+            def excused(node: Node) -> bool:
+                asked.append(node)
+                return is_excused
+
+            options = HealthOptions(period_s=0.01, timeout_s=0.03, unhealthy_after=3)
+            checker, node = Checker(fleet, options, excused), fleet.nodes[0]
+            checker.start()
+            await until(lambda: fleet.condition(node).was_up)
+            backend.is_silent = True
+            await until(lambda: len(asked) > 3)
+            assert fleet.gets_work(node) is is_excused
+            backend.is_silent = False
+            await checker.close()
+            fleet.close()
+
+    asyncio.run(main())
+
+
+def test_nodes_that_come_later_are_checked_and_removed_ones_no_more_and_checks_can_restart() -> None:
+    async def main() -> None:
+        async with Backend() as backend:
+            fleet = fleet_of(0)
+            checker = Checker(fleet, QUICK)
+            checker.start()
+            await checker.close()
+            checker.start()
+            node = fleet.add(spec("late", url=backend.url))
+            await until(lambda: fleet.condition(node).was_up)
+            fleet.remove("late")
+            await asyncio.sleep(0.05)
+            n_seen = len(backend.seen)
+            await asyncio.sleep(0.1)
+            assert len(backend.seen) == n_seen
+            again = fleet.add(spec("late", url=backend.url))
+            await until(lambda: len(backend.seen) > n_seen)
+            assert again is node
+            await checker.close()
+            fleet.close()
+
+    asyncio.run(main())
+
+
+def test_a_node_that_drips_an_endless_answer_fails_its_check() -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                writer.write(b"x" * 65536)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(endless, "127.0.0.1", 0)
+        fleet = fleet_of(1, url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        checker = Checker(fleet, HealthOptions(period_s=0.02, timeout_s=5))
+        checker.start()
+        await until(lambda: fleet.nodes[0].health is Health.DOWN)
+        await checker.close()
+        fleet.close()
+        server.close()
+        await server.wait_closed()
+        await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+
+
+def test_the_list_of_models_tells_adapters_by_their_parent() -> None:
+    listing = parse_listing(
+        b'{"data": [{"id": "base", "parent": null}, {"id": "law", "parent": "base"}, {"id": "x"}]}'
+    )
+    assert listing is not None
+    assert (listing.models, listing.adapters) == (("base", "x"), {"law": "base"})
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"data": 1}', b'{"data": [1]}', b'{"data": [{"id": 3}]}', b"[" * 100000]
+)
+def test_what_is_no_list_of_models_is_none(body: bytes) -> None:
+    assert parse_listing(body) is None
+
+
+def test_a_drained_node_stays_drained_whatever_its_checks_say() -> None:
+    async def main() -> None:
+        async with Backend() as backend:
+            fleet = fleet_of(1, url=backend.url)
+            checker, node = Checker(fleet, QUICK), fleet.nodes[0]
+            fleet.drain("n0")
+            checker.start()
+            await until(lambda: len(backend.seen) > 5)
+            assert Hold.DRAINING in fleet.condition(node).holds
+            await checker.close()
+            fleet.close()
+
+    asyncio.run(main())

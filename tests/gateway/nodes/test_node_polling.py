@@ -1,0 +1,215 @@
+"""Polling: pages of servers and exporters, real ones where they are installed."""
+
+import asyncio
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+from node_world import Backend, fleet_of, run_virtual, spec, until
+
+from trimtab.runtime.gateway.nodes.exposition import Finder, pieces
+from trimtab.runtime.gateway.nodes.fleet import Fleet
+from trimtab.runtime.gateway.nodes.meanings import FINDER, Reader, Reading, rates
+from trimtab.runtime.gateway.nodes.polling import Poller, PollingOptions
+
+VLLM = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 4.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.7
+vllm:num_requests_running_created{engine="0"} 99
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="old",waiting_lora_adapters=""} 100.0
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="law,verse",waiting_lora_adapters="law"} 200.0
+"""
+SGLANG = """\
+sglang:num_running_reqs{model_name="m"} 5.0
+sglang:num_queue_reqs{model_name="m"} 6.0
+sglang:token_usage{model_name="m"} 0.28
+"""
+DCGM = """\
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",Hostname="h"} 80
+DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-b",Hostname="h"} 40
+DCGM_FI_DEV_FB_USED{gpu="0"} 30000
+DCGM_FI_DEV_FB_FREE{gpu="0"} 10000
+DCGM_FI_DEV_FB_USED{gpu="1"} 10000
+DCGM_FI_DEV_FB_FREE{gpu="1"} 30000
+"""
+MACHINE = """\
+node_cpu_seconds_total{{cpu="0",mode="idle"}} {idle}
+node_cpu_seconds_total{{cpu="0",mode="user"}} {user}
+node_memory_MemTotal_bytes 1.6e+10
+node_memory_MemAvailable_bytes 4e+09
+node_disk_io_time_seconds_total{{device="sda"}} {busy}
+node_disk_io_time_seconds_total{{device="dm-0"}} 5000
+node_disk_read_bytes_total{{device="sda"}} {read}
+node_network_receive_bytes_total{{device="eth0"}} {received}
+node_network_receive_bytes_total{{device="lo"}} 77777
+"""
+
+
+def reading(page: str, read_s: float = 0.0) -> Reading:
+    reader = Reader()
+    reader.feed(FINDER.samples(page.encode()))
+    return reader.reading(read_s)
+
+
+def test_vllms_names() -> None:
+    found = reading(VLLM)
+    assert found.gauges == pytest.approx({"running": 7.0, "waiting": 2.0, "kv_used_frac": 0.6})
+    assert found.adapters == ("law", "verse")
+
+
+def test_sglangs_names_and_those_of_gpus() -> None:
+    assert reading(SGLANG).gauges == {"running": 5.0, "waiting": 6.0, "kv_used_frac": 0.28}
+    found = reading(DCGM).gauges
+    assert found == pytest.approx({"gpus": 2.0, "gpu_busy_frac": 0.6, "gpu_memory_used_frac": 0.5})
+
+
+def test_rates_of_a_machine() -> None:
+    before = reading(MACHINE.format(idle=100, user=50, busy=10, read=1000, received=9_000_000), 10.0)
+    after = reading(MACHINE.format(idle=101, user=53, busy=11, read=5000, received=200), 14.0)
+    assert after.gauges == {"memory_used_frac": 0.75}
+    assert rates(before, after) == pytest.approx(
+        {
+            "cpu_busy_frac": 0.75,
+            "disk_busy_frac": 0.25,
+            "disk_read_bytes_per_s": 1000.0,
+            "net_receive_bytes_per_s": 50.0,  # the counter began anew
+        }
+    )
+    assert rates(after, before) == {}
+
+
+def test_labels_with_escapes_and_lines_that_are_none() -> None:
+    page = (
+        b'x{a="q\\"}{\\\\",b="l\\n2"} 1.5 1700000000\n'
+        b'x 2\n x 3\nxy 4\nx{a=} 5\n#x 6\nx NaN\nx +Inf\nx{unfinished="y\nx abc\n'
+    )
+    samples = list(Finder(["x"]).samples(page))
+    assert samples[0].labels == {"a": 'q"}{\\', "b": "l\n2"}
+    assert [sample.value for sample in samples] == [1.5, 2.0, 5.0, float("inf")]
+
+
+def test_pieces_are_whole_lines_and_lose_nothing() -> None:
+    page = b"".join(b"line %d\n" % i for i in range(100)) + b"last"
+    found = list(pieces(page, 50))
+    assert b"".join(found) == page
+    assert len(found) > 10
+    assert all(piece.endswith(b"\n") for piece in found[:-1])
+
+
+def test_a_page_is_fetched_once_for_all_nodes_with_the_key_only_where_it_belongs() -> None:
+    async def main() -> None:
+        async with Backend() as backend, Backend() as machine:
+            backend.answers["/metrics"] = (200, VLLM)
+            machine.answers["/metrics"] = (200, DCGM)
+            fleet = Fleet(asyncio.get_running_loop(), environment={"KEY": "abc"})
+            for name in ("a", "b", "c"):
+                fleet.add(
+                    spec(
+                        name,
+                        url=backend.url,
+                        api_key_env="KEY",
+                        metrics_url="/metrics",
+                        exporter_url=machine.url + "/metrics",
+                    )
+                )
+            poller = Poller(fleet)
+            await poller.poll()
+            assert [node.reported["gpu_busy_frac"] for node in fleet.nodes] == [0.6] * 3
+            assert fleet.nodes[0].reported["running"] == 7.0
+            assert [seen[2] for seen in machine.seen] == [""]
+            assert {seen[2] for seen in backend.seen} == {"Bearer abc"}
+            await poller.close()
+            fleet.close()
+
+    asyncio.run(main())
+
+
+def test_old_reports_are_taken_away_and_marked() -> None:
+    async def main() -> None:
+        async with Backend() as backend:
+            backend.answers["/metrics"] = (200, SGLANG)
+            fleet = fleet_of(1, url=backend.url, metrics_url="/metrics")
+            node = fleet.nodes[0]
+            poller = Poller(fleet, PollingOptions(period_s=0.02, stale_after_s=0.2))
+            poller.start()
+            await until(lambda: node.reported.get("backend_stale") == 0.0)
+            assert node.reported["waiting"] == 6.0
+            backend.answers["/metrics"] = (500, "")
+            await until(lambda: node.reported.get("backend_stale") == 1.0)
+            assert "waiting" not in node.reported
+            assert fleet.problems == {"backend report of n0": "its page answers 500"}
+            backend.answers["/metrics"] = (200, SGLANG)
+            await until(lambda: node.reported.get("waiting") == 6.0)
+            assert fleet.problems == {}
+            await poller.close()
+            fleet.close()
+
+    asyncio.run(main())
+
+
+def test_a_page_that_is_garbage_does_no_harm() -> None:
+    async def main() -> None:
+        async with Backend() as backend:
+            backend.answers["/metrics"] = (200, "\x00\xff{{{" * 1000 + "\nvllm:num_requests_running{ 3\n")
+            fleet = fleet_of(1, url=backend.url, metrics_url="/metrics", exporter_url="nonsense")
+            poller = Poller(fleet)
+            await poller.poll()
+            assert "running" not in fleet.nodes[0].reported
+            assert "machine page of n0" in fleet.problems
+            await poller.close()
+            fleet.close()
+
+    asyncio.run(main())
+
+
+def test_nodes_that_name_no_pages_are_not_polled() -> None:
+    async def main() -> None:
+        fleet = fleet_of(3)
+        poller = Poller(fleet)
+        await poller.poll()
+        await poller.close()
+        fleet.close()
+
+    run_virtual(main)
+
+
+@pytest.mark.skipif(
+    shutil.which("prometheus-node-exporter") is None,
+    reason="Debian's prometheus-node-exporter is not installed",
+)
+def test_debians_node_exporter(tmp_path: Path) -> None:
+    async def main() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+        process = await asyncio.create_subprocess_exec(
+            "prometheus-node-exporter",
+            f"--web.listen-address=127.0.0.1:{port}",
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            cwd=tmp_path,
+        )
+        fleet = fleet_of(1, exporter_url=f"http://127.0.0.1:{port}/metrics")
+        poller = Poller(fleet, PollingOptions(period_s=0.3, timeout_s=5))
+        poller.start()
+        reported = fleet.nodes[0].reported
+        try:
+            await until(lambda: "cpu_busy_frac" in reported, within_s=30)
+            assert 0 <= reported["cpu_busy_frac"] <= 1
+            assert 0 < reported["memory_used_frac"] < 1
+            assert reported["machine_stale"] == 0.0
+            for word, value in reported.items():
+                assert not word.endswith("_per_s") or value >= 0
+        finally:
+            await poller.close()
+            fleet.close()
+            process.terminate()
+            await process.wait()
+
+    asyncio.run(main())

@@ -1,0 +1,175 @@
+"""Silence: a freeze is noticed, a long prefill is none."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from node_world import Traffic, fleet_of, run_virtual, until
+
+from trimtab.runtime.gateway.model import Health
+from trimtab.runtime.gateway.nodes.condition import Hold
+from trimtab.runtime.gateway.nodes.health import HealthOptions
+from trimtab.runtime.gateway.nodes.keeper import Keeper, KeeperOptions
+from trimtab.runtime.gateway.nodes.silence import SilenceOptions
+
+
+def test_a_long_prefill_is_no_freeze() -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(1))
+        traffic, node = Traffic(keeper.observer), keeper.fleet.nodes[0]
+        keeper.silence.start()
+        exchange, attempt = traffic.begin(node, estimate_s=20, stream=True)
+        await asyncio.sleep(40)
+        assert keeper.fleet.gets_work(node)
+        assert keeper.silence.is_within_prediction(node)
+        assert keeper.silence.age_s(node, keeper.fleet.loop.time()) == pytest.approx(40)
+        traffic.byte(attempt)
+        traffic.finish(exchange)
+        assert keeper.silence.age_s(node, keeper.fleet.loop.time()) == 0
+        keeper.silence.close()
+        keeper.fleet.close()
+
+    run_virtual(main)
+
+
+def test_a_first_byte_that_is_overdue_makes_a_suspect_and_a_byte_clears_it() -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(1, max_requests=10))
+        traffic, node, fleet = Traffic(keeper.observer), keeper.fleet.nodes[0], keeper.fleet
+        keeper.silence.start()
+        for _ in range(20):  # it learns that the first byte comes after a tenth of the prediction
+            exchange, attempt = traffic.begin(node, estimate_s=10)
+            await asyncio.sleep(1)
+            traffic.finish(exchange)
+        exchange, attempt = traffic.begin(node, estimate_s=10)
+        await asyncio.sleep(0.9)
+        assert fleet.gets_work(node)
+        await asyncio.sleep(2)
+        assert node.health is Health.SUSPECT
+        assert "1 in flight" in node.reason
+        assert not keeper.silence.is_within_prediction(node)
+        traffic.byte(attempt)
+        await asyncio.sleep(0.2)
+        assert fleet.gets_work(node)
+        assert fleet.allowed_requests(node, fleet.loop.time()) == 10
+        keeper.silence.close()
+        fleet.close()
+
+    run_virtual(main)
+
+
+def test_a_stream_that_stops_makes_a_suspect_after_its_usual_gaps() -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(1))
+        traffic, node = Traffic(keeper.observer), keeper.fleet.nodes[0]
+        keeper.silence.start()
+        for _ in range(3):
+            exchange, attempt = traffic.begin(node, estimate_s=5, stream=True)
+            for _ in range(50):
+                await asyncio.sleep(0.1)
+                traffic.byte(attempt)
+                exchange.streamed_chunks += 1
+            traffic.finish(exchange)
+        exchange, attempt = traffic.begin(node, estimate_s=5, stream=True)
+        await asyncio.sleep(0.1)
+        traffic.byte(attempt)
+        await asyncio.sleep(0.9)
+        assert keeper.fleet.gets_work(node)
+        await asyncio.sleep(4)
+        assert node.health is Health.SUSPECT
+        keeper.silence.close()
+        keeper.fleet.close()
+
+    run_virtual(main)
+
+
+def test_one_stuck_request_beside_others_that_flow_is_no_freeze() -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(1))
+        traffic, node = Traffic(keeper.observer), keeper.fleet.nodes[0]
+        keeper.silence.start()
+        traffic.begin(node, estimate_s=0.1)
+        _, other = traffic.begin(node, estimate_s=100, stream=True)
+        for _ in range(100):
+            await asyncio.sleep(0.3)
+            traffic.byte(other)
+            assert keeper.fleet.gets_work(node)
+        keeper.silence.close()
+        keeper.fleet.close()
+
+    run_virtual(main)
+
+
+def test_an_answered_check_clears_a_suspect_and_doubles_the_patience() -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(1))
+        traffic, node, fleet = Traffic(keeper.observer), keeper.fleet.nodes[0], keeper.fleet
+        keeper.silence.start()
+        traffic.begin(node, estimate_s=1)  # nothing is known of its class: three times the prediction
+        await asyncio.sleep(3.3)
+        assert Hold.SILENT in fleet.condition(node).holds
+        keeper.silence.reached(node)
+        assert fleet.gets_work(node)
+        await asyncio.sleep(2.4)
+        assert fleet.gets_work(node)
+        await asyncio.sleep(0.6)
+        assert not fleet.gets_work(node)
+        keeper.silence.close()
+        fleet.close()
+
+    run_virtual(main)
+
+
+SERVER = """
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        body = b'{"data": [{"id": "m"}]}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args): pass
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"""
+
+
+def test_a_stopped_process_with_many_in_flight_is_suspect_until_it_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", SERVER, stdout=asyncio.subprocess.PIPE, cwd=tmp_path
+        )
+        assert process.stdout is not None
+        port = int(await process.stdout.readline())
+        options = KeeperOptions(
+            health=HealthOptions(period_s=0.05, timeout_s=0.2, unhealthy_after=100_000),
+            silence=SilenceOptions(sweep_s=0.02, least_s=0.1),
+        )
+        keeper = Keeper(fleet_of(1, url=f"http://127.0.0.1:{port}"), options)
+        fleet, node, traffic = keeper.fleet, keeper.fleet.nodes[0], Traffic(keeper.observer)
+        keeper.start()
+        await until(lambda: fleet.condition(node).was_up)
+        os.kill(process.pid, signal.SIGSTOP)
+        begun = [traffic.begin(node, estimate_s=0.05)[0] for _ in range(40)]
+        await until(lambda: node.health is Health.SUSPECT)
+        await asyncio.sleep(0.5)
+        assert not fleet.gets_work(node)  # no check comes through
+        os.kill(process.pid, signal.SIGCONT)
+        await until(lambda: fleet.gets_work(node))
+        for exchange in begun:
+            traffic.finish(exchange)
+        await keeper.close()
+        fleet.close()
+        process.kill()
+        await process.communicate()
+
+    with contextlib.suppress(ProcessLookupError):
+        asyncio.run(main())
