@@ -10,6 +10,7 @@ from functools import partial
 from trimtab.runtime.gateway.jobs import rows
 from trimtab.runtime.gateway.jobs.job import Job, JobResult, State
 from trimtab.runtime.gateway.jobs.results import JobFiles, ResultFile
+from trimtab.runtime.gateway.store.errors import StoreUnavailable
 from trimtab.runtime.gateway.store.store import Store
 
 
@@ -48,12 +49,16 @@ class StoredDelivery:
         await self._back(self._owner, 0.0)
 
     async def attached(self, backend_job_id: str) -> None:
-        """The backend has accepted it under this id."""
+        """The backend has accepted it under this id.
+
+        It is at work: with the database away it is followed all the same, and only a crash loses it.
+        """
         self.job = replace(self.job, backend_job_id=backend_job_id)
-        await self._store.write(partial(rows.attach, mine=self._mine(), backend_job_id=backend_job_id))
+        with suppress(StoreUnavailable):
+            await self._store.write(partial(rows.attach, mine=self._mine(), backend_job_id=backend_job_id))
 
     def result(self, content_type: str) -> ResultFile:
-        """A new file for the result. Raises OSError."""
+        """A new file for the result. Raises NotKept."""
         self.discard()
         self._open = self._files.new_result(self.job.id, self.job.attempt, content_type)
         return self._open

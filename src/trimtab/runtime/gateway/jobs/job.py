@@ -44,6 +44,7 @@ class Job:
     target: str
     request_type: str
     facts: Facts
+    shown: dict[str, str]
     priority: int
     place: str
     state: State
@@ -83,12 +84,12 @@ class JobResult:
 
 
 class Delivery(Protocol):
-    """What a runner tells while a job runs. Each returns once it is durable."""
+    """What a runner tells while a job runs. `dispatched` and `returned` raise StoreUnavailable."""
 
     body: Path
 
     async def dispatched(self, node: str, idempotent: bool) -> bool:
-        """It is about to be sent to `node`. False = it is no longer ours, or cancelled: do not send it."""
+        """Durable before the first byte: it goes to `node`. False = not ours, or cancelled: send nothing."""
 
     async def returned(self) -> None:
         """Nothing was done at that node; another may be tried."""

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from trimtab.runtime.gateway.jobs import rows
 from trimtab.runtime.gateway.jobs.delivery import StoredDelivery
 from trimtab.runtime.gateway.jobs.job import ACTIVE, Job, JobResult, Observers, Runner, State
-from trimtab.runtime.gateway.jobs.results import JobFiles
+from trimtab.runtime.gateway.jobs.results import Body, JobFiles
 from trimtab.runtime.gateway.jobs.sweeper import sweep
 from trimtab.runtime.gateway.model import Facts
 from trimtab.runtime.gateway.store.errors import StoreUnavailable
@@ -64,6 +64,7 @@ class Order:
     target: str
     request_type: str
     facts: Facts
+    shown: dict[str, str] = field(default_factory=dict)  # what its API shows again: seconds, size
     priority: int = 0
 
 
@@ -90,9 +91,7 @@ class Jobs:
         self._files = JobFiles(settings.folder, settings.result_max_bytes)
         self._place = ""
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._cancelled: set[str] = (
-            set()
-        )  # by their tenant, not by the end of this process
+        self._cancelled: set[str] = set()  # by their tenant, not by the end of this process
         self._ending: set[str] = set()  # their end is known and being written: no longer to be cancelled
         self._strays: set[str] = set()  # ours in the database and not running: their claim's answer was lost
         self._loops: list[asyncio.Task[None]] = []
@@ -114,7 +113,7 @@ class Jobs:
         with suppress(StoreUnavailable):
             await self._store.write(partial(_leave, owner=self.gateway))
 
-    async def submit(self, order: Order, body: bytes | Path) -> Job:
+    async def submit(self, order: Order, body: Body) -> Job:
         """A job that will not be lost from here on. Raises StoreUnavailable, TooManyJobs."""
         if not self._files.has_room(self.settings.min_free_bytes):
             raise StoreUnavailable("the disk of the jobs' folder is full")
@@ -168,9 +167,12 @@ class Jobs:
         await asyncio.wait([task])
         return job if delete else await self.find(job_id, tenant)
 
-    def result_path(self, job: Job) -> Path:
-        """Where a done job's result lies."""
-        return self._files.result(job.result_file)
+    def result_path(self, job: Job) -> Path | None:
+        """Where a done job's result lies; None = it has expired."""
+        if not job.result_file or (job.expires_s is not None and job.expires_s <= self._clock()):
+            return None
+        path = self._files.result(job.result_file)
+        return path if path.exists() else None
 
     def _new(self, order: Order) -> Job:
         prefix = "video" if order.kind == "video" else "job"
@@ -183,6 +185,7 @@ class Jobs:
             target=order.target,
             request_type=order.request_type,
             facts=order.facts,
+            shown=order.shown,
             priority=order.priority,
             place=self._place,
             state=State.QUEUED,

@@ -7,13 +7,17 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import orjson
 
 from trimtab.runtime.gateway.store.errors import StoreUnavailable
+
+Body = bytes | IO[bytes]
+"""Of a request: in memory, or spooled to a file."""
 
 _PLACE = "place"  # the file that names a folder, whoever mounts it
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[0-9]+)?\Z")
@@ -21,6 +25,10 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[0-9]+)?\Z")
 
 class TooLarge(Exception):  # noqa: N818 - reads as the sentence it prints
     """A result is longer than allowed."""
+
+
+class NotKept(Exception):  # noqa: N818 - reads as the sentence it prints
+    """The disk does not take a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +44,31 @@ class ResultFile:
     """A result that is being written. Its calls block briefly: use them through a thread where that hurts."""
 
     def __init__(self, path: Path, content_type: str, max_bytes: int) -> None:
-        """Opens the temporary file. Raises OSError."""
+        """Opens the temporary file. Raises NotKept."""
         self.path, self.content_type, self.bytes = path, content_type, 0
         self._max_bytes = max_bytes
         self._part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-        self._file: BinaryIO = self._part.open("xb")
+        with _kept():
+            self._file: BinaryIO = self._part.open("xb")
 
     def write(self, data: bytes) -> None:
-        """Append. Raises TooLarge, OSError."""
+        """Append. Raises TooLarge, NotKept."""
         self.bytes += len(data)
         if self.bytes > self._max_bytes:
             raise TooLarge
-        self._file.write(data)
+        with _kept():
+            self._file.write(data)
 
     def finish(self) -> StoredResult:
-        """Make it durable under its name, its description first. Raises OSError."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        """Make it durable under its name, its description first. Raises NotKept."""
         meta = orjson.dumps({"content_type": self.content_type, "bytes": self.bytes})
-        _write_durably(_meta_path(self.path), meta)
-        self._part.rename(self.path)
-        _sync_folder(self.path.parent)
+        with _kept():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            _write_durably(_meta_path(self.path), meta)
+            self._part.rename(self.path)
+            _sync_folder(self.path.parent)
         return StoredResult(self.path.name, self.content_type, self.bytes)
 
     def discard(self) -> None:
@@ -92,13 +103,10 @@ class JobFiles:
         """Where a request's body lies."""
         return self._bodies / job_id
 
-    def keep_body(self, job_id: str, body: bytes | Path) -> None:
+    def keep_body(self, job_id: str, body: Body) -> None:
         """Make a body durable. Raises StoreUnavailable."""
         try:
-            if isinstance(body, bytes):
-                _write_durably(self.body(job_id), body)
-            else:
-                _copy_durably(body, self.body(job_id))
+            _write_durably(self.body(job_id), body)
             _sync_folder(self._bodies)
         except OSError as error:
             raise StoreUnavailable(f"the request cannot be kept: {error.strerror}") from error
@@ -149,29 +157,29 @@ class JobFiles:
             return False
 
 
+@contextlib.contextmanager
+def _kept() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise NotKept(error.strerror or "unwritable") from error
+
+
 def _meta_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.meta")
 
 
-def _write_durably(path: Path, data: bytes) -> None:
+def _write_durably(path: Path, data: Body) -> None:
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         with part.open("xb") as file:
-            file.write(data)
+            if isinstance(data, bytes):
+                file.write(data)
+            else:
+                data.seek(0)
+                shutil.copyfileobj(data, file, 1 << 20)
             file.flush()
             os.fsync(file.fileno())
-        part.rename(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _copy_durably(source: Path, path: Path) -> None:
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with source.open("rb") as read, part.open("xb") as written:
-            shutil.copyfileobj(read, written, 1 << 20)
-            written.flush()
-            os.fsync(written.fileno())
         part.rename(path)
     finally:
         part.unlink(missing_ok=True)

@@ -36,7 +36,8 @@ def insert(connection: sa.Connection, job: Job) -> None:
     """A new job. A second time does nothing."""
     values = {field.name: getattr(job, field.name) for field in fields(Job)}
     facts = {field.name: getattr(job.facts, field.name) for field in fields(Facts)}
-    values |= {"state": job.state.value, "facts": orjson.dumps(facts).decode()}
+    values |= {"state": job.state.value}
+    values |= {"facts": orjson.dumps(facts).decode(), "shown": orjson.dumps(job.shown).decode()}
     connection.execute(upsert(connection, jobs).values(values).on_conflict_do_nothing())
 
 
@@ -294,5 +295,6 @@ def _job(row: sa.Row[Any]) -> Job:
     facts["prefix_blocks"] = tuple(facts["prefix_blocks"])
     names = {field.name for field in fields(Facts)}  # a field of another version is left out
     values["facts"] = Facts(**{name: value for name, value in facts.items() if name in names})
+    values["shown"] = orjson.loads(values["shown"])
     values["state"] = State(values["state"])
     return Job(**values)

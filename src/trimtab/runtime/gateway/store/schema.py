@@ -22,6 +22,7 @@ jobs = sa.Table(
     sa.Column("target", sa.Text, nullable=False),  # path and query, as they go upstream
     sa.Column("request_type", sa.String(255), nullable=False),  # content type of the request's body
     sa.Column("facts", sa.Text, nullable=False),  # JSON: sizes of the request, never its text
+    sa.Column("shown", sa.Text, nullable=False),  # JSON: fields of the request that its API shows again
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("place", sa.String(64), nullable=False),  # the folder of its files: who has it may run it
     sa.Column("state", sa.String(16), nullable=False),

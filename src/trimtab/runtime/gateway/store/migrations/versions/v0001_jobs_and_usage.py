@@ -31,7 +31,7 @@ def upgrade() -> None:
                 ("result_type", 255),
             )
         ),
-        *(sa.Column(name, sa.Text, nullable=False) for name in ("target", "facts", "error")),
+        *(sa.Column(name, sa.Text, nullable=False) for name in ("target", "facts", "shown", "error")),
         *(sa.Column(name, sa.Integer, nullable=False) for name in ("priority", "attempt")),
         *(sa.Column(name, sa.Boolean, nullable=False) for name in _FLAGS),
         *(sa.Column(name, sa.Float, nullable=False) for name in ("not_before_s", "created_s")),
