@@ -25,7 +25,7 @@ from trimtab.policies import canonical, find
 from trimtab.sim import simulator
 from trimtab.traces.gateway import open_recording
 
-BATCHES: Final = 20  # of the recorded window, for intervals
+BATCHES: Final = 10  # of the recorded window: few, so that they are long
 HIDDEN_ABOVE_FRAC: Final = 0.10  # error against the live run from which a difference means nothing
 
 
@@ -78,7 +78,11 @@ class Replay:
 
     def to_dict(self) -> dict[str, Any]:
         """What `trimtab replay --json` prints."""
-        return {**asdict(self), "is_hidden": self.is_hidden}
+        policies = [
+            {**asdict(run), "difference_s": run.difference_s and run.difference_s._asdict()}
+            for run in self.policies
+        ]
+        return {**asdict(self), "policies": policies, "is_hidden": self.is_hidden}
 
 
 def replay(

@@ -1,0 +1,120 @@
+"""A shadow policy beside the live one: three figures, never one number.
+
+- how often it would have chosen another node: exact;
+- what the completion of this one request would have been there, by the estimates: model-based, and blind to
+  what its choice would have done to all later requests;
+- what a replay of the recorded traffic gives, with an interval, next to how well a replay of the live policy
+  agrees with what happened. Where it does not agree the difference is hidden.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trimtab.runtime.gateway.record.intervals import BatchMeans, Interval
+
+REPLAY_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowFigures:
+    """What was counted decision by decision."""
+
+    decisions: int
+    differ: int
+    disagreement_frac: float  # exact; nan before the first decision
+    predicted_difference_s: Interval  # model-based: shadow − live, per decision that both gave a node
+    predicted: int  # decisions behind it
+
+
+class ShadowTally:
+    """Counts as decisions are made; constant memory."""
+
+    def __init__(self) -> None:
+        self._decisions = 0
+        self._differ = 0
+        self._predicted = BatchMeans()
+
+    def note(
+        self, live_node_idx: int, shadow_node_idx: int, live_estimate_s: float, shadow_estimate_s: float
+    ) -> None:
+        """One decision; −1: the policy holds the request. Estimates are predicted completions from now."""
+        self._decisions += 1
+        if live_node_idx != shadow_node_idx:
+            self._differ += 1
+            if live_node_idx < 0 or shadow_node_idx < 0:
+                return
+        difference_s = shadow_estimate_s - live_estimate_s
+        if -_FOREVER_S < difference_s < _FOREVER_S:
+            self._predicted.add(difference_s)
+
+    def figures(self) -> ShadowFigures:
+        """So far."""
+        n = self._decisions
+        frac = self._differ / n if n else float("nan")
+        return ShadowFigures(n, self._differ, frac, self._predicted.interval(), self._predicted.count)
+
+
+_FOREVER_S = 1e9  # an estimate for a node that cannot serve it
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFigures:
+    """What the replay of a recorded window gave: shadow − live, in seconds of mean completion."""
+
+    live_vs_replay_error_frac: float
+    difference_s: float | None  # None where hidden
+    interval: tuple[float, float] | None  # 95 %; None where hidden or unknown
+    hidden: bool
+    requests: int
+
+
+async def replay_difference(
+    recording: Path, live_policy: str, shadow_policy: str, *, timeout_s: float = REPLAY_TIMEOUT_S
+) -> ReplayFigures:
+    """Replay a recording under both policies, in another process.
+
+    Raises:
+        RuntimeError: the process failed; its message says why.
+        TimeoutError: it took too long and was ended.
+    """
+    policies = ("--policy", live_policy, "--policy", shadow_policy)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "trimtab", "replay", "--json", *policies, "--", str(recording)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            said, complaint = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        lines = complaint.decode(errors="replace").strip().splitlines()
+        raise RuntimeError(lines[-1] if lines else f"the replay ended with {process.returncode}")
+    return figures_of(json.loads(said))
+
+
+def figures_of(said: dict[str, Any]) -> ReplayFigures:
+    """The figures in what `trimtab replay --json` prints for two policies, the live one first."""
+    live, shadow = said["policies"]
+    hidden, difference = bool(said["is_hidden"]), shadow["difference_s"]
+    interval = None
+    if not hidden and difference["ci95"] is not None:
+        interval = (difference["mean"] - difference["ci95"], difference["mean"] + difference["ci95"])
+    return ReplayFigures(
+        live_vs_replay_error_frac=float(live["error_frac"]["mean_s"]),
+        difference_s=None if hidden else difference["mean"],
+        interval=interval,
+        hidden=hidden,
+        requests=int(said["requests"]),
+    )
