@@ -20,6 +20,7 @@ COMMANDS = [
     [],
     ["compare"],
     ["run"],
+    ["serve"],
     ["policies"],
     ["policies", "show"],
     ["metrics"],
