@@ -34,8 +34,8 @@ class RoundRobin:
         if not left:
             exchange.refuse(Refusal(503, "no_node", "There is no node for it.", 1.0))
             return
-        node = left[self._next % len(left)]
-        self._next += 1
+        node = left[0] if lost else left[self._next % len(left)]
+        self._next += not lost
         exchange.start(node)
 
     def progress(self, exchange: Exchange, chunks: int) -> None:

@@ -28,7 +28,7 @@ MAX_DEADLINE_MS = 7 * 86_400_000
 _NAME = re.compile(rb"[A-Za-z0-9._:/@-]{1,128}")
 _NUMBER = re.compile(rb"-?[0-9]{1,9}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_STREAMED_KINDS = frozenset((Kind.CHAT, Kind.COMPLETION))  # which know `stream_options`
+_STREAMED_KINDS = (Kind.CHAT, Kind.COMPLETION)  # which know `stream_options`
 
 NO_KEY = Refusal(401, "invalid_api_key", "The API key is missing or not known.")
 

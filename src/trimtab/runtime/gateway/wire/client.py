@@ -232,7 +232,7 @@ class ClientConnection(asyncio.Protocol):
         self._served = True
         self._in_head = False
         if close:
-            self._close(lingers=not exchange.request.complete)
+            self._close(lingers=exchange.request.awaits_body)
             return
         self._since_s = self.context.loop.time()
         more = self._waiting or self._backlog or self._refused is not None

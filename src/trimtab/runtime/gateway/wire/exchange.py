@@ -252,7 +252,7 @@ class WireExchange(Exchange):
     def closes(self) -> bool:
         """Whether the client's connection ends with the answer."""
         request = self.request
-        return not request.keep_alive or not request.complete or self.context.draining
+        return not request.keep_alive or request.awaits_body or self.context.draining
 
     def _lines(self, node: Node) -> bytes:
         return b"x-request-id: %b\r\nx-trimtab-node: %b\r\n" % (self.id.encode(), node.name.encode())

@@ -112,6 +112,11 @@ class Request:
         self.complete = False
         self.body = Body(memory_bytes)
 
+    @property
+    def awaits_body(self) -> bool:
+        """More of it is to come."""
+        return self.has_body and not self.complete
+
     def id(self) -> str:
         """The client's request id, if it has the form of one; else an empty string."""
         value = self.headers.get(b"x-request-id")

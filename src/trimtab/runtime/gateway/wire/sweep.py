@@ -26,7 +26,7 @@ class Sweep:
         self._loop = loop
         self._buckets: dict[int, set[Watched]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._swept = int(loop.time() / TICK_S)
+        self._armed = 0  # the tick that the timer waits for
 
     def watch(self, item: Watched, due_s: float) -> None:
         """Look at `item` at about `due_s`; if it is watched already, then only if that is sooner."""
@@ -39,7 +39,8 @@ class Sweep:
         bucket = self._buckets.get(tick)
         if bucket is None:
             self._buckets[tick] = {item}
-            self._arm()
+            if self._timer is None or tick < self._armed:
+                self._arm(tick)
         else:
             bucket.add(item)
 
@@ -55,9 +56,11 @@ class Sweep:
             self._timer.cancel()
             self._timer = None
 
-    def _arm(self) -> None:
-        if self._timer is None and self._buckets:
-            self._timer = self._loop.call_at(min(self._buckets) * TICK_S, self._sweep)
+    def _arm(self, tick: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed = tick
+        self._timer = self._loop.call_at(tick * TICK_S, self._sweep)
 
     def _sweep(self) -> None:
         self._timer = None
@@ -69,7 +72,8 @@ class Sweep:
                 if item.tick == tick:  # an earlier one of this bucket may have ended it
                     self._look(item, now_s)
             del self._buckets[tick]
-        self._arm()
+        if self._buckets:
+            self._arm(min(self._buckets))
 
     def _look(self, item: Watched, now_s: float) -> None:
         self._buckets[item.tick].discard(item)

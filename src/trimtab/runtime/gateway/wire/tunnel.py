@@ -45,7 +45,7 @@ class Tunnel:
         self._client.write(data)
 
     def hold(self, client: bool, full: bool) -> None:
-        """One side's write buffer (the client's or the node's) is full, or no more: the other waits, or not."""
+        """A write buffer, the client's or the node's, is full or no more: the other side waits, or not."""
         other = self._node if client else self._client
         if other.is_closing():
             return

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trimtab.runtime.gateway.wire.framing import ResponseHead
 
 _STREAM = b"text/event-stream"
-_SAYS_ITS_END = frozenset((Kind.CHAT, Kind.COMPLETION, Kind.MESSAGES, Kind.RESPONSE))
+_SAYS_ITS_END = (Kind.CHAT, Kind.COMPLETION, Kind.MESSAGES, Kind.RESPONSE)
 
 
 class Watch:
