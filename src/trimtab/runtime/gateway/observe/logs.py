@@ -19,7 +19,8 @@ _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "
 _HIDDEN: Final = "[hidden]"
 _SECRETS: Final = re.compile(
     r"(?i)(\b(?:bearer|basic)\s+)[^\s\"',;]+"
-    r"|((?:api[-_]?key|token|password|secret|authorization|cookie)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+"
+    r"|((?:api[-_]?key|token|password|secret|authorization|cookie)[\"']?\s*[=:]\s*[\"']?(?:(?:bearer|basic)\s+)?)"
+    r"[^\s\"',;&]+"
     r"|(\b[a-z][a-z0-9+.-]*://)[^/\s@]+@"  # user and password of a URL
     r"|\b(?:sk|tt)-[A-Za-z0-9_-]{8,}"
 )

@@ -22,11 +22,13 @@ OTHER: Final = "other"
 MOST_MODELS: Final = 500
 MOST_TENANTS: Final = 200
 MOST_CODES: Final = 64
-_NODE_GAUGES: Final = (
+_NODE_FAMILIES: Final = (
     "trimtab_in_flight",
     "trimtab_node_capacity",
     "trimtab_node_up",
     "trimtab_node_reported",
+    "trimtab_node_served_total",
+    "trimtab_node_failed_total",
 )
 
 
@@ -236,8 +238,8 @@ class Metrics:
 
     def _write_nodes(self) -> None:
         book = self._book
-        for gauge in _NODE_GAUGES:
-            book.table(gauge).clear()  # a node that was removed has no state
+        for family in _NODE_FAMILIES:
+            book.table(family).clear()  # a node that was removed has no state
         for node in self._sources.nodes():
             book.set("trimtab_in_flight", node.in_flight, node.name)
             book.set("trimtab_node_capacity", node.max_requests, node.name)

@@ -1,0 +1,186 @@
+"""The files in deploy/ name metrics that exist, promtool accepts them, a real Prometheus reads the port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fake_control import FakeControl
+
+from trimtab.runtime.gateway.admin.app import AdminApp, serve_admin
+from trimtab.runtime.gateway.admin.auth import AdminAuth, digest
+from trimtab.runtime.gateway.observe.families import FAMILIES, Type
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
+KEY = "tt-admin-for-prometheus-0123456789"
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    for group in yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())["groups"]:
+        for rule in group["rules"]:
+            yield rule["alert"], rule["expr"]
+    for file in sorted((DEPLOY / "grafana").glob("*.json")):
+        board = json.loads(file.read_text(encoding="utf-8"))
+        for panel in board["panels"]:
+            for target in panel["targets"]:
+                yield f"{file.name}: {panel['title']}", target["expr"]
+
+
+def sample_names() -> dict[str, tuple[str, ...]]:
+    names = {}
+    for family in FAMILIES.values():
+        if family.type is Type.HISTOGRAM:
+            names[f"{family.name}_bucket"] = (*family.labels, "le")
+            names[f"{family.name}_sum"] = names[f"{family.name}_count"] = family.labels
+        else:
+            names[family.name] = family.labels
+    return names
+
+
+@pytest.mark.parametrize(("where", "expression"), list(expressions()))
+def test_names_and_labels_exist(where: str, expression: str) -> None:
+    known = sample_names()
+    used = set(re.findall(r"\btrimtab_\w+", expression))
+    assert used <= set(known), where
+    labels = {"instance", "job"}.union(*(known[name] for name in used))
+    matched = re.findall(r"(\w+)\s*(?:=~|!=|!~|=)\s*\"", expression)
+    grouped = re.findall(r"by \(([^)]*)\)", expression)
+    asked = {*matched, *(name.strip() for group in grouped for name in group.split(","))}
+    assert asked <= labels, where
+
+
+def test_the_exposition_holds_every_family_that_the_files_name() -> None:
+    text = asyncio.run(FakeControl(lived_s=3).metrics()).decode()
+    used = {name for _, expression in expressions() for name in re.findall(r"\btrimtab_\w+", expression)}
+    helped = set(re.findall(r"# HELP (\w+)", text))
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in used} <= helped
+
+
+def test_dashboards_have_ids_of_their_own_and_do_not_overlap() -> None:
+    for file in (DEPLOY / "grafana").glob("*.json"):
+        panels = json.loads(file.read_text(encoding="utf-8"))["panels"]
+        assert len({panel["id"] for panel in panels}) == len(panels)
+        places = [panel["gridPos"] for panel in panels]
+        cells = [
+            (x, y)
+            for p in places
+            for x in range(p["x"], p["x"] + p["w"])
+            for y in range(p["y"], p["y"] + p["h"])
+        ]
+        assert len(set(cells)) == len(cells)
+
+
+@needs_promtool
+def test_promtool_accepts_the_metrics() -> None:
+    text = asyncio.run(FakeControl(lived_s=3).metrics())
+    checked = subprocess.run(
+        [str(PROMTOOL), "check", "metrics"], input=text, capture_output=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr.decode()
+    assert checked.stderr == b""
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", "rules", "alerts.yml"],
+        ["test", "rules", "alerts_test.yml"],
+        ["check", "config", "--syntax-only", "scrape.yml"],
+    ],
+)
+def test_promtool_accepts_the_files(arguments: list[str]) -> None:
+    folder = DEPLOY / "prometheus"
+    checked = subprocess.run(
+        [str(PROMTOOL), *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def ask(port: int, query: str) -> list[Any]:
+    url = f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        found: list[Any] = json.load(answer)["data"]["result"]
+    return found
+
+
+def ask_until(port: int, query: str) -> list[Any]:
+    deadline_s = time.monotonic() + 60.0
+    while time.monotonic() < deadline_s:
+        try:
+            if found := ask(port, query):
+                return found
+        except (urllib.error.URLError, ConnectionError):
+            pass  # it still starts
+        time.sleep(0.3)
+    raise AssertionError(f"no answer to {query}")
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def write_config(folder: Path, target: str) -> Path:
+    """The example's own scrape configuration, with this test's key, port and pace."""
+    config = yaml.safe_load((DEPLOY / "prometheus/scrape.yml").read_text())
+    (folder / "key").write_text(KEY)
+    job = config["scrape_configs"][0]
+    job["authorization"]["credentials_file"] = str(folder / "key")
+    job["static_configs"] = [{"targets": [target]}]
+    job["scrape_interval"] = "1s"
+    config["rule_files"] = [str(DEPLOY / "prometheus/alerts.yml")]
+    path = folder / "prometheus.yml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PROMETHEUS is None, reason="needs prometheus")
+def test_a_real_prometheus_scrapes_and_answers(tmp_path: Path) -> None:
+    control, port = FakeControl(4, lived_s=5), free_port()
+
+    async def main() -> tuple[list[Any], list[Any]]:
+        listening = socket.create_server(("127.0.0.1", 0))
+        server = await serve_admin(AdminApp(control, AdminAuth([digest(KEY)])), listening)
+        config = write_config(tmp_path, f"127.0.0.1:{server.port}")
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [
+                    str(PROMETHEUS),
+                    f"--config.file={config}",
+                    f"--storage.tsdb.path={tmp_path / 'data'}",
+                    f"--web.listen-address=127.0.0.1:{port}",
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            up = await asyncio.to_thread(ask_until, port, 'up{job="trimtab"} == 1')
+            requests = await asyncio.to_thread(ask_until, port, "sum(trimtab_request_duration_seconds_count)")
+            return up, requests
+        finally:
+            process.terminate()
+            await asyncio.to_thread(process.wait, 20)
+            await server.close()
+
+    up, requests = asyncio.run(main())
+    assert len(up) == 1
+    refused = control.metrics_.book().tables["trimtab_refusals_total"].get(("rate_limit",), [0.0])[0]
+    assert float(requests[0]["value"][1]) == control.serial - refused

@@ -1,0 +1,232 @@
+"""What is counted, how labels stay bounded, and that the books of two processes add up."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from observe_builders import make_exchange, make_node
+from prometheus_client.parser import text_string_to_metric_families
+
+from trimtab.metrics.distribution import coefficient_of_variation, variance
+from trimtab.runtime.gateway.model import Attempt, Cause, Health, Outcome, Refusal, Usage
+from trimtab.runtime.gateway.observe import figures
+from trimtab.runtime.gateway.observe.book import Book
+from trimtab.runtime.gateway.observe.exposition import exposition
+from trimtab.runtime.gateway.observe.families import FAMILIES
+from trimtab.runtime.gateway.observe.metrics import MOST_CODES, MOST_TENANTS, Metrics, Sources
+from trimtab.runtime.gateway.observe.status import node_figures, observed
+from trimtab.runtime.gateway.observe.window import Second, percentiles_s, pooled, variance_s2
+
+
+class Clock:
+    def __init__(self, now_s: float = 1000.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def make_metrics(sources: Sources | None = None, clock: Clock | None = None) -> Metrics:
+    metrics = Metrics(clock or Clock(), sources)
+    metrics.know_models(["llama"])
+    return metrics
+
+
+class Seen(dict[tuple[str, tuple[str, ...]], float]):
+    """Samples by name and values of labels, in whatever order the labels are printed."""
+
+    def __getitem__(self, key: tuple[str, tuple[str, ...]]) -> float:
+        return super().__getitem__((key[0], tuple(sorted(key[1]))))
+
+
+def samples(book: Book) -> Seen:
+    found = Seen()
+    for family in text_string_to_metric_families(exposition(book).decode()):
+        for sample in family.samples:
+            found[sample.name, tuple(sorted(sample.labels.values()))] = sample.value
+    return found
+
+
+def test_one_answer_is_counted_everywhere() -> None:
+    metrics = make_metrics()
+    exchange = make_exchange(estimate_s=1.5, usage=Usage(10, 20, 5), response_bytes=99, streamed_chunks=3)
+    metrics.arrived(exchange)
+    metrics.started(exchange, exchange.attempts[0])
+    metrics.ended(exchange)
+    seen = samples(metrics.book())
+    assert seen["trimtab_requests_total", ("llama", "chat", "done", "2xx")] == 1
+    assert seen["trimtab_request_duration_seconds_sum", ("llama", "chat")] == 2.5
+    assert seen["trimtab_request_duration_seconds_bucket", ("llama", "chat", "2.5")] == 1
+    assert seen["trimtab_request_duration_seconds_bucket", ("llama", "chat", "1.0")] == 0
+    assert seen["trimtab_request_duration_seconds_count", ("llama", "chat")] == 1
+    assert seen["trimtab_time_to_first_byte_seconds_sum", ("llama", "chat")] == 1.0
+    assert seen["trimtab_queue_seconds_sum", ("llama", "chat")] == 0.5
+    assert seen["trimtab_prediction_error_ratio_sum", ("llama/chat",)] == 0.25  # |2 - 1.5| / 2
+    assert seen["trimtab_predicted_seconds_total", ("llama/chat",)] == 1.5
+    assert seen["trimtab_actual_seconds_total", ("llama/chat",)] == 2.0
+    assert seen["trimtab_tokens_total", ("t", "prompt")] == 10
+    assert seen["trimtab_tokens_total", ("t", "completion")] == 20
+    assert seen["trimtab_response_bytes_total", ()] == 99
+    assert seen["trimtab_stream_chunks_total", ()] == 3
+
+
+def test_failures_retries_hedges_and_refusals() -> None:
+    metrics, node = make_metrics(), make_node()
+    exchange = make_exchange(node)
+    lost = Attempt(node, 100.1, cause=Cause.BUSY)
+    exchange.attempts.insert(0, lost)
+    metrics.lost(exchange, lost)
+    metrics.started(exchange, exchange.attempts[-1])
+    metrics.started(exchange, Attempt(node, 100.2, hedge=True))
+    refused = make_exchange(attempts=[], refusal=Refusal(429, "rate_limit", "x"), outcome=Outcome.REFUSED)
+    metrics.ended(refused)
+    metrics.ended(make_exchange(outcome=Outcome.FAILED, response_status=502))
+    metrics.policy_failed("jsq")
+    metrics.shadow_decided(agrees=False)
+    metrics.shadow_decided(agrees=True)
+    seen = samples(metrics.book())
+    assert seen["trimtab_attempts_lost_total", ("busy",)] == 1
+    assert seen["trimtab_retries_total", ("busy",)] == 1
+    assert seen["trimtab_hedges_total", ()] == 1
+    assert seen["trimtab_refusals_total", ("rate_limit",)] == 1
+    assert seen["trimtab_requests_total", ("llama", "chat", "refused", "4xx")] == 1
+    assert seen["trimtab_requests_total", ("llama", "chat", "failed", "5xx")] == 1
+    assert (
+        seen["trimtab_request_duration_seconds_count", ("llama", "chat")] == 1
+    )  # refused ones have no duration
+    assert seen["trimtab_policy_failures_total", ("jsq",)] == 1
+    assert seen["trimtab_shadow_disagreements_total", ()] == 1
+
+
+def test_labels_are_bounded() -> None:
+    metrics = make_metrics()
+    for i in range(1000):
+        refusal = Refusal(404, f"code-{i}", "x")
+        metrics.ended(make_exchange(model=f"m-{i}", tenant=f"t-{i}", attempts=[], refusal=refusal))
+    metrics.ended(make_exchange(facts=None, endpoint=None, tenant=None, attempts=[], outcome=None))
+    tables = metrics.book().tables
+    assert {labels[0] for labels in tables["trimtab_requests_total"]} == {"other"}
+    assert len(tables["trimtab_tenant_requests_total"]) == MOST_TENANTS + 1
+    assert tables["trimtab_tenant_requests_total"]["other",][0] == 1000 - MOST_TENANTS
+    assert len(tables["trimtab_refusals_total"]) == MOST_CODES + 1
+
+
+def test_the_books_of_two_processes_add_up() -> None:
+    clock, node = Clock(), make_node()
+    one = make_metrics(Sources(lambda: [node], lambda: 3), clock)
+    two = make_metrics(Sources(lambda: [node], lambda: 4), clock)
+    for metrics, count in ((one, 2), (two, 5)):
+        for _ in range(count):
+            metrics.ended(make_exchange(estimate_s=1.0))
+    clock.now_s += 1.0
+    node.in_flight = 1
+    one.tick()
+    two.tick()
+    both = Book.from_bytes(one.snapshot())
+    both.merge(Book.from_bytes(two.snapshot()))
+    seen = samples(both)
+    assert seen["trimtab_requests_total", ("llama", "chat", "done", "2xx")] == 7
+    assert seen["trimtab_request_duration_seconds_count", ("llama", "chat")] == 7
+    assert seen["trimtab_queue_length", ()] == 7
+    assert seen["trimtab_in_flight", ("a",)] == 2
+    assert seen["trimtab_node_up", ("a",)] == 1
+    assert seen["trimtab_node_capacity", ("a",)] == 4
+    assert seen["trimtab_node_utilisation_ratio", ("a",)] == 0.5  # 1 + 1 of 4 slots
+    assert seen["trimtab_node_busy_ratio", ("a",)] == 1.0
+    assert seen["trimtab_workers", ()] == 2
+    assert pooled(both.seconds.values()).requests == 7
+
+
+def test_a_single_book_survives_its_bytes() -> None:
+    metrics = make_metrics(Sources(lambda: [make_node()]))
+    metrics.ended(make_exchange())
+    metrics.tick()
+    book = metrics.book()
+    assert exposition(Book.from_bytes(book.to_bytes())) == exposition(book)
+
+
+def test_balance_is_that_of_the_metrics_room() -> None:
+    clock, nodes = Clock(), [make_node("a"), make_node("b"), make_node("c")]
+    down = make_node("down")
+    down.health = Health.DOWN
+    metrics = make_metrics(Sources(lambda: [*nodes, down]), clock)
+    for _ in range(40):
+        clock.now_s += 0.25
+        for node, load in zip(nodes, (4, 2, 0), strict=True):
+            node.in_flight = load
+        metrics.tick()
+    used = np.array([1.0, 0.5, 0.0])
+    found = figures.balance(metrics.book())
+    assert found.mean_frac == pytest.approx(0.5)
+    assert found.idle_frac == pytest.approx(0.5)
+    assert found.variance == pytest.approx(variance(used))
+    assert found.cv == pytest.approx(coefficient_of_variation(used))
+    use = figures.node_use(metrics.book())
+    assert [use[name].busy_frac for name in "abc"] == pytest.approx([1.0, 1.0, 0.0])
+    assert math.isnan(use["down"].utilisation_frac)
+
+
+def test_percentiles_and_variance_of_the_window() -> None:
+    clock = Clock()
+    metrics = make_metrics(clock=clock)
+    durations_s = np.random.default_rng(1).lognormal(0.0, 0.7, 5000)
+    for duration_s in durations_s.tolist():
+        exchange = make_exchange()
+        exchange.attempts[0].ended_s = 100.0 + duration_s
+        metrics.ended(exchange)
+    clock.now_s += 1.0
+    metrics.tick()
+    book = metrics.book()
+    (second,) = figures.last_seconds(book, 10)
+    assert second.requests == second.timed == 5000
+    for rank, found_s in zip((50, 95, 99), percentiles_s(second.durations, 50, 95, 99), strict=True):
+        assert found_s == pytest.approx(np.percentile(durations_s, rank), rel=0.03)
+    assert variance_s2(second) == pytest.approx(durations_s.var())
+    assert figures.traffic(book)["requests_per_s"] == 5000
+    assert [point["requests_per_s"] for point in figures.history(book)] == [5000]
+
+
+def test_the_window_forgets() -> None:
+    clock = Clock()
+    metrics = make_metrics(Sources(lambda: [make_node()]), clock)
+    for _ in range(1000):
+        clock.now_s += 1.0
+        metrics.tick()
+    assert len(metrics.book().seconds) == 120
+    assert len(metrics.book().use) == 6
+
+
+def test_nothing_happened_yet() -> None:
+    book = make_metrics().book()
+    assert figures.traffic(book)["p99_s"] is None
+    assert observed(book)["balance"]["cv"] is None
+    assert math.isnan(variance_s2(Second()))
+    assert "trimtab_utilisation_cv" not in {name for name, _ in samples(book)}
+
+
+def test_the_counts_of_the_whole_window_are_counted_without_ticks() -> None:
+    metrics = make_metrics()
+    for _ in range(10_000):
+        metrics.ended(make_exchange())
+    assert samples(metrics.book())["trimtab_request_duration_seconds_count", ("llama", "chat")] == 10_000
+
+
+def test_a_removed_node_leaves_no_state() -> None:
+    nodes = [make_node("a"), make_node("b")]
+    nodes[1].reported = {"waiting": 2.0, "cpu_frac": 0.5}
+    metrics = make_metrics(Sources(lambda: nodes))
+    seen = samples(metrics.book())
+    assert seen["trimtab_node_reported", ("b", "cpu_frac")] == 0.5
+    figures_b = node_figures(metrics.book(), nodes, 0.0)[1]
+    assert (figures_b["queued"], figures_b["health"], figures_b["utilisation_frac"]) == (2, "up", None)
+    nodes.pop()
+    assert not [labels for _, labels in samples(metrics.book()) if "b" in labels[:1]]
+
+
+def test_every_family_is_described() -> None:
+    text = exposition(make_metrics().book()).decode()
+    assert [name for name in FAMILIES if f"# HELP {name} " not in text] == []
+    with pytest.raises(KeyError):
+        Book().table("trimtab_nonsense")
