@@ -20,6 +20,9 @@ from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.nodes.meanings import FINDER, Reader, Reading, rates
 from trimtab.runtime.gateway.nodes.rounds import Rounds
 
+_MOST_APART_S = 0.02  # between the beginnings of two pages
+_SPREAD_FRAC = 0.8  # of the period, over which a round is spread
+
 BACKEND, MACHINE, GPU = "backend", "machine", "gpu"  # the sources
 
 
@@ -30,7 +33,6 @@ class PollingOptions:
     period_s: float = 2.0
     timeout_s: float = 1.5
     stale_after_s: float = 10.0
-    at_once: int = 8  # pages under way
     piece_bytes: int = 16384  # read in one go
 
 
@@ -65,16 +67,14 @@ class Poller:
         await self._client.close()
 
     async def poll(self) -> None:
-        """One round over all pages."""
+        """One round over all pages, begun one after the other: many at once would make the loop late."""
         self._sources = self._gathered()
-        waiting = iter(list(self._sources.values()))
+        sources = list(self._sources.values())
+        apart_s = min(_MOST_APART_S, _SPREAD_FRAC * self._options.period_s / max(1, len(sources)))
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._options.at_once, len(self._sources))):
-                group.create_task(self._poll_each(waiting))
-
-    async def _poll_each(self, waiting: Iterator[_Source]) -> None:
-        for source in waiting:  # shared: each page is taken by one task
-            await self._poll_one(source)
+            for source in sources:
+                group.create_task(self._poll_one(source))
+                await asyncio.sleep(apart_s)
 
     async def _poll_one(self, source: _Source) -> None:
         name = f"{source.kind} report of {source.nodes[0].name}"

@@ -1,0 +1,110 @@
+"""Signals reach the judges once, and the whole room starts and closes."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import uvloop
+from node_world import Backend, Traffic, fleet_of, run_virtual, until
+
+from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Health, Outcome
+from trimtab.runtime.gateway.nodes.health import HealthOptions
+from trimtab.runtime.gateway.nodes.keeper import Keeper, KeeperOptions
+from trimtab.runtime.gateway.nodes.signals import Signals
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, Cause | None]] = []
+
+    def began(self, exchange: Exchange, attempt: Attempt) -> None:
+        self.seen.append(("began", attempt.node.idx, None))
+
+    def answered(self, exchange: Exchange, attempt: Attempt) -> None:
+        self.seen.append(("answered", attempt.node.idx, None))
+
+    def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
+        self.seen.append(("lost", attempt.node.idx, cause))
+
+    def left(self, exchange: Exchange, attempt: Attempt) -> None:
+        self.seen.append(("left", attempt.node.idx, None))
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_final_loss_is_told_once_whether_or_not_the_observer_heard_of_it(is_told: bool) -> None:
+    async def main() -> None:
+        notes = Notes()
+        signals = Signals([notes])
+        traffic, node = Traffic(signals), fleet_of(1).nodes[0]
+        exchange, attempt = traffic.begin(node)
+        attempt.cause, exchange.outcome = Cause.RESET, Outcome.FAILED
+        if is_told:
+            signals.lost(exchange, attempt)
+        signals.ended(exchange)
+        signals.ended(exchange)
+        assert notes.seen == [("began", 0, None), ("lost", 0, Cause.RESET)]
+
+    run_virtual(main)
+
+
+def test_a_retry_is_a_loss_and_an_answer_and_a_hedge_that_lost_is_neither() -> None:
+    async def main() -> None:
+        notes = Notes()
+        signals = Signals([notes])
+        traffic, fleet = Traffic(signals), fleet_of(3)
+        exchange, first = traffic.begin(fleet.nodes[0])
+        first.cause = Cause.CONNECT
+        signals.lost(exchange, first)
+        slow = Attempt(fleet.nodes[2], begun_s=traffic.loop.time(), hedge=True)
+        won = Attempt(fleet.nodes[1], begun_s=traffic.loop.time())
+        for attempt in (slow, won):
+            exchange.attempts.append(attempt)
+            signals.started(exchange, attempt)
+        traffic.finish(exchange)
+        assert notes.seen[-3:] == [("began", 1, None), ("left", 2, None), ("answered", 1, None)]
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_the_room_starts_closes_and_starts_again(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def main() -> None:
+        async with Backend() as backend:
+            backend.answers["/metrics"] = (200, "vllm:num_requests_waiting 3\n")
+            fleet = fleet_of(2, url=backend.url, metrics_url="/metrics")
+            keeper = Keeper(fleet)
+            for _ in range(2):
+                keeper.start()
+                await until(lambda: all(node.reported.get("waiting") == 3.0 for node in fleet.nodes))
+                await until(lambda: all(fleet.condition(node).was_up for node in fleet.nodes))
+                await keeper.close()
+            pictures = fleet.snapshot()
+            assert [picture["name"] for picture in pictures] == ["n0", "n1"]
+            assert pictures[0]["health"] == "up"
+            fleet.close()
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(main())
+
+
+def test_a_check_that_times_out_is_excused_until_the_work_is_overdue() -> None:
+    async def main() -> None:
+        async with Backend() as backend:
+            health = HealthOptions(period_s=0.01, timeout_s=0.03)
+            keeper = Keeper(fleet_of(1, url=backend.url), KeeperOptions(health=health))
+            fleet, node, traffic = keeper.fleet, keeper.fleet.nodes[0], Traffic(keeper.observer)
+            keeper.start()
+            await until(lambda: fleet.condition(node).was_up)
+            exchange, _ = traffic.begin(node, estimate_s=1000)
+            backend.is_silent = True
+            await asyncio.sleep(0.5)
+            assert node.health is Health.UP
+            traffic.abort(exchange)
+            traffic.begin(node, estimate_s=0.01)
+            await until(lambda: node.health is Health.DOWN)
+            backend.is_silent = False
+            await until(lambda: fleet.gets_work(node))
+            await keeper.close()
+            fleet.close()
+
+    asyncio.run(main())
