@@ -56,11 +56,8 @@ def simulated(
     options = options or Options()
     dispatching, ordering = find(policy)
     driver = simulator.run(cluster, requests, options, dispatching, ordering, seed=seed, mode="interpreted")
-    nodes = nodes_of(cluster)
-    snapshot = Snapshot(
-        policy, nodes, classes_of(cluster), seed, options={"max_retries": options.max_retries}
-    )
-    asyncio.run(_record(folder, snapshot, driver, requests, tell, ticks_per_s, settings))
+    settings |= {"seed": seed, "tell": tell, "ticks_per_s": ticks_per_s}
+    asyncio.run(record(folder, cluster, driver, policy, **settings))
     return driver
 
 
@@ -87,15 +84,20 @@ def _by_type(cluster: Cluster, row: Any) -> dict[str, float]:
     return {name: float(s) for name, s in zip(cluster.type_names, row, strict=True) if np.isfinite(s)}
 
 
-async def _record(
+async def record(
     folder: Path,
-    snapshot: Snapshot,
+    cluster: Cluster,
     driver: Driver,
-    requests: Requests,
-    tell: Callable[[Recorder, Sequence[Node]], None] | None,
+    policy: str,
+    *,
+    seed: int = 0,
+    tell: Callable[[Recorder, Sequence[Node]], None] | None = None,
     ticks_per_s: float,
-    settings: dict[str, Any],
+    **settings: Any,
 ) -> None:
+    """Write down what a run, simulated or live, has left in its state."""
+    options = {"max_retries": driver.options.max_retries}
+    snapshot = Snapshot(policy, nodes_of(cluster), classes_of(cluster), seed, options=options)
     now_s = [0.0]
     recorder = Recorder(
         RecordSettings(folder, **{"max_rows": 10**6, **settings}),
@@ -104,7 +106,7 @@ async def _record(
         ticks_per_s=ticks_per_s,
     )
     await recorder.open()
-    exchanges = [exchange_of(driver, requests, r, snapshot.nodes) for r in range(len(requests))]
+    exchanges = [exchange_of(driver, r, snapshot.nodes) for r in range(len(driver.state.requests))]
     for ended_s, x in sorted(exchanges, key=lambda pair: pair[0]):
         now_s[0] = ended_s
         recorder.ended(x)
@@ -113,9 +115,9 @@ async def _record(
     await recorder.close()
 
 
-def exchange_of(driver: Driver, requests: Requests, r: int, nodes: Sequence[Node]) -> tuple[float, Exchange]:
+def exchange_of(driver: Driver, r: int, nodes: Sequence[Node]) -> tuple[float, Exchange]:
     """(when it ended, what the gateway would have known of request r)."""
-    row, work = driver.state.requests[r], requests.work[r]
+    row, work = driver.state.requests[r], driver.state.work[r]
     x = Exchange()
     x.endpoint, x.facts, x.class_idx = CHAT, Facts("m"), int(work["class_idx"])
     x.arrived_s, x.units, x.priority = float(work["arrival_s"]), float(work["units"]), int(work["priority"])

@@ -1,0 +1,89 @@
+"""A live run over real demo backends, recorded and replayed: the replay gives the live run's figures."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import numpy as np
+
+from builders import cluster, requests
+from recordings import record
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.options import Options as HostOptions
+from trimtab.domain.requests import Requests
+from trimtab.experiments.replay import replay
+from trimtab.mechanics.driver import Driver
+from trimtab.policies import find
+from trimtab.runtime.clock import WallClock
+from trimtab.runtime.gateway.demo import Options, launched
+from trimtab.runtime.host import Host
+from trimtab.runtime.planner import InlinePlanner
+
+SPEEDS = (1.0, 2.0, 3.0)
+SLOTS, N_REQUESTS, LOAD = 2, 400, 0.8
+BASE_S, TOKEN_S, MEAN_TOKENS = 0.02, 0.01, 16
+
+
+class OverHttp:
+    """Serves by asking a demo backend for as many tokens as the request has units."""
+
+    def __init__(self, session: aiohttp.ClientSession, urls: list[str], tokens: list[int]) -> None:
+        self._session, self._urls, self._tokens = session, urls, tokens
+
+    async def serve(self, node_idx: int, serial: int, until_s: float) -> None:
+        """One completion."""
+        body = {
+            "model": "demo-chat",
+            "messages": [{"role": "user", "content": "hi"}],
+            "max_tokens": self._tokens[serial],
+        }
+        async with self._session.post(f"{self._urls[node_idx]}/v1/chat/completions", json=body) as response:
+            assert response.status == 200
+            await response.read()
+
+    def cancel(self, node_idx: int, serial: int) -> None:
+        """Nothing is cancelled here."""
+
+
+def nodes() -> Cluster:
+    plain = cluster(len(SPEEDS), types=len(SPEEDS), slots=SLOTS, queue_max=0)
+    speed = np.array(SPEEDS)
+    return replace(plain, fixed_s=BASE_S / speed[None, :], unit_s=TOKEN_S / speed[None, :])
+
+
+def traffic(c: Cluster) -> Requests:
+    drawn = requests(c, N_REQUESTS, seed=11)
+    rng, work, truth = np.random.default_rng(11), drawn.work.copy(), drawn.truth.copy()
+    work["units"] = 1.0 + rng.poisson(rng.exponential(MEAN_TOKENS - 1.0, N_REQUESTS))
+    rate_per_s = LOAD * SLOTS * sum(SPEEDS) / (BASE_S + TOKEN_S * MEAN_TOKENS)
+    work["arrival_s"] = np.cumsum(rng.exponential(1.0 / rate_per_s, N_REQUESTS))
+    work["estimate_s"] = c.best_estimate_s(work["class_idx"], work["units"])
+    truth["units"], truth["factor"] = work["units"], 1.0
+    return replace(drawn, work=work, truth=truth)
+
+
+async def live(driver: Driver, clock: WallClock, urls: list[str], tokens: list[int]) -> None:
+    async with aiohttp.ClientSession() as session:
+        planner = InlinePlanner(driver.policy, driver.planning)
+        await Host(driver, clock, OverHttp(session, urls, tokens), planner).run()
+
+
+def test_a_live_run_over_demo_backends_replays(tmp_path: Path) -> None:
+    c = nodes()
+    drawn = traffic(c)
+    served = {"slots": SLOTS, "base_s": BASE_S, "output_s": TOKEN_S, "prefill_s": 0.0, "sigma": 0.3}
+    backends = [Options(name=f"b{k}", speed=speed, seed=k, **served) for k, speed in enumerate(SPEEDS)]
+    name = "least-expected-wait"
+    driver = Driver(c, drawn, HostOptions(), *find(name), mode="interpreted", live=True)
+    with launched(*backends) as started:
+        clock = WallClock(1.0)
+        clock.run(live(driver, clock, [b.url for b in started], drawn.work["units"].astype(int).tolist()))
+    asyncio.run(record(tmp_path, c, driver, name, ticks_per_s=1e6))
+    done = replay(tmp_path, mode="interpreted")
+    (only,) = done.policies
+    assert done.requests == N_REQUESTS
+    assert abs(only.error_frac.mean_s) <= 0.05
+    assert abs(only.error_frac.p99_s) <= 0.10
