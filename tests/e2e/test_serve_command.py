@@ -97,7 +97,7 @@ def test_a_configuration_is_read_without_the_gateways_libraries(tmp_path: Path) 
         "from trimtab.runtime.gateway.config import example_text, parse_config\n"
         "from trimtab.runtime.gateway.tenants import Tenants\n"
         "Tenants(parse_config(example_text()), {})\n"
-        "heavy = {'aiohttp', 'httptools', 'sqlalchemy', 'polars', 'scipy.linalg', 'pandas', 'plotly', 'rich'}\n"
+        "heavy = {'aiohttp', 'httptools', 'sqlalchemy', 'polars', 'scipy.linalg', 'plotly', 'rich'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     assert _output(script, tmp_path) == "[]"

@@ -124,6 +124,8 @@ class GatewayConfig(Spec):
 
 
 def _repeated(path: tuple[str | int, ...], names: Sequence[str], expected: str) -> Iterator[Misfit]:
+    seen: set[str] = set()
     for k, name in enumerate(names):
-        if name in names[:k]:
+        if name in seen:
             yield Misfit((*path, k, "name"), name, expected)
+        seen.add(name)
