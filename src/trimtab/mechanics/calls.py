@@ -145,7 +145,8 @@ class Calls:
             try:
                 return int(function(views[d], getattr(self, plan), work, memories[d], draws, ranking))
             except BaseException as error:
-                self._raised = (row, error)
+                if first == 0 or not isinstance(error, Exception):  # a shadow's failures are counted only
+                    self._raised = (row, error)
                 return CALL_RAISED
 
         return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(call)
@@ -193,7 +194,8 @@ class Calls:
         except Exception as error:
             self._raised = self._raised or (int(self._state.counts["deciding"][0]), error)
         if self._raised is not None:
-            self._raise(*self._raised)
+            raised, self._raised = self._raised, None
+            self._raise(*raised)
         return int(code)
 
     def _call_advance(self, until_s: float, max_steps: int) -> int:
@@ -216,16 +218,20 @@ class Calls:
             raise cause
         raise Raised(serial) from cause
 
-    def enlarge_events(self) -> State:
-        """Make room for more events; returns the state with its new heap."""
-        events = np.resize(self._state.events, 2 * len(self._state.events))
+    @property
+    def events(self) -> np.ndarray:
+        """The event heap in use."""
+        events: np.ndarray = self._state.events
+        return events
+
+    def use_events(self, events: np.ndarray) -> None:
+        """Go on with another array as the event heap."""
         if self._compiled:
             self._bound = self._bound._replace(events=events)
             self._arrays = bind(self._bound)
         else:
             self._arrays = self._arrays._replace(events=Columns(events))
         self._state = self._state._replace(events=events)
-        return self._state
 
 
 def _entry(function: Any, signature: Any) -> Entry:

@@ -17,10 +17,12 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import Plan, View
 from trimtab.mechanics.calls import INTERPRET_UP_TO, Calls, Raised, is_ready
-from trimtab.mechanics.events import COMPLETION, PLAN, push_event
+from trimtab.mechanics.events import COMPLETION, LOSS, PLAN, push_event
 from trimtab.mechanics.facade import Columns
 from trimtab.mechanics.loop import BAD_DECISION, FULL, MAX_IDLE_EVENTS, RAISED
 from trimtab.mechanics.state import new_state
+
+IS_OVER = 1  # version of a LOSS event: nobody waits for the request
 
 
 def label_of(policy: Policy, order: Policy) -> str:
@@ -90,6 +92,12 @@ class Driver:
         self._arrival_s = Columns(self.state.work).arrival_s
         self._calls = Calls(self.state, self.policy, self.order, shadow, compiled=compiled)
         self._calls.begin()
+        if requests.leave_s is not None:
+            self._schedule_leaving(requests.leave_s)
+
+    def _schedule_leaving(self, leave_s: np.ndarray) -> None:
+        for serial in np.flatnonzero(np.isfinite(leave_s)).tolist():
+            self.push(float(leave_s[serial]), LOSS, serial, IS_OVER)
 
     @property
     def now_s(self) -> float:
@@ -98,14 +106,18 @@ class Driver:
 
     def advance(self, until_s: float = float("inf"), max_steps: int = 1 << 62) -> int:
         """Let everything happen up to `until_s`; returns one of the loop's codes. Raises PolicyError."""
+        return self.advance_by(self._calls, until_s, max_steps)
+
+    def advance_by(self, calls: Calls, until_s: float, max_steps: int = 1 << 62) -> int:
+        """`advance` with the decisions of other functions than this driver's own."""
         last = self._counts.steps[0] + max_steps
         while True:
             try:
-                code = self._calls.advance(until_s, last - self._counts.steps[0])
+                code = calls.advance(until_s, last - self._counts.steps[0])
             except Raised as error:
                 raise self._failure(f"raised {error.__cause__!r}", error.serial) from error.__cause__
             if code == FULL:
-                self.state = self._calls.enlarge_events()
+                self._enlarge_events(calls)
             elif code in (BAD_DECISION, RAISED):
                 answer = int(self.state.counts["answer"][0])
                 ranked = self.state.ranking[: max(0, min(answer, 8))].tolist()
@@ -155,7 +167,7 @@ class Driver:
             self._put_in_force(plan)
         else:
             self._pending.append(plan)
-            self._push(at_s, PLAN, 0, 1)
+            self.push(at_s, PLAN, 0, 1)
 
     def put_next_in_force(self) -> None:
         """Carry out PLAN_READY."""
@@ -165,11 +177,18 @@ class Driver:
         self._calls.set_plan(plan)
         self._counts.freed[0] = 1  # what is held may go under this plan
 
-    def _push(self, time_s: float, kind: int, serial: int, version: int) -> None:
+    def push(self, time_s: float, kind: int, serial: int, version: int) -> None:
+        """Schedule an event."""
         if self._counts.events[0] == len(self.state.events):
-            self.state = self._calls.enlarge_events()
+            self._enlarge_events(self._calls)
         heap: Any = _Heap(self._counts, Columns(self.state.events))
         push_event(heap, time_s, kind, serial, version)
+
+    def _enlarge_events(self, calls: Calls) -> None:
+        events = np.resize(self.state.events, 2 * len(self.state.events))
+        self.state = self.state._replace(events=events)
+        for bound in {id(c): c for c in (self._calls, calls)}.values():
+            bound.use_events(events)
 
     def arrive(self, now_s: float) -> None:
         """Live: the next request is here."""
@@ -179,7 +198,7 @@ class Driver:
 
     def complete(self, started: Started, now_s: float) -> None:
         """Live: a backend has served a request; ignored where it has been cancelled meanwhile."""
-        self._push(now_s, COMPLETION, started.serial, started.version)
+        self.push(now_s, COMPLETION, started.serial, started.version)
 
     def take_started(self) -> list[Started]:
         """Live: what has taken a slot since the last call, in that order."""

@@ -231,8 +231,8 @@ def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
     elif s.hosts.n_held[d] >= s.config.held_max[0]:
         _reject(s, r, _QUEUE_FULL, now_s)
     else:
-        s.requests.status[r] = _HELD
         s.requests.key[r] = _central_key(s, plan, order, r, now_s)
+        s.requests.status[r] = _HELD
         s.hosts.n_held[d] += 1
         s.held_of[s.work.tenant_idx[r]] += 1
         enqueue(s, _central(s, _lane_of(s, r)), r)
@@ -433,13 +433,23 @@ def _consult_shadow(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -
     s.hosts.now_s[d] = now_s
     s.hosts.n_held[d] = s.hosts.n_held[0]
     _draw(s, r)
+    s.counts.consulting[0] = 1
     count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)
+    s.counts.consulting[0] = 0
     clear_changes(s, d)
+    if count == CALL_RAISED:
+        s.counts.shadow_failures[0] += 1
     for i in range(min(count, MAX_RANKED)):
         j = s.ranking[i]
         if j >= 0 and j < len(s.nodes.up) and accepts(s, r, j):
             s.shadow_idx[r] = j
             return
+
+
+@helper
+def _note_candidates(s: State, r: int, count: int) -> None:
+    for i in range(MAX_RANKED):
+        s.candidates[r, i] = s.ranking[i] if i < count else -1
 
 
 @helper(inline=True)
@@ -469,7 +479,7 @@ def _has_room(s: State, key: int) -> bool:
 @helper(inline=True)
 def _is_over(s: State) -> bool:
     """Nothing more can happen to any request."""
-    if s.config.live[0] == 1 or s.counts.arrived[0] < s.counts.work[0]:
+    if s.config.live[0] != 0 or s.counts.arrived[0] < s.counts.work[0]:
         return False
     stuck = s.counts.in_nodes[0] == 0 and s.counts.idle_events[0] > MAX_IDLE_EVENTS
     return s.counts.in_system[0] == 0 or stuck
@@ -523,7 +533,7 @@ def advance(
                 next_s = s.work.arrival_s[r]
                 key = 0
             if key < 0:
-                return REACHED if s.config.live[0] == 1 else DONE
+                return REACHED if s.config.live[0] != 0 else DONE
             if next_s > until_s:
                 return REACHED
             if not _has_room(s, key):
@@ -562,6 +572,8 @@ def advance(
             count = 1
         else:
             count = _decide(s, plan, dispatch, r, now_s)
+        if s.config.live[0] == 2:
+            _note_candidates(s, r, count)
         is_decision = _apply(s, plan, order, r, count, now_s)
         if s.config.live[0] == 2:
             _set_avoided(s, r, 1)

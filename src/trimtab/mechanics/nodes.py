@@ -92,7 +92,7 @@ def _occupy(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
     rows.service_start_s[r] = ready_s
     rows.finish_s[r] = ready_s + rows.left_s[r] / s.hidden.speed[j]
     rows.version[r] += 1
-    if s.config.live[0] == 1:
+    if s.config.live[0] != 0:
         s.started[s.counts.started[0]] = r
         s.counts.started[0] += 1
     else:

@@ -105,6 +105,8 @@ COUNTS = np.dtype(
         ("events", "i8"),  # size of the event heap
         ("started", "i8"),  # live: requests started and not yet handed to a backend
         ("ended", "i8"),  # rows used again: requests rejected, cancelled or lost, and not yet told
+        ("consulting", "i8"),  # 1 = the shadow is being asked
+        ("shadow_failures", "i8"),
         ("last_tenant", "i8"),  # whose request was last sent from the central queues
         ("in_system", "i8"),
         ("in_nodes", "i8"),  # of these, sent to a node
@@ -147,6 +149,7 @@ class State(NamedTuple):
     started: Any  # i8 [requests or 0], live: started and not yet handed over
     ended: Any  # i8 [requests or 0], rows used again: rejected, cancelled or lost, and not yet told
     avoid: Any  # i4 [requests or 0, AVOIDED], rows used again: nodes that the request has lost; -1 = none
+    candidates: Any  # i4 [requests or 0, MAX_RANKED], rows used again: the last ranking; -1 = no more
     shadow_idx: Any  # i4 [requests or 0], node that the shadow would take; -1 = none
     accounts: Any  # f8 [tenants], what each has been served, by weight
     held_of: Any  # i8 [tenants], requests of each in the central queues
@@ -195,6 +198,7 @@ STATE = table_type(
     started=array_of("i8"),
     ended=array_of("i8"),
     avoid=array_of("i4", 2),
+    candidates=array_of("i4", 2),
     shadow_idx=array_of("i4"),
     accounts=array_of("f8"),
     held_of=array_of("i8"),
@@ -363,7 +367,8 @@ def new_state(
     seen = np.tile(nodes, (views, 1)) if stale else nodes.reshape(1, n)
     seen_resident = resident.copy() if stale else resident
     changed = np.zeros((logs, n), "i4")
-    tables = tuple(_numbers(a) for a in (cluster.fixed_s, cluster.unit_s, cluster.load_s, cluster.rtt_s))
+    fixed_s, unit_s = _numbers(cluster.fixed_s), _numbers(cluster.unit_s)
+    load_s, rtt_s = _numbers(cluster.load_s), _numbers(cluster.rtt_s)
     return State(
         config=config,
         counts=counts,
@@ -378,14 +383,15 @@ def new_state(
         started=np.zeros(n_requests if live else 0, "i8"),
         ended=np.zeros(rows_again, "i8"),
         avoid=np.full((rows_again, AVOIDED), -1, "i4"),
+        candidates=np.full((rows_again, MAX_RANKED), -1, "i4"),
         shadow_idx=np.full(rows_again, -1, "i4"),
         accounts=np.zeros(len(requests.tenant_names)),
         held_of=np.zeros(len(requests.tenant_names), "i8"),
         vain=np.zeros(d * lanes, "i8"),
-        fixed_s=tables[0],
-        unit_s=tables[1],
-        load_s=tables[2],
-        rtt_s=tables[3],
+        fixed_s=fixed_s,
+        unit_s=unit_s,
+        load_s=load_s,
+        rtt_s=rtt_s,
         item_gib=_numbers(cluster.item_gib),
         item_is_adapter=cluster.item_is_adapter.astype("u1"),
         resident=resident,
@@ -412,8 +418,11 @@ def new_state(
                 seen[min(i, views - 1)],
                 changed[i],
                 seen_resident,
-                *tables,
-                prefix_tokens=prefix_tokens,
+                fixed_s,
+                unit_s,
+                load_s,
+                rtt_s,
+                prefix_tokens,
             )
             for i in range(logs)
         ],

@@ -1,0 +1,357 @@
+"""A run without an end: requests come from outside one by one, and their rows are used again.
+
+It is the same loop over the same state as in the simulator. What happens outside (a request arrives, ends, is
+lost or given up, a node is switched on or off) is told as an event of the present; `advance` then decides.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.decision import Status
+from trimtab.domain.errors import PolicyError
+from trimtab.domain.options import Options
+from trimtab.domain.planning import HISTORY, WAITING, History
+from trimtab.domain.policy import Policy
+from trimtab.domain.requests import TRUTH, Requests
+from trimtab.domain.view import MAX_RANKED, Plan, View, memory, new_work
+from trimtab.mechanics.calls import Calls
+from trimtab.mechanics.driver import Driver, PlanningLog
+from trimtab.mechanics.events import ARRIVAL, COMPLETION, LOSS, SWITCH, VERSIONS
+from trimtab.mechanics.facade import Columns
+from trimtab.mechanics.fallback import Fallback
+from trimtab.mechanics.state import AVOIDED
+
+_HELD, _RUNNING, _RETRYING = int(Status.HELD), int(Status.RUNNING), int(Status.RETRYING)
+_IS_OVER = 1  # version of a LOSS event: nobody waits for the request
+
+
+class Asked(NamedTuple):
+    """What a request asks for; the fields of WORK that its host knows."""
+
+    class_idx: int
+    units: float
+    estimate_s: float
+    model_idx: int = -1
+    adapter_idx: int = -1
+    tenant_idx: int = 0
+    priority: int = 0
+    deadline_s: float = float("inf")
+    tokens: float = 0.0
+    charge: float = 0.0
+    key: int = 0
+    home_idx: int = -1
+    stays_home: bool = False
+
+
+class Ended(NamedTuple):
+    """A request that will not be served: rejected, cancelled or lost."""
+
+    row: int
+    status: int
+    reason: int
+
+
+class Live:
+    """State and loop of one policy over a cluster, for as many requests at a time as it has rows.
+
+    Least connections decides wherever the policy raises or answers no decision: `policy_failures` counts it.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: Options,
+        policy: Policy,
+        order: Policy | None = None,
+        *,
+        rows: int,
+        tenants: int = 1,
+        seed: int = 0,
+        shadow: Policy | None = None,
+        mode: str = "compiled",
+    ) -> None:
+        truth = np.zeros(rows, TRUTH)
+        truth["factor"] = 1.0
+        requests = Requests(new_work(rows), truth, ("",) * tenants)
+        self._driver = Driver(
+            cluster, requests, options, policy, order, seed=seed, mode=mode, live=2, shadow=shadow
+        )
+        state = self._driver.state
+        self._fallback, self._fallback_memory = Fallback(), memory()
+        self._fallback_calls: Calls | None = None
+        self.policy, self.order, self.shadow, self.cluster = policy, order or policy, shadow, cluster
+        self.policy_failures = 0
+        self.last_failure = ""
+        self._free = list(range(rows - 1, -1, -1))
+        self._linked: list[int] = []  # free once their queue has let them go
+        self._past: deque[tuple[float, int, float, list[float]]] = deque(maxlen=HISTORY)
+        self._past_of: dict[int, list[float]] = {}
+        self._serial = 0
+        self._work, self._rows = Columns(state.work), Columns(state.requests)
+        self._truth_units = Columns(state.truth).units
+        self._nodes, self._hidden = Columns(state.nodes), Columns(state.hidden)
+        self._counts, self._hosts = Columns(state.counts), Columns(state.hosts)
+        self._accounts, self._held_of = memoryview(state.accounts), memoryview(state.held_of)
+        self._completed: list[int] = []
+        self._avoid, self._candidates = memoryview(state.avoid), memoryview(state.candidates)
+        self._shadow_idx = memoryview(state.shadow_idx)
+
+    # What a planner, and whoever shows the state, reads.
+
+    @property
+    def options(self) -> Options:
+        """Switches of the host."""
+        return self._driver.options
+
+    @property
+    def planning(self) -> PlanningLog:
+        """What became of plans."""
+        return self._driver.planning
+
+    @property
+    def now_s(self) -> float:
+        """Time of the last event."""
+        return self._driver.now_s
+
+    @property
+    def n_held(self) -> int:
+        """Requests in the central queue."""
+        return int(self._hosts.n_held[0])
+
+    @property
+    def shadow_failures(self) -> int:
+        """How often the shadow policy raised."""
+        return int(self._counts.shadow_failures[0])
+
+    @property
+    def has_row(self) -> bool:
+        """Whether one more request can enter."""
+        if not self._free:
+            self._collect()
+        return bool(self._free)
+
+    @property
+    def nodes(self) -> Columns:
+        """The nodes' NODE records, by column."""
+        return self._nodes
+
+    @property
+    def fixed_s(self) -> np.ndarray:
+        """Estimated seconds [classes, types], to be corrected in place."""
+        return self._driver.state.fixed_s
+
+    @property
+    def unit_s(self) -> np.ndarray:
+        """Estimated seconds per unit [classes, types], to be corrected in place."""
+        return self._driver.state.unit_s
+
+    @property
+    def resident(self) -> np.ndarray:
+        """Which items nodes hold, u1 [nodes, items], to be corrected in place."""
+        return self._driver.state.resident
+
+    @property
+    def prefix_tokens(self) -> np.ndarray:
+        """Cached prompt tokens per node [nodes or 0], to be set before a request enters."""
+        return self._driver.state.prefix_tokens
+
+    @property
+    def accounts(self) -> memoryview:
+        """What each tenant has been served [tenants], to be corrected in place."""
+        return self._accounts
+
+    def view(self) -> View:
+        """What the policy sees now."""
+        return self._driver.view()
+
+    def history(self) -> History:
+        """The recent past, for planning."""
+        past = list(self._past)
+        return History(
+            np.array([arrival_s for arrival_s, _, _, _ in past], np.float64),
+            np.array([class_idx for _, class_idx, _, _ in past], np.int32),
+            np.array([units for _, _, units, _ in past], np.float64),
+            np.array([end[0] for _, _, _, end in past], np.float64),
+        )
+
+    def waiting(self) -> np.ndarray:
+        """The first held requests by queue key, as WORK rows."""
+        state = self._driver.state
+        held = np.flatnonzero(state.requests["status"] == Status.HELD)
+        first = np.argsort(state.requests["key"][held], kind="stable")[:WAITING]
+        rows: np.ndarray = state.work[held[first]]
+        return rows
+
+    # What comes from outside. Each is decided about by the next `advance`.
+
+    def enter(self, asked: Asked, now_s: float) -> int:
+        """A request is here; returns its row. The caller has made sure that there is one (`has_row`)."""
+        row, work, rows = self._free.pop(), self._work, self._rows
+        work.serial[row], self._serial = self._serial, self._serial + 1
+        work.arrival_s[row], work.deadline_s[row] = now_s, asked.deadline_s
+        work.units[row] = self._truth_units[row] = asked.units
+        work.estimate_s[row] = asked.estimate_s
+        work.class_idx[row], work.tenant_idx[row] = asked.class_idx, asked.tenant_idx
+        work.model_idx[row], work.adapter_idx[row] = asked.model_idx, asked.adapter_idx
+        work.tokens[row], work.charge[row] = asked.tokens, asked.charge
+        work.priority[row], work.key[row] = asked.priority, asked.key
+        work.home_idx[row], work.stays_home[row] = asked.home_idx, asked.stays_home
+        work.attempt[row] = work.retries[row] = 0
+        rows.status[row] = rows.reason[row] = 0
+        rows.node_idx[row] = -1
+        for i in range(AVOIDED):
+            self._avoid[row, i] = -1
+        end = self._past_of[row] = [np.nan]
+        self._past.append((now_s, asked.class_idx, asked.units, end))
+        self._push(now_s, ARRIVAL, row)
+        return row
+
+    def complete(self, row: int, now_s: float) -> None:
+        """A running request is served. Its row is free after the next `advance`."""
+        self._past_of[row][0] = now_s
+        self._push(now_s, COMPLETION, row)
+        self._completed.append(row)
+
+    def lose(self, row: int, now_s: float) -> None:
+        """A running request has lost its node: it is dispatched again, to another."""
+        self._driver.push(now_s, LOSS, row, 0)
+
+    def abort(self, row: int, now_s: float) -> None:
+        """Nobody waits for this request any more; `take_ended` will tell of it."""
+        self._driver.push(now_s, LOSS, row, _IS_OVER)
+
+    def switch(self, node_idx: int, up: bool, now_s: float) -> None:
+        """A node gets work from now on, or does not; what it serves goes on."""
+        self._nodes.up[node_idx] = int(up)
+        self._driver.push(now_s, SWITCH, node_idx, 0)
+
+    def add_load(self, node_idx: int, requests: int, estimate_s: float, now_s: float) -> None:
+        """Somebody else sends a node work, or takes it back (negative): it counts, and takes room."""
+        nodes = self._nodes
+        nodes.in_flight[node_idx] += requests
+        nodes.room[node_idx] -= requests
+        nodes.outstanding_s[node_idx] = max(0.0, nodes.outstanding_s[node_idx] + estimate_s)
+        self._driver.push(now_s, SWITCH, node_idx, 0)
+
+    def change_room(self, node_idx: int, places: int, now_s: float) -> None:
+        """A node takes so many more requests at a time, or fewer."""
+        self._nodes.room[node_idx] += places
+        self._driver.push(now_s, SWITCH, node_idx, 0)
+
+    def limit_tokens(self, node_idx: int, tokens: float) -> None:
+        """Bound the tokens in flight on a node."""
+        self._hidden.token_room[node_idx] = tokens
+        self._driver.state.config["token_caps"] = 1
+
+    def reserve(self, node_idx: int, places: int) -> None:
+        """Keep places of a node free of background work."""
+        self._hidden.reserve[node_idx] = places
+
+    # What comes of it.
+
+    def advance(self, now_s: float) -> int:
+        """Decide about everything up to now; returns one of the loop's codes (REACHED, PLAN_…)."""
+        try:
+            code = self._driver.advance(now_s)
+        except PolicyError as error:
+            code = self._advance_otherwise(error, now_s)
+        if self._completed:
+            self._free += self._completed
+            self._completed.clear()
+        return code
+
+    def take_started(self) -> list[tuple[int, int]]:
+        """(row, node) of what is to be sent now."""
+        return [(s.serial, s.node_idx) for s in self._driver.take_started()]
+
+    def take_ended(self) -> list[Ended]:
+        """What will not be served. Rows are free from now on."""
+        count, rows = self._counts.ended[0], self._rows
+        if count == 0:
+            return []
+        self._counts.ended[0] = 0
+        ended = [Ended(r, rows.status[r], rows.reason[r]) for r in self._driver.state.ended[:count].tolist()]
+        for row, _, _ in ended:
+            (self._linked if rows.linked[row] else self._free).append(row)
+        return ended
+
+    def next_event_s(self) -> float:
+        """When something happens next without a word from outside; inf = never."""
+        return self._driver.next_event_s()
+
+    def adopt(self, plan: Plan, at_s: float) -> None:
+        """Let a plan take force at `at_s`."""
+        self._driver.adopt(plan, at_s)
+
+    def put_next_in_force(self) -> None:
+        """Carry out PLAN_READY."""
+        self._driver.put_next_in_force()
+
+    def is_running(self, row: int) -> bool:
+        """Whether a request holds a place on a node."""
+        return bool(self._rows.status[row] == _RUNNING)
+
+    def candidates(self, row: int) -> list[int]:
+        """Nodes that the last decision about a request named, best first."""
+        ranked = [self._candidates[row, i] for i in range(MAX_RANKED)]
+        return [j for j in ranked if j >= 0]
+
+    def shadow_choice(self, row: int) -> int:
+        """Node that the shadow policy would have sent a request to; -1 = none."""
+        return int(self._shadow_idx[row])
+
+    def estimate_s(self, row: int) -> float:
+        """Estimated service seconds of a request on the node it was sent to."""
+        return float(self._rows.estimate_s[row])
+
+    def _push(self, now_s: float, kind: int, row: int) -> None:
+        self._driver.push(now_s, kind, row, self._rows.version[row] & (VERSIONS - 1))
+
+    def _collect(self) -> None:
+        """Find rows of cancelled requests that their queue has let go of."""
+        linked = self._rows.linked
+        self._free += [row for row in self._linked if not linked[row]]
+        self._linked = [row for row in self._linked if linked[row]]
+
+    def _advance_otherwise(self, error: PolicyError, now_s: float) -> int:
+        """A policy failed: let the fallback decide about everything up to now."""
+        self.last_failure = str(error)
+        self._put_back(self._counts.deciding[0], now_s)
+        if self._counts.consulting[0]:  # nobody depends on the shadow's answer
+            self._counts.consulting[0], self._counts.shadow_failures[0] = 0, self.shadow_failures + 1
+            self._driver.state.config["shadows"] = 0
+            return self.advance(now_s)
+        self.policy_failures += 1
+        return self._driver.advance_by(self._calls_of_fallback(), now_s)
+
+    def _put_back(self, row: int, now_s: float) -> None:
+        """Make a request whose decision failed half-way ask again, as if it had lost a node."""
+        rows, nodes = self._rows, self._nodes
+        for i in range(AVOIDED):
+            j = self._avoid[row, i]
+            if j >= 0 and nodes.up[j] < 0:
+                nodes.up[j] += 2
+        if rows.status[row] == _HELD:
+            self._hosts.n_held[0] -= 1
+            self._held_of[self._work.tenant_idx[row]] -= 1
+        rows.status[row], rows.version[row] = _RETRYING, rows.version[row] + 1
+        self._push(now_s, ARRIVAL, row)
+
+    def _calls_of_fallback(self) -> Calls:
+        state = self._driver.state
+        if self._fallback_calls is None or self._fallback_calls.events is not state.events:
+            memories = [self._fallback_memory, *state.memories[1:]]
+            order_memories = [self._fallback_memory]
+            self._fallback_calls = Calls(
+                state._replace(memories=memories, order_memories=order_memories),
+                self._fallback,
+                self._fallback,
+                self.shadow,
+                compiled=self._driver.compiled,
+            )
+        return self._fallback_calls
