@@ -317,6 +317,8 @@ class RequestReader:
             request.keep_alive = False
         if b"upgrade" in named and request.headers.get(b"upgrade", b"").strip().lower() == b"websocket":
             request.websocket = request.method == "GET" and not request.has_body and not request.http10
+            if request.websocket:
+                request.keep_alive = False  # nothing else can follow, taken up or not
         named -= {b"close", b"keep-alive", b"upgrade", b"", *_KEPT_WHEN_NAMED}
         if named:
             request.forward = [
