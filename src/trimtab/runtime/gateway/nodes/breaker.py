@@ -49,8 +49,10 @@ class Breaker:
     def answered(self, exchange: Exchange, attempt: Attempt) -> None:
         """A judge's call."""
         record = self._record(attempt.node)
-        record.failures = record.times_open = record.pauses = 0
-        self._fleet.warm(attempt.node)
+        if record.times_open or record.failures or record.pauses:
+            record.failures = record.times_open = record.pauses = 0
+        if self._fleet.condition(attempt.node).is_on_trial:
+            self._fleet.warm(attempt.node)
 
     def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         """A judge's call."""
@@ -92,4 +94,7 @@ class Breaker:
         self._fleet.hold(node, Hold.BUSY, f"asked for a pause ({attempt.status}) of {pause_s:g} s", pause_s)
 
     def _record(self, node: Node) -> _Record:
-        return self._records.setdefault(node.idx, _Record())
+        record = self._records.get(node.idx)
+        if record is None:
+            record = self._records[node.idx] = _Record()
+        return record

@@ -123,8 +123,7 @@ class AutoCapacity:
     def limit(self, node: Node) -> AdaptiveLimit | None:
         """The limit of a node that is `auto`; else None."""
         found = self._limits.get(node.idx)
-        spec = self._fleet.condition(node).spec
-        if found is None and spec.auto:
+        if found is None and (spec := self._fleet.condition(node).spec).auto:
             found = AdaptiveLimit(spec.max_requests, self._options, self._fleet.loop.time())
             self._limits[node.idx] = found
             self._fleet.set_capacity(node, found.limit)

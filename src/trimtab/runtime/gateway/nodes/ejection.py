@@ -170,7 +170,10 @@ class Ejector:
         return [(node, [other for other in nodes if other is not node]) for node in nodes]
 
     def _record(self, node: Node) -> _Record:
-        return self._records.setdefault(node.idx, _Record())
+        record = self._records.get(node.idx)
+        if record is None:
+            record = self._records[node.idx] = _Record()
+        return record
 
     async def _turn(self) -> None:
         self.compare()

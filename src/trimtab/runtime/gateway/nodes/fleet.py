@@ -302,6 +302,7 @@ class Fleet:
         condition.source, condition.remove_by_s = source, math.inf
         if was_gone:
             condition.holds.clear()
+            condition.was_up = False
             condition.write_health(node)
             self._tell("on_added", node)
         else:

@@ -119,7 +119,9 @@ class Checker:
         """A listener's call."""
 
     async def _turn(self, node: Node) -> None:
-        check = self._checks[node.idx]
+        check = self._checks.get(node.idx)
+        if check is None:  # removed while this turn was about to begin
+            return
         try:
             page = await self._page(node, check)
             problem = _problem(page)

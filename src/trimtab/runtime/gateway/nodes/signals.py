@@ -58,14 +58,14 @@ class Signals:
             return
         self._open.discard(attempt)
         cause = cause or _cause_of(attempt.status)
-        is_whole = attempt.status > 0 and attempt.ended_s >= attempt.begun_s  # not so a hedge that lost
-        is_answer = exchange.outcome is Outcome.DONE and is_whole
-        for judge in self._judges:
-            if cause is not None:
+        if cause is not None:
+            for judge in self._judges:
                 judge.lost(exchange, attempt, cause)
-            elif is_answer:
+        elif exchange.outcome is Outcome.DONE and attempt.status > 0 and attempt.ended_s >= attempt.begun_s:
+            for judge in self._judges:
                 judge.answered(exchange, attempt)
-            else:
+        else:  # the client left, or this was a hedge that lost
+            for judge in self._judges:
                 judge.left(exchange, attempt)
 
 

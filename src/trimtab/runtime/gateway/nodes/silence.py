@@ -108,7 +108,9 @@ class Silence:
         """A judge's call."""
         is_stream = exchange.facts is not None and exchange.facts.stream
         key = (attempt.node.type_name, exchange.class_idx, is_stream)
-        kind = self._kinds.setdefault(key, _Kind())
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = _Kind()
         watch = self._watch(attempt.node)
         watch.open[attempt] = _Open(attempt, kind, exchange.estimate_s, is_stream)
 
@@ -171,7 +173,7 @@ class Silence:
             if node.last_byte_s > watch.heard_s:
                 watch.heard_s, watch.patience = node.last_byte_s, 1.0
                 self._fleet.release(node, Hold.SILENT)
-            if watch.open and self._is_news(node) and self.overdue_s(node, now_s) > 0:
+            if watch.open and self.overdue_s(node, now_s) > 0 and self._is_news(node):
                 age_s = self.age_s(node, now_s)
                 self._fleet.hold(
                     node, Hold.SILENT, f"silent for {age_s:.3g} s with {len(watch.open)} in flight"
@@ -210,7 +212,10 @@ class Silence:
         return self._watch(attempt.node).open.pop(attempt, None)
 
     def _watch(self, node: Node) -> _Watch:
-        return self._watches.setdefault(node.idx, _Watch(node))
+        watch = self._watches.get(node.idx)
+        if watch is None:
+            watch = self._watches[node.idx] = _Watch(node)
+        return watch
 
     def _sweep(self) -> None:
         self._timer = self._fleet.loop.call_later(self._options.sweep_s, self._sweep)
