@@ -21,15 +21,16 @@ that of the loop and its draws alone, on one core: processor time, the requests 
 def page(results: Mapping[str, Result]) -> str:
     """The whole page."""
     sections = (_section(BENCHMARKS[name], result) for name, result in results.items() if name in BENCHMARKS)
-    return "\n".join([HEAD, _machines(results), "", _targets(results), *sections])
+    return "\n".join([HEAD, measured_on(results), "", _targets(results), *sections])
 
 
-def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown, its cells given."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def _machines(results: Mapping[str, Result]) -> str:
+def measured_on(results: Mapping[str, Result]) -> str:
     """On what it was measured: once where it is the same for all benchmarks."""
     lines: dict[str, list[str]] = {}
     for name, result in results.items():
@@ -58,7 +59,8 @@ def _targets(results: Mapping[str, Result]) -> str:
     why = "\n".join(
         f"- Missed in [{name}](#{_anchor(BENCHMARKS[name].title)}): see the profile there." for name in missed
     )
-    return f"## Targets\n\n{_rows(head, rows)}\n{why}\n" if missed else f"## Targets\n\n{_rows(head, rows)}"
+    table = f"## Targets\n\n{markdown_table(head, rows)}"
+    return f"{table}\n{why}\n" if missed else table
 
 
 def _figure_cells(name: str, f: Figure) -> list[str]:
@@ -82,7 +84,7 @@ def _section(benchmark: Benchmark, result: Result) -> str:
 def _flat(figures: Sequence[Figure]) -> str:
     names = list(dict.fromkeys(name for f in figures for name in f.labels))
     rows = [[*(f.labels.get(n, "") for n in names), number(f.median), spread(f), f.unit] for f in figures]
-    return _rows([*names, "median", "range", "unit"], rows)
+    return markdown_table([*names, "median", "range", "unit"], rows)
 
 
 def _pivot(pivot: tuple[str, str], figures: Sequence[Figure]) -> str:
@@ -95,4 +97,4 @@ def _pivot(pivot: tuple[str, str], figures: Sequence[Figure]) -> str:
         label = f.labels[row] if len(units) == 1 else f"{f.labels[row]} ({f.unit})"
         cells.setdefault(label, {})[f.labels[column]] = number(f.median)
     rows = [[label, *(values.get(c, "") for c in columns)] for label, values in cells.items()]
-    return _rows([row, *columns], rows)
+    return markdown_table([row, *columns], rows)

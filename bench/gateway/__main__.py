@@ -1,0 +1,97 @@
+"""`python -m bench.gateway`: the gateway beside other proxies; `--docs` writes its page in docs/."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.figures import Benchmark, Effort
+from bench.gateway.contests import contests
+from bench.gateway.course import Course, program_version
+from bench.gateway.page import page
+from bench.gateway.pinned import can_pin
+from bench.gateway.proxies import PROXIES, Proxy
+from bench.results import Result, load, measured, save, write_whole
+from bench.startup import ROOT
+from bench.table import result_table
+from trimtab.domain.errors import TrimtabError
+
+RESULTS, PAGE = ROOT / "bench" / "gateway.json", ROOT / "docs" / "gateway-performance.md"
+CONTESTS = tuple(contests(Course(())))
+
+
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m bench.gateway", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="CONTEST", help=f"all by default: {', '.join(CONTESTS)}")
+    names = [proxy.name for proxy in PROXIES]
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", choices=names, help=f"proxies: {', '.join(names)}"
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny, to see that everything works; not saved")
+    parser.add_argument("--out", type=Path, help=f"where to save (default: {RESULTS.relative_to(ROOT)})")
+    parser.add_argument(
+        "--docs", action="store_true", help=f"write {PAGE.relative_to(ROOT)} from what is saved"
+    )
+    arguments = parser.parse_args(given)
+    unknown = set(arguments.names) - set(CONTESTS)
+    if unknown:
+        parser.error(f"no contest {', '.join(sorted(unknown))}; there are {', '.join(CONTESTS)}")
+    return arguments
+
+
+def _measure(known: dict[str, Benchmark], names: Sequence[str], effort: Effort) -> dict[str, Result]:
+    results = {}
+    for name in names:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        results[name] = measured(known[name], effort)
+        print(f"{name}: {results[name].took_s:.0f} s", file=sys.stderr)
+    return results
+
+
+def _with_versions(results: dict[str, Result], proxies: Sequence[Proxy]) -> dict[str, Result]:
+    """The results, with the versions of the programs that were measured."""
+    found = {
+        p.name.split(" ")[0]: program_version(p) for p in proxies if p.is_installed and p.name != "trimtab"
+    }
+    return {name: dataclasses.replace(r, versions={**r.versions, **found}) for name, r in results.items()}
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Exit code: 0, or 2 where an argument or a file is wrong."""
+    arguments = _arguments(given)
+    out = arguments.out or (None if arguments.quick else RESULTS)
+    if arguments.docs:
+        write_whole(PAGE, page(load(arguments.out or RESULTS)))
+        print(f"wrote {PAGE.relative_to(ROOT)}")
+        return 0
+    if not can_pin():
+        print("error: two cores and `taskset` are needed", file=sys.stderr)
+        return 2
+    proxies = [p for p in PROXIES if not arguments.only or p.name in arguments.only]
+    course = Course(proxies)
+    for number in (signal.SIGTERM, signal.SIGINT):  # proxies have sessions of their own: they must be ended
+        signal.signal(number, lambda *_: sys.exit(1))
+    try:
+        new = _measure(contests(course), arguments.names or CONTESTS, Effort(arguments.quick))
+    finally:
+        course.close()
+    new = _with_versions(new, proxies)
+    if out is not None:
+        known = {**(load(out) if out.exists() else {}), **new}
+        save(out, {name: known[name] for name in CONTESTS if name in known})
+    Console(width=None if sys.stdout.isatty() else 150, highlight=False).print(result_table(new))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except TrimtabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

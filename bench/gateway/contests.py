@@ -1,0 +1,221 @@
+"""What is measured: each contest yields figures per proxy, and ratios that have a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from bench.figures import Benchmark, Effort, Measured, Skipped, Target, at_least, at_most, figure, ratios
+from bench.gateway.course import DIRECT, Course, Outcome
+
+OURS = "trimtab"
+VLLM, LITELLM, HAPROXY = "vllm-router rr", "litellm", "haproxy"
+SIZES = {1024: "1 KiB", 8 * 1024: "8 KiB", 64 * 1024: "64 KiB", 1024 * 1024: "1 MiB"}
+Values = dict[str, list[float]]
+
+
+def _skipped(course: Course) -> Iterator[Measured]:
+    for name, reason in course.failed.items():
+        yield Skipped({"proxy": name}, reason)
+
+
+def _broken(outcomes: dict[str, list[Outcome]], **labels: str) -> Iterator[Measured]:
+    """Those whose requests failed: they have no figure."""
+    for name in list(outcomes):
+        bad = next((o for o in outcomes[name] if o.load["errors"] or not o.requests), None)
+        if bad is not None:
+            del outcomes[name]
+            reason = f"{bad.load['errors']} of {bad.requests} requests failed: {bad.load['problem']}"
+            yield Skipped({**labels, "proxy": name}, reason)
+
+
+def _against(
+    values: Values, peer: str, target: Target | None, what: str, **labels: str
+) -> Iterator[Measured]:
+    """Our values over a peer's, round by round."""
+    if OURS in values and peer in values:
+        over = ratios(values[OURS], values[peer])
+        yield figure(over, "×", target, **labels, proxy=OURS, figure=f"{what}, over {peer}'s")
+
+
+def requests(course: Course, effort: Effort) -> Iterator[Measured]:
+    """Requests per second of processor time, closed loop."""
+    names = course.names()
+    yield from _skipped(course)
+    for size, text in SIZES.items():
+        course.answer_with(size=size)
+        seconds = 0.3 if effort.is_quick else 3.0
+
+        def run(name: str, size: int = size, seconds: float = seconds) -> Outcome:
+            many = 8 if name != DIRECT and course.proxy(name).is_slow else 16 if size > 2**18 else 64
+            return course.run(name, "closed", size=size, connections=many, seconds=seconds)
+
+        outcomes = course.rounds(effort.repetitions, [DIRECT, *names], run)
+        yield from _broken(outcomes, size=text)
+        per_core: Values = {}
+        cpu_us: Values = {}
+        for name, done in outcomes.items():
+            reached = [o.requests / o.load["took_s"] for o in done]
+            yield figure(reached, "requests/s", size=text, proxy=name, figure="reached, load on one core")
+            if name == DIRECT:
+                continue
+            per_core[name] = [o.requests / o.cpu_s for o in done]
+            cpu_us[name] = [o.cpu_s / o.requests * 1e6 for o in done]
+            yield figure(per_core[name], "requests/s", size=text, proxy=name, figure="per core")
+            yield figure(cpu_us[name], "µs", size=text, proxy=name, figure="CPU per request")
+        is_goal = size == 1024
+        goals = (
+            (per_core, VLLM, at_least(1.3), "requests/s per core"),
+            (per_core, LITELLM, at_least(100), "requests/s per core"),
+            (cpu_us, HAPROXY, at_most(5), "CPU per request"),
+        )
+        for values, peer, target, what in goals:
+            yield from _against(values, peer, target if is_goal else None, what, size=text)
+
+
+def chunks(course: Course, effort: Effort) -> Iterator[Measured]:
+    """Processor time per chunk of 100 streams of 20 chunks/s, and how late chunks come."""
+    names = course.names()
+    yield from _skipped(course)
+    count = 10 if effort.is_quick else 100
+    course.answer_with(chunks=count, interval_s=0.05)
+    run = partial(_streams, course, streams=10 if effort.is_quick else 100, count=count)
+    outcomes = course.rounds(effort.repetitions, [DIRECT, *names], run)
+    yield from _broken(outcomes)
+    cpu_us: Values = {}
+    for name, done in outcomes.items():
+        late_ms = [o.load["delay_p99_s"] * 1e3 for o in done]
+        yield figure(late_ms, "ms", proxy=name, figure="chunk delay p99")
+        if name != DIRECT:
+            cpu_us[name] = [o.cpu_s / o.load["chunks"] * 1e6 for o in done]
+            yield figure(cpu_us[name], "µs", proxy=name, figure="CPU per chunk")
+    yield from _against(cpu_us, VLLM, at_most(1), "CPU per chunk")
+
+
+def _streams(course: Course, name: str, streams: int, count: int) -> Outcome:
+    return course.run(name, "streams", size=1024, connections=streams, chunks=count)
+
+
+def latency(course: Course, effort: Effort) -> Iterator[Measured]:
+    """Latency at a modest rate, minus that of the backend itself in the same round."""
+    names = course.names()
+    yield from _skipped(course)
+    course.answer_with(size=1024)
+    seconds = 1.0 if effort.is_quick else 8.0
+    added: dict[str, Values] = {"p50": {}, "p99": {}}
+    for rate, chosen in ((200, [n for n in names if not course.proxy(n).is_slow]), (40, names)):
+        chosen = [name for name in chosen if rate == 200 or course.proxy(name).is_slow]
+        if not chosen:
+            continue
+        run = partial(course.run, mode="open", rate=rate, seconds=seconds)
+        outcomes = course.rounds(effort.repetitions, [DIRECT, *chosen], run)
+        direct = outcomes[DIRECT]
+        yield from _broken(outcomes)
+        for name in outcomes.keys() - {DIRECT}:
+            for quantile, values in added.items():
+                key = f"latency_{quantile}_s"
+                values[name] = [
+                    (o.load[key] - d.load[key]) * 1e3 for o, d in zip(outcomes[name], direct, strict=True)
+                ]
+        for name in (n for n in chosen if n in outcomes):
+            for quantile, values in added.items():
+                yield figure(values[name], "ms", rate=f"{rate}/s", proxy=name, figure=f"added {quantile}")
+    for quantile, values in added.items():
+        yield from _against(values, VLLM, at_most(1), f"added {quantile}", rate="200/s")
+
+
+def thousand(course: Course, effort: Effort) -> Iterator[Measured]:
+    """A thousand streams at once."""
+    names = course.names()
+    yield from _skipped(course)
+    streams, count = (50, 10) if effort.is_quick else (1_000, 200)
+    course.answer_with(chunks=count, interval_s=0.05)
+    for name in [DIRECT, *names]:
+        done = _streams(course, name, streams, count)
+        failures = float(streams - (done.requests - done.load["errors"]))
+        target = at_most(0) if name == OURS else None
+        yield figure([failures], f"of {streams:,} streams", target, proxy=name, figure="failed")
+        yield figure([done.load["took_s"]], "s", proxy=name, figure=f"took, {count * 0.05:g} s at best")
+
+
+def memory(course: Course, effort: Effort) -> Iterator[Measured]:
+    """Memory at the start and after many requests, of processes started for this."""
+    course.names()
+    yield from _skipped(course)
+    course.answer_with(size=1024)
+    steps = (1_000,) if effort.is_quick else (100_000, 1_000_000)
+    for name in course.names():
+        yield from _memory_of(course, name, steps)
+
+
+def _memory_of(course: Course, name: str, steps: Sequence[int]) -> Iterator[Measured]:
+    proxy, at_steps = course.proxy(name), []
+    contestant = course.start(proxy)
+    tree = contestant.tree
+    try:
+        target = at_most(3.0) if name == OURS else None
+        yield figure([contestant.startup_s], "s", target, proxy=name, figure="start to first answer")
+        yield figure([tree.resident_mib()], "MiB", proxy=name, figure="all processes, at start")
+        sent = 0
+        for step in steps[:1] if proxy.is_slow else steps:
+            number = step // 100 if proxy.is_slow else step - sent
+            course.run_on(contestant, "closed", requests=number, connections=8 if proxy.is_slow else 64)
+            sent += number
+            at_steps.append(tree.busiest_mib())
+            goal = at_most(220) if name == OURS else None
+            after = f"after {sent:,} requests"
+            yield figure([at_steps[-1]], "MiB", goal, proxy=name, figure=f"data process, {after}")
+            yield figure([tree.resident_mib()], "MiB", proxy=name, figure=f"all processes, {after}")
+        if len(at_steps) > 1:
+            goal = at_most(5) if name == OURS else None
+            yield figure([at_steps[-1] - at_steps[0]], "MiB", goal, proxy=name, figure="data process, growth")
+    finally:
+        tree.stop()
+
+
+_ABOUT = "One core for the proxy, another for the load and four mock backends"
+
+
+def contests(course: Course) -> dict[str, Benchmark]:
+    """By name."""
+    rows: tuple[tuple[str, str, str, Callable[[Course, Effort], Iterator[Measured]]], ...] = (
+        (
+            "requests",
+            "Requests per second",
+            f"{_ABOUT}; closed loop, 64 connections (16 at 1 MiB; 8 for litellm), bodies of one size both "
+            "ways. “Per core” is requests per second of processor time of all the proxy's processes: "
+            "a proxy that is faster than the load is not held back by it.",
+            requests,
+        ),
+        (
+            "chunks",
+            "Streams",
+            f"{_ABOUT}; 100 streams of 100 chunks, 20 a second. A chunk's delay is from the backend's write "
+            "to the client's read.",
+            chunks,
+        ),
+        (
+            "latency",
+            "Added latency",
+            f"{_ABOUT}; requests at a fixed rate whatever becomes of the others; quantiles minus those of "
+            "the same load on a backend in the same round. A rate that litellm can serve for litellm.",
+            latency,
+        ),
+        (
+            "thousand",
+            "A thousand streams",
+            f"{_ABOUT}; all within a second, 200 chunks each, 20 a second. A stream fails unless every chunk "
+            "and the end come within two minutes.",
+            thousand,
+        ),
+        (
+            "memory",
+            "Memory and start-up",
+            f"{_ABOUT}; fresh processes. Pages shared between processes count once. The data process is the "
+            "one that works most. A hundredth of the requests for litellm.",
+            memory,
+        ),
+    )
+    return {
+        name: Benchmark(name, title, about, partial(measure, course)) for name, title, about, measure in rows
+    }
