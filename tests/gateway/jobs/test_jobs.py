@@ -76,7 +76,7 @@ class Clock:
 
 
 def settings(folder: Path, **changes: object) -> JobSettings:
-    quick = JobSettings(folder=folder, poll_s=0.02, lease_s=0.3, sweep_s=0.02, min_free_bytes=0)
+    quick = JobSettings(folder=folder, poll_s=0.02, lease_s=5.0, sweep_s=0.02, min_free_bytes=0)
     return dataclasses.replace(quick, **changes)  # type: ignore[arg-type]
 
 

@@ -214,7 +214,8 @@ class Jobs:
             with suppress(StoreUnavailable):
                 await self._claim()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self.settings.poll_s)
+                async with asyncio.timeout(self.settings.poll_s):
+                    await self._wake.wait()
 
     async def _claim(self) -> None:
         free = self.settings.max_running - len(self._running)
@@ -318,18 +319,17 @@ class Jobs:
         try:
             result = await run(job, delivery)
         except asyncio.CancelledError:
-            delivery.discard()
             if job.id not in self._cancelled:
                 raise
             await self._runner.cancel(delivery.job)
             result = _CANCELLED
         except StoreUnavailable:
-            delivery.discard()
             result = JobResult(State.QUEUED, retry_after_s=self.settings.poll_s)
         except Exception as error:  # a fault of ours must not leave a job that never ends
-            delivery.discard()
             _log.exception("job %s", job.id)
             result = JobResult(State.FAILED, error_code="internal_error", error=type(error).__name__)
+        finally:
+            delivery.discard()  # unless it was finished
         if not delivery.lost:
             await self._finish(job, result, delivery)
 

@@ -70,7 +70,8 @@ class Store:
         except queue.Full:
             raise StoreUnavailable("too many calls wait for the database") from None
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self._call_s)
+            async with asyncio.timeout(self._call_s):  # `wait_for` may swallow a cancellation in Python 3.11
+                return await asyncio.wrap_future(future)
         except TimeoutError:
             raise StoreUnavailable(f"no answer from the database in {self._call_s:g} s") from None
 

@@ -1,0 +1,52 @@
+"""kill -9 of a gateway process in each state of its jobs: none is lost, none runs twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+_PROCESS = Path(__file__).with_name("job_process.py")
+
+
+def _start(url: str, folder: Path, log: Path, stage: str, count: int) -> subprocess.Popen[str]:
+    command = [sys.executable, str(_PROCESS), url, str(folder), str(log), stage, str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def _wait_for(log: Path, word: str, times: int) -> None:
+    end_s = time.monotonic() + 20
+    while not log.exists() or log.read_text().count(word) < times:
+        assert time.monotonic() < end_s, f"no {word!r}"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("stage", "end", "sends"),
+    [
+        ("queued", "done", 1),
+        ("dispatched", "unknown", 1),
+        ("idempotent", "done", 2),  # declared so: it may
+        ("attached", "done", 1),
+        ("finished", "done", 1),
+    ],
+)
+def test_killed_in_each_state(store_url: str, tmp_path: Path, stage: str, end: str, sends: int) -> None:
+    folder, log = tmp_path / "jobs", tmp_path / "log"
+    with _start(store_url, folder, log, stage, 3) as victim:
+        _wait_for(log, f"at {stage}", 3)
+        victim.kill()
+    with _start(store_url, folder, log, "", 0) as heir:
+        output, _ = heir.communicate(timeout=40)
+    assert output.strip() == str({end: 3})
+    sent = [line for line in log.read_text().splitlines() if line.startswith("sent")]
+    assert len(sent) == 3 * sends
+    assert len(set(sent)) == 3
+    if end == "done":
+        results = [
+            path.read_bytes() for path in (folder / "results").glob("video_*") if not path.suffix == ".meta"
+        ]
+        assert results == [b"film"] * 3
