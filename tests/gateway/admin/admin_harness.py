@@ -37,7 +37,7 @@ async def open_admin(control: FakeControl | None = None, period_s: float = 0.1) 
 
 
 @contextlib.contextmanager
-def admin_in_thread(control: FakeControl, period_s: float = 0.3) -> Iterator[Admin]:
+def admin_in_thread(control: FakeControl, period_s: float = 0.5) -> Iterator[Admin]:
     """For clients that block, such as a browser's driver."""
     made: list[Admin] = []
     ready, stop = threading.Event(), asyncio.Event()

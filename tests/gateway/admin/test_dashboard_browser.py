@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,25 +36,34 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def admin() -> Iterator[Admin]:
-    with admin_in_thread(FakeControl(100, lived_s=60)) as opened:
+    with admin_in_thread(FakeControl(100, lived_s=35)) as opened:
         yield opened
 
 
-@pytest.fixture
-def browser(tmp_path: Path, admin: Admin) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def chromium(admin: Admin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One browser, signed in by a link."""
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path}"):
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    size(driver, 1280)
-    driver.get(f"{admin.base}/login?token={admin.auth.make_link_token()}")
     try:
-        until(driver, lambda: text(driver, "#live") == "Live")
+        driver.get(f"{admin.base}/login?token={admin.auth.make_link_token()}")
         yield driver
     finally:
         driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: Any, admin: Admin) -> Any:
+    """The dashboard, freshly loaded."""
+    size(chromium, 1280)
+    chromium.get(f"{admin.base}/")
+    until(chromium, lambda: text(chromium, "#live") == "Live")
+    chromium.get_log("browser")  # what earlier tests provoked
+    return chromium
 
 
 def until(browser: Any, holds: Any) -> None:
@@ -63,7 +71,10 @@ def until(browser: Any, holds: Any) -> None:
 
 
 def text(browser: Any, selector: str) -> str:
-    return str(browser.find_element(By.CSS_SELECTOR, selector).text)
+    """In one call, because panels are drawn anew every second."""
+    return str(
+        browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+    )
 
 
 def size(browser: Any, width: int) -> None:
@@ -72,7 +83,8 @@ def size(browser: Any, width: int) -> None:
 
 
 def rows(browser: Any) -> list[str]:
-    return [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#nodes tbody th")]
+    script = "return [...document.querySelectorAll('#nodes .node-name')].map((name) => name.textContent)"
+    return list(browser.execute_script(script))
 
 
 def colour(browser: Any) -> str:
