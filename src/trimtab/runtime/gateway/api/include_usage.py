@@ -113,7 +113,7 @@ class UsageStripper:
 
 def is_usage_event(event: bytes) -> bool:
     """Whether this is the event that `include_usage` adds."""
-    if _EMPTY_CHOICES.search(event) is None or b'"usage"' not in event:
+    if len(event) > _MAX_EVENT_BYTES or b'"usage"' not in event or _EMPTY_CHOICES.search(event) is None:
         return False
     try:
         said = orjson.loads(sse.data_of(event))

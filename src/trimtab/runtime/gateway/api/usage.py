@@ -44,7 +44,7 @@ def _object_at(data: bytes, start: int) -> Any:
         end = data.find(b"}", end, limit) + 1
         if not end:
             return None
-        if data.count(b"{", start, end) == data.count(b"}", start, end):
+        if data.count(b"{", start, end) <= data.count(b"}", start, end):
             said = _parsed(data[start:end])
             if said is not None:
                 return said
