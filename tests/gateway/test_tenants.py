@@ -214,15 +214,17 @@ def test_a_reload_keeps_who_stays_as_they_are() -> None:
     )
     assert found.by_key(b"key-a") is a
     assert a.limits is same_limits
+    assert a.limits.admit(0.0) is not None
     b = found.by_key(b"key-b")
     assert b is not None
     assert (a.idx, b.idx) == (0, 1)
     found.update(parse_config(f"keys: [{{name: a, sha256: {B}, limits: {{requests_per_minute: 5}}}}]"))
     assert found.by_key(b"key-a") is None
     assert found.by_key(b"key-b") is a
+    assert a.limits is same_limits  # who was admitted before releases what counts now
     assert a.limits.in_flight == 1
-    assert a.limits.admit(0.0) is None
-    a.limits.release()
+    assert [a.limits.admit(0.0) for _ in range(5)] == [None] * 5
+    assert a.limits.admit(0.0) is not None
 
 
 def test_a_reload_that_is_refused_changes_nothing() -> None:

@@ -67,14 +67,24 @@ class _Bucket:
 class Limits:
     """What one tenant may still use. Times are seconds of the loop's clock."""
 
-    __slots__ = ("_concurrency", "_requests", "_tokens", "concurrency", "in_flight")
+    __slots__ = ("_frac", "_given", "_requests", "_tokens", "concurrency", "in_flight")
 
     def __init__(self, limits: TenantLimits) -> None:
-        self._requests = _bucket(limits.requests_per_minute)
-        self._tokens = _bucket(limits.tokens_per_minute)
-        self._concurrency = limits.concurrency  # of all workers together
-        self.concurrency = limits.concurrency  # None = no bound
         self.in_flight = 0  # admitted and not released
+        self._frac = 1.0  # of the limits, that this worker has
+        self._given = limits
+        self._begin()
+
+    def become(self, limits: TenantLimits) -> None:
+        """Other limits from now on; equal ones go on where they are. What is in flight stays counted."""
+        if limits != self._given:
+            self._given = limits
+            self._begin()
+
+    def _begin(self) -> None:
+        self._requests = _bucket(self._given.requests_per_minute)
+        self._tokens = _bucket(self._given.tokens_per_minute)
+        self.scale(self._frac)
 
     def admit(self, now_s: float, tokens: float = 0.0) -> Refusal | None:
         """Take a place and what the request is expected to use; or a refusal, and nothing is taken.
@@ -106,11 +116,12 @@ class Limits:
 
     def scale(self, frac: float) -> None:
         """Become this worker's fraction of the tenant's limits; a concurrency stays at least 1."""
+        self._frac = frac
         for bucket in (self._requests, self._tokens):
             if bucket is not None:
                 bucket.scale(frac)
-        if self._concurrency is not None:
-            self.concurrency = max(1, round(self._concurrency * frac))
+        most = self._given.concurrency
+        self.concurrency = None if most is None else max(1, round(most * frac))  # None = no bound
 
 
 def _bucket(per_minute: float | None) -> _Bucket | None:
@@ -126,7 +137,6 @@ class Tenants:
 
     def __init__(self, config: GatewayConfig, environ: Mapping[str, str] = os.environ) -> None:
         self._by_name: dict[str, Tenant] = {}
-        self._limits_of: dict[str, TenantLimits] = {}
         self._by_digest: dict[bytes, Tenant] = {}
         self._nobody: Tenant | None = None  # who has no known key
         self._n_named = 0
@@ -183,16 +193,11 @@ class Tenants:
             tenant = self._by_name[spec.name] = Tenant(spec.name, len(self._by_name))
         tenant.weight, tenant.background = spec.weight, spec.background
         tenant.may_set_priority, tenant.may_name_tenant = spec.may_set_priority, spec.may_name_tenant
-        if self._limits_of.get(spec.name) != limits:
-            self._limits_of[spec.name] = limits
-            tenant.limits = self._fresh(limits, tenant.limits)
+        if tenant.limits is None:
+            tenant.limits = Limits(limits)
+            tenant.limits.scale(self._frac)
+        tenant.limits.become(limits)
         return tenant
-
-    def _fresh(self, limits: TenantLimits, before: Limits | None) -> Limits:
-        fresh = Limits(limits)
-        fresh.in_flight = before.in_flight if before is not None else 0
-        fresh.scale(self._frac)
-        return fresh
 
 
 def _owners(keys: tuple[KeySpec, ...], environ: Mapping[str, str]) -> dict[str, str]:
