@@ -47,6 +47,6 @@ def test_killed_in_each_state(store_url: str, tmp_path: Path, stage: str, end: s
     assert len(set(sent)) == 3
     if end == "done":
         results = [
-            path.read_bytes() for path in (folder / "results").glob("video_*") if not path.suffix == ".meta"
+            path.read_bytes() for path in (folder / "results").glob("video_*") if path.suffix != ".meta"
         ]
         assert results == [b"film"] * 3
