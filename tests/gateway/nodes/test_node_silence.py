@@ -1,7 +1,6 @@
 """Silence: a freeze is noticed, a long prefill is none."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -147,29 +146,34 @@ def test_a_stopped_process_with_many_in_flight_is_suspect_until_it_goes_on(tmp_p
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", SERVER, stdout=asyncio.subprocess.PIPE, cwd=tmp_path
         )
-        assert process.stdout is not None
-        port = int(await process.stdout.readline())
-        options = KeeperOptions(
-            health=HealthOptions(period_s=0.05, timeout_s=0.2, unhealthy_after=100_000),
-            silence=SilenceOptions(sweep_s=0.02, least_s=0.1),
-        )
-        keeper = Keeper(fleet_of(1, url=f"http://127.0.0.1:{port}"), options)
-        fleet, node, traffic = keeper.fleet, keeper.fleet.nodes[0], Traffic(keeper.observer)
-        keeper.start()
-        await until(lambda: fleet.condition(node).was_up)
-        os.kill(process.pid, signal.SIGSTOP)
-        begun = [traffic.begin(node, estimate_s=0.05)[0] for _ in range(40)]
-        await until(lambda: node.health is Health.SUSPECT)
-        await asyncio.sleep(0.5)
-        assert not fleet.gets_work(node)  # no check comes through
-        os.kill(process.pid, signal.SIGCONT)
-        await until(lambda: fleet.gets_work(node))
-        for exchange in begun:
-            traffic.finish(exchange)
-        await keeper.close()
-        fleet.close()
-        process.kill()
-        await process.communicate()
+        try:
+            await stop_and_go_on(process)
+        finally:
+            process.kill()
+            await process.communicate()
 
-    with contextlib.suppress(ProcessLookupError):
-        asyncio.run(main())
+    asyncio.run(main())
+
+
+async def stop_and_go_on(process: asyncio.subprocess.Process) -> None:
+    assert process.stdout is not None
+    port = int(await process.stdout.readline())
+    options = KeeperOptions(
+        health=HealthOptions(period_s=0.05, timeout_s=0.2, unhealthy_after=100_000),
+        silence=SilenceOptions(sweep_s=0.02, least_s=0.1),
+    )
+    keeper = Keeper(fleet_of(1, url=f"http://127.0.0.1:{port}"), options)
+    fleet, node, traffic = keeper.fleet, keeper.fleet.nodes[0], Traffic(keeper.observer)
+    keeper.start()
+    await until(lambda: fleet.condition(node).was_up)
+    os.kill(process.pid, signal.SIGSTOP)
+    begun = [traffic.begin(node, estimate_s=0.05)[0] for _ in range(40)]
+    await until(lambda: node.health is Health.SUSPECT)
+    await asyncio.sleep(0.5)
+    assert not fleet.gets_work(node)  # no check comes through
+    os.kill(process.pid, signal.SIGCONT)
+    await until(lambda: fleet.gets_work(node))
+    for exchange in begun:
+        traffic.finish(exchange)
+    await keeper.close()
+    fleet.close()

@@ -45,6 +45,7 @@ class Condition:
     address: Address
     source: str  # who described it: "config", "admin", "dns:…", "file:…"
     adapters: dict[str, str] = field(default_factory=dict)  # adapter → its model
+    active_adapters: tuple[str, ...] = ()  # that have work there, by its own report
     holds: dict[Hold, str] = field(default_factory=dict)  # with the reason in words
     until_s: dict[Hold, float] = field(default_factory=dict)
     timers: dict[Hold, asyncio.TimerHandle] = field(default_factory=dict)

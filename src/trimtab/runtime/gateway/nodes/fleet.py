@@ -392,6 +392,7 @@ class Fleet:
             "gets_work": condition.is_open,
             "models": list(node.models),
             "adapters": dict(condition.adapters),
+            "active_adapters": list(condition.active_adapters),
             "capacity_requests": node.max_requests,
             "allowed_requests": self.allowed_requests(node, now_s),
             "capacity_tokens": node.max_tokens,
