@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import httptools
 import pytest
 from hypothesis import given, settings
@@ -18,7 +20,7 @@ def encode(pieces: list[bytes], trailer: bytes = b"") -> bytes:
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
     places = [0, *sorted({place % (len(data) + 1) for place in at}), len(data)]
-    return [data[a:b] for a, b in zip(places, places[1:], strict=False) if b > a]
+    return [data[a:b] for a, b in pairwise(places) if b > a]
 
 
 def follow(parts: list[bytes]) -> tuple[Chunks, bytes, bytes]:

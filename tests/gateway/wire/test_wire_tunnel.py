@@ -76,12 +76,20 @@ def test_a_realtime_path_needs_a_key_and_an_upgrade() -> None:
 
 def test_tls_to_a_node_with_its_own_authority_key_and_base_path(tmp_path: Path) -> None:
     key, crt = tmp_path / "k.pem", tmp_path / "c.pem"
-    subprocess.run(
-        [*"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=node.test".split()]
-        + ["-addext", "subjectAltName=DNS:node.test", "-keyout", str(key), "-out", str(crt)],
-        check=True,
-        capture_output=True,
-    )
+    openssl = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=node.test",
+    ]
+    files = ["-addext", "subjectAltName=DNS:node.test", "-keyout", str(key), "-out", str(crt)]
+    subprocess.run([*openssl, *files], check=True, capture_output=True)
 
     async def main() -> None:
         inside = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -93,7 +101,7 @@ def test_tls_to_a_node_with_its_own_authority_key_and_base_path(tmp_path: Path) 
         async with gateway() as g:
             for context, status in ((good, b"200"), (ssl.create_default_context(), b"503")):
                 node = Node(
-                    "tls", "", 0, host="127.0.0.1", port=port, tls=True, models=(), max_requests=9, ssl=context,
+                    "tls", "", 0, "127.0.0.1", port, tls=True, models=(), max_requests=9, ssl=context,
                     server_name="node.test", base_path="/base/", authorization=b"Bearer nodes-own",
                 )  # fmt: skip
                 g.dispatcher.nodes = [node]

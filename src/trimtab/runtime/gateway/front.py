@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from secrets import token_hex
+from random import Random
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 from zlib import crc32
@@ -30,6 +30,7 @@ _NUMBER = re.compile(rb"-?[0-9]{1,9}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _STREAMED_KINDS = (Kind.CHAT, Kind.COMPLETION)  # which know `stream_options`
 
+_ids = Random()  # ids need to differ, not to be secret; asking the system for each would cost a call
 NO_KEY = Refusal(401, "invalid_api_key", "The API key is missing or not known.")
 
 
@@ -75,7 +76,7 @@ class Front:
         """A head has come: may it be? Sets endpoint, tenant, id and hints."""
         request = exchange.request
         headers = request.headers
-        exchange.id = request.id() or token_hex(16)
+        exchange.id = request.id() or f"{_ids.getrandbits(128):032x}"
         trace = headers.get(b"traceparent")
         if trace is not None and _TRACE.fullmatch(trace):
             exchange.traceparent = trace.decode()

@@ -48,7 +48,7 @@ class ClientConnection(asyncio.Protocol):
         self._deaf = False  # nothing more is taken in
         self._lingers = False  # all is answered; input is read away for a moment
         self._served = False  # a request, at least
-        self._in_head = False  # a head has begun
+        self._coming: Request | None = None  # a request of which some has come
         self._since_s = 0.0  # of the state that the sweep watches
         self._tunnel: Tunnel | None = None
 
@@ -95,16 +95,12 @@ class ClientConnection(asyncio.Protocol):
             self._refuse_input(error.refusal)
         finally:
             self._feeding = False
-        if self._exchange is None:
-            self._note_head()
-
-    def _note_head(self) -> None:
-        """A head that has begun must be whole soon."""
-        begun = self._reader.request is not None
-        if begun and not self._in_head:
-            self._since_s = self.context.loop.time()
-            self.context.sweep.watch(self, self._since_s + self.context.settings.slow_client_s)
-        self._in_head = begun
+        coming = self._reader.request
+        if coming is not self._coming:
+            self._coming = coming
+            if coming is not None:  # what has begun must be whole soon
+                self._since_s = self.context.loop.time()
+                self.context.sweep.watch(self, self._since_s + self.context.settings.slow_client_s)
 
     def eof_received(self) -> bool:
         """A client that has finished sending is taken to be gone."""
@@ -202,12 +198,8 @@ class ClientConnection(asyncio.Protocol):
             refusal = too_large(context.settings.body_bytes)
         if refusal is not None:
             exchange.refuse(refusal)
-        elif not request.complete:
-            if request.expects:
-                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            if request.has_body:
-                self._since_s = context.loop.time()
-                context.sweep.watch(self, self._since_s + context.settings.slow_client_s)
+        elif request.expects and not request.complete:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _go(self, exchange: WireExchange) -> None:
         """The request is whole: size it up and hand it on."""
@@ -230,7 +222,6 @@ class ClientConnection(asyncio.Protocol):
             return
         self._exchange = None
         self._served = True
-        self._in_head = False
         if close:
             self._close(lingers=exchange.request.awaits_body)
             return
@@ -338,7 +329,7 @@ class ClientConnection(asyncio.Protocol):
         if self.full and exchange is not None:
             return self._end_at(self.full_since_s + settings.stalled_client_s, now_s)
         if exchange is None:
-            if self._served and not self._in_head:
+            if self._served and self._coming is None:
                 return self._end_at(self._since_s + settings.keep_alive_s, now_s)
             return self._slow(self._since_s + settings.slow_client_s, now_s)
         if not exchange.request.complete:

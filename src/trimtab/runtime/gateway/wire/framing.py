@@ -20,6 +20,7 @@ _HEAD = re.compile(
     + _VALUE
     + rb"\r\n)*\r\n"
 )
+_LINE = re.compile(_TOKEN + rb":" + _VALUE)
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;" + _VALUE + rb")?\r\n")
 
 # Headers that concern one connection, or that the gateway says itself.
@@ -231,6 +232,8 @@ class Chunks:
         if line_end == at:
             self.done = True
         else:
+            if _LINE.fullmatch(data, at, line_end) is None:
+                raise BadResponseError("malformed trailer")
             self._trailer += line_end - at
             if self._trailer > MAX_TRAILER_BYTES:
                 raise BadResponseError("trailer too long")
