@@ -38,9 +38,7 @@ class Postgres:
         command = [str(self._bin / program), *arguments]
         if self._user:
             command = ["setpriv", f"--reuid={self._user}", "--regid=nogroup", "--clear-groups", *command]
-        with (self.folder / "programs").open(
-            "w"
-        ) as said:  # a pipe would stay open
+        with (self.folder / "programs").open("w") as said:  # a pipe would stay open
             done = subprocess.run(command, stdout=said, stderr=said, cwd=self.folder)
         assert done.returncode == 0, (self.folder / "programs").read_text()
 
