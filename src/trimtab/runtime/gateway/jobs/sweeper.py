@@ -7,6 +7,7 @@ from functools import partial
 
 from trimtab.runtime.gateway.jobs import rows
 from trimtab.runtime.gateway.jobs.results import JobFiles
+from trimtab.runtime.gateway.store.gateways import forget_silent
 from trimtab.runtime.gateway.store.store import Store
 
 _STRAY_S = 3600.0  # a file of no job may be one that is being made
@@ -20,5 +21,6 @@ async def sweep(store: Store, files: JobFiles, place: str, now_s: float, row_ttl
     if over:
         await store.write(partial(rows.without_result, job_ids=[job.id for job in over]))
     await store.write(partial(rows.purge, ended_before_s=now_s - row_ttl_s))
+    await store.write(partial(forget_silent, after_s=row_ttl_s))
     bodies, results = await store.read(partial(rows.known, place=place))
     await asyncio.to_thread(files.sweep, now_s - _STRAY_S, bodies, results)
