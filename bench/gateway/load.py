@@ -89,6 +89,9 @@ class Client(asyncio.Protocol):
             if stamped is not None:
                 self._run.tally.delays_s.append((time.monotonic_ns() - int(stamped[1])) / 1e9)
 
+    def on_headers_complete(self) -> None:
+        self._may_stay = self._parser.should_keep_alive()  # the parser knows it now, and no more at the end
+
     def on_message_complete(self) -> None:
         self._is_complete = True
 
@@ -105,7 +108,7 @@ class Client(asyncio.Protocol):
             tally.problem = f"{self._chunks} events, ending in {self._tail!r}"
         if job.mode == "open":
             tally.latencies_s.append(time.monotonic() - self.begun_s)
-        if self._parser.should_keep_alive():
+        if self._may_stay:
             self._run.done(self)
         else:
             self.transport.close()
@@ -183,7 +186,7 @@ class Run:
         """A connection has closed after its answer, or instead of it."""
         self._pending -= 1
         if self._wants_more():
-            self._start(self._again())
+            self._begin()
         if not self._pending:
             self._news.set()
 
@@ -198,22 +201,23 @@ class Run:
         if client in self._idle:
             self._idle.remove(client)
 
-    def _start(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _begin(self, begun_s: float = 0.0) -> None:
+        """Send a request on a new connection."""
+        self._pending += 1
+        task = asyncio.get_running_loop().create_task(self._again(begun_s))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _again(self, begun_s: float = 0.0) -> None:
-        self._pending += 1
+    async def _again(self, begun_s: float) -> None:
         try:
             client = await self._connect()
         except OSError as error:
+            self.tally.requests += 1
             self.tally.errors += 1
             self.tally.problem = str(error)
+            self.gone()
             return
-        finally:
-            self._pending -= 1
-        self._send(client, begun_s)
+        client.send(begun_s)
 
     async def _closed(self) -> None:
         clients = [await self._connect() for _ in range(self.job.connections)]
@@ -221,9 +225,7 @@ class Run:
             self._send(client)
         await self._wait(GIVE_UP_S * 100 if self.job.requests else self.job.seconds)
         self._is_over = True
-        if self._pending:
-            self._news.clear()
-            await self._wait(GIVE_UP_S)
+        await self._drain()
 
     async def _at_a_rate(self) -> None:
         begun_s = time.monotonic()
@@ -233,16 +235,20 @@ class Run:
             if self._idle:
                 self._send(self._idle.popleft(), due_s)
             else:
-                self._start(self._again(due_s))
-        if self._pending:
-            self._news.clear()
-            await self._wait(GIVE_UP_S)
+                self._begin(due_s)
+        await self._drain()
 
     async def _streams(self) -> None:
         for _ in range(self.job.connections):
-            self._start(self._again())
+            self._begin()
             await asyncio.sleep(1.0 / self.job.connections)  # spread over a second, as they come in life
-        await self._wait(GIVE_UP_S)
+        await self._drain()
+
+    async def _drain(self) -> None:
+        """Wait for what has begun."""
+        if self._pending:
+            self._news.clear()
+            await self._wait(GIVE_UP_S)
 
     async def _wait(self, seconds: float) -> None:
         try:
