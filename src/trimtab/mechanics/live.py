@@ -46,6 +46,7 @@ class Asked(NamedTuple):
     key: int = 0
     home_idx: int = -1
     stays_home: bool = False
+    arrival_s: float | None = None  # where it came before it enters here
 
 
 class Ended(NamedTuple):
@@ -193,7 +194,8 @@ class Live:
         """A request is here; returns its row. The caller has made sure that there is one (`has_row`)."""
         row, work, rows = self._free.pop(), self._work, self._rows
         work.serial[row], self._serial = self._serial, self._serial + 1
-        work.arrival_s[row], work.deadline_s[row] = now_s, asked.deadline_s
+        work.arrival_s[row] = now_s if asked.arrival_s is None else asked.arrival_s
+        work.deadline_s[row] = asked.deadline_s
         work.units[row] = self._truth_units[row] = asked.units
         work.estimate_s[row] = asked.estimate_s
         work.class_idx[row], work.tenant_idx[row] = asked.class_idx, asked.tenant_idx
@@ -254,10 +256,10 @@ class Live:
 
     # What comes of it.
 
-    def advance(self, now_s: float) -> int:
+    def advance(self, now_s: float, max_steps: int = 1 << 62) -> int:
         """Decide about everything up to now; returns one of the loop's codes (REACHED, PLAN_…)."""
         try:
-            code = self._driver.advance(now_s)
+            code = self._driver.advance(now_s, max_steps)
         except PolicyError as error:
             code = self._advance_otherwise(error, now_s)
         if self._completed:

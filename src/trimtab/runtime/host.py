@@ -15,11 +15,10 @@ from trimtab.domain.errors import UsageError
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
-from trimtab.domain.view import Plan
 from trimtab.mechanics.driver import Driver, Started
-from trimtab.mechanics.loop import PLAN_DUE, PLAN_READY
 from trimtab.runtime.backend import Backend, Workers
 from trimtab.runtime.clock import Clock, Rank, VirtualClock, WallClock
+from trimtab.runtime.desk import Desk
 from trimtab.runtime.planner import InlinePlanner, Planner, ProcessPlanner
 
 Progress = Callable[[int], None]
@@ -41,6 +40,7 @@ class Host:
         progress: Progress | None = None,
     ) -> None:
         self._driver, self._clock, self._backend, self._planner = driver, clock, backend, planner
+        self._desk = Desk(driver, planner, clock.now_s, self._news_came)
         self._progress = progress
         self._arrivals_s: list[float] = driver.state.work["arrival_s"].tolist()
         self._news = asyncio.Event()
@@ -61,9 +61,7 @@ class Host:
             replay = asyncio.create_task(self._replay())
             while not (self._is_stopped or self._driver.is_over()):
                 now_s = await self.observe()
-                code = self.dispatch(now_s)
-                if code in (PLAN_DUE, PLAN_READY):  # the event was no decision but a plan's turn
-                    self.plan(code, now_s)
+                self._desk.turn(now_s, 1)
                 self.apply()
         finally:
             self._close(replay)
@@ -78,18 +76,6 @@ class Host:
         for tell in inbox:
             tell(now_s)
         return now_s
-
-    def plan(self, code: int, now_s: float) -> None:
-        """Begin to plan, or put the plan that is ready in force; then offer what is held under it."""
-        if code == PLAN_DUE:
-            self._planner.begin(self._driver, partial(self._adopt, self._driver.now_s))
-        else:
-            self._driver.put_next_in_force()
-        self._driver.advance(now_s, 0)
-
-    def dispatch(self, now_s: float) -> int:
-        """Let one event happen, if one is due: the policy decides where requests go."""
-        return self._driver.advance(now_s, 1)
 
     def apply(self) -> None:
         """Give what has started to the backend, and take back what has been cancelled."""
@@ -135,10 +121,7 @@ class Host:
             if self._progress is not None:
                 self._progress(serial + 1)
 
-    def _adopt(self, started_s: float, plan: Plan) -> None:
-        """A plan that was begun at `started_s` has been made."""
-        ready_s = started_s + self._driver.options.plan_latency_s
-        self._driver.adopt(plan, max(ready_s, self._clock.now_s()))
+    def _news_came(self) -> None:
         self._news.set()
 
     def _serve(self, started: Started) -> None:

@@ -22,11 +22,13 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from trimtab.domain.errors import PolicyError, UsageError
-from trimtab.domain.planning import checked_plan
+from trimtab.domain.planning import History, checked_plan
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, View
-from trimtab.mechanics.driver import Driver, PlanningLog
+from trimtab.mechanics.driver import PlanningLog
 
 logger = logging.getLogger(__name__)
 
@@ -59,20 +61,33 @@ class Outcome:
     problem: str = ""
 
 
+class Planned(Protocol):
+    """Whose state a planner is told."""
+
+    def view(self) -> View:
+        """What the policy sees now."""
+
+    def history(self) -> History:
+        """The recent past."""
+
+    def waiting(self) -> np.ndarray:
+        """The first held requests by queue key, as WORK rows."""
+
+
 class Planner(Protocol):
     """Makes plans for a host."""
 
     async def open(self) -> None:
         """Get ready; called before time starts. Raises UsageError where the policy cannot be planned with."""
 
-    def begin(self, driver: Driver, deliver: Deliver) -> None:
+    def begin(self, driver: Planned, deliver: Deliver) -> None:
         """Start to plan from the driver's present state; a good plan is passed to `deliver`."""
 
     def close(self) -> None:
         """Stop at once, whatever is going on."""
 
 
-def snapshot(driver: Driver) -> Snapshot:
+def snapshot(driver: Planned) -> Snapshot:
     """The present state as the policy may see it."""
     view = View(*(field.copy() for field in driver.view()))
     return Snapshot(view, driver.history(), driver.waiting())
@@ -126,7 +141,7 @@ class InlinePlanner:
     async def open(self) -> None:
         """Nothing to get ready."""
 
-    def begin(self, driver: Driver, deliver: Deliver) -> None:
+    def begin(self, driver: Planned, deliver: Deliver) -> None:
         """Plan now."""
         self._judge.pass_on(attempt(self._policy, snapshot(driver)), deliver)
 
@@ -172,7 +187,7 @@ class ProcessPlanner:
         """Whether a plan is being made."""
         return self._current is not None
 
-    def begin(self, driver: Driver, deliver: Deliver) -> None:
+    def begin(self, driver: Planned, deliver: Deliver) -> None:
         """Hand the state to the worker, unless it still plans."""
         if self.is_busy:
             self._note_late()
