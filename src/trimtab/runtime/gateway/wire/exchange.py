@@ -122,6 +122,7 @@ class WireExchange(Exchange):
             self._limits = context.settings.model_timeouts[facts.model]
         self.submitted = True
         context.retries.earn()
+        context.hedges.earn()
         for observer in context.observers:
             observer.arrived(self)
         context.dispatcher.submit(self)
