@@ -284,6 +284,16 @@ def test_a_scan_finds_what_a_parser_finds(
         assert text[start:end] == raw
 
 
+@given(st.lists(st.sampled_from(['"', "\\\\", "a", '\\\\"']), max_size=80).map("".join), CUTS)
+def test_a_scan_finds_the_end_of_strings_full_of_quotes(text: str, cuts: list[int]) -> None:
+    body = json.dumps({"a": text, "b": [text], "c": 1}).encode()
+    scan = JsonScan({"a": 10_000, "b": 10_000, "c": 10})
+    for part in pieces(body, [cut % 400 for cut in cuts]):
+        scan.feed(part)
+    assert scan.done
+    assert [json.loads(scan.raw(name) or b"") for name in "abc"] == [text, [text], 1]
+
+
 def test_a_scan_keeps_no_more_than_it_may() -> None:
     scan = JsonScan({"a": 10})
     scan.feed(b'{"a":"' + b"x" * 100 + b'"}')

@@ -20,6 +20,8 @@ _SCALAR: Final = re.compile(rb"[^,}\]\s]*+")
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/=_-]{64}")
 _MEDIA_BYTES: Final = 4_096  # a longer string may be a picture's
 _HEAD_BYTES: Final = 256  # of a string: what is looked at of it, and the longest name of a member
+_CLOSING: Final = re.compile(rb'(?<!\\)(?:\\\\)*+"')  # after an even number of backslashes
+_MAX_FINDS: Final = 16  # quick for a few escaped quotes; a text full of them is for the pattern
 _MAX_STEPS: Final = 400_000  # brackets and long strings: bounds the time that one body can cost
 
 _NEAR: Final = 64  # backslashes in a row are few, nearly always
@@ -242,9 +244,12 @@ class JsonScan:
     def _closing_quote(self, chunk: bytes, at: int) -> int:
         """Where the string that is read at `at` ends; −1 = not in this chunk."""
         end = chunk.find(b'"', at)
-        while end >= 0 and self._is_escaped(chunk, at, end):
+        for _ in range(_MAX_FINDS):
+            if end < 0 or not self._is_escaped(chunk, at, end):
+                return end
             end = chunk.find(b'"', end + 1)
-        return end
+        found = _CLOSING.search(chunk, chunk.rfind(b'"', at, end) + 1) if end >= 0 else None
+        return found.end() - 1 if found else -1
 
     def _is_escaped(self, chunk: bytes, begin: int, at: int) -> bool:
         """Whether an odd number of backslashes stands before `at`, in a part of a string from `begin` on."""

@@ -44,6 +44,8 @@ class EventSplitter:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events that this chunk completes."""
+        if not self._open and chunk.find(b"\n\n") == len(chunk) - 2 >= 0 and b"\r" not in chunk:
+            return [chunk]  # one whole event: how most streams come
         held = len(self._open)
         events, self._open = split(self._open + chunk if held else chunk, max(0, held - 2))
         if len(self._open) > _MAX_OPEN:

@@ -6,7 +6,6 @@ model, steps × images (of 1024 × 1024) of an image model. How long a unit take
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from trimtab.runtime.gateway.model import Facts, Kind, Usage
@@ -90,7 +89,7 @@ class OutputEstimate:
 def _bucket(max_tokens: float) -> int:
     if max_tokens < 1.0:
         return 1
-    return min(2 + int(math.log2(max_tokens)), _N_BUCKETS)
+    return min(1 + int(max_tokens).bit_length(), _N_BUCKETS)
 
 
 def estimate(facts: Facts, kind: Kind, output: OutputEstimate) -> tuple[float, float]:

@@ -198,10 +198,10 @@ class StreamMeter:
                     return 0
         if self._kind is Kind.RESPONSE and not self.response_id:
             self.response_id = _stream_id(event)
-        head = event[:_TYPE_BYTES]
-        if self._content in head:
+        if event.find(self._content, 0, _TYPE_BYTES) >= 0:
             return 1
         if not self.ended:
+            head = event[:_TYPE_BYTES]
             self.ended = any(last in head for last in self._last)
         return 0
 
