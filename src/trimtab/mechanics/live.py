@@ -97,7 +97,7 @@ class Live:
         self._truth_units = Columns(state.truth).units
         self._nodes, self._hidden = Columns(state.nodes), Columns(state.hidden)
         self._counts, self._hosts = Columns(state.counts), Columns(state.hosts)
-        self._accounts, self._held_of = memoryview(state.accounts), memoryview(state.held_of)
+        self._held_of = memoryview(state.held_of)
         self._completed: list[int] = []
         self._avoid, self._candidates = memoryview(state.avoid), memoryview(state.candidates)
         self._shadow_idx = memoryview(state.shadow_idx)
@@ -162,9 +162,9 @@ class Live:
         return self._driver.state.prefix_tokens
 
     @property
-    def accounts(self) -> memoryview:
+    def accounts(self) -> np.ndarray:
         """What each tenant has been served [tenants], to be corrected in place."""
-        return self._accounts
+        return self._driver.state.accounts
 
     def view(self) -> View:
         """What the policy sees now."""

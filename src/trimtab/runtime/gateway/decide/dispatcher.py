@@ -1,0 +1,709 @@
+"""The gateway's dispatcher: exchanges in, nodes out. One desk per policy; nodes are shared by all of them.
+
+Whatever the data plane tells becomes an event of the pool's state, then the desk takes its turn. Work that
+one pool sends to a node is load from elsewhere to the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from zlib import crc32
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.decision import Reason, Status
+from trimtab.domain.options import Cancel, Options
+from trimtab.domain.view import BACKGROUND
+from trimtab.mechanics.live import Asked, Ended
+from trimtab.runtime.gateway.api.prefix import PrefixIndex
+from trimtab.runtime.gateway.api.units import BLOCK_TOKENS, OutputEstimate, estimate, used
+from trimtab.runtime.gateway.decide.estimates import ClassKey, Estimates
+from trimtab.runtime.gateway.decide.places import Homes
+from trimtab.runtime.gateway.decide.pool import Chosen, Entry, Pool
+from trimtab.runtime.gateway.decide.shape import (
+    SPARE_CLASSES,
+    Shape,
+    cluster_of,
+    member_of,
+    shape_of,
+    write_estimates,
+)
+from trimtab.runtime.gateway.model import Cause, Exchange, Facts, Health, Kind, Node, Refusal, Usage
+from trimtab.runtime.gateway.nodes.fleet import Fleet
+from trimtab.runtime.gateway.observe.receipts import Receipt
+from trimtab.runtime.gateway.record.shadow import ShadowTally
+
+logger = logging.getLogger(__name__)
+
+LOOKAHEAD: Final = 4  # requests of one class that one pass over the queue offers in vain
+SHOWN_CANDIDATES: Final = 4  # in receipts
+SPARE_TENANTS: Final = 64
+SPARE_ROWS: Final = 1024
+MOST_RETRY_AFTER_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the dispatcher treats requests."""
+
+    default: Chosen
+    by_model: Mapping[str, Chosen] = field(default_factory=dict)
+    held_max: int = 1000
+    max_wait_s: float = 60.0
+    hold_s: float = 10.0  # of a model without a ready node
+    reserve_frac: float = 0.1  # of a node, kept free of background work
+    prompt_weight: float = 1.0
+    output_weight: float = 2.0
+    prefix_blocks: int = 0  # of the prefix index; 0 = none
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class _Extra:
+    """Places that a hedged exchange holds besides its row's, to be given back at its end."""
+
+    loads: list[tuple[int, int]] = field(default_factory=list)  # node, requests
+
+
+class Decider:
+    """Implements `model.Dispatcher` and `nodes.fleet.Listener`. All calls come from the loop's thread."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fleet: Fleet,
+        rules: Rules,
+        *,
+        estimates: Estimates | None = None,
+        tenants: int = 1,
+        inline_plans: bool = False,
+        mode: str = "compiled",
+    ) -> None:
+        self.fleet, self.rules = fleet, rules
+        self.estimates = estimates or Estimates()
+        self.tally = ShadowTally()
+        self.on_shadow: Callable[[bool], None] = lambda agrees: None
+        self.on_failure: Callable[[str], None] = lambda policy: None
+        self.classes: dict[ClassKey, int] = {}
+        self.pools: dict[str, Pool] = {}
+        self._loop, self._origin_s = loop, loop.time()
+        self._outputs: dict[ClassKey, OutputEstimate] = {}
+        self._tenants, self._inline, self._mode = tenants + SPARE_TENANTS, inline_plans, mode
+        self._sessions, self._responses = Homes(), Homes()
+        self._extra: dict[Exchange, _Extra] = {}
+        self._prefixes = PrefixIndex(rules.prefix_blocks) if rules.prefix_blocks else None
+        self._granted: list[int] = []  # places of each node that the pools know as its room
+        self._shape = self._new_shape()
+        self._rows = SPARE_CLASSES
+        for choice in (rules.default, *rules.by_model.values()):
+            self._pool(choice)
+        fleet.listeners.append(self)
+
+    # --- time
+
+    def now_s(self) -> float:
+        """Time of the pools: seconds since the dispatcher was made."""
+        return self._loop.time() - self._origin_s
+
+    async def open(self) -> None:
+        """Wait until every pool can plan."""
+        for pool in self.pools.values():
+            await pool.open()
+
+    def close(self) -> None:
+        """No timer and no planner is left."""
+        if self in self.fleet.listeners:
+            self.fleet.listeners.remove(self)
+        for pool in self.pools.values():
+            pool.close()
+
+    # --- what the front asks
+
+    def known(self, model: str) -> bool:
+        """Whether a node serves this model, ready or not; or may, as long as it was not asked yet."""
+        for node in self.fleet.present():
+            if model in self._shape.members[node.idx].serves:
+                return True
+            if not node.models and not self.fleet.condition(node).was_up:
+                return True
+        return False
+
+    def ready(self, model: str) -> bool:
+        """Whether a node that gets work serves this model."""
+        members, gets_work = self._shape.members, self.fleet.gets_work
+        return any(gets_work(n) and model in members[n.idx].serves for n in self.fleet.nodes)
+
+    def models(self) -> list[str]:
+        """Models and adapters of all nodes that are here."""
+        return sorted({name for n in self.fleet.present() for name in self._shape.members[n.idx].serves})
+
+    def tokens(self, facts: Facts) -> float:
+        """Tokens that a request is expected to use, for its tenant's limit."""
+        if not facts.max_tokens:
+            return facts.prompt_tokens
+        return estimate(facts, Kind.CHAT, self._output((facts.model, Kind.CHAT)))[1]
+
+    # --- Dispatcher
+
+    def submit(self, exchange: Exchange) -> None:
+        """A whole request asks for a node."""
+        now_s = self.now_s()
+        pool = self._pool_of(exchange)
+        if not pool.live.has_row:
+            exchange.refuse(self._full(pool))
+            return
+        asked = self._asked(exchange, pool, now_s)
+        matched = self._show_prefix(exchange, pool) if pool.reads_prefix else None
+        entry = pool.enter(exchange, asked, now_s)
+        if matched:
+            entry.matched = matched
+        row = exchange.row
+        before = pool.policy_failures
+        started, ended = pool.turn(now_s)
+        if pool.policy_failures != before:
+            self._note_failure(pool)
+        if pool.choice.shadow is not None:
+            self._note_shadow(pool, exchange, row)
+        self._settle(pool, started, ended, now_s)
+
+    def progress(self, exchange: Exchange, chunks: int) -> None:
+        """Count output as it comes: a chunk is about a token."""
+        pool = self._pool_of(exchange)
+        if pool.choice.order.reads_accounts and exchange.tenant is not None:
+            pool.live.accounts[exchange.tenant.idx] += (
+                self.rules.output_weight * chunks / exchange.tenant.weight
+            )
+
+    def done(self, exchange: Exchange) -> None:
+        """Its attempt has ended with a whole response."""
+        now_s = self.now_s()
+        pool = self._pool_of(exchange)
+        entry = self._leave(pool, exchange, now_s)
+        if entry is None:
+            return
+        node = exchange.attempts[-1].node
+        node.served += 1
+        if exchange.response_status < 400:
+            self._learn(pool, entry, node)
+        self._turn(pool, now_s)
+
+    def lost(self, exchange: Exchange, cause: Cause) -> None:
+        """Its attempt was lost and another is allowed."""
+        now_s = self.now_s()
+        pool = self._pool_of(exchange)
+        entry = pool.entries.get(exchange.row)
+        if entry is None or entry.node_idx < 0:
+            return
+        self._count_failure(exchange, cause)
+        self._free(pool, entry, now_s)
+        pool.live.lose(exchange.row, now_s)
+        self._turn(pool, now_s)
+
+    def failed(self, exchange: Exchange, cause: Cause) -> None:
+        """Its attempt was lost for good."""
+        now_s = self.now_s()
+        pool = self._pool_of(exchange)
+        if self._leave(pool, exchange, now_s) is not None:
+            self._count_failure(exchange, cause)
+            self._turn(pool, now_s)
+
+    def abort(self, exchange: Exchange) -> None:
+        """Nobody waits for it any more, wherever it is."""
+        now_s = self.now_s()
+        pool = self._pool_of(exchange)
+        entry = pool.entries.pop(exchange.row, None)
+        if entry is None:
+            return
+        self._free(pool, entry, now_s)
+        pool.live.abort(exchange.row, now_s)
+        self._turn(pool, now_s)
+
+    def hedge(self, exchange: Exchange) -> Node | None:
+        """The other ready node with the smallest share of its places taken, with one more taken."""
+        pool = self._pool_of(exchange)
+        tried = {attempt.node.idx for attempt in exchange.attempts}
+        nodes, fixed_s = pool.live.nodes, pool.live.fixed_s[exchange.class_idx]
+        best = -1
+        for j, g in enumerate(self._shape.type_idx):
+            able = nodes.up[j] == 1 and nodes.room[j] > 0 and fixed_s[g] < float("inf") and j not in tried
+            if able and (
+                best < 0 or nodes.in_flight[j] * nodes.slots[best] < nodes.in_flight[best] * nodes.slots[j]
+            ):
+                best = j
+        if best < 0:
+            return None
+        self._load(exchange, best, 1)
+        return self.fleet.nodes[best]
+
+    def release(self, node: Node, exchange: Exchange) -> None:
+        """One of the two attempts of a hedged exchange is over: its place is free."""
+        self._load(exchange, node.idx, -1)
+
+    # --- several processes
+
+    def add_load(self, node_idx: int, requests: int, estimate_s: float) -> None:
+        """Others send a node work, or take it back."""
+        now_s = self.now_s()
+        for pool in self.pools.values():
+            pool.live.add_load(node_idx, requests, estimate_s, now_s)
+            if requests < 0:
+                self._turn(pool, now_s)
+
+    # --- Listener
+
+    def on_added(self, node: Node) -> None:
+        """A node more: the state is made anew."""
+        self._remake()
+
+    def on_removed(self, node: Node) -> None:
+        """It gets nothing any more."""
+        self.on_switch(node)
+        if self._prefixes is not None:
+            self._prefixes.forget(node.idx)
+
+    def on_switch(self, node: Node) -> None:
+        """It gets work from now on, or gets none."""
+        if node.idx >= len(self._shape.members):
+            return
+        now_s, up = self.now_s(), self.fleet.gets_work(node)
+        for pool in self.pools.values():
+            if (pool.live.nodes.up[node.idx] == 1) != up:
+                pool.live.switch(node.idx, up, now_s)
+                self._turn(pool, now_s)
+
+    def on_models(self, node: Node) -> None:
+        """It serves other models."""
+        self._remake()
+
+    def on_capacity(self, node: Node) -> None:
+        """It takes more requests at a time, or fewer."""
+        if node.idx >= len(self._shape.members):
+            return
+        most = self._shape.members[node.idx].slots
+        if node.max_requests > most:
+            self._remake()
+            return
+        self._grant(node)
+
+    # --- changes of policy
+
+    def use(self, rules: Rules) -> None:
+        """Other rules from now on; policies that stay keep their state."""
+        before = self.pools
+        self.rules, self.pools = rules, {}
+        for choice in (rules.default, *rules.by_model.values()):
+            if choice.spec in before and choice.spec not in self.pools:
+                self.pools[choice.spec] = before[choice.spec]
+        for choice in (rules.default, *rules.by_model.values()):
+            self._pool(choice)
+        for spec, pool in before.items():
+            if spec not in self.pools:
+                self._move_all(pool)
+        self._remake()
+
+    def switch_policy(self, pool: Pool, choice: Chosen) -> None:
+        """Let another policy decide in a pool, under the pool's name."""
+        self._remake_pool(pool, choice, self.now_s())
+
+    def make_room_for_tenants(self, count: int) -> None:
+        """There are so many tenants now."""
+        if count > self._tenants:
+            self._tenants = 2 * count
+            self._remake()
+
+    # --- inside: pools
+
+    def _options(self) -> Options:
+        return Options(
+            held_max=self.rules.held_max,
+            lookahead=LOOKAHEAD,
+            lane_per_class=True,
+            cancel=Cancel.WAITING,
+            max_retries=1 << 20,  # the data plane counts
+        )
+
+    def _new_shape(self) -> Shape:
+        fleet = self.fleet
+        members = []
+        for node in fleet.nodes:
+            condition = fleet.condition(node)
+            most = max(condition.spec.max_requests, node.max_requests)
+            members.append(member_of(node, condition.adapters, condition.spec.weight, most))
+        return shape_of(members)
+
+    def _pool(self, choice: Chosen) -> Pool:
+        pool = self.pools.get(choice.spec)
+        if pool is None:
+            places = sum(m.slots for m in self._shape.members)
+            pool = self.pools[choice.spec] = Pool(
+                choice,
+                self._shape,
+                self._cluster(),
+                self._options(),
+                rows=2 * self.rules.held_max + places + SPARE_ROWS,
+                tenants=self._tenants,
+                seed=self.rules.seed,
+                now=self.now_s,
+                wake=self._woken,
+                inline_plans=self._inline,
+                mode=self._mode,
+            )
+            self._switch_all(pool, self.now_s())
+        return pool
+
+    def _cluster(self) -> Cluster:
+        return cluster_of(self._shape, list(self.classes), self._rows, self.estimates)
+
+    def _pool_of(self, exchange: Exchange) -> Pool:
+        rules = self.rules
+        if rules.by_model and exchange.facts is not None:
+            return self.pools[rules.by_model.get(exchange.facts.model, rules.default).spec]
+        return self.pools[rules.default.spec]
+
+    def _remake(self) -> None:
+        """Nodes, models or classes have changed: all pools go on with another cluster."""
+        self._shape = self._new_shape()
+        now_s = self.now_s()
+        for pool in self.pools.values():
+            self._remake_pool(pool, pool.choice, now_s)
+
+    def _remake_pool(self, pool: Pool, choice: Chosen, now_s: float) -> None:
+        pool.remake(self._shape, self._cluster(), choice, now_s)
+        for other in self.pools.values():
+            if other is not pool:
+                for entry in other.entries.values():
+                    if entry.node_idx >= 0:
+                        pool.live.add_load(entry.node_idx, 1, entry.exchange.estimate_s, now_s)
+        for extra in self._extra.values():
+            for node_idx, requests in extra.loads:
+                pool.live.add_load(node_idx, requests, 0.0, now_s)
+        self._switch_all(pool, now_s)
+        self._turn(pool, now_s)
+
+    def _move_all(self, pool: Pool) -> None:
+        """A policy is in charge no more: its exchanges go to those that are."""
+        for entry in pool.entries.values():
+            self._pool_of(entry.exchange).inherit([entry])
+        pool.close()
+
+    def _switch_all(self, pool: Pool, now_s: float) -> None:
+        """Tell a fresh state who gets work, and how much."""
+        self._granted = [m.slots for m in self._shape.members]
+        for node, member in zip(self.fleet.nodes, self._shape.members, strict=True):
+            j = node.idx
+            if not self.fleet.gets_work(node):
+                pool.live.switch(j, False, now_s)
+            if node.max_tokens:
+                pool.live.limit_tokens(j, node.max_tokens)
+            pool.live.reserve(j, int(self.rules.reserve_frac * member.slots))
+            allowed = self._allowed(node)
+            if allowed != member.slots:
+                pool.live.change_room(j, allowed - member.slots, now_s)
+            self._granted[j] = allowed
+
+    def _allowed(self, node: Node) -> int:
+        return min(node.max_requests, self.fleet.allowed_requests(node, self._loop.time()))
+
+    def _grant(self, node: Node) -> None:
+        now_s, j, allowed = self.now_s(), node.idx, self._allowed(node)
+        change = allowed - self._granted[j]
+        if change:
+            self._granted[j] = allowed
+            for pool in self.pools.values():
+                pool.live.change_room(j, change, now_s)
+                self._turn(pool, now_s)
+
+    # --- inside: a request
+
+    def _asked(self, exchange: Exchange, pool: Pool, now_s: float) -> Asked:
+        facts, endpoint, tenant = exchange.facts, exchange.endpoint, exchange.tenant
+        kind = endpoint.kind if endpoint is not None else Kind.RELAY
+        model = facts.model if facts is not None else ""
+        key = (model, kind)
+        c = exchange.class_idx = self._class(key, pool)
+        units, tokens = (1.0, 0.0) if facts is None else estimate(facts, kind, self._output(key))
+        exchange.units = units
+        home, stays = self._home(exchange, pool)
+        wait_s = self.rules.max_wait_s if self.ready(model) or not model else self.rules.hold_s
+        charge = 0.0
+        if facts is not None and tenant is not None:
+            charge = self.rules.prompt_weight * facts.prompt_tokens / tenant.weight
+        return Asked(
+            class_idx=c,
+            units=units,
+            estimate_s=1.0,  # it fits some node, or is held until one does
+            model_idx=pool.items.get(model, -1),
+            tenant_idx=tenant.idx if tenant is not None else 0,
+            priority=BACKGROUND if exchange.background else exchange.priority,
+            deadline_s=min(exchange.deadline_s - self._origin_s, now_s + wait_s),
+            tokens=tokens,
+            charge=charge,
+            key=self._key(exchange, c),
+            home_idx=home,
+            stays_home=stays,
+        )
+
+    def _class(self, key: ClassKey, pool: Pool) -> int:
+        c = self.classes.get(key)
+        if c is None:
+            c = self.classes[key] = len(self.classes)
+            if c >= self._rows:
+                self._rows *= 2
+                self._remake()
+            for each in self.pools.values():
+                write_estimates(each.live.fixed_s, each.live.unit_s, c, key, self._shape, self.estimates)
+        return c
+
+    def _output(self, key: ClassKey) -> OutputEstimate:
+        output = self._outputs.get(key)
+        if output is None:
+            output = self._outputs[key] = OutputEstimate()
+        return output
+
+    def _key(self, exchange: Exchange, c: int) -> int:
+        """What affinity policies hash: the session, else the beginning of the prompt, else the class."""
+        if exchange.session:
+            return crc32(exchange.session.encode())
+        facts = exchange.facts
+        if facts is not None and facts.prefix_blocks:
+            return facts.prefix_blocks[0]
+        return c
+
+    def _home(self, exchange: Exchange, pool: Pool) -> tuple[int, bool]:
+        facts = exchange.facts
+        if facts is not None and facts.previous_response_id:
+            node = self._responses.get(facts.previous_response_id)
+            found = None if node is None else self.fleet.find(node)
+            if found is not None and found.health is not Health.DRAINING:
+                return found.idx, True
+        if exchange.session:
+            node = self._sessions.get(exchange.session)
+            found = None if node is None else self.fleet.find(node)
+            if found is not None:
+                return found.idx, False
+        return -1, False
+
+    def _show_prefix(self, exchange: Exchange, pool: Pool) -> dict[int, int]:
+        """Let the policy see how much of its prompt each node seems to have; returns node → blocks."""
+        tokens = pool.live.prefix_tokens
+        tokens[:] = 0.0
+        facts = exchange.facts
+        if self._prefixes is None or facts is None or not facts.prefix_blocks:
+            return {}
+        matched = dict(self._prefixes.match(facts.prefix_blocks, len(tokens)))
+        for j, blocks in matched.items():
+            tokens[j] = blocks * BLOCK_TOKENS
+        return matched
+
+    # --- inside: what a turn gives
+
+    def _woken(self, pool: Pool) -> None:
+        self._turn(pool, self.now_s())
+
+    def _turn(self, pool: Pool, now_s: float) -> None:
+        before = pool.policy_failures
+        started, ended = pool.turn(now_s)
+        if pool.policy_failures != before:
+            self._note_failure(pool)
+        self._settle(pool, started, ended, now_s)
+
+    def _settle(
+        self,
+        pool: Pool,
+        started: Iterable[tuple[Entry, int]],
+        ended: Iterable[tuple[Entry, Ended]],
+        now_s: float,
+    ) -> None:
+        self._set_timer(pool)
+        for entry, node_idx in started:
+            self._place(pool, entry, node_idx, now_s)
+        for entry, _ in started:
+            if entry.node_idx >= 0:
+                entry.exchange.start(self.fleet.nodes[entry.node_idx])
+        for entry, end in ended:
+            entry.exchange.refuse(self._refusal(pool, entry.exchange, end))
+
+    def _set_timer(self, pool: Pool) -> None:
+        at_s = pool.live.next_event_s()
+        if at_s == pool.timer_s:
+            return
+        if pool.timer is not None:
+            pool.timer.cancel()
+            pool.timer = None
+        pool.timer_s = at_s
+        if at_s < float("inf"):
+            pool.timer = self._loop.call_at(self._origin_s + at_s, self._on_timer, pool)
+
+    def _on_timer(self, pool: Pool) -> None:
+        due_s, pool.timer, pool.timer_s = pool.timer_s, None, float("inf")
+        self._turn(pool, max(due_s, self.now_s()))
+
+    def _place(self, pool: Pool, entry: Entry, node_idx: int, now_s: float) -> None:
+        exchange = entry.exchange
+        estimate_s = exchange.estimate_s = pool.live.estimate_s(exchange.row)
+        exchange.decision = self._receipt(pool, exchange)
+        self.fleet.nodes[node_idx].in_flight += 1
+        if len(self.pools) > 1:
+            self._tell_others(pool, node_idx, 1, estimate_s, now_s)
+        facts = exchange.facts
+        if self._prefixes is not None and pool.reads_prefix and facts is not None:
+            self._prefixes.add(node_idx, facts.prefix_blocks)
+
+    def _tell_others(self, pool: Pool, node_idx: int, requests: int, estimate_s: float, now_s: float) -> None:
+        for other in self.pools.values():
+            if other is not pool:
+                other.live.add_load(node_idx, requests, estimate_s, now_s)
+                if requests < 0:
+                    self._turn(other, now_s)
+
+    def _free(self, pool: Pool, entry: Entry, now_s: float) -> None:
+        """A place is given back: in the counts, at the other pools, and what a hedge has left."""
+        exchange = entry.exchange
+        if entry.node_idx >= 0:
+            node_idx, entry.node_idx = entry.node_idx, -1
+            self.fleet.nodes[node_idx].in_flight -= 1
+            if len(self.pools) > 1:
+                self._tell_others(pool, node_idx, -1, -exchange.estimate_s, now_s)
+        extra = self._extra.pop(exchange, None)
+        if extra is not None:
+            for node_idx, requests in extra.loads:
+                self._change_load(node_idx, -requests, now_s)
+
+    def _load(self, exchange: Exchange, node_idx: int, requests: int) -> None:
+        self._extra.setdefault(exchange, _Extra()).loads.append((node_idx, requests))
+        self._change_load(node_idx, requests, self.now_s())
+
+    def _change_load(self, node_idx: int, requests: int, now_s: float) -> None:
+        self.fleet.nodes[node_idx].in_flight += requests
+        for pool in self.pools.values():
+            pool.live.add_load(node_idx, requests, 0.0, now_s)
+            if requests < 0:
+                self._turn(pool, now_s)
+
+    def _leave(self, pool: Pool, exchange: Exchange, now_s: float) -> Entry | None:
+        """A running exchange ends."""
+        entry = pool.entries.pop(exchange.row, None)
+        if entry is None or entry.node_idx < 0:
+            return None
+        pool.live.complete(exchange.row, now_s)
+        self._free(pool, entry, now_s)
+        return entry
+
+    def _learn(self, pool: Pool, entry: Entry, node: Node) -> None:
+        """What a served request teaches: its duration, its output, its account, its session's home."""
+        exchange = entry.exchange
+        facts, endpoint, usage = exchange.facts, exchange.endpoint, exchange.usage
+        if facts is None or endpoint is None:
+            return
+        attempt, kind = exchange.attempts[-1], endpoint.kind
+        key = (facts.model, kind)
+        units = exchange.units
+        if usage is not None:
+            units = used(facts, kind, usage)[0]
+            if usage.completion_tokens:
+                self._output(key).observe(facts.max_tokens, usage.completion_tokens / facts.answers)
+            self._correct_account(pool, exchange, usage)
+            if self._prefixes is not None and pool.reads_prefix and facts.prefix_blocks:
+                matched = entry.matched.get(node.idx, 0)
+                self._prefixes.correct(node.idx, facts.prefix_blocks, usage.cached_tokens, matched)
+        seconds = attempt.ended_s - attempt.begun_s
+        if seconds > 0.0:
+            self._estimated(key, node, units, seconds)
+        if exchange.session:
+            self._sessions.set(exchange.session, node.name)
+        response_id = getattr(exchange, "response_id", "")
+        if response_id:
+            self._responses.set(response_id, node.name)
+
+    def _estimated(self, key: ClassKey, node: Node, units: float, seconds: float) -> None:
+        type_name = node.type_name or node.name
+        fixed_s, unit_s = self.estimates.observe(key, type_name, units, seconds)
+        c, shape = self.classes[key], self._shape
+        for g, (name, _) in enumerate(shape.types):
+            if name == type_name and shape.serves(g, key[0]):
+                for pool in self.pools.values():
+                    pool.live.fixed_s[c, g], pool.live.unit_s[c, g] = fixed_s, unit_s
+
+    def _correct_account(self, pool: Pool, exchange: Exchange, usage: Usage) -> None:
+        """Book what was really used instead of what was counted on the way."""
+        tenant = exchange.tenant
+        if not pool.choice.order.reads_accounts or tenant is None or exchange.facts is None:
+            return
+        rules = self.rules
+        prompt = rules.prompt_weight * (usage.prompt_tokens - exchange.facts.prompt_tokens)
+        output = rules.output_weight * (usage.completion_tokens - exchange.streamed_chunks)
+        pool.live.accounts[tenant.idx] += (prompt + output) / tenant.weight
+
+    def _count_failure(self, exchange: Exchange, cause: Cause) -> None:
+        if cause is not Cause.BUSY and exchange.attempts:
+            exchange.attempts[-1].node.failed += 1
+
+    def _note_failure(self, pool: Pool) -> None:
+        logger.error("%s; least connections decides instead", pool.live.last_failure)
+        self.on_failure(pool.choice.spec)
+
+    def _note_shadow(self, pool: Pool, exchange: Exchange, row: int) -> None:
+        """One decision that both policies made."""
+        entry = pool.entries.get(row)
+        live_idx = entry.node_idx if entry is not None else -1
+        shadow_idx = pool.live.shadow_choice(row)
+        self.tally.note(
+            live_idx,
+            shadow_idx,
+            self._predicted_s(pool, exchange, live_idx),
+            self._predicted_s(pool, exchange, shadow_idx),
+        )
+        self.on_shadow(live_idx == shadow_idx)
+
+    def _predicted_s(self, pool: Pool, exchange: Exchange, node_idx: int) -> float:
+        """Predicted service seconds on a node; 0 where it has none."""
+        if node_idx < 0:
+            return 0.0
+        c, g = exchange.class_idx, self._shape.type_idx[node_idx]
+        return float(pool.live.fixed_s[c, g] + pool.live.unit_s[c, g] * exchange.units)
+
+    def _receipt(self, pool: Pool, exchange: Exchange) -> Receipt:
+        candidates = pool.live.candidates(exchange.row)[:SHOWN_CANDIDATES]
+        members, choice = self._shape.members, pool.choice
+        shadow = ""
+        if choice.shadow is not None and (j := pool.live.shadow_choice(exchange.row)) >= 0:
+            shadow = members[j].name
+        return Receipt(
+            policy=choice.spec,
+            candidates=tuple([members[j].name for j in candidates]),
+            estimates_s=tuple([self._predicted_s(pool, exchange, j) for j in candidates]),
+            queue_length=pool.live.n_held,
+            shadow=shadow,
+        )
+
+    # --- inside: refusals
+
+    def _refusal(self, pool: Pool, exchange: Exchange, end: Ended) -> Refusal:
+        if end.reason == Reason.DEADLINE:
+            if self._loop.time() >= exchange.deadline_s:
+                return Refusal(504, "deadline", "The deadline passed before a node was free.")
+            return Refusal(503, "no_capacity", "No node was free in time.", self._retry_after_s(pool))
+        if end.reason == Reason.QUEUE_FULL:
+            return self._full(pool)
+        if end.status == Status.REJECTED and end.reason >= Reason.POLICY:
+            return Refusal(
+                503, "rejected_by_policy", "The scheduling policy rejected it.", self._retry_after_s(pool)
+            )
+        return Refusal(503, "no_node", "No node can serve it.", self._retry_after_s(pool))
+
+    def _full(self, pool: Pool) -> Refusal:
+        return Refusal(503, "queue_full", "Too many requests are waiting.", self._retry_after_s(pool))
+
+    def _retry_after_s(self, pool: Pool) -> float:
+        """About how long the queue takes to empty, from a second to a minute."""
+        nodes = pool.live.nodes
+        backlog_s = slots = 0.0
+        for j in range(len(self._shape.members)):
+            if nodes.up[j] == 1:
+                backlog_s += nodes.outstanding_s[j]
+                slots += nodes.slots[j]
+        wait_s = backlog_s / slots if slots else MOST_RETRY_AFTER_S
+        return min(MOST_RETRY_AFTER_S, max(1.0, wait_s))

@@ -1,0 +1,183 @@
+"""One policy in charge of some models: its state, its desk, and the exchanges that are in its hands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.options import Options
+from trimtab.domain.policy import Policy
+from trimtab.mechanics.live import Asked, Ended, Live
+from trimtab.policies.catalogue import find
+from trimtab.runtime.desk import Desk
+from trimtab.runtime.gateway.decide.shape import Shape, item_positions
+from trimtab.runtime.gateway.model import Exchange
+from trimtab.runtime.planner import InlinePlanner, Planner, ProcessPlanner
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A policy with its order, as configured, and the policy in its shadow."""
+
+    spec: str
+    policy: Policy
+    order: Policy
+    shadow: Policy | None = None
+
+
+def chosen(spec: str, shadow: str | None = None) -> Chosen:
+    """From the words of a configuration. Raises UsageError."""
+    return Chosen(spec, *find(spec), None if shadow is None else find(shadow)[0])
+
+
+@dataclass(slots=True)
+class Entry:
+    """An exchange in a pool, and what it asked for."""
+
+    exchange: Exchange
+    asked: Asked
+    node_idx: int = -1  # where it runs
+    matched: dict[int, int] = field(default_factory=dict)  # node → blocks of its prompt that it seems to have
+
+
+class Pool:
+    """The state of one policy. `now` gives its time; `wake` is called when a plan came."""
+
+    def __init__(
+        self,
+        choice: Chosen,
+        shape: Shape,
+        cluster: Cluster,
+        options: Options,
+        *,
+        rows: int,
+        tenants: int,
+        seed: int,
+        now: Callable[[], float],
+        wake: Callable[[Pool], None],
+        inline_plans: bool = False,
+        mode: str = "compiled",
+    ) -> None:
+        self.choice = choice
+        self._rows, self._tenants, self._seed = rows, tenants, seed
+        self._now, self._wake, self._mode, self._inline = now, wake, mode, inline_plans
+        self.options = options
+        self.entries: dict[int, Entry] = {}
+        self._inherited: list[Entry] = []
+        self.timer: asyncio.TimerHandle | None = None
+        self.timer_s = float("inf")
+        self.policy_failures_before = 0  # of states that were made anew
+        self._begin(shape, cluster)
+
+    def _begin(self, shape: Shape, cluster: Cluster) -> None:
+        choice = self.choice
+        self.live = Live(
+            cluster,
+            self.options,
+            choice.policy,
+            choice.order,
+            rows=self._rows,
+            tenants=self._tenants,
+            seed=self._seed,
+            shadow=choice.shadow,
+            mode=self._mode,
+        )
+        self.items = item_positions(shape)
+        self._mark_resident(shape)
+        self.planner: Planner = self._new_planner()
+        self.desk = Desk(self.live, self.planner, self._now, lambda: self._wake(self))
+
+    def _new_planner(self) -> Planner:
+        inline = self._inline or self.choice.policy.plan_period_s == 0.0
+        return (InlinePlanner if inline else ProcessPlanner)(self.choice.policy, self.live.planning)
+
+    def _mark_resident(self, shape: Shape) -> None:
+        resident = self.live.resident
+        for j, member in enumerate(shape.members):
+            for name in member.serves:
+                resident[j, self.items[name]] = 1
+
+    async def open(self) -> None:
+        """Wait until plans can be made."""
+        await self.planner.open()
+
+    @property
+    def policy_failures(self) -> int:
+        """How often least connections had to decide instead."""
+        return self.policy_failures_before + self.live.policy_failures
+
+    @property
+    def reads_prefix(self) -> bool:
+        """Whether the policy, or its shadow, wants to know what nodes have cached."""
+        return len(self.live.prefix_tokens) > 0
+
+    def enter(self, exchange: Exchange, asked: Asked, now_s: float) -> Entry:
+        """A request asks for a node; `turn` decides."""
+        row = exchange.row = self.live.enter(asked, now_s)
+        entry = self.entries[row] = Entry(exchange, asked)
+        return entry
+
+    def inherit(self, entries: Iterable[Entry]) -> None:
+        """These are in its hands from the next `remake` on."""
+        self._inherited += entries
+
+    def turn(self, now_s: float) -> tuple[list[tuple[Entry, int]], list[tuple[Entry, Ended]]]:
+        """Decide about everything up to now: (entry, node) of what starts, and what ends unserved."""
+        self.desk.turn(now_s)
+        entries, live = self.entries, self.live
+        started = []
+        for row, node_idx in live.take_started():
+            entry = entries.get(row)
+            if entry is not None:
+                entry.node_idx = node_idx
+                started.append((entry, node_idx))
+        ended = []
+        for end in live.take_ended():
+            entry = entries.pop(end.row, None)
+            if entry is not None:
+                ended.append((entry, end))
+        return started, ended
+
+    def remake(self, shape: Shape, cluster: Cluster, choice: Chosen, now_s: float) -> list[Entry]:
+        """Go on with another cluster or policy; what runs stays where it is, what waits is decided anew.
+
+        Returns the entries that could not be placed again: their node is gone. The caller switches nodes.
+        """
+        before, old_nodes = [*self.entries.values(), *self._inherited], self.live.cluster.node_names
+        self._inherited = []
+        position = {name: j for j, name in enumerate(cluster.node_names)}
+        accounts = self.live.accounts
+        self.policy_failures_before += self.live.policy_failures
+        self.planner.close()
+        self.choice, self.entries = choice, {}
+        self._begin(shape, cluster)
+        self.live.accounts[: len(accounts)] = accounts
+        lost = []
+        for entry in before:
+            j = position.get(old_nodes[entry.node_idx], -1) if entry.node_idx >= 0 else -1
+            if entry.node_idx >= 0 and j < 0:
+                lost.append(entry)
+            elif j >= 0:
+                self._place(entry, j, now_s)
+        for entry in before:
+            if entry.node_idx < 0:
+                asked = entry.asked._replace(arrival_s=entry.asked.arrival_s or entry.exchange.arrived_s)
+                self.enter(entry.exchange, asked, now_s)
+        return lost
+
+    def _place(self, entry: Entry, node_idx: int, now_s: float) -> None:
+        """Put a running request on its node, whatever the policy thinks."""
+        pinned = entry.asked._replace(home_idx=node_idx, stays_home=True, charge=0.0, tokens=0.0)
+        self.enter(entry.exchange, pinned, now_s)
+        self.live.advance(now_s)
+        self.live.take_started()
+        self.entries[entry.exchange.row] = Entry(entry.exchange, entry.asked, node_idx)
+
+    def close(self) -> None:
+        """Stop planning, and no timer is left."""
+        self.planner.close()
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
