@@ -52,7 +52,7 @@ class Endpoint:
     local: bool = False  # answered by the gateway itself
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # never changed, but a frozen one takes 2 µs longer to make
 class Facts:
     """What a request says of its own size, read from its body. Zero = does not apply or is not said."""
 
@@ -72,7 +72,7 @@ class Facts:
     prefix_blocks: tuple[int, ...] = ()  # chained hashes of the first blocks of the messages
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # never changed, as Facts
 class Usage:
     """What a backend says it has used."""
 
