@@ -84,6 +84,7 @@ class Decider:
     ) -> None:
         self.fleet, self.rules = fleet, rules
         self.estimates = estimates or Estimates()
+        self.decisions = 0
         self.tally = ShadowTally()
         self.on_shadow: Callable[[bool], None] = lambda agrees: None
         self.on_failure: Callable[[str], None] = lambda policy: None
@@ -139,6 +140,15 @@ class Decider:
     def models(self) -> list[str]:
         """Models and adapters of all nodes that are here."""
         return sorted({name for n in self.fleet.present() for name in self._shape.members[n.idx].serves})
+
+    def types_of(self, model: str) -> list[str]:
+        """Types of the nodes that serve a model."""
+        shape = self._shape
+        return list(dict.fromkeys(name for g, (name, _) in enumerate(shape.types) if shape.serves(g, model)))
+
+    def served_by(self, model: str) -> tuple[int, ...]:
+        """Positions of the nodes that serve a model."""
+        return tuple(j for j, g in enumerate(self._shape.type_idx) if self._shape.serves(g, model))
 
     def tokens(self, facts: Facts) -> float:
         """Tokens that a request is expected to use, for its tenant's limit."""
@@ -545,6 +555,7 @@ class Decider:
         exchange = entry.exchange
         estimate_s = exchange.estimate_s = pool.live.estimate_s(exchange.row)
         exchange.decision = self._receipt(pool, exchange)
+        self.decisions += 1
         self.fleet.nodes[node_idx].in_flight += 1
         if len(self.pools) > 1:
             self._tell_others(pool, node_idx, 1, estimate_s, now_s)

@@ -1,0 +1,391 @@
+"""One process's gateway, put together from a configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from trimtab.domain.errors import UsageError
+from trimtab.runtime.gateway import models, options
+from trimtab.runtime.gateway.api.endpoints import Endpoints, path_id
+from trimtab.runtime.gateway.api.units import used
+from trimtab.runtime.gateway.config import GatewayConfig, node_specs
+from trimtab.runtime.gateway.decide.dispatcher import Decider
+from trimtab.runtime.gateway.front import Front
+from trimtab.runtime.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Observer, Refusal, Usage
+from trimtab.runtime.gateway.nodes.address import Guard
+from trimtab.runtime.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
+from trimtab.runtime.gateway.nodes.fleet import Fleet
+from trimtab.runtime.gateway.nodes.keeper import Keeper
+from trimtab.runtime.gateway.observe.logs import RequestLog, Which
+from trimtab.runtime.gateway.observe.metrics import Metrics, Sources
+from trimtab.runtime.gateway.observe.receipts import Receipt, Receipts
+from trimtab.runtime.gateway.record.recorder import Recorder
+from trimtab.runtime.gateway.record.rows import ClassEstimate, Snapshot
+from trimtab.runtime.gateway.tenants import Tenants
+from trimtab.runtime.gateway.wire.context import LocalAnswer
+from trimtab.runtime.gateway.wire.exchange import WireExchange
+from trimtab.runtime.gateway.wire.server import DataPlane, make_context
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.25
+_FIXED = (
+    "listen",
+    "workers",
+    "store",
+    "record",
+    "discovery",
+    "health",
+    "ejection",
+    "polling",
+    "prefix_cache",
+)
+    "listen",
+    "workers",
+    "store",
+    "record",
+    "discovery",
+    "health",
+    "ejection",
+    "polling",
+    "prefix_cache",
+)
+COMPILE_TIMEOUT_S = 300.0
+
+
+class Gateway:
+    """Serves clients in this process. `worker` is its number among several."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        worker: int = 0,
+        observers: tuple[Observer, ...] = (),
+    ) -> None:
+        self.config, self.loop, self.worker = config, loop, worker
+        self.environ = environ
+        self._created = int(time.time())
+        self.tenants = Tenants(config, environ)
+        self.fleet = Fleet(loop, options.fleet_options(config), environ)
+        self.keeper = Keeper(self.fleet, options.keeper_options(config))
+        self.problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
+        self.decider = Decider(loop, self.fleet, options.rules_of(config), tenants=len(self.tenants))
+        self.metrics = Metrics(loop.time, self._sources())
+        self.receipts = Receipts(loop.time)
+        self.recorder = self._new_recorder()
+        self.front = self._new_front()
+        self.jobs_answer: Any = None  # jobs.http.JobsApi, where this process has jobs
+        self.job_counts: dict[str, int] = {}
+        self._further = observers
+        self.plane = DataPlane(
+            make_context(
+                loop,
+                options.settings_of(config),
+                self.front,
+                self.decider,
+                self._observers(),
+                self._local,
+            )
+        )
+        self.decider.on_shadow = self.metrics.shadow_decided
+        self.decider.on_failure = self.metrics.policy_failed
+        self._sources_of_nodes: list[DnsSource | FileSource] = []
+        self._registrar = self._new_registrar()
+        self._ticking: asyncio.Task[None] | None = None
+
+    # --- life
+
+    async def open(self, listening: socket.socket | None) -> None:
+        """Look after the nodes and serve. Raises UsageError where a recording cannot be written."""
+        if self.recorder is not None:
+            await self.recorder.open()
+        await self.decider.open()
+        self.keeper.start()
+        self._start_discovery()
+        self._know_models()
+        self._ticking = self.loop.create_task(self._tick())
+        if listening is not None:
+            await self.plane.serve(listening)
+
+    async def drain(self, timeout_s: float) -> int:
+        """Take nothing new and wait for what is under way; returns what was not done in time."""
+        self.plane.stop_accepting()
+        return await self.plane.drain(timeout_s)
+
+    async def close(self) -> None:
+        """End everything."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        for source in self._sources_of_nodes:
+            await source.close()
+        await self.plane.close()
+        await self.keeper.close()
+        self.decider.close()
+        self.fleet.close()
+        if self.recorder is not None:
+            await self.recorder.close()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request could be served now."""
+        gets_work = self.fleet.gets_work
+        return not self.plane.context.draining and any(gets_work(node) for node in self.fleet.nodes)
+
+    async def reload(self, config: GatewayConfig) -> dict[str, Any]:
+        """Go on with another configuration; no request is dropped. Raises UsageError: nothing has changed.
+
+        Returns what was done and what needs a restart.
+        """
+        rules = options.rules_of(config)
+        await compile_elsewhere(options.policies_of(config))
+        before, restart = self.config, _needs_restart(self.config, config)
+        self.tenants.update(config, self.environ)
+        self.config = config
+        problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
+        self.decider.make_room_for_tenants(len(self.tenants))
+        self.decider.use(rules)
+        await self.decider.open()
+        self._refresh_front()
+        self.plane.context.settings = options.settings_of(config)
+        self._know_models()
+        changed = sorted(
+            name for name in type(config).model_fields if getattr(before, name) != getattr(config, name)
+        )
+        return {"changed": changed, "needs_restart": restart, "problems": problems}
+
+    # --- parts
+
+    def _observers(self) -> tuple[Observer, ...]:
+        which = Which.ALL if self.config.telemetry.log_requests else Which.FAILED
+        parts: list[Observer] = [self.keeper.observer, self.metrics, self.receipts]
+        parts.append(RequestLog(self.loop.time, which))
+        if self.recorder is not None:
+            parts.append(self.recorder)
+        return (*parts, *self._further)
+
+    def _sources(self) -> Sources:
+        return Sources(
+            nodes=self.fleet.present,
+            queue_length=lambda: sum(pool.live.n_held for pool in self.decider.pools.values()),
+            jobs=lambda: self.job_counts,
+            recorder_dropped=lambda: 0 if self.recorder is None else self.recorder.dropped,
+        )
+
+    def _new_front(self) -> Front:
+        front = Front(
+            endpoints=Endpoints(),
+            by_key=self.tenants.by_key,
+            tenant_named=self._tenant_named,
+            known=self.decider.known,
+            ready=self.decider.ready,
+            tokens=self.decider.tokens,
+            count_usage=True,
+        )
+        self.front = front
+        self._refresh_front()
+        return front
+
+    def _refresh_front(self) -> None:
+        relayed = [(entry.path, entry.methods) for entry in self.config.relay_paths]
+        self.front.endpoints = Endpoints(relayed)
+        self.front.routes = self.config.routing()
+
+    def _tenant_named(self, name: str) -> Any:
+        tenant = self.tenants.named(name)
+        if tenant is not None:
+            self.decider.make_room_for_tenants(tenant.idx + 1)
+        return tenant
+
+    def _know_models(self) -> None:
+        self.metrics.know_models([*self.decider.models(), *self.config.routing()])
+
+    def _new_registrar(self) -> Registrar:
+        config = self.config
+        allowed = {name for node in config.nodes for name in (node.api_key_env, str(node.ca or "")) if name}
+        return Registrar(self.fleet, Guard([str(net) for net in config.registration.cidrs]), allowed)
+
+    def _start_discovery(self) -> None:
+        found = self.config.discovery
+        for entry in found.dns:
+            name = DnsName(entry.name, entry.template(), entry.period_s)
+            self._sources_of_nodes.append(DnsSource(self.fleet, name))
+        if found.file is not None:
+            path = found.file
+            parse = lambda data: node_specs(data, str(path))  # noqa: E731
+            self._sources_of_nodes.append(FileSource(self.fleet, path, parse, found.period_s))
+        for source in self._sources_of_nodes:
+            source.start()
+
+    async def register(self, said: Mapping[str, Any]) -> str:
+        """Take in a node that somebody describes; returns its name. Raises UsageError."""
+        specs = node_specs([dict(said)], "the request")
+        return (await self._registrar.add(specs[0])).name
+
+    async def _tick(self) -> None:
+        n_models = -1
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.metrics.tick()
+            names = self.decider.models()
+            if len(names) != n_models:
+                n_models = len(names)
+                self._know_models()
+
+    # --- what is answered here
+
+    async def _local(self, exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
+        endpoint = exchange.endpoint
+        assert endpoint is not None
+        if endpoint.kind is Kind.HEALTH:
+            return LocalAnswer(200, models.JSON, b'{"status":"ok"}')
+        if endpoint.kind is Kind.READY:
+            ready = self.is_ready
+            return LocalAnswer(
+                200 if ready else 503, models.JSON, b'{"ready":%b}' % (b"true" if ready else b"false")
+            )
+        if endpoint.kind is Kind.MODELS:
+            rows = models.model_rows(self.fleet, self.config.routing(), self._created)
+            return models.answer(rows, path_id(endpoint, exchange.path))
+        if self.jobs_answer is None:
+            return Refusal(503, "no_jobs", "Jobs are not kept by this gateway.")
+        answered: LocalAnswer | Refusal = await self.jobs_answer(exchange, body)
+        return answered
+
+    # --- recording
+
+    def _new_recorder(self) -> Recorder | None:
+        settings = options.record_settings(self.config, self.worker)
+        if settings is None:
+            return None
+        return Recorder(
+            settings,
+            self._snapshot,
+            self.loop.time,
+            candidates_of=self._candidates,
+            units_of=_units_of,
+        )
+
+    def _candidates(self, decision: Any) -> tuple[int, ...]:
+        if not isinstance(decision, Receipt):
+            return ()
+        found = (self.fleet.find(name) for name in decision.candidates)
+        return tuple(node.idx for node in found if node is not None)
+
+    def _snapshot(self) -> Snapshot:
+        decider, rules = self.decider, self.decider.rules
+        entries = [e for pool in decider.pools.values() for e in pool.entries.values()]
+        return Snapshot(
+            policy=rules.default.spec,
+            nodes=self.fleet.nodes,
+            classes=self._class_estimates(),
+            seed=rules.seed,
+            shadow="" if self.config.shadow is None else self.config.shadow.policy,
+            options={"held_max": rules.held_max, "lookahead": 4, "max_retries": 1 << 20, "dispatchers": 1},
+            in_flight=[e.exchange for e in entries if e.node_idx >= 0],
+            queued=[e.exchange for e in entries if e.node_idx < 0],
+        )
+
+    def _class_estimates(self) -> list[ClassEstimate]:
+        decider = self.decider
+        rows = []
+        for key in decider.classes:
+            by_type = {name: decider.estimates.of(key, name) for name in decider.types_of(key[0])}
+            rows.append(
+                ClassEstimate(
+                    f"{key[0]}/{key[1].value}",
+                    {name: fixed_s for name, (fixed_s, _) in by_type.items()},
+                    {name: unit_s for name, (_, unit_s) in by_type.items()},
+                    served_by=decider.served_by(key[0]),
+                )
+            )
+        return rows
+
+
+def _units_of(endpoint: Endpoint, facts: Facts, usage: Usage) -> float:
+    return used(facts, endpoint.kind, usage)[0]
+
+
+class UsageObserver:
+    """Books what tenants have used."""
+
+    def __init__(self, book: Any) -> None:
+        self._book = book
+
+    def arrived(self, exchange: Exchange) -> None:
+        """Nothing yet."""
+
+    def started(self, exchange: Exchange, attempt: Attempt) -> None:
+        """Nothing yet."""
+
+    def lost(self, exchange: Exchange, attempt: Attempt) -> None:
+        """What is lost is not booked."""
+
+    def ended(self, exchange: Exchange) -> None:
+        """Book a request that a node has answered."""
+        tenant, attempts = exchange.tenant, exchange.attempts
+        if tenant is None or not attempts:
+            return
+        usage, last = exchange.usage or Usage(), attempts[-1]
+        service_s = max(0.0, (last.ended_s or last.begun_s) - last.begun_s)
+        self._book.add(tenant.name, usage.prompt_tokens, usage.completion_tokens, service_s)
+
+
+def _needs_restart(before: GatewayConfig, after: GatewayConfig) -> list[str]:
+    """Keys that a running gateway cannot change."""
+    fixed = (
+        "listen",
+        "workers",
+        "store",
+        "record",
+        "discovery",
+        "health",
+        "ejection",
+        "polling",
+        "prefix_cache",
+    )
+    changed = [name for name in fixed if getattr(before, name) != getattr(after, name)]
+    return changed + (["admin.listen"] if before.admin.listen != after.admin.listen else [])
+
+
+async def compile_elsewhere(policies: list[str]) -> None:
+    """Fill the cache of kernels from another process: compiling here would make the loop late.
+
+    Raises UsageError where a policy does not compile.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", _COMPILE, *policies),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(COMPILE_TIMEOUT_S):
+            _, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        lines = said.decode(errors="replace").strip().splitlines()
+        raise UsageError(f"does not compile: {lines[-1] if lines else process.returncode}", field="policy")
+
+
+_COMPILE = """
+import sys
+from trimtab.mechanics.calls import compile_all
+from trimtab.mechanics.fallback import Fallback
+from trimtab.policies.catalogue import find
+compile_all([Fallback(), *(policy for spec in sys.argv[1:] for policy in find(spec))])
+"""

@@ -1,0 +1,109 @@
+"""The store, usage and jobs of a gateway, opened and closed together; answers clients' requests for jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from trimtab.runtime.gateway.api.peek import peek
+from trimtab.runtime.gateway.config import GatewayConfig
+from trimtab.runtime.gateway.config.traffic import MIB
+from trimtab.runtime.gateway.jobs.http import JobRequest, JobsApi
+from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings
+from trimtab.runtime.gateway.jobs.runner import DispatchedRunner, NodeJobs, Surroundings
+from trimtab.runtime.gateway.model import Dispatcher, Observers, Refusal
+from trimtab.runtime.gateway.store.errors import StoreUnavailable
+from trimtab.runtime.gateway.store.store import Store
+from trimtab.runtime.gateway.store.usage import UsageBook
+from trimtab.runtime.gateway.wire.context import LocalAnswer
+from trimtab.runtime.gateway.wire.exchange import WireExchange
+
+logger = logging.getLogger(__name__)
+
+LAST_FLUSH_S = 5.0
+COUNT_PERIOD_S = 2.0
+
+
+class JobService:
+    """Everything that a restart must not lose. Requests are served without it, jobs are not."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._store = Store(config.store.chosen_url())
+        self.usage = UsageBook(self._store)
+        self._settings = JobSettings(
+            folder=config.store.chosen_results_folder(),
+            result_ttl_s=config.store.result_ttl_s,
+            result_max_bytes=int(config.store.result_max_mib * MIB),
+        )
+        self._declared = {
+            node.name: NodeJobs(node.jobs != "none", node.idempotent_jobs) for node in config.nodes
+        }
+        self.counts: dict[str, int] = {}
+        self._runner: DispatchedRunner | None = None
+        self._jobs: Jobs | None = None
+        self._api: JobsApi | None = None
+        self._work: list[asyncio.Task[None]] = []
+
+    def declared(self, node: str) -> NodeJobs:
+        """What the configuration says of a node and jobs."""
+        return self._declared.get(node, NodeJobs())
+
+    async def open(self, dispatcher: Dispatcher, around: Surroundings, observers: Observers) -> None:
+        """Begin to run jobs. Raises StoreNewer, OSError where the results' folder cannot be made."""
+        await self._store.open()
+        self._runner = DispatchedRunner(dispatcher, around, observers=observers)
+        self._jobs = Jobs(self._store, self._runner, self._settings)
+        await self._jobs.open()
+        self._api = JobsApi(self._jobs)
+        self._work = [asyncio.create_task(self.usage.run()), asyncio.create_task(self._count())]
+
+    async def close(self) -> None:
+        """Stop; what is under way goes on at the next start. Usage is written, if the store is there."""
+        for task in self._work:
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+        if self._jobs is not None and self._runner is not None:
+            await self._jobs.close()
+            await self._runner.close()
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(LAST_FLUSH_S):
+                await self.usage.flush()
+        await self._store.close()
+
+    async def _count(self) -> None:
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                assert self._jobs is not None
+                self.counts.update(await self._jobs.counts())
+            await asyncio.sleep(COUNT_PERIOD_S)
+
+    async def answer(self, exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
+        """A request for /v1/jobs…, /v1/videos…, or one that is to become a job."""
+        endpoint, tenant = exchange.endpoint, exchange.tenant
+        assert endpoint is not None
+        assert tenant is not None
+        if self._api is None:
+            return Refusal(503, "no_jobs", "Jobs are not kept by this gateway.")
+        content_type = exchange.request.headers.get(b"content-type", b"").decode("latin-1")
+        facts = None
+        if exchange.method == "POST" and body and "{id}" not in endpoint.path:
+            found = peek(endpoint, content_type, body)
+            if isinstance(found, Refusal):
+                return found
+            if not exchange.context.front.known(found.model):
+                message = f"The model `{found.model[:200]}` does not exist."
+                return Refusal(404, "model_not_found", message, param="model")
+            facts = found
+        request = JobRequest(
+            method=exchange.method,
+            target=exchange.target.decode(),
+            endpoint=endpoint,
+            tenant=tenant.name,
+            content_type=content_type,
+            facts=facts,
+            priority=exchange.priority,
+        )
+        if facts is not None:
+            return await self._api.submit(request, body)
+        return await self._api.answer(request, body)

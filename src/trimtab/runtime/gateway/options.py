@@ -1,0 +1,108 @@
+"""From the configuration's words to the option classes of the gateway's rooms."""
+
+from __future__ import annotations
+
+from trimtab.runtime.gateway.config import GatewayConfig
+from trimtab.runtime.gateway.config.traffic import MIB
+from trimtab.runtime.gateway.decide.dispatcher import Rules
+from trimtab.runtime.gateway.decide.pool import Chosen, chosen
+from trimtab.runtime.gateway.nodes.ejection import EjectionOptions
+from trimtab.runtime.gateway.nodes.fleet import FleetOptions
+from trimtab.runtime.gateway.nodes.health import HealthOptions
+from trimtab.runtime.gateway.nodes.keeper import KeeperOptions
+from trimtab.runtime.gateway.nodes.polling import PollingOptions
+from trimtab.runtime.gateway.record.recorder import RecordSettings
+from trimtab.runtime.gateway.wire.context import Settings, Timeouts
+
+DEFAULT_HEDGE_S = 1.0  # until a hedge, where the configuration names neither a time nor a quantile
+UNBOUNDED = 1 << 20  # requests that may wait where the configuration sets no bound
+
+
+def policies_of(config: GatewayConfig) -> list[str]:
+    """Everything that has to be compiled, as `find` takes it."""
+    rules = rules_of(config)
+    shadow = [] if config.shadow is None else [config.shadow.policy]
+    return [rules.default.spec, *(choice.spec for choice in rules.by_model.values()), *shadow]
+
+
+def rules_of(config: GatewayConfig) -> Rules:
+    """How the dispatcher treats requests. Raises UsageError for a policy that is none."""
+    shadow = None
+    if config.shadow is not None and config.shadow.experiment == "none":
+        shadow = config.shadow.policy
+    by_model = {
+        model: route.policy
+        for route in config.routing().values()
+        if route.policy is not None
+        for model in route.models or (route.name,)
+    }
+    by_model.update(config.policy.models)
+    queue, fairness = config.queue, config.fairness
+    return Rules(
+        default=_choice(config, config.policy.default, shadow),
+        by_model={model: _choice(config, spec, shadow) for model, spec in by_model.items()},
+        held_max=UNBOUNDED if queue.max_requests is None else queue.max_requests,
+        max_wait_s=queue.max_wait_s,
+        hold_s=queue.hold_s,
+        reserve_frac=queue.background_reserve_frac,
+        prompt_weight=fairness.prompt_weight,
+        output_weight=fairness.output_weight,
+        prefix_blocks=config.prefix_cache.max_blocks if config.prefix_cache.enabled else 0,
+    )
+
+
+def _choice(config: GatewayConfig, spec: str, shadow: str | None) -> Chosen:
+    return chosen(spec.partition("+")[0] + "+vtc" if config.fairness.vtc else spec, shadow)
+
+
+def settings_of(config: GatewayConfig) -> Settings:
+    """What the data plane obeys."""
+    limits, retries, hedge = config.limits, config.retries, config.hedge
+    return Settings(
+        head_bytes=limits.head_bytes,
+        header_count=limits.headers,
+        body_bytes=limits.body_bytes,
+        buffered_bytes=limits.buffered_bytes,
+        connections=limits.connections,
+        slow_client_s=limits.slow_client_s,
+        timeouts=Timeouts(**config.timeouts.default.model_dump()),
+        model_timeouts={m: Timeouts(**config.timeouts.of(m).model_dump()) for m in config.timeouts.models},
+        max_retries=retries.max,
+        retry_budget_frac=retries.budget_frac,
+        hedge_after_s=(hedge.after_s or DEFAULT_HEDGE_S) if hedge.enabled else 0.0,
+        hedge_max_frac=hedge.max_frac if hedge.enabled else 0.0,
+    )
+
+
+def fleet_options(config: GatewayConfig) -> FleetOptions:
+    """How nodes come and go."""
+    return FleetOptions(drain_s=config.drain_s, slow_start_s=config.ejection.slow_start_s)
+
+
+def keeper_options(config: GatewayConfig) -> KeeperOptions:
+    """How nodes are looked after."""
+    health, ejection, polling = config.health, config.ejection, config.polling
+    return KeeperOptions(
+        health=HealthOptions(
+            period_s=health.period_s,
+            timeout_s=health.timeout_s,
+            unhealthy_after=health.unhealthy_after,
+            healthy_after=health.healthy_after,
+        ),
+        ejection=EjectionOptions(
+            is_on=ejection.enabled,
+            consecutive=ejection.consecutive_failures,
+            eject_s=ejection.base_s,
+            most_eject_s=ejection.max_s,
+            max_frac=ejection.max_frac,
+        ),
+        polling=PollingOptions(period_s=polling.period_s, timeout_s=polling.timeout_s),
+    )
+
+
+def record_settings(config: GatewayConfig, worker: int) -> RecordSettings | None:
+    """Where a recording goes; None = there is none."""
+    record = config.record
+    if record is None:
+        return None
+    return RecordSettings(record.folder, int(record.rotate_mib * MIB), record.keep, worker=worker)

@@ -1,0 +1,160 @@
+"""`trimtab serve`: sockets, the life of the gateway from its first request to its last, and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from trimtab.domain.errors import ConfigError
+from trimtab.runtime.gateway.config import GatewayConfig, KeySpec, Overrides
+from trimtab.runtime.gateway.config.nodes import NodeEntry
+from trimtab.runtime.gateway.config.types import HostPort
+from trimtab.runtime.gateway.tenants import new_key
+
+if TYPE_CHECKING:
+    from trimtab.runtime.gateway.demo import DemoProcess
+
+Reload = Callable[[], GatewayConfig]
+BACKLOG = 4096
+OPEN_FILES = 65_536
+
+
+def serve(
+    config: GatewayConfig | None,
+    *,
+    overrides: Overrides,
+    reload: Reload | None = None,
+    key: str | None = None,
+    quiet: bool = False,
+) -> None:
+    """Serve until a signal ends it. None = the demonstration, with backends of its own.
+
+    `key` is shown once. Raises ConfigError: a port in use, or what cannot be written.
+    """
+    raise_open_files()
+    if config is not None:
+        _run(config, reload, key, quiet, example_model=None)
+        return
+    with demonstration() as backends:
+        config, key = demo_config(backends, overrides)
+        _run(config, None, key, quiet, example_model=backends[0].models[0])
+
+
+def _run(
+    config: GatewayConfig, reload: Reload | None, key: str | None, quiet: bool, example_model: str | None
+) -> None:
+    from trimtab.runtime.gateway.process import run_process
+
+    with (
+        listening(config.listen_address, "listen") as clients,
+        listening(config.admin_address, "admin.listen") as admin,
+    ):
+
+        def ready(link: str) -> None:
+            if not quiet:
+                _say(config, clients, admin, key, link, example_model)
+
+        with new_runner() as runner:
+            runner.run(run_process(config, clients, admin, reload, ready))
+
+
+def new_runner() -> asyncio.Runner:
+    """An event loop: uvloop's where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+@contextmanager
+def listening(address: HostPort, field: str) -> Iterator[socket.socket]:
+    """A socket that listens. Raises ConfigError where it cannot."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((address.host, address.port))
+            found.listen(BACKLOG)
+        except OSError as error:
+            value = f"{address.host}:{address.port}"
+            problem, expected = f"cannot listen: {error.strerror or error}", "a free address of this machine"
+            raise ConfigError(problem, field=field, value=value, expected=expected) from error
+        yield found
+    finally:
+        found.close()
+
+
+def raise_open_files() -> None:
+    """As many connections as the system lets this user have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextmanager
+def demonstration() -> Iterator[tuple[DemoProcess, ...]]:
+    """Backends of the gateway's own; they end with it."""
+    from trimtab.runtime.gateway.demo import launch_demo
+
+    backends = launch_demo()
+    try:
+        yield backends
+    finally:
+        for backend in backends:
+            backend.stop()
+
+
+def demo_config(backends: tuple[DemoProcess, ...], overrides: Overrides) -> tuple[GatewayConfig, str | None]:
+    """The demonstration's configuration, and a key made for it."""
+    nodes = tuple(
+        NodeEntry(name=b.name, url=b.url, models=b.models, capacity=b.options.slots, metrics_url="/metrics")
+        for b in backends
+    )
+    key, digest = new_key()
+    base = GatewayConfig(nodes=nodes, keys=(KeySpec(name="demo", sha256=(digest,)),))
+    config = overrides.over(base)
+    return config, None if config.insecure_no_auth else key
+
+
+def _say(
+    config: GatewayConfig,
+    clients: socket.socket,
+    admin: socket.socket,
+    key: str | None,
+    link: str,
+    example_model: str | None,
+) -> None:
+    """Where it is, and how to use it."""
+    url, admin_url = _url(clients), _url(admin)
+    lines = [
+        f"trimtab serves {url}",
+        f"  dashboard   {admin_url}/login?token={link}   (good once)",
+        f"  metrics     {admin_url}/metrics",
+    ]
+    if key is not None:
+        lines.append(f"  key         {key}   (shown once)")
+    if example_model is not None:
+        lines += ["", "try:", _curl(url, key, example_model)]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _curl(url: str, key: str | None, model: str) -> str:
+    auth = "" if key is None else f" -H 'Authorization: Bearer {key}'"
+    said = f'{{"model":"{model}","messages":[{{"role":"user","content":"hello"}}],"stream":true}}'
+    return f"  curl -N {url}/v1/chat/completions{auth} -H 'Content-Type: application/json' -d '{said}'"
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"
