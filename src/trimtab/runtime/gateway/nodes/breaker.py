@@ -8,10 +8,12 @@ below 500 closes the breaker whatever it says.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node
 from trimtab.runtime.gateway.nodes.condition import Hold
 from trimtab.runtime.gateway.nodes.fleet import Fleet
+from trimtab.runtime.gateway.nodes.signals import Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +38,21 @@ class _Record:
     held_s: float = field(default=float("-inf"))  # when the latest hold or pause began
 
 
-class Breaker:
+class Breaker(Judge):
     """Judges nodes by what connects, and lets busy ones rest."""
 
     def __init__(self, fleet: Fleet, options: BreakerOptions | None = None) -> None:
         self._fleet, self._options = fleet, options or BreakerOptions()
         self._records: dict[int, _Record] = {}
 
-    def began(self, exchange: Exchange, attempt: Attempt) -> None:
-        """A judge's call."""
-
     def answered(self, exchange: Exchange, attempt: Attempt) -> None:
         """A judge's call."""
-        record = self._record(attempt.node)
-        if record.times_open or record.failures or record.pauses:
+        node = attempt.node
+        record = self._records.get(node.idx)  # most nodes have none: nothing was ever wrong
+        if record is not None:
             record.failures = record.times_open = record.pauses = 0
-        if self._fleet.condition(attempt.node).is_on_trial:
-            self._fleet.warm(attempt.node)
+        if self._fleet.condition(node).warm_from_s == inf:  # `is_on_trial`, without a call
+            self._fleet.warm(node)
 
     def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         """A judge's call."""
@@ -60,11 +60,8 @@ class Breaker:
             self._unreachable(attempt)
         elif cause is Cause.BUSY:
             self._busy(attempt)
-        else:  # it connected
-            self._record(attempt.node).failures = 0
-
-    def left(self, exchange: Exchange, attempt: Attempt) -> None:
-        """A judge's call."""
+        elif (record := self._records.get(attempt.node.idx)) is not None:  # it connected
+            record.failures = 0
 
     def reached(self, node: Node) -> None:
         """A health check came through: the breaker need not wait any longer to try."""

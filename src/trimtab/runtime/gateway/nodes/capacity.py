@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node
 from trimtab.runtime.gateway.nodes.fleet import Fleet
+from trimtab.runtime.gateway.nodes.signals import Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,29 +114,35 @@ class AdaptiveLimit:
 _FULL = frozenset({Cause.BUSY, Cause.FIRST_BYTE, Cause.IDLE, Cause.TOTAL})
 
 
-class AutoCapacity:
+class AutoCapacity(Judge):
     """Judges the nodes whose capacity is `auto` and sets it."""
 
     def __init__(self, fleet: Fleet, options: CapacityOptions | None = None) -> None:
         self._fleet, self._options = fleet, options or CapacityOptions()
-        self._limits: dict[int, AdaptiveLimit] = {}
+        self._limits: dict[int, AdaptiveLimit | None] = {}  # None = the node's capacity is fixed
 
     def limit(self, node: Node) -> AdaptiveLimit | None:
         """The limit of a node that is `auto`; else None."""
-        found = self._limits.get(node.idx)
-        if found is None and (spec := self._fleet.condition(node).spec).auto:
-            found = AdaptiveLimit(spec.max_requests, self._options, self._fleet.loop.time())
-            self._limits[node.idx] = found
-            self._fleet.set_capacity(node, found.limit)
-        return found
+        if node.idx not in self._limits:
+            self._limits[node.idx] = self._new(node)
+        return self._limits[node.idx]
+
+    def _new(self, node: Node) -> AdaptiveLimit | None:
+        spec = self._fleet.condition(node).spec  # another `auto` would make it another node
+        if not spec.auto:
+            return None
+        limit = AdaptiveLimit(spec.max_requests, self._options, self._fleet.loop.time())
+        self._fleet.set_capacity(node, limit.limit)
+        return limit
 
     def began(self, exchange: Exchange, attempt: Attempt) -> None:
         """A judge's call."""
-        self.limit(attempt.node)
+        if attempt.node.idx not in self._limits:
+            self.limit(attempt.node)
 
     def answered(self, exchange: Exchange, attempt: Attempt) -> None:
         """A judge's call."""
-        limit = self.limit(attempt.node)
+        limit = self._limits.get(attempt.node.idx)  # made when it began
         if limit is not None:
             latency_s, units = attempt.ended_s - attempt.begun_s, exchange.units or 1.0
             in_flight = attempt.node.in_flight + 1  # it has just left
@@ -148,6 +155,3 @@ class AutoCapacity:
         if limit is not None and cause in _FULL:
             limit.lost(attempt.begun_s, self._fleet.loop.time())
             self._fleet.set_capacity(attempt.node, limit.limit)
-
-    def left(self, exchange: Exchange, attempt: Attempt) -> None:
-        """A judge's call."""

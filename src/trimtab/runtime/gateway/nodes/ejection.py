@@ -19,6 +19,7 @@ from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node
 from trimtab.runtime.gateway.nodes.condition import Hold
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.nodes.rounds import Rounds
+from trimtab.runtime.gateway.nodes.signals import Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class _Record:
         self.ratio_sum = 0.0
 
 
-class Ejector:
+class Ejector(Judge):
     """Judges nodes by their answers."""
 
     def __init__(self, fleet: Fleet, options: EjectionOptions | None = None) -> None:
@@ -86,16 +87,15 @@ class Ejector:
         """Compare no more. It can be started again."""
         await self._rounds.close()
 
-    def began(self, exchange: Exchange, attempt: Attempt) -> None:
-        """A judge's call."""
-
     def answered(self, exchange: Exchange, attempt: Attempt) -> None:
         """A judge's call."""
-        record = self._record(attempt.node)
-        record.good, record.in_a_row = record.good + 1, 0
-        if exchange.estimate_s > 0:
+        record = self._records.get(attempt.node.idx) or self._record(attempt.node)
+        record.good += 1
+        record.in_a_row = 0
+        estimate_s = exchange.estimate_s
+        if estimate_s > 0:
             record.timed += 1
-            record.ratio_sum += (attempt.ended_s - attempt.begun_s) / exchange.estimate_s
+            record.ratio_sum += (attempt.ended_s - attempt.begun_s) / estimate_s
 
     def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         """A judge's call."""
@@ -108,9 +108,6 @@ class Ejector:
         is_trial = self._fleet.condition(attempt.node).is_on_trial
         if is_trial or record.in_a_row >= self._options.consecutive:
             self.eject(attempt.node, f"{record.in_a_row} failures in a row, the last: {cause.value}")
-
-    def left(self, exchange: Exchange, attempt: Attempt) -> None:
-        """A judge's call."""
 
     def eject(self, node: Node, reason: str) -> bool:
         """Withhold it, unless too many are withheld; returns whether."""

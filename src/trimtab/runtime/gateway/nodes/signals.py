@@ -7,13 +7,13 @@ An attempt ends in one of three ways: a good answer, a loss, or nothing that spe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final
 
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Outcome
 
 
-class Judge(Protocol):
-    """Who draws conclusions. Calls must not raise or wait."""
+class Judge:
+    """Who draws conclusions. Calls must not raise or wait; those that a judge leaves out are not made."""
 
     def began(self, exchange: Exchange, attempt: Attempt) -> None:
         """It is on its way to `attempt.node`."""
@@ -32,7 +32,10 @@ class Signals:
     """An Observer that tells the judges. It does not matter whether a final loss is told as `lost` too."""
 
     def __init__(self, judges: Sequence[Judge]) -> None:
-        self._judges = judges
+        self._began = [judge.began for judge in judges if type(judge).began is not Judge.began]
+        self._answered = [judge.answered for judge in judges if type(judge).answered is not Judge.answered]
+        self._lost = [judge.lost for judge in judges if type(judge).lost is not Judge.lost]
+        self._left = [judge.left for judge in judges if type(judge).left is not Judge.left]
         self._open: set[Attempt] = set()
 
     def arrived(self, exchange: Exchange) -> None:
@@ -41,32 +44,38 @@ class Signals:
     def started(self, exchange: Exchange, attempt: Attempt) -> None:
         """An observer's call."""
         self._open.add(attempt)
-        for judge in self._judges:
-            judge.began(exchange, attempt)
+        for began in self._began:
+            began(exchange, attempt)
 
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
         """An observer's call."""
-        self._close(exchange, attempt, attempt.cause)
+        if attempt in self._open:
+            self._close(exchange, attempt)
 
     def ended(self, exchange: Exchange) -> None:
         """An observer's call."""
         for attempt in exchange.attempts:
-            self._close(exchange, attempt, attempt.cause)
+            if attempt in self._open:
+                self._close(exchange, attempt)
 
-    def _close(self, exchange: Exchange, attempt: Attempt, cause: Cause | None) -> None:
-        if attempt not in self._open:
-            return
-        self._open.discard(attempt)
-        cause = cause or _cause_of(attempt.status)
+    def _close(self, exchange: Exchange, attempt: Attempt) -> None:
+        self._open.remove(attempt)
+        status, cause = attempt.status, attempt.cause
+        if cause is None and status >= _LEAST_BAD:
+            cause = _cause_of(status)
         if cause is not None:
-            for judge in self._judges:
-                judge.lost(exchange, attempt, cause)
-        elif exchange.outcome is Outcome.DONE and attempt.status > 0 and attempt.ended_s >= attempt.begun_s:
-            for judge in self._judges:
-                judge.answered(exchange, attempt)
+            for lost in self._lost:
+                lost(exchange, attempt, cause)
+        elif exchange.outcome is _DONE and status > 0 and attempt.ended_s >= attempt.begun_s:
+            for answered in self._answered:
+                answered(exchange, attempt)
         else:  # the client left, or this was a hedge that lost
-            for judge in self._judges:
-                judge.left(exchange, attempt)
+            for left in self._left:
+                left(exchange, attempt)
+
+
+_DONE: Final = Outcome.DONE  # an enum looks its members up in Python
+_LEAST_BAD: Final = 429
 
 
 def _cause_of(status: int) -> Cause | None:

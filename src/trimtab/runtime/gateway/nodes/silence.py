@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node
 from trimtab.runtime.gateway.nodes.condition import Hold
 from trimtab.runtime.gateway.nodes.fleet import Fleet
+from trimtab.runtime.gateway.nodes.signals import Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,9 @@ class _Mean:
         if self.n == 0:
             self.mean, self.deviation = value, value / 2
         else:
-            self.deviation += gain * (abs(value - self.mean) - self.deviation)
-            self.mean += gain * (value - self.mean)
+            off = value - self.mean
+            self.deviation += gain * (abs(off) - self.deviation)
+            self.mean += gain * off
         self.n += 1
 
 
@@ -55,18 +57,12 @@ class _Mean:
 class _Kind:
     """What a class of requests has shown on a type of node."""
 
+    is_stream: bool
     first_byte: _Mean = field(default_factory=_Mean)  # relative to the prediction, where there is one
     gap_s: _Mean = field(default_factory=_Mean)
 
 
-@dataclass(slots=True)
-class _Open:
-    """An attempt in flight."""
-
-    attempt: Attempt
-    kind: _Kind
-    estimate_s: float
-    is_stream: bool
+_Open = tuple[Exchange, float]  # and the prediction when the attempt began
 
 
 @dataclass(slots=True)
@@ -74,12 +70,12 @@ class _Watch:
     """What one node owes."""
 
     node: Node
-    open: dict[Attempt, _Open] = field(default_factory=dict)
+    open: dict[Attempt, _Open] = field(default_factory=dict)  # in flight, oldest first
     patience: float = 1.0
     heard_s: float = float("-inf")  # its last byte when it became suspect, or passed a check
 
 
-class Silence:
+class Silence(Judge):
     """Judges nodes by what does not come. `doubt(node)` asks for a check at once."""
 
     def __init__(
@@ -89,6 +85,7 @@ class Silence:
         doubt: Callable[[Node], None] = lambda node: None,
     ) -> None:
         self._fleet, self._options, self._doubt = fleet, options or SilenceOptions(), doubt
+        self._gain = self._options.gain
         self._watches: dict[int, _Watch] = {}
         self._kinds: dict[tuple[str, int, bool], _Kind] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -106,34 +103,31 @@ class Silence:
 
     def began(self, exchange: Exchange, attempt: Attempt) -> None:
         """A judge's call."""
-        is_stream = exchange.facts is not None and exchange.facts.stream
-        key = (attempt.node.type_name, exchange.class_idx, is_stream)
-        kind = self._kinds.get(key)
-        if kind is None:
-            kind = self._kinds[key] = _Kind()
-        watch = self._watch(attempt.node)
-        watch.open[attempt] = _Open(attempt, kind, exchange.estimate_s, is_stream)
+        node = attempt.node
+        watch = self._watches.get(node.idx) or self._watch(node)
+        watch.open[attempt] = (exchange, exchange.estimate_s)
 
     def answered(self, exchange: Exchange, attempt: Attempt) -> None:
         """A judge's call."""
-        opened = self._end(attempt)
+        opened = self._watches[attempt.node.idx].open.pop(attempt, None)
         if opened is None:
             return
+        estimate_s = opened[1]
+        kind = self._kind(attempt.node, exchange)
         first_s = attempt.first_byte_s or attempt.ended_s
-        if opened.estimate_s > 0:
-            ratio = (first_s - attempt.begun_s) / opened.estimate_s
-            opened.kind.first_byte.add(ratio, self._options.gain)
-        if opened.is_stream and exchange.streamed_chunks > 1:
-            gap_s = (attempt.ended_s - first_s) / (exchange.streamed_chunks - 1)
-            opened.kind.gap_s.add(gap_s, self._options.gain)
+        if estimate_s > 0:
+            kind.first_byte.add((first_s - attempt.begun_s) / estimate_s, self._gain)
+        chunks = exchange.streamed_chunks
+        if chunks > 1 and kind.is_stream:
+            kind.gap_s.add((attempt.ended_s - first_s) / (chunks - 1), self._gain)
 
     def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         """A judge's call."""
-        self._end(attempt)
+        self._watch(attempt.node).open.pop(attempt, None)
 
     def left(self, exchange: Exchange, attempt: Attempt) -> None:
         """A judge's call."""
-        self._end(attempt)
+        self._watch(attempt.node).open.pop(attempt, None)
 
     def reached(self, node: Node) -> None:
         """It passed a check: it lives. If it was suspect it gets more patience, until its next byte."""
@@ -163,7 +157,7 @@ class Silence:
         watch = self._watches.get(node.idx)
         if watch is None or self.age_s(node, now_s) < self._options.least_s:
             return float("-inf")
-        late_s = (self._late_s(opened, watch, now_s) for opened in watch.open.values())
+        late_s = (self._late_s(attempt, opened, watch, now_s) for attempt, opened in watch.open.items())
         return max(late_s, default=float("-inf"))
 
     def look(self, now_s: float) -> None:
@@ -183,33 +177,40 @@ class Silence:
     def _is_news(self, node: Node) -> bool:
         return Hold.SILENT not in self._fleet.condition(node).holds
 
-    def _late_s(self, opened: _Open, watch: _Watch, now_s: float) -> float:
-        attempt = opened.attempt
+    def _late_s(self, attempt: Attempt, opened: _Open, watch: _Watch, now_s: float) -> float:
+        exchange, estimate_s = opened
+        kind = self._kind(watch.node, exchange)
         if attempt.first_byte_s == 0.0:
-            allowed_s = self._first_byte_s(opened)
+            allowed_s = self._first_byte_s(kind, estimate_s)
             since_s = max(attempt.begun_s, attempt.sent_s)
         else:
-            allowed_s = self._gap_s(opened)
+            allowed_s = self._gap_s(kind, estimate_s)
             since_s = max(attempt.first_byte_s, watch.node.last_byte_s)
         allowed_s = max(self._options.least_s, allowed_s) * watch.patience
         return now_s - since_s - allowed_s
 
-    def _first_byte_s(self, opened: _Open) -> float:
-        options, shown = self._options, opened.kind.first_byte
-        if opened.estimate_s <= 0:
+    def _first_byte_s(self, kind: _Kind, estimate_s: float) -> float:
+        options, shown = self._options, kind.first_byte
+        if estimate_s <= 0:
             return options.unpredicted_s
         if shown.n == 0:
-            return opened.estimate_s * options.unseen_factor
-        return opened.estimate_s * (shown.mean + options.deviations * shown.deviation)
+            return estimate_s * options.unseen_factor
+        return estimate_s * (shown.mean + options.deviations * shown.deviation)
 
-    def _gap_s(self, opened: _Open) -> float:
-        options, shown = self._options, opened.kind.gap_s
+    def _gap_s(self, kind: _Kind, estimate_s: float) -> float:
+        options, shown = self._options, kind.gap_s
         if shown.n == 0:
-            return self._first_byte_s(opened)
+            return self._first_byte_s(kind, estimate_s)
         return options.gap_factor * (shown.mean + options.deviations * shown.deviation)
 
-    def _end(self, attempt: Attempt) -> _Open | None:
-        return self._watch(attempt.node).open.pop(attempt, None)
+    def _kind(self, node: Node, exchange: Exchange) -> _Kind:
+        facts = exchange.facts
+        is_stream = facts is not None and facts.stream
+        key = (node.type_name, exchange.class_idx, is_stream)
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = _Kind(is_stream)
+        return kind
 
     def _watch(self, node: Node) -> _Watch:
         watch = self._watches.get(node.idx)

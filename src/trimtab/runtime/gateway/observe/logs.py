@@ -24,6 +24,7 @@ _SECRETS: Final = re.compile(
     r"|(\b[a-z][a-z0-9+.-]*://)[^/\s@]+@"  # user and password of a URL
     r"|\b(?:sk|tt)-[A-Za-z0-9_-]{8,}"
 )
+_FAILED, _EXPIRED = Outcome.FAILED, Outcome.EXPIRED  # an enum looks its members up in Python
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160))}
 
 
@@ -105,7 +106,7 @@ class RequestLog:
 
     def __init__(self, clock: Callable[[], float], which: Which = Which.FAILED) -> None:
         self._clock = clock
-        self._which = which
+        self._writes_bad, self._writes_good = which is not Which.NONE, which is Which.ALL
         self._log = logging.getLogger(f"{ROOT}.requests")
 
     def arrived(self, exchange: Exchange) -> None:
@@ -119,10 +120,8 @@ class RequestLog:
 
     def ended(self, exchange: Exchange) -> None:
         """Write the line, if this one gets one."""
-        if self._which is Which.NONE:
-            return
         bad = _is_bad(exchange)
-        if bad or self._which is Which.ALL:
+        if self._writes_bad if bad else self._writes_good:
             level = logging.WARNING if bad else logging.INFO
             if self._log.isEnabledFor(level):
                 self._log.log(level, "request", extra=_fields(exchange, self._clock()))
@@ -130,7 +129,7 @@ class RequestLog:
 
 def _is_bad(exchange: Exchange) -> bool:
     outcome = exchange.outcome
-    return outcome is Outcome.FAILED or outcome is Outcome.EXPIRED or exchange.response_status >= 500
+    return outcome is _FAILED or outcome is _EXPIRED or exchange.response_status >= 500
 
 
 def _fields(exchange: Exchange, now_s: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Counting: an Observer whose events cost additions to plain numbers.
+"""Counting: an Observer whose events cost a tuple each; the tuples are counted many at a time.
 
 Every label is bounded: models that nobody configured count as "other", and so do tenants, classes and codes
 beyond the first of their kind. So a client cannot make the gateway remember names.
@@ -12,7 +12,17 @@ from math import inf
 from platform import python_version
 from typing import Final
 
-from trimtab.runtime.gateway.model import Attempt, Exchange, Health, Node, Outcome, Tenant
+from trimtab.runtime.gateway.model import (
+    Attempt,
+    Endpoint,
+    Exchange,
+    Facts,
+    Health,
+    Node,
+    Outcome,
+    Tenant,
+    Usage,
+)
 from trimtab.runtime.gateway.observe.book import SPAN_S, Book, Row
 from trimtab.runtime.gateway.observe.timings import MOST_NOTED, Timings
 from trimtab.runtime.gateway.observe.window import Second
@@ -22,6 +32,13 @@ OTHER: Final = "other"
 MOST_MODELS: Final = 500
 MOST_TENANTS: Final = 200
 MOST_CODES: Final = 64
+MOST_KEPT: Final = 256  # ended requests that wait to be counted: about .3 ms of work
+# The members of an enum are looked up in Python, so here once:
+_DONE, _FAILED, _REFUSED, _EXPIRED = Outcome.DONE, Outcome.FAILED, Outcome.REFUSED, Outcome.EXPIRED
+_Kept = tuple[
+    Endpoint | None, Facts | None, Tenant | None, Usage | None, Outcome | None, int, int, int,
+    list[Attempt], float, float, float, float,
+]  # fmt: skip
 _NODE_FAMILIES: Final = (
     "trimtab_in_flight",
     "trimtab_node_capacity",
@@ -80,14 +97,16 @@ class Metrics:
         self._shadow = self._book.row("trimtab_shadow_decisions_total")
         self._differs = self._book.row("trimtab_shadow_disagreements_total")
         self._timings = Timings()
+        self._kept: list[_Kept] = []
         self._ticked_s = clock()
         self._second = self._book.seconds.setdefault(int(self._ticked_s), Second())
 
     def know_models(self, names: Iterable[str]) -> None:
         """These models (aliases and adapters too) get labels of their own; call it again after a reload."""
+        self._count()  # with the labels that held until now
         self._models = {name: name for name in list(names)[:MOST_MODELS]}
 
-    # --- events: called for every request, so no look-ups by family and no strings are made here
+    # --- events: called for every request, so what counts of an end is kept, and counted many at a time
 
     def arrived(self, exchange: Exchange) -> None:
         """Nothing: what counts is how it ends."""
@@ -96,13 +115,10 @@ class Metrics:
         """Count hedges and retries."""
         if attempt.hedge:
             self._hedges[0] += 1
-            return
-        cause = None
-        for other in exchange.attempts:
-            if other.cause is not None:
-                cause = other.cause
-        if cause is not None:
-            self._book.row("trimtab_retries_total", cause._value_)[0] += 1
+        elif len(exchange.attempts) > 1:
+            causes = [other.cause for other in exchange.attempts if other.cause is not None]
+            if causes:
+                self._book.row("trimtab_retries_total", causes[-1]._value_)[0] += 1
 
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count the cause."""
@@ -110,54 +126,103 @@ class Metrics:
             self._book.row("trimtab_attempts_lost_total", attempt.cause._value_)[0] += 1
 
     def ended(self, exchange: Exchange) -> None:
-        """Count the outcome and the times of a request."""
-        facts, endpoint, outcome = exchange.facts, exchange.endpoint, exchange.outcome
-        model = self._models.get(facts.model, OTHER) if facts is not None else OTHER
-        # `_value_`: `value` is a Python-level property, and enums hash in Python
-        kind = endpoint.kind._value_ if endpoint is not None else OTHER
-        line = self._lines.get((model, kind)) or self._new_line(model, kind)
-        refusal, status = exchange.refusal, exchange.response_status
+        """Keep what counts of it until the next tick, or until somebody reads."""
+        x, status, refusal, kept = exchange, exchange.response_status, exchange.refusal, self._kept
         if refusal is not None:
             status = refusal.status
             self._code(refusal.code)[0] += 1
-        how = (outcome._value_ if outcome is not None else OTHER, status // 100)
-        row = line.ended.get(how) or self._new_ended(line, *how)
-        row[0] += 1
+        kept.append(
+            (
+                x.endpoint, x.facts, x.tenant, x.usage, x.outcome, status,
+                x.response_bytes, x.streamed_chunks, x.attempts,
+                x.arrived_s, x.started_s, x.estimate_s, self._clock(),
+            )
+        )  # fmt: skip
+        if len(kept) >= MOST_KEPT:
+            self._count()
+
+    def _count(self) -> None:
+        """Count what was kept, as of this second."""
+        if not self._kept:
+            return
+        kept, self._kept = self._kept, []
+        (
+            endpoints, facts, tenants, usages, outcomes, statuses, n_bytes, n_chunks,
+            attempts, arrived_s, started_s, estimates_s, ended_s,
+        ) = zip(*kept, strict=True)  # fmt: skip
+        lines = self._lines_of(endpoints, facts)
+        self._count_outcomes(lines, outcomes, statuses)
+        self._count_tenants(tenants, usages)
+        self._bytes[0] += sum(n_bytes)
+        self._chunks[0] += sum(n_chunks)
+        times_s = zip(arrived_s, started_s, estimates_s, ended_s, strict=True)
+        self._note_times(lines, outcomes, statuses, attempts, times_s)
+
+    def _lines_of(self, endpoints: Sequence[Endpoint | None], facts: Sequence[Facts | None]) -> list[_Line]:
+        models, lines, found = self._models, self._lines, []
+        for endpoint, fact in zip(endpoints, facts, strict=True):
+            # `_value_`: `value` is a Python-level property, and enums hash in Python
+            kind = endpoint.kind._value_ if endpoint is not None else OTHER
+            model = models.get(fact.model, OTHER) if fact is not None else OTHER
+            found.append(lines.get((model, kind)) or self._new_line(model, kind))
+        return found
+
+    def _count_outcomes(
+        self, lines: Sequence[_Line], outcomes: Sequence[Outcome | None], statuses: Sequence[int]
+    ) -> None:
+        refused = failed = 0
+        for line, outcome, status in zip(lines, outcomes, statuses, strict=True):
+            how = (outcome._value_ if outcome is not None else OTHER, status // 100)
+            row = line.ended.get(how) or self._new_ended(line, *how)
+            row[0] += 1
+            if outcome is not _DONE:
+                refused += outcome is _REFUSED
+                failed += outcome is _FAILED or outcome is _EXPIRED
         second = self._second
-        second.requests += 1
-        if outcome is Outcome.REFUSED:
-            second.refused += 1
-        elif exchange.attempts:
-            self._note_times(exchange, line, exchange.attempts[-1])
-        if outcome is Outcome.FAILED or outcome is Outcome.EXPIRED:
-            second.failed += 1
-        if exchange.tenant is not None:
-            self._count_tenant(exchange, exchange.tenant)
-        self._bytes[0] += exchange.response_bytes
-        self._chunks[0] += exchange.streamed_chunks
+        second.requests += len(lines)
+        second.refused += refused
+        second.failed += failed
 
-    def _note_times(self, exchange: Exchange, line: _Line, attempt: Attempt) -> None:
-        arrived_s, first_byte_s, service_s = exchange.arrived_s, -1.0, -1.0
-        ended_s = attempt.ended_s or self._clock()
-        if attempt.first_byte_s > 0.0:
-            first_byte_s = attempt.first_byte_s - arrived_s
-        estimate_s = exchange.estimate_s
-        if estimate_s > 0.0 and exchange.outcome is Outcome.DONE and exchange.response_status < 400:
-            service_s = ended_s - attempt.begun_s
-        wait_s = exchange.started_s - arrived_s
-        noted = self._timings.noted
-        noted.extend((line.idx, ended_s - arrived_s, wait_s, first_byte_s, service_s, estimate_s))
-        if len(noted) >= MOST_NOTED:
+    def _count_tenants(self, tenants: Sequence[Tenant | None], usages: Sequence[Usage | None]) -> None:
+        known = self._tenants
+        for tenant, usage in zip(tenants, usages, strict=True):
+            if tenant is None:
+                continue
+            rows = known.get(tenant.name) or self._new_tenant(tenant.name)
+            rows[0][0] += 1
+            if usage is not None:
+                rows[1][0] += usage.prompt_tokens
+                rows[2][0] += usage.completion_tokens
+                rows[3][0] += usage.cached_tokens
+
+    def _note_times(
+        self,
+        lines: Sequence[_Line],
+        outcomes: Sequence[Outcome | None],
+        statuses: Sequence[int],
+        attempts: Sequence[list[Attempt]],
+        times_s: Iterable[tuple[float, float, float, float]],
+    ) -> None:
+        note = self._timings.noted.extend
+        rows = zip(lines, outcomes, statuses, attempts, times_s, strict=True)
+        for line, outcome, status, tries, (arrived_s, started_s, estimate_s, over_s) in rows:
+            if not tries or outcome is _REFUSED:
+                continue
+            attempt = tries[-1]
+            first_s, ended_s = attempt.first_byte_s, attempt.ended_s or over_s
+            is_measured = estimate_s > 0.0 and outcome is _DONE and status < 400
+            note(
+                (
+                    line.idx,
+                    ended_s - arrived_s,
+                    started_s - arrived_s,
+                    first_s - arrived_s if first_s > 0.0 else -1.0,
+                    ended_s - attempt.begun_s if is_measured else -1.0,
+                    estimate_s,
+                )
+            )
+        if len(self._timings.noted) >= MOST_NOTED:
             self._timings.count(self._second)
-
-    def _count_tenant(self, exchange: Exchange, tenant: Tenant) -> None:
-        rows = self._tenants.get(tenant.name) or self._new_tenant(tenant.name)
-        rows[0][0] += 1
-        usage = exchange.usage
-        if usage is not None:
-            rows[1][0] += usage.prompt_tokens
-            rows[2][0] += usage.completion_tokens
-            rows[3][0] += usage.cached_tokens
 
     def shadow_decided(self, agrees: bool) -> None:
         """The shadow policy decided about a request too."""
@@ -205,6 +270,7 @@ class Metrics:
 
     def tick(self) -> None:
         """Let time pass: sample the nodes' use and begin a new second where one has begun."""
+        self._count()
         now_s = self._clock()
         passed_s, self._ticked_s = now_s - self._ticked_s, now_s
         span = self._book.use.setdefault(int(now_s) // SPAN_S, {})
@@ -224,6 +290,7 @@ class Metrics:
 
     def book(self) -> Book:
         """The counts with the gauges as they are now: this process's own, not to be changed."""
+        self._count()
         book = self._book
         self._timings.count(self._second)
         self._timings.write(book)

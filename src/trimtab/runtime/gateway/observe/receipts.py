@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from trimtab.runtime.gateway.model import Attempt, Exchange
+from trimtab.runtime.gateway.model import Attempt, Exchange, Outcome, Refusal, Tenant
 
 KEPT: Final = 4096
 
@@ -29,23 +29,22 @@ class Receipt:
     shadow: str = ""  # the shadow policy's first choice; "" = it was not asked
 
 
-@dataclass(slots=True)
-class _Kept:
+class _Kept(NamedTuple):
     """A request that ended: all but its body and its facts' text."""
 
     id: str
     path: str
     model: str
-    tenant: str
+    tenant: Tenant | None
     priority: int
     arrived_s: float
     started_s: float
     ended_s: float
     estimate_s: float
     units: float
-    outcome: str | None
-    status: int
-    refusal: str | None
+    outcome: Outcome | None
+    response_status: int
+    refusal: Refusal | None
     decision: Any
     attempts: list[Attempt]
 
@@ -55,14 +54,12 @@ class Receipts:
 
     def __init__(self, clock: Callable[[], float], kept: int = KEPT) -> None:
         self._clock = clock
-        self._most = kept
-        self._order: deque[_Kept] = deque()
-        self._ended: dict[str, _Kept] = {}
-        self._under_way: dict[str, Exchange] = {}
+        self._ended: deque[_Kept] = deque(maxlen=kept)  # searched when asked: events are to be cheap
+        self._under_way: dict[Exchange, None] = {}  # in the order of arrival
 
     def arrived(self, exchange: Exchange) -> None:
         """It can be asked for from now on."""
-        self._under_way[exchange.id] = exchange
+        self._under_way[exchange] = None
 
     def started(self, exchange: Exchange, attempt: Attempt) -> None:
         """Nothing: the exchange holds its attempts."""
@@ -72,55 +69,46 @@ class Receipts:
 
     def ended(self, exchange: Exchange) -> None:
         """Keep what matters of it, and forget the oldest."""
-        if self._under_way.get(exchange.id) is exchange:
-            del self._under_way[exchange.id]
-        kept = _keep(exchange, self._clock())
-        self._ended[kept.id] = kept
-        self._order.append(kept)
-        if len(self._order) > self._most:
-            oldest = self._order.popleft()
-            if self._ended.get(oldest.id) is oldest:  # else a later request of the same id stands there
-                del self._ended[oldest.id]
+        self._under_way.pop(exchange, None)
+        self._ended.append(_keep(exchange, self._clock()))  # type: ignore[arg-type]  # named when it is read
 
     def find(self, request_id: str) -> dict[str, Any] | None:
         """The receipt as JSON may hold it; None = unknown, or too long ago."""
-        exchange = self._under_way.get(request_id)
-        kept = _keep(exchange, self._clock()) if exchange is not None else self._ended.get(request_id)
-        return None if kept is None else _receipt(kept, under_way=exchange is not None)
+        for exchange in reversed(self._under_way):
+            if exchange.id == request_id:
+                return _receipt(_Kept._make(_keep(exchange, self._clock())), under_way=True)
+        for kept in reversed(self._ended):
+            if kept[0] == request_id:
+                return _receipt(_Kept._make(kept), under_way=False)
+        return None
 
 
-def _keep(exchange: Exchange, now_s: float) -> _Kept:
-    facts, tenant, refusal = exchange.facts, exchange.tenant, exchange.refusal
-    return _Kept(
-        exchange.id,
-        exchange.path,
-        facts.model if facts is not None else "",
-        tenant.name if tenant is not None else "",
-        exchange.priority,
-        exchange.arrived_s,
-        exchange.started_s,
-        now_s,
-        exchange.estimate_s,
-        exchange.units,
-        exchange.outcome._value_ if exchange.outcome is not None else None,
-        exchange.response_status if refusal is None else refusal.status,
-        None if refusal is None else refusal.code,
-        exchange.decision,
-        exchange.attempts,
-    )
+def _keep(exchange: Exchange, now_s: float) -> tuple[Any, ...]:
+    """The fields of `_Kept`; a plain tuple costs half."""
+    x, facts = exchange, exchange.facts
+    return (
+        x.id, x.path, facts.model if facts is not None else "", x.tenant, x.priority,
+        x.arrived_s, x.started_s, now_s, x.estimate_s, x.units,
+        x.outcome, x.response_status, x.refusal, x.decision, x.attempts,
+    )  # fmt: skip
 
 
 def _receipt(kept: _Kept, *, under_way: bool) -> dict[str, Any]:
-    attempts = kept.attempts
+    attempts, refusal, outcome = kept.attempts, kept.refusal, kept.outcome
+    status = kept.response_status if refusal is None else refusal.status
+    if under_way:
+        state: str | None = "under way"
+    else:
+        state = None if outcome is None else outcome.value
     return {
         "id": kept.id,
         "path": kept.path.partition("?")[0],
         "model": kept.model,
-        "tenant": kept.tenant,
+        "tenant": "" if kept.tenant is None else kept.tenant.name,
         "priority": kept.priority,
-        "state": "under way" if under_way else kept.outcome,
-        "status": kept.status or None,
-        "refusal": kept.refusal,
+        "state": state,
+        "status": status or None,
+        "refusal": None if refusal is None else refusal.code,
         "node": attempts[-1].node.name if attempts else None,
         "decision": _decision(kept.decision),
         "wait_s": _positive(kept.started_s - kept.arrived_s) if attempts else None,
