@@ -36,27 +36,7 @@ from trimtab.runtime.gateway.wire.server import DataPlane, make_context
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
-_FIXED = (
-    "listen",
-    "workers",
-    "store",
-    "record",
-    "discovery",
-    "health",
-    "ejection",
-    "polling",
-    "prefix_cache",
-)
-    "listen",
-    "workers",
-    "store",
-    "record",
-    "discovery",
-    "health",
-    "ejection",
-    "polling",
-    "prefix_cache",
-)
+_FIXED = ("listen", "workers", "store", "record", "discovery", "health", "ejection", "polling")
 COMPILE_TIMEOUT_S = 300.0
 
 
