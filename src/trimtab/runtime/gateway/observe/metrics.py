@@ -7,7 +7,7 @@ beyond the first of their kind. So a client cannot make the gateway remember nam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from platform import python_version
 from typing import Final
@@ -67,16 +67,6 @@ class Sources:
     recorder_dropped: Callable[[], int] = _zero
 
 
-@dataclass(slots=True)
-class _Line:
-    """One model and kind: its place among the timings, and its counts by outcome and status // 100."""
-
-    idx: int
-    model: str
-    kind: str
-    ended: dict[tuple[str, int], Row] = field(default_factory=dict)
-
-
 class Metrics:
     """The counts of this process. `tick` is to be called about four times a second.
 
@@ -88,7 +78,8 @@ class Metrics:
         self._sources = sources or Sources()
         self._book = Book()
         self._models: dict[str, str] = {}
-        self._lines: dict[tuple[str, str], _Line] = {}
+        self._lines: dict[tuple[str, str], int] = {}  # model and kind → its place among the timings
+        self._ends: dict[tuple[str, str, str, int], tuple[int, Row]] = {}  # and outcome and status // 100
         self._tenants: dict[str, tuple[Row, Row, Row, Row]] = {}
         self._codes: dict[str, Row] = {}
         self._bytes = self._book.row("trimtab_response_bytes_total")
@@ -150,31 +141,32 @@ class Metrics:
             endpoints, facts, tenants, usages, outcomes, statuses, n_bytes, n_chunks,
             attempts, arrived_s, started_s, estimates_s, ended_s,
         ) = zip(*kept, strict=True)  # fmt: skip
-        lines = self._lines_of(endpoints, facts)
-        self._count_outcomes(lines, outcomes, statuses)
+        lines = self._count_outcomes(endpoints, facts, outcomes, statuses)
         self._count_tenants(tenants, usages)
         self._bytes[0] += sum(n_bytes)
         self._chunks[0] += sum(n_chunks)
         times_s = zip(arrived_s, started_s, estimates_s, ended_s, strict=True)
         self._note_times(lines, outcomes, statuses, attempts, times_s)
 
-    def _lines_of(self, endpoints: Sequence[Endpoint | None], facts: Sequence[Facts | None]) -> list[_Line]:
-        models, lines, found = self._models, self._lines, []
-        for endpoint, fact in zip(endpoints, facts, strict=True):
-            # `_value_`: `value` is a Python-level property, and enums hash in Python
-            kind = endpoint.kind._value_ if endpoint is not None else OTHER
-            model = models.get(fact.model, OTHER) if fact is not None else OTHER
-            found.append(lines.get((model, kind)) or self._new_line(model, kind))
-        return found
-
     def _count_outcomes(
-        self, lines: Sequence[_Line], outcomes: Sequence[Outcome | None], statuses: Sequence[int]
-    ) -> None:
-        refused = failed = 0
-        for line, outcome, status in zip(lines, outcomes, statuses, strict=True):
-            how = (outcome._value_ if outcome is not None else OTHER, status // 100)
-            row = line.ended.get(how) or self._new_ended(line, *how)
+        self,
+        endpoints: Sequence[Endpoint | None],
+        facts: Sequence[Facts | None],
+        outcomes: Sequence[Outcome | None],
+        statuses: Sequence[int],
+    ) -> list[int]:
+        """Returns the requests' lines among the timings."""
+        models, ends, lines, refused, failed = self._models, self._ends, [], 0, 0
+        for endpoint, fact, outcome, status in zip(endpoints, facts, outcomes, statuses, strict=True):
+            how = (  # `_value_`: `value` is a Python-level property, and enums hash in Python
+                models.get(fact.model, OTHER) if fact is not None else OTHER,
+                endpoint.kind._value_ if endpoint is not None else OTHER,
+                outcome._value_ if outcome is not None else OTHER,
+                status // 100,
+            )
+            line, row = ends.get(how) or self._new_end(*how)
             row[0] += 1
+            lines.append(line)
             if outcome is not _DONE:
                 refused += outcome is _REFUSED
                 failed += outcome is _FAILED or outcome is _EXPIRED
@@ -182,6 +174,7 @@ class Metrics:
         second.requests += len(lines)
         second.refused += refused
         second.failed += failed
+        return lines
 
     def _count_tenants(self, tenants: Sequence[Tenant | None], usages: Sequence[Usage | None]) -> None:
         known = self._tenants
@@ -197,7 +190,7 @@ class Metrics:
 
     def _note_times(
         self,
-        lines: Sequence[_Line],
+        lines: Sequence[int],
         outcomes: Sequence[Outcome | None],
         statuses: Sequence[int],
         attempts: Sequence[list[Attempt]],
@@ -213,7 +206,7 @@ class Metrics:
             is_measured = estimate_s > 0.0 and outcome is _DONE and status < 400
             note(
                 (
-                    line.idx,
+                    line,
                     ended_s - arrived_s,
                     started_s - arrived_s,
                     first_s - arrived_s if first_s > 0.0 else -1.0,
@@ -236,14 +229,13 @@ class Metrics:
 
     # --- first of their kind
 
-    def _new_line(self, model: str, kind: str) -> _Line:
-        line = self._lines[model, kind] = _Line(self._timings.new_line(model, kind), model, kind)
-        return line
-
-    def _new_ended(self, line: _Line, outcome: str, code_class: int) -> Row:
-        row = self._book.row("trimtab_requests_total", line.model, line.kind, outcome, f"{code_class}xx")
-        line.ended[outcome, code_class] = row
-        return row
+    def _new_end(self, model: str, kind: str, outcome: str, code_class: int) -> tuple[int, Row]:
+        line = self._lines.get((model, kind))
+        if line is None:
+            line = self._lines[model, kind] = self._timings.new_line(model, kind)
+        row = self._book.row("trimtab_requests_total", model, kind, outcome, f"{code_class}xx")
+        self._ends[model, kind, outcome, code_class] = line, row
+        return line, row
 
     def _new_tenant(self, name: str) -> tuple[Row, Row, Row, Row]:
         if len(self._tenants) >= MOST_TENANTS and name != OTHER:
