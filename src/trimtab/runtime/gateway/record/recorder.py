@@ -33,7 +33,7 @@ from trimtab.runtime.gateway.record.rows import (
 
 FLUSH_PERIOD_S = 1.0
 ESTIMATES_PERIOD_S = 60.0
-SLICE_ROWS = 50  # formatted before the loop gets its turn: about .3 ms
+SLICE_ROWS = 64  # formatted before the loop gets its turn: about .25 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +209,13 @@ class Recorder:
 
     async def _formatted(self, rows: list[Ended], notes: list[bytes]) -> tuple[bytes, int]:
         """All lines, and how many of them are requests. The loop gets its turn after every slice."""
-        writer = self._writer()
-        lines = []
+        writer, blocks, count = self._writer(), notes, 0
         for first in range(0, len(rows), SLICE_ROWS):
-            lines += [writer.line(Ended._make(row)) for row in rows[first : first + SLICE_ROWS]]
+            block, n = writer.lines(rows[first : first + SLICE_ROWS])
+            blocks.append(block)
+            count += n
             await asyncio.sleep(0)
-        return b"".join(notes + lines), len(lines) - lines.count(b"")
+        return b"".join(blocks), count
 
     def _writer(self) -> RowWriter:
         names = [c.name for c in self._snapshot().classes]
