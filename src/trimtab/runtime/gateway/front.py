@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from random import Random
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 from zlib import crc32
@@ -30,17 +31,30 @@ _NUMBER = re.compile(rb"-?[0-9]{1,9}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _STREAMED_KINDS = (Kind.CHAT, Kind.COMPLETION)  # which know `stream_options`
 
-_ids = Random()  # ids need to differ, not to be secret; asking the system for each would cost a call
+_SPREAD = 0x9E3779B97F4A7C15  # odd, so each number of 64 bits comes once; neighbours are far apart
+_NUMBERS = 1 << 64
 NO_KEY = Refusal(401, "invalid_api_key", "The API key is missing or not known.")
 
 
-def key_of(headers: Headers) -> bytes:
-    """The client's key: a bearer token, or the header that Anthropic's clients send; b"" = none."""
-    authorization = headers.get(b"authorization")
-    if authorization is not None:
-        scheme, _, key = authorization.strip().partition(b" ")
-        return key.strip() if scheme.lower() == b"bearer" else b""
-    return headers.get(b"x-api-key", b"").strip()
+class Ids:
+    """Ids of requests: they need to differ, not to be secret. A random beginning, then a scrambled count."""
+
+    def __init__(self) -> None:
+        self.begin()
+        os.register_at_fork(after_in_child=self.begin)
+
+    def begin(self) -> None:
+        """Begin anew, as each process must."""
+        self._prefix = secrets.token_hex(8)
+        self._number = secrets.randbits(64)
+
+    def __call__(self) -> str:
+        """The next id: 32 hexadecimal digits."""
+        self._number = number = (self._number + _SPREAD) % _NUMBERS
+        return f"{self._prefix}{number:016x}"
+
+
+_next_id = Ids()
 
 
 def no_tenant(name: str) -> Tenant | None:
@@ -75,11 +89,9 @@ class Front:
     def head(self, exchange: WireExchange) -> Refusal | None:
         """A head has come: may it be? Sets endpoint, tenant, id and hints."""
         request = exchange.request
-        headers = request.headers
-        exchange.id = request.id() or f"{_ids.getrandbits(128):032x}"
-        trace = headers.get(b"traceparent")
-        if trace is not None and _TRACE.fullmatch(trace):
-            exchange.traceparent = trace.decode()
+        exchange.id = request.given_id or _next_id()
+        if request.hinted:
+            exchange.traceparent = _trace(request.headers)
         found = self.endpoints.find(exchange.method, exchange.path)
         if isinstance(found, Refusal):
             return found
@@ -87,16 +99,16 @@ class Front:
         exchange.is_local = found.local
         if found.kind is Kind.HEALTH or found.kind is Kind.READY:
             return None
-        tenant = self.by_key(key_of(headers))
+        tenant = self.by_key(request.client_key)
         if tenant is None:
             return NO_KEY
         exchange.tenant = tenant
         exchange.background = tenant.background
         if found.kind is Kind.REALTIME and not request.websocket:
             return Refusal(426, "websocket_only", "This path speaks WebSocket only.")
-        if self.jobs and b"prefer" in headers and b"respond-async" in headers[b"prefer"].lower():
+        if self.jobs and b"respond-async" in request.headers.get(b"prefer", b"").lower():
             exchange.is_local = exchange.is_local or found.replayable
-        return self._hints(exchange, headers, tenant)
+        return self._hints(exchange, request.headers, tenant) if request.hinted else None
 
     def _hints(self, exchange: WireExchange, headers: Headers, tenant: Tenant) -> Refusal | None:
         session = headers.get(b"x-trimtab-session")
@@ -138,14 +150,14 @@ class Front:
             query = request.target.partition(b"?")[2].decode()
             facts = peek_head(endpoint, exchange.path, query)
         else:
-            facts = peek(endpoint, request.headers.get(b"content-type", b"").decode("latin-1"), body)
+            facts = peek(endpoint, request.content_type, body)
         return facts if isinstance(facts, Refusal) else self._route(exchange, facts)
 
     def scan(self, exchange: WireExchange) -> BodyScan | Refusal:
         """What reads a body that is too long to be parsed as a whole."""
         endpoint = exchange.endpoint
         assert endpoint is not None
-        return body_scan(endpoint, exchange.request.headers.get(b"content-type", b"").decode("latin-1"))
+        return body_scan(endpoint, exchange.request.content_type)
 
     def scanned(self, exchange: WireExchange, scan: BodyScan) -> Refusal | None:
         """Such a body has been read."""
@@ -199,6 +211,11 @@ class Front:
         return model if self.known(model) else _no_model(asked)
 
 
+def _trace(headers: Headers) -> str:
+    trace = headers.get(b"traceparent", b"")
+    return trace.decode() if _TRACE.fullmatch(trace) else ""
+
+
 def _share(route: Resolved, request_id: str) -> str:
     """One of the route's models by its share. The same id always gets the same one."""
     point = crc32(request_id.encode()) / 2**32
@@ -214,12 +231,12 @@ def _rename(exchange: WireExchange, asked: str, model: str) -> Refusal | None:
     body = exchange.body
     if not body and exchange.target.find(b"?") >= 0:
         return _rename_in_query(exchange, model)
-    content_type = exchange.request.headers.get(b"content-type", b"").lower()
+    content_type = exchange.request.content_type.lower()
     if body is None:
         return Refusal(
             413, "alias_too_large", "A request of this size must name the model itself, not an alias."
         )
-    if content_type.startswith(b"multipart/"):
+    if content_type.startswith("multipart/"):
         renamed, n = re.subn(
             rb'(name="?model"?\r\n(?:[^\r\n]+\r\n)*\r\n)' + re.escape(asked.encode()) + rb"(?=\r\n)",
             lambda match: match[1] + model.encode(),

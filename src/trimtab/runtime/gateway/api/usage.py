@@ -11,6 +11,7 @@ from trimtab.runtime.gateway.api import sse
 from trimtab.runtime.gateway.api.jsonscan import JsonScan
 from trimtab.runtime.gateway.model import Dialect, Endpoint, Kind, Usage
 
+_RESPONSE: Final = Kind.RESPONSE
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _ID: Final = re.compile(rb'"id"\s*:\s*"([^"\\]{1,256})"')
 _MAX_USAGE_BYTES: Final = 4_096
@@ -143,10 +144,20 @@ class BodyMeter:
     def finish(self) -> None:
         """The body is over: look for the usage from its end, then in its beginning."""
         self.usage = find_usage(self._tail) or find_usage(self._head)
-        if self._kind is Kind.RESPONSE:
+        if self._kind is _RESPONSE:
             self.response_id = _top_level_id(self._head)
         self._head = self._tail = b""
         self.ended = True
+
+
+def read_answer(kind: Kind, body: bytes) -> tuple[Usage | None, str]:
+    """Usage and response id of a plain JSON answer that is there as a whole."""
+    if len(body) <= _TAIL_BYTES:
+        return find_usage(body), _top_level_id(body[:_HEAD_BYTES]) if kind is _RESPONSE else ""
+    meter = BodyMeter(kind)
+    meter.feed(body)
+    meter.finish()
+    return meter.usage, meter.response_id
 
 
 def _top_level_id(head: bytes) -> str:

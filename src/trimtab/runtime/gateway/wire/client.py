@@ -33,11 +33,16 @@ class ClientConnection(asyncio.Protocol):
         self.context = context
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.address = b"unknown"
+        self.scheme = b"http"
         self.full = False
         self.full_since_s = inf
         self.tick = -1
         self._reader = RequestReader(
-            self, settings.head_bytes, settings.header_count, settings.memory_body_bytes
+            self,
+            settings.head_bytes,
+            settings.header_count,
+            settings.memory_body_bytes,
+            context.known_heads,
         )
         self._exchange: WireExchange | None = None
         self._waiting: deque[Request] = deque()  # parsed already, behind the one being answered
@@ -62,12 +67,14 @@ class ClientConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.address = str(peer[0]).encode()
+        if transport.get_extra_info("sslcontext") is not None:
+            self.scheme = b"https"
         context.connections.add(self)
         self._since_s = context.loop.time()
         if len(context.connections) > context.settings.connections:
             self._refuse_input(Refusal(503, "too_many_connections", "Too many connections.", 1.0))
             return
-        context.sweep.watch(self, self._since_s + context.settings.slow_client_s)
+        context.sweep.watch(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse it now, or keep it until its turn comes."""
@@ -100,10 +107,9 @@ class ClientConnection(asyncio.Protocol):
             self._coming = coming
             if coming is not None:  # what has begun must be whole soon
                 self._since_s = self.context.loop.time()
-                self.context.sweep.watch(self, self._since_s + self.context.settings.slow_client_s)
 
     def eof_received(self) -> bool:
-        """A client that has finished sending is taken to be gone."""
+        """A client that has finished sending is taken to be gone: a close looks the same on the wire."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -134,7 +140,6 @@ class ClientConnection(asyncio.Protocol):
             self._tunnel.hold(client=True, full=True)
         elif self._exchange is not None:
             self._exchange.client_full()
-            self.context.sweep.watch(self, self.full_since_s + self.context.settings.stalled_client_s)
 
     def resume_writing(self) -> None:
         """It has caught up."""
@@ -229,7 +234,6 @@ class ClientConnection(asyncio.Protocol):
         more = self._waiting or self._backlog or self._refused is not None
         if more and not self._feeding:
             self._next()
-        self.context.sweep.watch(self, self._since_s + self.context.settings.keep_alive_s)
 
     def _next(self) -> None:
         """What came in while the last request was answered."""
@@ -285,7 +289,7 @@ class ClientConnection(asyncio.Protocol):
         self._lingers = True
         self.transport.write_eof()
         self._since_s = self.context.loop.time()
-        self.context.sweep.watch(self, self._since_s + LINGER_S)
+        self.context.sweep.watch(self)
 
     def abort(self) -> None:
         """The answer broke off: a reset tells the client so."""
@@ -335,7 +339,7 @@ class ClientConnection(asyncio.Protocol):
         if not exchange.request.complete:
             grace_s = exchange.request.body.size / BODY_BYTES_PER_S
             return self._slow(self._since_s + settings.slow_client_s + grace_s, now_s)
-        return inf
+        return now_s + min(settings.keep_alive_s, settings.slow_client_s, settings.stalled_client_s)
 
     def _end_at(self, due_s: float, now_s: float) -> float:
         if now_s < due_s:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimtab.runtime.gateway.model import Dispatcher, Observers, Refusal
+from trimtab.runtime.gateway.model import Attempt, Dispatcher, Exchange, Observer, Observers, Refusal
+from trimtab.runtime.gateway.wire.request import KnownHeads
 from trimtab.runtime.gateway.wire.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ class Settings:
     idle_per_node: int = 256  # connections kept open without a request
     idle_upstream_s: float = 30.0
     tunnel_idle_s: float = 600.0  # a WebSocket without a byte
-    count_usage: bool = False  # ask streams for their usage, and hide it from clients that did not ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,22 @@ class Context:
     buffered_bytes: int = 0
     draining: bool = False
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    known_heads: KnownHeads = field(default_factory=KnownHeads)
+    on_arrived: tuple[Callable[[Exchange], None], ...] = field(init=False)
+    on_started: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
+    on_lost: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
+    on_ended: tuple[Callable[[Exchange], None], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.observe(self.observers)
+
+    def observe(self, observers: Observers) -> None:
+        """Tell these from now on. What an observer takes over from `Observer` unchanged is not called."""
+        self.observers = observers
+        self.on_arrived = tuple(one.arrived for one in observers if _is_own(one, "arrived"))
+        self.on_started = tuple(one.started for one in observers if _is_own(one, "started"))
+        self.on_lost = tuple(one.lost for one in observers if _is_own(one, "lost"))
+        self.on_ended = tuple(one.ended for one in observers if _is_own(one, "ended"))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it as a task that somebody holds on to."""
@@ -120,3 +136,8 @@ class Context:
     def timeouts(self, model: str) -> Timeouts:
         """Those of a model."""
         return self.settings.model_timeouts.get(model, self.settings.timeouts)
+
+
+def _is_own(observer: Observer, name: str) -> bool:
+    """Whether its class has a method of its own for this event."""
+    return getattr(type(observer), name, None) is not getattr(Observer, name)

@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from trimtab.runtime.gateway.api.errors import response_bytes, stream_event
+from trimtab.runtime.gateway.api.usage import read_answer
 from trimtab.runtime.gateway.model import (
     Attempt,
     Cause,
@@ -19,9 +20,11 @@ from trimtab.runtime.gateway.model import (
 )
 from trimtab.runtime.gateway.wire.context import Context, Timeouts
 from trimtab.runtime.gateway.wire.framing import Length, ResponseHead
-from trimtab.runtime.gateway.wire.leg import NodeLeg, busy_or_error
-from trimtab.runtime.gateway.wire.relay import Relay
+from trimtab.runtime.gateway.wire.late import hedge_due_s, next_look_s, overdue
+from trimtab.runtime.gateway.wire.leg import JOINED_BYTES, NodeLeg, busy_or_error
+from trimtab.runtime.gateway.wire.relay import Relay, connection_line
 from trimtab.runtime.gateway.wire.request import Request
+from trimtab.runtime.gateway.wire.upstream import node_line
 from trimtab.runtime.gateway.wire.watch import Watch, watch_for
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ class Client(Protocol):
     full: bool  # does not take more for now
     full_since_s: float
     address: bytes  # for x-forwarded-for
+    scheme: bytes  # for x-forwarded-proto
 
     def answered(self, exchange: WireExchange, close: bool) -> None:
         """The answer is written; the client's next request may come."""
@@ -64,19 +68,18 @@ class WireExchange(Exchange):
     """The data plane's exchange. `over` once its answer is written or nobody waits for it."""
 
     __slots__ = (
-        "_hedge",
         "_kept",
-        "_leg",
-        "_limits",
         "_lost_nodes",
         "_ready",
         "_retries",
-        "_upstream_lines",
         "admitted",
         "client",
         "context",
+        "hedge_leg",
         "hides_usage",
         "is_local",
+        "leg",
+        "limits",
         "over",
         "request",
         "response_id",
@@ -103,28 +106,27 @@ class WireExchange(Exchange):
         )
         self.task: asyncio.Task[None] | None = None  # what works on it here
         self._ready: asyncio.Future[None] | None = None  # the client takes more
-        self._leg: NodeLeg | None = None
-        self._hedge: NodeLeg | None = None
+        self.leg: NodeLeg | None = None
+        self.hedge_leg: NodeLeg | None = None
         self._kept: tuple[ResponseHead, bytes] | None = None
-        self._limits: Timeouts = context.settings.timeouts
+        self.limits: Timeouts = context.settings.timeouts
         self._lost_nodes = 0
         self._retries = 0
         self.hides_usage = False  # the gateway asked for the stream's usage, the client did not
-        self._upstream_lines = b""
 
     # The dispatcher's side
 
     def submit(self) -> None:
         """Hand it to the dispatcher: it is whole."""
         context = self.context
-        facts = self.facts
-        if facts is not None and facts.model in context.settings.model_timeouts:
-            self._limits = context.settings.model_timeouts[facts.model]
+        facts, own = self.facts, context.settings.model_timeouts
+        if own and facts is not None and facts.model in own:
+            self.limits = own[facts.model]
         self.submitted = True
         context.retries.earn()
         context.hedges.earn()
-        for observer in context.observers:
-            observer.arrived(self)
+        for tell in context.on_arrived:
+            tell(self)
         context.dispatcher.submit(self)
 
     def start(self, node: Node) -> None:
@@ -140,15 +142,15 @@ class WireExchange(Exchange):
         if not self.attempts:
             self.started_s = now_s
         self.attempts.append(attempt)
-        for observer in context.observers:
-            observer.started(self, attempt)
+        for tell in context.on_started:
+            tell(self, attempt)
         leg = NodeLeg(self, attempt, context.pools.of(node))
         if hedge:
-            self._hedge = leg
+            self.hedge_leg = leg
         else:
-            self._leg = leg
+            self.leg = leg
         leg.begin()
-        context.sweep.watch(self, self._due_s(now_s))
+        context.sweep.watch(self)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer it without a node, or with what the last node has answered itself."""
@@ -184,45 +186,19 @@ class WireExchange(Exchange):
 
     def _answer_kept(self, head: ResponseHead, body: bytes) -> None:
         if head.length is not Length.NONE:
-            head.length = Length.COUNTED
-            head.content_length = len(body)
+            head = head.of_length(len(body))
+        lines = self._lines(node_line(self.attempts[-1].node))
         relay = Relay(self.client.transport, head, None, self.request.http10, self.closes())
         self.response_status = head.status
         self.response_bytes = len(body)
-        self.client.transport.write(relay.begin(self._lines(self.attempts[-1].node), False) + body)
+        self.client.transport.write(relay.begin(lines, False) + body)
         self.finish(_outcome(head.status), relay.closes)
 
     # The legs' side
 
-    def upstream_lines(self) -> bytes:
-        """The header lines that every node gets, the length of the body among them."""
-        lines = self._upstream_lines
-        if not lines:
-            lines = self._upstream_lines = self._make_upstream_lines()
-        return lines
-
-    def _make_upstream_lines(self) -> bytes:
-        request = self.request
-        forwarded = request.headers.get(b"x-forwarded-for")
-        address = self.client.address
-        lines = [
-            *request.forward,
-            b"x-request-id: ",
-            self.id.encode(),
-            b"\r\nx-forwarded-for: ",
-            address if forwarded is None else forwarded + b", " + address,
-            b"\r\nx-forwarded-proto: http\r\n",
-        ]
-        size = request.body.size if self.body is None else len(self.body)
-        if size or self.method in ("POST", "PUT", "PATCH"):
-            lines.append(b"content-length: %d\r\n" % size)
-        if request.websocket:
-            lines.append(b"connection: Upgrade\r\nupgrade: websocket\r\n")
-        return b"".join(lines)
-
     def may_retry(self, cause: Cause, leg: NodeLeg) -> bool:
         """Whether another attempt is allowed after this loss (the budget is asked last, by `leg_lost`)."""
-        if self.committed or leg.attempt.hedge or self._hedge is not None:
+        if self.committed or leg.attempt.hedge or self.hedge_leg is not None:
             return False
         if self._retries >= self.context.settings.max_retries or self.request.websocket:
             return False
@@ -234,29 +210,55 @@ class WireExchange(Exchange):
 
     def commit(self, leg: NodeLeg, response: ResponseHead) -> tuple[Relay, bytes]:
         """The first body byte came: this node's answer it is. Returns the relay and the head to write."""
-        other = self._hedge if leg is self._leg else self._leg
-        if other is not None and other is not leg:
-            other.drop()
-            self.context.dispatcher.release(other.attempt.node, self)
-        self._leg, self._hedge = leg, None
-        self.committed = True
-        self.response_status = response.status
-        attempt = leg.attempt
-        attempt.first_byte_s = self.context.loop.time()
+        self._take(leg, response)
         request = self.request
         watch = watch_for(self, response)
         relay = Relay(self.client.transport, response, watch, request.http10, self.closes())
         if self.client.full:
             leg.pause_reading()
-        return relay, relay.begin(self._lines(attempt.node), request.http10)
+        return relay, relay.begin(self._lines(leg.pool.says), request.http10)
+
+    def commit_whole(self, leg: NodeLeg, response: ResponseHead, body: bytes) -> bool:
+        """The response came at once: write it. Returns whether the client's connection ends with it."""
+        self._take(leg, response)
+        size = len(body)
+        self.response_bytes += size
+        closes = self.closes()
+        head = b"%bcontent-length: %d\r\n%bx-request-id: %b\r\n%b\r\n" % (
+            response.block,
+            size,
+            connection_line(closes, self.request.http10),
+            self.id.encode(),
+            leg.pool.says,
+        )
+        transport = self.client.transport
+        if size <= JOINED_BYTES:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            transport.write(body)
+        if response.json and not response.encoded and self.endpoint is not None:
+            self.usage, self.response_id = read_answer(self.endpoint.kind, body)
+        return closes
+
+    def _take(self, leg: NodeLeg, response: ResponseHead) -> None:
+        """This leg is the one that answers."""
+        other = self.hedge_leg if leg is self.leg else self.leg
+        if other is not None and other is not leg:
+            other.drop()
+            self.context.dispatcher.release(other.attempt.node, self)
+        self.leg, self.hedge_leg = leg, None
+        self.committed = True
+        self.response_status = response.status
+        leg.attempt.first_byte_s = leg.pool.time()
 
     def closes(self) -> bool:
         """Whether the client's connection ends with the answer."""
         request = self.request
-        return not request.keep_alive or request.awaits_body or self.context.draining
+        return not request.keep_alive or (request.has_body and not request.complete) or self.context.draining
 
-    def _lines(self, node: Node) -> bytes:
-        return b"x-request-id: %b\r\nx-trimtab-node: %b\r\n" % (self.id.encode(), node.name.encode())
+    def _lines(self, of_node: bytes) -> bytes:
+        return b"x-request-id: %b\r\n%b" % (self.id.encode(), of_node)
 
     def watched(self, watch: Watch) -> None:
         """More of a watched body has gone to the client."""
@@ -265,23 +267,26 @@ class WireExchange(Exchange):
             self.streamed_chunks += new
             self.context.dispatcher.progress(self, new)
 
-    def leg_done(self, leg: NodeLeg, relay: Relay) -> None:
-        """The whole response is with the client."""
+    def relayed(self, relay: Relay) -> None:
+        """The response has come piece by piece, and that was all."""
         relay.end()
         watch = relay.watch
         if watch is not None:
             self.usage = watch.usage
             self.response_id = watch.response_id
+
+    def leg_done(self, leg: NodeLeg, closes: bool) -> None:
+        """The whole response is with the client."""
         leg.attempt.ended_s = self.context.loop.time()
-        self._leg = None
+        self.leg = None
         status = self.response_status
-        cause = busy_or_error(status)
+        cause = busy_or_error(status) if status >= 429 else None
         if cause is None:
             self.context.dispatcher.done(self)
         else:
             leg.attempt.cause = cause
             self.context.dispatcher.failed(self, cause)
-        self.finish(_outcome(status), relay.closes)
+        self.finish(_outcome(status), closes)
 
     def leg_lost(self, leg: NodeLeg, cause: Cause, at_border: bool = False) -> None:
         """An attempt came to nothing."""
@@ -289,14 +294,14 @@ class WireExchange(Exchange):
         attempt = leg.attempt
         attempt.cause = cause
         attempt.ended_s = context.loop.time()
-        for observer in context.observers:
-            observer.lost(self, attempt)
-        other = self._hedge if leg is self._leg else self._leg
+        for tell in context.on_lost:
+            tell(self, attempt)
+        other = self.hedge_leg if leg is self.leg else self.leg
         if other is not None and other is not leg:  # of two, the other goes on
-            self._leg, self._hedge = other, None
+            self.leg, self.hedge_leg = other, None
             context.dispatcher.release(attempt.node, self)
             return
-        self._leg = self._hedge = None
+        self.leg = self.hedge_leg = None
         if self.committed:
             self._break_off(leg, cause, at_border)
             return
@@ -329,10 +334,9 @@ class WireExchange(Exchange):
         self.committed = True
         self.response_status = 101
         leg.attempt.first_byte_s = self.context.loop.time()
-        lines = b"".join(response.lines)
         self.client.transport.write(
-            b"%b%bconnection: Upgrade\r\nupgrade: websocket\r\n%b\r\n"
-            % (response.status_line, lines, self._lines(leg.attempt.node))
+            b"%bconnection: Upgrade\r\nupgrade: websocket\r\n%b\r\n"
+            % (response.block, self._lines(leg.pool.says))
         )
         self.context.sweep.unwatch(self)
         self.client.switch(self, connection, rest)
@@ -343,7 +347,7 @@ class WireExchange(Exchange):
             return
         self.attempts[-1].ended_s = self.context.loop.time()
         self.attempts[-1].cause = cause
-        self._leg = None
+        self.leg = None
         if cause is not None:
             self.context.dispatcher.failed(self, cause)
             self.finish(Outcome.FAILED, close=True)
@@ -357,11 +361,7 @@ class WireExchange(Exchange):
         """Nobody waits any more: stop the nodes at once. It does not count against them."""
         if self.over:
             return
-        for leg in (self._leg, self._hedge):
-            if leg is not None:
-                leg.drop()
-                leg.attempt.ended_s = self.context.loop.time()
-        self._leg = self._hedge = None
+        self._drop_legs()
         if self.task is not None:
             self.task.cancel()
         if self.submitted:
@@ -376,13 +376,13 @@ class WireExchange(Exchange):
 
     def client_full(self) -> None:
         """The client reads slowly."""
-        if self._leg is not None and self.committed:
-            self._leg.pause_reading()
+        if self.leg is not None and self.committed:
+            self.leg.pause_reading()
 
     def client_ready(self) -> None:
         """The client has caught up."""
-        if self._leg is not None:
-            self._leg.resume_reading()
+        if self.leg is not None:
+            self.leg.resume_reading()
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(None)
 
@@ -398,8 +398,8 @@ class WireExchange(Exchange):
         body.close()
         if self.admitted is not None:
             self._release(*self.admitted)
-        for observer in context.observers:
-            observer.ended(self)
+        for tell in context.on_ended:
+            tell(self)
         if broken:
             self.client.abort()
         else:
@@ -418,63 +418,34 @@ class WireExchange(Exchange):
 
     def check(self, now_s: float) -> float:
         """Timeouts, and the moment of a hedge."""
-        if self.over:
-            return inf
-        leg = self._leg
-        if leg is None:
-            return inf  # it waits in the queue: the dispatcher's time
+        leg = self.leg
+        if self.over or leg is None:
+            return inf  # where it waits in the queue, its time is the dispatcher's
         if not self.committed and now_s >= self.deadline_s:
             self._expire()
             return inf
-        for one in (leg, self._hedge):
+        for one in (leg, self.hedge_leg):
             if one is not None:
-                cause = self._late(one, now_s)
+                cause = overdue(self, one, now_s)
                 if cause is not None:
                     one.timed_out(cause)
-                    return inf if self.over or self._leg is None else now_s
-        if self._hedge_due_s() <= now_s:
+                    return inf if self.over or self.leg is None else now_s
+        if hedge_due_s(self) <= now_s:
             self._try_hedge()
-        return self._due_s(now_s)
-
-    def _late(self, leg: NodeLeg, now_s: float) -> Cause | None:
-        limits = self._limits
-        attempt = leg.attempt
-        if now_s - self.arrived_s >= limits.total_s:
-            return Cause.TOTAL
-        connection = leg.connection
-        if connection is None:
-            return Cause.CONNECT if now_s - attempt.begun_s >= limits.connect_s else None
-        if leg.sending or attempt.first_byte_s:
-            waits = leg.paused or now_s - connection.last_s < limits.idle_s
-            return None if waits else Cause.IDLE
-        return (
-            Cause.FIRST_BYTE if now_s - max(attempt.begun_s, attempt.sent_s) >= limits.first_byte_s else None
-        )
-
-    def _due_s(self, now_s: float) -> float:
-        limits = self._limits
-        due_s = min(
-            now_s + min(limits.connect_s, limits.first_byte_s, limits.idle_s), self.arrived_s + limits.total_s
-        )
-        if not self.committed:
-            due_s = min(due_s, self.deadline_s, self._hedge_due_s())
-        return due_s
+        return next_look_s(self, now_s)
 
     def _expire(self) -> None:
-        for leg in (self._leg, self._hedge):
-            if leg is not None:
-                leg.drop()
-                leg.attempt.ended_s = self.context.loop.time()
-        self._leg = self._hedge = None
+        self._drop_legs()
         self.context.dispatcher.abort(self)
         self._kept = None
         self.refuse(Refusal(504, "deadline", "The deadline passed before a node had answered."))
 
-    def _hedge_due_s(self) -> float:
-        after_s = self.context.settings.hedge_after_s
-        if not after_s or self.committed or self._hedge is not None or not self.replayable:
-            return inf
-        return inf if any(attempt.hedge for attempt in self.attempts) else self.started_s + after_s
+    def _drop_legs(self) -> None:
+        for leg in (self.leg, self.hedge_leg):
+            if leg is not None:
+                leg.drop()
+                leg.attempt.ended_s = self.context.loop.time()
+        self.leg = self.hedge_leg = None
 
     def _try_hedge(self) -> None:
         context = self.context
@@ -484,5 +455,8 @@ class WireExchange(Exchange):
                 self._begin(node, hedge=True)
 
 
+_DONE, _FAILED = Outcome.DONE, Outcome.FAILED
+
+
 def _outcome(status: int) -> Outcome:
-    return Outcome.DONE if status < 500 else Outcome.FAILED
+    return _DONE if status < 500 else _FAILED

@@ -22,6 +22,10 @@ _HEAD = re.compile(
 )
 _LINE = re.compile(_TOKEN + rb":" + _VALUE)
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;" + _VALUE + rb")?\r\n")
+_PLAIN_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
+_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
+REMEMBERED_HEADS = 256
+REMEMBERED_BYTES = 1_024  # of one head; longer ones are read each time
 
 # Headers that concern one connection, or that the gateway says itself.
 _HOP = frozenset(
@@ -53,35 +57,90 @@ class Length(Enum):
     CLOSE = "close"
 
 
+_COUNTED, _CHUNKED, _CLOSE = Length.COUNTED, Length.CHUNKED, Length.CLOSE
+
+
 class ResponseHead:
-    """A final response's head, rewritten for the client: `lines` are what goes on, each with its CRLF."""
+    """A final response's head, rewritten for the client: `lines` are what goes on, each with its CRLF.
+
+    It is not changed once it is read: responses share it.
+    """
 
     __slots__ = (
+        "block",
         "content_length",
         "content_type",
         "encoded",
+        "json",
         "keep_alive",
         "length",
         "lines",
         "retry_after",
         "status",
         "status_line",
+        "stream",
     )
 
     def __init__(self, status: int, status_line: bytes) -> None:
         self.status = status
         self.status_line = status_line  # with CRLF
         self.lines: list[bytes] = []
+        self.block = b""  # status line and lines in one
         self.length = Length.CLOSE
         self.content_length = 0
         self.content_type = b""
+        self.stream = False  # server-sent events
+        self.json = False
         self.retry_after = b""
         self.encoded = False  # compressed
         self.keep_alive = True
 
+    def of_length(self, content_length: int) -> ResponseHead:
+        """The same head of a body of this length."""
+        head = _new(ResponseHead)
+        head.status = self.status
+        head.status_line = self.status_line
+        head.lines = self.lines
+        head.block = self.block
+        head.length = _COUNTED
+        head.content_length = content_length
+        head.content_type = self.content_type
+        head.stream = self.stream
+        head.json = self.json
+        head.retry_after = self.retry_after
+        head.encoded = self.encoded
+        head.keep_alive = self.keep_alive
+        return head
+
+
+_new = object.__new__
+
+
+_known: dict[tuple[bytes, bytes | None], ResponseHead] = {}  # by the bytes before and after the length
+
 
 def parse_head(raw: bytes, method: str) -> ResponseHead:
     """Read a head that ends in an empty line. Raises BadResponseError."""
+    if len(raw) > REMEMBERED_BYTES or method == "HEAD":
+        return _read(raw, method)
+    length = _LENGTH.search(raw)
+    key: tuple[bytes, bytes | None] = (raw, None)
+    size = 0
+    if length is not None:
+        start, stop = length.span(1)
+        key, size = (raw[:start], raw[stop:]), int(length[1])
+    known = _known.get(key)
+    if known is None:
+        known = _read(raw, method)
+        if known.length is _COUNTED or known.length is _CHUNKED:
+            if len(_known) >= REMEMBERED_HEADS:
+                _known.clear()
+            _known[key] = known
+        return known
+    return known if length is None else known.of_length(size)
+
+
+def _read(raw: bytes, method: str) -> ResponseHead:
     match = _HEAD.fullmatch(raw)
     if match is None:
         raise BadResponseError("malformed head")
@@ -100,11 +159,14 @@ def parse_head(raw: bytes, method: str) -> ResponseHead:
             continue
         keep.append(line + b"\r\n")
     head.content_type = seen.get(b"content-type", b"").lower()
+    head.stream = head.content_type.startswith(b"text/event-stream")
+    head.json = head.content_type.startswith(b"application/json")
     head.retry_after = seen.get(b"retry-after", b"")
     head.encoded = seen.get(b"content-encoding", b"identity") != b"identity"
     if b"connection" in seen:
         _connection(head, seen[b"connection"].lower())
     _frame(head, seen, method)
+    head.block = head.status_line + b"".join(head.lines)
     return head
 
 
@@ -151,7 +213,10 @@ def _frame(head: ResponseHead, seen: dict[bytes, bytes], method: str) -> None:
 
 
 class Chunks:
-    """Follows a chunked body without changing it, whatever the borders of what `feed` gets."""
+    """Follows a chunked body, whatever the borders of what `feed` gets.
+
+    It goes on as it came, but for extensions of chunks and trailers: those end here.
+    """
 
     __slots__ = ("_left", "_line", "_state", "_trailer", "done", "extra", "payload")
 
@@ -175,7 +240,7 @@ class Chunks:
             data = self._line + data
             self._line = b""
         if self._state == 0:
-            match = _CHUNK_LINE.match(data)
+            match = _PLAIN_CHUNK_LINE.match(data)
             if match is not None:
                 start = match.end()
                 size = int(match[1], 16)
@@ -186,7 +251,8 @@ class Chunks:
 
     def _walk(self, data: bytes) -> bytes:
         pieces: list[bytes] = []
-        at, end = 0, len(data)
+        out: list[bytes] = []  # what is handed on of the bytes before `copied`
+        at, end, copied = 0, len(data), 0
         handed = 0  # the last chunk and its trailers are not handed on: they are written anew at the end
         while at < end and not self.done:
             if self._state == 1:
@@ -201,14 +267,21 @@ class Chunks:
                 if after < 0:
                     self._line = data[at:]
                     break
+                if self._state == 1 and not _PLAIN_CHUNK_LINE.fullmatch(data, at, after):
+                    out += (data[copied:at], b"%x\r\n" % self._left)
+                    copied = after
                 at = after
             if self._state != 3:
                 handed = at
         self.payload = b"".join(pieces)
         if self.done:
             self.extra = at < end
-            return data[:handed] + b"0\r\n\r\n"
-        return data[:handed]
+            out += (data[copied:handed], b"0\r\n\r\n")
+        elif not copied:
+            return data[:handed]
+        else:
+            out.append(data[copied:handed])
+        return b"".join(out)
 
     def _piece(self, data: bytes, at: int) -> int:
         """Take a size line, the CRLF after data, or a trailer line; return where it ends (-1 = not whole)."""

@@ -6,14 +6,17 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from trimtab.runtime.gateway.model import Attempt, Cause
-from trimtab.runtime.gateway.wire.framing import ResponseHead
+from trimtab.runtime.gateway.wire.framing import Length, ResponseHead
 from trimtab.runtime.gateway.wire.upstream import Pool, UpstreamConnection
 
 if TYPE_CHECKING:
     from trimtab.runtime.gateway.wire.exchange import WireExchange
     from trimtab.runtime.gateway.wire.relay import Relay
 
+_COUNTED = Length.COUNTED
 KEPT_BYTES = 65_536  # of a node's own error, which is relayed if nobody else can answer
+_SCHEMES = frozenset((b"http", b"https"))
+_WITH_BODY = frozenset(("POST", "PUT", "PATCH"))
 MAX_RETRY_AFTER_S = 3_600.0
 JOINED_BYTES = 65_536  # bodies up to this size are written together with their head
 
@@ -22,14 +25,15 @@ class NodeLeg:
     """Feeds what comes from the node to the exchange's relay, or keeps it back."""
 
     __slots__ = (
+        "_closes",
         "_exchange",
         "_fresh",
         "_held",
         "_kept",
-        "_kept_bytes",
         "_pumping",
         "_relay",
         "_task",
+        "_whole",
         "attempt",
         "connection",
         "method",
@@ -55,11 +59,12 @@ class NodeLeg:
         self.over = False
         self.paused = False  # reading waits for the client
         self._task: asyncio.Task[None] | None = None
-        self._held: list[bytes] = []
-        self._kept: list[bytes] = []
+        self._held = b""  # what came of the body's framing before its first byte
+        self._kept = b""
+        self._whole = False  # the response came at once and is with the client
+        self._closes = False  # and the client's connection ends with it
         self._relay: Relay | None = None
         self._fresh = False
-        self._kept_bytes = 0
         self._pumping = False
 
     def begin(self) -> None:
@@ -88,13 +93,7 @@ class NodeLeg:
         self.connection = connection
         exchange = self._exchange
         pool = self.pool
-        head = b"%b %b%b HTTP/1.1\r\n%b%b\r\n" % (
-            exchange.method.encode(),
-            pool.base,
-            exchange.target,
-            pool.lines,
-            exchange.upstream_lines(),
-        )
+        head = request_head(exchange, pool)
         body = exchange.body
         if body is None:
             exchange.request.body.rewind()
@@ -102,12 +101,12 @@ class NodeLeg:
             connection.carry(self, head)
             self._pump()
             return
-        self.attempt.sent_s = self.pool.time()
         if len(body) <= JOINED_BYTES:
             connection.carry(self, head + body)
         else:
             connection.carry(self, head)
             connection.transport.write(body)
+        self.attempt.sent_s = connection.last_s
 
     def _pump(self) -> None:
         """Write the next piece of a spooled body; each in its own turn of the loop."""
@@ -133,9 +132,11 @@ class NodeLeg:
     def head(self, head: ResponseHead) -> None:
         """A final head came: relay it with its first body byte, or keep the node's own error."""
         attempt = self.attempt
-        attempt.head_s = self.pool.time()
+        attempt.head_s = self.connection.last_s if self.connection is not None else self.pool.time()
         attempt.status = head.status
         self.response = head
+        if head.status < 429:
+            return
         cause = busy_or_error(head.status)
         if cause is not None:
             attempt.retry_after_s = retry_after_s(head)
@@ -154,28 +155,35 @@ class NodeLeg:
         elif self.refused_as is not None:
             self._keep(payload)
         elif payload:
-            self._commit(raw, payload)
+            response = self.response
+            assert response is not None
+            if (
+                response.length is _COUNTED
+                and len(payload) == response.content_length
+                and not response.stream
+            ):
+                self._whole = True
+                self._closes = exchange.commit_whole(self, response, payload)
+            else:
+                self._commit(response, raw, payload)
         else:
-            self._held.append(raw)
+            self._held += raw
 
     def _keep(self, payload: bytes) -> None:
-        self._kept.append(payload)
-        self._kept_bytes += len(payload)
-        if self._kept_bytes > KEPT_BYTES:
-            self._kept.clear()
+        self._kept += payload
+        if len(self._kept) > KEPT_BYTES:
+            self._kept = b""
             self.response = None
             assert self.refused_as is not None
             self.lost(self.refused_as)
 
-    def _commit(self, raw: bytes, payload: bytes) -> None:
+    def _commit(self, response: ResponseHead, raw: bytes, payload: bytes) -> None:
         exchange = self._exchange
-        response = self.response
-        assert response is not None
         relay, head = exchange.commit(self, response)
         self._relay = relay
         if self._held:
-            raw = b"".join(self._held) + raw
-            self._held.clear()
+            raw = self._held + raw
+            self._held = b""
         relay.body(head, raw, payload)
         exchange.response_bytes += len(payload)
         if relay.watch is not None:
@@ -183,21 +191,26 @@ class NodeLeg:
 
     def end(self) -> None:
         """The response is whole; the connection is already back in its pool, or closed."""
-        self.resume_reading()
+        if self.paused:
+            self.resume_reading()
+        self.over = True
+        if self._whole:
+            self._exchange.leg_done(self, self._closes)
+            return
         if self.refused_as is not None:
-            self.over = True
             self._exchange.leg_lost(self, self.refused_as)
             return
         relay = self._relay
         if relay is None:
-            self._commit(b"", b"")
+            assert self.response is not None
+            self._commit(self.response, b"", b"")
             relay = self._relay
-        assert relay is not None
-        self.over = True
+            assert relay is not None
         if relay.cut_short():
             self._exchange.leg_lost(self, Cause.RESET, at_border=True)
         else:
-            self._exchange.leg_done(self, relay)
+            self._exchange.relayed(relay)
+            self._exchange.leg_done(self, relay.closes)
 
     def lost(self, cause: Cause) -> None:
         """It came to nothing. A kept connection that had closed before is tried once more on a fresh one."""
@@ -224,7 +237,7 @@ class NodeLeg:
         """The node's own error as it answered, if it came whole."""
         if self.refused_as is None or self.response is None:
             return None
-        return self.response, b"".join(self._kept)
+        return self.response, self._kept
 
     def broken(self, event: bytes, at_border: bool) -> bool:
         """End the client's stream with an error event; False if that can't be."""
@@ -262,6 +275,37 @@ class NodeLeg:
         self.attempt.head_s = self.pool.time()
         self.attempt.status = head.status
         self._exchange.switch(self, connection, head, rest)
+
+
+def request_head(exchange: WireExchange, pool: Pool) -> bytes:
+    """What goes to a node before the request's body."""
+    request, body, client = exchange.request, exchange.body, exchange.client
+    headers = request.headers
+    forwarded = headers.get(b"x-forwarded-for")
+    address = client.address if forwarded is None else forwarded + b", " + client.address
+    scheme = headers.get(b"x-forwarded-proto")
+    if scheme is None or scheme not in _SCHEMES:
+        scheme = client.scheme
+    size = request.body.size if body is None else len(body)
+    end = b"\r\n"
+    if size or exchange.method in _WITH_BODY:
+        end = b"content-length: %d\r\n\r\n" % size
+    elif request.websocket:
+        end = b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+    return (
+        b"%b %b%b HTTP/1.1\r\n%b%bx-request-id: %b\r\nx-forwarded-for: %b\r\nx-forwarded-proto: %b\r\n%b"
+        % (
+            exchange.method.encode(),
+            pool.base,
+            exchange.target,
+            pool.lines,
+            request.lines or b"".join(request.forward),
+            exchange.id.encode(),
+            address,
+            scheme,
+            end,
+        )
+    )
 
 
 def busy_or_error(status: int) -> Cause | None:

@@ -17,6 +17,16 @@ class Mode(Enum):
     BARE = "bare"  # ends with the connection
 
 
+_VERBATIM, _CHUNKED, _BARE = Mode.VERBATIM, Mode.CHUNKED, Mode.BARE
+
+
+def connection_line(closes: bool, keep_alive_10: bool) -> bytes:
+    """What a response says of its connection."""
+    if closes:
+        return b"connection: close\r\n"
+    return b"connection: keep-alive\r\n" if keep_alive_10 else b""
+
+
 class Relay:
     """Writes one response to the client's transport."""
 
@@ -35,39 +45,36 @@ class Relay:
         self.watch = watch
         self.closes = closes
         self._no_body = head.length is Length.NONE
-        mode = Mode.VERBATIM
+        mode = _VERBATIM
         if not self._no_body and (
             head.length is Length.CLOSE
             or (watch is not None and watch.hides)
             or (http10 and head.length is Length.CHUNKED)
         ):
-            mode = Mode.BARE if http10 else Mode.CHUNKED
+            mode = _BARE if http10 else _CHUNKED
             self.closes = closes or http10
         self._mode = mode
 
     def begin(self, extra: bytes, keep_alive_10: bool) -> bytes:
         """The head for the client. `extra`: lines of the gateway's own."""
-        head = self._head
-        lines = head.lines
-        if self._mode is Mode.CHUNKED or (head.length is Length.CHUNKED and self._mode is Mode.VERBATIM):
-            lines.append(b"transfer-encoding: chunked\r\n")
-        elif head.length is Length.COUNTED and self._mode is Mode.VERBATIM:
-            lines.append(b"content-length: %d\r\n" % head.content_length)
-        if self.closes:
-            lines.append(b"connection: close\r\n")
-        elif keep_alive_10:
-            lines.append(b"connection: keep-alive\r\n")
-        return b"%b%b%b\r\n" % (head.status_line, b"".join(lines), extra)
+        head, mode = self._head, self._mode
+        framing = b""
+        if mode is _CHUNKED or (head.length is Length.CHUNKED and mode is _VERBATIM):
+            framing = b"transfer-encoding: chunked\r\n"
+        elif head.length is Length.COUNTED and mode is _VERBATIM:
+            framing = b"content-length: %d\r\n" % head.content_length
+        return b"%b%b%b%b\r\n" % (head.block, framing, connection_line(self.closes, keep_alive_10), extra)
 
     def body(self, before: bytes, raw: bytes, payload: bytes) -> None:
         """Write a piece, and before it what was held back (the head)."""
         watch = self.watch
         if watch is not None:
             payload = watch.feed(payload)
-        if self._mode is Mode.VERBATIM:
+        mode = self._mode
+        if mode is _VERBATIM:
             self._transport.write(before + raw if before else raw)
             return
-        if self._mode is Mode.CHUNKED and payload:
+        if mode is _CHUNKED and payload:
             payload = b"%x\r\n%b\r\n" % (len(payload), payload)
         if before or payload:
             self._transport.write(before + payload if before else payload)
@@ -80,11 +87,11 @@ class Relay:
         """The response is whole."""
         watch = self.watch
         rest = watch.finish() if watch is not None else b""
-        if self._mode is Mode.CHUNKED:
+        if self._mode is _CHUNKED:
             if rest:
                 rest = b"%x\r\n%b\r\n" % (len(rest), rest)
             self._transport.write(rest + b"0\r\n\r\n")
-        elif rest and self._mode is Mode.BARE:
+        elif rest and self._mode is _BARE:
             self._transport.write(rest)
 
     def broken(self, event: bytes, at_border: bool) -> bool:
@@ -92,10 +99,10 @@ class Relay:
         watch = self.watch
         if watch is None or not watch.at_event_border or self._no_body:
             return False
-        if self._mode is Mode.BARE:
+        if self._mode is _BARE:
             self._transport.write(event)
             return True
-        if self._mode is Mode.VERBATIM and not (at_border and self._head.length is Length.CHUNKED):
+        if self._mode is _VERBATIM and not (at_border and self._head.length is Length.CHUNKED):
             return False
         self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
         return True

@@ -46,6 +46,7 @@ _STOPS = frozenset(
         b"proxy-authenticate",
         b"proxy-authorization",
         b"proxy-connection",
+        b"sec-websocket-protocol",  # browsers can hide a key in it: said anew without
         b"te",
         b"trailer",
         b"transfer-encoding",
@@ -59,6 +60,22 @@ _STOPS = frozenset(
     )
 )
 _KEPT_WHEN_NAMED = frozenset((b"content-type", b"traceparent", b"tracestate"))
+_KEY_IN_PROTOCOL = b"openai-insecure-api-key."
+
+# Heads with one of these are each seen once, or are not followed by a plain body.
+_NOT_REMEMBERED = frozenset(
+    (
+        b"expect",
+        b"idempotency-key",
+        b"traceparent",
+        b"transfer-encoding",
+        b"upgrade",
+        b"x-request-id",
+    )
+)
+_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
+REMEMBERED_HEADS = 512
+REMEMBERED_BYTES = 2_048  # of one head; longer ones are parsed each time
 
 
 class MalformedError(Exception):
@@ -75,20 +92,25 @@ def malformed(message: str, status: int = 400, code: str = "bad_request") -> Mal
 
 
 class Request:
-    """One request as it came; headers have lower-case names."""
+    """One request as it came; headers have lower-case names, and the length of the body is not among them."""
 
     __slots__ = (
         "body",
+        "client_key",
         "complete",
         "content_length",
+        "content_type",
         "expects",
         "forward",
+        "given_id",
         "has_body",
         "head_bytes",
         "header_count",
         "headers",
+        "hinted",
         "http10",
         "keep_alive",
+        "lines",
         "method",
         "path",
         "target",
@@ -101,6 +123,7 @@ class Request:
         self.path = ""
         self.headers: dict[bytes, bytes] = {}
         self.forward: list[bytes] = []  # lines that go upstream, with their CRLF
+        self.lines = b""  # the same, joined
         self.head_bytes = 0
         self.header_count = 0
         self.http10 = False
@@ -109,18 +132,78 @@ class Request:
         self.websocket = False
         self.has_body = False
         self.content_length = 0
+        self.content_type = ""
+        self.client_key = b""
+        self.given_id = ""  # the client's request id, if it has the form of one
+        self.hinted = False  # the gateway's own headers are among them, or a trace's
         self.complete = False
         self.body = Body(memory_bytes)
+
+    def again(self, content_length: int, memory_bytes: int) -> Request:
+        """Another request with the same head, but for the length of its body."""
+        request = _new(Request)
+        request.method = self.method
+        request.target = self.target
+        request.path = self.path
+        request.headers = self.headers
+        request.forward = self.forward
+        request.lines = self.lines
+        request.http10 = request.expects = request.websocket = request.complete = False
+        request.keep_alive = True
+        request.has_body = content_length > 0
+        request.content_length = content_length
+        request.content_type = self.content_type
+        request.client_key = self.client_key
+        request.given_id = ""
+        request.hinted = self.hinted
+        request.body = Body(memory_bytes)
+        return request
 
     @property
     def awaits_body(self) -> bool:
         """More of it is to come."""
         return self.has_body and not self.complete
 
-    def id(self) -> str:
-        """The client's request id, if it has the form of one; else an empty string."""
-        value = self.headers.get(b"x-request-id")
-        return value.decode() if value is not None and _ID.fullmatch(value) else ""
+
+_new = object.__new__
+
+
+def key_of(headers: dict[bytes, bytes]) -> bytes:
+    """The client's key: a bearer token, or the header that Anthropic's clients send; b"" = none."""
+    authorization = headers.get(b"authorization")
+    if authorization is not None:
+        scheme, _, key = authorization.strip().partition(b" ")
+        return key.strip() if scheme.lower() == b"bearer" else b""
+    return headers.get(b"x-api-key", b"").strip()
+
+
+class KnownHeads:
+    """Heads that clients have sent before, byte for byte but for the length of the body.
+
+    Only what was read from these bytes is kept, nothing of what was decided about them: a key is looked up
+    anew each time. Like the connections' buffers it holds keys in clear.
+    """
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: dict[tuple[bytes, bytes], Request] = {}
+
+    def get(self, key: tuple[bytes, bytes]) -> Request | None:
+        """The request that had this head; use `again`."""
+        return self._heads.get(key)
+
+    def keep(self, key: tuple[bytes, bytes], request: Request) -> None:
+        """Remember a head that has just been read, if it is a plain one."""
+        n_lines = key[0].count(b"\r\n") + key[1].count(b"\r\n")
+        if n_lines != request.header_count + 2 or key[0].count(b"\n") + key[1].count(b"\n") != n_lines:
+            return
+        if request.http10 or not request.keep_alive or not _NOT_REMEMBERED.isdisjoint(request.headers):
+            return
+        if len(self._heads) >= REMEMBERED_HEADS:
+            self._heads.clear()
+        request.lines = b"".join(request.forward)
+        self._heads[key] = request.again(0, 0)
 
 
 class Receiver(Protocol):
@@ -137,12 +220,16 @@ class Receiver(Protocol):
 
 
 class RequestReader:
-    """Parses what a client sends, by llhttp."""
+    """Parses what a client sends, by llhttp; heads that are known already are not parsed again."""
 
     __slots__ = (
+        "_candidate",
         "_head_limit",
         "_header_limit",
         "_in_head",
+        "_known",
+        "_last",
+        "_left",
         "_memory_bytes",
         "_parser",
         "_receiver",
@@ -150,8 +237,19 @@ class RequestReader:
         "request",
     )
 
-    def __init__(self, receiver: Receiver, head_bytes: int, header_count: int, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        head_bytes: int,
+        header_count: int,
+        memory_bytes: int,
+        known: KnownHeads | None = None,
+    ) -> None:
         self._receiver = receiver
+        self._known = KnownHeads() if known is None else known
+        self._candidate: tuple[bytes, bytes] | None = None  # the head that is now parsed
+        self._left = 0  # of the body after a known head
+        self._last = False  # nothing may follow
         self._head_limit = head_bytes
         self._header_limit = header_count
         self._memory_bytes = memory_bytes
@@ -162,6 +260,52 @@ class RequestReader:
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes; return what follows an upgrade. Raises MalformedError."""
+        if self._left:
+            data = self._more(data)
+        while data and self.request is None and not self._last:
+            end = data.find(b"\r\n\r\n", 0, REMEMBERED_BYTES) + 4
+            length = _LENGTH.search(data, 0, end)
+            if end < 4 or length is None or end > self._head_limit:
+                break
+            start, stop = length.span(1)
+            head = data[:start], data[stop:end]
+            known = self._known.get(head)
+            if known is None:
+                self._candidate = head
+                break
+            data = self._again(known, int(length[1]), data, end)
+        return self._parse(data) if data else b""
+
+    def _again(self, known: Request, size: int, data: bytes, end: int) -> bytes:
+        """A request with a known head; returns what follows it."""
+        request = self.request = known.again(size, self._memory_bytes)
+        receiver = self._receiver
+        receiver.request_head(request)
+        if size:
+            self._left = size
+            return self._more(data[end:]) if end < len(data) else b""
+        self.request = None
+        request.complete = True
+        receiver.request_complete(request)
+        return data[end:]
+
+    def _more(self, data: bytes) -> bytes:
+        """Bytes of a body whose length is known; returns what follows it."""
+        request = self.request
+        assert request is not None
+        left = self._left - len(data)
+        if left > 0:
+            self._left = left
+            self._receiver.request_body(request, data)
+            return b""
+        self._left = 0
+        self._receiver.request_body(request, data[:left] if left else data)
+        self.request = None
+        request.complete = True
+        self._receiver.request_complete(request)
+        return data[left:] if left else b""
+
+    def _parse(self, data: bytes) -> bytes:
         while True:
             try:
                 self._parser.feed_data(data)
@@ -248,6 +392,10 @@ class RequestReader:
             return
         self._in_head = False
         self._check(request)
+        self._last = not request.keep_alive
+        head, self._candidate = self._candidate, None
+        if head is not None:
+            self._known.keep(head, request)
         self._receiver.request_head(request)
 
     def on_body(self, piece: bytes) -> None:
@@ -296,10 +444,11 @@ class RequestReader:
             if expectation.strip().lower() != b"100-continue":
                 raise malformed("unknown expectation", 417, "expectation_failed")
             request.expects = request.has_body and not request.http10
+        _read_headers(request)
 
     def _check_framing(self, request: Request) -> None:
         coding = request.headers.get(b"transfer-encoding")
-        length = request.headers.get(b"content-length")
+        length = request.headers.pop(b"content-length", None)
         if coding is not None:
             if length is not None or request.http10 or coding.strip().lower() != b"chunked":
                 raise malformed("transfer coding not supported")
@@ -324,6 +473,24 @@ class RequestReader:
             request.forward = [
                 line for line in request.forward if line[: line.index(b":")].lower() not in named
             ]
+
+
+def _read_headers(request: Request) -> None:
+    """What the front will ask for."""
+    headers = request.headers
+    request.client_key = key_of(headers)
+    request.content_type = headers.get(b"content-type", b"").decode("latin-1")
+    given = headers.get(b"x-request-id")
+    if given is not None and _ID.fullmatch(given):
+        request.given_id = given.decode()
+    request.hinted = b"traceparent" in headers or any(name.startswith(b"x-trimtab-") for name in headers)
+    protocols = headers.get(b"sec-websocket-protocol")
+    if protocols is not None:
+        kept = [
+            name for part in protocols.split(b",") if not (name := part.strip()).startswith(_KEY_IN_PROTOCOL)
+        ]
+        if kept:
+            request.forward.append(b"sec-websocket-protocol: %b\r\n" % b", ".join(kept))
 
 
 def _length(request: Request) -> int:

@@ -6,8 +6,9 @@ import asyncio
 from math import inf
 from typing import Protocol
 
-TICK_S = 0.05  # a timeout is noticed at most this much late
+TICK_S = 0.05  # a timeout is noticed at most about this much late
 HORIZON_S = 1.0  # what is due later than this is looked at again then: so few buckets exist at a time
+UNWATCHED, FRESH = -1, 0
 
 
 class Watched(Protocol):
@@ -20,35 +21,42 @@ class Watched(Protocol):
 
 
 class Sweep:
-    """Buckets of watched things by the tick in which they are next looked at."""
+    """Buckets of watched things by the tick in which they are next looked at.
+
+    What is newly watched is first looked at in the next tick, whatever it waits for: most requests are over
+    by then, and so cost one entry in one set.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._fresh: set[Watched] = set()
         self._buckets: dict[int, set[Watched]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._armed = 0  # the tick that the timer waits for
 
-    def watch(self, item: Watched, due_s: float) -> None:
-        """Look at `item` at about `due_s`; if it is watched already, then only if that is sooner."""
-        tick = int(min(due_s, self._loop.time() + HORIZON_S) / TICK_S) + 1
-        if item.tick >= 0:
-            if item.tick <= tick:
-                return
-            self._buckets[item.tick].discard(item)
-        item.tick = tick
-        bucket = self._buckets.get(tick)
-        if bucket is None:
-            self._buckets[tick] = {item}
-            if self._timer is None or tick < self._armed:
-                self._arm(tick)
-        else:
-            bucket.add(item)
+    def watch(self, item: Watched) -> None:
+        """Look at `item` in the next tick, and then when its `check` says so."""
+        tick = item.tick
+        if tick == FRESH:
+            return
+        if tick > FRESH:
+            self._buckets[tick].discard(item)
+        item.tick = FRESH
+        fresh = self._fresh
+        if not fresh:
+            next_tick = int(self._loop.time() / TICK_S) + 1
+            if self._timer is None or next_tick < self._armed:
+                self._arm(next_tick)
+        fresh.add(item)
 
     def unwatch(self, item: Watched) -> None:
         """Forget it."""
-        if item.tick >= 0:
-            self._buckets[item.tick].discard(item)
-            item.tick = -1
+        tick = item.tick
+        if tick == FRESH:
+            self._fresh.discard(item)
+        elif tick > FRESH:
+            self._buckets[tick].discard(item)
+        item.tick = UNWATCHED
 
     def close(self) -> None:
         """Stop the timer; nothing is looked at any more."""
@@ -65,19 +73,34 @@ class Sweep:
     def _sweep(self) -> None:
         self._timer = None
         now_s = self._loop.time()
+        fresh, self._fresh = self._fresh, set()
+        for item in fresh:
+            item.tick = UNWATCHED
+        self._look(fresh, now_s)
         # Half a tick of tolerance: the loop's clock may be coarse and fire a little early.
         last = int(now_s / TICK_S + 0.5)
         for tick in sorted(tick for tick in self._buckets if tick <= last):
-            for item in self._buckets[tick].copy():
-                if item.tick == tick:  # an earlier one of this bucket may have ended it
-                    self._look(item, now_s)
-            del self._buckets[tick]
-        if self._buckets:
+            items = self._buckets.pop(tick)
+            for item in items:
+                item.tick = UNWATCHED
+            self._look(items, now_s)
+        if self._fresh:
+            self._arm(int(now_s / TICK_S) + 1)
+        elif self._buckets:
             self._arm(min(self._buckets))
 
-    def _look(self, item: Watched, now_s: float) -> None:
-        self._buckets[item.tick].discard(item)
-        item.tick = -1
-        due_s = item.check(now_s)
-        if due_s != inf:
-            self.watch(item, max(due_s, now_s + TICK_S))
+    def _look(self, items: set[Watched], now_s: float) -> None:
+        """Look at each, and enter it where it is next due. One may end another: that says it is never due."""
+        for item in items:
+            due_s = item.check(now_s)
+            if due_s != inf and item.tick == UNWATCHED:
+                self._enter(item, max(due_s, now_s + TICK_S), now_s)
+
+    def _enter(self, item: Watched, due_s: float, now_s: float) -> None:
+        tick = int(min(due_s, now_s + HORIZON_S) / TICK_S) + 1
+        item.tick = tick
+        bucket = self._buckets.get(tick)
+        if bucket is None:
+            self._buckets[tick] = {item}
+        else:
+            bucket.add(item)

@@ -31,7 +31,7 @@ class Tunnel:
         self._closed: Callable[[Cause | None, int], None] | None = closed
         self._last_s = now_s()
         self._to_client_bytes = 0
-        sweep.watch(self, self._last_s + idle_s)
+        sweep.watch(self)
 
     def from_client(self, data: bytes) -> None:
         """Bytes for the node."""

@@ -20,6 +20,7 @@ from trimtab.runtime.gateway.wire.framing import (
 from trimtab.runtime.gateway.wire.sweep import Sweep
 from trimtab.runtime.gateway.wire.tunnel import Tunnel
 
+_NONE, _COUNTED, _CHUNKED, _CLOSE = Length.NONE, Length.COUNTED, Length.CHUNKED, Length.CLOSE
 WRITE_HIGH_BYTES = 262_144
 
 
@@ -146,12 +147,12 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _begin(self, leg: Leg, head: ResponseHead, rest: bytes) -> None:
         self._head = head
-        self._chunks = Chunks() if head.length is Length.CHUNKED else None
+        self._chunks = Chunks() if head.length is _CHUNKED else None
         self._left = head.content_length
         leg.head(head)
         if self.leg is not leg:
             return  # it was given up meanwhile
-        if head.length is Length.NONE or (head.length is Length.COUNTED and not self._left):
+        if head.length is _NONE or (head.length is _COUNTED and not self._left):
             self._whole(leg, head, bool(rest))
         elif rest:
             self._body_bytes(leg, head, rest)
@@ -164,7 +165,7 @@ class UpstreamConnection(asyncio.Protocol):
                 leg.data(raw, chunks.payload)
             if chunks.done and self.leg is leg:
                 self._whole(leg, head, chunks.extra)
-        elif head.length is Length.COUNTED:
+        elif head.length is _COUNTED:
             left = self._left - len(data)
             self._left = left
             if left > 0:
@@ -212,7 +213,7 @@ class UpstreamConnection(asyncio.Protocol):
         if leg is None:
             return
         head = self._head
-        if head is not None and head.length is Length.CLOSE and exc is None:
+        if head is not None and head.length is _CLOSE and exc is None:
             leg.end()
         elif self.silent and self.reused:
             leg.lost(Cause.CONNECT)  # it had closed before it saw the request
@@ -254,6 +255,7 @@ class Pool:
             lines += b"authorization: " + node.authorization + b"\r\n"
         self.lines = lines  # what every request to this node says
         self.base = node.base_path.rstrip("/").encode()
+        self.says = node_line(node)  # what every response from it says
         self._tls: dict[str, Any] = {"ssl": node.ssl, "server_hostname": name} if node.tls else {}
 
     def take(self) -> UpstreamConnection | None:
@@ -279,7 +281,6 @@ class Pool:
         if self.closed or len(self._idle) >= self._most_idle:
             connection.transport.close()
             return
-        connection.last_s = self.time()
         self._idle.append(connection)
 
     def forget(self, connection: UpstreamConnection) -> None:
@@ -301,6 +302,11 @@ class Pool:
         self.close_idle(inf)
 
 
+def node_line(node: Node) -> bytes:
+    """The line that names the node to the client."""
+    return b"x-trimtab-node: %b\r\n" % node.name.encode()
+
+
 class Pools:
     """The pool of each node, made when it first gets work."""
 
@@ -320,7 +326,7 @@ class Pools:
         pool = self._pools.get(node)
         if pool is None:
             pool = self._pools[node] = Pool(node, self._loop, self._most_idle)
-            self._sweep.watch(self, self._loop.time() + self._idle_s / 2)
+            self._sweep.watch(self)
         return pool
 
     def remove(self, node: Node) -> None:

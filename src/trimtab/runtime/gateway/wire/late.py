@@ -1,0 +1,46 @@
+"""What is late in an exchange, and when to look at it next."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from trimtab.runtime.gateway.model import Cause
+
+if TYPE_CHECKING:
+    from trimtab.runtime.gateway.wire.exchange import WireExchange
+    from trimtab.runtime.gateway.wire.leg import NodeLeg
+
+
+def overdue(exchange: WireExchange, leg: NodeLeg, now_s: float) -> Cause | None:
+    """Which of the model's timeouts this leg has passed, if any."""
+    limits = exchange.limits
+    attempt = leg.attempt
+    if now_s - exchange.arrived_s >= limits.total_s:
+        return Cause.TOTAL
+    connection = leg.connection
+    if connection is None:
+        return Cause.CONNECT if now_s - attempt.begun_s >= limits.connect_s else None
+    if leg.sending or attempt.first_byte_s:
+        waits = leg.paused or now_s - connection.last_s < limits.idle_s
+        return None if waits else Cause.IDLE
+    return Cause.FIRST_BYTE if now_s - max(attempt.begun_s, attempt.sent_s) >= limits.first_byte_s else None
+
+
+def next_look_s(exchange: WireExchange, now_s: float) -> float:
+    """The earliest moment at which one of its timeouts could have passed."""
+    limits = exchange.limits
+    due_s = min(
+        now_s + min(limits.connect_s, limits.first_byte_s, limits.idle_s), exchange.arrived_s + limits.total_s
+    )
+    if not exchange.committed:
+        due_s = min(due_s, exchange.deadline_s, hedge_due_s(exchange))
+    return due_s
+
+
+def hedge_due_s(exchange: WireExchange) -> float:
+    """When a second node is to be asked; `inf` where that is not to be."""
+    after_s = exchange.context.settings.hedge_after_s
+    if not after_s or exchange.committed or exchange.hedge_leg is not None or not exchange.replayable:
+        return inf
+    return inf if any(attempt.hedge for attempt in exchange.attempts) else exchange.started_s + after_s
