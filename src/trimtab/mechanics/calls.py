@@ -22,7 +22,7 @@ from trimtab.domain.kernel import compile_kernel, interpreted, is_compiled, is_k
 from trimtab.domain.policy import Policy
 from trimtab.domain.tables import Table
 from trimtab.domain.view import MEMORY, PLAN, VIEW, WORK, Memory, Plan, View, empty_plan, memory
-from trimtab.mechanics.entry import Entry, EntryType
+from trimtab.mechanics.entry import Entry, EntryType, entry_at, table_at
 from trimtab.mechanics.facade import Columns, facade, facade_memory, facade_plan, facade_view, record_of
 from trimtab.mechanics.loop import CALL_RAISED, advance, begin
 from trimtab.mechanics.state import STATE, State, bind
@@ -39,6 +39,10 @@ ADVANCE = types.int64(
     STATE, PLAN, _DISPATCH_ENTRY, _ORDER_ENTRY, PLAN, _DISPATCH_ENTRY, types.float64, types.int64
 )
 BEGIN = types.void(STATE)
+BOUND = types.int64(types.Array(types.int64, 1, "C"), types.float64, types.int64)
+
+_state_at, _plan_at = table_at(STATE), table_at(PLAN)
+_dispatch_at, _order_at = entry_at(_DISPATCH_ENTRY), entry_at(_ORDER_ENTRY)
 
 
 @intrinsic
@@ -59,6 +63,21 @@ def _call_float(context: Any, address: Any, serial: Any) -> Any:
         return builder.call(pointer, [args[1]])
 
     return types.float64(types.int64, types.int64), emit
+
+
+@kernel
+def advance_bound(bound: Any, until_s: float, max_steps: int) -> int:
+    """`advance` with everything but its two numbers bound as addresses: .2 µs a call instead of 15."""
+    return advance(
+        _state_at(bound[0]),
+        _plan_at(bound[1]),
+        _dispatch_at(bound[2], bound[3]),
+        _order_at(bound[4], bound[5]),
+        _plan_at(bound[6]),
+        _dispatch_at(bound[7], bound[8]),
+        until_s,
+        max_steps,
+    )
 
 
 @kernel
@@ -94,6 +113,9 @@ class Calls:
         self._state, self._compiled = state, compiled
         self._callbacks: list[Any] = []  # ctypes callbacks must outlive their last call
         self._raised: tuple[int, BaseException] | None = None
+        self._addresses: np.ndarray | None = None  # what `advance_bound` takes
+        self._plan: Any = None
+        self._shadow_plan: Any = None
         self.set_plan(empty_plan())
         self.set_shadow_plan(empty_plan())
         asked = policy.dispatch if shadow is None else shadow.dispatch
@@ -103,7 +125,8 @@ class Calls:
             self._bind_interpreted(policy.dispatch, order.order, asked)
 
     def _bind_compiled(self, dispatch: Any, order: Any, shadow: Any) -> None:
-        self._advance, self._begin = compile_kernel(advance, ADVANCE), compile_kernel(begin, BEGIN)
+        compile_kernel(advance, ADVANCE)
+        self._advance, self._begin = compile_kernel(advance_bound, BOUND), compile_kernel(begin, BEGIN)
         self._dispatch: Any = _entry(dispatch if is_kernel(dispatch) else bridge_dispatch, DISPATCH)
         self._order: Any = _entry(order if is_kernel(order) else bridge_order, ORDER)
         self._shadow: Any = _entry(shadow if is_kernel(shadow) else bridge_dispatch, DISPATCH)
@@ -118,7 +141,14 @@ class Calls:
         self._bound: State = self._state._replace(
             memories=memories + shadow_memories, order_memories=order_memories
         )
+        self._bind_addresses()
+
+    def _bind_addresses(self) -> None:
         self._arrays: Any = bind(self._bound)
+        functions = [(f.c_address, f.jit_address) for f in (self._dispatch, self._order, self._shadow)]
+        dispatch, order, shadow = functions
+        words = [self._arrays.address, self._plan.address, *dispatch, *order]
+        self._addresses = np.array([*words, self._shadow_plan.address, *shadow], np.int64)
 
     def _bind_interpreted(self, dispatch: Any, order: Any, shadow: Any) -> None:
         self._arrays = facade(self._state)
@@ -170,12 +200,16 @@ class Calls:
     def set_plan(self, plan: Plan) -> None:
         """Put a plan in force."""
         self._plan_facade = facade_plan(plan)
-        self._plan: Any = Table(PLAN, [plan]) if self._compiled else self._plan_facade
+        self._plan = Table(PLAN, [plan]) if self._compiled else self._plan_facade
+        if self._addresses is not None:
+            self._addresses[1] = self._plan.address
 
     def set_shadow_plan(self, plan: Plan) -> None:
         """Put a plan of the shadow's in force."""
         self._shadow_plan_facade = facade_plan(plan)
-        self._shadow_plan: Any = Table(PLAN, [plan]) if self._compiled else self._shadow_plan_facade
+        self._shadow_plan = Table(PLAN, [plan]) if self._compiled else self._shadow_plan_facade
+        if self._addresses is not None:
+            self._addresses[6] = self._shadow_plan.address
 
     def begin(self) -> None:
         """Schedule what happens by itself."""
@@ -187,10 +221,9 @@ class Calls:
         code = 0
         try:
             if self._compiled:
-                code = self._call_advance(until_s, max_steps)
+                code = self._advance(self._addresses, until_s, max_steps)
             else:
-                with np.errstate(over="ignore"):
-                    code = self._call_advance(until_s, max_steps)
+                code = self._advance_interpreted(until_s, max_steps)
         except Exception as error:
             self._raised = self._raised or (int(self._state.counts["deciding"][0]), error)
         if self._raised is not None:
@@ -198,19 +231,11 @@ class Calls:
             self._raise(*raised)
         return int(code)
 
-    def _call_advance(self, until_s: float, max_steps: int) -> int:
-        return int(
-            self._advance(
-                self._arrays,
-                self._plan,
-                self._dispatch,
-                self._order,
-                self._shadow_plan,
-                self._shadow,
-                until_s,
-                max_steps,
-            )
-        )
+    def _advance_interpreted(self, until_s: float, max_steps: int) -> int:
+        functions = (self._dispatch, self._order)
+        shadow = (self._shadow_plan, self._shadow)
+        with np.errstate(over="ignore"):
+            return int(self._advance(self._arrays, self._plan, *functions, *shadow, until_s, max_steps))
 
     @staticmethod
     def _raise(serial: int, cause: BaseException) -> None:
@@ -228,7 +253,7 @@ class Calls:
         """Go on with another array as the event heap."""
         if self._compiled:
             self._bound = self._bound._replace(events=events)
-            self._arrays = bind(self._bound)
+            self._bind_addresses()
         else:
             self._arrays = self._arrays._replace(events=Columns(events))
         self._state = self._state._replace(events=events)
@@ -240,7 +265,7 @@ def _entry(function: Any, signature: Any) -> Entry:
 
 def is_ready(policy: Policy, order: Policy) -> bool:
     """Whether everything that a compiled run needs is in the cache."""
-    needed = [advance, begin]
+    needed = [advance, advance_bound, begin]
     needed += [
         f if is_kernel(f) else b for f, b in ((policy.dispatch, bridge_dispatch), (order.order, bridge_order))
     ]
@@ -250,6 +275,7 @@ def is_ready(policy: Policy, order: Policy) -> bool:
 def compile_all(policies: Iterable[Policy]) -> None:
     """Compile the loop, the bridges and these policies, or load them from the cache."""
     compile_kernel(advance, ADVANCE)
+    compile_kernel(advance_bound, BOUND)
     compile_kernel(begin, BEGIN)
     compile_kernel(bridge_dispatch, DISPATCH)
     compile_kernel(bridge_order, ORDER)

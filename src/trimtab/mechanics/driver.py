@@ -89,6 +89,7 @@ class Driver:
         self.planning = PlanningLog()
         self._pending: deque[Plan] = deque()  # made, not yet in force
         self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
+        self._heap: Any = _Heap(self._counts, Columns(self.state.events))
         self._arrival_s = Columns(self.state.work).arrival_s
         self._calls = Calls(self.state, self.policy, self.order, shadow, compiled=compiled)
         self._calls.begin()
@@ -181,12 +182,12 @@ class Driver:
         """Schedule an event."""
         if self._counts.events[0] == len(self.state.events):
             self._enlarge_events(self._calls)
-        heap: Any = _Heap(self._counts, Columns(self.state.events))
-        push_event(heap, time_s, kind, serial, version)
+        push_event(self._heap, time_s, kind, serial, version)
 
     def _enlarge_events(self, calls: Calls) -> None:
         events = np.resize(self.state.events, 2 * len(self.state.events))
         self.state = self.state._replace(events=events)
+        self._heap = _Heap(self._counts, Columns(events))
         for bound in {id(c): c for c in (self._calls, calls)}.values():
             bound.use_events(events)
 

@@ -20,14 +20,13 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import MAX_RANKED, Plan, View, memory, new_work
 from trimtab.mechanics.calls import Calls
-from trimtab.mechanics.driver import Driver, PlanningLog
+from trimtab.mechanics.driver import IS_OVER, Driver, PlanningLog
 from trimtab.mechanics.events import ARRIVAL, COMPLETION, LOSS, SWITCH, VERSIONS
 from trimtab.mechanics.facade import Columns
 from trimtab.mechanics.fallback import Fallback
 from trimtab.mechanics.state import AVOIDED
 
 _HELD, _RUNNING, _RETRYING = int(Status.HELD), int(Status.RUNNING), int(Status.RETRYING)
-_IS_OVER = 1  # version of a LOSS event: nobody waits for the request
 
 
 class Asked(NamedTuple):
@@ -100,7 +99,7 @@ class Live:
         self._held_of = memoryview(state.held_of)
         self._completed: list[int] = []
         self._avoid, self._candidates = memoryview(state.avoid), memoryview(state.candidates)
-        self._shadow_idx = memoryview(state.shadow_idx)
+        self._shadow_idx, self._started = memoryview(state.shadow_idx), memoryview(state.started)
 
     # What a planner, and whoever shows the state, reads.
 
@@ -225,7 +224,7 @@ class Live:
 
     def abort(self, row: int, now_s: float) -> None:
         """Nobody waits for this request any more; `take_ended` will tell of it."""
-        self._driver.push(now_s, LOSS, row, _IS_OVER)
+        self._driver.push(now_s, LOSS, row, IS_OVER)
 
     def switch(self, node_idx: int, up: bool, now_s: float) -> None:
         """A node gets work from now on, or does not; what it serves goes on."""
@@ -269,7 +268,12 @@ class Live:
 
     def take_started(self) -> list[tuple[int, int]]:
         """(row, node) of what is to be sent now."""
-        return [(s.serial, s.node_idx) for s in self._driver.take_started()]
+        count = self._counts.started[0]
+        if count == 0:
+            return []
+        self._counts.started[0] = 0
+        started, node_idx = self._started, self._rows.node_idx
+        return [(started[i], node_idx[started[i]]) for i in range(count)]
 
     def take_ended(self) -> list[Ended]:
         """What will not be served. Rows are free from now on."""
@@ -300,8 +304,13 @@ class Live:
 
     def candidates(self, row: int) -> list[int]:
         """Nodes that the last decision about a request named, best first."""
-        ranked = [self._candidates[row, i] for i in range(MAX_RANKED)]
-        return [j for j in ranked if j >= 0]
+        ranked: list[int] = []
+        for i in range(MAX_RANKED):
+            j = self._candidates[row, i]
+            if j < 0:
+                break
+            ranked.append(j)
+        return ranked
 
     def shadow_choice(self, row: int) -> int:
         """Node that the shadow policy would have sent a request to; -1 = none."""
