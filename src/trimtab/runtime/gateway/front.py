@@ -167,7 +167,7 @@ class Front:
     def _route(self, exchange: WireExchange, facts: Facts) -> Refusal | None:
         """Find the model that is meant, and count the request against its tenant's limits."""
         asked = facts.model
-        if asked:
+        if asked and (asked in self.routes or not self.known(asked)):
             model = self._model(exchange.id, asked)
             if isinstance(model, Refusal):
                 return model
@@ -199,10 +199,10 @@ class Front:
         return refusal
 
     def _model(self, request_id: str, asked: str) -> str | Refusal:
-        """Follow aliases and canaries; take the fallback where no node of the model is ready."""
+        """Of a model with a route, or unknown: follow aliases, canaries and the fallback."""
         route = self.routes.get(asked)
         if route is None:
-            return asked if self.known(asked) else _no_model(asked)
+            return _no_model(asked)
         model = asked
         if route.models:
             model = _share(route, request_id)

@@ -32,7 +32,7 @@ def facts_of(kind: Kind, document: Document) -> Facts | Refusal:
     model = document.get("model")
     if type(model) is not str or not 0 < len(model) <= _MAX_MODEL_CHARS:
         return _without_model(kind, document, model)
-    return _READERS.get(kind, _relay)(model, document)
+    return _READERS.get(kind._value_, _relay)(model, document)  # hashing a member of an Enum costs a call
 
 
 def _without_model(kind: Kind, document: Document, model: Any) -> Facts | Refusal:
@@ -96,16 +96,20 @@ def _chat(model: str, document: Document) -> Facts:
         prompt.add_tree(document["tools"])
     prompt.add_messages(document.get("messages"))
     tokens, blocks = prompt.finish(model)
-    return Facts(
+    facts = Facts(
         model,
         stream=document.get("stream") is True,
         prompt_tokens=tokens,
         max_tokens=_first(document, "max_completion_tokens", "max_tokens"),
-        answers=_count(document.get("n")),
-        session=_text(document.get("prompt_cache_key")),
-        wants_usage=wants_usage(document),
         prefix_blocks=blocks,
     )
+    if "n" in document:
+        facts.answers = _count(document["n"])
+    if "prompt_cache_key" in document:
+        facts.session = _text(document["prompt_cache_key"])
+    if "stream_options" in document:
+        facts.wants_usage = wants_usage(document)
+    return facts
 
 
 def _completion(model: str, document: Document) -> Facts:
@@ -258,16 +262,16 @@ def _relay(model: str, document: Document) -> Facts:
     )
 
 
-_READERS: Final[dict[Kind, Callable[[str, Document], Facts]]] = {
-    Kind.CHAT: _chat,
-    Kind.COMPLETION: _completion,
-    Kind.RESPONSE: _response,
-    Kind.MESSAGES: _messages,
-    Kind.COUNT_TOKENS: _count_tokens,
-    Kind.EMBEDDING: _embedding,
-    Kind.RERANK: _rerank,
-    Kind.IMAGE: _image,
-    Kind.SPEECH: _speech,
-    Kind.TRANSCRIPTION: _transcription,
-    Kind.VIDEO: _video,
+_READERS: Final[dict[str, Callable[[str, Document], Facts]]] = {
+    Kind.CHAT._value_: _chat,
+    Kind.COMPLETION._value_: _completion,
+    Kind.RESPONSE._value_: _response,
+    Kind.MESSAGES._value_: _messages,
+    Kind.COUNT_TOKENS._value_: _count_tokens,
+    Kind.EMBEDDING._value_: _embedding,
+    Kind.RERANK._value_: _rerank,
+    Kind.IMAGE._value_: _image,
+    Kind.SPEECH._value_: _speech,
+    Kind.TRANSCRIPTION._value_: _transcription,
+    Kind.VIDEO._value_: _video,
 }

@@ -14,6 +14,7 @@ from trimtab.runtime.gateway.model import Dialect, Endpoint, Kind, Usage
 _RESPONSE: Final = Kind.RESPONSE
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _ID: Final = re.compile(rb'"id"\s*:\s*"([^"\\]{1,256})"')
+_FLAT: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]{0,1024}(?:\{[^{}]{0,1024}\}[^{}]{0,1024}){0,4}\})')
 _MAX_USAGE_BYTES: Final = 4_096
 _MAX_BRACES: Final = 32
 _HEAD_BYTES: Final = 4_096
@@ -28,6 +29,11 @@ def find_usage(data: bytes) -> Usage | None:
     """
     end = len(data)
     while (at := data.rfind(b'"usage"', 0, end)) >= 0:
+        flat = _FLAT.match(data, at)
+        if flat and data[at - 1 : at] != b"\\":
+            usage = _read(_parsed(flat[1]))  # the usual case
+            if usage is not None:
+                return usage
         found = _USAGE.match(data, at)
         if found and (at == 0 or data[at - 1] != 0x5C):
             usage = _read(_object_at(data, found.end() - 1))
@@ -65,9 +71,8 @@ def _read(said: Any) -> Usage | None:
         return None
     if "prompt_tokens" in said or "completion_tokens" in said:
         details = said.get("prompt_tokens_details")
-        return Usage(
-            _count(said, "prompt_tokens"), _count(said, "completion_tokens"), _count(details, "cached_tokens")
-        )
+        cached = _count(details, "cached_tokens") if details else 0
+        return Usage(_count(said, "prompt_tokens"), _count(said, "completion_tokens"), cached)
     if "input_tokens" in said or "output_tokens" in said:
         return _read_input_output(said)
     if "total_tokens" in said:  # rerankers and some embedding servers

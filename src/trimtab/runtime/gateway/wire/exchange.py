@@ -89,7 +89,7 @@ class WireExchange(Exchange):
     )
 
     def __init__(self, context: Context, client: Client, request: Request) -> None:
-        super().__init__()
+        Exchange.__init__(self)
         self.context = context
         self.client = client
         self.request = request
