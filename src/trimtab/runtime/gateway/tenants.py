@@ -47,15 +47,18 @@ class _Bucket:
 
     def wait_s(self, now_s: float, amount: float) -> float:
         """Seconds until so much is there; what is more than the bucket holds waits for a full one."""
+        level, size = self.level, self.size
         if now_s > self.at_s:
-            self.level = min(self.size, self.level + (now_s - self.at_s) * self.per_s)
+            level += (now_s - self.at_s) * self.per_s
+            self.level = level = size if level > size else level  # `min` costs a call
             self.at_s = now_s
-        lacking = min(amount, self.size) - self.level
+        lacking = (size if amount > size else amount) - level
         return lacking / self.per_s if lacking > _ROUNDING else 0.0
 
     def take(self, amount: float) -> None:
         """Take it, on credit if need be; a negative amount gives back."""
-        self.level = min(self.size, self.level - amount)
+        level = self.level - amount
+        self.level = self.size if level > self.size else level
 
     def scale(self, frac: float) -> None:
         """Become this fraction of the whole limit."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 MOST_TENANTS = 10_000  # a key that may name tenants could name any number
 MOST_SESSIONS = 50_000
@@ -35,9 +36,10 @@ class Numbers:
         number = self._young.get(value)
         return self._renewed(value) if number is None else number
 
-    def of_all(self, values: Iterable[Hashable]) -> list[int]:
+    def of_all(self, values: Sequence[Hashable]) -> list[int]:
         """The numbers of several values."""
-        return [self.of(value) for value in values]
+        numbers: list[Any] = list(map(self._young.get, values))
+        return [self.of(value) for value in values] if None in numbers else numbers
 
     def _renewed(self, value: Hashable) -> int:
         """A value that is not among the young ones is so from now on."""
