@@ -66,6 +66,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.ends: list[Exchange] = []
+        self.begun: list[Exchange] = []
         self.losses: list[Cause | None] = []
         self.n_arrived = self.n_started = 0
 
@@ -74,6 +75,7 @@ class Notes:
 
     def started(self, exchange: Exchange, attempt: Attempt) -> None:
         self.n_started += 1
+        self.begun.append(exchange)
 
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
         self.losses.append(attempt.cause)

@@ -77,14 +77,34 @@ class Heard:
         self.events.append(("capacity", node.name))
 
 
+class Moving(Exchange):
+    """Notes which of its attempts are asked to move; none does."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self, asked: list[Attempt]) -> None:
+        super().__init__()
+        self.asked = asked
+
+    def move(self, attempt: Attempt) -> bool:
+        self.asked.append(attempt)
+        return False
+
+
 class Traffic:
     """Attempts as the data plane tells of them."""
 
     def __init__(self, signals: Signals) -> None:
         self.signals, self.loop = signals, asyncio.get_running_loop()
 
-    def begin(self, node: Node, estimate_s: float = 1.0, stream: bool = False) -> tuple[Exchange, Attempt]:
-        exchange = Exchange()
+    def begin(
+        self,
+        node: Node,
+        estimate_s: float = 1.0,
+        stream: bool = False,
+        moves: list[Attempt] | None = None,
+    ) -> tuple[Exchange, Attempt]:
+        exchange = Exchange() if moves is None else Moving(moves)
         exchange.facts, exchange.estimate_s, exchange.units = Facts("m", stream=stream), estimate_s, 1.0
         now_s = self.loop.time()
         attempt = Attempt(node, begun_s=now_s, sent_s=now_s)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from node_world import Traffic, fleet_of, run_virtual, until
 
-from trimtab.runtime.gateway.model import Health
+from trimtab.runtime.gateway.model import Attempt, Health
 from trimtab.runtime.gateway.nodes.condition import Hold
 from trimtab.runtime.gateway.nodes.health import HealthOptions
 from trimtab.runtime.gateway.nodes.keeper import Keeper, KeeperOptions
@@ -119,6 +119,30 @@ def test_an_answered_check_clears_a_suspect_and_doubles_the_patience() -> None:
         assert not fleet.gets_work(node)
         keeper.silence.close()
         fleet.close()
+
+    run_virtual(main)
+
+
+def test_what_a_frozen_node_has_not_begun_to_answer_moves_after_a_second_without_a_sign() -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(1, max_requests=10))
+        traffic, node = Traffic(keeper.observer), keeper.fleet.nodes[0]
+        asked: list[Attempt] = []
+        _, silent = traffic.begin(node, estimate_s=1, moves=asked)
+        _, streams = traffic.begin(node, estimate_s=1, stream=True, moves=asked)
+        traffic.byte(streams)
+        keeper.silence.start()
+        await asyncio.sleep(3.3)
+        assert node.health is Health.SUSPECT
+        assert not asked
+        await asyncio.sleep(1)
+        assert set(asked) == {silent}  # again and again, until it may
+        asked.clear()
+        keeper.silence.reached(node)
+        await asyncio.sleep(1)
+        assert not asked  # it was only slow
+        keeper.silence.close()
+        keeper.fleet.close()
 
     run_virtual(main)
 

@@ -261,6 +261,10 @@ class Exchange:
         """Answer it without a backend: it is over."""
         raise NotImplementedError
 
+    def move(self, attempt: Attempt) -> bool:
+        """The attempt's node seems frozen: give it up for another where that is allowed; returns whether."""
+        return False
+
 
 class Dispatcher(Protocol):
     """The deciding side, as the data plane sees it. Calls may call `start` or `refuse` at once."""

@@ -7,7 +7,8 @@ shown. So a long prefill is no freeze, and a node that answers anything at all i
 
 *Source* of the allowance: mean + 4 mean deviations, as TCP's retransmission timer (V. Jacobson, M. Karels,
 SIGCOMM 1988; RFC 6298). A node that passes a check while it is suspect was only slow: its allowance is
-doubled until its next byte.
+doubled until its next byte. One that gives no sign of life for a while more is taken for frozen: what it has
+not begun to answer moves to other nodes, as far as it may be sent twice.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class SilenceOptions:
     gain: float = 0.125  # of the running means
     deviations: float = 4.0
     gap_factor: float = 10.0  # times the mean gap of a stream
+    frozen_after_s: float = 1.0  # of being suspect without a byte and without passing the check
 
 
 @dataclass(slots=True)
@@ -73,6 +75,7 @@ class _Watch:
     open: dict[Attempt, _Open] = field(default_factory=dict)  # in flight, oldest first
     patience: float = 1.0
     heard_s: float = float("-inf")  # its last byte when it became suspect, or passed a check
+    suspect_s: float = float("inf")  # since when it is suspect
 
 
 class Silence(Judge):
@@ -131,7 +134,7 @@ class Silence(Judge):
 
     def reached(self, node: Node) -> None:
         """It passed a check: it lives. If it was suspect it gets more patience, until its next byte."""
-        if Hold.SILENT not in self._fleet.condition(node).holds:
+        if not self._is_suspect(node):
             return
         watch = self._watch(node)
         watch.patience = min(1024.0, watch.patience * 2)
@@ -161,21 +164,34 @@ class Silence(Judge):
         return max(late_s, default=float("-inf"))
 
     def look(self, now_s: float) -> None:
-        """Hold who is overdue; let go who has been heard."""
-        for watch in self._watches.values():
+        """Hold who is overdue; let go who has been heard; give up what a frozen node has."""
+        for watch in list(self._watches.values()):  # every change may start requests, on nodes new to this
             node = watch.node
             if node.last_byte_s > watch.heard_s:
                 watch.heard_s, watch.patience = node.last_byte_s, 1.0
                 self._fleet.release(node, Hold.SILENT)
-            if watch.open and self.overdue_s(node, now_s) > 0 and self._is_news(node):
-                age_s = self.age_s(node, now_s)
-                self._fleet.hold(
-                    node, Hold.SILENT, f"silent for {age_s:.3g} s with {len(watch.open)} in flight"
-                )
-                self._doubt(node)
+            if not watch.open:
+                continue
+            if not self._is_suspect(node):
+                if self.overdue_s(node, now_s) > 0:
+                    self._suspect(watch, now_s)
+            elif now_s - watch.suspect_s >= self._options.frozen_after_s:
+                self._move_all(watch)
 
-    def _is_news(self, node: Node) -> bool:
-        return Hold.SILENT not in self._fleet.condition(node).holds
+    def _suspect(self, watch: _Watch, now_s: float) -> None:
+        node, watch.suspect_s = watch.node, now_s
+        age_s = self.age_s(node, now_s)
+        self._fleet.hold(node, Hold.SILENT, f"silent for {age_s:.3g} s with {len(watch.open)} in flight")
+        self._doubt(node)
+
+    def _move_all(self, watch: _Watch) -> None:
+        """What may not move now, for want of retries or of another node, is asked again at the next look."""
+        for attempt, (exchange, _) in list(watch.open.items()):
+            if attempt.first_byte_s == 0.0:
+                exchange.move(attempt)
+
+    def _is_suspect(self, node: Node) -> bool:
+        return Hold.SILENT in self._fleet.condition(node).holds
 
     def _late_s(self, attempt: Attempt, opened: _Open, watch: _Watch, now_s: float) -> float:
         exchange, estimate_s = opened

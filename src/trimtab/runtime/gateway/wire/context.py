@@ -68,14 +68,19 @@ Local = Callable[["WireExchange", bytes], Awaitable["LocalAnswer | Refusal"]]
 
 
 class Budget:
-    """Allows something for a fraction of all requests, with a small reserve to begin with."""
+    """Allows something for a fraction of all requests, saved up for the day when a full node dies at once."""
 
     __slots__ = ("_frac", "_left", "_most")
 
-    def __init__(self, frac: float, most: float = 10.0) -> None:
+    def __init__(self, frac: float, most: float = 1000.0, at_first: float = 10.0) -> None:
         self._frac = frac
         self._most = most
-        self._left = most if frac > 0.0 else 0.0
+        self._left = min(most, at_first) if frac > 0.0 else 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether `take` would refuse."""
+        return self._left < 1.0
 
     def earn(self) -> None:
         """A request came."""
@@ -84,7 +89,7 @@ class Budget:
 
     def take(self) -> bool:
         """Use one up, if there is one."""
-        if self._left < 1.0:
+        if self.is_empty:
             return False
         self._left -= 1.0
         return True

@@ -317,6 +317,18 @@ class WireExchange(Exchange):
         status, code, message = _FINAL[cause]
         self.refuse(Refusal(status, code, message, attempt.retry_after_s))
 
+    def move(self, attempt: Attempt) -> bool:
+        """Its node seems frozen: begin anew on another, if one is ready and a retry is allowed."""
+        leg = self.leg
+        if self.over or leg is None or leg.attempt is not attempt:
+            return False
+        context, facts = self.context, self.facts
+        is_free = not context.retries.is_empty and self.may_retry(Cause.FIRST_BYTE, leg)
+        if not is_free or (facts is not None and not context.front.ready(facts.model)):
+            return False
+        leg.timed_out(Cause.FIRST_BYTE)
+        return True
+
     def _break_off(self, leg: NodeLeg, cause: Cause, at_border: bool) -> None:
         self.context.dispatcher.failed(self, cause)
         endpoint = self.endpoint
