@@ -99,6 +99,41 @@ def test_never_more_lenient_than_llhttp(pieces: list[bytes], place: int, junk: b
         assert body == oracle.body
 
 
+@pytest.mark.parametrize("extension", [b";E;:=y", b" ; a=b", b";\xc3\xa9", b";x", b';q="a;b"'])
+def test_extensions_of_chunks_end_here(extension: bytes) -> None:
+    plain = encode([b"hello", b"world!"])
+    data = plain.replace(b"5\r\n", b"5" + extension + b"\r\n").replace(b"0\r\n", b"0" + extension + b"\r\n")
+    for parts in ([data], [data[i : i + 1] for i in range(len(data))], [data[:9], data[9:]]):
+        chunks, raw, body = follow(parts)
+        assert chunks.done
+        assert body == b"helloworld!"
+        assert raw == plain
+
+
+def test_a_head_that_is_known_already_is_read_alike() -> None:
+    raw = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%b\r\n"
+    lengths = (
+        b"content-length: 5\r\n",
+        b"Content-Length: 70\r\n",
+        b"content-length:9\r\n",
+        b"content-length: 70\r\n",
+    )
+    for _ in range(2):
+        for line, size in zip(lengths, (5, 70, 9, 70), strict=True):
+            head = parse_head(raw % line, "POST")
+            assert (head.length, head.content_length) == (Length.COUNTED, size)
+            assert head.block == b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+            assert head.json
+            assert parse_head(raw % line, "HEAD").length is Length.NONE
+        assert parse_head(raw % b"transfer-encoding: chunked\r\n", "POST").length is Length.CHUNKED
+        assert parse_head(raw % b"", "POST").length is Length.CLOSE
+        for size in (7, 8):
+            not_modified = parse_head(
+                b"HTTP/1.1 304 Not Modified\r\ncontent-length: %d\r\n\r\n" % size, "GET"
+            )
+            assert not_modified.lines == [b"content-length: %d\r\n" % size]
+
+
 @pytest.mark.parametrize(
     "raw",
     [

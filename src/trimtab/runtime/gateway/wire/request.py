@@ -189,6 +189,9 @@ class KnownHeads:
     def __init__(self) -> None:
         self._heads: dict[tuple[bytes, bytes], Request] = {}
 
+    def __len__(self) -> int:
+        return len(self._heads)
+
     def get(self, key: tuple[bytes, bytes]) -> Request | None:
         """The request that had this head; use `again`."""
         return self._heads.get(key)
