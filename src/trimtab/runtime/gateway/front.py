@@ -31,27 +31,27 @@ _NUMBER = re.compile(rb"-?[0-9]{1,9}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _STREAMED_KINDS = (Kind.CHAT, Kind.COMPLETION)  # which know `stream_options`
 
-_SPREAD = 0x9E3779B97F4A7C15  # odd, so each number of 64 bits comes once; neighbours are far apart
-_NUMBERS = 1 << 64
+IDS_AT_ONCE = 256
+
 NO_KEY = Refusal(401, "invalid_api_key", "The API key is missing or not known.")
 
 
 class Ids:
-    """Ids of requests: they need to differ, not to be secret. A random beginning, then a scrambled count."""
+    """Random ids of requests, 32 hexadecimal digits each, made many at a time."""
+
+    __slots__ = ("_left",)
 
     def __init__(self) -> None:
-        self.begin()
-        os.register_at_fork(after_in_child=self.begin)
-
-    def begin(self) -> None:
-        """Begin anew, as each process must."""
-        self._prefix = secrets.token_hex(8)
-        self._number = secrets.randbits(64)
+        self._left: list[str] = []
+        os.register_at_fork(after_in_child=self._left.clear)
 
     def __call__(self) -> str:
-        """The next id: 32 hexadecimal digits."""
-        self._number = number = (self._number + _SPREAD) % _NUMBERS
-        return f"{self._prefix}{number:016x}"
+        """The next id."""
+        left = self._left
+        if not left:
+            digits = secrets.token_hex(16 * IDS_AT_ONCE)
+            left += [digits[at : at + 32] for at in range(0, len(digits), 32)]
+        return left.pop()
 
 
 _next_id = Ids()
