@@ -120,6 +120,7 @@ def test_an_aborted_request_ends_wherever_it_is() -> None:
     live.abort(held, 1.0)
     live.abort(running, 1.0)
     live.advance(1.0)
+    assert live.take_started() == []  # the second began when the first left, and left at once
     assert {e.row: e.reason for e in live.take_ended()} == {running: Reason.ABORTED, held: Reason.ABORTED}
     assert (live.n_held, live.nodes.in_flight[0]) == (0, 0)
     for k in range(200):  # rows come back, those of the held too

@@ -63,6 +63,7 @@ def test_all_of_the_loop_is_among_the_sources() -> None:
         "faults",
         "draws",
         "calls",
+        "fallback",
     }
     assert names == {f"{part}.py" for part in parts}
 

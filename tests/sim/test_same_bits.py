@@ -87,12 +87,16 @@ def _in_a_heap_enlarged(times: int) -> State:
     policy = Emptiest()
     state = new_state(c, r, options, policy, policy, 0)
     calls = Calls(state, policy, policy, compiled=True)
+
+    def enlarge() -> None:
+        calls.use_events(np.resize(calls.events, 2 * len(calls.events)))
+
     for _ in range(times):
-        state = calls.enlarge_events()
+        enlarge()
     calls.begin()
     while calls.advance(np.inf, 1 << 60) == FULL:
-        state = calls.enlarge_events()
-    return state
+        enlarge()
+    return state._replace(events=calls.events)
 
 
 def test_the_event_heap_grows_without_leaving_a_trace() -> None:

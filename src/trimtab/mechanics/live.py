@@ -272,8 +272,9 @@ class Live:
         if count == 0:
             return []
         self._counts.started[0] = 0
-        started, node_idx = self._started, self._rows.node_idx
-        return [(started[i], node_idx[started[i]]) for i in range(count)]
+        started, node_idx, status = self._started, self._rows.node_idx, self._rows.status
+        rows = [started[i] for i in range(count)]
+        return [(row, node_idx[row]) for row in rows if status[row] == _RUNNING]  # not given up since
 
     def take_ended(self) -> list[Ended]:
         """What will not be served. Rows are free from now on."""
