@@ -29,6 +29,7 @@ from trimtab.runtime.gateway.record.pseudonyms import Pseudonyms
 
 FORMAT_VERSION: Final = 1
 TICKS_PER_S: Final = 1e6  # times are written in whole microseconds
+_WHOLE: Final = 1.5 * 2.0**52  # x + _WHOLE - _WHOLE is x rounded to a whole number, for |x| < 2^51
 _NEVER_S: Final = float("inf")
 NODE_EVENTS: Final = ("up", "down", "drained", "added", "removed", "capacity")
 
@@ -153,7 +154,7 @@ def _waiting(exchange: Exchange, begun_s: float) -> dict[str, Any]:
 class RowWriter:
     """Makes the lines of one recording that are requests.
 
-    All of them pass here, on the loop: hence few calls, and no `round`, which is slow.
+    All of them pass here, on the loop: hence few calls, and neither `round` nor `//`, which are slow.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class RowWriter:
     ) -> None:
         self._class_names, self._names = class_names, names
         self._candidates_of, self._units_of, self._adapter_of = candidates_of, units_of, adapter_of
-        self._ticks_per_s, self._begun_ticks = ticks_per_s, begun_s * ticks_per_s - 0.5
+        self._ticks_per_s, self._begun_ticks = ticks_per_s, begun_s * ticks_per_s
 
     def lines(self, ended: Iterable[Ended | tuple[Any, ...]]) -> tuple[bytes, int]:
         """The lines of these requests, and how many they are; what was no work for a node has none.
@@ -205,11 +206,10 @@ class RowWriter:
         """The arguments are the fields of `Ended`: so they are unpacked once, not looked up by name."""
         if facts is None or endpoint is None or endpoint.local:
             return None
-        ticks_per_s, came_s = self._ticks_per_s, arrived_s or ended_s
-        begun_ticks = self._begun_ticks
+        ticks_per_s, begun_ticks, came_s = self._ticks_per_s, self._begun_ticks, arrived_s or ended_s
         row: dict[str, Any] = {  # `_value_`: `value` is a Python-level property
-            "arrival_s": (came_s * ticks_per_s - begun_ticks) // 1.0 / ticks_per_s,
-            "finish_s": (ended_s * ticks_per_s - begun_ticks) // 1.0 / ticks_per_s,
+            "arrival_s": (came_s * ticks_per_s - begun_ticks + _WHOLE - _WHOLE) / ticks_per_s,
+            "finish_s": (ended_s * ticks_per_s - begun_ticks + _WHOLE - _WHOLE) / ticks_per_s,
             "kind": endpoint.kind._value_,
             "model": facts.model,
             "units": units,
@@ -220,20 +220,31 @@ class RowWriter:
         if refusal is not None:
             row["refusal"], row["status"] = refusal.code, refusal.status
         if candidates := self._candidates_of(decision):
-            row["candidates"] = candidates if type(candidates) is tuple else tuple(candidates)
+            row["candidates"] = tuple(candidates)
         self._add_sizes(row, endpoint, facts, usage)
         if tenant is not None:
             row["tenant"] = self._names.tenant(tenant.name)
         if priority:
             row["priority"] = priority
         if deadline_s < _NEVER_S:
-            row["deadline_s"] = max(0.0, self._ticked(deadline_s - came_s))
+            due_ticks = (deadline_s - came_s) * ticks_per_s + _WHOLE - _WHOLE
+            row["deadline_s"] = max(0.0, due_ticks / ticks_per_s)
         self._add_names(row, facts, session)
         if attempts:
             last = attempts[0] if len(attempts) == 1 else _add_retries(row, attempts)
             row["node"] = last.node.idx
-            row["estimate_s"] = (estimate_s * ticks_per_s + 0.5) // 1.0 / ticks_per_s
-            self._add_course(row, last, (started_s or last.begun_s) - arrived_s, last.ended_s or ended_s)
+            begun_s, first_s, wait_s = (
+                last.begun_s,
+                last.first_byte_s,
+                (started_s or last.begun_s) - arrived_s,
+            )
+            row["estimate_s"] = (estimate_s * ticks_per_s + _WHOLE - _WHOLE) / ticks_per_s
+            row["wait_s"] = (wait_s * ticks_per_s + _WHOLE - _WHOLE) / ticks_per_s
+            row["started_s"] = (begun_s * ticks_per_s - begun_ticks + _WHOLE - _WHOLE) / ticks_per_s
+            service_s = (last.ended_s or ended_s) - begun_s
+            row["service_s"] = (service_s * ticks_per_s + _WHOLE - _WHOLE) / ticks_per_s
+            if first_s:
+                row["first_byte_s"] = (first_s * ticks_per_s - begun_ticks + _WHOLE - _WHOLE) / ticks_per_s
         return row
 
     def _add_sizes(self, row: dict[str, Any], endpoint: Endpoint, facts: Facts, usage: Usage | None) -> None:
@@ -259,17 +270,6 @@ class RowWriter:
             row["session"] = self._names.sessions.of(session)
         if facts.prefix_blocks:
             row["prefix_blocks"] = self._names.blocks.of_all(facts.prefix_blocks)
-
-    def _add_course(self, row: dict[str, Any], attempt: Attempt, wait_s: float, ended_s: float) -> None:
-        ticks_per_s, begun_ticks, begun_s = self._ticks_per_s, self._begun_ticks, attempt.begun_s
-        row["wait_s"] = (wait_s * ticks_per_s + 0.5) // 1.0 / ticks_per_s
-        row["started_s"] = (begun_s * ticks_per_s - begun_ticks) // 1.0 / ticks_per_s
-        row["service_s"] = ((ended_s - begun_s) * ticks_per_s + 0.5) // 1.0 / ticks_per_s
-        if attempt.first_byte_s:
-            row["first_byte_s"] = (attempt.first_byte_s * ticks_per_s - begun_ticks) // 1.0 / ticks_per_s
-
-    def _ticked(self, seconds: float) -> float:
-        return (seconds * self._ticks_per_s + 0.5) // 1.0 / self._ticks_per_s
 
 
 def _add_retries(row: dict[str, Any], attempts: Sequence[Attempt]) -> Attempt:
