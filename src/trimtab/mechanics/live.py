@@ -60,6 +60,7 @@ class Live:
     """State and loop of one policy over a cluster, for as many requests at a time as it has rows.
 
     Least connections decides wherever the policy raises or answers no decision: `policy_failures` counts it.
+    `begun_s`: the time at which it begins; the first plan is due then.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Live:
         seed: int = 0,
         shadow: Policy | None = None,
         mode: str = "compiled",
+        begun_s: float = 0.0,
     ) -> None:
         truth = np.zeros(rows, TRUTH)
         truth["factor"] = 1.0
@@ -81,6 +83,8 @@ class Live:
         self._driver = Driver(
             cluster, requests, options, policy, order, seed=seed, mode=mode, live=2, shadow=shadow
         )
+        if begun_s > 0.0:
+            self._driver.skip_plans(begun_s)
         state = self._driver.state
         self._fallback, self._fallback_memory = Fallback(), memory()
         self._fallback_calls: Calls | None = None

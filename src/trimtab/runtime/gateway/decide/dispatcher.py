@@ -110,9 +110,10 @@ class Decider:
         return self._loop.time() - self._origin_s
 
     async def open(self) -> None:
-        """Wait until every pool can plan."""
-        for pool in self.pools.values():
+        """Wait until every pool can plan; plans are made from now on."""
+        for pool in tuple(self.pools.values()):
             await pool.open()
+            self._set_timer(pool)
 
     def close(self) -> None:
         """No timer and no planner is left."""
@@ -444,7 +445,7 @@ class Decider:
         return Asked(
             class_idx=c,
             units=units,
-            estimate_s=1.0,  # it fits some node, or is held until one does
+            estimate_s=pool.best_estimate_s(c, units),
             model_idx=pool.items.get(model, -1),
             tenant_idx=tenant.idx if tenant is not None else 0,
             priority=BACKGROUND if exchange.background else exchange.priority,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
@@ -67,11 +68,11 @@ class Pool:
         self.entries: dict[int, Entry] = {}
         self._inherited: list[Entry] = []
         self.timer: asyncio.TimerHandle | None = None
-        self.timer_s = float("inf")
+        self.timer_s = inf
         self.policy_failures_before = 0  # of states that were made anew
         self._begin(shape, cluster)
 
-    def _begin(self, shape: Shape, cluster: Cluster) -> None:
+    def _begin(self, shape: Shape, cluster: Cluster, begun_s: float = 0.0) -> None:
         choice = self.choice
         self.live = Live(
             cluster,
@@ -83,7 +84,10 @@ class Pool:
             seed=self._seed,
             shadow=choice.shadow,
             mode=self._mode,
+            begun_s=begun_s,
         )
+        self._tables = memoryview(self.live.fixed_s), memoryview(self.live.unit_s)
+        self._types = range(len(shape.types))
         self.items = item_positions(shape)
         self._mark_resident(shape)
         self.planner: Planner = self._new_planner()
@@ -112,6 +116,12 @@ class Pool:
     def reads_prefix(self) -> bool:
         """Whether the policy, or its shadow, wants to know what nodes have cached."""
         return len(self.live.prefix_tokens) > 0
+
+    def best_estimate_s(self, class_idx: int, units: float) -> float:
+        """Least service seconds over all types; 1 where none serves it now: it is held until one does."""
+        fixed_s, unit_s = self._tables
+        best_s = min([fixed_s[class_idx, g] + unit_s[class_idx, g] * units for g in self._types], default=inf)
+        return best_s if best_s < inf else 1.0
 
     def enter(self, exchange: Exchange, asked: Asked, now_s: float) -> Entry:
         """A request asks for a node; `turn` decides."""
@@ -152,7 +162,7 @@ class Pool:
         self.policy_failures_before += self.live.policy_failures
         self.planner.close()
         self.choice, self.entries = choice, {}
-        self._begin(shape, cluster)
+        self._begin(shape, cluster, now_s)
         self.live.accounts[: len(accounts)] = accounts
         lost = []
         for entry in before:
