@@ -31,6 +31,7 @@ _NUMBER = re.compile(rb"-?[0-9]{1,9}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _STREAMED_KINDS = (Kind.CHAT, Kind.COMPLETION)  # which know `stream_options`
 
+_HEALTH, _READY, _REALTIME = Kind.HEALTH, Kind.READY, Kind.REALTIME
 IDS_AT_ONCE = 256
 
 NO_KEY = Refusal(401, "invalid_api_key", "The API key is missing or not known.")
@@ -97,14 +98,15 @@ class Front:
             return found
         exchange.endpoint = found
         exchange.is_local = found.local
-        if found.kind is Kind.HEALTH or found.kind is Kind.READY:
+        kind = found.kind
+        if kind is _HEALTH or kind is _READY:
             return None
         tenant = self.by_key(request.client_key)
         if tenant is None:
             return NO_KEY
         exchange.tenant = tenant
         exchange.background = tenant.background
-        if found.kind is Kind.REALTIME and not request.websocket:
+        if kind is _REALTIME and not request.websocket:
             return Refusal(426, "websocket_only", "This path speaks WebSocket only.")
         if self.jobs and b"respond-async" in request.headers.get(b"prefer", b"").lower():
             exchange.is_local = exchange.is_local or found.replayable

@@ -14,7 +14,8 @@ from trimtab.runtime.gateway.model import Cause, Dialect, Refusal
 from trimtab.runtime.gateway.wire.context import Context
 from trimtab.runtime.gateway.wire.exchange import WireExchange
 from trimtab.runtime.gateway.wire.local import answer_locally, size_up
-from trimtab.runtime.gateway.wire.request import MalformedError, Request, RequestReader
+from trimtab.runtime.gateway.wire.reader import RequestReader
+from trimtab.runtime.gateway.wire.request import MalformedError, Request
 from trimtab.runtime.gateway.wire.tunnel import Tunnel
 
 if TYPE_CHECKING:
