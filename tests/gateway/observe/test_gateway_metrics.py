@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from collections import deque
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ from trimtab.runtime.gateway.observe import figures
 from trimtab.runtime.gateway.observe.book import Book
 from trimtab.runtime.gateway.observe.exposition import exposition
 from trimtab.runtime.gateway.observe.families import FAMILIES
-from trimtab.runtime.gateway.observe.metrics import MOST_CODES, MOST_TENANTS, Metrics, Sources
+from trimtab.runtime.gateway.observe.metrics import MOST_CODES, MOST_KEPT, MOST_TENANTS, Metrics, Sources
+from trimtab.runtime.gateway.observe.receipts import Receipts
 from trimtab.runtime.gateway.observe.status import node_figures, observed
 from trimtab.runtime.gateway.observe.window import Second, percentiles_s, pooled, variance_s2
 
@@ -98,6 +101,37 @@ def test_failures_retries_hedges_and_refusals() -> None:
     )  # refused ones have no duration
     assert seen["trimtab_policy_failures_total", ("jsq",)] == 1
     assert seen["trimtab_shadow_disagreements_total", ()] == 1
+
+
+def test_what_waits_to_be_counted_is_counted_when_it_is_read() -> None:
+    clock = Clock()
+    metrics = make_metrics(clock=clock)
+    count = MOST_KEPT + MOST_KEPT // 2
+    for k in range(count):
+        exchange = make_exchange(usage=Usage(1, 2, 0), response_bytes=10)
+        metrics.ended(exchange)
+        if k == 9:
+            metrics.know_models([])  # those so far keep their label
+    clock.now_s += 1.0
+    for _ in range(2):
+        seen = samples(metrics.book())
+        assert seen["trimtab_requests_total", ("llama", "chat", "done", "2xx")] == 10
+        assert seen["trimtab_requests_total", ("other", "chat", "done", "2xx")] == count - 10
+        assert seen["trimtab_tokens_total", ("t", "completion")] == 2 * count
+        assert seen["trimtab_response_bytes_total", ()] == 10 * count
+    metrics.tick()
+    metrics.ended(make_exchange())
+    first, second = metrics.book().seconds.values()
+    assert (first.requests, second.requests) == (count, 1)  # each in the second in which it ended
+
+
+def test_what_is_kept_holds_no_body() -> None:
+    metrics, receipts = make_metrics(), Receipts(Clock())
+    exchange = make_exchange(body=b"x" * 1000)
+    for observer in (metrics, receipts):
+        observer.arrived(exchange)
+        observer.ended(exchange)
+    assert not [one for one in gc.get_referrers(exchange) if isinstance(one, list | tuple | dict | deque)]
 
 
 def test_labels_are_bounded() -> None:

@@ -27,7 +27,7 @@ from trimtab.runtime.gateway.model import (
     Usage,
 )
 from trimtab.runtime.gateway.record.pseudonyms import Numbers, Pseudonyms
-from trimtab.runtime.gateway.record.recorder import Recorder, RecordSettings
+from trimtab.runtime.gateway.record.recorder import SLICE_ROWS, Recorder, RecordSettings
 from trimtab.runtime.gateway.record.rows import ClassEstimate, Snapshot
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
@@ -123,6 +123,25 @@ def test_a_row_says_what_happened(tmp_path: Path) -> None:
     assert recorder.error == ""
 
 
+def test_many_rows_are_as_many_lines_whatever_their_names_hold(tmp_path: Path) -> None:
+    model = '"},{"arrival_s":0}\n{"arrival_s":'
+    many = [exchange(k + 1.0, k + 3.0, facts=Facts(model), session=model) for k in range(3 * SLICE_ROWS)]
+    many[SLICE_ROWS : 2 * SLICE_ROWS] = [exchange(endpoint=HEALTH) for _ in range(SLICE_ROWS)]
+    recorder, lines = recorded(tmp_path, many)
+    rows = requests_of(lines)
+    assert recorder.written == len(rows) == 2 * SLICE_ROWS
+    expected = [*range(1, SLICE_ROWS + 1), *range(2 * SLICE_ROWS + 1, 3 * SLICE_ROWS + 1)]
+    assert [row["arrival_s"] for row in rows] == expected
+    assert {row["model"] for row in rows} == {model}
+
+
+def test_times_are_rounded_to_the_nearest_microsecond(tmp_path: Path) -> None:
+    odd = exchange(12345.6789016, 12346.0000004, units=1.0)
+    (row,) = requests_of(recorded(tmp_path, [odd])[1])
+    assert (row["arrival_s"], row["finish_s"]) == (12345.678902, 12346.0)
+    assert row["wait_s"] == 0.5
+
+
 def test_every_file_begins_with_head_and_state(tmp_path: Path) -> None:
     _, lines = recorded(tmp_path, [exchange()])
     head, state, *_, last = lines
@@ -162,6 +181,11 @@ def test_numbers_are_bounded_and_forget_what_was_used_longest_ago() -> None:
     assert numbers.of("a") == 0
     assert numbers.of("b") == 3
     assert len(numbers) == 2
+    many = Numbers(100)
+    for k in range(1000):
+        assert many.of_all((k, k)) == [k, k]
+        assert len(many) <= 100
+        assert many.of_all(range(max(0, k - 49), k + 1)) == list(range(max(0, k - 49), k + 1))
 
 
 def test_rotation_keeps_the_newest_files_each_readable_alone(tmp_path: Path) -> None:
