@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.plane import CHAT, answers, gateway, ok, post, run
+from trimtab.runtime.gateway.model import Exchange, Observer
 
 
 def test_a_request_goes_to_the_node_and_its_answer_back() -> None:
@@ -23,5 +24,25 @@ def test_a_request_goes_to_the_node_and_its_answer_back() -> None:
         assert b"x-forwarded-for: 127.0.0.1" in low
         assert b"x-request-id: abc" in low
         assert g.dispatcher.log == [("submit", "/v1/chat/completions"), ("done", 200)]
+
+    run(main())
+
+
+def test_observers_are_called_for_what_they_have_methods_of_their_own() -> None:
+    class Ends(Observer):
+        def __init__(self) -> None:
+            self.n = 0
+
+        def ended(self, exchange: Exchange) -> None:
+            self.n += 1
+
+    async def main() -> None:
+        ends = Ends()
+        async with gateway(answers(ok(b"{}"))) as g:
+            g.context.observe((g.notes, ends))
+            assert len(g.context.on_ended) == 2
+            assert len(g.context.on_arrived) == len(g.context.on_started) == len(g.context.on_lost) == 1
+            await g.raw(post())
+            assert (ends.n, g.notes.n_arrived, len(g.notes.ends)) == (1, 1, 1)
 
     run(main())

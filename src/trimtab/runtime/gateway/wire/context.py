@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trimtab.runtime.gateway.model import Attempt, Dispatcher, Exchange, Observer, Observers, Refusal
 from trimtab.runtime.gateway.wire.request import KnownHeads
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trimtab.runtime.gateway.front import Front
     from trimtab.runtime.gateway.wire.client import ClientConnection
     from trimtab.runtime.gateway.wire.exchange import WireExchange
-    from trimtab.runtime.gateway.wire.upstream import Pools
+    from trimtab.runtime.gateway.wire.upstream import Pools, UpstreamConnection
 
 MIB = 1_048_576
 
@@ -65,6 +65,25 @@ class LocalAnswer:
 
 
 Local = Callable[["WireExchange", bytes], Awaitable["LocalAnswer | Refusal"]]
+
+
+class Client(Protocol):
+    """Where an exchange's answer goes: a connection, or the collector of a job."""
+
+    transport: asyncio.Transport
+    full: bool  # does not take more for now
+    full_since_s: float
+    address: bytes  # for x-forwarded-for
+    scheme: bytes  # for x-forwarded-proto
+
+    def answered(self, exchange: WireExchange, close: bool) -> None:
+        """The answer is written; the client's next request may come."""
+
+    def abort(self) -> None:
+        """The answer broke off."""
+
+    def switch(self, exchange: WireExchange, connection: UpstreamConnection, rest: bytes) -> None:
+        """It is a tunnel to this connection from here on."""
 
 
 class Budget:

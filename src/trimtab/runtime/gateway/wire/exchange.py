@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from trimtab.runtime.gateway.api.errors import response_bytes, stream_event
+from trimtab.runtime.gateway.api.errors import response_bytes
 from trimtab.runtime.gateway.api.usage import read_answer
 from trimtab.runtime.gateway.model import (
     Attempt,
     Cause,
     Dialect,
     Exchange,
-    Kind,
     Node,
     Outcome,
     Refusal,
 )
 from trimtab.runtime.gateway.wire.context import Context, Timeouts
+from trimtab.runtime.gateway.wire.final import final_event, final_refusal
 from trimtab.runtime.gateway.wire.framing import Length, ResponseHead
 from trimtab.runtime.gateway.wire.late import hedge_due_s, next_look_s, overdue
 from trimtab.runtime.gateway.wire.leg import JOINED_BYTES, NodeLeg, busy_or_error
@@ -29,39 +29,10 @@ from trimtab.runtime.gateway.wire.watch import Watch, watch_for
 
 if TYPE_CHECKING:
     from trimtab.runtime.gateway.tenants import Limits
+    from trimtab.runtime.gateway.wire.context import Client
     from trimtab.runtime.gateway.wire.upstream import UpstreamConnection
 
 MAX_LOST_NODES = 2  # a request that has lost so many may be what kills them
-
-_FINAL = {
-    Cause.CONNECT: (502, "node_unreachable", "The node could not be reached."),
-    Cause.BUSY: (503, "nodes_busy", "The nodes have no capacity."),
-    Cause.SERVER_ERROR: (502, "node_error", "The node answered with an error."),
-    Cause.RESET: (502, "node_lost", "The node was lost before it had answered."),
-    Cause.BAD_RESPONSE: (502, "bad_response", "The node's answer was not understood."),
-    Cause.FIRST_BYTE: (504, "first_byte_timeout", "The node did not answer in time."),
-    Cause.IDLE: (504, "idle_timeout", "The node stopped answering."),
-    Cause.TOTAL: (504, "total_timeout", "The answer took too long."),
-}
-
-
-class Client(Protocol):
-    """Where an exchange's answer goes: a connection, or the collector of a job."""
-
-    transport: asyncio.Transport
-    full: bool  # does not take more for now
-    full_since_s: float
-    address: bytes  # for x-forwarded-for
-    scheme: bytes  # for x-forwarded-proto
-
-    def answered(self, exchange: WireExchange, close: bool) -> None:
-        """The answer is written; the client's next request may come."""
-
-    def abort(self) -> None:
-        """The answer broke off."""
-
-    def switch(self, exchange: WireExchange, connection: UpstreamConnection, rest: bytes) -> None:
-        """It is a tunnel to this connection from here on."""
 
 
 class WireExchange(Exchange):
@@ -314,8 +285,7 @@ class WireExchange(Exchange):
             context.dispatcher.lost(self, cause)
             return
         context.dispatcher.failed(self, cause)
-        status, code, message = _FINAL[cause]
-        self.refuse(Refusal(status, code, message, attempt.retry_after_s))
+        self.refuse(final_refusal(cause, attempt.retry_after_s))
 
     def move(self, attempt: Attempt) -> bool:
         """Its node seems frozen: begin anew on another, if one is ready and a retry is allowed."""
@@ -331,11 +301,7 @@ class WireExchange(Exchange):
 
     def _break_off(self, leg: NodeLeg, cause: Cause, at_border: bool) -> None:
         self.context.dispatcher.failed(self, cause)
-        endpoint = self.endpoint
-        dialect, kind = (
-            (endpoint.dialect, endpoint.kind) if endpoint is not None else (Dialect.OPENAI, Kind.CHAT)
-        )
-        event = stream_event(Refusal(*_FINAL[cause]), dialect, kind)
+        event = final_event(cause, self.endpoint)
         told = leg.broken(event, at_border)
         self.finish(Outcome.FAILED, close=True, broken=not told)
 
