@@ -137,7 +137,7 @@ def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
     s.requests.status[r] = _FINISHED
     s.counts.finished[0] += 1
     s.counts.in_system[0] -= 1
-    if s.config.live[0] != 2:  # elsewhere the host books what was really used
+    if s.config.accounts[0] == 1 and s.config.live[0] != 2:  # there the host books what was really used
         s.accounts[s.work.tenant_idx[r]] += s.truth.units[r] - s.work.units[r]
     s.counts.idle_events[0] = 0
     s.counts.freed[0] = 1

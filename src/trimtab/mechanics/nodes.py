@@ -26,7 +26,8 @@ def queue_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
     d = r % s.config.dispatchers[0]
     s.hosts.now_s[d] = now_s
     s.counts.deciding[0] = r
-    s.work.account[r] = s.accounts[s.work.tenant_idx[r]]
+    if s.config.accounts[0] == 1:
+        s.work.account[r] = s.accounts[s.work.tenant_idx[r]]
     key = order(s.views[d], plan, s.work[r], s.order_memories[d])
     if key != key:
         raise ValueError("order is not a number")
@@ -151,8 +152,10 @@ def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None
     nodes.outstanding_s[j] += estimate_s
     s.counts.in_nodes[0] += 1
     s.counts.idle_events[0] = 0
-    s.hidden.token_room[j] -= s.work.tokens[r]
-    s.accounts[s.work.tenant_idx[r]] += s.work.charge[r]
+    if s.config.token_caps[0] == 1:
+        s.hidden.token_room[j] -= s.work.tokens[r]
+    if s.config.accounts[0] == 1:
+        s.accounts[s.work.tenant_idx[r]] += s.work.charge[r]
     if is_instant(s, r, j):
         enter(s, plan, order, r, j, now_s)
     else:
@@ -172,7 +175,8 @@ def withdraw(s: State, r: int, j: int) -> None:
     if nodes.in_flight[j] == 0:
         nodes.outstanding_s[j] = 0.0
     s.counts.in_nodes[0] -= 1
-    s.hidden.token_room[j] += s.work.tokens[r]
+    if s.config.token_caps[0] == 1:
+        s.hidden.token_room[j] += s.work.tokens[r]
     note_own(s, r % s.config.dispatchers[0], j, -1, -estimate_s)
 
 
