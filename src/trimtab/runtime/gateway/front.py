@@ -178,6 +178,7 @@ class Front:
                 if refusal is not None:
                     return refusal
                 facts = replace(facts, model=model)
+            exchange.route = asked
         exchange.facts = facts
         if not exchange.session:
             exchange.session = facts.session

@@ -211,6 +211,7 @@ class Exchange:
         "replayable",
         "response_bytes",
         "response_status",
+        "route",
         "row",
         "session",
         "started_s",
@@ -238,6 +239,7 @@ class Exchange:
         self.priority = 0
         self.background = False
         self.session = ""
+        self.route = ""  # the configured route that the client named; "" = a model by its own name
         self.replayable = False
         self.committed = False  # the client has the first body byte
         self.class_idx = -1

@@ -22,7 +22,7 @@ def policies_of(config: GatewayConfig) -> list[str]:
     """Everything that has to be compiled, as `find` takes it."""
     rules = rules_of(config)
     shadow = [] if config.shadow is None else [config.shadow.policy]
-    return [rules.default.spec, *(choice.spec for choice in rules.by_model.values()), *shadow]
+    return [*(choice.spec for choice in rules.all_chosen()), *shadow]
 
 
 def rules_of(config: GatewayConfig) -> Rules:
@@ -30,17 +30,12 @@ def rules_of(config: GatewayConfig) -> Rules:
     shadow = None
     if config.shadow is not None and config.shadow.experiment == "none":
         shadow = config.shadow.policy
-    by_model = {
-        model: route.policy
-        for route in config.routing().values()
-        if route.policy is not None
-        for model in route.models or (route.name,)
-    }
-    by_model.update(config.policy.models)
+    by_route = {name: route.policy for name, route in config.routing().items() if route.policy is not None}
     queue, fairness = config.queue, config.fairness
     return Rules(
         default=_choice(config, config.policy.default, shadow),
-        by_model={model: _choice(config, spec, shadow) for model, spec in by_model.items()},
+        by_model={model: _choice(config, spec, shadow) for model, spec in config.policy.models.items()},
+        by_route={name: _choice(config, spec, shadow) for name, spec in by_route.items()},
         held_max=UNBOUNDED if queue.max_requests is None else queue.max_requests,
         max_wait_s=queue.max_wait_s,
         hold_s=queue.hold_s,

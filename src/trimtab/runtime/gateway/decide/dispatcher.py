@@ -51,6 +51,7 @@ class Rules:
 
     default: Chosen
     by_model: Mapping[str, Chosen] = field(default_factory=dict)
+    by_route: Mapping[str, Chosen] = field(default_factory=dict)  # goes before the model's
     held_max: int = 1000
     max_wait_s: float = 60.0
     hold_s: float = 10.0  # of a model without a ready node
@@ -59,6 +60,14 @@ class Rules:
     output_weight: float = 2.0
     prefix_blocks: int = 0  # of the prefix index; 0 = none
     seed: int = 0
+
+    def all_chosen(self) -> tuple[Chosen, ...]:
+        """Every policy that may decide; the default comes first."""
+        return (self.default, *self.by_model.values(), *self.by_route.values())
+
+    def of(self, route: str, model: str) -> Chosen:
+        """The policy for requests of a route and a model."""
+        return self.by_route.get(route) or self.by_model.get(model, self.default)
 
 
 @dataclass(slots=True)
@@ -99,7 +108,7 @@ class Decider:
         self._granted: list[int] = []  # places of each node that the pools know as its room
         self._shape = self._new_shape()
         self._rows = SPARE_CLASSES
-        for choice in (rules.default, *rules.by_model.values()):
+        for choice in rules.all_chosen():
             self._pool(choice)
         fleet.listeners.append(self)
 
@@ -305,19 +314,23 @@ class Decider:
         """Other rules from now on; policies that stay keep their state."""
         before = self.pools
         self.rules, self.pools = rules, {}
-        for choice in (rules.default, *rules.by_model.values()):
+        for choice in rules.all_chosen():
             if choice.spec in before and choice.spec not in self.pools:
                 self.pools[choice.spec] = before[choice.spec]
-        for choice in (rules.default, *rules.by_model.values()):
+        for choice in rules.all_chosen():
             self._pool(choice)
         for spec, pool in before.items():
+            self._move_strangers(pool)
             if spec not in self.pools:
-                self._move_all(pool)
+                pool.close()
         self._remake()
 
     def switch_policy(self, pool: Pool, choice: Chosen) -> None:
         """Let another policy decide in a pool, under the pool's name."""
-        self._remake_pool(pool, choice, self.now_s())
+        now_s = self.now_s()
+        pool.remake(self._shape, self._cluster(), choice, now_s)
+        self._burden(pool, now_s)
+        self._turn(pool, now_s)
 
     def make_room_for_tenants(self, count: int) -> None:
         """There are so many tenants now."""
@@ -370,19 +383,24 @@ class Decider:
 
     def _pool_of(self, exchange: Exchange) -> Pool:
         rules = self.rules
-        if rules.by_model and exchange.facts is not None:
-            return self.pools[rules.by_model.get(exchange.facts.model, rules.default).spec]
+        if (rules.by_model or rules.by_route) and exchange.facts is not None:
+            return self.pools[rules.of(exchange.route, exchange.facts.model).spec]
         return self.pools[rules.default.spec]
 
     def _remake(self) -> None:
         """Nodes, models or classes have changed: all pools go on with another cluster."""
         self._shape = self._new_shape()
         now_s = self.now_s()
-        for pool in self.pools.values():
-            self._remake_pool(pool, pool.choice, now_s)
+        pools = self.pools.values()
+        for pool in pools:
+            pool.remake(self._shape, self._cluster(), pool.choice, now_s)
+        for pool in pools:  # once all hold what they inherit
+            self._burden(pool, now_s)
+        for pool in pools:
+            self._turn(pool, now_s)
 
-    def _remake_pool(self, pool: Pool, choice: Chosen, now_s: float) -> None:
-        pool.remake(self._shape, self._cluster(), choice, now_s)
+    def _burden(self, pool: Pool, now_s: float) -> None:
+        """Tell a fresh state what its nodes have of others, and who gets work."""
         for other in self.pools.values():
             if other is not pool:
                 for entry in other.entries.values():
@@ -392,13 +410,14 @@ class Decider:
             for node_idx, requests in extra.loads:
                 pool.live.add_load(node_idx, requests, 0.0, now_s)
         self._switch_all(pool, now_s)
-        self._turn(pool, now_s)
 
-    def _move_all(self, pool: Pool) -> None:
-        """A policy is in charge no more: its exchanges go to those that are."""
-        for entry in pool.entries.values():
-            self._pool_of(entry.exchange).inherit([entry])
-        pool.close()
+    def _move_strangers(self, pool: Pool) -> None:
+        """Exchanges that another policy is in charge of now go there; the caller makes all pools anew."""
+        for row, entry in list(pool.entries.items()):
+            there = self._pool_of(entry.exchange)
+            if there is not pool:
+                del pool.entries[row]
+                there.inherit([entry])
 
     def _switch_all(self, pool: Pool, now_s: float) -> None:
         """Tell a fresh state who gets work, and how much."""
