@@ -168,17 +168,10 @@ class Front:
 
     def _route(self, exchange: WireExchange, facts: Facts) -> Refusal | None:
         """Find the model that is meant, and count the request against its tenant's limits."""
-        asked = facts.model
-        if asked and (asked in self.routes or not self.known(asked)):
-            model = self._model(exchange.id, asked)
-            if isinstance(model, Refusal):
-                return model
-            if model != asked:
-                refusal = _rename(exchange, asked, model)
-                if refusal is not None:
-                    return refusal
-                facts = replace(facts, model=model)
-            exchange.route = asked
+        found = self.meant(exchange, facts)
+        if isinstance(found, Refusal):
+            return found
+        facts = found
         exchange.facts = facts
         if not exchange.session:
             exchange.session = facts.session
@@ -190,6 +183,19 @@ class Front:
             exchange.body = inject_include_usage(body)
             exchange.hides_usage = True
         return self._admit(exchange, facts)
+
+    def meant(self, exchange: WireExchange, facts: Facts) -> Facts | Refusal:
+        """Follow the routes to the model that is meant; where it has another name, the body says it too."""
+        asked = facts.model
+        if not asked or (asked not in self.routes and self.known(asked)):
+            return facts
+        model = self._model(exchange.id, asked)
+        if isinstance(model, Refusal):
+            return model
+        exchange.route = asked
+        if model == asked:
+            return facts
+        return _rename(exchange, asked, model) or replace(facts, model=model)
 
     def _admit(self, exchange: WireExchange, facts: Facts) -> Refusal | None:
         tenant = exchange.tenant

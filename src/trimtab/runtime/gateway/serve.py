@@ -7,6 +7,7 @@ import contextlib
 import resource
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Reload = Callable[[], GatewayConfig]
 BACKLOG = 4096
 OPEN_FILES = 65_536
+SLOW_START_S = 3.0  # with compiled policies at hand a start takes less
 
 
 def serve(
@@ -56,12 +58,20 @@ def _run(
         listening(config.admin_address, "admin.listen") as admin,
     ):
 
+        compiling = threading.Timer(SLOW_START_S, _say_compiling)
+
         def ready(link: str) -> None:
+            compiling.cancel()
             if not quiet:
                 _say(config, clients, admin, key, link, example_model)
 
-        with new_runner() as runner:
-            runner.run(run_process(config, clients, admin, reload, ready))
+        if not quiet:
+            compiling.start()
+        try:
+            with new_runner() as runner:
+                runner.run(run_process(config, clients, admin, reload, ready))
+        finally:
+            compiling.cancel()
 
 
 def new_runner() -> asyncio.Runner:
@@ -124,6 +134,11 @@ def demo_config(backends: tuple[DemoProcess, ...], overrides: Overrides) -> tupl
     base = GatewayConfig(nodes=nodes, keys=(KeySpec(name="demo", sha256=(digest,)),))
     config = overrides.over(base)
     return config, None if config.insecure_no_auth else key
+
+
+def _say_compiling() -> None:
+    """So that nobody takes a first start for a hanging one."""
+    print("trimtab: compiling the policies; the next start is quick", file=sys.stderr, flush=True)
 
 
 def _say(

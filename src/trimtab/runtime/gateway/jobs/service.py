@@ -91,9 +91,10 @@ class JobService:
             found = peek(endpoint, content_type, body)
             if isinstance(found, Refusal):
                 return found
-            if not exchange.context.front.known(found.model):
-                message = f"The model `{found.model[:200]}` does not exist."
-                return Refusal(404, "model_not_found", message, param="model")
+            found = exchange.context.front.meant(exchange, found)
+            if isinstance(found, Refusal):
+                return found
+            body = exchange.body or body  # an alias is not what the backend knows
             facts = found
         request = JobRequest(
             method=exchange.method,
