@@ -57,7 +57,6 @@ def _run(
         listening(config.listen_address, "listen") as clients,
         listening(config.admin_address, "admin.listen") as admin,
     ):
-
         compiling = threading.Timer(SLOW_START_S, _say_compiling)
 
         def ready(link: str) -> None:
