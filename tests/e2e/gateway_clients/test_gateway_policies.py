@@ -1,0 +1,125 @@
+"""Policies of the catalogue and one's own, by model and by route, in a running gateway."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from served_gateway import Served, chat, config_of, node_of, served
+
+from trimtab.runtime.gateway.demo import Options, launched
+
+CATALOGUE = (
+    "bounded-hash+fcfs",
+    "least-connections+priority-ageing",
+    "least-expected-completion+sjf",
+    "least-expected-wait+edf",
+    "power-of-d+vtc",
+    "random",
+    "round-robin",
+    "weighted-round-robin",
+)
+OWN = """
+import trimtab as tt
+
+
+class Last(tt.Policy):
+    @staticmethod
+    def dispatch(view, plan, work, memory, draws, ranking):
+        for j in range(view.host.n_nodes - 1, -1, -1):
+            if tt.can_take(view, work, j):
+                ranking[0] = j
+                return 1
+        return 0
+
+
+class First(tt.Policy):
+    @staticmethod
+    @tt.kernel
+    def dispatch(view, plan, work, memory, draws, ranking):
+        for j in range(view.host.n_nodes):
+            if tt.can_take(view, work, j):
+                ranking[0] = j
+                return 1
+        return 0
+
+
+class Raises(tt.Policy):
+    @staticmethod
+    def dispatch(view, plan, work, memory, draws, ranking):
+        raise RuntimeError("no idea")
+"""
+
+
+def model_of(spec: str) -> str:
+    return "m-" + spec.replace("+", "-")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("policies")
+    (folder / "own.py").write_text(OWN)
+    models = [*map(model_of, CATALOGUE), "m-first", "m-last", "m-raises", "m-routed", "m-other"]
+    names = ",".join(models)
+    with launched(*(Options(name=f"n{k}", models=names, output_s=0.001, slots=8) for k in range(3))) as nodes:
+        chosen = {model_of(spec): spec for spec in CATALOGUE}
+        own = {f"m-{name.lower()}": f"own.py:{name}" for name in ("First", "Last", "Raises")}
+        config = config_of(
+            *nodes,
+            nodes=[node_of(node, weight=1 + k) for k, node in enumerate(nodes)],
+            policy={"default": "round-robin", "models": {**chosen, **own}},
+            routes={"to-first": {"to": "m-routed", "policy": "own.py:First"}},
+        )
+        with served(folder, config) as gateway:
+            yield gateway
+
+
+def nodes_of(gateway: Served, model: str, count: int = 12) -> Counter[str]:
+    """Where requests went."""
+    found: Counter[str] = Counter()
+    for _ in range(count):
+        answer = gateway.call("/v1/chat/completions", chat(model))
+        assert answer.status == 200
+        found[answer.headers["x-trimtab-node"]] += 1
+    return found
+
+
+@pytest.mark.parametrize("spec", CATALOGUE)
+def test_a_policy_of_the_catalogue(gateway: Served, spec: str) -> None:
+    answer = gateway.call("/v1/chat/completions", chat(model_of(spec)))
+    assert answer.status == 200
+    receipt = gateway.admin("/admin/requests/" + answer.headers["x-request-id"]).json()
+    assert receipt["decision"]["policy"] == spec
+    assert receipt["node"] == answer.headers["x-trimtab-node"]
+
+
+def test_turns_and_weights(gateway: Served) -> None:
+    assert nodes_of(gateway, "m-round-robin") == {"n0": 4, "n1": 4, "n2": 4}
+    assert nodes_of(gateway, "m-weighted-round-robin") == {"n0": 2, "n1": 4, "n2": 6}
+
+
+def test_ones_own_policies(gateway: Served) -> None:
+    assert set(nodes_of(gateway, "m-first", 3)) == {"n0"}
+    assert set(nodes_of(gateway, "m-last", 3)) == {"n2"}
+
+
+def test_a_route_has_its_policy_and_the_model_by_itself_another(gateway: Served) -> None:
+    assert set(nodes_of(gateway, "to-first", 3)) == {"n0"}
+    assert set(nodes_of(gateway, "m-routed", 3)) == {"n0", "n1", "n2"}
+
+
+def test_a_policy_that_raises_is_replaced_and_counted(gateway: Served) -> None:
+    assert sum(nodes_of(gateway, "m-raises", 3).values()) == 3
+    assert gateway.metric("trimtab_policy_failures_total") >= 3
+
+
+def test_a_policy_is_changed_by_a_reload(gateway: Served) -> None:
+    file = gateway.folder / "gateway.yaml"
+    before = file.read_text()
+    file.write_text(before.replace("default: round-robin", "default: own.py:Last"))
+    assert gateway.admin("/admin/reload", method="POST").json()["changed"] == ["policy"]
+    assert set(nodes_of(gateway, "m-other", 3)) == {"n2"}
+    file.write_text(before.replace("default: round-robin", "default: rendom"))
+    assert gateway.admin("/admin/reload", method="POST").status == 400
+    assert set(nodes_of(gateway, "m-other", 3)) == {"n2"}
