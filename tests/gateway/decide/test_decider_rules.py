@@ -78,6 +78,7 @@ def test_requests_in_flight_follow_their_model_to_its_new_policy() -> None:
         for exchange in running:
             decider.done(exchange)
         assert [node.in_flight for node in fleet.nodes] == [0, 0]
+        decider.catch_up()
         for pool in decider.pools.values():
             assert not pool.entries
             assert pool.live.nodes.in_flight.tolist() == [0, 0]
@@ -95,6 +96,7 @@ def test_a_policy_that_goes_leaves_its_requests_to_the_others() -> None:
         assert list(decider.pools) == ["least-connections"]
         for exchange in running:
             decider.done(exchange)
+        decider.catch_up()
         assert decider.pools["least-connections"].live.nodes.in_flight.tolist() == [0, 0]
         decider.close()
         fleet.close()

@@ -19,7 +19,8 @@ from trimtab.domain.options import Cancel, Options
 from trimtab.domain.view import BACKGROUND
 from trimtab.mechanics.live import Asked, Ended
 from trimtab.runtime.gateway.api.prefix import PrefixIndex
-from trimtab.runtime.gateway.api.units import BLOCK_TOKENS, OutputEstimate, estimate, used
+from trimtab.runtime.gateway.api.units import BLOCK_TOKENS, estimate, used
+from trimtab.runtime.gateway.decide.classes import Classes, RequestClass
 from trimtab.runtime.gateway.decide.estimates import ClassKey, Estimates
 from trimtab.runtime.gateway.decide.places import Homes
 from trimtab.runtime.gateway.decide.pool import Chosen, Entry, Pool
@@ -31,6 +32,7 @@ from trimtab.runtime.gateway.decide.shape import (
     shape_of,
     write_estimates,
 )
+from trimtab.runtime.gateway.front import stated_tokens
 from trimtab.runtime.gateway.model import Cause, Exchange, Facts, Health, Kind, Node, Refusal, Usage
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.observe.receipts import Receipt
@@ -97,14 +99,15 @@ class Decider:
         self.tally = ShadowTally()
         self.on_shadow: Callable[[bool], None] = lambda agrees: None
         self.on_failure: Callable[[str], None] = lambda policy: None
-        self.classes: dict[ClassKey, int] = {}
         self.pools: dict[str, Pool] = {}
         self._loop, self._origin_s = loop, loop.time()
-        self._outputs: dict[ClassKey, OutputEstimate] = {}
+        self._classes = Classes()
         self._tenants, self._inline, self._mode = tenants + SPARE_TENANTS, inline_plans, mode
         self._sessions, self._responses = Homes(), Homes()
         self._extra: dict[Exchange, _Extra] = {}
         self._prefixes = PrefixIndex(rules.prefix_blocks) if rules.prefix_blocks else None
+        self._known: set[str] | None = None  # models; None = to be found out again
+        self._ready: set[str] | None = None
         self._granted: list[int] = []  # places of each node that the pools know as its room
         self._shape = self._new_shape()
         self._rows = SPARE_CLASSES
@@ -135,21 +138,30 @@ class Decider:
 
     def known(self, model: str) -> bool:
         """Whether a node serves this model, ready or not; or may, as long as it was not asked yet."""
-        for node in self.fleet.present():
-            if model in self._shape.members[node.idx].serves:
-                return True
-            if not node.models and not self.fleet.condition(node).was_up:
-                return True
-        return False
+        if self._known is None:
+            self._known = set(self.models())
+        return model in self._known or self._any_unasked()
+
+    def _any_unasked(self) -> bool:
+        """Whether some node has not said yet what it serves."""
+        fleet = self.fleet
+        return any(not node.models and not fleet.condition(node).was_up for node in fleet.present())
 
     def ready(self, model: str) -> bool:
         """Whether a node that gets work serves this model."""
-        members, gets_work = self._shape.members, self.fleet.gets_work
-        return any(gets_work(n) and model in members[n.idx].serves for n in self.fleet.nodes)
+        if self._ready is None:
+            members, nodes = self._shape.members, filter(self.fleet.gets_work, self.fleet.nodes)
+            self._ready = {name for node in nodes for name in members[node.idx].serves}
+        return model in self._ready
 
     def models(self) -> list[str]:
         """Models and adapters of all nodes that are here."""
         return sorted({name for n in self.fleet.present() for name in self._shape.members[n.idx].serves})
+
+    @property
+    def classes(self) -> dict[ClassKey, int]:
+        """Class → its row in every pool's tables."""
+        return {known.key: known.idx for known in self._classes.rows}
 
     def types_of(self, model: str) -> list[str]:
         """Types of the nodes that serve a model."""
@@ -164,7 +176,8 @@ class Decider:
         """Tokens that a request is expected to use, for its tenant's limit."""
         if not facts.max_tokens:
             return facts.prompt_tokens
-        return estimate(facts, Kind.CHAT, self._output((facts.model, Kind.CHAT)))[1]
+        output = self._classes.output_of(facts)
+        return stated_tokens(facts) if output is None else estimate(facts, Kind.CHAT, output)[1]
 
     # --- Dispatcher
 
@@ -181,10 +194,7 @@ class Decider:
         if matched:
             entry.matched = matched
         row = exchange.row
-        before = pool.policy_failures
         started, ended = pool.turn(now_s)
-        if pool.policy_failures != before:
-            self._note_failure(pool)
         if pool.choice.shadow is not None:
             self._note_shadow(pool, exchange, row)
         self._settle(pool, started, ended, now_s)
@@ -208,7 +218,8 @@ class Decider:
         node.served += 1
         if exchange.response_status < 400:
             self._learn(pool, entry, node)
-        self._turn(pool, now_s)
+        if pool.live.n_held:
+            self._turn(pool, now_s)  # else the next turn sees it: nothing waits for this place
 
     def lost(self, exchange: Exchange, cause: Cause) -> None:
         """Its attempt was lost and another is allowed."""
@@ -241,8 +252,14 @@ class Decider:
         pool.live.abort(exchange.row, now_s)
         self._turn(pool, now_s)
 
+    def catch_up(self) -> None:
+        """Take the turns that were put off as nothing waited for them: what pools show is of now."""
+        for pool in tuple(self.pools.values()):
+            self._turn(pool, self.now_s())
+
     def hedge(self, exchange: Exchange) -> Node | None:
         """The other ready node with the smallest share of its places taken, with one more taken."""
+        self.catch_up()
         pool = self._pool_of(exchange)
         tried = {attempt.node.idx for attempt in exchange.attempts}
         nodes, fixed_s = pool.live.nodes, pool.live.fixed_s[exchange.class_idx]
@@ -288,6 +305,7 @@ class Decider:
         """It gets work from now on, or gets none."""
         if node.idx >= len(self._shape.members):
             return
+        self._known = self._ready = None
         now_s, up = self.now_s(), self.fleet.gets_work(node)
         for pool in self.pools.values():
             if (pool.live.nodes.up[node.idx] == 1) != up:
@@ -379,7 +397,7 @@ class Decider:
         return pool
 
     def _cluster(self) -> Cluster:
-        return cluster_of(self._shape, list(self.classes), self._rows, self.estimates)
+        return cluster_of(self._shape, list(self._classes.by_key), self._rows, self.estimates)
 
     def _pool_of(self, exchange: Exchange) -> Pool:
         rules = self.rules
@@ -390,6 +408,9 @@ class Decider:
     def _remake(self) -> None:
         """Nodes, models or classes have changed: all pools go on with another cluster."""
         self._shape = self._new_shape()
+        self._known = self._ready = None
+        for known in self._classes.rows:
+            known.forget_types()
         now_s = self.now_s()
         pools = self.pools.values()
         for pool in pools:
@@ -449,18 +470,21 @@ class Decider:
     # --- inside: a request
 
     def _asked(self, exchange: Exchange, pool: Pool, now_s: float) -> Asked:
-        facts, endpoint, tenant = exchange.facts, exchange.endpoint, exchange.tenant
-        kind = endpoint.kind if endpoint is not None else Kind.RELAY
+        facts, tenant = exchange.facts, exchange.tenant
         model = facts.model if facts is not None else ""
-        key = (model, kind)
-        c = exchange.class_idx = self._class(key, pool)
-        units, tokens = (1.0, 0.0) if facts is None else estimate(facts, kind, self._output(key))
+        of = self._class(model, exchange)
+        c = exchange.class_idx = of.idx
+        units, tokens = (1.0, 0.0) if facts is None else estimate(facts, of.kind, of.output)
         exchange.units = units
         home, stays = self._home(exchange, pool)
-        wait_s = self.rules.max_wait_s if self.ready(model) or not model else self.rules.hold_s
+        rules = self.rules
+        wait_s = rules.max_wait_s if not model or self.ready(model) else rules.hold_s
+        deadline_s = now_s + wait_s
+        if exchange.deadline_s - self._origin_s < deadline_s:
+            deadline_s = exchange.deadline_s - self._origin_s
         charge = 0.0
         if facts is not None and tenant is not None:
-            charge = self.rules.prompt_weight * facts.prompt_tokens / tenant.weight
+            charge = rules.prompt_weight * facts.prompt_tokens / tenant.weight
         return Asked(
             class_idx=c,
             units=units,
@@ -468,7 +492,7 @@ class Decider:
             model_idx=pool.items.get(model, -1),
             tenant_idx=tenant.idx if tenant is not None else 0,
             priority=BACKGROUND if exchange.background else exchange.priority,
-            deadline_s=min(exchange.deadline_s - self._origin_s, now_s + wait_s),
+            deadline_s=deadline_s,
             tokens=tokens,
             charge=charge,
             key=self._key(exchange, c),
@@ -476,22 +500,20 @@ class Decider:
             stays_home=stays,
         )
 
-    def _class(self, key: ClassKey, pool: Pool) -> int:
-        c = self.classes.get(key)
-        if c is None:
-            c = self.classes[key] = len(self.classes)
-            if c >= self._rows:
-                self._rows *= 2
-                self._remake()
-            for each in self.pools.values():
-                write_estimates(each.live.fixed_s, each.live.unit_s, c, key, self._shape, self.estimates)
-        return c
-
-    def _output(self, key: ClassKey) -> OutputEstimate:
-        output = self._outputs.get(key)
-        if output is None:
-            output = self._outputs[key] = OutputEstimate()
-        return output
+    def _class(self, model: str, exchange: Exchange) -> RequestClass:
+        known = self._classes.find(model, exchange.endpoint)
+        if known is not None:
+            return known
+        n_before = len(self._classes.rows)
+        known = self._classes.add(model, exchange.endpoint)
+        if known.idx >= self._rows:
+            self._rows *= 2
+            self._remake()
+        if len(self._classes.rows) > n_before:
+            for pool in self.pools.values():
+                tables = pool.live.fixed_s, pool.live.unit_s
+                write_estimates(*tables, known.idx, known.key, self._shape, self.estimates)
+        return known
 
     def _key(self, exchange: Exchange, c: int) -> int:
         """What affinity policies hash: the session, else the beginning of the prompt, else the class."""
@@ -534,10 +556,7 @@ class Decider:
         self._turn(pool, self.now_s())
 
     def _turn(self, pool: Pool, now_s: float) -> None:
-        before = pool.policy_failures
         started, ended = pool.turn(now_s)
-        if pool.policy_failures != before:
-            self._note_failure(pool)
         self._settle(pool, started, ended, now_s)
 
     def _settle(
@@ -547,6 +566,9 @@ class Decider:
         ended: Iterable[tuple[Entry, Ended]],
         now_s: float,
     ) -> None:
+        if pool.live.policy_failures != pool.told_failures:
+            pool.told_failures = pool.live.policy_failures
+            self._note_failure(pool)
         self._set_timer(pool)
         for entry, node_idx in started:
             self._place(pool, entry, node_idx, now_s)
@@ -626,37 +648,33 @@ class Decider:
     def _learn(self, pool: Pool, entry: Entry, node: Node) -> None:
         """What a served request teaches: its duration, its output, its account, its session's home."""
         exchange = entry.exchange
-        facts, endpoint, usage = exchange.facts, exchange.endpoint, exchange.usage
-        if facts is None or endpoint is None:
+        facts, usage = exchange.facts, exchange.usage
+        if facts is None:
             return
-        attempt, kind = exchange.attempts[-1], endpoint.kind
-        key = (facts.model, kind)
-        units = exchange.units
+        attempt, of, units = exchange.attempts[-1], self._classes.rows[exchange.class_idx], exchange.units
         if usage is not None:
-            units = used(facts, kind, usage)[0]
+            units = used(facts, of.kind, usage)[0]
             if usage.completion_tokens:
-                self._output(key).observe(facts.max_tokens, usage.completion_tokens / facts.answers)
+                of.output.observe(facts.max_tokens, usage.completion_tokens / facts.answers)
             self._correct_account(pool, exchange, usage)
             if self._prefixes is not None and pool.reads_prefix and facts.prefix_blocks:
                 matched = entry.matched.get(node.idx, 0)
                 self._prefixes.correct(node.idx, facts.prefix_blocks, usage.cached_tokens, matched)
         seconds = attempt.ended_s - attempt.begun_s
         if seconds > 0.0:
-            self._estimated(key, node, units, seconds)
+            self._estimated(of, node, units, seconds)
         if exchange.session:
             self._sessions.set(exchange.session, node.name)
         response_id = getattr(exchange, "response_id", "")
         if response_id:
             self._responses.set(response_id, node.name)
 
-    def _estimated(self, key: ClassKey, node: Node, units: float, seconds: float) -> None:
+    def _estimated(self, of: RequestClass, node: Node, units: float, seconds: float) -> None:
         type_name = node.type_name or node.name
-        fixed_s, unit_s = self.estimates.observe(key, type_name, units, seconds)
-        c, shape = self.classes[key], self._shape
-        for g, (name, _) in enumerate(shape.types):
-            if name == type_name and shape.serves(g, key[0]):
-                for pool in self.pools.values():
-                    pool.live.fixed_s[c, g], pool.live.unit_s[c, g] = fixed_s, unit_s
+        fixed_s, unit_s = self.estimates.observe(of.key, type_name, units, seconds)
+        for g in of.types(self._shape, type_name):
+            for pool in self.pools.values():
+                pool.live.set_estimate(of.idx, g, fixed_s, unit_s)
 
     def _correct_account(self, pool: Pool, exchange: Exchange, usage: Usage) -> None:
         """Book what was really used instead of what was counted on the way."""
@@ -694,18 +712,19 @@ class Decider:
         if node_idx < 0:
             return 0.0
         c, g = exchange.class_idx, self._shape.type_idx[node_idx]
-        return float(pool.live.fixed_s[c, g] + pool.live.unit_s[c, g] * exchange.units)
+        return pool.live.estimate_of(c, g, exchange.units)
 
     def _receipt(self, pool: Pool, exchange: Exchange) -> Receipt:
-        candidates = pool.live.candidates(exchange.row)[:SHOWN_CANDIDATES]
-        members, choice = self._shape.members, pool.choice
+        candidates = pool.live.candidates(exchange.row, SHOWN_CANDIDATES)
+        members, types, choice = self._shape.members, self._shape.type_idx, pool.choice
+        c, units, (fixed_s, unit_s) = exchange.class_idx, exchange.units, pool.live.tables
         shadow = ""
         if choice.shadow is not None and (j := pool.live.shadow_choice(exchange.row)) >= 0:
             shadow = members[j].name
         return Receipt(
             policy=choice.spec,
             candidates=tuple([members[j].name for j in candidates]),
-            estimates_s=tuple([self._predicted_s(pool, exchange, j) for j in candidates]),
+            estimates_s=tuple([fixed_s[c, types[j]] + unit_s[c, types[j]] * units for j in candidates]),
             queue_length=pool.live.n_held,
             shadow=shadow,
         )

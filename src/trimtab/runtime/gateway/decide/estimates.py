@@ -15,6 +15,8 @@ ClassKey = tuple[str, Kind]  # model and kind
 FORGET: Final = 0.99  # weight of the past at each observation: about the last hundred count
 ENOUGH: Final = 4.0  # observations of a type until its own fit counts
 LEAST_S: Final = 1e-4
+SOLVED_EACH: Final = 32.0  # the first observations count at once
+SOLVE_EVERY: Final = 4.0  # later ones so many at a time
 
 _PRIOR: Final[dict[Kind, tuple[float, float]]] = {  # seconds, seconds per unit; middling GPUs
     Kind.CHAT: (0.1, 0.02),
@@ -48,7 +50,8 @@ class Fit:
         self._d = FORGET * self._d + seconds
         self._uu = FORGET * self._uu + units * units
         self._ud = FORGET * self._ud + units * seconds
-        self._solve()
+        if self.n < SOLVED_EACH or self.n % SOLVE_EVERY == 0.0:
+            self._solve()
 
     def _solve(self) -> None:
         spread = self._w * self._uu - self._u * self._u
@@ -70,21 +73,25 @@ class Estimates:
     """Of all classes and types of nodes. Fits are kept through reloads."""
 
     def __init__(self) -> None:
-        self._of_type: dict[tuple[ClassKey, str], Fit] = {}
+        self._of_type: dict[str, dict[ClassKey, Fit]] = {}
         self._of_class: dict[ClassKey, Fit] = {}
 
     def observe(self, key: ClassKey, type_name: str, units: float, seconds: float) -> tuple[float, float]:
         """A request took so long on a node of this type; returns the estimate that now holds there."""
-        self._class_fit(key).add(units, seconds)
-        fit = self._of_type.get((key, type_name))
+        fits = self._of_type.get(type_name)
+        if fits is None:
+            fits = self._of_type[type_name] = {}
+        fit = fits.get(key)
         if fit is None:
-            fit = self._of_type[key, type_name] = Fit(0.0, 0.0)
+            fit = fits[key] = Fit(0.0, 0.0)
         fit.add(units, seconds)
-        return self.of(key, type_name)
+        if fit.n < SOLVED_EACH or fit.n % SOLVE_EVERY == 0.0:  # a sample will do for types yet unseen
+            self._class_fit(key).add(units, seconds)
+        return (fit.fixed_s, fit.unit_s) if fit.n >= ENOUGH else self.of(key, type_name)
 
     def of(self, key: ClassKey, type_name: str) -> tuple[float, float]:
         """Seconds, and seconds per unit."""
-        own = self._of_type.get((key, type_name))
+        own = self._of_type.get(type_name, {}).get(key)
         fit = own if own is not None and own.n >= ENOUGH else self._class_fit(key)
         return fit.fixed_s, fit.unit_s
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf
@@ -69,6 +70,7 @@ class Pool:
         self._inherited: list[Entry] = []
         self.timer: asyncio.TimerHandle | None = None
         self.timer_s = inf
+        self.told_failures = 0  # of those of the present state
         self.policy_failures_before = 0  # of states that were made anew
         self._begin(shape, cluster)
 
@@ -86,7 +88,6 @@ class Pool:
             mode=self._mode,
             begun_s=begun_s,
         )
-        self._tables = memoryview(self.live.fixed_s), memoryview(self.live.unit_s)
         self._types = range(len(shape.types))
         self.items = item_positions(shape)
         self._mark_resident(shape)
@@ -118,10 +119,14 @@ class Pool:
         return len(self.live.prefix_tokens) > 0
 
     def best_estimate_s(self, class_idx: int, units: float) -> float:
-        """Least service seconds over all types; 1 where none serves it now: it is held until one does."""
-        fixed_s, unit_s = self._tables
-        best_s = min([fixed_s[class_idx, g] + unit_s[class_idx, g] * units for g in self._types], default=inf)
-        return best_s if best_s < inf else 1.0
+        """Estimated service seconds on the best type; a second where no type serves it yet."""
+        fixed_s, unit_s = self.live.tables
+        best_s = math.inf
+        for g in self._types:
+            seconds = fixed_s[class_idx, g] + unit_s[class_idx, g] * units
+            if seconds < best_s:
+                best_s = seconds
+        return best_s if best_s < math.inf else 1.0
 
     def enter(self, exchange: Exchange, asked: Asked, now_s: float) -> Entry:
         """A request asks for a node; `turn` decides."""
@@ -160,6 +165,7 @@ class Pool:
         position = {name: j for j, name in enumerate(cluster.node_names)}
         accounts = self.live.accounts
         self.policy_failures_before += self.live.policy_failures
+        self.told_failures = 0
         self.planner.close()
         self.choice, self.entries = choice, {}
         self._begin(shape, cluster, now_s)
