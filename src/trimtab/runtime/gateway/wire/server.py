@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 from trimtab.runtime.gateway.front import Front
 from trimtab.runtime.gateway.model import Dispatcher, Observers
@@ -13,6 +14,7 @@ from trimtab.runtime.gateway.wire.sweep import Sweep
 from trimtab.runtime.gateway.wire.upstream import Pools
 
 DRAIN_STEP_S = 0.02
+IDLE_DRAIN_S = 1.0
 
 
 def make_context(
@@ -54,20 +56,28 @@ class DataPlane:
         self._servers.append(server)
 
     def stop_accepting(self) -> None:
-        """Take no new connections; answers say `Connection: close`, idle connections end now."""
+        """Take no new connections; answers say `Connection: close`."""
         self.context.draining = True
         for server in self._servers:
             server.close()
-        for connection in tuple(self.context.connections):
-            connection.drain()
 
     async def drain(self, timeout_s: float) -> int:
-        """Wait until every request is answered; return how many were not when the time was up."""
+        """Wait until every request is answered; return how many were not when the time was up.
+
+        A connection without a request stays open for a moment: one may be on its way.
+        """
         context = self.context
-        end_s = context.loop.time() + timeout_s
-        while context.exchanges and context.loop.time() < end_s:
-            await asyncio.sleep(DRAIN_STEP_S)
+        now_s = context.loop.time()
+        end_s, idle_end_s = now_s + timeout_s, now_s + min(timeout_s, IDLE_DRAIN_S)
+        await self._until(lambda: not context.connections, idle_end_s)
+        for connection in tuple(context.connections):
+            connection.drain()
+        await self._until(lambda: not context.exchanges, end_s)
         return context.exchanges
+
+    async def _until(self, true: Callable[[], bool], end_s: float) -> None:
+        while not true() and self.context.loop.time() < end_s:
+            await asyncio.sleep(DRAIN_STEP_S)
 
     async def close(self) -> None:
         """End every connection at once."""

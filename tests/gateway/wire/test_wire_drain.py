@@ -1,0 +1,44 @@
+"""Draining: what is on its way when it begins is still answered."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.plane import answers, closed, gateway, ok, post, run
+
+
+@pytest.mark.parametrize("is_fresh", [True, False])
+def test_a_request_on_its_way_is_answered(is_fresh: bool) -> None:
+    async def main() -> None:
+        async with gateway(answers(ok(b"{}"))) as plane:
+            reader, writer = await plane.connect()
+            if not is_fresh:
+                writer.write(post(close=False))
+                await reader.readuntil(b"{}")
+            await plane.until(lambda: len(plane.context.connections) == 1)
+            plane.plane.stop_accepting()
+            draining = asyncio.create_task(plane.plane.drain(5.0))
+            await asyncio.sleep(0)
+            writer.write(post(close=False))
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert b"connection: close" in answer
+            assert await draining == 0
+            await closed(writer)
+
+    run(main())
+
+
+def test_an_idle_connection_is_closed_after_a_moment() -> None:
+    async def main() -> None:
+        async with gateway(answers(ok(b"{}"))) as plane:
+            reader, writer = await plane.connect()
+            await plane.until(lambda: plane.context.connections)
+            plane.plane.stop_accepting()
+            assert await plane.plane.drain(5.0) == 0
+            assert await reader.read() == b""
+            await closed(writer)
+
+    run(main())
