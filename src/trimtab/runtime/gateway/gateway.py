@@ -128,7 +128,10 @@ class Gateway:
         Returns what was done and what needs a restart.
         """
         rules = options.rules_of(config)
-        await compile_elsewhere(options.policies_of(config))
+        known = {spec for spec in options.policies_of(self.config) if ":" not in spec}  # no file: unchanged
+        fresh = [spec for spec in options.policies_of(config) if spec not in known]
+        if fresh:
+            await compile_elsewhere(fresh)
         before, restart = self.config, _needs_restart(self.config, config)
         self.tenants.update(config, self.environ)
         self.config = config

@@ -50,13 +50,18 @@ class JobService:
         return self._declared.get(node, NodeJobs())
 
     async def open(self, dispatcher: Dispatcher, around: Surroundings, observers: Observers) -> None:
-        """Begin to run jobs. Raises StoreNewer, OSError where the results' folder cannot be made."""
+        """Begin to run jobs; without a folder for results none are taken. Raises StoreNewer."""
         await self._store.open()
-        self._runner = DispatchedRunner(dispatcher, around, observers=observers)
-        self._jobs = Jobs(self._store, self._runner, self._settings)
-        await self._jobs.open()
-        self._api = JobsApi(self._jobs)
-        self._work = [asyncio.create_task(self.usage.run()), asyncio.create_task(self._count())]
+        self._work = [asyncio.create_task(self.usage.run())]
+        runner = DispatchedRunner(dispatcher, around, observers=observers)
+        jobs = Jobs(self._store, runner, self._settings)
+        try:
+            await jobs.open()
+        except OSError as error:
+            logger.error("no jobs are taken: their folder cannot be made: %s", error)
+            return
+        self._runner, self._jobs, self._api = runner, jobs, JobsApi(jobs)
+        self._work.append(asyncio.create_task(self._count()))
 
     async def close(self) -> None:
         """Stop; what is under way goes on at the next start. Usage is written, if the store is there."""
@@ -84,7 +89,7 @@ class JobService:
         assert endpoint is not None
         assert tenant is not None
         if self._api is None:
-            return Refusal(503, "no_jobs", "Jobs are not kept by this gateway.")
+            return Refusal(503, "no_jobs", "This gateway cannot keep jobs now.")
         content_type = exchange.request.headers.get(b"content-type", b"").decode("latin-1")
         facts = None
         if exchange.method == "POST" and body and "{id}" not in endpoint.path:

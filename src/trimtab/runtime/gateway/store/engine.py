@@ -62,10 +62,15 @@ def _postgres_options(url: sa.URL) -> dict[str, Any]:
 
 
 def _sqlite(url: sa.URL) -> sa.Engine:
-    Path(str(url.database)).expanduser().parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(str(url.database)).expanduser().parent
     engine = sa.create_engine(
         url, pool_size=1, max_overflow=0, poolclass=sa.QueuePool, connect_args={"timeout": BUSY_S}
     )
+
+    def make_folder(*_: object) -> None:  # not before the first use: a disk may be away at the start
+        folder.mkdir(parents=True, exist_ok=True)
+
+    sa.event.listen(engine, "do_connect", make_folder)
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
