@@ -166,11 +166,12 @@ class Recorder:
         self._task = asyncio.get_running_loop().create_task(self._flush_for_ever())
 
     async def close(self) -> None:
-        """Write what is left, with the last estimates, and stop."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        """Write what is left, with the last estimates, and stop. Does nothing where `open` has failed."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
         self._note_estimates()
         await self.flush()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._files.close)

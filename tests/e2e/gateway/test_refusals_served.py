@@ -1,0 +1,163 @@
+"""What a running gateway refuses, in the client's protocol; and starts that fail with a message."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from served import (
+    BEARER,
+    HELLO,
+    KEY,
+    START_S,
+    Answer,
+    Served,
+    ask,
+    bad,
+    client,
+    config_of,
+    entry_of,
+    served,
+    spawn,
+)
+
+from trimtab.runtime.gateway.config import digest_of
+from trimtab.runtime.gateway.demo.children import launched
+from trimtab.runtime.gateway.demo.options import Options
+
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+SLOW_KEY, LIMITED_KEY = "tt-slow-key-00000000000000", "tt-limited-key-00000000000"
+
+
+def _key(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One slow place, a queue of two, a node that never was."""
+    with launched(Options(kind="chat", name="chat", models="demo-chat", base_s=1.0)) as backends:
+        nowhere = {"name": "nowhere", "url": "http://127.0.0.1:9", "models": ["absent"], "capacity": 1}
+        limits = {"concurrency": 1, "requests_per_minute": 3}
+        keys = [
+            {"name": "tests", "sha256": digest_of(KEY.encode())},
+            {"name": "limited", "sha256": digest_of(LIMITED_KEY.encode()), "limits": limits},
+        ]
+        config = config_of(
+            backends,
+            nodes=[entry_of(backends[0], capacity=1), nowhere],
+            keys=keys,
+            queue={"max_requests": 2, "hold_s": 0.3},
+            limits={"body_bytes": 10_000},
+        )
+        with served(config, tmp_path_factory.mktemp("gateway")) as running:
+            yield running
+
+
+def _asked(gateway: Served, *requests: dict[str, Any]) -> list[Answer]:
+    async def main() -> list[Answer]:
+        async with client() as session:
+            return list(await asyncio.gather(*(ask(session, gateway.url, **each) for each in requests)))
+
+    return asyncio.run(main())
+
+
+CASES: list[tuple[dict[str, Any], int]] = [
+    ({"body": b'{"model": '}, 400),
+    ({"body": b"[]"}, 400),
+    ({"body": b""}, 400),
+    ({"body": b"\xff\xfe{"}, 400),
+    ({"body": b"[" * 9_000}, 400),
+    ({"body": {"messages": []}}, 400),
+    ({"body": {**HELLO, "model": 7}}, 400),
+    ({"body": {**HELLO, "model": "unknown"}}, 404),
+    ({"body": {**HELLO, "model": "absent"}}, 503),
+    ({"body": {**HELLO, "x": "a" * 20_000}}, 413),
+    ({"headers": {}}, 401),
+    ({"headers": _key("wrong")}, 401),
+    ({"headers": {**BEARER, "x-trimtab-deadline-ms": "x"}}, 400),
+    ({"headers": {**BEARER, "x-trimtab-deadline-ms": "100"}}, 504),
+]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize(("request_", "status"), CASES, ids=lambda value: str(value)[:40])
+def test_each_refusal_has_its_status_and_its_protocols_form(
+    gateway: Served, path: str, request_: dict[str, Any], status: int
+) -> None:
+    (answer,) = _asked(gateway, {"body": HELLO, "path": path, **request_})
+    assert (answer.status, answer.error) == (status, ""), answer.body
+    _is_in_form(answer, path)
+    if status == 503:
+        assert int(answer.headers["Retry-After"]) >= 1
+
+
+def _is_in_form(answer: Answer, path: str) -> None:
+    said = answer.json()
+    assert said["error"]["message"]
+    assert said["error"]["type"]
+    assert ("code" in said["error"]) is (path == CHAT)
+    assert (said.get("type") == "error") is (path == MESSAGES)
+    assert answer.headers["x-request-id"]
+
+
+def test_unknown_paths_and_methods(gateway: Served) -> None:
+    unknown, method = _asked(gateway, {"path": "/v1/nothing"}, {"path": CHAT, "method": "GET", "body": None})
+    assert (unknown.status, method.status) == (404, 405)
+    assert unknown.json()["error"]["message"]
+    assert "POST" in method.headers["Allow"]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_a_full_queue_answers_503_and_says_when_to_come_again(gateway: Served, path: str) -> None:
+    answers = _asked(gateway, *[{"path": path} for _ in range(8)])
+    refused = [answer for answer in answers if answer.status == 503]
+    assert len(refused) == 5  # one runs, two wait
+    assert sum(answer.status == 200 for answer in answers) == 3
+    for answer in refused:
+        _is_in_form(answer, path)
+        assert int(answer.headers["Retry-After"]) >= 1
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_a_tenants_limit_answers_429(gateway: Served, path: str) -> None:
+    answers = _asked(gateway, *[{"path": path, "headers": _key(LIMITED_KEY)} for _ in range(4)])
+    limited = [answer for answer in answers if answer.status == 429]
+    assert len(limited) >= 3
+    for answer in limited:
+        _is_in_form(answer, path)
+        assert int(answer.headers["Retry-After"]) >= 1
+    (other,) = _asked(gateway, {})
+    assert bad([other]) == []  # another tenant's are served
+
+
+def _refused_start(config: dict[str, Any], folder: Path) -> str:
+    file = folder / "refused.yaml"
+    file.write_text(yaml.safe_dump(config))
+    process = spawn(file, folder)
+    assert process.wait(START_S) == 2, (folder / "log").read_text()
+    said = (folder / "log").read_text()
+    assert "Traceback" not in said
+    return said
+
+
+def test_a_port_in_use_ends_the_start_with_a_message(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        said = _refused_start(config_of([], listen=address), tmp_path)
+        assert re.search(rf"listen.*{address}", said)
+        admin = {**config_of([])["admin"], "listen": address}
+        assert "admin.listen" in _refused_start(config_of([], admin=admin), tmp_path)
+
+
+def test_a_recording_that_cannot_be_written_ends_the_start_with_a_message(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    folder = str(tmp_path / "file" / "traffic")
+    said = _refused_start(config_of([], record={"folder": folder}), tmp_path)
+    assert folder in said
