@@ -25,6 +25,7 @@ from trimtab.runtime.gateway.decide.estimates import ClassKey, Estimates
 from trimtab.runtime.gateway.decide.places import Homes
 from trimtab.runtime.gateway.decide.pool import Chosen, Entry, Pool
 from trimtab.runtime.gateway.decide.shape import (
+    NOBODY,
     SPARE_CLASSES,
     Shape,
     cluster_of,
@@ -374,7 +375,7 @@ class Decider:
             condition = fleet.condition(node)
             most = max(condition.spec.max_requests, node.max_requests)
             members.append(member_of(node, condition.adapters, condition.spec.weight, most))
-        return shape_of(members)
+        return shape_of(members or [NOBODY])
 
     def _pool(self, choice: Chosen) -> Pool:
         pool = self.pools.get(choice.spec)
@@ -443,7 +444,9 @@ class Decider:
     def _switch_all(self, pool: Pool, now_s: float) -> None:
         """Tell a fresh state who gets work, and how much."""
         self._granted = [m.slots for m in self._shape.members]
-        for node, member in zip(self.fleet.nodes, self._shape.members, strict=True):
+        if not self.fleet.nodes:
+            pool.live.switch(0, False, now_s)  # NOBODY
+        for node, member in zip(self.fleet.nodes, self._shape.members, strict=False):
             j = node.idx
             if not self.fleet.gets_work(node):
                 pool.live.switch(j, False, now_s)

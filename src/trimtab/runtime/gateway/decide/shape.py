@@ -25,6 +25,9 @@ class Member:
     weight: float
 
 
+NOBODY = Member("", "", frozenset(), 1, 1.0)  # where there is no node yet: a cluster has at least one
+
+
 @dataclass(frozen=True)
 class Shape:
     """Nodes by position, with their types; a type is a name and what its nodes serve."""
