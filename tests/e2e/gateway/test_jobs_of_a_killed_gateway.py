@@ -1,4 +1,4 @@
-"""kill -9 of the whole gateway with jobs of all states: none is lost, none runs twice; a store that is away."""
+"""kill -9 of the gateway with jobs of all states: none is lost, none runs twice; a store that is away."""
 
 from __future__ import annotations
 

@@ -21,11 +21,10 @@ def chat(name: str, **fields: Any) -> Options:
 
 
 def test_what_is_under_way_at_the_end_is_answered_and_the_next_process_takes_over(tmp_path: Path) -> None:
-    with launched(chat("b0", base_s=0.3), chat("b1", base_s=0.3)) as backends:
-        with served(config_of(backends), tmp_path) as first:
-            config = config_of(backends, listen=f"127.0.0.1:{first.port}")
-            first.configure(config)
-            asyncio.run(_restarted(first, tmp_path))
+    slow = (chat("b0", base_s=0.3), chat("b1", base_s=0.3))
+    with launched(*slow) as backends, served(config_of(backends), tmp_path) as first:
+        first.configure(config_of(backends, listen=f"127.0.0.1:{first.port}"))
+        asyncio.run(_restarted(first, tmp_path))
 
 
 async def _restarted(first: Served, folder: Path) -> None:
