@@ -9,7 +9,7 @@ import pytest
 
 from gateway.plane import CHAT, Serve, answers, closed, front, gateway, listening, ok, post, read_request, run
 from trimtab.runtime.gateway.model import Cause, Outcome
-from trimtab.runtime.gateway.wire.context import Settings, Timeouts
+from trimtab.runtime.gateway.wire.context import Budget, Settings, Timeouts
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nbusy"
 LIMITED = BUSY.replace(b"503 Service Unavailable", b"429 Too Many Requests")
@@ -148,8 +148,8 @@ def test_the_last_nodes_own_answer_is_relayed_when_nobody_else_can_answer() -> N
 
 def test_retries_keep_to_their_budget() -> None:
     async def main() -> None:
-        settings = Settings(retry_budget_frac=0.1)
-        async with gateway(answers(BUSY), answers(BUSY), settings=settings) as g:
+        async with gateway(answers(BUSY), answers(BUSY)) as g:
+            g.context.retries = Budget(0.1, at_first=10.0)
             for _ in range(40):
                 assert (await g.raw(post())).startswith(b"HTTP/1.1 503")
             assert 10 <= sum(entry[0] == "lost" for entry in g.dispatcher.log) <= 15

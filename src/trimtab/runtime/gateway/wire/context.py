@@ -91,7 +91,7 @@ class Budget:
 
     __slots__ = ("_frac", "_left", "_most")
 
-    def __init__(self, frac: float, most: float = 1000.0, at_first: float = 10.0) -> None:
+    def __init__(self, frac: float, most: float = 1000.0, at_first: float = 100.0) -> None:
         self._frac = frac
         self._most = most
         self._left = min(most, at_first) if frac > 0.0 else 0.0
