@@ -120,6 +120,14 @@ def test_a_policy_is_changed_by_a_reload(gateway: Served) -> None:
     file.write_text(before.replace("default: round-robin", "default: own.py:Last"))
     assert gateway.admin("/admin/reload", method="POST").json()["changed"] == ["policy"]
     assert set(nodes_of(gateway, "m-other", 3)) == {"n2"}
+    assert gateway.admin("/admin/nodes", {"name": "x", "url": "http://127.0.0.1:9"}).status == 400
+    file.write_text(before + "registration: {cidrs: [127.0.0.0/8]}\ntelemetry: {log_requests: true}\n")
+    done = gateway.admin("/admin/reload", method="POST").json()
+    assert done["changed"] == ["policy", "registration", "telemetry"]
+    assert done["needs_restart"] == ["telemetry"]
+    assert gateway.admin("/admin/nodes", {"name": "x", "url": "http://127.0.0.1:9"}).status == 201
+    assert gateway.admin("/admin/nodes/x", method="DELETE").status == 202
+    assert set(nodes_of(gateway, "m-other", 3)) == {"n0", "n1", "n2"}
     file.write_text(before.replace("default: round-robin", "default: rendom"))
     assert gateway.admin("/admin/reload", method="POST").status == 400
-    assert set(nodes_of(gateway, "m-other", 3)) == {"n2"}
+    assert set(nodes_of(gateway, "m-other", 3)) == {"n0", "n1", "n2"}

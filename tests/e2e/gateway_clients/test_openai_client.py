@@ -12,9 +12,11 @@ openai = pytest.importorskip("openai")
 
 from served_gateway import KEY, Served, config_of, node_of, served  # noqa: E402
 
+from trimtab.runtime.gateway.config import digest_of  # noqa: E402
 from trimtab.runtime.gateway.demo import Options, launched  # noqa: E402
 
-MODELS = {"demo-chat", "demo-image", "demo-speech", "demo-video", "good-chat"}
+MODELS = {"demo-chat", "demo-image", "demo-speech", "demo-video", "good-chat", "gone"}
+LIMITED = "tt-one-request-a-minute"
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
@@ -33,7 +35,20 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         config = config_of(
             *others,
             routes={"good-chat": {"to": "demo-chat"}},
-            nodes=[*map(node_of, others), node_of(video, jobs="videos")],
+            nodes=[
+                *map(node_of, others),
+                node_of(video, jobs="videos"),
+                {"name": "away", "url": "http://127.0.0.1:9", "models": ["gone"]},
+            ],
+            keys=[
+                {"name": "tests", "sha256": digest_of(KEY.encode())},
+                {
+                    "name": "limited",
+                    "sha256": digest_of(LIMITED.encode()),
+                    "limits": {"requests_per_minute": 1},
+                },
+            ],
+            queue={"hold_s": 0.2},
             policy="round-robin",
         )
         with served(tmp_path_factory.mktemp("openai"), config) as gateway:
@@ -178,3 +193,11 @@ def test_errors_are_of_the_right_class(gateway: Served, client: openai.OpenAI) -
         client.moderations.create(input="x")  # not a path of the gateway
     with pytest.raises(openai.BadRequestError):
         client.post("/chat/completions", cast_to=object, content=b"{")
+    limited = client.with_options(api_key=LIMITED)
+    assert limited.chat.completions.create(**asked).choices
+    with pytest.raises(openai.RateLimitError, match="1 requests per minute") as too_many:
+        limited.chat.completions.create(**asked)
+    assert 0 < int(too_many.value.response.headers["retry-after"]) <= 60
+    with pytest.raises(openai.InternalServerError) as busy:
+        client.chat.completions.create(**{**asked, "model": "gone"})
+    assert busy.value.status_code == 503

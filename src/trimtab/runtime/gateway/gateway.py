@@ -36,8 +36,20 @@ from trimtab.runtime.gateway.wire.server import DataPlane, make_context
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
-_FIXED = ("listen", "workers", "store", "record", "discovery", "health", "ejection", "polling")
 COMPILE_TIMEOUT_S = 300.0
+_FIXED = (
+    "listen",
+    "admin",
+    "workers",
+    "store",
+    "record",
+    "telemetry",
+    "discovery",
+    "health",
+    "ejection",
+    "polling",
+    "prefix_cache",
+)
 
 
 class Gateway:
@@ -136,6 +148,7 @@ class Gateway:
         self.tenants.update(config, self.environ)
         self.config = config
         problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
+        self._registrar = self._new_registrar()
         self.decider.make_room_for_tenants(len(self.tenants))
         self.decider.use(rules)
         await self.decider.open()
@@ -326,19 +339,7 @@ class UsageObserver:
 
 def _needs_restart(before: GatewayConfig, after: GatewayConfig) -> list[str]:
     """Keys that a running gateway cannot change."""
-    fixed = (
-        "listen",
-        "workers",
-        "store",
-        "record",
-        "discovery",
-        "health",
-        "ejection",
-        "polling",
-        "prefix_cache",
-    )
-    changed = [name for name in fixed if getattr(before, name) != getattr(after, name)]
-    return changed + (["admin.listen"] if before.admin.listen != after.admin.listen else [])
+    return [name for name in _FIXED if getattr(before, name) != getattr(after, name)]
 
 
 async def compile_elsewhere(policies: list[str]) -> None:
