@@ -1,6 +1,7 @@
 # make demo   installs into .venv and compares the policies on the built-in scenario
 # make test   installs what the tests need and runs all of them
 # make bench  speed, as ratios taken in one run, into bench/results.json and docs/performance.md (6 minutes)
+# make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json
 # make docs   writes the generated pages of docs/ anew
 # make clean  removes what the others made
 
@@ -9,7 +10,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= trimtab-out
 
-.PHONY: demo test lint bench docs clean
+PEERS := vllm-router sglang-router litellm
+
+.PHONY: demo test lint bench bench-gateway docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -28,6 +31,16 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench --docs
 
+bench-gateway: $(VENV)/.installed-bench $(PEERS:%=.venv-peers-%/.installed)
+	$(BIN)/python -m bench.gateway
+	$(BIN)/python -m bench.gateway --docs
+
+.venv-peers-%/.installed:
+	$(PYTHON) -m venv .venv-peers-$*
+	echo '*' > .venv-peers-$*/.gitignore
+	.venv-peers-$*/bin/python -m pip install --quiet --disable-pip-version-check '$(if $(filter litellm,$*),litellm[proxy],$*)'
+	@touch $@
+
 docs: $(VENV)/.installed
 	$(BIN)/python docs/generate.py
 
@@ -44,8 +57,8 @@ $(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench,serve]'
 	@touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) $(OUT) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-peers-* $(OUT) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
