@@ -6,7 +6,7 @@ import asyncio
 
 from trimtab.runtime.gateway.decide.dispatcher import Decider, Rules
 from trimtab.runtime.gateway.decide.pool import chosen
-from trimtab.runtime.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Node, Refusal
+from trimtab.runtime.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Node, Refusal, Tenant
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.nodes.spec import NodeSpec
 
@@ -98,6 +98,45 @@ def test_a_policy_that_goes_leaves_its_requests_to_the_others() -> None:
             decider.done(exchange)
         decider.catch_up()
         assert decider.pools["least-connections"].live.nodes.in_flight.tolist() == [0, 0]
+        decider.close()
+        fleet.close()
+
+    asyncio.run(main())
+
+
+def test_a_shorter_queue_holds_from_the_change_on() -> None:
+    async def main() -> None:
+        decider, fleet = await decider_of(Rules(TURNS))
+        running = [submitted(decider, "a") for _ in range(8)]
+        decider.use(Rules(TURNS, held_max=1))
+        waiting, refused = Sent("a"), Sent("a")
+        decider.submit(waiting)
+        decider.submit(refused)
+        assert waiting.refusal is None
+        assert refused.refusal is not None
+        assert refused.refusal.code == "queue_full"
+        for exchange in running:
+            decider.done(exchange)
+        assert waiting.attempts
+        decider.done(waiting)
+        decider.close()
+        fleet.close()
+
+    asyncio.run(main())
+
+
+def test_tenants_beyond_those_at_the_start_have_accounts() -> None:
+    async def main() -> None:
+        decider, fleet = await decider_of(Rules(chosen("round-robin+vtc")))
+        decider.make_room_for_tenants(900)
+        exchange = Sent("a")
+        exchange.tenant = Tenant("late", 899)
+        decider.submit(exchange)
+        assert exchange.attempts
+        decider.progress(exchange, 3)
+        pool = decider.pools["round-robin+vtc"]
+        assert pool.live.accounts[899] > 0
+        decider.done(exchange)
         decider.close()
         fleet.close()
 

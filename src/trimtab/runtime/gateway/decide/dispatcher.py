@@ -380,13 +380,12 @@ class Decider:
     def _pool(self, choice: Chosen) -> Pool:
         pool = self.pools.get(choice.spec)
         if pool is None:
-            places = sum(m.slots for m in self._shape.members)
             pool = self.pools[choice.spec] = Pool(
                 choice,
                 self._shape,
                 self._cluster(),
                 self._options(),
-                rows=2 * self.rules.held_max + places + SPARE_ROWS,
+                rows=self._room(),
                 tenants=self._tenants,
                 seed=self.rules.seed,
                 now=self.now_s,
@@ -396,6 +395,10 @@ class Decider:
             )
             self._switch_all(pool, self.now_s())
         return pool
+
+    def _room(self) -> int:
+        """Requests that a pool has room for: waiting and running ones."""
+        return 2 * self.rules.held_max + sum(m.slots for m in self._shape.members) + SPARE_ROWS
 
     def _cluster(self) -> Cluster:
         return cluster_of(self._shape, list(self._classes.by_key), self._rows, self.estimates)
@@ -415,6 +418,7 @@ class Decider:
         now_s = self.now_s()
         pools = self.pools.values()
         for pool in pools:
+            pool.resize(self._options(), self._room(), self._tenants)
             pool.remake(self._shape, self._cluster(), pool.choice, now_s)
         for pool in pools:  # once all hold what they inherit
             self._burden(pool, now_s)

@@ -155,6 +155,10 @@ class Pool:
                 ended.append((entry, end))
         return started, ended
 
+    def resize(self, options: Options, rows: int, tenants: int) -> None:
+        """What the state obeys and has room for from the next `remake` on; tenants only ever grow."""
+        self.options, self._rows, self._tenants = options, max(rows, self._rows), tenants
+
     def remake(self, shape: Shape, cluster: Cluster, choice: Chosen, now_s: float) -> list[Entry]:
         """Go on with another cluster or policy; what runs stays where it is, what waits is decided anew.
 
