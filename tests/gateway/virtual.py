@@ -1,4 +1,4 @@
-"""An event loop of virtual time and transports in memory: the data plane without sockets and without waiting."""
+"""An event loop of virtual time and transports in memory: a data plane without sockets and without waiting."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 class Wire(asyncio.Transport):
     """The near end of a connection in memory: what is written goes to `received` at once."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, received: Received) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, received: Received
+    ) -> None:
         super().__init__({"peername": ("memory", 0)})
         self._loop, self.protocol, self._received = loop, protocol, received
         self._closing = False

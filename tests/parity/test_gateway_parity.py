@@ -1,4 +1,4 @@
-"""The gateway over transports in memory, in virtual time, and the simulator: the same nodes at the same times.
+"""The gateway over transports in memory, in virtual time, and the simulator: same nodes, same times.
 
 All of the gateway's data plane and its deciding side are at work; only sockets and clocks are not real.
 Telemetry is fresh, nothing is retried, limited or ejected, and the estimates are given. At equal times both
@@ -154,7 +154,9 @@ class Witness:
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: 4\r\n\r\nRIFF"
 
 
-def backend(loop: VirtualLoop, t: Trace, estimates: Estimates, type_name: str) -> Callable[[Wire, bytes], None]:
+def backend(
+    loop: VirtualLoop, t: Trace, estimates: Estimates, type_name: str
+) -> Callable[[Wire, bytes], None]:
     """Serves each request for as long as the trace says."""
 
     def received(wire: Wire, data: bytes) -> None:
@@ -179,8 +181,8 @@ def request_bytes(t: Trace, i: int) -> bytes:
     deadline = b"x-trimtab-deadline-ms: %d\r\n" % t.deadline_ms[i] if t.deadline_ms[i] else b""
     return (
         b"POST /v1/audio/speech HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %d\r\nx-request-id: %d\r\n"
-        b"x-trimtab-session: s%d\r\nx-trimtab-priority: %d\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-        % (t.tenant[i], i, i, t.priority[i], deadline, len(body), body)
+        b"x-trimtab-session: s%d\r\nx-trimtab-priority: %d\r\n%bcontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%b" % (t.tenant[i], i, i, t.priority[i], deadline, len(body), body)
     )
 
 
@@ -205,7 +207,12 @@ async def live(case: Case, t: Trace, choice: Chosen, mode: str) -> Lived:
         )
         fleet.add(spec)
     rules = Rules(
-        choice, held_max=case.held_max, max_wait_s=case.max_wait_s, reserve_frac=0.0, prompt_weight=1.0, seed=3
+        choice,
+        held_max=case.held_max,
+        max_wait_s=case.max_wait_s,
+        reserve_frac=0.0,
+        prompt_weight=1.0,
+        seed=3,
     )
     decider = Decider(
         loop, fleet, rules, estimates=estimates, tenants=N_TENANTS, inline_plans=True, mode=mode
@@ -273,7 +280,9 @@ def assert_parity(
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", [*names("dispatch"), "least-expected-wait+edf", "random+sjf", "round-robin+vtc"])
+@pytest.mark.parametrize(
+    "name", [*names("dispatch"), "least-expected-wait+edf", "random+sjf", "round-robin+vtc"]
+)
 def test_the_gateway_decides_as_the_simulator(name: str, case: str) -> None:
     assert_parity(CASES[case], *find(name))
 

@@ -185,7 +185,7 @@ class Driver:
         push_event(self._heap, time_s, kind, serial, version)
 
     def skip_plans(self, now_s: float) -> None:
-        """Begin at a later time than 0, before anything else was told: the plans until then were never due."""
+        """Begin later than at 0, before anything else was told: the plans until then were never due."""
         if self.policy.plan_period_s > 0.0:
             self._counts.events[0] -= 1  # the first plan, the only event there is
             self.push(now_s, PLAN, int(now_s / self.policy.plan_period_s), 0)

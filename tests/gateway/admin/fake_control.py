@@ -158,6 +158,9 @@ class FakeControl:
         self.reloads += 1
         return {"changed": ["limits"]}
 
+    async def replay(self) -> dict[str, Any]:
+        return {"difference_frac": 0.046, "low_frac": 0.021, "high_frac": 0.07, "error_frac": 0.034}
+
     async def receipt(self, request_id: str) -> dict[str, Any] | None:
         return self.receipts.find(request_id)
 

@@ -134,7 +134,11 @@ def test_the_replay_interval_covers_the_true_difference_of_known_service_models(
 
 
 def said(error_frac: float, *, hidden: bool) -> dict[str, Any]:
-    live = {"error_frac": {"mean_s": error_frac}, "difference_s": None}
+    live = {
+        "error_frac": {"mean_s": error_frac},
+        "completions": {"mean_s": 2.0},
+        "difference_s": None,
+    }
     shadow = {"error_frac": {"mean_s": 0.5}, "difference_s": {"mean": 0.3, "ci95": 0.1}}
     return {"policies": [live, shadow], "is_hidden": hidden, "requests": 10}
 

@@ -20,8 +20,8 @@ Reload = Callable[[], GatewayConfig]
 class LocalControl:
     """Implements `admin.control.Control`. `reload` reads the configuration again; None = there is no file."""
 
-    def __init__(self, gateway: Gateway, reload: Reload | None, replayed: Callable[[], Json | None]) -> None:
-        self._gateway, self._reload, self._replayed = gateway, reload, replayed
+    def __init__(self, gateway: Gateway, reload: Reload | None) -> None:
+        self._gateway, self._reload = gateway, reload
         self._began_s = time.time()
 
     async def nodes(self) -> list[NodeFigures]:
@@ -55,6 +55,18 @@ class LocalControl:
             raise UsageError("there is no configuration file to read again", field="reload")
         return await self._gateway.reload(self._reload())
 
+    async def replay(self) -> Json:
+        """Replay the recording under the live and the shadow policy."""
+        replays = self._gateway.comparison.replays
+        told = None if replays is None else await replays.run()
+        if told is None:
+            raise UsageError(
+                "there is nothing to replay",
+                field="shadow",
+                expected="a shadow policy without experiment, and `record`",
+            )
+        return told
+
     async def receipt(self, request_id: str) -> Json | None:
         """The decision receipt of a request."""
         return self._gateway.receipts.find(request_id)
@@ -82,7 +94,7 @@ class LocalControl:
                 "failures": sum(p.policy_failures for p in decider.pools.values()),
                 "decision_us": None,
             },
-            "shadow": self._shadow(),
+            "shadow": gateway.comparison.told(),
             "jobs": dict(gateway.job_counts),
             "notes": [*gateway.problems, *gateway.fleet.problems.values()],
         }
@@ -103,19 +115,4 @@ class LocalControl:
             "most": decider.rules.held_max,
             "oldest_s": max((now_s - x.arrived_s for x in waiting), default=0.0),
             "by_class": by_class,
-        }
-
-    def _shadow(self) -> Json | None:
-        shadow = self._gateway.config.shadow
-        if shadow is None:
-            return None
-        told = self._gateway.decider.tally.figures()
-        predicted = told.predicted_difference_s
-        return {
-            "name": shadow.policy,
-            "experiment": shadow.experiment,
-            "decisions": told.decisions,
-            "disagreement_frac": told.disagreement_frac if told.decisions else None,
-            "predicted_difference_s": predicted.mean if told.predicted else None,
-            **(self._replayed() or {}),
         }

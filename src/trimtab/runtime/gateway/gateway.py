@@ -15,8 +15,9 @@ from trimtab.domain.errors import UsageError
 from trimtab.runtime.gateway import models, options
 from trimtab.runtime.gateway.api.endpoints import Endpoints, path_id
 from trimtab.runtime.gateway.api.units import used
+from trimtab.runtime.gateway.comparison import Comparison
 from trimtab.runtime.gateway.config import GatewayConfig, node_specs
-from trimtab.runtime.gateway.decide.dispatcher import Decider
+from trimtab.runtime.gateway.decide.dispatcher import LOOKAHEAD, MAX_RETRIES, Decider
 from trimtab.runtime.gateway.front import Front
 from trimtab.runtime.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Observer, Refusal, Usage
 from trimtab.runtime.gateway.nodes.address import Guard
@@ -26,6 +27,7 @@ from trimtab.runtime.gateway.nodes.keeper import Keeper
 from trimtab.runtime.gateway.observe.logs import RequestLog, Which
 from trimtab.runtime.gateway.observe.metrics import Metrics, Sources
 from trimtab.runtime.gateway.observe.receipts import Receipt, Receipts
+from trimtab.runtime.gateway.record.node_events import NodeEvents
 from trimtab.runtime.gateway.record.recorder import Recorder
 from trimtab.runtime.gateway.record.rows import ClassEstimate, Snapshot
 from trimtab.runtime.gateway.tenants import Tenants
@@ -75,6 +77,7 @@ class Gateway:
         self.metrics = Metrics(loop.time, self._sources())
         self.receipts = Receipts(loop.time)
         self.recorder = self._new_recorder()
+        self.comparison = Comparison(loop, config, self.decider, self.recorder)
         self.front = self._new_front()
         self.jobs_answer: Any = None  # jobs.http.JobsApi, where this process has jobs
         self.job_counts: dict[str, int] = {}
@@ -101,10 +104,12 @@ class Gateway:
         """Look after the nodes and serve. Raises UsageError where a recording cannot be written."""
         if self.recorder is not None:
             await self.recorder.open()
+            self.fleet.listeners.append(NodeEvents(self.fleet, self.recorder))
         await self.decider.open()
         self.keeper.start()
         self._start_discovery()
         self._know_models()
+        self.comparison.start()
         self._ticking = self.loop.create_task(self._tick())
         if listening is not None:
             await self.plane.serve(listening)
@@ -121,6 +126,7 @@ class Gateway:
             await asyncio.gather(self._ticking, return_exceptions=True)
         for source in self._sources_of_nodes:
             await source.close()
+        await self.comparison.close()
         await self.plane.close()
         await self.keeper.close()
         self.decider.close()
@@ -152,6 +158,8 @@ class Gateway:
         self.decider.make_room_for_tenants(len(self.tenants))
         self.decider.use(rules)
         await self.decider.open()
+        if self.comparison.reload(config):
+            self.plane.context.observe(self._observers())
         self._refresh_front()
         self.plane.context.settings = options.settings_of(config)
         self._know_models()
@@ -168,6 +176,8 @@ class Gateway:
         parts.append(RequestLog(self.loop.time, which))
         if self.recorder is not None:
             parts.append(self.recorder)
+        if self.comparison.alternation is not None:
+            parts.append(self.comparison.alternation)
         return (*parts, *self._further)
 
     def _sources(self) -> Sources:
@@ -287,7 +297,13 @@ class Gateway:
             classes=self._class_estimates(),
             seed=rules.seed,
             shadow="" if self.config.shadow is None else self.config.shadow.policy,
-            options={"held_max": rules.held_max, "lookahead": 4, "max_retries": 1 << 20, "dispatchers": 1},
+            options={
+                "held_max": rules.held_max,
+                "lookahead": LOOKAHEAD,
+                "lane_per_class": True,
+                "max_retries": MAX_RETRIES,
+                "dispatchers": 1,
+            },
             in_flight=[e.exchange for e in entries if e.node_idx >= 0],
             queued=[e.exchange for e in entries if e.node_idx < 0],
         )

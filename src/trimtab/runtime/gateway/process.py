@@ -37,7 +37,7 @@ async def run_process(
     service = JobService(config)
     gateway = Gateway(config, loop, observers=(UsageObserver(service.usage),))
     async with _opened(gateway, service, clients):
-        control = LocalControl(gateway, reload, lambda: None)
+        control = LocalControl(gateway, reload)
         auth = AdminAuth(
             [bytes.fromhex(digest) for digest in config.admin.digests(gateway.environ)],
             open_to_all=config.insecure_no_auth,

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from trimtab.domain.errors import ConfigError
@@ -74,12 +75,20 @@ def _run(
 
 
 def new_runner() -> asyncio.Runner:
-    """An event loop: uvloop's where it is installed."""
+    """An event loop: uvloop's where it is installed, with a clock of its own.
+
+    uvloop's own clock counts whole milliseconds and stands still during an iteration: too coarse for what is
+    learned from durations, and for recordings.
+    """
     try:
         import uvloop
     except ImportError:
         return asyncio.Runner()
-    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+    class Loop(uvloop.Loop):
+        time = staticmethod(monotonic)  # of the same origin
+
+    return asyncio.Runner(loop_factory=Loop)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ class Status(TypedDict, total=False):
     history: list[Json]  # observe.figures.history
     balance: Json  # mean_frac, variance, cv, idle_frac, completion_variance_s2
     policy: PolicyFigures
-    shadow: Json | None  # name, disagreement_frac, predicted_difference_frac, replay, error_frac …
+    shadow: Json | None  # name, disagreement_frac, predicted_difference_frac, replay, switchback
     tenants: list[Json]  # name, requests, tokens, in_flight, limit
     prediction: list[Json]  # observe.figures.prediction
     counts: Json  # retries, hedges, refusals by code, lost by cause
@@ -58,6 +58,9 @@ class Control(Protocol):
 
     async def reload(self) -> Json:
         """Read the configuration again; returns what changed. Raises UsageError: the old one stays."""
+
+    async def replay(self) -> Json:
+        """Replay the recording under both policies; returns the figures. Raises UsageError: not possible."""
 
     async def receipt(self, request_id: str) -> Json | None:
         """The decision receipt of a request; None = unknown or too long ago."""

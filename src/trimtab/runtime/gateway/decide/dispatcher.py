@@ -42,6 +42,7 @@ from trimtab.runtime.gateway.record.shadow import ShadowTally
 logger = logging.getLogger(__name__)
 
 LOOKAHEAD: Final = 4  # requests of one class that one pass over the queue offers in vain
+MAX_RETRIES: Final = 1 << 20  # the data plane counts them
 SHOWN_CANDIDATES: Final = 4  # in receipts
 SPARE_TENANTS: Final = 64
 SPARE_ROWS: Final = 1024
@@ -335,7 +336,9 @@ class Decider:
         self.rules, self.pools = rules, {}
         for choice in rules.all_chosen():
             if choice.spec in before and choice.spec not in self.pools:
-                self.pools[choice.spec] = before[choice.spec]
+                pool = self.pools[choice.spec] = before[choice.spec]
+                if pool.choice.spec == choice.spec:  # else another one has its turn there
+                    pool.choice = choice  # with another shadow, perhaps
         for choice in rules.all_chosen():
             self._pool(choice)
         for spec, pool in before.items():
@@ -343,6 +346,10 @@ class Decider:
             if spec not in self.pools:
                 pool.close()
         self._remake()
+
+    def choice_of(self, spec: str) -> Chosen:
+        """The policy that the rules put in charge of a pool, by the pool's name."""
+        return next(choice for choice in self.rules.all_chosen() if choice.spec == spec)
 
     def switch_policy(self, pool: Pool, choice: Chosen) -> None:
         """Let another policy decide in a pool, under the pool's name."""
@@ -365,7 +372,7 @@ class Decider:
             lookahead=LOOKAHEAD,
             lane_per_class=True,
             cancel=Cancel.WAITING,
-            max_retries=1 << 20,  # the data plane counts
+            max_retries=MAX_RETRIES,
         )
 
     def _new_shape(self) -> Shape:
@@ -573,9 +580,8 @@ class Decider:
         ended: Iterable[tuple[Entry, Ended]],
         now_s: float,
     ) -> None:
-        if pool.live.policy_failures != pool.told_failures:
-            pool.told_failures = pool.live.policy_failures
-            self._note_failure(pool)
+        if pool.failed:
+            self._note_failures(pool)
         self._set_timer(pool)
         for entry, node_idx in started:
             self._place(pool, entry, node_idx, now_s)
@@ -697,15 +703,20 @@ class Decider:
         if cause is not Cause.BUSY and exchange.attempts:
             exchange.attempts[-1].node.failed += 1
 
-    def _note_failure(self, pool: Pool) -> None:
-        logger.error("%s; least connections decides instead", pool.live.last_failure)
-        self.on_failure(pool.choice.spec)
+    def _note_failures(self, pool: Pool) -> None:
+        count = pool.policy_failures
+        if count.bit_length() != (count - pool.failed).bit_length():  # the 1st, the 2nd, the 4th …
+            logger.error("%s; least connections decides instead (%d so far)", pool.live.last_failure, count)
+        for _ in range(pool.failed):
+            self.on_failure(pool.choice.spec)
 
     def _note_shadow(self, pool: Pool, exchange: Exchange, row: int) -> None:
         """One decision that both policies made."""
         entry = pool.entries.get(row)
         live_idx = entry.node_idx if entry is not None else -1
         shadow_idx = pool.live.shadow_choice(row)
+        if entry is not None and live_idx >= 0 and live_idx == entry.asked.home_idx:
+            shadow_idx = live_idx  # its session lives there, whatever policies think
         self.tally.note(
             live_idx,
             shadow_idx,
@@ -733,6 +744,7 @@ class Decider:
             candidates=tuple([members[j].name for j in candidates]),
             estimates_s=tuple([fixed_s[c, types[j]] + unit_s[c, types[j]] * units for j in candidates]),
             queue_length=pool.live.n_held,
+            fallback=pool.failed > 0,
             shadow=shadow,
         )
 

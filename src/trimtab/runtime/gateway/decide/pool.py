@@ -6,11 +6,11 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from math import inf
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
+from trimtab.mechanics.driver import PlanningLog
 from trimtab.mechanics.live import Asked, Ended, Live
 from trimtab.policies.catalogue import find
 from trimtab.runtime.desk import Desk
@@ -69,12 +69,14 @@ class Pool:
         self.entries: dict[int, Entry] = {}
         self._inherited: list[Entry] = []
         self.timer: asyncio.TimerHandle | None = None
-        self.timer_s = inf
-        self.told_failures = 0  # of those of the present state
+        self.timer_s = math.inf
         self.policy_failures_before = 0  # of states that were made anew
-        self._begin(shape, cluster)
+        self.failed = 0  # decisions of the last turn that least connections made instead
+        self.planning = PlanningLog()
+        self._planned: Policy | None = None  # with whom `planner` plans
+        self._begin(shape, cluster, now())
 
-    def _begin(self, shape: Shape, cluster: Cluster, begun_s: float = 0.0) -> None:
+    def _begin(self, shape: Shape, cluster: Cluster, begun_s: float) -> None:
         choice = self.choice
         self.live = Live(
             cluster,
@@ -91,12 +93,16 @@ class Pool:
         self._types = range(len(shape.types))
         self.items = item_positions(shape)
         self._mark_resident(shape)
-        self.planner: Planner = self._new_planner()
+        if choice.policy != self._planned:
+            self._change_planner(choice.policy)
         self.desk = Desk(self.live, self.planner, self._now, lambda: self._wake(self))
 
-    def _new_planner(self) -> Planner:
-        inline = self._inline or self.choice.policy.plan_period_s == 0.0
-        return (InlinePlanner if inline else ProcessPlanner)(self.choice.policy, self.live.planning)
+    def _change_planner(self, policy: Policy) -> None:
+        if self._planned is not None:
+            self.planner.close()
+        inline = self._inline or policy.plan_period_s == 0.0
+        self.planner: Planner = (InlinePlanner if inline else ProcessPlanner)(policy, self.planning)
+        self._planned = policy
 
     def _mark_resident(self, shape: Shape) -> None:
         resident = self.live.resident
@@ -140,7 +146,9 @@ class Pool:
 
     def turn(self, now_s: float) -> tuple[list[tuple[Entry, int]], list[tuple[Entry, Ended]]]:
         """Decide about everything up to now: (entry, node) of what starts, and what ends unserved."""
+        before = self.live.policy_failures
         self.desk.turn(now_s)
+        self.failed = self.live.policy_failures - before
         entries, live = self.entries, self.live
         started = []
         for row, node_idx in live.take_started():
@@ -169,10 +177,8 @@ class Pool:
         position = {name: j for j, name in enumerate(cluster.node_names)}
         accounts = self.live.accounts
         self.policy_failures_before += self.live.policy_failures
-        self.told_failures = 0
-        self.planner.close()
         self.choice, self.entries = choice, {}
-        self._begin(shape, cluster, now_s)
+        self._begin(shape, cluster, math.nextafter(now_s, math.inf))  # the first plan knows what runs
         self.live.accounts[: len(accounts)] = accounts
         lost = []
         for entry in before:

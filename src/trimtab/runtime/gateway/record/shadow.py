@@ -10,7 +10,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Any
 from trimtab.runtime.gateway.record.intervals import BatchMeans, Interval
 
 REPLAY_TIMEOUT_S = 600.0
+_LEAST_PRIORITY = 19  # nice: requests come first
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class ShadowFigures:
     disagreement_frac: float  # exact; nan before the first decision
     predicted_difference_s: Interval  # model-based: shadow − live, per decision that both gave a node
     predicted: int  # decisions behind it
+    predicted_difference_frac: float | None  # of the live choice's mean; None before there is one
 
 
 class ShadowTally:
@@ -39,6 +43,7 @@ class ShadowTally:
         self._decisions = 0
         self._differ = 0
         self._predicted = BatchMeans()
+        self._live_total_s = 0.0  # of the decisions in `_predicted`
 
     def note(
         self, live_node_idx: int, shadow_node_idx: int, live_estimate_s: float, shadow_estimate_s: float
@@ -52,12 +57,16 @@ class ShadowTally:
         difference_s = shadow_estimate_s - live_estimate_s
         if -_FOREVER_S < difference_s < _FOREVER_S:
             self._predicted.add(difference_s)
+            self._live_total_s += live_estimate_s
 
     def figures(self) -> ShadowFigures:
         """So far."""
         n = self._decisions
         frac = self._differ / n if n else float("nan")
-        return ShadowFigures(n, self._differ, frac, self._predicted.interval(), self._predicted.count)
+        predicted, count = self._predicted.interval(), self._predicted.count
+        live_s = self._live_total_s / count if count else 0.0
+        of_live_frac = predicted.mean / live_s if live_s > 0.0 else None
+        return ShadowFigures(n, self._differ, frac, predicted, count, of_live_frac)
 
 
 _FOREVER_S = 1e9  # an estimate for a node that cannot serve it
@@ -68,6 +77,7 @@ class ReplayFigures:
     """What the replay of a recorded window gave: shadow − live, in seconds of mean completion."""
 
     live_vs_replay_error_frac: float
+    live_mean_s: float  # of the live policy, replayed
     difference_s: float | None  # None where hidden
     interval: tuple[float, float] | None  # 95 %; None where hidden or unknown
     hidden: bool
@@ -91,6 +101,8 @@ async def replay_difference(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
+    with contextlib.suppress(OSError):  # it has ended, or may not
+        os.setpriority(os.PRIO_PROCESS, process.pid, _LEAST_PRIORITY)
     try:
         async with asyncio.timeout(timeout_s):
             said, complaint = await process.communicate()
@@ -113,6 +125,7 @@ def figures_of(said: dict[str, Any]) -> ReplayFigures:
         interval = (difference["mean"] - difference["ci95"], difference["mean"] + difference["ci95"])
     return ReplayFigures(
         live_vs_replay_error_frac=float(live["error_frac"]["mean_s"]),
+        live_mean_s=float(live["completions"]["mean_s"]),
         difference_s=None if hidden else difference["mean"],
         interval=interval,
         hidden=hidden,

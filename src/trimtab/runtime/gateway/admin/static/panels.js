@@ -31,15 +31,20 @@ export function showPolicy(body, { policy, shadow }) {
   body.replaceChildren(...parts);
 }
 
+function withInterval({ difference_frac, low_frac, high_frac }) {
+  const interval = low_frac == null ? "" : ` ${signedPercent(low_frac)} to ${signedPercent(high_frac)}`;
+  return h("span", {}, signedPercent(difference_frac), h("small", {}, interval));
+}
+
 function shadowParts(shadow) {
-  const pairs = [["Disagrees", percent(shadow.disagreement_frac, 1)]];
+  const { replay, switchback } = shadow;
+  const pairs = [];
+  if (shadow.disagreement_frac != null) pairs.push(["Disagrees", percent(shadow.disagreement_frac, 1)]);
   if (shadow.predicted_difference_frac != null) pairs.push(["One step, by the model", signedPercent(shadow.predicted_difference_frac)]);
-  const replay = shadow.replay;
-  if (replay && replay.difference_frac != null) {
-    pairs.push(["In replay", h("span", {}, signedPercent(replay.difference_frac),
-      h("small", {}, ` ${signedPercent(replay.low_frac)} to ${signedPercent(replay.high_frac)}`))]);
-  }
+  if (replay && replay.difference_frac != null) pairs.push(["In replay", withInterval(replay)]);
+  if (replay && replay.hidden) pairs.push(["In replay", "hidden: too far from live"]);
   if (replay && replay.error_frac != null) pairs.push(["Replay against live", percent(replay.error_frac, 1)]);
+  if (switchback) pairs.push(["Measured, taking turns", switchback.pairs ? withInterval(switchback) : "no pair of turns yet"]);
   return [h("p", { class: "policy-name" }, shadow.name, h("span", { class: "tag" }, "shadow")), facts(pairs),
     h("p", { class: "how" }, "Mean completion time against the live policy; less is better.")];
 }
