@@ -1,4 +1,4 @@
-"""An event loop of virtual time and transports in memory: a data plane without sockets and without waiting."""
+"""An event loop of virtual time, and transports in memory: neither sockets nor waiting."""
 
 from __future__ import annotations
 

@@ -1,0 +1,327 @@
+"""The dispatcher on its own: exchanges that only note what becomes of them, and virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from gateway.virtual import run_virtual
+from planning_policies import Steering
+from trimtab.runtime.gateway.decide.dispatcher import Decider, Rules
+from trimtab.runtime.gateway.decide.pool import Chosen, chosen
+from trimtab.runtime.gateway.model import (
+    Attempt,
+    Cause,
+    Endpoint,
+    Exchange,
+    Facts,
+    Kind,
+    Node,
+    Refusal,
+    Tenant,
+    Usage,
+)
+from trimtab.runtime.gateway.nodes.condition import Hold
+from trimtab.runtime.gateway.nodes.fleet import Fleet
+from trimtab.runtime.gateway.nodes.spec import Listing, NodeSpec
+
+CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
+TENANT = Tenant("t", 0)
+
+
+class Asking(Exchange):
+    """Notes where it was started, and its refusal."""
+
+    def __init__(self, model: str = "m", tenant: Tenant = TENANT, **facts: Any) -> None:
+        super().__init__()
+        self.endpoint, self.tenant = CHAT, tenant
+        self.facts = Facts(model, prompt_tokens=100.0, max_tokens=10.0, **facts)
+        self.response_status = 200
+
+    @property
+    def nodes(self) -> list[str]:
+        return [attempt.node.name for attempt in self.attempts]
+
+    def start(self, node: Node) -> None:
+        self.attempts.append(Attempt(node, 1.0))
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+
+
+class Bench:
+    """Two nodes with one place each, unless told otherwise."""
+
+    def __init__(
+        self, policy: str = "least-connections", slots: int = 1, nodes: int = 2, **rules: Any
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.fleet = Fleet(self.loop)
+        for k in range(nodes):
+            self.add(f"n{k}", slots)
+        self.decider = self.decides(chosen(policy), **rules)
+
+    def add(self, name: str, slots: int = 1, models: tuple[str, ...] = ("m",)) -> Node:
+        return self.fleet.add(NodeSpec(name, f"http://{name}:1", models, slots))
+
+    def decides(self, choice: Chosen, **rules: Any) -> Decider:
+        return Decider(self.loop, self.fleet, Rules(choice, **rules), inline_plans=True, mode="interpreted")
+
+    def submit(self, exchange: Asking | None = None) -> Asking:
+        exchange = exchange or Asking()
+        exchange.arrived_s = self.loop.time()
+        self.decider.submit(exchange)
+        return exchange
+
+    def done(self, exchange: Asking) -> None:
+        exchange.attempts[-1].ended_s = exchange.attempts[-1].begun_s + 1.0
+        self.decider.done(exchange)
+
+    def in_flight(self) -> dict[str, int]:
+        """As the fleet counts them; every pool must agree."""
+        counts = {node.name: node.in_flight for node in self.fleet.nodes}
+        for pool in self.decider.pools.values():
+            assert list(pool.live.nodes.in_flight) == list(counts.values())
+        return counts
+
+    def close(self) -> None:
+        self.decider.close()
+        self.fleet.close()
+
+
+def at(test: Callable[[Bench], Awaitable[None]], **how: Any) -> None:
+    async def main() -> None:
+        bench = Bench(**how)
+        try:
+            await test(bench)
+        finally:
+            bench.close()
+
+    run_virtual(main())
+
+
+def test_a_lost_request_goes_elsewhere_and_an_aborted_one_frees_its_place() -> None:
+    async def test(bench: Bench) -> None:
+        lost, held = bench.submit(), bench.submit()
+        bench.done(held)
+        assert bench.in_flight() == {"n0": 1, "n1": 0}
+        bench.decider.lost(lost, Cause.RESET)
+        assert lost.nodes == ["n0", "n1"]
+        waiting = bench.submit(), bench.submit()
+        assert [x.nodes for x in waiting] == [["n0"], []]
+        bench.decider.abort(waiting[1])
+        bench.decider.abort(lost)
+        assert bench.in_flight() == {"n0": 1, "n1": 0}
+        bench.decider.failed(waiting[0], Cause.SERVER_ERROR)
+        assert bench.in_flight() == {"n0": 0, "n1": 0}
+        assert [node.failed for node in bench.fleet.nodes] == [2, 0]
+        assert bench.submit().nodes, "there is room again"
+
+    at(test)
+
+
+def test_a_hedge_takes_a_place_and_gives_it_back() -> None:
+    async def test(bench: Bench) -> None:
+        first = bench.submit()
+        second = bench.decider.hedge(first)
+        assert second is not None
+        assert second.name == "n1"
+        assert bench.in_flight() == {"n0": 1, "n1": 1}
+        assert bench.decider.hedge(first) is None, "no third place"
+        held = bench.submit()
+        assert held.nodes == []
+        bench.decider.release(second, first)
+        assert held.nodes == ["n1"], "the loser's place is used at once"
+        bench.done(first)
+        assert bench.in_flight() == {"n0": 0, "n1": 1}
+
+    at(test)
+
+
+def test_what_waits_starts_when_a_node_comes_or_serves_its_model() -> None:
+    async def test(bench: Bench) -> None:
+        running = bench.submit(), bench.submit()
+        held, other = bench.submit(), bench.submit(Asking("other"))
+        assert (held.nodes, other.nodes) == ([], [])
+        bench.add("n2")
+        assert held.nodes == ["n2"]
+        node = bench.add("n3", 2, models=())
+        assert not bench.decider.ready("other")
+        bench.fleet.set_listing(node, Listing(("other",), {}))
+        assert other.nodes == ["n3"]
+        assert bench.in_flight() == {"n0": 1, "n1": 1, "n2": 1, "n3": 1}
+        for exchange in (*running, held, other):
+            bench.done(exchange)
+        assert set(bench.in_flight().values()) == {0}
+
+    at(test)
+
+
+def test_a_node_that_is_withheld_gets_nothing() -> None:
+    async def test(bench: Bench) -> None:
+        node = bench.fleet.nodes[0]
+        bench.fleet.hold(node, Hold.DRAINING, "a test")
+        assert [bench.submit().nodes for _ in range(2)] == [["n1"], []]
+        bench.fleet.release(node, Hold.DRAINING)
+        assert bench.in_flight() == {"n0": 1, "n1": 1}
+
+    at(test)
+
+
+def test_another_policy_goes_on_with_what_is_there() -> None:
+    async def test(bench: Bench) -> None:
+        running = [bench.submit(), bench.submit()]
+        held = bench.submit()
+        bench.decider.use(Rules(chosen("round-robin")))
+        assert list(bench.decider.pools) == ["round-robin"]
+        assert bench.in_flight() == {"n0": 1, "n1": 1}
+        bench.done(running[1])
+        assert held.nodes == ["n1"]
+        bench.decider.abort(running[0])
+        bench.done(held)
+        assert bench.in_flight() == {"n0": 0, "n1": 0}
+
+    at(test)
+
+
+def test_a_shadow_that_a_reload_brings_is_asked() -> None:
+    async def test(bench: Bench) -> None:
+        bench.decider.use(Rules(chosen("least-connections", "random")))
+        bench.submit()
+        assert bench.decider.tally.figures().decisions == 1
+
+    at(test)
+
+
+def test_a_turn_of_another_policy_outlives_a_reload() -> None:
+    async def test(bench: Bench) -> None:
+        (pool,) = bench.decider.pools.values()
+        bench.decider.switch_policy(pool, chosen("random"))
+        bench.decider.use(Rules(chosen("least-connections"), held_max=7))
+        assert pool.choice.spec == "random"
+        assert bench.decider.choice_of("least-connections").spec == "least-connections"
+
+    at(test)
+
+
+def test_pools_share_the_places_of_nodes() -> None:
+    async def test(bench: Bench) -> None:
+        bench.decider.use(Rules(chosen("least-connections"), {"other": chosen("random")}))
+        bench.fleet.set_listing(bench.fleet.nodes[0], Listing(("m", "other"), {}))
+        by_one = bench.submit(), bench.submit()
+        held = bench.submit(Asking("other"))
+        assert held.nodes == []
+        bench.in_flight()
+        bench.done(next(x for x in by_one if x.nodes == ["n0"]))
+        assert held.nodes == ["n0"]
+        assert bench.in_flight() == {"n0": 1, "n1": 1}
+
+    async def both_models(bench: Bench) -> None:
+        bench.decider.close()
+        bench.fleet = Fleet(bench.loop)
+        for k in range(2):
+            bench.add(f"n{k}", models=("m", "other"))
+        bench.decider = bench.decides(chosen("least-connections"))
+        await test(bench)
+
+    at(both_models)
+
+
+def test_sessions_and_responses_return_to_their_node() -> None:
+    async def test(bench: Bench) -> None:
+        first = Asking()
+        first.session = "s"
+        bench.submit(first)
+        bench.done(first)
+        for _ in range(4):
+            again = Asking()
+            again.session = "s"
+            bench.submit(again)
+            assert again.nodes == first.nodes
+            bench.decider.abort(again)
+        full = [bench.submit(), bench.submit()]
+        again = Asking()
+        again.session = "s"
+        bench.submit(again)
+        assert again.nodes == [], "it waits where all are full"
+        other = next(x for x in full if x.nodes != first.nodes)
+        bench.done(other)
+        assert again.nodes == other.nodes, "and goes elsewhere rather than wait"
+
+    at(test)
+
+
+def test_tenants_are_charged_for_what_was_used() -> None:
+    async def test(bench: Bench) -> None:
+        tenants = Tenant("a", 0, weight=2.0), Tenant("b", 1)
+        (pool,) = bench.decider.pools.values()
+        exchanges = [bench.submit(Asking(tenant=tenant)) for tenant in tenants]
+        assert list(pool.live.accounts[:2]) == [50.0, 50.0 + 100.0], "nobody gains by coming late"
+        bench.decider.progress(exchanges[0], 3)
+        exchanges[0].streamed_chunks = 3
+        assert pool.live.accounts[0] == 53.0
+        exchanges[0].usage = Usage(prompt_tokens=120, completion_tokens=10)
+        bench.done(exchanges[0])
+        assert pool.live.accounts[0] == (120 + 2 * 10) / 2.0
+
+    at(test, policy="least-connections+vtc")
+
+
+def test_refusals_say_why() -> None:
+    async def test(bench: Bench) -> None:
+        bench.submit(), bench.submit()
+        hurried = Asking()
+        hurried.deadline_s = 2.0
+        waiting = bench.submit(hurried)
+        patient = bench.submit()
+        full = bench.submit()
+        assert full.refusal is not None
+        assert (full.refusal.status, full.refusal.code) == (503, "queue_full")
+        assert full.refusal.retry_after_s >= 1.0
+        await asyncio.sleep(2.5)
+        assert waiting.refusal is not None
+        assert waiting.refusal.status == 504
+        await asyncio.sleep(3.0)
+        assert patient.refusal is not None
+        assert patient.refusal.code == "no_capacity"
+        nobody = bench.submit(Asking("unknown"))
+        await asyncio.sleep(1.5)
+        assert nobody.refusal is not None, "held for a node, not for ever"
+        assert nobody.refusal.status == 503
+
+    at(test, held_max=2, max_wait_s=5.0, hold_s=1.0)
+
+
+def test_plans_begin_anew_where_the_nodes_change_and_past_ones_are_not_made_up_for() -> None:
+    steering = Steering(plan_period_s=1.0)
+
+    async def test(bench: Bench) -> None:
+        bench.decider.close()
+        bench.decider = bench.decides(Chosen("steering", steering, steering))
+        (pool,) = bench.decider.pools.values()
+        await bench.decider.open()
+        await asyncio.sleep(10.5)
+        assert pool.live.planning.made == 11
+        planner = pool.planner
+        bench.add("n2")
+        await asyncio.sleep(0.1)
+        assert pool.live.planning.made == 1
+        await asyncio.sleep(2.0)
+        assert pool.live.planning.made == 3
+        assert pool.planner is planner, "the process that plans is kept"
+
+    at(test)
+
+
+def test_estimates_are_the_best_of_all_types() -> None:
+    async def test(bench: Bench) -> None:
+        (pool,) = bench.decider.pools.values()
+        c = bench.submit().class_idx
+        pool.live.fixed_s[c] = [2.0, 3.0]
+        pool.live.unit_s[c] = [1.0, 0.5]
+        assert pool.best_estimate_s(c, 1.0) == 3.0
+        assert pool.best_estimate_s(c, 10.0) == 8.0
+        assert pool.best_estimate_s(c + 1, 1.0) == 1.0, "no type serves it now"
+
+    at(test)
