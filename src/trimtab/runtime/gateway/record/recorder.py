@@ -172,7 +172,7 @@ class Recorder:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        self._note_estimates()
+        self.note_estimates()
         await self.flush()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._files.close)
         self._thread.shutdown(wait=True)
@@ -181,7 +181,7 @@ class Recorder:
         while True:
             await asyncio.sleep(FLUSH_PERIOD_S)
             if self._now_s() >= self._estimates_due_s:
-                self._note_estimates()
+                self.note_estimates()
             await asyncio.shield(self.flush())
 
     async def flush(self) -> None:
@@ -234,7 +234,8 @@ class Recorder:
         """Write on the own thread: a slow disk keeps no request waiting."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._files.write, block)
 
-    def _note_estimates(self) -> None:
+    def note_estimates(self) -> None:
+        """Write down the present estimates with the next flush: a replay needs those of all classes."""
         self._estimates_due_s = self._now_s() + ESTIMATES_PERIOD_S
         self._note("estimates", classes=class_rows(self._snapshot().classes))
 

@@ -54,6 +54,7 @@ class Replays:
             if policies is None:
                 return None
             try:
+                self._recorder.note_estimates()
                 await self._recorder.flush()
                 figures = await self._replayed(*policies)
             except (RuntimeError, TimeoutError, OSError) as error:
