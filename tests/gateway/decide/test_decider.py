@@ -80,6 +80,7 @@ class Bench:
 
     def in_flight(self) -> dict[str, int]:
         """As the fleet counts them; every pool must agree."""
+        self.decider.catch_up()
         counts = {node.name: node.in_flight for node in self.fleet.nodes}
         for pool in self.decider.pools.values():
             assert list(pool.live.nodes.in_flight) == list(counts.values())
