@@ -41,7 +41,8 @@ async def _restarted(first: Served, folder: Path) -> None:
         heir = spawn(first.file, folder)
         try:
             await sending
-            assert bad(await load.answers()) == []
+            broken = bad(await load.answers())
+            assert broken == [], first.said() + (folder / "log").read_text()
         finally:
             heir.terminate()
             await asyncio.to_thread(heir.wait)
