@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
 COMPILE_TIMEOUT_S = 300.0
+LAST_ACCEPT_S = 0.05
 _FIXED = (
     "listen",
     "admin",
@@ -116,6 +117,8 @@ class Gateway:
 
     async def drain(self, timeout_s: float) -> int:
         """Take nothing new and wait for what is under way; returns what was not done in time."""
+        self.plane.context.draining = True
+        await asyncio.sleep(LAST_ACCEPT_S)  # closing the socket resets what the kernel has accepted for it
         self.plane.stop_accepting()
         return await self.plane.drain(timeout_s)
 
