@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -110,6 +111,7 @@ def serve(
     quiet: Quiet = False,
 ) -> None:
     """Serve OpenAI-compatible clients from many backends, a policy choosing the backend of each request."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads of NumPy's would not survive a fork
     if example or schema or new_key:
         _print_parts(example=example, schema=schema, new_key=new_key)
         return

@@ -1,18 +1,23 @@
-"""What the admin port can do to the gateway of one process."""
+"""What the admin port can do to the gateway: of one process, or of a parent with its workers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from trimtab.domain.errors import ConfigError, UsageError
 from trimtab.runtime.gateway.admin.control import Json, Status
 from trimtab.runtime.gateway.config import GatewayConfig
 from trimtab.runtime.gateway.gateway import Gateway
+from trimtab.runtime.gateway.model import Health
 from trimtab.runtime.gateway.observe import exposition, status
+from trimtab.runtime.gateway.observe.book import Book
 from trimtab.runtime.gateway.observe.status import NodeFigures
 from trimtab.version import __version__
+
+if TYPE_CHECKING:
+    from trimtab.runtime.gateway.workers import Workers
 
 Reload = Callable[[], GatewayConfig]
 
@@ -77,42 +82,152 @@ class LocalControl:
 
     async def status(self) -> Status:
         """Everything that the dashboard shows."""
+        told = self.status_of(self._gateway.metrics.book(), [decider_figures(self._gateway)])
+        told["nodes"] = await self.nodes()
+        return told
+
+    def status_of(self, book: Book, figures: Sequence[Json]) -> Status:
+        """All of the status but `nodes`: of one process, or of several with their book and figures."""
         gateway = self._gateway
-        book, decider = gateway.metrics.book(), gateway.decider
-        pool = decider.pools[decider.rules.default.spec]
         told: Status = {
             "version": __version__,
             "started_at": self._began_s,
             "listen": gateway.config.listen,
             "ready": gateway.is_ready,
             "draining": gateway.plane.context.draining,
-            "nodes": status.node_figures(book, gateway.fleet.present(), gateway.loop.time()),
-            "queue": self._queue(),
+            "queue": _queue(figures, gateway.decider.rules.held_max),
             "policy": {
-                "name": pool.choice.spec,
-                "decisions": decider.decisions,
-                "failures": sum(p.policy_failures for p in decider.pools.values()),
+                "name": gateway.decider.rules.default.spec,
+                "decisions": sum(one["decisions"] for one in figures),
+                "failures": sum(one["failures"] for one in figures),
                 "decision_us": None,
             },
-            "shadow": gateway.comparison.told(),
+            "shadow": _shadow(gateway.comparison.told(), figures),
             "jobs": dict(gateway.job_counts),
             "notes": [*gateway.problems, *gateway.fleet.problems.values()],
         }
         told.update(status.observed(book))  # type: ignore[typeddict-item]
         return told
 
-    def _queue(self) -> Json:
-        decider = self._gateway.decider
-        entries = [entry for pool in decider.pools.values() for entry in pool.entries.values()]
-        waiting = [entry.exchange for entry in entries if entry.node_idx < 0]
-        by_class: dict[str, int] = {}
-        for exchange in waiting:
-            model = exchange.facts.model if exchange.facts is not None else ""
-            by_class[model] = by_class.get(model, 0) + 1
-        now_s = self._gateway.loop.time()
-        return {
-            "length": len(waiting),
-            "most": decider.rules.held_max,
-            "oldest_s": max((now_s - x.arrived_s for x in waiting), default=0.0),
-            "by_class": by_class,
-        }
+
+class PooledControl:
+    """Implements `admin.control.Control` for a parent: what is done to it is done to every worker."""
+
+    def __init__(self, local: LocalControl, gateway: Gateway, workers: Workers) -> None:
+        self._local, self._gateway, self._workers = local, gateway, workers
+
+    async def nodes(self) -> list[NodeFigures]:
+        """All nodes, with the loads of all workers, and as ill as the worst of them finds each."""
+        figures = await self._workers.look()
+        return self._nodes(self._book(), figures)
+
+    async def add_node(self, spec: Json) -> NodeFigures:
+        """Take in a node."""
+        added = await self._local.add_node(spec)
+        fleet = self._gateway.fleet
+        await self._workers.add_node(fleet.condition(fleet.known(added["name"])).spec)
+        return added
+
+    async def drain(self, name: str) -> bool:
+        """Give it nothing new."""
+        return await self._local.drain(name) and await self._workers.on_node("drain", name)
+
+    async def remove(self, name: str) -> bool:
+        """Drain it, then forget it."""
+        return await self._local.remove(name) and await self._workers.on_node("remove", name)
+
+    async def reload(self) -> Json:
+        """Read the configuration again: the parent takes it first, and finds what is wrong with it."""
+        done = await self._local.reload()
+        await self._workers.reload(self._gateway.config)
+        return done
+
+    async def receipt(self, request_id: str) -> Json | None:
+        """The decision receipt of a request; jobs are the parent's own."""
+        return await self._local.receipt(request_id) or await self._workers.receipt(request_id)
+
+    async def metrics(self) -> bytes:
+        """The text of `/metrics`: all processes together."""
+        await self._workers.look()
+        return exposition.exposition(self._book())
+
+    async def status(self) -> Status:
+        """Everything that the dashboard shows."""
+        figures = await self._workers.look()
+        book = self._book()
+        told = self._local.status_of(book, [decider_figures(self._gateway), *figures])
+        told["ready"] = any(one["ready"] for one in figures)
+        told["nodes"] = self._nodes(book, figures)
+        told["workers"] = [one["worker"] for one in figures]
+        return told
+
+    def _book(self) -> Book:
+        return self._workers.book(Book.from_bytes(self._gateway.metrics.snapshot()))
+
+    def _nodes(self, book: Book, figures: Sequence[Json]) -> list[NodeFigures]:
+        gateway = self._gateway
+        now_s = gateway.loop.time()
+        nodes = status.node_figures(book, gateway.fleet.present(), now_s)
+        for node in nodes:
+            seen = [one["nodes"][node["name"]] for one in figures if node["name"] in one["nodes"]]
+            if not seen:
+                continue
+            health, reason, _ = max(seen)
+            if health > Health[node["health"].upper()]:
+                node["health"], node["reason"] = Health(health).name.lower(), reason
+            last_byte_s = max(at_s for _, _, at_s in seen)
+            if node["in_flight"] and last_byte_s:
+                node["silence_s"] = max(0.0, now_s - last_byte_s)
+        return nodes
+
+
+def decider_figures(gateway: Gateway) -> Json:
+    """What one process has decided and holds back, as JSON may hold it; several of these add up."""
+    decider = gateway.decider
+    entries = [entry for pool in decider.pools.values() for entry in pool.entries.values()]
+    waiting = [entry.exchange for entry in entries if entry.node_idx < 0]
+    by_class: dict[str, int] = {}
+    for exchange in waiting:
+        model = exchange.facts.model if exchange.facts is not None else ""
+        by_class[model] = by_class.get(model, 0) + 1
+    now_s = gateway.loop.time()
+    told = decider.tally.figures()
+    return {
+        "length": len(waiting),
+        "oldest_s": max((now_s - x.arrived_s for x in waiting), default=0.0),
+        "by_class": by_class,
+        "decisions": decider.decisions,
+        "failures": sum(p.policy_failures for p in decider.pools.values()),
+        "shadow_decisions": told.decisions,
+        "shadow_differ": told.differ,
+        "shadow_predicted": told.predicted,
+        "shadow_predicted_s": told.predicted_difference_s.mean if told.predicted else 0.0,
+    }
+
+
+def _queue(figures: Sequence[Json], held_max: int) -> Json:
+    by_class: dict[str, int] = {}
+    for one in figures:
+        for model, count in one["by_class"].items():
+            by_class[model] = by_class.get(model, 0) + count
+    return {
+        "length": sum(one["length"] for one in figures),
+        "most": held_max * len(figures),
+        "oldest_s": max(one["oldest_s"] for one in figures),
+        "by_class": by_class,
+    }
+
+
+def _shadow(told: Json | None, figures: Sequence[Json]) -> Json | None:
+    """What the comparison of this process tells, with what all have counted."""
+    if told is None or len(figures) == 1:
+        return told
+    decisions = sum(one["shadow_decisions"] for one in figures)
+    predicted = sum(one["shadow_predicted"] for one in figures)
+    sum_s = sum(one["shadow_predicted_s"] * one["shadow_predicted"] for one in figures)
+    return told | {
+        "decisions": decisions,
+        "disagreement_frac": sum(one["shadow_differ"] for one in figures) / decisions if decisions else None,
+        "predicted_difference_s": sum_s / predicted if predicted else None,
+        "predicted_difference_frac": None,
+    }

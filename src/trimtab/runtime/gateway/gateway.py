@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from trimtab.domain.errors import UsageError
 from trimtab.runtime.gateway import models, options
@@ -18,6 +18,7 @@ from trimtab.runtime.gateway.api.units import used
 from trimtab.runtime.gateway.comparison import Comparison
 from trimtab.runtime.gateway.config import GatewayConfig, node_specs
 from trimtab.runtime.gateway.decide.dispatcher import LOOKAHEAD, MAX_RETRIES, Decider
+from trimtab.runtime.gateway.decide.loads import Loads
 from trimtab.runtime.gateway.front import Front
 from trimtab.runtime.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Observer, Refusal, Usage
 from trimtab.runtime.gateway.nodes.address import Guard
@@ -56,7 +57,7 @@ _FIXED = (
 
 
 class Gateway:
-    """Serves clients in this process. `worker` is its number among several."""
+    """Serves clients in this process. `worker` is its number among several, `loads` what those share."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Gateway:
         *,
         environ: Mapping[str, str] = os.environ,
         worker: int = 0,
+        loads: Loads | None = None,
         observers: tuple[Observer, ...] = (),
     ) -> None:
         self.config, self.loop, self.worker = config, loop, worker
@@ -74,7 +76,8 @@ class Gateway:
         self.fleet = Fleet(loop, options.fleet_options(config), environ)
         self.keeper = Keeper(self.fleet, options.keeper_options(config))
         self.problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
-        self.decider = Decider(loop, self.fleet, options.rules_of(config), tenants=len(self.tenants))
+        rules = options.rules_of(config)
+        self.decider = Decider(loop, self.fleet, rules, tenants=len(self.tenants), loads=loads)
         self.metrics = Metrics(loop.time, self._sources())
         self.receipts = Receipts(loop.time)
         self.recorder = self._new_recorder()
@@ -115,12 +118,15 @@ class Gateway:
         if listening is not None:
             await self.plane.serve(listening)
 
-    async def drain(self, timeout_s: float) -> int:
-        """Take nothing new and wait for what is under way; returns what was not done in time."""
+    async def drain(self, timeout_s: float, idle_s: float) -> int:
+        """Take nothing new and wait for what is under way; returns what was not done in time.
+
+        Idle connections may send one more request for `idle_s`.
+        """
         self.plane.context.draining = True
         await asyncio.sleep(LAST_ACCEPT_S)  # closing the socket resets what the kernel has accepted for it
         self.plane.stop_accepting()
-        return await self.plane.drain(timeout_s)
+        return await self.plane.drain(timeout_s, idle_s)
 
     async def close(self) -> None:
         """End everything."""
@@ -143,15 +149,15 @@ class Gateway:
         gets_work = self.fleet.gets_work
         return not self.plane.context.draining and any(gets_work(node) for node in self.fleet.nodes)
 
-    async def reload(self, config: GatewayConfig) -> dict[str, Any]:
+    async def reload(self, config: GatewayConfig, *, is_compiled: bool = False) -> dict[str, Any]:
         """Go on with another configuration; no request is dropped. Raises UsageError: nothing has changed.
 
-        Returns what was done and what needs a restart.
+        `is_compiled`: its policies are in the cache. Returns what was done and what needs a restart.
         """
         rules = options.rules_of(config)
         known = {spec for spec in options.policies_of(self.config) if ":" not in spec}  # no file: unchanged
         fresh = [spec for spec in options.policies_of(config) if spec not in known]
-        if fresh:
+        if fresh and not is_compiled:
             await compile_elsewhere(fresh)
         before, restart = self.config, _needs_restart(self.config, config)
         self.tenants.update(config, self.environ)
@@ -331,10 +337,17 @@ def _units_of(endpoint: Endpoint, facts: Facts, usage: Usage) -> float:
     return used(facts, endpoint.kind, usage)[0]
 
 
+class Usages(Protocol):
+    """Who adds up what tenants use."""
+
+    def add(self, tenant: str, prompt_tokens: int, completion_tokens: int, service_s: float) -> None:
+        """One more request that was served."""
+
+
 class UsageObserver:
     """Books what tenants have used."""
 
-    def __init__(self, book: Any) -> None:
+    def __init__(self, book: Usages) -> None:
         self._book = book
 
     def arrived(self, exchange: Exchange) -> None:

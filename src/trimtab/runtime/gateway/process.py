@@ -1,61 +1,123 @@
-"""The gateway in a single process: data plane, admin port and jobs, from opening to the last answer."""
+"""The gateway's first process, from opening to the last answer: admin port, jobs, and clients or workers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
 
 from trimtab.domain.errors import UsageError
 from trimtab.runtime.gateway.admin.app import AdminApp, serve_admin
 from trimtab.runtime.gateway.admin.auth import AdminAuth
+from trimtab.runtime.gateway.admin.control import Control
 from trimtab.runtime.gateway.config import GatewayConfig
-from trimtab.runtime.gateway.control import LocalControl, Reload
+from trimtab.runtime.gateway.control import LocalControl, PooledControl, Reload
+from trimtab.runtime.gateway.decide.loads import Loads, SharedLoads
 from trimtab.runtime.gateway.gateway import Gateway, UsageObserver
 from trimtab.runtime.gateway.jobs.runner import Surroundings
 from trimtab.runtime.gateway.jobs.service import JobService
+from trimtab.runtime.gateway.memory import freeze
+from trimtab.runtime.gateway.nursery import Nursery
 from trimtab.runtime.gateway.observe.logs import set_up_logs
+from trimtab.runtime.gateway.upgrade import replace
+from trimtab.runtime.gateway.workers import Workers
 
 logger = logging.getLogger(__name__)
+
+LINGER_S: Final = 5.0  # that idle connections have for one more request, when a successor is there
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """Where this process listens already."""
+
+    clients: socket.socket
+    admin: socket.socket
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """What several processes need, made before there was a loop or a thread."""
+
+    nursery: Nursery
+    shared: SharedLoads  # a row for each worker, and the last for the parent's jobs
 
 
 async def run_process(
     config: GatewayConfig,
-    clients: socket.socket,
-    admin: socket.socket,
+    sockets: Sockets,
     reload: Reload | None,
     ready: Callable[[str], None],
+    crew: Crew | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. `ready` is told the token of a sign-in link."""
+    """Serve until SIGTERM or SIGINT, then drain. `ready` is told the token of a sign-in link.
+
+    With a crew, workers serve the clients; this process runs jobs and the admin port.
+    """
     set_up_logs(config.telemetry.log_format)
     loop = asyncio.get_running_loop()
     service = JobService(config)
-    gateway = Gateway(config, loop, observers=(UsageObserver(service.usage),))
-    async with _opened(gateway, service, clients):
-        control = LocalControl(gateway, reload)
-        auth = AdminAuth(
-            [bytes.fromhex(digest) for digest in config.admin.digests(gateway.environ)],
-            open_to_all=config.insecure_no_auth,
-        )
-        server = await serve_admin(AdminApp(control, auth), admin.dup())
+    gateway = Gateway(
+        config,
+        loop,
+        worker=0 if crew is None else config.workers,
+        loads=None if crew is None else Loads(crew.shared, config.workers),
+        observers=(UsageObserver(service.usage),),
+    )
+    async with _opened(gateway, service, sockets.clients if crew is None else None):
+        local = LocalControl(gateway, reload)
+        if crew is None:
+            await _serve(local, gateway, sockets, reload, ready, gateway.drain)
+            return
+        workers = Workers(config.workers, crew.nursery, crew.shared, gateway, service)
         try:
-            freeze()
-            ready(auth.make_link_token())
-            await _until_told(loop, control, reload)
-            left = await gateway.drain(gateway.config.drain_s)
-            if left:
-                logger.warning("%d requests were not finished when the time to drain was up", left)
+            await workers.open()
+            await _serve(
+                PooledControl(local, gateway, workers), gateway, sockets, reload, ready, workers.stop
+            )
         finally:
-            await server.close()
+            await workers.close()
+
+
+async def _serve(
+    control: Control,
+    gateway: Gateway,
+    sockets: Sockets,
+    reload: Reload | None,
+    ready: Callable[[str], None],
+    drain: Callable[[float, float], Awaitable[int]],
+) -> None:
+    config = gateway.config
+    auth = AdminAuth(
+        [bytes.fromhex(digest) for digest in config.admin.digests(gateway.environ)],
+        open_to_all=config.insecure_no_auth,
+    )
+    server = await serve_admin(AdminApp(control, auth), sockets.admin.dup())
+    try:
+        freeze()
+        ready(auth.make_link_token())
+        linger_s = 0.0
+        if await _until_told(control, sockets, reload):
+            await server.close()  # the successor answers there now
+            linger_s = min(LINGER_S, gateway.config.drain_s)
+        gateway.plane.context.draining = True
+        left = await drain(gateway.config.drain_s, linger_s)
+        if left:
+            logger.warning("%d requests were not finished when the time to drain was up", left)
+    finally:
+        await server.close()
 
 
 @asynccontextmanager
-async def _opened(gateway: Gateway, service: JobService, clients: socket.socket) -> AsyncIterator[None]:
+async def _opened(
+    gateway: Gateway, service: JobService, clients: socket.socket | None
+) -> AsyncIterator[None]:
     around = Surroundings(
         node=gateway.fleet.find,
         declared=service.declared,
@@ -73,29 +135,45 @@ async def _opened(gateway: Gateway, service: JobService, clients: socket.socket)
         await gateway.close()
 
 
-async def _until_told(loop: asyncio.AbstractEventLoop, control: LocalControl, reload: Reload | None) -> None:
-    """Wait for SIGTERM or SIGINT; SIGHUP reads the configuration again."""
-    told = asyncio.Event()
-    reloading: set[asyncio.Task[None]] = set()
+async def _until_told(control: Control, sockets: Sockets, reload: Reload | None) -> bool:
+    """Wait for SIGTERM or SIGINT; True = a successor serves already, as SIGUSR2 asks for.
 
-    def begin_reload() -> None:
-        task = loop.create_task(_reload(control))
-        reloading.add(task)
-        task.add_done_callback(reloading.discard)
+    SIGHUP reads the configuration again.
+    """
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[bool] = loop.create_future()
+    tasks: set[asyncio.Task[None]] = set()
+
+    def tell(is_replaced: bool) -> None:
+        if not told.done():
+            told.set_result(is_replaced)
+
+    def begin(work: Callable[[], Coroutine[None, None, None]]) -> None:
+        if not tasks:  # one thing at a time
+            task = loop.create_task(work())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    async def upgrade() -> None:
+        if reload is None:
+            logger.error("no successor: without a configuration file it would have other keys and backends")
+        elif await replace(sockets.clients, sockets.admin):
+            tell(True)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, tell, False)
     if reload is not None:
-        loop.add_signal_handler(signal.SIGHUP, begin_reload)
+        loop.add_signal_handler(signal.SIGHUP, begin, lambda: _reload(control))
+    loop.add_signal_handler(signal.SIGUSR2, begin, upgrade)
     try:
-        await told.wait()
+        return await told
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
             with contextlib.suppress(ValueError):
                 loop.remove_signal_handler(number)
 
 
-async def _reload(control: LocalControl) -> None:
+async def _reload(control: Control) -> None:
     try:
         done = await control.reload()
     except UsageError as error:
@@ -104,10 +182,3 @@ async def _reload(control: LocalControl) -> None:
     logger.info("reloaded: changed %s", ", ".join(done["changed"]) or "nothing")
     if done["needs_restart"]:
         logger.warning("takes force after a restart only: %s", ", ".join(done["needs_restart"]))
-
-
-def freeze() -> None:
-    """What is there now stays: the collector need not look at it again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)

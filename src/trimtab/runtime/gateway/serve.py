@@ -18,9 +18,12 @@ from trimtab.runtime.gateway.config import GatewayConfig, KeySpec, Overrides
 from trimtab.runtime.gateway.config.nodes import NodeEntry
 from trimtab.runtime.gateway.config.types import HostPort
 from trimtab.runtime.gateway.tenants import new_key
+from trimtab.runtime.gateway.upgrade import Inheritance, inherited
 
 if TYPE_CHECKING:
     from trimtab.runtime.gateway.demo import DemoProcess
+    from trimtab.runtime.gateway.process import Crew, Sockets
+    from trimtab.runtime.gateway.worker import Start
 
 Reload = Callable[[], GatewayConfig]
 BACKLOG = 4096
@@ -52,26 +55,75 @@ def serve(
 def _run(
     config: GatewayConfig, reload: Reload | None, key: str | None, quiet: bool, example_model: str | None
 ) -> None:
-    from trimtab.runtime.gateway.process import run_process
+    from trimtab.runtime.gateway.process import Sockets, run_process
 
+    heir = inherited()
+    with _sockets(config, heir) as (clients, admin):
+        crew = None if config.workers == 1 else make_crew(config, Sockets(clients, admin), quiet)
+        with _explained_if_slow(quiet) as compiling, new_runner() as runner:
+
+            def ready(link: str) -> None:
+                compiling.cancel()
+                if not quiet:
+                    _say(config, clients, admin, key, link, example_model)
+                if heir is not None:
+                    heir.tell_ready()
+
+            runner.run(run_process(config, Sockets(clients, admin), reload, ready, crew))
+
+
+@contextmanager
+def _explained_if_slow(quiet: bool) -> Iterator[threading.Timer]:
+    """Say why it takes long, unless the block ends soon or the timer is cancelled; its thread ends with it."""
+    timer = threading.Timer(SLOW_START_S, _say_compiling)
+    if not quiet:
+        timer.start()
+    try:
+        yield timer
+    finally:
+        timer.cancel()
+        if not quiet:
+            timer.join()
+
+
+@contextmanager
+def _sockets(
+    config: GatewayConfig, heir: Inheritance | None
+) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The client and the admin socket: new ones, or those of the process that this one takes over from."""
+    if heir is not None:
+        with heir.clients, heir.admin:
+            yield heir.clients, heir.admin
+        return
     with (
         listening(config.listen_address, "listen") as clients,
         listening(config.admin_address, "admin.listen") as admin,
     ):
-        compiling = threading.Timer(SLOW_START_S, _say_compiling)
+        yield clients, admin
 
-        def ready(link: str) -> None:
-            compiling.cancel()
-            if not quiet:
-                _say(config, clients, admin, key, link, example_model)
 
-        if not quiet:
-            compiling.start()
-        try:
-            with new_runner() as runner:
-                runner.run(run_process(config, clients, admin, reload, ready))
-        finally:
-            compiling.cancel()
+def make_crew(config: GatewayConfig, sockets: Sockets, quiet: bool) -> Crew:
+    """Load everything, then fork the process that workers come from; to be called without loop or thread."""
+    from trimtab.mechanics.calls import compile_all
+    from trimtab.mechanics.fallback import Fallback
+    from trimtab.policies.catalogue import find
+    from trimtab.runtime.gateway.decide.loads import SharedLoads
+    from trimtab.runtime.gateway.memory import freeze
+    from trimtab.runtime.gateway.nursery import Nursery
+    from trimtab.runtime.gateway.options import policies_of
+    from trimtab.runtime.gateway.process import Crew
+    from trimtab.runtime.gateway.worker import run_worker
+
+    with _explained_if_slow(quiet):
+        compile_all([Fallback(), *(policy for spec in policies_of(config) for policy in find(spec))])
+    shared = SharedLoads(config.workers + 1)
+
+    def work(number: int, start: Start, end: socket.socket) -> int:
+        sockets.admin.close()  # or it would listen for as long as a worker lives
+        return run_worker(number, start, end, sockets.clients, shared)
+
+    freeze()
+    return Crew(Nursery.open(work), shared)
 
 
 def new_runner() -> asyncio.Runner:

@@ -22,6 +22,7 @@ from trimtab.runtime.gateway.api.prefix import PrefixIndex
 from trimtab.runtime.gateway.api.units import BLOCK_TOKENS, estimate, used
 from trimtab.runtime.gateway.decide.classes import Classes, RequestClass
 from trimtab.runtime.gateway.decide.estimates import ClassKey, Estimates
+from trimtab.runtime.gateway.decide.loads import Change, Loads
 from trimtab.runtime.gateway.decide.places import Homes
 from trimtab.runtime.gateway.decide.pool import Chosen, Entry, Pool
 from trimtab.runtime.gateway.decide.shape import (
@@ -47,6 +48,7 @@ SHOWN_CANDIDATES: Final = 4  # in receipts
 SPARE_TENANTS: Final = 64
 SPARE_ROWS: Final = 1024
 MOST_RETRY_AFTER_S: Final = 60.0
+LOOK_S: Final = 0.002  # how often a queue looks for room that other processes have left
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Decider:
         tenants: int = 1,
         inline_plans: bool = False,
         mode: str = "compiled",
+        loads: Loads | None = None,
     ) -> None:
         self.fleet, self.rules = fleet, rules
         self.estimates = estimates or Estimates()
@@ -111,10 +114,16 @@ class Decider:
         self._known: set[str] | None = None  # models; None = to be found out again
         self._ready: set[str] | None = None
         self._granted: list[int] = []  # places of each node that the pools know as its room
+        self._loads = loads  # of other processes; None = there are none
+        self._folding = False
+        self._look_timer: asyncio.TimerHandle | None = None
         self._shape = self._new_shape()
         self._rows = SPARE_CLASSES
         for choice in rules.all_chosen():
             self._pool(choice)
+        if loads is not None:
+            for node in fleet.nodes:
+                loads.know(node)
         fleet.listeners.append(self)
 
     # --- time
@@ -133,6 +142,9 @@ class Decider:
         """No timer and no planner is left."""
         if self in self.fleet.listeners:
             self.fleet.listeners.remove(self)
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
         for pool in self.pools.values():
             pool.close()
 
@@ -186,6 +198,8 @@ class Decider:
     def submit(self, exchange: Exchange) -> None:
         """A whole request asks for a node."""
         now_s = self.now_s()
+        if self._loads is not None:
+            self._fold(now_s)
         pool = self._pool_of(exchange)
         if not pool.live.has_row:
             exchange.refuse(self._full(pool))
@@ -232,6 +246,8 @@ class Decider:
             return
         self._count_failure(exchange, cause)
         self._free(pool, entry, now_s)
+        if self._loads is not None:
+            self._fold(now_s)
         pool.live.lose(exchange.row, now_s)
         self._turn(pool, now_s)
 
@@ -261,6 +277,8 @@ class Decider:
 
     def hedge(self, exchange: Exchange) -> Node | None:
         """The other ready node with the smallest share of its places taken, with one more taken."""
+        if self._loads is not None:
+            self._fold(self.now_s())
         self.catch_up()
         pool = self._pool_of(exchange)
         tried = {attempt.node.idx for attempt in exchange.attempts}
@@ -283,23 +301,82 @@ class Decider:
 
     # --- several processes
 
-    def add_load(self, node_idx: int, requests: int, estimate_s: float) -> None:
-        """Others send a node work, or take it back."""
-        now_s = self.now_s()
+    def _fold(self, now_s: float) -> None:
+        """Take in what other processes have sent to nodes, or taken back.
+
+        Each start follows such a look at once, and a look lets at most one request start on a node. So all
+        processes together send a node at most as many requests too many as there are other processes.
+        """
+        loads = self._loads
+        if loads is None or self._folding:
+            return
+        self._folding = True
+        try:
+            while changes := loads.changes():
+                given_back = [c for c in changes if c.requests < 0 and self._waits]
+                for change in changes:
+                    if change not in given_back:
+                        self._take_in(change, now_s)
+                if given_back:
+                    first = given_back[0]
+                    self._take_in(Change(first.node_idx, -1, first.seconds / -first.requests), now_s)
+                    loads.look_again()
+                    for pool in tuple(self.pools.values()):
+                        self._turn_now(pool, now_s)
+        finally:
+            self._folding = False
+
+    @property
+    def _waits(self) -> bool:
+        return any(pool.live.n_held for pool in self.pools.values())
+
+    def _take_in(self, change: Change, now_s: float) -> None:
+        assert self._loads is not None
+        self._loads.take(change)
         for pool in self.pools.values():
-            pool.live.add_load(node_idx, requests, estimate_s, now_s)
-            if requests < 0:
+            pool.live.add_load(*change, now_s)
+
+    def _look_later(self) -> None:
+        """Nobody tells a queue that another process has left room: it looks."""
+        if self._look_timer is None and self._waits:
+            self._look_timer = self._loop.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._look_timer = None
+        self._fold(self.now_s())
+        self._look_later()
+
+    def _turn_by_one(self, pool: Pool, now_s: float) -> None:
+        """Offer room that is new, a place of each node at a time where other processes look for it too."""
+        waiting = self._loads is not None and any(e.node_idx < 0 for e in pool.entries.values())
+        kept: list[int] = []
+        if waiting:
+            room = pool.live.nodes.room
+            for j in range(len(self._shape.members)):
+                kept.append(max(0, room[j] - 1))
+                room[j] -= kept[j]
+        self._turn(pool, now_s)
+        for j, places in enumerate(kept):
+            for left in range(places, 0, -1):
+                offered = 1 if pool.live.n_held else left
+                pool.live.change_room(j, offered, now_s)
                 self._turn(pool, now_s)
+                if offered == left:
+                    break
 
     # --- Listener
 
     def on_added(self, node: Node) -> None:
         """A node more: the state is made anew."""
+        if self._loads is not None:
+            self._loads.know(node)
         self._remake()
 
     def on_removed(self, node: Node) -> None:
         """It gets nothing any more."""
         self.on_switch(node)
+        if self._loads is not None:
+            self._loads.forget(node)
         if self._prefixes is not None:
             self._prefixes.forget(node.idx)
 
@@ -312,7 +389,7 @@ class Decider:
         for pool in self.pools.values():
             if (pool.live.nodes.up[node.idx] == 1) != up:
                 pool.live.switch(node.idx, up, now_s)
-                self._turn(pool, now_s)
+                self._turn_by_one(pool, now_s)
 
     def on_models(self, node: Node) -> None:
         """It serves other models."""
@@ -356,7 +433,7 @@ class Decider:
         now_s = self.now_s()
         pool.remake(self._shape, self._cluster(), choice, now_s)
         self._burden(pool, now_s)
-        self._turn(pool, now_s)
+        self._turn_by_one(pool, now_s)
 
     def make_room_for_tenants(self, count: int) -> None:
         """There are so many tenants now."""
@@ -429,8 +506,8 @@ class Decider:
             pool.remake(self._shape, self._cluster(), pool.choice, now_s)
         for pool in pools:  # once all hold what they inherit
             self._burden(pool, now_s)
-        for pool in pools:
-            self._turn(pool, now_s)
+        for pool in tuple(pools):
+            self._turn_by_one(pool, now_s)
 
     def _burden(self, pool: Pool, now_s: float) -> None:
         """Tell a fresh state what its nodes have of others, and who gets work."""
@@ -442,6 +519,9 @@ class Decider:
         for extra in self._extra.values():
             for node_idx, requests in extra.loads:
                 pool.live.add_load(node_idx, requests, 0.0, now_s)
+        if self._loads is not None:
+            for change in self._loads.taken():
+                pool.live.add_load(*change, now_s)
         self._switch_all(pool, now_s)
 
     def _move_strangers(self, pool: Pool) -> None:
@@ -479,7 +559,7 @@ class Decider:
             self._granted[j] = allowed
             for pool in self.pools.values():
                 pool.live.change_room(j, change, now_s)
-                self._turn(pool, now_s)
+                self._turn_by_one(pool, now_s)
 
     # --- inside: a request
 
@@ -570,6 +650,11 @@ class Decider:
         self._turn(pool, self.now_s())
 
     def _turn(self, pool: Pool, now_s: float) -> None:
+        if self._loads is not None and pool.live.n_held:
+            self._fold(now_s)
+        self._turn_now(pool, now_s)
+
+    def _turn_now(self, pool: Pool, now_s: float) -> None:
         started, ended = pool.turn(now_s)
         self._settle(pool, started, ended, now_s)
 
@@ -583,6 +668,8 @@ class Decider:
         if pool.failed:
             self._note_failures(pool)
         self._set_timer(pool)
+        if self._loads is not None:
+            self._look_later()
         for entry, node_idx in started:
             self._place(pool, entry, node_idx, now_s)
         for entry, _ in started:
@@ -612,6 +699,8 @@ class Decider:
         exchange.decision = self._receipt(pool, exchange)
         self.decisions += 1
         self.fleet.nodes[node_idx].in_flight += 1
+        if self._loads is not None:
+            self._loads.add(node_idx, 1, estimate_s)
         if len(self.pools) > 1:
             self._tell_others(pool, node_idx, 1, estimate_s, now_s)
         facts = exchange.facts
@@ -631,6 +720,8 @@ class Decider:
         if entry.node_idx >= 0:
             node_idx, entry.node_idx = entry.node_idx, -1
             self.fleet.nodes[node_idx].in_flight -= 1
+            if self._loads is not None:
+                self._loads.add(node_idx, -1, -exchange.estimate_s)
             if len(self.pools) > 1:
                 self._tell_others(pool, node_idx, -1, -exchange.estimate_s, now_s)
         extra = self._extra.pop(exchange, None)
@@ -644,6 +735,8 @@ class Decider:
 
     def _change_load(self, node_idx: int, requests: int, now_s: float) -> None:
         self.fleet.nodes[node_idx].in_flight += requests
+        if self._loads is not None:
+            self._loads.add(node_idx, requests, 0.0)
         for pool in self.pools.values():
             pool.live.add_load(node_idx, requests, 0.0, now_s)
             if requests < 0:

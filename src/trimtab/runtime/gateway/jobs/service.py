@@ -85,31 +85,46 @@ class JobService:
 
     async def answer(self, exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
         """A request for /v1/jobs…, /v1/videos…, or one that is to become a job."""
-        endpoint, tenant = exchange.endpoint, exchange.tenant
-        assert endpoint is not None
-        assert tenant is not None
+        request = job_request(exchange, body)
+        if isinstance(request, Refusal):
+            return request
+        return await self.answer_request(request, meant_body(request, exchange, body))
+
+    async def answer_request(self, request: JobRequest, body: bytes) -> LocalAnswer | Refusal:
+        """The same for a request that another process has read."""
         if self._api is None:
             return Refusal(503, "no_jobs", "This gateway cannot keep jobs now.")
-        content_type = exchange.request.headers.get(b"content-type", b"").decode("latin-1")
-        facts = None
-        if exchange.method == "POST" and body and "{id}" not in endpoint.path:
-            found = peek(endpoint, content_type, body)
-            if isinstance(found, Refusal):
-                return found
-            found = exchange.context.front.meant(exchange, found)
-            if isinstance(found, Refusal):
-                return found
-            body = exchange.body or body  # an alias is not what the backend knows
-            facts = found
-        request = JobRequest(
-            method=exchange.method,
-            target=exchange.target.decode(),
-            endpoint=endpoint,
-            tenant=tenant.name,
-            content_type=content_type,
-            facts=facts,
-            priority=exchange.priority,
-        )
-        if facts is not None:
+        if request.facts is not None:
             return await self._api.submit(request, body)
         return await self._api.answer(request, body)
+
+
+def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refusal:
+    """What a client asks of its jobs, or for one."""
+    endpoint, tenant = exchange.endpoint, exchange.tenant
+    assert endpoint is not None
+    assert tenant is not None
+    content_type = exchange.request.headers.get(b"content-type", b"").decode("latin-1")
+    facts = None
+    if exchange.method == "POST" and body and "{id}" not in endpoint.path:
+        found = peek(endpoint, content_type, body)
+        if isinstance(found, Refusal):
+            return found
+        found = exchange.context.front.meant(exchange, found)
+        if isinstance(found, Refusal):
+            return found
+        facts = found
+    return JobRequest(
+        method=exchange.method,
+        target=exchange.target.decode(),
+        endpoint=endpoint,
+        tenant=tenant.name,
+        content_type=content_type,
+        facts=facts,
+        priority=exchange.priority,
+    )
+
+
+def meant_body(request: JobRequest, exchange: WireExchange, body: bytes) -> bytes:
+    """The body as the backend is to have it: an alias is not what it knows."""
+    return body if request.facts is None else exchange.body or body

@@ -15,6 +15,7 @@ from trimtab.runtime.gateway.wire.upstream import Pools
 
 DRAIN_STEP_S = 0.02
 IDLE_DRAIN_S = 1.0
+BACKLOG = 4096  # connections that wait to be accepted
 
 
 def make_context(
@@ -52,7 +53,9 @@ class DataPlane:
         """Accept connections from now on."""
         context = self.context
         listening.setblocking(False)
-        server = await context.loop.create_server(lambda: ClientConnection(context), sock=listening)
+        server = await context.loop.create_server(
+            lambda: ClientConnection(context), sock=listening, backlog=BACKLOG
+        )
         self._servers.append(server)
 
     def stop_accepting(self) -> None:
@@ -61,14 +64,14 @@ class DataPlane:
         for server in self._servers:
             server.close()
 
-    async def drain(self, timeout_s: float) -> int:
+    async def drain(self, timeout_s: float, idle_s: float = IDLE_DRAIN_S) -> int:
         """Wait until every request is answered; return how many were not when the time was up.
 
-        A connection without a request stays open for a moment: one may be on its way.
+        A connection without a request stays open for `idle_s`: one may be on its way.
         """
         context = self.context
         now_s = context.loop.time()
-        end_s, idle_end_s = now_s + timeout_s, now_s + min(timeout_s, IDLE_DRAIN_S)
+        end_s, idle_end_s = now_s + timeout_s, now_s + min(timeout_s, idle_s)
         await self._until(lambda: not context.connections, idle_end_s)
         for connection in tuple(context.connections):
             connection.drain()
