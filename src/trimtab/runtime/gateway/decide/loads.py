@@ -10,10 +10,11 @@ import fcntl
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -36,8 +37,9 @@ class SharedLoads:
 
     def __init__(self, rows: int, slots: int = SLOTS) -> None:
         sizes = (8 * (1 + rows), 8 * slots, 8 * rows * 2 * slots, rows * slots)
-        self._file = _memory_file(sum(sizes))
-        self._map = mmap.mmap(self._file.fileno(), sum(sizes))
+        self._fd = _memory_file(sum(sizes))
+        weakref.finalize(self, os.close, self._fd)
+        self._map = mmap.mmap(self._fd, sum(sizes))
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         self.head = np.ndarray(1 + rows, np.int64, self._map, starts[0])  # slots in use; versions [rows]
         self.names = np.ndarray(slots, np.int64, self._map, starts[1])
@@ -54,11 +56,11 @@ class SharedLoads:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep the other processes from giving slots. The lock of a process that dies is free."""
-        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        fcntl.lockf(self._fd, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
+            fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
 
 class Loads:
@@ -157,10 +159,12 @@ def _identity(node: Node) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def _memory_file(size: int) -> BinaryIO:
+def _memory_file(size: int) -> int:
+    """A file that is nowhere, as a descriptor."""
     if hasattr(os, "memfd_create"):
-        file: BinaryIO = os.fdopen(os.memfd_create("trimtab-loads"), "r+b")
+        fd = os.memfd_create("trimtab-loads")
     else:
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the processes live
-    file.truncate(size)
-    return file
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, size)
+    return fd
