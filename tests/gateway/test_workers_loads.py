@@ -139,7 +139,7 @@ def test_dispatchers_that_take_turns_never_send_a_node_too_much(seed: int) -> No
 
 
 async def _taking_turns(draw: random.Random) -> None:
-    """One process, so one step at a time: then what the others did is always seen, and nothing is too much."""
+    """One process, so one step at a time: what the others did is always seen, and nothing is too much."""
     loop = asyncio.get_running_loop()
     shared = SharedLoads(3, slots=8)
     deciders = [decider_of(loop, shared, row, names) for row, names in enumerate(("ab", "ba", "ab"))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections import Counter
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from worker_gateway import CountingBackend, ServedGateway, node, serving, until
 
 REQUESTS_PER_S = 100
-CONNECTIONS = 8
+CONNECTIONS = 4
 
 
 async def _upgraded(folder: Path, workers: int) -> None:
@@ -28,9 +27,7 @@ async def _upgraded(folder: Path, workers: int) -> None:
         await until(lambda: _served(backend, 50), "there is load")
         first = await gateway.process_started()
         gateway.signal(signal.SIGUSR2)
-        async with asyncio.timeout(120):
-            assert await gateway.process.wait() == 0  # the old one has drained
-
+        assert await gateway.ended() == 0  # it has drained
         served = backend.served
         await until(lambda: _served(backend, served + 50), "the successor serves")
         ended.set()
@@ -39,7 +36,6 @@ async def _upgraded(folder: Path, workers: int) -> None:
             statuses += await each
         assert statuses.keys() == {200}
         assert await gateway.process_started() > first
-        os.kill(await gateway.successor(), signal.SIGTERM)
 
 
 async def _served(backend: CountingBackend, count: int) -> bool:
@@ -63,6 +59,7 @@ async def _keep_asking(gateway: ServedGateway, ended: asyncio.Event) -> Counter[
     body = {"model": "m", "messages": []}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
         while not ended.is_set():
+            await asyncio.sleep(0.05)  # not all the time busy: the machine is for the gateways
             async with session.post(f"{gateway.url}/v1/chat/completions", json=body) as answer:
                 await answer.read()
                 statuses[answer.status] += 1
