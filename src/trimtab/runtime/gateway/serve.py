@@ -74,7 +74,7 @@ def _run(
 
 @contextmanager
 def _explained_if_slow(quiet: bool) -> Iterator[threading.Timer]:
-    """Say why it takes long, unless the block ends soon or the timer is cancelled; its thread ends with it."""
+    """Say why it takes long, unless the block ends soon or the timer is cancelled. No thread is left."""
     timer = threading.Timer(SLOW_START_S, _say_compiling)
     if not quiet:
         timer.start()
