@@ -26,6 +26,7 @@ from trimtab.runtime.gateway.memory import freeze
 from trimtab.runtime.gateway.nursery import Nursery
 from trimtab.runtime.gateway.observe.logs import set_up_logs
 from trimtab.runtime.gateway.upgrade import replace
+from trimtab.runtime.gateway.wire.server import IDLE_DRAIN_S
 from trimtab.runtime.gateway.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -102,12 +103,12 @@ async def _serve(
     try:
         freeze()
         ready(auth.make_link_token())
-        linger_s = 0.0
+        idle_s = IDLE_DRAIN_S
         if await _until_told(control, sockets, reload):
             await server.close()  # the successor answers there now
-            linger_s = min(LINGER_S, gateway.config.drain_s)
+            idle_s = LINGER_S
         gateway.plane.context.draining = True
-        left = await drain(gateway.config.drain_s, linger_s)
+        left = await drain(gateway.config.drain_s, idle_s)
         if left:
             logger.warning("%d requests were not finished when the time to drain was up", left)
     finally:

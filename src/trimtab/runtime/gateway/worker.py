@@ -25,6 +25,7 @@ from trimtab.runtime.gateway.nodes.spec import NodeSpec
 from trimtab.runtime.gateway.observe.logs import set_up_logs
 from trimtab.runtime.gateway.wire.context import LocalAnswer
 from trimtab.runtime.gateway.wire.exchange import WireExchange
+from trimtab.runtime.gateway.wire.server import IDLE_DRAIN_S
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class _Worker:
         self._number, self._start, self._shared = number, start, shared
         self._tally = Tally()
         self._told: asyncio.Event = asyncio.Event()
-        self._drain_s, self._linger_s = start.config.drain_s, 0.0
+        self._drain_s, self._idle_s = start.config.drain_s, IDLE_DRAIN_S
         self._drained: asyncio.Future[int] | None = None
 
     async def run(self, end: socket.socket, clients: socket.socket) -> None:
@@ -138,7 +139,7 @@ class _Worker:
             freeze()
             channel.tell("ready")
             await self._serve(channel)
-            left = await gateway.drain(self._drain_s, self._linger_s)
+            left = await gateway.drain(self._drain_s, self._idle_s)
             self._drained.set_result(left)
             await asyncio.sleep(0)  # the answer to "stop"
             with contextlib.suppress(ChannelClosed):
@@ -186,7 +187,7 @@ class _Worker:
                 with contextlib.suppress(ConfigError):
                     gateway.fleet.remove(said)
             case "stop":
-                self._drain_s, self._linger_s = said
+                self._drain_s, self._idle_s = said
                 self._told.set()
                 assert self._drained is not None
                 return await asyncio.shield(self._drained), b""

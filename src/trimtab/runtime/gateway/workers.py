@@ -98,10 +98,10 @@ class Workers:
         self._spawn(self._keep_counts())
         self._spawn(self._keep_shares())
 
-    async def stop(self, drain_s: float, linger_s: float = 0.0) -> int:
+    async def stop(self, drain_s: float, idle_s: float) -> int:
         """Let all finish what they have; returns how many requests were not done in time."""
         self._stopping = True
-        asked = [self._stop(worker, drain_s, linger_s) for worker in self._workers.values()]
+        asked = [self._stop(worker, drain_s, idle_s) for worker in self._workers.values()]
         return sum(await asyncio.gather(*asked))
 
     async def close(self) -> None:
@@ -114,10 +114,10 @@ class Workers:
             await self._bury(worker)
         await asyncio.to_thread(self._nursery.close)
 
-    async def _stop(self, worker: Worker, drain_s: float, linger_s: float) -> int:
+    async def _stop(self, worker: Worker, drain_s: float, idle_s: float) -> int:
         left = 0
         with contextlib.suppress(ChannelClosed, UsageError):
-            said, _ = await self._ask(worker, "stop", [drain_s, linger_s], timeout_s=drain_s + STOP_MARGIN_S)
+            said, _ = await self._ask(worker, "stop", [drain_s, idle_s], timeout_s=drain_s + STOP_MARGIN_S)
             left = int(said)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_MARGIN_S):
