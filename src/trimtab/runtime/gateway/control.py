@@ -142,6 +142,10 @@ class PooledControl:
         await self._workers.reload(self._gateway.config)
         return done
 
+    async def replay(self) -> Json:
+        """Replay what was recorded: each worker records for itself, so there is no recording of all."""
+        raise UsageError("each worker records a part only", field="workers", expected="1, to replay live")
+
     async def receipt(self, request_id: str) -> Json | None:
         """The decision receipt of a request; jobs are the parent's own."""
         return await self._local.receipt(request_id) or await self._workers.receipt(request_id)
