@@ -74,7 +74,6 @@ def node(fields: str) -> str:
         ("limits: {requests_per_minute: .inf}", "limits.requests_per_minute", None, "finite"),
         ("retries: {max: 3}", "retries.max", 3, "or equal to 2"),
         ("hedge: {max_frac: 0.2}", "hedge.max_frac", 0.2, "0.05"),
-        ("hedge: {after_s: 1, quantile: 0.9}", "hedge", None, "not both"),
         ("record: {rotate_mib: 1}", "record.folder", None, "a value"),
         ("workers: 0", "workers", 0, "or equal to 1"),
         ("keys: [{name: a}]", "keys[0]", None, "sha256 or env"),

@@ -81,6 +81,7 @@ class Gateway:
         self.metrics = Metrics(loop.time, self._sources())
         self.receipts = Receipts(loop.time)
         self.recorder = self._new_recorder()
+        self._spans = self._new_spans()
         self.comparison = Comparison(loop, config, self.decider, self.recorder)
         self.front = self._new_front()
         self.jobs_answer: Any = None  # jobs.http.JobsApi, where this process has jobs
@@ -142,6 +143,8 @@ class Gateway:
         self.fleet.close()
         if self.recorder is not None:
             await self.recorder.close()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
 
     @property
     def is_ready(self) -> bool:
@@ -187,7 +190,18 @@ class Gateway:
             parts.append(self.recorder)
         if self.comparison.alternation is not None:
             parts.append(self.comparison.alternation)
+        if self._spans is not None:
+            parts.append(self._spans)
         return (*parts, *self._further)
+
+    def _new_spans(self) -> Any:
+        """Spans for a collector, where there is one. Raises MissingExtra."""
+        endpoint = self.config.telemetry.otlp_endpoint
+        if endpoint is None:
+            return None
+        from trimtab.runtime.gateway.observe.otel import otlp_spans
+
+        return otlp_spans(self.loop.time, str(endpoint))
 
     def _sources(self) -> Sources:
         return Sources(

@@ -14,7 +14,6 @@ from trimtab.runtime.gateway.nodes.polling import PollingOptions
 from trimtab.runtime.gateway.record.recorder import RecordSettings
 from trimtab.runtime.gateway.wire.context import Settings, Timeouts
 
-DEFAULT_HEDGE_S = 1.0  # until a hedge, where the configuration names neither a time nor a quantile
 UNBOUNDED = 1 << 20  # requests that may wait where the configuration sets no bound
 
 
@@ -64,7 +63,7 @@ def settings_of(config: GatewayConfig) -> Settings:
         model_timeouts={m: Timeouts(**config.timeouts.of(m).model_dump()) for m in config.timeouts.models},
         max_retries=retries.max,
         retry_budget_frac=retries.budget_frac,
-        hedge_after_s=(hedge.after_s or DEFAULT_HEDGE_S) if hedge.enabled else 0.0,
+        hedge_after_s=hedge.after_s if hedge.enabled else 0.0,
         hedge_max_frac=hedge.max_frac if hedge.enabled else 0.0,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from trimtab.runtime.gateway.config.keys import TenantLimits
 from trimtab.runtime.gateway.config.types import Count, CountOrNone, Model
@@ -88,16 +88,7 @@ class HedgeSpec(Spec):
     max_frac: Annotated[float, Field(ge=0, le=0.05)] = Field(
         0.05, description="second attempts as a fraction of all requests"
     )
-    after_s: Positive | None = Field(None, description="wait for the first byte, then a second attempt")
-    quantile: Annotated[float, Field(ge=0.5, lt=1)] | None = Field(
-        None, description="the same wait, as a quantile of what the model's requests take; default 0.95"
-    )
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> HedgeSpec:
-        if self.after_s is not None and self.quantile is not None:
-            raise ValueError("after_s or quantile, not both")
-        return self
+    after_s: Positive = Field(1.0, description="wait for the first byte, then a second attempt")
 
 
 class FairnessSpec(Spec):
