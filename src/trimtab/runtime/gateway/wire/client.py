@@ -208,7 +208,7 @@ class ClientConnection(asyncio.Protocol):
         if refusal is not None:
             exchange.refuse(refusal)
         elif request.expects and not request.complete:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            context.outbox.now(self.transport, b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _go(self, exchange: WireExchange) -> None:
         """The request is whole: size it up and hand it on."""
@@ -281,12 +281,13 @@ class ClientConnection(asyncio.Protocol):
         request = self._reader.request
         if request is not None:
             self._drop_body(request)
-        self.transport.write(response_bytes(refusal, Dialect.OPENAI, close=True))
+        self.context.outbox.now(self.transport, response_bytes(refusal, Dialect.OPENAI, close=True))
         self._close(lingers=True)
 
     def _close(self, lingers: bool) -> None:
         self._deaf = True
         self._backlog.clear()
+        self.context.outbox.flush()  # the answer
         if not lingers or self.transport.is_closing() or not self.transport.can_write_eof():
             self.transport.close()
             return
@@ -298,6 +299,7 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         """The answer broke off: a reset tells the client so, which an end alone would not in HTTP/1.0."""
         self._exchange = None
+        self.context.outbox.flush()  # answers before it
         sock = self.transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESETS)
@@ -363,7 +365,7 @@ class ClientConnection(asyncio.Protocol):
     def drain(self) -> None:
         """Close it now if it is idle; a busy one closes with its answer."""
         if self._exchange is None and self._tunnel is None and self._reader.request is None:
-            self.transport.close()
+            self.context.outbox.close(self.transport)
 
 
 def too_large(limit_bytes: int) -> Refusal:

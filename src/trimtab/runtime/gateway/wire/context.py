@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trimtab.runtime.gateway.model import Attempt, Dispatcher, Exchange, Observer, Observers, Refusal
+from trimtab.runtime.gateway.wire.outbox import Outbox
 from trimtab.runtime.gateway.wire.request import KnownHeads
 from trimtab.runtime.gateway.wire.sweep import Sweep
 
@@ -125,6 +126,7 @@ class Context:
     observers: Observers
     local: Local
     sweep: Sweep
+    outbox: Outbox
     pools: Pools
     retries: Budget
     hedges: Budget

@@ -135,9 +135,8 @@ class WireExchange(Exchange):
         self.response_status = refusal.status
         close = self.closes()
         dialect = self.endpoint.dialect if self.endpoint is not None else Dialect.OPENAI
-        self.client.transport.write(
-            response_bytes(refusal, dialect, self.id, head_only=self.method == "HEAD", close=close)
-        )
+        said = response_bytes(refusal, dialect, self.id, head_only=self.method == "HEAD", close=close)
+        self.context.outbox.now(self.client.transport, said)
         if self.context.loop.time() >= self.deadline_s:
             outcome = Outcome.EXPIRED
         else:
@@ -152,7 +151,7 @@ class WireExchange(Exchange):
         self.response_bytes += len(body)
         close = self.closes()
         if head or body:
-            self.client.transport.write(head + body)
+            self.context.outbox.now(self.client.transport, head + body)
         self.finish(_outcome(status), close)
 
     def _answer_kept(self, head: ResponseHead, body: bytes) -> None:
@@ -162,7 +161,7 @@ class WireExchange(Exchange):
         relay = Relay(self.client.transport, head, None, self.request.http10, self.closes())
         self.response_status = head.status
         self.response_bytes = len(body)
-        self.client.transport.write(relay.begin(lines, False) + body)
+        self.context.outbox.now(self.client.transport, relay.begin(lines, False) + body)
         self.finish(_outcome(head.status), relay.closes)
 
     # The legs' side
@@ -184,6 +183,7 @@ class WireExchange(Exchange):
         self._take(leg, response)
         request = self.request
         watch = watch_for(self, response)
+        self.context.outbox.flush()  # an earlier answer, perhaps: pieces are written directly
         relay = Relay(self.client.transport, response, watch, request.http10, self.closes())
         if self.client.full:
             leg.pause_reading()
@@ -202,11 +202,11 @@ class WireExchange(Exchange):
             self.id.encode(),
             leg.pool.says,
         )
-        transport = self.client.transport
+        transport, outbox = self.client.transport, self.context.outbox
         if size <= JOINED_BYTES:
-            transport.write(head + body)
+            outbox.put(transport, head + body)
         else:
-            transport.write(head)
+            outbox.now(transport, head)
             transport.write(body)
         if response.json and not response.encoded and self.endpoint is not None:
             self.usage, self.response_id = read_answer(self.endpoint.kind, body)
@@ -312,10 +312,9 @@ class WireExchange(Exchange):
         self.committed = True
         self.response_status = 101
         leg.attempt.first_byte_s = self.context.loop.time()
-        self.client.transport.write(
-            b"%bconnection: Upgrade\r\nupgrade: websocket\r\n%b\r\n"
-            % (response.block, self._lines(leg.pool.says))
-        )
+        lines = self._lines(leg.pool.says)
+        opened = b"%bconnection: Upgrade\r\nupgrade: websocket\r\n%b\r\n" % (response.block, lines)
+        self.context.outbox.now(self.client.transport, opened)
         self.context.sweep.unwatch(self)
         self.client.switch(self, connection, rest)
 

@@ -105,7 +105,7 @@ class NodeLeg:
             connection.carry(self, head + body)
         else:
             connection.carry(self, head)
-            connection.transport.write(body)
+            pool.outbox.now(connection.transport, body)
         self.attempt.sent_s = connection.last_s
 
     def _pump(self) -> None:
@@ -118,7 +118,7 @@ class NodeLeg:
         connection.last_s = self.pool.time()
         if piece:
             self._pumping = True
-            connection.transport.write(piece)
+            self.pool.outbox.now(connection.transport, piece)
             self._exchange.context.loop.call_soon(self._pump)
         else:
             self._pumping = self.sending = False

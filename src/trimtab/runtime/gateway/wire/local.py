@@ -62,7 +62,7 @@ async def _send_file(exchange: WireExchange, answer: LocalAnswer, path: Path) ->
             if exchange.method == "HEAD":
                 exchange.answer(answer.status, head, b"")
                 return
-            transport.write(head)
+            exchange.context.outbox.now(transport, head)
             while left and not exchange.over:
                 piece = file.read(min(left, FILE_BYTES))
                 if not piece:

@@ -10,6 +10,7 @@ from trimtab.runtime.gateway.front import Front
 from trimtab.runtime.gateway.model import Dispatcher, Observers
 from trimtab.runtime.gateway.wire.client import ClientConnection
 from trimtab.runtime.gateway.wire.context import Budget, Context, Local, Settings
+from trimtab.runtime.gateway.wire.outbox import Outbox
 from trimtab.runtime.gateway.wire.sweep import Sweep
 from trimtab.runtime.gateway.wire.upstream import Pools
 
@@ -27,7 +28,7 @@ def make_context(
     local: Local,
 ) -> Context:
     """Everything that connections share."""
-    sweep = Sweep(loop)
+    sweep, outbox = Sweep(loop), Outbox(loop)
     return Context(
         loop=loop,
         settings=settings,
@@ -36,7 +37,8 @@ def make_context(
         observers=observers,
         local=local,
         sweep=sweep,
-        pools=Pools(loop, sweep, settings.idle_per_node, settings.idle_upstream_s),
+        outbox=outbox,
+        pools=Pools(loop, sweep, outbox, settings.idle_per_node, settings.idle_upstream_s),
         retries=Budget(settings.retry_budget_frac),
         hedges=Budget(settings.hedge_max_frac, most=1.0),
     )

@@ -17,6 +17,7 @@ from trimtab.runtime.gateway.wire.framing import (
     ResponseHead,
     parse_head,
 )
+from trimtab.runtime.gateway.wire.outbox import Outbox
 from trimtab.runtime.gateway.wire.sweep import Sweep
 from trimtab.runtime.gateway.wire.tunnel import Tunnel
 
@@ -88,12 +89,12 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
 
     def carry(self, leg: Leg, request: bytes) -> None:
-        """Send a request (or its head) for `leg`."""
+        """Send a request (or its head, before `Outbox.now` sends the rest) for `leg` at the end of this turn."""
         self.leg = leg
         self.silent = True
         self._head = None
         self.last_s = self._pool.time()
-        self.transport.write(request)
+        self._pool.outbox.put(self.transport, request)
 
     def data_received(self, data: bytes) -> None:
         """Follow the response."""
@@ -238,8 +239,9 @@ class UpstreamConnection(asyncio.Protocol):
 class Pool:
     """The connections of one node that wait for work, newest first."""
 
-    def __init__(self, node: Node, loop: asyncio.AbstractEventLoop, most_idle: int) -> None:
+    def __init__(self, node: Node, loop: asyncio.AbstractEventLoop, outbox: Outbox, most_idle: int) -> None:
         self.node = node
+        self.outbox = outbox
         self.time = loop.time
         self._loop = loop
         self._most_idle = most_idle
@@ -311,13 +313,19 @@ class Pools:
     """The pool of each node, made when it first gets work."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, sweep: Sweep, most_idle: int = 256, idle_s: float = 30.0
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sweep: Sweep,
+        outbox: Outbox,
+        most_idle: int = 256,
+        idle_s: float = 30.0,
     ) -> None:
         self.tick = -1
         self._loop = loop
         self._most_idle = most_idle
         self._idle_s = idle_s
         self._sweep = sweep
+        self._outbox = outbox
         self._pools: dict[Node, Pool] = {}
         self._leaving: list[Pool] = []
 
@@ -325,7 +333,7 @@ class Pools:
         """The node's pool."""
         pool = self._pools.get(node)
         if pool is None:
-            pool = self._pools[node] = Pool(node, self._loop, self._most_idle)
+            pool = self._pools[node] = Pool(node, self._loop, self._outbox, self._most_idle)
             self._sweep.watch(self)
         return pool
 
