@@ -89,7 +89,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
 
     def carry(self, leg: Leg, request: bytes) -> None:
-        """Send a request (or its head, before `Outbox.now` sends the rest) for `leg` at the end of this turn."""
+        """Send a request for `leg` (or its head, before `Outbox.now` sends the rest) as this turn ends."""
         self.leg = leg
         self.silent = True
         self._head = None
