@@ -170,6 +170,10 @@ class Driver:
             self._pending.append(plan)
             self.push(at_s, PLAN, 0, 1)
 
+    def set_shadow_plan(self, plan: Plan) -> None:
+        """Put a plan of the shadow's in force."""
+        self._calls.set_shadow_plan(plan)
+
     def put_next_in_force(self) -> None:
         """Carry out PLAN_READY."""
         self._put_in_force(self._pending.popleft())

@@ -301,6 +301,10 @@ class Live:
         """Let a plan take force at `at_s`."""
         self._driver.adopt(plan, at_s)
 
+    def adopt_for_shadow(self, plan: Plan) -> None:
+        """Let a plan of the shadow's take force for its decisions, now."""
+        self._driver.set_shadow_plan(plan)
+
     def put_next_in_force(self) -> None:
         """Carry out PLAN_READY."""
         self._driver.put_next_in_force()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from gateway.virtual import run_virtual
 from planning_policies import Steering
+from trimtab.domain.view import empty_plan
 from trimtab.runtime.gateway.decide.dispatcher import Decider, Rules
 from trimtab.runtime.gateway.decide.pool import Chosen, chosen
 from trimtab.runtime.gateway.model import (
@@ -191,6 +195,33 @@ def test_a_shadow_that_a_reload_brings_is_asked() -> None:
         bench.decider.use(Rules(chosen("least-connections", "random")))
         bench.submit()
         assert bench.decider.tally.figures().decisions == 1
+
+    at(test)
+
+
+class Last(Steering):
+    """Plans for the last node, and only from the second plan on."""
+
+    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Any:
+        weights = np.ones(view.host.n_nodes)
+        weights[-1] = 100.0 if view.host.now_s > 0.0 else 1.0
+        return empty_plan()._replace(weights=weights)
+
+
+def test_a_shadow_decides_by_plans_of_its_own() -> None:
+    async def test(bench: Bench) -> None:
+        live = chosen("least-connections")
+        bench.decider.use(Rules(replace(live, shadow=Last(plan_period_s=1.0))))
+        await bench.decider.open()
+        (pool,) = bench.decider.pools.values()
+        first = bench.submit()
+        assert pool.live.shadow_choice(first.row) == 0
+        bench.done(first)
+        await asyncio.sleep(1.5)
+        second = bench.submit()
+        assert (second.nodes, pool.live.shadow_choice(second.row)) == (["n0"], 1)
+        assert pool.shadow_plans is not None
+        assert pool.shadow_plans.log.made == 2
 
     at(test)
 

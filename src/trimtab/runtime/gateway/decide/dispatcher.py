@@ -474,6 +474,7 @@ class Decider:
                 seed=self.rules.seed,
                 now=self.now_s,
                 wake=self._woken,
+                later=self._loop.call_later,
                 inline_plans=self._inline,
                 mode=self._mode,
             )

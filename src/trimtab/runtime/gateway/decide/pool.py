@@ -14,6 +14,7 @@ from trimtab.mechanics.driver import PlanningLog
 from trimtab.mechanics.live import Asked, Ended, Live
 from trimtab.policies.catalogue import find
 from trimtab.runtime.desk import Desk
+from trimtab.runtime.gateway.decide.shadow_plans import Later, ShadowPlans
 from trimtab.runtime.gateway.decide.shape import Shape, item_positions
 from trimtab.runtime.gateway.model import Exchange
 from trimtab.runtime.planner import InlinePlanner, Planner, ProcessPlanner
@@ -59,11 +60,13 @@ class Pool:
         seed: int,
         now: Callable[[], float],
         wake: Callable[[Pool], None],
+        later: Later,
         inline_plans: bool = False,
         mode: str = "compiled",
     ) -> None:
         self.choice = choice
         self._rows, self._tenants, self._seed = rows, tenants, seed
+        self._later = later
         self._now, self._wake, self._mode, self._inline = now, wake, mode, inline_plans
         self.options = options
         self.entries: dict[int, Entry] = {}
@@ -73,6 +76,7 @@ class Pool:
         self.policy_failures_before = 0  # of states that were made anew
         self.failed = 0  # decisions of the last turn that least connections made instead
         self.planning = PlanningLog()
+        self.shadow_plans: ShadowPlans | None = None
         self._planned: Policy | None = None  # with whom `planner` plans
         self._begin(shape, cluster, now())
 
@@ -95,6 +99,7 @@ class Pool:
         self._mark_resident(shape)
         if choice.policy != self._planned:
             self._change_planner(choice.policy)
+        self._plan_for_shadow(choice.shadow)
         self.desk = Desk(self.live, self.planner, self._now, lambda: self._wake(self))
 
     def _change_planner(self, policy: Policy) -> None:
@@ -103,6 +108,17 @@ class Pool:
         inline = self._inline or policy.plan_period_s == 0.0
         self.planner: Planner = (InlinePlanner if inline else ProcessPlanner)(policy, self.planning)
         self._planned = policy
+
+    def _plan_for_shadow(self, shadow: Policy | None) -> None:
+        plans = self.shadow_plans
+        if plans is not None and plans.policy == shadow:
+            plans.live = self.live
+            return
+        if plans is not None:
+            plans.close()
+        self.shadow_plans = None
+        if shadow is not None and shadow.plan_period_s > 0.0:
+            self.shadow_plans = ShadowPlans(shadow, self.live, self._later, self._now, inline=self._inline)
 
     def _mark_resident(self, shape: Shape) -> None:
         resident = self.live.resident
@@ -113,6 +129,8 @@ class Pool:
     async def open(self) -> None:
         """Wait until plans can be made."""
         await self.planner.open()
+        if self.shadow_plans is not None:
+            await self.shadow_plans.open()
 
     @property
     def policy_failures(self) -> int:
@@ -204,6 +222,8 @@ class Pool:
     def close(self) -> None:
         """Stop planning, and no timer is left."""
         self.planner.close()
+        if self.shadow_plans is not None:
+            self.shadow_plans.close()
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

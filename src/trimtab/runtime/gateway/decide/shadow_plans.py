@@ -1,0 +1,60 @@
+"""Plans of a policy that is only asked: made on its own period, in force for its own decisions only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+
+from trimtab.domain.planning import History
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import View
+from trimtab.mechanics.driver import PlanningLog
+from trimtab.mechanics.live import Live
+from trimtab.runtime.planner import InlinePlanner, Planner, ProcessPlanner
+
+Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
+
+
+class ShadowPlans:
+    """`live` may be replaced: its next plan is for the new one."""
+
+    def __init__(
+        self, policy: Policy, live: Live, later: Later, now: Callable[[], float], *, inline: bool
+    ) -> None:
+        self.policy, self.live, self._now = policy, live, now
+        self.log = PlanningLog()
+        self._planner: Planner = (InlinePlanner if inline else ProcessPlanner)(policy, self.log)
+        self._later = later
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def open(self) -> None:
+        """Begin to plan, unless it was begun."""
+        if self._timer is None:
+            await self._planner.open()
+            self._plan()
+
+    def _plan(self) -> None:
+        self._planner.begin(self, self.live.adopt_for_shadow)
+        self._timer = self._later(self.policy.plan_period_s, self._plan)
+
+    def view(self) -> View:
+        """What the policy sees now; no event of the loop has brought it up to the present."""
+        view = self.live.view()
+        view.host.now_s = self._now()
+        return view
+
+    def history(self) -> History:
+        """The recent past."""
+        return self.live.history()
+
+    def waiting(self) -> np.ndarray:
+        """The first held requests by queue key, as WORK rows."""
+        return self.live.waiting()
+
+    def close(self) -> None:
+        """Stop."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._planner.close()
