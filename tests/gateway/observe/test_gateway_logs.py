@@ -11,6 +11,7 @@ import pytest
 from observe_builders import make_exchange
 
 from trimtab.runtime.gateway.model import Outcome, Usage
+from trimtab.runtime.gateway.nodes import fleet, rounds
 from trimtab.runtime.gateway.observe.logs import ROOT, RequestLog, Which, redacted, set_up_logs
 
 
@@ -94,3 +95,13 @@ def test_plain_words_stay() -> None:
 def test_an_unknown_form_is_refused() -> None:
     with pytest.raises(ValueError, match="json or text"):
         set_up_logs("xml")
+
+
+def test_what_the_gateways_own_modules_log_comes_out_in_this_form_without_secrets() -> None:
+    stream = io.StringIO()
+    set_up_logs("json", stream=stream)
+    fleet.logger.info("node a: up")
+    rounds.logger.error("cannot look at %s", "postgresql://user:SECRET123@db/x")
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert (first["event"], first["level"]) == ("node a: up", "info")
+    assert (second["level"], "SECRET123" in second["event"]) == ("error", False)

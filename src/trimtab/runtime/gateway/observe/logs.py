@@ -14,7 +14,7 @@ import orjson
 
 from trimtab.runtime.gateway.model import Attempt, Exchange, Outcome
 
-ROOT: Final = "trimtab.gateway"
+ROOT: Final = "trimtab"  # the package: every module logs under its own name
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _HIDDEN: Final = "[hidden]"
 _SECRETS: Final = re.compile(
@@ -107,7 +107,7 @@ class RequestLog:
     def __init__(self, clock: Callable[[], float], which: Which = Which.FAILED) -> None:
         self._clock = clock
         self._writes_bad, self._writes_good = which is not Which.NONE, which is Which.ALL
-        self._log = logging.getLogger(f"{ROOT}.requests")
+        self._log = logging.getLogger(f"{ROOT}.gateway.requests")
 
     def arrived(self, exchange: Exchange) -> None:
         """Nothing: the line is written at the end."""
