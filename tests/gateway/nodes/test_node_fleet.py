@@ -194,3 +194,16 @@ def test_declared_models_stay_and_adapters_for_them_are_added() -> None:
         fleet.close()
 
     run_virtual(main)
+
+
+def test_what_was_wrong_with_a_node_goes_with_it() -> None:
+    async def main() -> None:
+        fleet = fleet_of(2)
+        fleet.report("node n0", "no answer")
+        fleet.report("models of n0", "it lists no models")
+        fleet.report("node n1", "no answer")
+        fleet.remove("n0")
+        assert fleet.problems == {"node n1": "no answer"}
+        fleet.close()
+
+    run_virtual(main)

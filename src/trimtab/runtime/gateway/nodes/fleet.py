@@ -378,6 +378,8 @@ class Fleet:
         condition.cancel_timers()
         condition.holds = {Hold.REMOVED: "removed"}
         condition.write_health(node)
+        for source in [said for said in self.problems if said.endswith(f" {node.name}")]:
+            del self.problems[source]
         self._tell("on_removed", node)
 
     def _picture(self, node: Node, now_s: float) -> dict[str, Any]:
