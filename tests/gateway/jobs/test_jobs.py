@@ -8,10 +8,12 @@ import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from trimtab.runtime.gateway.jobs import rows
 from trimtab.runtime.gateway.jobs.job import Delivery, Job, JobResult, State
 from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings, Order, TooManyJobs
 from trimtab.runtime.gateway.jobs.results import TooLarge
@@ -134,6 +136,27 @@ def test_a_job_is_kept_dispatched_and_done(store_url: str, tmp_path: Path) -> No
             assert sorted(runner.bodies) == [b"spooled", b'{"prompt": "x"}']
             assert list((tmp_path / "jobs" / "bodies").iterdir()) == []
             assert await jobs.counts() == {"done": 2}
+
+    asyncio.run(main())
+
+
+def test_a_fault_in_one_turn_does_not_end_the_running_of_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, faults = rows.claim, [RuntimeError("a fault")]
+
+    def faulty(connection: sa.Connection, **how: Any) -> list[Job]:
+        if faults:
+            raise faults.pop()
+        return claim(connection, **how)
+
+    async def main() -> None:
+        runner = HandRunner()
+        runner.finish.set()
+        monkeypatch.setattr(rows, "claim", faulty)
+        async with opened(f"sqlite:///{tmp_path / 'store.db'}", runner, settings(tmp_path / "jobs")) as jobs:
+            await reach(jobs, await jobs.submit(order(), b"{}"), State.DONE)
+            assert not faults
 
     asyncio.run(main())
 

@@ -211,11 +211,21 @@ class Jobs:
     async def _claim_loop(self) -> None:
         while True:
             self._wake.clear()
-            with suppress(StoreUnavailable):
-                await self._claim()
+            await self._tried(self._claim)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.poll_s):
                     await self._wake.wait()
+
+    async def _tried(self, turn: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Take a turn of a loop that must not end: without it jobs would be accepted and never run."""
+        try:
+            await turn()
+        except StoreUnavailable:
+            return False
+        except Exception:
+            _log.exception("jobs: a turn has failed; it is tried again")
+            return False
+        return True
 
     async def _claim(self) -> None:
         free = self.settings.max_running - len(self._running)
@@ -227,9 +237,7 @@ class Jobs:
 
     async def _life_loop(self) -> None:
         while True:
-            try:
-                await self._life()
-            except StoreUnavailable:
+            if not await self._tried(self._life):
                 self._alive_since_s = None
             await asyncio.sleep(min(self.settings.poll_s, self.settings.lease_s / 4))
 
