@@ -20,7 +20,17 @@ from trimtab.runtime.gateway.config import GatewayConfig, node_specs
 from trimtab.runtime.gateway.decide.dispatcher import LOOKAHEAD, MAX_RETRIES, Decider
 from trimtab.runtime.gateway.decide.loads import Loads
 from trimtab.runtime.gateway.front import Front
-from trimtab.runtime.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Observer, Refusal, Usage
+from trimtab.runtime.gateway.model import (
+    Attempt,
+    Endpoint,
+    Exchange,
+    Facts,
+    Kind,
+    Observer,
+    Refusal,
+    Tenant,
+    Usage,
+)
 from trimtab.runtime.gateway.nodes.address import Guard
 from trimtab.runtime.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
 from trimtab.runtime.gateway.nodes.fleet import Fleet
@@ -215,7 +225,7 @@ class Gateway:
         front = Front(
             endpoints=Endpoints(),
             by_key=self.tenants.by_key,
-            tenant_named=self._tenant_named,
+            tenant_named=self.tenant_named,
             known=self.decider.known,
             ready=self.decider.ready,
             tokens=self.decider.tokens,
@@ -230,7 +240,8 @@ class Gateway:
         self.front.endpoints = Endpoints(relayed)
         self.front.routes = self.config.routing()
 
-    def _tenant_named(self, name: str) -> Any:
+    def tenant_named(self, name: str) -> Tenant | None:
+        """The tenant of this name, made if it is new, with an account at every policy."""
         tenant = self.tenants.named(name)
         if tenant is not None:
             self.decider.make_room_for_tenants(tenant.idx + 1)

@@ -119,13 +119,8 @@ async def _serve(
 async def _opened(
     gateway: Gateway, service: JobService, clients: socket.socket | None
 ) -> AsyncIterator[None]:
-    around = Surroundings(
-        node=gateway.fleet.find,
-        declared=service.declared,
-        tenant=gateway.tenants.named,
-        endpoint=lambda method, path: gateway.front.endpoints.find(method, path),
-    )
     try:
+        around = surroundings(gateway, service)
         await service.open(gateway.decider, around, gateway.plane.context.observers)
         gateway.jobs_answer, gateway.job_counts = service.answer, service.counts
         gateway.front.jobs = True
@@ -134,6 +129,16 @@ async def _opened(
     finally:
         await service.close()
         await gateway.close()
+
+
+def surroundings(gateway: Gateway, service: JobService) -> Surroundings:
+    """Where jobs find what they name."""
+    return Surroundings(
+        node=gateway.fleet.find,
+        declared=service.declared,
+        tenant=gateway.tenant_named,
+        endpoint=lambda method, path: gateway.front.endpoints.find(method, path),
+    )
 
 
 async def _until_told(control: Control, sockets: Sockets, reload: Reload | None) -> bool:

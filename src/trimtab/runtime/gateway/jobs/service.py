@@ -12,7 +12,7 @@ from trimtab.runtime.gateway.config.traffic import MIB
 from trimtab.runtime.gateway.jobs.http import JobRequest, JobsApi
 from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings
 from trimtab.runtime.gateway.jobs.runner import DispatchedRunner, NodeJobs, Surroundings
-from trimtab.runtime.gateway.model import Dispatcher, Observers, Refusal
+from trimtab.runtime.gateway.model import Dispatcher, Facts, Observers, Refusal, Tenant
 from trimtab.runtime.gateway.store.errors import StoreUnavailable
 from trimtab.runtime.gateway.store.store import Store
 from trimtab.runtime.gateway.store.usage import UsageBook
@@ -105,6 +105,8 @@ def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refusal:
     assert endpoint is not None
     assert tenant is not None
     content_type = exchange.request.headers.get(b"content-type", b"").decode("latin-1")
+    if exchange.request.body.spooled:
+        return Refusal(413, "body_too_large", "A request of this size cannot become a job.")
     facts = None
     if exchange.method == "POST" and body and "{id}" not in endpoint.path:
         found = peek(endpoint, content_type, body)
@@ -113,6 +115,9 @@ def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refusal:
         found = exchange.context.front.meant(exchange, found)
         if isinstance(found, Refusal):
             return found
+        refusal = _charged(exchange, tenant, found)
+        if refusal is not None:
+            return refusal
         facts = found
     return JobRequest(
         method=exchange.method,
@@ -123,6 +128,17 @@ def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refusal:
         facts=facts,
         priority=exchange.priority,
     )
+
+
+def _charged(exchange: WireExchange, tenant: Tenant, facts: Facts) -> Refusal | None:
+    """Count a job against its tenant's limits; how many it may have at a time is the jobs' own bound."""
+    if tenant.limits is None:
+        return None
+    context = exchange.context
+    refusal: Refusal | None = tenant.limits.admit(context.loop.time(), context.front.tokens(facts))
+    if refusal is None:
+        tenant.limits.release()
+    return refusal
 
 
 def meant_body(request: JobRequest, exchange: WireExchange, body: bytes) -> bytes:
