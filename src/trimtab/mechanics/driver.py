@@ -22,6 +22,7 @@ from trimtab.mechanics.facade import Columns
 from trimtab.mechanics.loop import BAD_DECISION, FULL, MAX_IDLE_EVENTS, RAISED
 from trimtab.mechanics.state import new_state
 
+_NEVER = float("inf")
 IS_OVER = 1  # version of a LOSS event: nobody waits for the request
 
 
@@ -237,7 +238,7 @@ class Driver:
     def next_event_s(self) -> float:
         """Live: when something happens next without a word from outside; inf = never."""
         counts = self._counts
-        next_s = float(self.state.events["time_s"][0]) if counts.events[0] > 0 else np.inf
+        next_s: float = self._heap.events.time_s[0] if counts.events[0] > 0 else _NEVER
         if counts.arrived[0] < counts.work[0]:
             next_s = min(next_s, self._arrival_s[counts.arrived[0]])
         return next_s

@@ -7,6 +7,7 @@ lost or given up, a node is switched on or off) is told as an event of the prese
 from __future__ import annotations
 
 from collections import deque
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY, WAITING, History
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
-from trimtab.domain.view import MAX_RANKED, Plan, View, memory, new_work
+from trimtab.domain.view import MAX_RANKED, WORK, Plan, View, memory, new_work
 from trimtab.mechanics.calls import Calls
 from trimtab.mechanics.driver import IS_OVER, Driver, PlanningLog
 from trimtab.mechanics.events import ARRIVAL, COMPLETION, LOSS, SWITCH, VERSIONS
@@ -26,6 +27,13 @@ from trimtab.mechanics.facade import Columns
 from trimtab.mechanics.fallback import Fallback
 from trimtab.mechanics.state import AVOIDED
 
+# All of a WORK row in one call, in the order of its fields: a write to each costs five times as much.
+_WORK_ROW = Struct("=q8dq10i")
+_WORK_BYTES = WORK.itemsize
+_AVOID_ROW = Struct(f"={AVOIDED}i")
+_AVOID_BYTES = _AVOID_ROW.size
+_AVOIDS_NONE = (-1,) * AVOIDED
+_NAN = float("nan")
 _HELD, _RUNNING, _RETRYING = int(Status.HELD), int(Status.RUNNING), int(Status.RETRYING)
 
 
@@ -100,8 +108,13 @@ class Live:
         self._truth_units = Columns(state.truth).units
         self._nodes, self._hidden = Columns(state.nodes), Columns(state.hidden)
         self._counts, self._hosts = Columns(state.counts), Columns(state.hosts)
+        self._n_held = self._hosts.n_held
+        self._accounts: Any = memoryview(state.accounts)
+        self._ended_count, self._started_count = self._counts.ended, self._counts.started
         self._held_of = memoryview(state.held_of)
         self._completed: list[int] = []
+        self._work_bytes = memoryview(state.work.view(np.uint8))
+        self._avoid_bytes = memoryview(state.avoid.reshape(-1).view(np.uint8))
         self._avoid, self._candidates = memoryview(state.avoid), memoryview(state.candidates)
         self._fixed_s: Any = memoryview(state.fixed_s)
         self._unit_s: Any = memoryview(state.unit_s)
@@ -127,7 +140,8 @@ class Live:
     @property
     def n_held(self) -> int:
         """Requests in the central queue."""
-        return int(self._hosts.n_held[0])
+        held: int = self._n_held[0]
+        return held
 
     @property
     def shadow_failures(self) -> int:
@@ -171,6 +185,10 @@ class Live:
         """What each tenant has been served [tenants], to be corrected in place."""
         return self._driver.state.accounts
 
+    def charge(self, tenant_idx: int, amount: float) -> None:
+        """Count so much more, or less, as served to a tenant."""
+        self._accounts[tenant_idx] += amount
+
     def view(self) -> View:
         """What the policy sees now."""
         return self._driver.view()
@@ -197,24 +215,25 @@ class Live:
 
     def enter(self, asked: Asked, now_s: float) -> int:
         """A request is here; returns its row. The caller has made sure that there is one (`has_row`)."""
-        row, work, rows = self._free.pop(), self._work, self._rows
-        work.serial[row], self._serial = self._serial, self._serial + 1
-        work.arrival_s[row] = now_s if asked.arrival_s is None else asked.arrival_s
-        work.deadline_s[row] = asked.deadline_s
-        work.units[row] = self._truth_units[row] = asked.units
-        work.estimate_s[row] = asked.estimate_s
-        work.class_idx[row], work.tenant_idx[row] = asked.class_idx, asked.tenant_idx
-        work.model_idx[row], work.adapter_idx[row] = asked.model_idx, asked.adapter_idx
-        work.tokens[row], work.charge[row] = asked.tokens, asked.charge
-        work.priority[row], work.key[row] = asked.priority, asked.key
-        work.home_idx[row], work.stays_home[row] = asked.home_idx, asked.stays_home
-        work.attempt[row] = work.retries[row] = 0
+        (
+            class_idx, units, estimate_s, model_idx, adapter_idx, tenant_idx, priority,
+            deadline_s, tokens, charge, key, home_idx, stays_home, arrival_s,
+        ) = asked  # fmt: skip
+        row, rows, serial = self._free.pop(), self._rows, self._serial
+        self._serial = serial + 1
+        if arrival_s is None:
+            arrival_s = now_s
+        _WORK_ROW.pack_into(
+            self._work_bytes, row * _WORK_BYTES,
+            serial, arrival_s, deadline_s, units, estimate_s, 0.0, tokens, charge, 0.0, key,
+            class_idx, model_idx, adapter_idx, tenant_idx, 0, priority, 0, 0, home_idx, stays_home,
+        )  # fmt: skip
+        self._truth_units[row] = units
         rows.status[row] = rows.reason[row] = 0
         rows.node_idx[row] = -1
-        for i in range(AVOIDED):
-            self._avoid[row, i] = -1
-        end = self._past_of[row] = [np.nan]
-        self._past.append((now_s, asked.class_idx, asked.units, end))
+        _AVOID_ROW.pack_into(self._avoid_bytes, row * _AVOID_BYTES, *_AVOIDS_NONE)
+        end = self._past_of[row] = [_NAN]
+        self._past.append((now_s, class_idx, units, end))
         self._push(now_s, ARRIVAL, row)
         return row
 
@@ -274,20 +293,23 @@ class Live:
 
     def take_started(self) -> list[tuple[int, int]]:
         """(row, node) of what is to be sent now."""
-        count = self._counts.started[0]
+        count = self._started_count[0]
         if count == 0:
             return []
-        self._counts.started[0] = 0
+        self._started_count[0] = 0
         started, node_idx, status = self._started, self._rows.node_idx, self._rows.status
+        if count == 1:
+            row = started[0]
+            return [(row, node_idx[row])] if status[row] == _RUNNING else []
         rows = [started[i] for i in range(count)]
         return [(row, node_idx[row]) for row in rows if status[row] == _RUNNING]  # not given up since
 
     def take_ended(self) -> list[Ended]:
         """What will not be served. Rows are free from now on."""
-        count, rows = self._counts.ended[0], self._rows
+        count, rows = self._ended_count[0], self._rows
         if count == 0:
             return []
-        self._counts.ended[0] = 0
+        self._ended_count[0] = 0
         ended = [Ended(r, rows.status[r], rows.reason[r]) for r in self._driver.state.ended[:count].tolist()]
         for row, _, _ in ended:
             (self._linked if rows.linked[row] else self._free).append(row)

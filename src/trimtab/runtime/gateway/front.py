@@ -20,6 +20,7 @@ from trimtab.runtime.gateway.config.routes import Resolved
 from trimtab.runtime.gateway.model import Facts, Kind, Refusal, Tenant
 
 if TYPE_CHECKING:
+    from trimtab.runtime.gateway.tenants import Limits
     from trimtab.runtime.gateway.wire.exchange import WireExchange
 
 Headers = Mapping[bytes, bytes]
@@ -201,10 +202,11 @@ class Front:
         tenant = exchange.tenant
         if tenant is None or tenant.limits is None:
             return None
-        tokens = self.tokens(facts)
-        refusal: Refusal | None = tenant.limits.admit(exchange.context.loop.time(), tokens)
+        limits: Limits = tenant.limits
+        tokens = self.tokens(facts) if limits.counts_tokens else 0.0
+        refusal = limits.admit(exchange.context.loop.time(), tokens)
         if refusal is None:
-            exchange.admitted = (tenant.limits, tokens)
+            exchange.admitted = (limits, tokens)
         return refusal
 
     def _model(self, request_id: str, asked: str) -> str | Refusal:

@@ -39,6 +39,8 @@ class Kind(Enum):
     JOB = "job"  # /v1/jobs…
     RELAY = "relay"  # allowed by `relay_paths`
 
+    __hash__ = object.__hash__  # an Enum's own is a call in Python
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:

@@ -108,6 +108,11 @@ class Limits:
         self.in_flight += 1
         return None
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether tokens are limited: else nobody need estimate them."""
+        return self._tokens is not None
+
     def release(self) -> None:
         """An admitted request is over."""
         self.in_flight -= 1

@@ -219,9 +219,8 @@ class Decider:
         """Count output as it comes: a chunk is about a token."""
         pool = self._pool_of(exchange)
         if pool.choice.order.reads_accounts and exchange.tenant is not None:
-            pool.live.accounts[exchange.tenant.idx] += (
-                self.rules.output_weight * chunks / exchange.tenant.weight
-            )
+            tenant = exchange.tenant
+            pool.live.charge(tenant.idx, self.rules.output_weight * chunks / tenant.weight)
 
     def done(self, exchange: Exchange) -> None:
         """Its attempt has ended with a whole response."""
@@ -791,7 +790,7 @@ class Decider:
         rules = self.rules
         prompt = rules.prompt_weight * (usage.prompt_tokens - exchange.facts.prompt_tokens)
         output = rules.output_weight * (usage.completion_tokens - exchange.streamed_chunks)
-        pool.live.accounts[tenant.idx] += (prompt + output) / tenant.weight
+        pool.live.charge(tenant.idx, (prompt + output) / tenant.weight)
 
     def _count_failure(self, exchange: Exchange, cause: Cause) -> None:
         if cause is not Cause.BUSY and exchange.attempts:
@@ -811,13 +810,12 @@ class Decider:
         shadow_idx = pool.live.shadow_choice(row)
         if entry is not None and live_idx >= 0 and live_idx == entry.asked.home_idx:
             shadow_idx = live_idx  # its session lives there, whatever policies think
-        self.tally.note(
-            live_idx,
-            shadow_idx,
-            self._predicted_s(pool, exchange, live_idx),
-            self._predicted_s(pool, exchange, shadow_idx),
-        )
-        self.on_shadow(live_idx == shadow_idx)
+        agrees = live_idx == shadow_idx
+        live_s = shadow_s = self._predicted_s(pool, exchange, live_idx)
+        if not agrees:
+            shadow_s = self._predicted_s(pool, exchange, shadow_idx)
+        self.tally.note(live_idx, shadow_idx, live_s, shadow_s)
+        self.on_shadow(agrees)
 
     def _predicted_s(self, pool: Pool, exchange: Exchange, node_idx: int) -> float:
         """Predicted service seconds on a node; 0 where it has none."""

@@ -96,6 +96,8 @@ class Pool:
         )
         self._types = range(len(shape.types))
         self.items = item_positions(shape)
+        # Whether the policy, or its shadow, wants to know what nodes have cached:
+        self.reads_prefix = len(self.live.prefix_tokens) > 0
         self._mark_resident(shape)
         if choice.policy != self._planned:
             self._change_planner(choice.policy)
@@ -137,11 +139,6 @@ class Pool:
         """How often least connections had to decide instead."""
         return self.policy_failures_before + self.live.policy_failures
 
-    @property
-    def reads_prefix(self) -> bool:
-        """Whether the policy, or its shadow, wants to know what nodes have cached."""
-        return len(self.live.prefix_tokens) > 0
-
     def best_estimate_s(self, class_idx: int, units: float) -> float:
         """Estimated service seconds on the best type; a second where no type serves it yet."""
         fixed_s, unit_s = self.live.tables
@@ -164,10 +161,10 @@ class Pool:
 
     def turn(self, now_s: float) -> tuple[list[tuple[Entry, int]], list[tuple[Entry, Ended]]]:
         """Decide about everything up to now: (entry, node) of what starts, and what ends unserved."""
-        before = self.live.policy_failures
-        self.desk.turn(now_s)
-        self.failed = self.live.policy_failures - before
         entries, live = self.entries, self.live
+        before = live.policy_failures
+        self.desk.turn(now_s)
+        self.failed = live.policy_failures - before
         started = []
         for row, node_idx in live.take_started():
             entry = entries.get(row)
