@@ -158,10 +158,11 @@ class WireExchange(Exchange):
         if head.length is not Length.NONE:
             head = head.of_length(len(body))
         lines = self._lines(node_line(self.attempts[-1].node))
-        relay = Relay(self.client.transport, head, None, self.request.http10, self.closes())
+        outbox = self.context.outbox
+        relay = Relay(outbox, self.client.transport, head, None, self.request.http10, self.closes())
         self.response_status = head.status
         self.response_bytes = len(body)
-        self.context.outbox.now(self.client.transport, relay.begin(lines, False) + body)
+        outbox.now(self.client.transport, relay.begin(lines, False) + body)
         self.finish(_outcome(head.status), relay.closes)
 
     # The legs' side
@@ -183,8 +184,8 @@ class WireExchange(Exchange):
         self._take(leg, response)
         request = self.request
         watch = watch_for(self, response)
-        self.context.outbox.flush()  # an earlier answer, perhaps: pieces are written directly
-        relay = Relay(self.client.transport, response, watch, request.http10, self.closes())
+        transport, outbox = self.client.transport, self.context.outbox
+        relay = Relay(outbox, transport, response, watch, request.http10, self.closes())
         if self.client.full:
             leg.pause_reading()
         return relay, relay.begin(self._lines(leg.pool.says), request.http10)

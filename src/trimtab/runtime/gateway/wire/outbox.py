@@ -1,7 +1,7 @@
 """What is written in one turn of the loop goes out at its end, one send right after the other.
 
 Each send may wake the process at the other end. On a busy machine that costs more where other work lies in
-between: putting off all sends of a turn saves a third of a request's time.
+between: putting off all sends of a turn saves a good part of a request's time.
 """
 
 from __future__ import annotations

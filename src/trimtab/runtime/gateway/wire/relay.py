@@ -6,6 +6,7 @@ import asyncio
 from enum import Enum
 
 from trimtab.runtime.gateway.wire.framing import Length, ResponseHead
+from trimtab.runtime.gateway.wire.outbox import Outbox
 from trimtab.runtime.gateway.wire.watch import Watch
 
 
@@ -28,18 +29,20 @@ def connection_line(closes: bool, keep_alive_10: bool) -> bytes:
 
 
 class Relay:
-    """Writes one response to the client's transport."""
+    """Puts one response into the outbox for the client's transport."""
 
-    __slots__ = ("_head", "_mode", "_no_body", "_transport", "closes", "watch")
+    __slots__ = ("_head", "_mode", "_no_body", "_put", "_transport", "closes", "watch")
 
     def __init__(
         self,
+        outbox: Outbox,
         transport: asyncio.Transport,
         head: ResponseHead,
         watch: Watch | None,
         http10: bool,
         closes: bool,
     ) -> None:
+        self._put = outbox.put
         self._transport = transport
         self._head = head
         self.watch = watch
@@ -72,12 +75,12 @@ class Relay:
             payload = watch.feed(payload)
         mode = self._mode
         if mode is _VERBATIM:
-            self._transport.write(before + raw if before else raw)
+            self._put(self._transport, before + raw if before else raw)
             return
         if mode is _CHUNKED and payload:
             payload = b"%x\r\n%b\r\n" % (len(payload), payload)
         if before or payload:
-            self._transport.write(before + payload if before else payload)
+            self._put(self._transport, before + payload if before else payload)
 
     def cut_short(self) -> bool:
         """The body just ended with its connection, and before its own last event."""
@@ -90,9 +93,9 @@ class Relay:
         if self._mode is _CHUNKED:
             if rest:
                 rest = b"%x\r\n%b\r\n" % (len(rest), rest)
-            self._transport.write(rest + b"0\r\n\r\n")
+            self._put(self._transport, rest + b"0\r\n\r\n")
         elif rest and self._mode is _BARE:
-            self._transport.write(rest)
+            self._put(self._transport, rest)
 
     def broken(self, event: bytes, at_border: bool) -> bool:
         """The node is lost after the head went out: say so in the stream, if that can be."""
@@ -100,9 +103,9 @@ class Relay:
         if watch is None or not watch.at_event_border or self._no_body:
             return False
         if self._mode is _BARE:
-            self._transport.write(event)
+            self._put(self._transport, event)
             return True
         if self._mode is _VERBATIM and not (at_border and self._head.length is Length.CHUNKED):
             return False
-        self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+        self._put(self._transport, b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
         return True
