@@ -15,6 +15,7 @@ class RoundRobin:
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
         self.log: list[tuple[str, object]] = []
+        self.done_by: list[str] = []  # nodes
         self.progressed = 0
         self.hedges: list[Node] = []  # what `hedge` hands out
         self.held: list[Exchange] = []
@@ -43,6 +44,7 @@ class RoundRobin:
 
     def done(self, exchange: Exchange) -> None:
         self.log.append(("done", exchange.response_status))
+        self.done_by.append(exchange.attempts[-1].node.name)
 
     def lost(self, exchange: Exchange, cause: Cause) -> None:
         self.log.append(("lost", cause))

@@ -412,7 +412,27 @@ def test_a_hedge_that_is_lost_leaves_the_first_attempt_alone() -> None:
             assert b"x-trimtab-node: n0" in answer
             assert g.dispatcher.log[1:] == [("release", "n1"), ("done", 200)]
             assert g.notes.losses == [Cause.RESET]
-            assert [attempt.cause for attempt in g.notes.ends[0].attempts] == [None, Cause.RESET]
+            ended = [(attempt.node.name, attempt.cause) for attempt in g.notes.ends[0].attempts]
+            assert ended == [("n1", Cause.RESET), ("n0", None)], "the one that answered comes last"
+
+    run(main())
+
+
+def test_where_the_first_attempt_wins_its_node_is_told() -> None:
+    async def main() -> None:
+        settings = Settings(hedge_after_s=0.05)
+        async with gateway(late(ok(b'"first"'), 0.4), says(b"", wait_s=3.0), settings=settings) as g:
+            g.dispatcher.hedges = [g.dispatcher.nodes[1]]
+            answer = await g.raw(post())
+            assert b"x-trimtab-node: n0" in answer
+            assert g.dispatcher.log[1:] == [("release", "n1"), ("done", 200)]
+            assert g.dispatcher.done_by == ["n0"]
+            attempts = g.notes.ends[0].attempts
+            assert [(attempt.node.name, attempt.hedge) for attempt in attempts] == [
+                ("n1", True),
+                ("n0", False),
+            ]
+            assert attempts[-1].first_byte_s > 0.0
 
     run(main())
 

@@ -116,7 +116,7 @@ def _receipt(kept: _Kept, *, under_way: bool) -> dict[str, Any]:
         "predicted_s": kept.estimate_s or None,
         "actual_s": None if under_way or not attempts else _positive(kept.ended_s - attempts[-1].begun_s),
         "total_s": _positive(kept.ended_s - kept.arrived_s) if kept.arrived_s else None,
-        "retries": sum(not attempt.hedge for attempt in attempts[1:]),
+        "retries": max(0, sum(not attempt.hedge for attempt in attempts) - 1),
         "attempts": [_attempt(attempt, kept.arrived_s) for attempt in attempts],
     }
 

@@ -219,10 +219,18 @@ class WireExchange(Exchange):
         if other is not None and other is not leg:
             other.drop()
             self.context.dispatcher.release(other.attempt.node, self)
-        self.leg, self.hedge_leg = leg, None
+        self._go_on_with(leg)
         self.committed = True
         self.response_status = response.status
         leg.attempt.first_byte_s = leg.pool.time()
+
+    def _go_on_with(self, leg: NodeLeg) -> None:
+        """Of two attempts this one is left. The last attempt is the one that counts: its node is told."""
+        self.leg, self.hedge_leg = leg, None
+        attempts = self.attempts
+        if attempts[-1] is not leg.attempt:
+            attempts.remove(leg.attempt)
+            attempts.append(leg.attempt)
 
     def closes(self) -> bool:
         """Whether the client's connection ends with the answer."""
@@ -270,7 +278,7 @@ class WireExchange(Exchange):
             tell(self, attempt)
         other = self.hedge_leg if leg is self.leg else self.leg
         if other is not None and other is not leg:  # of two, the other goes on
-            self.leg, self.hedge_leg = other, None
+            self._go_on_with(other)
             context.dispatcher.release(attempt.node, self)
             return
         self.leg = self.hedge_leg = None
