@@ -18,6 +18,17 @@ DATA = ROOT.parent / "shared" / "data"
 Cli = Callable[..., Result]
 
 
+SHARED = {"fleet", "gateway", "pair", "stage", "whole"}  # module fixtures with a gateway that serves
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one running gateway go to one process of pytest's: else each of them starts one of its own."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            for name in SHARED.intersection(getattr(item, "fixturenames", ())):
+                item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{name}"))
+
+
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`cli("run", "tiny", …)` in an empty folder; the result has exit_code, stdout and stderr."""

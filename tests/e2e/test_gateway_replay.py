@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 
 from conftest import process
-from gateway_process import backends, configuration, load, poisson, serving
+from gateway_load import drive, poisson, recorded, uneven
+from served import served
 from trimtab.experiments.replay import replay
 from trimtab.runtime.gateway.demo import launched
 
@@ -16,8 +17,8 @@ N_REQUESTS = 700
 def test_a_recording_of_live_traffic_replays(tmp_path: Path) -> None:
     """A moderate load: the p99 of a long queue is mostly luck, however well the replay decides."""
     traffic = poisson(N_REQUESTS, load=0.55, seed=3)
-    with launched(*backends()) as started, serving(tmp_path, configuration(started)) as served:
-        statuses = asyncio.run(load(served, traffic))
+    with launched(*uneven()) as started, served(tmp_path, recorded(started)) as gateway:
+        statuses = asyncio.run(drive(gateway.url, traffic))
     assert statuses == [200] * N_REQUESTS
     done = replay(tmp_path / "recording")
     (only,) = done.policies

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from served import ADMIN_KEY, BEARER, HELLO, KEY, Served, ask, bad, client, config_of, served
 
+from gateway_load import BEARER, HELLO, ask, bad, client
+from served import ADMIN_KEY, KEY, Served, config_of, served
 from trimtab.runtime.gateway.demo.children import DemoProcess, launched
 from trimtab.runtime.gateway.demo.options import Options
 
 BODY = json.dumps(HELLO).encode()
 SLOW_S = 1.0
-ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
 SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %b\r\n\r\n" % KEY.encode()
 
 Pair = tuple[Served, DemoProcess]
@@ -25,8 +25,8 @@ Pair = tuple[Served, DemoProcess]
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with launched(Options(kind="chat", name="chat", models="demo-chat")) as (backend,):
         limits = {"slow_client_s": SLOW_S, "body_bytes": 100_000}
-        config = config_of([backend], limits=limits, registration={"cidrs": ["127.0.0.0/8"]})
-        with served(config, tmp_path_factory.mktemp("gateway")) as gateway:
+        config = config_of(backend, limits=limits, registration={"cidrs": ["127.0.0.0/8"]})
+        with served(tmp_path_factory.mktemp("gateway"), config) as gateway:
             yield gateway, backend
 
 
@@ -174,7 +174,7 @@ def test_keys_and_internal_headers_stay_here(pair: Pair) -> None:
                 await ask(session, gateway.url, None, path=path, method="GET")
             wrong = await ask(session, gateway.url, headers={"Authorization": f"Bearer {KEY}x"})
             assert wrong.status == 401
-            page = await ask(session, gateway.admin_url, None, path="/metrics", method="GET", headers=ADMIN)
+            page = await asyncio.to_thread(gateway.admin, "/metrics")
             assert page.status == 200
             assert KEY.encode() not in page.body
             for one in ("/admin/nodes", "/admin/requests/none", "/metrics"):
@@ -250,13 +250,6 @@ def test_only_listed_paths_are_relayed(pair: Pair) -> None:
 def test_registration_refuses_what_is_not_allowed(pair: Pair, said: dict[str, Any]) -> None:
     gateway, _ = pair
 
-    async def main() -> None:
-        async with client() as session:
-            answer = await ask(session, gateway.admin_url, said, path="/admin/nodes", headers=ADMIN)
-            assert 400 <= answer.status < 500, answer.body
-            nodes = await ask(
-                session, gateway.admin_url, None, path="/admin/nodes", method="GET", headers=ADMIN
-            )
-            assert [node["name"] for node in nodes.json()["nodes"]] == ["chat"]
-
-    asyncio.run(main())
+    answer = gateway.admin("/admin/nodes", said)
+    assert 400 <= answer.status < 500, answer.body
+    assert [node["name"] for node in gateway.admin("/admin/nodes").json()["nodes"]] == ["chat"]

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import BEARER, Served, ask, bad, client, config_of, entry_of, served, until
 
+from gateway_load import BEARER, ask, bad, client, comes
+from served import Served, config_of, node_of, served
 from trimtab.runtime.gateway.demo.children import DemoProcess, launched
 from trimtab.runtime.gateway.demo.options import Options
 
@@ -34,13 +35,13 @@ def test_killed_with_jobs_queued_and_dispatched(
     backends: tuple[DemoProcess, DemoProcess], tmp_path: Path
 ) -> None:
     video, image = backends
-    nodes = [entry_of(video, jobs="videos", capacity=1), entry_of(image, capacity=1)]
-    config = config_of(backends, nodes=nodes)
-    with served(config, tmp_path) as gateway:
+    nodes = [node_of(video, jobs="videos", capacity=1), node_of(image, capacity=1)]
+    config = config_of(*backends, nodes=nodes)
+    with served(tmp_path, config) as gateway:
         ids = asyncio.run(_submitted(gateway))
         gateway.process.kill()
         gateway.wait()
-    with served(config, tmp_path) as heir:
+    with served(tmp_path, config) as heir:
         states = asyncio.run(_ended(heir, ids))
     videos, images = states[:JOBS], states[JOBS:]
     assert set(videos) <= {"completed"}  # attached again where they ran
@@ -67,7 +68,7 @@ async def _submitted(gateway: Served) -> list[str]:
             states = [await _state(session, gateway, id_) for id_ in ids]
             return "done" in states[JOBS:] and "dispatched" in states[JOBS:]
 
-        await until(one_is_done_and_one_runs, "one job is done and another runs")
+        await comes(one_is_done_and_one_runs, "one job is done and another runs")
         return ids
 
 
@@ -85,7 +86,7 @@ async def _ended(gateway: Served, ids: list[str]) -> list[str]:
             states = [await _state(session, gateway, id_) for id_ in ids]
             return not {"queued", "dispatched", "in_progress"} & set(states)
 
-        await until(all_ended, "all jobs end", 60.0)
+        await comes(all_ended, "all jobs end", 60.0)
         for id_ in ids[:JOBS]:
             content = await ask(session, gateway.url, None, path=f"/v1/videos/{id_}/content", method="GET")
             assert content.status == 200
@@ -99,10 +100,10 @@ def test_without_its_store_requests_go_on_and_jobs_are_refused(tmp_path: Path) -
     chat = Options(kind="chat", name="chat", models="demo-chat,demo-video")
     with launched(chat) as backends:
         store = {"url": f"sqlite:///{blocked}/gateway.db", "results_folder": str(tmp_path / "results")}
-        with served(config_of(backends, store=store), tmp_path) as gateway:
+        with served(tmp_path, config_of(*backends, store=store)) as gateway:
             asyncio.run(_without_store(gateway))
         store = {"url": f"sqlite:///{tmp_path}/gateway.db", "results_folder": str(blocked / "results")}
-        with served(config_of(backends, store=store), tmp_path) as gateway:
+        with served(tmp_path, config_of(*backends, store=store)) as gateway:
             asyncio.run(_without_store(gateway))
             assert "jobs" in gateway.said()
 

@@ -10,24 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from served import (
-    BEARER,
-    HELLO,
-    KEY,
-    START_S,
-    Answer,
-    Served,
-    ask,
-    bad,
-    client,
-    config_of,
-    entry_of,
-    served,
-    spawn,
-)
 
-from trimtab.runtime.gateway.config import digest_of
+from gateway_load import BEARER, HELLO, Reply, ask, bad, client
+from served import KEY, START_S, Served, config_of, key_entry, node_of, served, spawn
 from trimtab.runtime.gateway.demo.children import launched
 from trimtab.runtime.gateway.demo.options import Options
 
@@ -46,22 +31,22 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         nowhere = {"name": "nowhere", "url": "http://127.0.0.1:9", "models": ["absent"], "capacity": 1}
         limits = {"concurrency": 1, "requests_per_minute": 3}
         keys = [
-            {"name": "tests", "sha256": digest_of(KEY.encode())},
-            {"name": "limited", "sha256": digest_of(LIMITED_KEY.encode()), "limits": limits},
+            key_entry("tests", KEY),
+            key_entry("limited", LIMITED_KEY, limits=limits),
         ]
         config = config_of(
-            backends,
-            nodes=[entry_of(backends[0], capacity=1), nowhere],
+            *backends,
+            nodes=[node_of(backends[0], capacity=1), nowhere],
             keys=keys,
             queue={"max_requests": 2, "hold_s": 0.3},
             limits={"body_bytes": 10_000},
         )
-        with served(config, tmp_path_factory.mktemp("gateway")) as running:
+        with served(tmp_path_factory.mktemp("gateway"), config) as running:
             yield running
 
 
-def _asked(gateway: Served, *requests: dict[str, Any]) -> list[Answer]:
-    async def main() -> list[Answer]:
+def _asked(gateway: Served, *requests: dict[str, Any]) -> list[Reply]:
+    async def main() -> list[Reply]:
         async with client() as session:
             return list(await asyncio.gather(*(ask(session, gateway.url, **each) for each in requests)))
 
@@ -98,7 +83,7 @@ def test_each_refusal_has_its_status_and_its_protocols_form(
         assert int(answer.headers["Retry-After"]) >= 1
 
 
-def _is_in_form(answer: Answer, path: str) -> None:
+def _is_in_form(answer: Reply, path: str) -> None:
     said = answer.json()
     assert said["error"]["message"]
     assert said["error"]["type"]
@@ -138,26 +123,23 @@ def test_a_tenants_limit_answers_429(gateway: Served, path: str) -> None:
 
 
 def _refused_start(config: dict[str, Any], folder: Path) -> str:
-    file = folder / "refused.yaml"
-    file.write_text(yaml.safe_dump(config))
-    process = spawn(file, folder)
-    assert process.wait(START_S) == 2, (folder / "log").read_text()
-    said = (folder / "log").read_text()
-    assert "Traceback" not in said
-    return said
+    refused = spawn(folder, config)
+    assert refused.process.wait(START_S) == 2, refused.said()
+    assert "Traceback" not in refused.said()
+    return refused.said()
 
 
 def test_a_port_in_use_ends_the_start_with_a_message(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        said = _refused_start(config_of([], listen=address), tmp_path)
+        said = _refused_start(config_of(listen=address), tmp_path)
         assert re.search(rf"listen.*{address}", said)
-        admin = {**config_of([])["admin"], "listen": address}
-        assert "admin.listen" in _refused_start(config_of([], admin=admin), tmp_path)
+        admin = {**config_of()["admin"], "listen": address}
+        assert "admin.listen" in _refused_start(config_of(admin=admin), tmp_path)
 
 
 def test_a_recording_that_cannot_be_written_ends_the_start_with_a_message(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     folder = str(tmp_path / "file" / "traffic")
-    said = _refused_start(config_of([], record={"folder": folder}), tmp_path)
+    said = _refused_start(config_of(record={"folder": folder}), tmp_path)
     assert folder in said

@@ -9,9 +9,8 @@ from itertools import accumulate
 
 import aiohttp
 import pytest
-from served_gateway import Served, chat, config_of, node_of, served, until
 
-from trimtab.runtime.gateway.config import digest_of
+from served import Served, chat, config_of, key_entry, node_of, served, until
 from trimtab.runtime.gateway.demo import DemoProcess, Options, launched
 
 SLOTS, PROMPT, OUTPUT = 2, 60, 24
@@ -33,10 +32,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         Options(name="wide", models="wide", slots=4, output_s=0.01),
         Options(name="filled", models="filled", slots=8, output_s=0.01),
     )
-    keys = [
-        {"name": name, "sha256": digest_of(f"tt-{name}".encode()), "background": name == "nightly"}
-        for name in NAMES
-    ]
+    keys = [key_entry(name, f"tt-{name}", background=name == "nightly") for name in NAMES]
     with launched(*wanted) as running:
         fair, wide, filled = running
         config = config_of(

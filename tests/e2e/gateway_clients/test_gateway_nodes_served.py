@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from served_gateway import Answer, Served, chat, config_of, node_of, served, until
 
+from served import Answer, Served, chat, config_of, node_of, served, until
 from trimtab.runtime.gateway.demo import DemoProcess, Options, launched
 
 BACKENDS_KEY = "a-key-of-the-backend"

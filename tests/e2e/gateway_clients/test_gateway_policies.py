@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from served_gateway import Served, chat, config_of, node_of, served
 
+from served import Served, chat, config_of, node_of, served
 from trimtab.runtime.gateway.demo import Options, launched
 
 CATALOGUE = (
@@ -20,8 +21,14 @@ CATALOGUE = (
     "round-robin",
     "weighted-round-robin",
 )
-OWN = """
+OWN = '''
+import multiprocessing
+from dataclasses import dataclass
+
+import numpy as np
+
 import trimtab as tt
+from trimtab.domain.view import empty_plan
 
 
 class Last(tt.Policy):
@@ -49,22 +56,53 @@ class Raises(tt.Policy):
     @staticmethod
     def dispatch(view, plan, work, memory, draws, ranking):
         raise RuntimeError("no idea")
-"""
+
+
+@dataclass(frozen=True)
+class Gate(tt.Policy):
+    """Holds everything until a plan, made in another process, says which node."""
+
+    plan_period_s: float = 0.25
+
+    def plan(self, view, history, waiting, rehearse):
+        if multiprocessing.parent_process() is None or not len(waiting):
+            return None
+        return empty_plan()._replace(params=np.array([1.0]))
+
+    @staticmethod
+    def dispatch(view, plan, work, memory, draws, ranking):
+        if not len(plan.params):
+            return 0
+        ranking[0] = int(plan.params[0])
+        return 1
+
+
+class Broken(tt.Policy):
+    """Raises about every second request."""
+
+    @staticmethod
+    def dispatch(view, plan, work, memory, draws, ranking):
+        if work.serial % 2:
+            raise ArithmeticError("no answer")
+        ranking[0] = 2
+        return 1
+'''
+OWN_NAMES = ("Broken", "First", "Gate", "Last", "Raises")
 
 
 def model_of(spec: str) -> str:
-    return "m-" + spec.replace("+", "-")
+    return "m-" + spec.lower().replace("+", "-")
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("policies")
     (folder / "own.py").write_text(OWN)
-    models = [*map(model_of, CATALOGUE), "m-first", "m-last", "m-raises", "m-routed", "m-other"]
+    models = [*map(model_of, CATALOGUE), *map(model_of, OWN_NAMES), "m-routed", "m-other"]
     names = ",".join(models)
     with launched(*(Options(name=f"n{k}", models=names, output_s=0.001, slots=8) for k in range(3))) as nodes:
         chosen = {model_of(spec): spec for spec in CATALOGUE}
-        own = {f"m-{name.lower()}": f"own.py:{name}" for name in ("First", "Last", "Raises")}
+        own = {model_of(name): f"own.py:{name}" for name in OWN_NAMES}
         config = config_of(
             *nodes,
             nodes=[node_of(node, weight=1 + k) for k, node in enumerate(nodes)],
@@ -73,6 +111,13 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         )
         with served(folder, config) as gateway:
             yield gateway
+
+
+def receipts_of(gateway: Served, model: str, count: int) -> list[dict[str, Any]]:
+    """Why requests, one after the other, went where they went."""
+    answers = [gateway.call("/v1/chat/completions", chat(model)) for _ in range(count)]
+    assert [answer.status for answer in answers] == [200] * count
+    return [gateway.receipt(answer.headers["x-request-id"]) for answer in answers]
 
 
 def nodes_of(gateway: Served, model: str, count: int = 12) -> Counter[str]:
@@ -87,11 +132,8 @@ def nodes_of(gateway: Served, model: str, count: int = 12) -> Counter[str]:
 
 @pytest.mark.parametrize("spec", CATALOGUE)
 def test_a_policy_of_the_catalogue(gateway: Served, spec: str) -> None:
-    answer = gateway.call("/v1/chat/completions", chat(model_of(spec)))
-    assert answer.status == 200
-    receipt = gateway.admin("/admin/requests/" + answer.headers["x-request-id"]).json()
+    (receipt,) = receipts_of(gateway, model_of(spec), 1)
     assert receipt["decision"]["policy"] == spec
-    assert receipt["node"] == answer.headers["x-trimtab-node"]
 
 
 def test_turns_and_weights(gateway: Served) -> None:
@@ -107,6 +149,23 @@ def test_ones_own_policies(gateway: Served) -> None:
 def test_a_route_has_its_policy_and_the_model_by_itself_another(gateway: Served) -> None:
     assert set(nodes_of(gateway, "to-first", 3)) == {"n0"}
     assert set(nodes_of(gateway, "m-routed", 3)) == {"n0", "n1", "n2"}
+
+
+def test_plans_come_from_another_process(gateway: Served) -> None:
+    receipts = receipts_of(gateway, "m-gate", 3)
+    assert [receipt["node"] for receipt in receipts] == ["n1"] * 3
+    assert not any(receipt["decision"]["fallback"] for receipt in receipts)
+
+
+def test_least_connections_decides_where_a_policy_raises(gateway: Served) -> None:
+    before = gateway.metric("trimtab_policy_failures_total")
+    receipts = receipts_of(gateway, "m-broken", 6)
+    assert [receipt["decision"]["fallback"] for receipt in receipts] == [False, True] * 3
+    assert [receipt["node"] for receipt in receipts[::2]] == ["n2"] * 3
+    assert gateway.metric("trimtab_policy_failures_total") == before + 3
+    told = [line for line in gateway.said().splitlines() if "no answer" in line]
+    assert len(told) == 2  # the 1st, the 2nd
+    assert all("least connections decides instead" in line for line in told)
 
 
 def test_a_policy_that_raises_is_replaced_and_counted(gateway: Served) -> None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import aiohttp
 import pytest
-from served_gateway import KEY, Answer, Served, chat, config_of, node_of, served, until
 
-from trimtab.runtime.gateway.config import digest_of
+from served import KEY, Answer, Served, chat, config_of, key_entry, node_of, served, until
 from trimtab.runtime.gateway.demo import DemoProcess, Options, launched
 
 TRUSTED, SMALL, TOKENS = "tt-may-do-much", "tt-two-at-a-time", "tt-few-tokens"
@@ -40,15 +39,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         Options(name="known-1", models="known", base_s=0.02, prefill_s=0.0, output_s=0.004),
     )
     keys = [
-        {"name": "tests", "sha256": digest_of(KEY.encode())},
-        {
-            "name": "trusted",
-            "sha256": digest_of(TRUSTED.encode()),
-            "may_set_priority": True,
-            "may_name_tenant": True,
-        },
-        {"name": "small", "sha256": digest_of(SMALL.encode()), "limits": {"concurrency": 2}},
-        {"name": "tokens", "sha256": digest_of(TOKENS.encode()), "limits": {"tokens_per_minute": 60}},
+        key_entry("tests", KEY),
+        key_entry("trusted", TRUSTED, may_set_priority=True, may_name_tenant=True),
+        key_entry("small", SMALL, limits={"concurrency": 2}),
+        key_entry("tokens", TOKENS, limits={"tokens_per_minute": 60}),
     ]
     with launched(*wanted) as running:
         config = config_of(
@@ -85,7 +79,7 @@ def say(stage: Stage, model: str, *, key: str = KEY, **headers: str) -> Answer:
 
 def receipt(stage: Stage, answer: Answer) -> dict[str, object]:
     """Why it went where it went."""
-    return stage.gateway.admin("/admin/requests/" + answer.headers["x-request-id"]).json()
+    return stage.gateway.receipt(answer.headers["x-request-id"])
 
 
 def test_an_alias_and_the_receipt_of_a_request(stage: Stage) -> None:

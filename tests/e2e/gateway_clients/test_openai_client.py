@@ -10,9 +10,7 @@ import pytest
 
 openai = pytest.importorskip("openai")
 
-from served_gateway import KEY, Served, config_of, node_of, served  # noqa: E402
-
-from trimtab.runtime.gateway.config import digest_of  # noqa: E402
+from served import KEY, Served, config_of, key_entry, node_of, served  # noqa: E402
 from trimtab.runtime.gateway.demo import Options, launched  # noqa: E402
 
 MODELS = {"demo-chat", "demo-image", "demo-speech", "demo-video", "good-chat", "gone"}
@@ -41,12 +39,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
                 {"name": "away", "url": "http://127.0.0.1:9", "models": ["gone"]},
             ],
             keys=[
-                {"name": "tests", "sha256": digest_of(KEY.encode())},
-                {
-                    "name": "limited",
-                    "sha256": digest_of(LIMITED.encode()),
-                    "limits": {"requests_per_minute": 1},
-                },
+                key_entry("tests", KEY),
+                key_entry("limited", LIMITED, limits={"requests_per_minute": 1}),
             ],
             queue={"hold_s": 0.2},
             policy="round-robin",

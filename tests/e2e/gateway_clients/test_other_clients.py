@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,9 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from served_gateway import KEY, Served, ask, chat, config_of, served, until
 
-from trimtab.runtime.gateway.config import digest_of
+from served import KEY, Served, chat, config_of, fetch, key_entry, served, until
 from trimtab.runtime.gateway.demo import Options, launched
 
 LIMITED = "tt-one-request-a-minute"
@@ -26,12 +26,8 @@ HI = [{"role": "user", "content": "hi"}]
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with launched(Options(name="chat-1", output_s=0.001, slots=64)) as backends:
         keys = [
-            {"name": "tests", "sha256": digest_of(KEY.encode())},
-            {
-                "name": "limited",
-                "sha256": digest_of(LIMITED.encode()),
-                "limits": {"requests_per_minute": 1},
-            },
+            key_entry("tests", KEY),
+            key_entry("limited", LIMITED, limits={"requests_per_minute": 1}),
         ]
         with served(tmp_path_factory.mktemp("others"), config_of(*backends, keys=keys)) as gateway:
             yield gateway
@@ -130,7 +126,7 @@ def test_the_demonstration_and_its_curl_line(tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     with served(tmp_path, None, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0") as gateway:
-        line = until(lambda: next((said for said in gateway.said if said.startswith("  curl ")), ""))
+        line = until(lambda: re.search(r"^  curl .*'$", gateway.said(), re.MULTILINE))[0]
         done = subprocess.run(
             [*shlex.split(line), "-sS", "--noproxy", "*"], capture_output=True, text=True, check=True
         )
@@ -173,5 +169,5 @@ def test_the_dashboard_opens_by_its_link_and_once_only(gateway: Served) -> None:
         pass
     with opener.open(gateway.admin_url + "/admin/nodes") as listed:
         assert json.load(listed)
-    assert b"Sign in" in ask(gateway.admin_url + "/", key="").body
-    assert ask(gateway.link, key="").status == 401
+    assert b"Sign in" in fetch(gateway.admin_url + "/", key="").body
+    assert fetch(gateway.link, key="").status == 401

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from observe_builders import make_exchange, make_node
+from opentelemetry.exporter.otlp.proto.http import trace_exporter
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Outcome, Usage
-from trimtab.runtime.gateway.observe.otel import Spans
+from trimtab.runtime.gateway.observe.otel import Spans, otlp_spans
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -49,3 +50,16 @@ def test_without_a_parent_a_trace_begins(traceparent: str) -> None:
     *_, root = spans_of(make_exchange(traceparent=traceparent, outcome=Outcome.FAILED))
     assert root.parent is None
     assert root.status.status_code is StatusCode.ERROR
+
+
+@pytest.mark.parametrize("given", ["http://c:4318", "http://c:4318/", "http://c:4318/v1/traces"])
+def test_the_collectors_path_may_be_left_out(given: str) -> None:
+    asked: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            trace_exporter,
+            "OTLPSpanExporter",
+            lambda endpoint: asked.append(endpoint) or InMemorySpanExporter(),
+        )
+        otlp_spans(lambda: 0.0, given).close()
+    assert asked == ["http://c:4318/v1/traces"]

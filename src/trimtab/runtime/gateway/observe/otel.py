@@ -25,6 +25,9 @@ except ImportError as missing:  # pragma: no cover - the tests have it
     raise MissingExtra("spans need OpenTelemetry", expected="pip install 'trimtab[otel]'") from missing
 
 
+_TRACES = "/v1/traces"  # where a collector takes spans
+
+
 class Spans:
     """An Observer that hands spans to a processor. `clock` is the event loop's; call `close` at the end."""
 
@@ -95,10 +98,14 @@ class Spans:
 
 
 def otlp_spans(clock: Callable[[], float], endpoint: str) -> Spans:
-    """Spans for a collector at `endpoint`, by OTLP over HTTP: sent from a thread, which may delay us."""
+    """Spans for the collector at `endpoint`, by OTLP over HTTP: sent from a thread, which may delay us.
+
+    As with OpenTelemetry's own OTEL_EXPORTER_OTLP_ENDPOINT, `/v1/traces` is added where it is not there.
+    """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    return Spans(clock, BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    url = endpoint.removesuffix("/").removesuffix(_TRACES) + _TRACES
+    return Spans(clock, BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
 
 
 def _attributes(exchange: Exchange) -> dict[str, Any]:
