@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from trimtab.domain.errors import UsageError
 from trimtab.runtime.gateway import models, options
 from trimtab.runtime.gateway.api.endpoints import Endpoints, path_id
 from trimtab.runtime.gateway.api.units import used
+from trimtab.runtime.gateway.children import ChildError, said_by
 from trimtab.runtime.gateway.comparison import Comparison
 from trimtab.runtime.gateway.config import GatewayConfig, node_specs
 from trimtab.runtime.gateway.decide.dispatcher import LOOKAHEAD, MAX_RETRIES, Decider
@@ -404,23 +404,10 @@ async def compile_elsewhere(policies: list[str]) -> None:
 
     Raises UsageError where a policy does not compile.
     """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-c", _COMPILE, *policies),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
     try:
-        async with asyncio.timeout(COMPILE_TIMEOUT_S):
-            _, said = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        lines = said.decode(errors="replace").strip().splitlines()
-        raise UsageError(f"does not compile: {lines[-1] if lines else process.returncode}", field="policy")
+        await said_by("-c", _COMPILE, *policies, timeout_s=COMPILE_TIMEOUT_S)
+    except ChildError as error:
+        raise UsageError(f"does not compile: {error}", field="policy") from None
 
 
 _COMPILE = """

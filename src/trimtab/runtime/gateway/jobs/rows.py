@@ -101,15 +101,9 @@ def claim(connection: sa.Connection, owner: str, place: str, now_s: float, limit
         .subquery()
     )
     query = sa.select(free.c.id).order_by(free.c.turn, free.c.created_s).limit(limit)
-    claimed = []
-    for job_id in connection.scalars(query).all():
-        taken = connection.execute(
-            sa.update(jobs)
-            .where(jobs.c.id == job_id, jobs.c.state == _QUEUED, jobs.c.owner.is_(None))
-            .values(owner=owner)
-        )
-        if taken.rowcount:
-            claimed.append(job_id)
+    free_still = (jobs.c.state == _QUEUED, jobs.c.owner.is_(None))
+    found = connection.scalars(query).all()
+    claimed = [job_id for job_id in found if _taken(connection, job_id, owner, *free_still)]
     return _by_ids(connection, claimed)
 
 
@@ -123,14 +117,15 @@ def adopt(connection: sa.Connection, owner: str, place: str, lease_s: float) -> 
     )
     adopted = []
     for job_id, old in connection.execute(orphaned).all():
-        taken = connection.execute(
-            sa.update(jobs)
-            .where(jobs.c.id == job_id, jobs.c.owner == old, jobs.c.state.in_(_ACTIVE))
-            .values(owner=owner)
-        )
-        if taken.rowcount:
+        if _taken(connection, job_id, owner, jobs.c.owner == old, jobs.c.state.in_(_ACTIVE)):
             adopted.append(job_id)
     return _by_ids(connection, adopted)
+
+
+def _taken(connection: sa.Connection, job_id: str, owner: str, *still: sa.ColumnElement[bool]) -> bool:
+    """Make it the owner's where it still is as it was found: another process may have been quicker."""
+    update = sa.update(jobs).where(jobs.c.id == job_id, *still).values(owner=owner)
+    return bool(connection.execute(update).rowcount)
 
 
 def of_owner(connection: sa.Connection, owner: str, ids: set[str]) -> list[Job]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import IO
@@ -11,6 +10,7 @@ import aiohttp
 from yarl import URL
 
 from trimtab.runtime.gateway.model import Cause, Node
+from trimtab.runtime.gateway.sessions import LazySession
 
 PIECE_BYTES = 65_536
 
@@ -29,7 +29,7 @@ class Upstream:
     def __init__(self, connect_s: float, idle_s: float) -> None:
         """`idle_s`: the longest time without a byte, of an answer that may take long to begin."""
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=idle_s)
-        self._session: aiohttp.ClientSession | None = None
+        self._session = LazySession(self._new_session)
 
     @asynccontextmanager
     async def send(
@@ -42,7 +42,7 @@ class Upstream:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer's head, and its body to be read within. Raises Lost, whatever breaks in between."""
         try:
-            async with self._opened().request(
+            async with self._session.opened().request(
                 method,
                 _url(node, target),
                 headers=_headers(node) | (headers or {}),
@@ -64,21 +64,16 @@ class Upstream:
 
     async def close(self) -> None:
         """Close all connections."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-            await asyncio.sleep(0)  # transports say goodbye in the next turn of the loop
+        await self._session.close()
 
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
+    def _new_session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            timeout=self._timeout,
             # A connection that is used once only: what breaks on it was not broken before.
-            self._session = aiohttp.ClientSession(
-                timeout=self._timeout,
-                connector=aiohttp.TCPConnector(limit=0, force_close=True),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-            )
-        return self._session
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
 
 
 def _url(node: Node, target: str) -> URL:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 import aiohttp
 
 from trimtab.runtime.gateway.model import Node
 from trimtab.runtime.gateway.nodes.address import Address
+from trimtab.runtime.gateway.sessions import LazySession
 
 _PIECE_BYTES = 65536
 
@@ -34,7 +34,7 @@ class Client:
 
     def __init__(self, timeout_s: float = 2.0, max_bytes: int = 8 << 20) -> None:
         self._timeout_s, self._max_bytes = timeout_s, max_bytes
-        self._session: aiohttp.ClientSession | None = None
+        self._session = LazySession(self._new_session)
 
     async def get(self, node: Node | None, address: Address, path: str = "") -> Page:
         """GET `path` at `address`; `node` gives its key and TLS. Raises UnansweredError."""
@@ -42,7 +42,7 @@ class Client:
         if node is not None and node.authorization:
             headers["Authorization"] = node.authorization.decode()
         try:
-            async with self._opened().get(
+            async with self._session.opened().get(
                 address.url + path,
                 headers=headers,
                 ssl=node.ssl if node is not None and node.ssl is not None else True,
@@ -57,20 +57,15 @@ class Client:
 
     async def close(self) -> None:
         """Close all connections. A later `get` opens new ones."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-            await asyncio.sleep(0)  # transports say goodbye in the next turn of the loop
+        await self._session.close()
 
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-                connector=aiohttp.TCPConnector(limit=64),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": "trimtab-gateway", "Accept": "*/*"},
-            )
-        return self._session
+    def _new_session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+            connector=aiohttp.TCPConnector(limit=64),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": "trimtab-gateway", "Accept": "*/*"},
+        )
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         body = bytearray()

@@ -9,19 +9,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trimtab.runtime.gateway.children import LEAST_PRIORITY, said_by
 from trimtab.runtime.gateway.record.intervals import BatchMeans, Interval
 
 REPLAY_TIMEOUT_S = 600.0
-_LEAST_PRIORITY = 19  # nice: requests come first
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,30 +86,12 @@ async def replay_difference(
     """Replay a recording under both policies, in another process.
 
     Raises:
-        RuntimeError: the process failed; its message says why.
+        ChildError: the process failed; its message says why.
         TimeoutError: it took too long and was ended.
     """
     policies = ("--policy", live_policy, "--policy", shadow_policy)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "trimtab", "replay", "--json", *policies, "--", str(recording)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    with contextlib.suppress(OSError):  # it has ended, or may not
-        os.setpriority(os.PRIO_PROCESS, process.pid, _LEAST_PRIORITY)
-    try:
-        async with asyncio.timeout(timeout_s):
-            said, complaint = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        lines = complaint.decode(errors="replace").strip().splitlines()
-        raise RuntimeError(lines[-1] if lines else f"the replay ended with {process.returncode}")
-    return figures_of(json.loads(said))
+    command = ("-m", "trimtab", "replay", "--json", *policies, "--", str(recording))
+    return figures_of(json.loads(await said_by(*command, timeout_s=timeout_s, priority=LEAST_PRIORITY)))
 
 
 def figures_of(said: dict[str, Any]) -> ReplayFigures:
