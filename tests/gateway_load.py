@@ -138,8 +138,8 @@ def poisson(n: int, load: float, seed: int) -> Traffic:
 
 
 def sixteen_slots(name: str, **fields: Any) -> Options:
-    """A backend for chats with places for most of a load."""
-    return Options(kind="chat", name=name, models="demo-chat", slots=16, sigma=0.3, **fields)
+    """A backend for chats with many places; only this one has the model that is called as it is."""
+    return Options(kind="chat", name=name, models=f"demo-chat,{name}", slots=16, sigma=0.3, **fields)
 
 
 def uneven(sigma: float = 0.3) -> list[Options]:
