@@ -19,7 +19,7 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-test lint
 	$(BIN)/trimtab warmup --quiet
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check

@@ -15,6 +15,7 @@ from trimtab.domain.kernel import helper
 from trimtab.domain.tables import array_of, record_of_dtype, table_type
 
 BACKGROUND = -(1 << 20)  # priority of work that only fills spare capacity, and below
+PLACED = 2  # `stays_home` of work that runs there already, when a host goes on with another state
 MAX_RANKED = 8  # candidates that one decision may name
 UNLIMITED = 1 << 30  # "no bound" for queue lengths
 
@@ -68,7 +69,7 @@ WORK = np.dtype(
         ("attempt", "i4"),  # decisions made about it before this one
         ("retries", "i4"),  # nodes that it has lost
         ("home_idx", "i4"),  # node where its session lives; -1 = none
-        ("stays_home", "i4"),  # 1 = no other node can serve it
+        ("stays_home", "i4"),  # 1 = no other node can serve it; PLACED
     ],
     align=True,
 )

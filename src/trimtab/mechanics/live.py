@@ -19,7 +19,7 @@ from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY, WAITING, History
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
-from trimtab.domain.view import MAX_RANKED, WORK, Plan, View, memory, new_work
+from trimtab.domain.view import MAX_RANKED, PLACED, WORK, Plan, View, memory, new_work
 from trimtab.mechanics.calls import Calls
 from trimtab.mechanics.driver import IS_OVER, Driver, PlanningLog
 from trimtab.mechanics.events import ARRIVAL, COMPLETION, LOSS, SWITCH, VERSIONS
@@ -33,7 +33,7 @@ _WORK_BYTES = WORK.itemsize
 _AVOID_ROW = Struct(f"={AVOIDED}i")
 _AVOID_BYTES = _AVOID_ROW.size
 _AVOIDS_NONE = (-1,) * AVOIDED
-_NAN = float("nan")
+_NAN, _NEVER_S = float("nan"), float("inf")
 _HELD, _RUNNING, _RETRYING = int(Status.HELD), int(Status.RUNNING), int(Status.RETRYING)
 
 
@@ -52,7 +52,7 @@ class Asked(NamedTuple):
     charge: float = 0.0
     key: int = 0
     home_idx: int = -1
-    stays_home: bool = False
+    stays_home: int = 0  # 1 = nowhere else
     arrival_s: float | None = None  # where it came before it enters here
 
 
@@ -236,6 +236,31 @@ class Live:
         self._past.append((now_s, class_idx, units, end))
         self._push(now_s, ARRIVAL, row)
         return row
+
+    def enter_at(self, node_idx: int, asked: Asked, estimate_s: float, now_s: float) -> int:
+        """A request runs on a node already, whatever its bounds now are; returns its row.
+
+        `estimate_s` counts where the node's type does not serve the class any more.
+        """
+        at = asked.class_idx, int(self.cluster.type_idx[node_idx])
+        table = self._fixed_s[at], self._unit_s[at]
+        if table[0] == _NEVER_S:
+            self._fixed_s[at], self._unit_s[at] = estimate_s, 0.0
+        row = self.enter(asked._replace(home_idx=node_idx, stays_home=PLACED), now_s)
+        self.advance(now_s)
+        self.take_started()
+        self._fixed_s[at], self._unit_s[at] = table
+        self._work.stays_home[row], self._work.home_idx[row] = asked.stays_home, asked.home_idx
+        return row
+
+    def avoided(self, row: int) -> list[int]:
+        """Nodes that a request has lost, the latest first."""
+        return [j for i in range(AVOIDED) if (j := self._avoid[row, i]) >= 0]
+
+    def avoid(self, row: int, nodes: list[int]) -> None:
+        """A request has lost these nodes before it came here."""
+        for i, j in enumerate(nodes):
+            self._avoid[row, i] = j
 
     def complete(self, row: int, now_s: float) -> None:
         """A running request is served. Its row is free after the next `advance`."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from trimtab.domain.decision import Status
 from trimtab.domain.kernel import helper
-from trimtab.domain.view import BACKGROUND, Plan
+from trimtab.domain.view import BACKGROUND, PLACED, Plan
 from trimtab.mechanics.events import ARRIVAL, COMPLETION, push_event
 from trimtab.mechanics.links import depart, is_instant
 from trimtab.mechanics.queues import drop_first_of, enqueue, first_of
@@ -51,6 +51,8 @@ def _accepts_live(s: State, r: int, j: int) -> bool:
 @helper(inline=True)
 def accepts(s: State, r: int, j: int) -> bool:
     """Whether node j takes request r: it is up, has room and can hold and serve it."""
+    if s.config.live[0] == 2 and s.work.stays_home[r] == PLACED:
+        return s.work.home_idx[r] == j
     if s.nodes.up[j] == 0 or s.nodes.room[j] <= 0:
         return False
     if s.config.live[0] == 2 and not _accepts_live(s, r, j):

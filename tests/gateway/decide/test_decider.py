@@ -208,6 +208,82 @@ class Last(Steering):
         return empty_plan()._replace(weights=weights)
 
 
+def test_what_runs_goes_on_where_its_node_may_hold_less_now() -> None:
+    async def test(bench: Bench) -> None:
+        running = [bench.submit() for _ in range(3)]
+        bench.fleet.set_capacity(bench.fleet.nodes[0], 1)
+        bench.decider.use(Rules(chosen("random")))
+        assert bench.in_flight() == {"n0": 3}
+        waiting = bench.submit()
+        for exchange in running[:2]:
+            bench.done(exchange)
+            assert waiting.nodes == []
+        bench.done(running[2])
+        assert waiting.nodes == ["n0"]
+        bench.done(waiting)
+        assert bench.in_flight() == {"n0": 0}
+        assert [x.nodes for x in running] == [["n0"]] * 3
+
+    at(test, nodes=1, slots=3)
+
+
+def test_what_runs_goes_on_where_its_model_has_left() -> None:
+    async def test(bench: Bench) -> None:
+        running = bench.submit()
+        node = bench.add("free", models=())
+        bench.fleet.set_listing(node, Listing(("m",), {}))
+        on_it = bench.submit()
+        assert on_it.nodes == ["free"]
+        bench.fleet.set_listing(node, Listing((), {}))
+        assert bench.in_flight() == {"n0": 1, "free": 1}
+        for exchange in (running, on_it):
+            bench.done(exchange)
+        assert bench.in_flight() == {"n0": 0, "free": 0}
+        (pool,) = bench.decider.pools.values()
+        assert list(pool.live.nodes.outstanding_s) == [0.0, 0.0]
+
+    at(test, nodes=1)
+
+
+def test_what_runs_stays_with_the_node_whose_name_another_has_taken() -> None:
+    async def test(bench: Bench) -> None:
+        running = bench.submit()
+        spec = replace(bench.fleet.condition(bench.fleet.nodes[0]).spec, url="http://elsewhere:1")
+        bench.fleet.replace(bench.fleet.nodes[0], spec, "config")
+        fresh = bench.submit()
+        assert [x.attempts[0].node.idx for x in (running, fresh)] == [0, 1]
+        for exchange in (running, fresh):
+            bench.done(exchange)
+        bench.decider.catch_up()
+        assert [node.in_flight for node in bench.fleet.nodes] == [0, 0]
+        (pool,) = bench.decider.pools.values()
+        assert list(pool.live.nodes.in_flight) == [0, 0]
+
+    at(test, nodes=1)
+
+
+def test_clients_invent_no_classes() -> None:
+    async def test(bench: Bench) -> None:
+        bench.add("unasked", models=())
+        for k in range(100):
+            bench.submit(Asking(f"invented-{k}"))
+        assert len(bench.decider.classes) == 1
+
+    at(test)
+
+
+def test_a_lost_node_is_avoided_after_a_reload_too() -> None:
+    async def test(bench: Bench) -> None:
+        first, other = bench.submit(), bench.submit()
+        bench.decider.lost(first, Cause.RESET)  # the other node is full: it waits
+        bench.decider.use(Rules(chosen("random")))
+        assert first.nodes == ["n0"]
+        bench.done(other)
+        assert first.nodes == ["n0", "n1"]
+
+    at(test)
+
+
 def test_a_shadow_decides_by_plans_of_its_own() -> None:
     async def test(bench: Bench) -> None:
         live = chosen("least-connections")

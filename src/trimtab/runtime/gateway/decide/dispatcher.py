@@ -46,6 +46,7 @@ LOOKAHEAD: Final = 4  # requests of one class that one pass over the queue offer
 MAX_RETRIES: Final = 1 << 20  # the data plane counts them
 SHOWN_CANDIDATES: Final = 4  # in receipts
 SPARE_TENANTS: Final = 64
+UNKNOWN: Final = "?"  # stands for models that no node is known to serve yet
 SPARE_ROWS: Final = 1024
 MOST_RETRY_AFTER_S: Final = 60.0
 LOOK_S: Final = 0.002  # how often a queue looks for room that other processes have left
@@ -430,7 +431,7 @@ class Decider:
     def switch_policy(self, pool: Pool, choice: Chosen) -> None:
         """Let another policy decide in a pool, under the pool's name."""
         now_s = self.now_s()
-        pool.remake(self._shape, self._cluster(), choice, now_s)
+        pool.remake(self._shape, self._cluster(), choice, now_s, self._ask_again)
         self._burden(pool, now_s)
         self._turn_by_one(pool, now_s)
 
@@ -456,7 +457,7 @@ class Decider:
         members = []
         for node in fleet.nodes:
             condition = fleet.condition(node)
-            most = max(condition.spec.max_requests, node.max_requests)
+            most = max(condition.spec.max_requests, node.max_requests, node.in_flight)
             members.append(member_of(node, condition.adapters, condition.spec.weight, most))
         return shape_of(members or [NOBODY])
 
@@ -501,9 +502,11 @@ class Decider:
             known.forget_types()
         now_s = self.now_s()
         pools = self.pools.values()
+        for exchange in [e.exchange for pool in pools for e in pool.waiting()]:
+            self._class(self._model(exchange), exchange, remaking=True)
         for pool in pools:
             pool.resize(self._options(), self._room(), self._tenants)
-            pool.remake(self._shape, self._cluster(), pool.choice, now_s)
+            pool.remake(self._shape, self._cluster(), pool.choice, now_s, self._ask_again)
         for pool in pools:  # once all hold what they inherit
             self._burden(pool, now_s)
         for pool in tuple(pools):
@@ -526,23 +529,24 @@ class Decider:
 
     def _move_strangers(self, pool: Pool) -> None:
         """Exchanges that another policy is in charge of now go there; the caller makes all pools anew."""
-        for row, entry in list(pool.entries.items()):
-            there = self._pool_of(entry.exchange)
-            if there is not pool:
-                del pool.entries[row]
-                there.inherit([entry])
+        strangers = [row for row, e in pool.entries.items() if self._pool_of(e.exchange) is not pool]
+        for entry in pool.give(strangers):
+            self._pool_of(entry.exchange).inherit([entry])
 
     def _switch_all(self, pool: Pool, now_s: float) -> None:
         """Tell a fresh state who gets work, and how much."""
         self._granted = [m.slots for m in self._shape.members]
         if not self.fleet.nodes:
             pool.live.switch(0, False, now_s)  # NOBODY
+        taken: dict[int, float] = {}
+        for entry in pool.entries.values():
+            taken[entry.node_idx] = taken.get(entry.node_idx, 0.0) + entry.asked.tokens
         for node, member in zip(self.fleet.nodes, self._shape.members, strict=False):
             j = node.idx
             if not self.fleet.gets_work(node):
                 pool.live.switch(j, False, now_s)
             if node.max_tokens:
-                pool.live.limit_tokens(j, node.max_tokens)
+                pool.live.limit_tokens(j, node.max_tokens - taken.get(j, 0.0))
             pool.live.reserve(j, int(self.rules.reserve_frac * member.slots))
             allowed = self._allowed(node)
             if allowed != member.slots:
@@ -566,7 +570,7 @@ class Decider:
     def _asked(self, exchange: Exchange, pool: Pool, now_s: float) -> Asked:
         facts, tenant = exchange.facts, exchange.tenant
         model = facts.model if facts is not None else ""
-        of = self._class(model, exchange)
+        of = self._class(self._model(exchange), exchange)
         c = exchange.class_idx = of.idx
         units, tokens = (1.0, 0.0) if facts is None else estimate(facts, of.kind, of.output)
         exchange.units = units
@@ -594,7 +598,24 @@ class Decider:
             stays_home=stays,
         )
 
-    def _class(self, model: str, exchange: Exchange) -> RequestClass:
+    def _model(self, exchange: Exchange) -> str:
+        """Whose class a request is of: its model's, once a node serves it. Clients cannot invent classes."""
+        facts = exchange.facts
+        if facts is None or not facts.model:
+            return ""
+        if self._known is None:
+            self._known = set(self.models())
+        return facts.model if facts.model in self._known else UNKNOWN
+
+    def _ask_again(self, entry: Entry, pool: Pool) -> Asked:
+        """What a waiting request asks for in a state that was made anew; its turn and its deadline stay."""
+        before, arrived_s = entry.asked, entry.asked.arrival_s
+        asked = self._asked(entry.exchange, pool, self.now_s())
+        if arrived_s is None:
+            arrived_s = entry.exchange.arrived_s - self._origin_s
+        return asked._replace(arrival_s=arrived_s, deadline_s=before.deadline_s)
+
+    def _class(self, model: str, exchange: Exchange, remaking: bool = False) -> RequestClass:
         known = self._classes.find(model, exchange.endpoint)
         if known is not None:
             return known
@@ -602,8 +623,9 @@ class Decider:
         known = self._classes.add(model, exchange.endpoint)
         if known.idx >= self._rows:
             self._rows *= 2
-            self._remake()
-        if len(self._classes.rows) > n_before:
+            if not remaking:
+                self._remake()
+        if len(self._classes.rows) > n_before and not remaking:
             for pool in self.pools.values():
                 tables = pool.live.fixed_s, pool.live.unit_s
                 write_estimates(*tables, known.idx, known.key, self._shape, self.estimates)

@@ -42,7 +42,11 @@ class Entry:
     exchange: Exchange
     asked: Asked
     node_idx: int = -1  # where it runs
+    lost_nodes: list[int] = field(default_factory=list)  # set while it goes from one state to another
     matched: dict[int, int] = field(default_factory=dict)  # node → blocks of its prompt that it seems to have
+
+
+Ask = Callable[[Entry, "Pool"], Asked]
 
 
 class Pool:
@@ -155,9 +159,22 @@ class Pool:
         entry = self.entries[row] = Entry(exchange, asked)
         return entry
 
+    def give(self, rows: Iterable[int]) -> list[Entry]:
+        """Part with the entries of these rows; they know which nodes they have lost."""
+        given = []
+        for row in rows:
+            entry = self.entries.pop(row)
+            entry.lost_nodes = self.live.avoided(row)
+            given.append(entry)
+        return given
+
     def inherit(self, entries: Iterable[Entry]) -> None:
         """These are in its hands from the next `remake` on."""
         self._inherited += entries
+
+    def waiting(self) -> list[Entry]:
+        """The entries that run nowhere."""
+        return [e for e in (*self.entries.values(), *self._inherited) if e.node_idx < 0]
 
     def turn(self, now_s: float) -> tuple[list[tuple[Entry, int]], list[tuple[Entry, Ended]]]:
         """Decide about everything up to now: (entry, node) of what starts, and what ends unserved."""
@@ -182,39 +199,30 @@ class Pool:
         """What the state obeys and has room for from the next `remake` on; tenants only ever grow."""
         self.options, self._rows, self._tenants = options, max(rows, self._rows), tenants
 
-    def remake(self, shape: Shape, cluster: Cluster, choice: Chosen, now_s: float) -> list[Entry]:
+    def remake(self, shape: Shape, cluster: Cluster, choice: Chosen, now_s: float, ask: Ask) -> None:
         """Go on with another cluster or policy; what runs stays where it is, what waits is decided anew.
 
-        Returns the entries that could not be placed again: their node is gone. The caller switches nodes.
+        Nodes keep their position. `ask` says anew what a waiting request asks for. The caller switches nodes.
         """
-        before, old_nodes = [*self.entries.values(), *self._inherited], self.live.cluster.node_names
+        old, before = self.live, [*self.give(list(self.entries)), *self._inherited]
         self._inherited = []
-        position = {name: j for j, name in enumerate(cluster.node_names)}
-        accounts = self.live.accounts
-        self.policy_failures_before += self.live.policy_failures
+        self.policy_failures_before += old.policy_failures
         self.choice, self.entries = choice, {}
         self._begin(shape, cluster, math.nextafter(now_s, math.inf))  # the first plan knows what runs
-        self.live.accounts[: len(accounts)] = accounts
-        lost = []
+        self.live.accounts[: len(old.accounts)] = old.accounts
         for entry in before:
-            j = position.get(old_nodes[entry.node_idx], -1) if entry.node_idx >= 0 else -1
-            if entry.node_idx >= 0 and j < 0:
-                lost.append(entry)
-            elif j >= 0:
-                self._place(entry, j, now_s)
+            if entry.node_idx >= 0:
+                self._place(entry, now_s)
         for entry in before:
             if entry.node_idx < 0:
-                asked = entry.asked._replace(arrival_s=entry.asked.arrival_s or entry.exchange.arrived_s)
-                self.enter(entry.exchange, asked, now_s)
-        return lost
+                self.enter(entry.exchange, ask(entry, self), now_s)
+            self.live.avoid(entry.exchange.row, entry.lost_nodes)
 
-    def _place(self, entry: Entry, node_idx: int, now_s: float) -> None:
-        """Put a running request on its node, whatever the policy thinks."""
-        pinned = entry.asked._replace(home_idx=node_idx, stays_home=True, charge=0.0, tokens=0.0)
-        self.enter(entry.exchange, pinned, now_s)
-        self.live.advance(now_s)
-        self.live.take_started()
-        self.entries[entry.exchange.row] = Entry(entry.exchange, entry.asked, node_idx)
+    def _place(self, entry: Entry, now_s: float) -> None:
+        """Put a running request on its node, whatever the policy and the node's bounds say."""
+        asked, exchange = entry.asked._replace(charge=0.0), entry.exchange
+        exchange.row = self.live.enter_at(entry.node_idx, asked, exchange.estimate_s, now_s)
+        self.entries[exchange.row] = entry
 
     def close(self) -> None:
         """Stop planning, and no timer is left."""

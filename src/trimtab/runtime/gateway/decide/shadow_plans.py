@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import View
+from trimtab.domain.view import Plan, View
 from trimtab.mechanics.driver import PlanningLog
 from trimtab.mechanics.live import Live
 from trimtab.runtime.planner import InlinePlanner, Planner, ProcessPlanner
@@ -36,8 +36,12 @@ class ShadowPlans:
             self._plan()
 
     def _plan(self) -> None:
-        self._planner.begin(self, self.live.adopt_for_shadow)
+        self._planner.begin(self, self._adopt)
         self._timer = self._later(self.policy.plan_period_s, self._plan)
+
+    def _adopt(self, plan: Plan) -> None:
+        self.log.made += 1
+        self.live.adopt_for_shadow(plan)
 
     def view(self) -> View:
         """What the policy sees now; no event of the loop has brought it up to the present."""
