@@ -63,7 +63,7 @@ def _table(done: Replay) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("run")
+    table.add_column("run", no_wrap=True)
     for title in ("mean s", "p50 s", "p99 s", "to live %", "p50 %", "p99 %", "same node %", "mean − first s"):
         table.add_column(title, justify="right")
     table.add_row(f"live: {done.live_policy}", *_seconds(done.live))
