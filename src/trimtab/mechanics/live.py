@@ -19,7 +19,7 @@ from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY, WAITING, History
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
-from trimtab.domain.view import MAX_RANKED, PLACED, WORK, Plan, View, memory, new_work
+from trimtab.domain.view import BACKGROUND, MAX_RANKED, PLACED, WORK, Plan, View, memory, new_work
 from trimtab.mechanics.calls import Calls
 from trimtab.mechanics.driver import IS_OVER, Driver, PlanningLog
 from trimtab.mechanics.events import ARRIVAL, COMPLETION, LOSS, SWITCH, VERSIONS
@@ -281,8 +281,24 @@ class Live:
         self._nodes.up[node_idx] = int(up)
         self._driver.push(now_s, SWITCH, node_idx, 0)
 
-    def add_load(self, node_idx: int, requests: int, estimate_s: float, now_s: float) -> None:
+    def takes(self, row: int, node_idx: int) -> bool:
+        """Whether a node would take a second attempt of a running request, by the terms of the first."""
+        work, nodes, hidden, j = self._work, self._nodes, self._hidden, node_idx
+        if nodes.up[j] == 0 or nodes.room[j] <= 0 or (work.stays_home[row] and work.home_idx[row] != j):
+            return False
+        if work.priority[row] <= BACKGROUND and nodes.room[j] <= hidden.reserve[j]:
+            return False
+        is_capped = self._driver.state.config["token_caps"][0] == 1 and nodes.in_flight[j] > 0
+        if is_capped and work.tokens[row] > hidden.token_room[j]:
+            return False
+        fixed_s: float = self._fixed_s[work.class_idx[row], nodes.type_idx[j]]
+        return fixed_s < _NEVER_S
+
+    def add_load(
+        self, node_idx: int, requests: int, estimate_s: float, now_s: float, tokens: float = 0.0
+    ) -> None:
         """Somebody else sends a node work, or takes it back (negative): it counts, and takes room."""
+        self._hidden.token_room[node_idx] -= tokens
         nodes = self._nodes
         nodes.in_flight[node_idx] += requests
         nodes.room[node_idx] -= requests

@@ -42,6 +42,7 @@ class Asking(Exchange):
         self.endpoint, self.tenant = CHAT, tenant
         self.facts = Facts(model, prompt_tokens=100.0, max_tokens=10.0, **facts)
         self.response_status = 200
+        self.response_id = ""
 
     @property
     def nodes(self) -> list[str]:
@@ -142,6 +143,51 @@ def test_a_hedge_takes_a_place_and_gives_it_back() -> None:
         assert bench.in_flight() == {"n0": 0, "n1": 1}
 
     at(test)
+
+
+def test_a_request_that_only_its_home_can_serve_is_not_hedged() -> None:
+    async def test(bench: Bench) -> None:
+        first = bench.submit()
+        first.response_id = "resp_1"
+        bench.done(first)
+        pinned = bench.submit(Asking(previous_response_id="resp_1"))
+        assert pinned.nodes == first.nodes
+        assert bench.decider.hedge(pinned) is None, "no other node has what it goes on from"
+        assert sum(bench.in_flight().values()) == 1
+
+    at(test)
+
+
+def test_a_hedge_keeps_to_tokens_in_flight() -> None:
+    async def test(bench: Bench) -> None:
+        for name in ("a", "b"):
+            bench.fleet.add(NodeSpec(name, f"http://{name}:1", ("m",), 4, max_tokens=150.0))
+        first, second = bench.submit(), bench.submit()
+        assert first.nodes + second.nodes == ["a", "b"]
+        assert bench.decider.hedge(first) is None, "b has tokens in flight, and no room for as many again"
+        bench.done(second)
+        assert bench.decider.hedge(first) == bench.fleet.find("b")
+        waiting = bench.submit()
+        assert waiting.nodes == [], "the hedge has taken b's tokens"
+        bench.done(first)
+        assert waiting.nodes == ["a"]
+        assert bench.submit().nodes == ["b"], "and has given them back"
+
+    at(test, nodes=0)
+
+
+def test_a_hedge_of_background_work_leaves_the_reserve_free() -> None:
+    async def test(bench: Bench) -> None:
+        idle = Asking()
+        idle.background = True
+        bench.submit(idle)
+        assert idle.nodes == ["n0"]
+        held = bench.submit()
+        assert held.nodes == ["n1"]
+        assert bench.decider.hedge(idle) is None, "n1's last place is for others"
+        assert bench.decider.hedge(held) is not None
+
+    at(test, slots=2, reserve_frac=0.5)
 
 
 def test_what_waits_starts_when_a_node_comes_or_serves_its_model() -> None:

@@ -81,7 +81,7 @@ class Rules:
 class _Extra:
     """Places that a hedged exchange holds besides its row's, to be given back at its end."""
 
-    loads: list[tuple[int, int]] = field(default_factory=list)  # node, requests
+    loads: list[tuple[int, int, float]] = field(default_factory=list)  # node, requests, tokens
 
 
 class Decider:
@@ -276,18 +276,24 @@ class Decider:
             self._turn(pool, self.now_s())
 
     def hedge(self, exchange: Exchange) -> Node | None:
-        """The other ready node with the smallest share of its places taken, with one more taken."""
+        """The other ready node with the smallest share of its places taken, with one more taken.
+
+        What holds for the first attempt holds for the second: its home, tokens in flight, the reserve.
+        """
         if self._loads is not None:
             self._fold(self.now_s())
         self.catch_up()
         pool = self._pool_of(exchange)
         tried = {attempt.node.idx for attempt in exchange.attempts}
-        nodes, fixed_s = pool.live.nodes, pool.live.fixed_s[exchange.class_idx]
-        best = -1
-        for j, g in enumerate(self._shape.type_idx):
-            able = nodes.up[j] == 1 and nodes.room[j] > 0 and fixed_s[g] < float("inf") and j not in tried
-            if able and (
-                best < 0 or nodes.in_flight[j] * nodes.slots[best] < nodes.in_flight[best] * nodes.slots[j]
+        nodes, best = pool.live.nodes, -1
+        for j in range(len(self._shape.members)):
+            if (
+                j not in tried
+                and pool.live.takes(exchange.row, j)
+                and (
+                    best < 0
+                    or nodes.in_flight[j] * nodes.slots[best] < nodes.in_flight[best] * nodes.slots[j]
+                )
             ):
                 best = j
         if best < 0:
@@ -520,8 +526,8 @@ class Decider:
                     if entry.node_idx >= 0:
                         pool.live.add_load(entry.node_idx, 1, entry.exchange.estimate_s, now_s)
         for extra in self._extra.values():
-            for node_idx, requests in extra.loads:
-                pool.live.add_load(node_idx, requests, 0.0, now_s)
+            for node_idx, requests, tokens in extra.loads:
+                pool.live.add_load(node_idx, requests, 0.0, now_s, tokens)
         if self._loads is not None:
             for change in self._loads.taken():
                 pool.live.add_load(*change, now_s)
@@ -748,19 +754,21 @@ class Decider:
                 self._tell_others(pool, node_idx, -1, -exchange.estimate_s, now_s)
         extra = self._extra.pop(exchange, None)
         if extra is not None:
-            for node_idx, requests in extra.loads:
-                self._change_load(node_idx, -requests, now_s)
+            for node_idx, requests, tokens in extra.loads:
+                self._change_load(node_idx, -requests, -tokens, now_s)
 
     def _load(self, exchange: Exchange, node_idx: int, requests: int) -> None:
-        self._extra.setdefault(exchange, _Extra()).loads.append((node_idx, requests))
-        self._change_load(node_idx, requests, self.now_s())
+        entry = self._pool_of(exchange).entries[exchange.row]
+        tokens = requests * entry.asked.tokens
+        self._extra.setdefault(exchange, _Extra()).loads.append((node_idx, requests, tokens))
+        self._change_load(node_idx, requests, tokens, self.now_s())
 
-    def _change_load(self, node_idx: int, requests: int, now_s: float) -> None:
+    def _change_load(self, node_idx: int, requests: int, tokens: float, now_s: float) -> None:
         self.fleet.nodes[node_idx].in_flight += requests
         if self._loads is not None:
             self._loads.add(node_idx, requests, 0.0)
         for pool in self.pools.values():
-            pool.live.add_load(node_idx, requests, 0.0, now_s)
+            pool.live.add_load(node_idx, requests, 0.0, now_s, tokens)
             if requests < 0:
                 self._turn(pool, now_s)
 
