@@ -101,6 +101,18 @@ def test_a_canary_gets_its_share_and_an_id_always_the_same_model() -> None:
     run(main())
 
 
+def test_a_response_is_that_of_the_path_whatever_the_body_says() -> None:
+    async def main() -> None:
+        async with gateway(answers(ok(b"{}"))) as g:
+            for body in (b"", b'{"model":"m","previous_response_id":"resp_1"}'):
+                await g.raw(post(body, path=b"/v1/responses/resp_9/cancel"))
+                facts = g.notes.ends[-1].facts
+                assert facts is not None
+                assert facts.previous_response_id == "resp_9"
+
+    run(main())
+
+
 def limited(**limits: float) -> Tenant:
     return Tenant("limited", 1, limits=Limits(TenantLimits.model_validate(limits)))
 

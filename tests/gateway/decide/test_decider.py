@@ -13,6 +13,7 @@ from gateway.virtual import run_virtual
 from planning_policies import Steering
 from trimtab.domain.view import empty_plan
 from trimtab.runtime.gateway.decide.dispatcher import Decider, Rules
+from trimtab.runtime.gateway.decide.places import OwnedHomes
 from trimtab.runtime.gateway.decide.pool import Chosen, chosen
 from trimtab.runtime.gateway.model import (
     Attempt,
@@ -404,6 +405,44 @@ def test_sessions_and_responses_return_to_their_node() -> None:
         assert again.nodes == other.nodes, "and goes elsewhere rather than wait"
 
     at(test)
+
+
+def test_homes_are_those_of_a_tenant() -> None:
+    async def test(bench: Bench) -> None:
+        mine, others = TENANT, Tenant("other", 1)
+        first = Asking(tenant=mine)
+        first.session, first.response_id = "s", "resp_1"
+        bench.submit(first)
+        bench.done(first)
+        assert first.nodes == ["n0"]
+        busy = bench.submit()
+        assert busy.nodes == ["n0"]
+        foreign = bench.submit(Asking(tenant=others, previous_response_id="resp_1"))
+        assert foreign.nodes == []
+        assert foreign.refusal is not None
+        assert (foreign.refusal.status, foreign.refusal.code) == (404, "response_not_found")
+        unknown = bench.submit(Asking(tenant=others, previous_response_id="resp_2"))
+        assert unknown.nodes == ["n1"], "of what nobody knows any node may know"
+        unknown.response_id = "resp_1"
+        bench.done(unknown)
+        same = Asking(tenant=others)
+        same.session = "s"
+        assert bench.submit(same).nodes == ["n1"]
+        bench.decider.abort(busy)
+        again = bench.submit(Asking(tenant=mine, previous_response_id="resp_1"))
+        assert again.nodes == ["n0"], "nobody takes it from who made it"
+
+    at(test)
+
+
+def test_forgotten_homes_are_nobodys() -> None:
+    homes = OwnedHomes(most=2)
+    for k in range(3):
+        homes.set("a", f"resp_{k}", "n0")
+    assert homes.get("a", "resp_0") is None
+    assert not homes.is_foreign("b", "resp_0")
+    assert homes.is_foreign("b", "resp_2")
+    assert homes.get("a", "resp_2") == "n0"
 
 
 def test_tenants_are_charged_for_what_was_used() -> None:

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import orjson
 
-from trimtab.runtime.gateway.api.endpoints import Endpoints
+from trimtab.runtime.gateway.api.endpoints import Endpoints, path_id
 from trimtab.runtime.gateway.api.include_usage import inject_include_usage
 from trimtab.runtime.gateway.api.peek import BodyScan, body_scan, peek, peek_head
 from trimtab.runtime.gateway.config.routes import Resolved
@@ -172,12 +172,14 @@ class Front:
         found = self.meant(exchange, facts)
         if isinstance(found, Refusal):
             return found
+        endpoint, body = exchange.endpoint, exchange.body
+        assert endpoint is not None
         facts = found
+        if endpoint.kind is Kind.RESPONSE and (about := path_id(endpoint, exchange.path)):
+            facts = replace(facts, previous_response_id=about)  # whatever a body says
         exchange.facts = facts
         if not exchange.session:
             exchange.session = facts.session
-        endpoint, body = exchange.endpoint, exchange.body
-        assert endpoint is not None
         exchange.replayable = endpoint.replayable and body is not None
         asks = facts.stream and not facts.wants_usage and endpoint.kind in _STREAMED_KINDS
         if asks and self.count_usage and body is not None:

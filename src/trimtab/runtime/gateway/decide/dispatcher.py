@@ -23,7 +23,7 @@ from trimtab.runtime.gateway.api.units import BLOCK_TOKENS, estimate, used
 from trimtab.runtime.gateway.decide.classes import Classes, RequestClass
 from trimtab.runtime.gateway.decide.estimates import ClassKey, Estimates
 from trimtab.runtime.gateway.decide.loads import Change, Loads
-from trimtab.runtime.gateway.decide.places import Homes
+from trimtab.runtime.gateway.decide.places import Homes, OwnedHomes
 from trimtab.runtime.gateway.decide.pool import Chosen, Entry, Pool
 from trimtab.runtime.gateway.decide.shape import (
     NOBODY,
@@ -109,7 +109,7 @@ class Decider:
         self._loop, self._origin_s = loop, loop.time()
         self._classes = Classes()
         self._tenants, self._inline, self._mode = tenants + SPARE_TENANTS, inline_plans, mode
-        self._sessions, self._responses = Homes(), Homes()
+        self._sessions, self._responses = Homes(), OwnedHomes()
         self._extra: dict[Exchange, _Extra] = {}
         self._prefixes = PrefixIndex(rules.prefix_blocks) if rules.prefix_blocks else None
         self._known: set[str] | None = None  # models; None = to be found out again
@@ -198,6 +198,10 @@ class Decider:
 
     def submit(self, exchange: Exchange) -> None:
         """A whole request asks for a node."""
+        response_id = "" if exchange.facts is None else exchange.facts.previous_response_id
+        if response_id and self._responses.is_foreign(_owner(exchange), response_id):
+            exchange.refuse(_no_response(response_id))
+            return
         now_s = self.now_s()
         if self._loads is not None:
             self._fold(now_s)
@@ -647,14 +651,14 @@ class Decider:
         return c
 
     def _home(self, exchange: Exchange, pool: Pool) -> tuple[int, bool]:
-        facts = exchange.facts
+        facts, owner = exchange.facts, _owner(exchange)
         if facts is not None and facts.previous_response_id:
-            node = self._responses.get(facts.previous_response_id)
+            node = self._responses.get(owner, facts.previous_response_id)
             found = None if node is None else self.fleet.find(node)
             if found is not None and found.health is not Health.DRAINING:
                 return found.idx, True
         if exchange.session:
-            node = self._sessions.get(exchange.session)
+            node = self._sessions.get(owner, exchange.session)
             found = None if node is None else self.fleet.find(node)
             if found is not None:
                 return found.idx, False
@@ -800,10 +804,10 @@ class Decider:
         if seconds > 0.0:
             self._estimated(of, node, units, seconds)
         if exchange.session:
-            self._sessions.set(exchange.session, node.name)
+            self._sessions.set(_owner(exchange), exchange.session, node.name)
         response_id = getattr(exchange, "response_id", "")
         if response_id:
-            self._responses.set(response_id, node.name)
+            self._responses.set(_owner(exchange), response_id, node.name)
 
     def _estimated(self, of: RequestClass, node: Node, units: float, seconds: float) -> None:
         type_name = node.type_name or node.name
@@ -898,3 +902,15 @@ class Decider:
                 slots += nodes.slots[j]
         wait_s = backlog_s / slots if slots else MOST_RETRY_AFTER_S
         return min(MOST_RETRY_AFTER_S, max(1.0, wait_s))
+
+
+def _owner(exchange: Exchange) -> str:
+    """Whose sessions and responses a request may name."""
+    return "" if exchange.tenant is None else exchange.tenant.name
+
+
+def _no_response(response_id: str) -> Refusal:
+    """As if there were none: that another tenant has it is nobody's business."""
+    return Refusal(
+        404, "response_not_found", f"Response with id '{response_id[:200]}' not found.", param="response_id"
+    )
