@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import resource
+import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -10,6 +14,7 @@ import pytest
 from gateway.plane import CHAT, answers, closed, gateway, ok, post, run
 from trimtab.runtime.gateway.model import Outcome
 from trimtab.runtime.gateway.wire.context import Settings
+from trimtab.runtime.gateway.wire.spool import Body
 
 P = b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer k\r\n"
 CHUNKED = P + b"transfer-encoding: chunked\r\n\r\n"
@@ -281,6 +286,50 @@ def test_an_upgrade_that_is_not_taken_up_does_not_hide_the_body() -> None:
         assert not any(b"upgrade" in head.lower() or b"http2" in head.lower() for head, _ in seen)
 
     run(main())
+
+
+@pytest.fixture
+def full_disk() -> Iterator[int]:
+    """No file grows beyond so many bytes: what goes over is written in part, as on a disk that fills up."""
+    size = 300_000
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    yield size
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_body_that_does_not_fit_on_the_disk_is_refused_not_cut(full_disk: int) -> None:
+    body = Body(1000)
+    assert body.add(b"x" * 900) == 900
+    assert body.add(b"x" * 200) == -900
+    with pytest.raises(OSError, match="File too large"):
+        body.add(b"x" * full_disk)
+    body.close()
+
+    async def main() -> None:
+        seen: list[tuple[bytes, bytes]] = []
+        async with gateway(answers(ok(b"{}"), seen), settings=Settings(memory_body_bytes=1000)) as g:
+            answer = await g.raw(post(b"x" * (full_disk + 1)))
+            assert answer.startswith(b"HTTP/1.1 503")
+            assert b'"no_space"' in answer
+            assert (await g.raw(post())).startswith(b"HTTP/1.1 200")
+            assert len(seen) == 1, "what did not fit was sent nowhere"
+
+    run(main())
+
+
+def test_a_body_for_which_no_file_can_be_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with gateway(answers(ok(b"{}")), settings=Settings(memory_body_bytes=1000)) as g:
+            monkeypatch.setattr(tempfile, "TemporaryFile", _no_space)
+            assert b'"no_space"' in await g.raw(post(b"x" * 5000))
+            assert g.context.buffered_bytes == 0
+
+    run(main())
+
+
+def _no_space(**how: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_long_bodies_are_spooled_and_sent_whole() -> None:

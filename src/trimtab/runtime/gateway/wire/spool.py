@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from typing import IO
 
@@ -28,19 +29,16 @@ class Body:
     def add(self, piece: bytes) -> int:
         """Take a piece; return by how much the bytes in memory have changed. Raises OSError (disk full)."""
         self.size += len(piece)
-        if self._file is None:
+        if self._file is not None:
+            _write(self._file, piece)
+            return 0
+        if self.in_memory + len(piece) <= self._memory_bytes:
             self._pieces.append(piece)
             self.in_memory += len(piece)
-            if self.in_memory <= self._memory_bytes:
-                return len(piece)
-            return len(piece) + self._to_file()
-        self._file.write(piece)
-        return 0
-
-    def _to_file(self) -> int:
+            return len(piece)
         self._file = tempfile.TemporaryFile(prefix="trimtab-body-", buffering=0)  # noqa: SIM115 closed by `close`
-        for piece in self._pieces:
-            self._file.write(piece)
+        for one in (*self._pieces, piece):
+            _write(self._file, one)
         self._pieces.clear()
         freed, self.in_memory = self.in_memory, 0
         return -freed
@@ -70,3 +68,13 @@ class Body:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _write(file: IO[bytes], piece: bytes) -> None:
+    """Write all of it. A disk that fills up takes a part first, and raises for the rest only."""
+    left = memoryview(piece)
+    while left:
+        written = file.write(left)
+        if not written:
+            raise OSError(errno.ENOSPC, "nothing more is written")
+        left = left[written:]
