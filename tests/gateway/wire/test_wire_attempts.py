@@ -418,6 +418,17 @@ def test_a_hedge_that_is_lost_leaves_the_first_attempt_alone() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".test", "a\0b"])
+def test_a_host_that_is_none_is_a_node_that_does_not_connect(host: str) -> None:
+    async def main() -> None:
+        async with gateway(answers(ok(b'"first"')), answers(ok(b'"second"'))) as g:
+            g.dispatcher.nodes[0].host = host
+            assert (await g.raw(post())).endswith(b'"second"')
+            assert g.notes.losses == [Cause.CONNECT]
+
+    run(main())
+
+
 def test_where_the_first_attempt_wins_its_node_is_told() -> None:
     async def main() -> None:
         settings = Settings(hedge_after_s=0.05)

@@ -8,12 +8,13 @@ import resource
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from gateway.plane import CHAT, answers, closed, gateway, ok, post, run
-from trimtab.runtime.gateway.model import Outcome
-from trimtab.runtime.gateway.wire.context import Settings
+from trimtab.runtime.gateway.model import Exchange, Outcome
+from trimtab.runtime.gateway.wire.context import LocalAnswer, Settings
 from trimtab.runtime.gateway.wire.spool import Body
 
 P = b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer k\r\n"
@@ -324,6 +325,32 @@ def test_a_body_for_which_no_file_can_be_made_is_refused(monkeypatch: pytest.Mon
             monkeypatch.setattr(tempfile, "TemporaryFile", _no_space)
             assert b'"no_space"' in await g.raw(post(b"x" * 5000))
             assert g.context.buffered_bytes == 0
+
+    run(main())
+
+
+def test_a_fault_of_the_gateway_itself_is_answered(caplog: pytest.LogCaptureFixture) -> None:
+    def faulty(model: str) -> bool:
+        raise KeyError(model)
+
+    async def split(exchange: Exchange, body: bytes) -> LocalAnswer:
+        return LocalAnswer(200, (("a", "b\r\nc: d"),))
+
+    async def folder(exchange: Exchange, body: bytes) -> LocalAnswer:
+        return LocalAnswer(200, (), Path("/"))
+
+    async def main() -> None:
+        async with gateway(answers(ok(b"{}")), settings=Settings(memory_body_bytes=10)) as g:
+            g.context.front.known = faulty
+            asked = [post(), *[b"GET /health HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n"] * 2]
+            for request, g.context.local in zip(asked, (split, split, folder), strict=True):
+                answer = await g.raw(request)
+                assert answer.startswith(b"HTTP/1.1 500")
+                assert b'"internal_error"' in answer
+                assert b"c: d" not in answer
+            assert [end.outcome for end in g.notes.ends] == [Outcome.REFUSED] * 3
+            assert g.dispatcher.log == []
+        assert len(caplog.records) == 3
 
     run(main())
 

@@ -408,7 +408,7 @@ class WireExchange(Exchange):
         if self.over or leg is None:
             return inf  # where it waits in the queue, its time is the dispatcher's
         if not self.committed and now_s >= self.deadline_s:
-            self._expire()
+            self.give_up(Refusal(504, "deadline", "The deadline passed before a node had answered."))
             return inf
         for one in (leg, self.hedge_leg):
             if one is not None:
@@ -420,11 +420,18 @@ class WireExchange(Exchange):
             self._try_hedge()
         return next_look_s(self, now_s)
 
-    def _expire(self) -> None:
+    def give_up(self, refusal: Refusal) -> None:
+        """Stop whatever is under way for it, and answer so; an answer that has begun breaks off."""
+        if self.over:
+            return
         self._drop_legs()
-        self.context.dispatcher.abort(self)
+        if self.submitted:
+            self.context.dispatcher.abort(self)
         self._kept = None
-        self.refuse(Refusal(504, "deadline", "The deadline passed before a node had answered."))
+        if self.committed:
+            self.finish(Outcome.FAILED, close=True, broken=True)
+        else:
+            self.refuse(refusal)
 
     def _drop_legs(self) -> None:
         for leg in (self.leg, self.hedge_leg):

@@ -78,7 +78,7 @@ class NodeLeg:
     async def _connect(self) -> None:
         try:
             connection = await self.pool.connect()
-        except OSError:
+        except (OSError, ValueError):  # no connection, or no host (UnicodeError)
             self._task = None
             if not self.over:
                 self.lost(Cause.CONNECT)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trimtab.runtime.gateway.model import Outcome, Refusal
 from trimtab.runtime.gateway.wire.context import LocalAnswer
@@ -21,12 +22,26 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 async def answer_locally(exchange: WireExchange) -> None:
     """Ask the gateway itself, and write what it says."""
+    await _to_its_end(exchange, _answer(exchange))
+
+
+async def size_up(exchange: WireExchange) -> None:
+    """Read a spooled body piece by piece, then hand the request on."""
+    await _to_its_end(exchange, _size_up(exchange))
+
+
+async def _to_its_end(exchange: WireExchange, work: Coroutine[Any, Any, None]) -> None:
+    """Work on an exchange; a fault of the gateway's own ends it, for nobody else would."""
     try:
-        answer = await exchange.context.local(exchange, exchange.body or b"")
+        await work
     except Exception:
-        _log.exception("local endpoint failed", extra={"request_id": exchange.id})
-        exchange.refuse(Refusal(500, "internal_error", "The gateway failed on this request."))
-        return
+        _log.exception("the gateway failed on a request", extra={"request_id": exchange.id})
+        exchange.task = None
+        exchange.give_up(Refusal(500, "internal_error", "The gateway failed on this request."))
+
+
+async def _answer(exchange: WireExchange) -> None:
+    answer = await exchange.context.local(exchange, exchange.body or b"")
     if exchange.over:
         return
     if isinstance(answer, Refusal):
@@ -62,6 +77,7 @@ async def _send_file(exchange: WireExchange, answer: LocalAnswer, path: Path) ->
             if exchange.method == "HEAD":
                 exchange.answer(answer.status, head, b"")
                 return
+            exchange.committed = True
             exchange.context.outbox.now(transport, head)
             while left and not exchange.over:
                 piece = file.read(min(left, FILE_BYTES))
@@ -79,8 +95,7 @@ async def _send_file(exchange: WireExchange, answer: LocalAnswer, path: Path) ->
         exchange.answer(answer.status, b"", b"")
 
 
-async def size_up(exchange: WireExchange) -> None:
-    """Read a spooled body piece by piece, then hand the request on."""
+async def _size_up(exchange: WireExchange) -> None:
     front = exchange.context.front
     scan = front.scan(exchange)
     if isinstance(scan, Refusal):
