@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections import Counter
 from pathlib import Path
 
@@ -115,6 +116,20 @@ def test_a_response_is_that_of_the_path_whatever_the_body_says() -> None:
 
 def limited(**limits: float) -> Tenant:
     return Tenant("limited", 1, limits=Limits(TenantLimits.model_validate(limits)))
+
+
+def test_tokens_are_given_back_where_no_node_connected() -> None:
+    async def main() -> None:
+        tenant = limited(tokens_per_minute=1000)
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))  # and does not listen
+            port = nobody.getsockname()[1]
+            async with gateway(look=routed(tenant), ports=(port,)) as g:
+                for _ in range(4):
+                    asked = b'{"model":"big","max_tokens":900,"messages":[{"role":"user","content":"a"}]}'
+                    assert (await g.raw(post(asked)))[9:12] == b"503"
+
+    run(main())
 
 
 def test_limits_of_a_tenant_are_429_and_give_their_places_back() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from unittest.mock import patch
 
 import aiohttp
 import pytest
@@ -80,6 +81,14 @@ def test_a_key_reads_everything() -> None:
         assert receipt["decision"]["candidates"][0]["node"] == receipt["node"]
         assert receipt["actual_s"] > 0
         assert await status_of(client.get(admin.base + "/admin/requests/none", headers=BEARER)) == 404
+        asked: list[str] = []
+        find = admin.control.receipts.find
+        with patch.object(admin.control.receipts, "find", lambda id_: (asked.append(id_), find("req-7"))[1]):
+            for path in ("a/b", "a%2Fb/c"):
+                assert (
+                    await status_of(client.get(f"{admin.base}/admin/requests/{path}", headers=BEARER)) == 200
+                )
+        assert asked == ["a/b", "a/b/c"]
         async with client.get(admin.base + "/metrics", headers=BEARER) as response:
             assert "trimtab_requests_total" in await response.text()
             assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")

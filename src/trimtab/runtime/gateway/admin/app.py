@@ -56,7 +56,7 @@ class AdminApp:
                 web.delete("/admin/nodes/{name}", self._remove),
                 web.post("/admin/reload", self._reload),
                 web.post("/admin/shadow/replay", self._replay),
-                web.get("/admin/requests/{id}", self._receipt),
+                web.get("/admin/requests/{id:.+}", self._receipt),
             ]
         )
 

@@ -397,7 +397,7 @@ class WireExchange(Exchange):
         usage = self.usage
         if usage is not None:
             limits.correct(usage.prompt_tokens + usage.completion_tokens - tokens)
-        elif not self.attempts:
+        elif all(attempt.cause is Cause.CONNECT or not attempt.sent_s for attempt in self.attempts):
             limits.correct(-tokens)
 
     # Time

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from math import inf
 from typing import Protocol
+
+_log = logging.getLogger(__name__)
 
 TICK_S = 0.05  # a timeout is noticed at most about this much late
 HORIZON_S = 1.0  # what is due later than this is looked at again then: so few buckets exist at a time
@@ -92,7 +95,11 @@ class Sweep:
     def _look(self, items: set[Watched], now_s: float) -> None:
         """Look at each, and enter it where it is next due. One may end another: that says it is never due."""
         for item in items:
-            due_s = item.check(now_s)
+            try:
+                due_s = item.check(now_s)
+            except Exception:  # a fault with one must not take the others' timeouts away
+                _log.exception("a look at timeouts failed")
+                due_s = now_s + HORIZON_S
             if due_s != inf and item.tick == UNWATCHED:
                 self._enter(item, max(due_s, now_s + TICK_S), now_s)
 

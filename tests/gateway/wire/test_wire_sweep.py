@@ -1,0 +1,40 @@
+"""Timeouts by one coarse timer."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+
+import pytest
+
+from gateway.virtual import run_virtual
+from trimtab.runtime.gateway.wire.sweep import Sweep
+
+
+class Item:
+    def __init__(self, faults: int = 0) -> None:
+        self.tick = -1
+        self.looks = 0
+        self._faults = faults
+
+    def check(self, now_s: float) -> float:
+        self.looks += 1
+        if self.looks <= self._faults:
+            raise RuntimeError("a fault")
+        return inf
+
+
+def test_a_fault_with_one_leaves_the_others_their_timeouts(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        sweep = Sweep(asyncio.get_running_loop())
+        faulty, sound = Item(faults=1), [Item() for _ in range(20)]
+        for item in (*sound[:10], faulty, *sound[10:]):
+            sweep.watch(item)
+        await asyncio.sleep(0.2)
+        assert [item.looks for item in sound] == [1] * 20
+        await asyncio.sleep(2.0)
+        assert faulty.looks == 2, "it is looked at again"
+        sweep.close()
+
+    run_virtual(main())
+    assert len(caplog.records) == 1
