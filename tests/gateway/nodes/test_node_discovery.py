@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from node_world import Heard, fleet_of, spec
 
 from trimtab.domain.errors import ConfigError
 from trimtab.runtime.gateway.model import Health
-from trimtab.runtime.gateway.nodes.discovery import DnsName, DnsSource, FileSource, reconcile
+from trimtab.runtime.gateway.nodes.address import Guard
+from trimtab.runtime.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.nodes.spec import NodeSpec
 
@@ -87,6 +89,25 @@ def test_one_bad_entry_does_not_stop_the_others(tmp_path: Path) -> None:
         assert names(fleet) == ["n0", "z"]
         assert [problem.split(":")[0] for problem in problems] == ["n0", "x", "y"]
         fleet.close()
+
+    asyncio.run(main())
+
+
+def test_what_a_registered_node_names_is_not_looked_at_unless_it_may(tmp_path: Path) -> None:
+    known = tmp_path / "ca.pem"
+    known.write_text("")
+
+    async def main() -> None:
+        registrar = Registrar(Fleet(asyncio.get_running_loop()), Guard(["127.0.0.0/8"]), {str(known)})
+        said = []
+        for ca in (str(tmp_path), str(tmp_path / "missing"), [str(known)]):
+            with pytest.raises(ConfigError) as refused:
+                registrar.vet({"name": "n", "url": "http://127.0.0.1:1", "ca": ca})
+            said.append(str(refused.value).replace(str(ca), ""))
+        assert "may not be used" in said[0]
+        assert said[0] == said[1], "a file that is there is refused in the same words"
+        registrar.vet({"ca": str(known)})
+        registrar.vet({"name": "n"})
 
     asyncio.run(main())
 

@@ -8,6 +8,9 @@ from math import inf
 import pytest
 
 from gateway.virtual import run_virtual
+from trimtab.runtime.gateway.config import GatewayConfig
+from trimtab.runtime.gateway.jobs.service import JobService
+from trimtab.runtime.gateway.wire.context import Budget
 from trimtab.runtime.gateway.wire.sweep import Sweep
 
 
@@ -38,3 +41,27 @@ def test_a_fault_with_one_leaves_the_others_their_timeouts(caplog: pytest.LogCap
 
     run_virtual(main())
     assert len(caplog.records) == 1
+
+
+def test_budgets_follow_a_reload() -> None:
+    budget = Budget(0.2, most=1.0)
+    assert budget.take()
+    budget.become(0.2)
+    assert budget.is_empty, "the same goes on where it is"
+    budget.become(0.5)
+    assert budget.take()
+    budget.earn()
+    assert budget.is_empty
+    budget.earn()
+    assert budget.take()
+    budget.become(0.0)
+    budget.earn()
+    assert budget.is_empty
+
+
+def test_jobs_follow_a_reload() -> None:
+    node = {"name": "n", "url": "http://n:1"}
+    service = JobService(GatewayConfig.model_validate({"nodes": [node]}))
+    assert not service.declared("n").idempotent
+    service.declare(GatewayConfig.model_validate({"nodes": [{**node, "idempotent_jobs": True}]}))
+    assert service.declared("n").idempotent

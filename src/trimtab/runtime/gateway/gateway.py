@@ -7,7 +7,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Protocol
 
 from trimtab.domain.errors import UsageError
@@ -53,7 +54,8 @@ COMPILE_TIMEOUT_S = 300.0
 LAST_ACCEPT_S = 0.05
 _FIXED = (
     "listen",
-    "admin",
+    "admin.listen",
+    "admin.hosts",
     "workers",
     "store",
     "record",
@@ -97,6 +99,7 @@ class Gateway:
         self.jobs_answer: Any = None  # jobs.http.JobsApi, where this process has jobs
         self.job_counts: dict[str, int] = {}
         self._further = observers
+        self.on_reloaded: list[Callable[[GatewayConfig], None]] = []
         self.plane = DataPlane(
             make_context(
                 loop,
@@ -173,6 +176,7 @@ class Gateway:
         if fresh and not is_compiled:
             await compile_elsewhere(fresh)
         before, restart = self.config, _needs_restart(self.config, config)
+        config.admin.digests(self.environ)  # raises before anything has changed
         self.tenants.update(config, self.environ)
         self.config = config
         problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
@@ -183,8 +187,10 @@ class Gateway:
         if self.comparison.reload(config):
             self.plane.context.observe(self._observers())
         self._refresh_front()
-        self.plane.context.settings = options.settings_of(config)
+        self.plane.context.obey(options.settings_of(config))
         self._know_models()
+        for tell in self.on_reloaded:
+            tell(config)
         changed = sorted(
             name for name in type(config).model_fields if getattr(before, name) != getattr(config, name)
         )
@@ -269,6 +275,7 @@ class Gateway:
 
     async def register(self, said: Mapping[str, Any]) -> str:
         """Take in a node that somebody describes; returns its name. Raises UsageError."""
+        self._registrar.vet(said)
         specs = node_specs([dict(said)], "the request")
         return (await self._registrar.add(specs[0])).name
 
@@ -396,7 +403,7 @@ class UsageObserver:
 
 def _needs_restart(before: GatewayConfig, after: GatewayConfig) -> list[str]:
     """Keys that a running gateway cannot change."""
-    return [name for name in _FIXED if getattr(before, name) != getattr(after, name)]
+    return [name for name in _FIXED if attrgetter(name)(before) != attrgetter(name)(after)]
 
 
 async def compile_elsewhere(policies: list[str]) -> None:

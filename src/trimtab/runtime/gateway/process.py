@@ -95,11 +95,9 @@ async def _serve(
     drain: Callable[[float, float], Awaitable[int]],
 ) -> None:
     config = gateway.config
-    auth = AdminAuth(
-        [bytes.fromhex(digest) for digest in config.admin.digests(gateway.environ)],
-        open_to_all=config.insecure_no_auth,
-    )
-    server = await serve_admin(AdminApp(control, auth), sockets.admin.dup())
+    auth = AdminAuth(_admin_keys(gateway, config), open_to_all=config.insecure_no_auth)
+    gateway.on_reloaded.append(lambda config: auth.replace_keys(_admin_keys(gateway, config)))
+    server = await serve_admin(AdminApp(control, auth, hosts=config.admin.hosts), sockets.admin.dup())
     try:
         freeze()
         ready(auth.make_link_token())
@@ -115,6 +113,10 @@ async def _serve(
         await server.close()
 
 
+def _admin_keys(gateway: Gateway, config: GatewayConfig) -> list[bytes]:
+    return [bytes.fromhex(digest) for digest in config.admin.digests(gateway.environ)]
+
+
 @asynccontextmanager
 async def _opened(
     gateway: Gateway, service: JobService, clients: socket.socket | None
@@ -124,6 +126,7 @@ async def _opened(
         await service.open(gateway.decider, around, gateway.plane.context.observers)
         gateway.jobs_answer, gateway.job_counts = service.answer, service.counts
         gateway.front.jobs = True
+        gateway.on_reloaded.append(service.declare)
         await gateway.open(clients)
         yield
     finally:

@@ -41,8 +41,11 @@ class AdminAuth:
         self.open_to_all = open_to_all
 
     def replace_keys(self, digests: Iterable[bytes]) -> None:
-        """After a reload: these keys only. All sessions end, for the key that opened one may be gone."""
-        self._digests = tuple(digests)
+        """After a reload: these keys only. Where they differ all sessions end: the key of one may be gone."""
+        digests = tuple(digests)
+        if set(digests) == set(self._digests):
+            return
+        self._digests = digests
         self._sessions.clear()
 
     def is_key(self, key: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from trimtab.domain.errors import ConfigError
-from trimtab.runtime.gateway.config.types import Count, EnvName, Listen, Name
+from trimtab.runtime.gateway.config.types import Count, EnvName, HostName, Listen, Name
 from trimtab.validation.base import Positive, Spec
 from trimtab.validation.problems import checked
 from trimtab.validation.yaml_text import document, read_yaml
@@ -92,6 +92,9 @@ class AdminSpec(Spec):
     """The port for metrics, dashboard and changes."""
 
     listen: Listen = Field("127.0.0.1:9080", description="host:port")
+    hosts: tuple[HostName, ...] = Field(
+        (), description="names by which browsers reach it, besides its addresses and localhost"
+    )
     keys: tuple[Secret, ...] = Field((), description="what opens it", json_schema_extra={"writeOnly": True})
     key_env: EnvName | None = Field(None, description="environment variable that holds such a key")
 

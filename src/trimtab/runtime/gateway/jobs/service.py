@@ -36,14 +36,18 @@ class JobService:
             result_ttl_s=config.store.result_ttl_s,
             result_max_bytes=int(config.store.result_max_mib * MIB),
         )
-        self._declared = {
-            node.name: NodeJobs(node.jobs != "none", node.idempotent_jobs) for node in config.nodes
-        }
+        self.declare(config)
         self.counts: dict[str, int] = {}
         self._runner: DispatchedRunner | None = None
         self._jobs: Jobs | None = None
         self._api: JobsApi | None = None
         self._work: list[asyncio.Task[None]] = []
+
+    def declare(self, config: GatewayConfig) -> None:
+        """Take over what a configuration says of nodes and jobs."""
+        self._declared = {
+            node.name: NodeJobs(node.jobs != "none", node.idempotent_jobs) for node in config.nodes
+        }
 
     def declared(self, node: str) -> NodeJobs:
         """What the configuration says of a node and jobs."""

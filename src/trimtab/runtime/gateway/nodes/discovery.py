@@ -7,7 +7,7 @@ of the DNS or half a file must not take nodes away.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -172,11 +172,17 @@ class Registrar:
         self._fleet, self._guard = fleet, guard
         self._allowed = frozenset(allowed) | {""}
 
+    def vet(self, said: Mapping[str, Any]) -> None:
+        """Before anything looks at the file that an entry names: may it? Raises ConfigError."""
+        ca = said.get("ca")
+        if ca is not None and not (isinstance(ca, str) and ca in self._allowed):
+            raise _not_for_registered("ca", ca)
+
     async def add(self, spec: NodeSpec) -> Node:
         """A new node. Raises ConfigError for an address that is not allowed, or a bad entry."""
         for field, value in (("api_key_env", spec.api_key_env), ("ca", spec.ca)):
             if value not in self._allowed:
-                raise ConfigError("may not be used by registered nodes", field=field, value=value)
+                raise _not_for_registered(field, value)
         base = await self._guard.pin(parse_base(spec.url))
         spec = replace(
             spec,
@@ -192,3 +198,7 @@ class Registrar:
         if not url or url.startswith("/"):
             return url
         return (await self._guard.pin(beside(base, url, field=field))).url
+
+
+def _not_for_registered(field: str, value: object) -> ConfigError:
+    return ConfigError("may not be used by registered nodes", field=field, value=value)

@@ -90,12 +90,18 @@ class Client(Protocol):
 class Budget:
     """Allows something for a fraction of all requests, saved up for the day when a full node dies at once."""
 
-    __slots__ = ("_frac", "_left", "_most")
+    __slots__ = ("_at_first", "_frac", "_left", "_most")
 
     def __init__(self, frac: float, most: float = 1000.0, at_first: float = 100.0) -> None:
-        self._frac = frac
-        self._most = most
-        self._left = min(most, at_first) if frac > 0.0 else 0.0
+        self._most, self._at_first = most, min(most, at_first)
+        self._frac = self._left = 0.0
+        self.become(frac)
+
+    def become(self, frac: float) -> None:
+        """Allow another fraction from now on; it begins anew, unless it is the same."""
+        if frac != self._frac:
+            self._frac = frac
+            self._left = self._at_first if frac > 0.0 else 0.0
 
     @property
     def is_empty(self) -> bool:
@@ -151,6 +157,12 @@ class Context:
         self.on_started = tuple(one.started for one in observers if _is_own(one, "started"))
         self.on_lost = tuple(one.lost for one in observers if _is_own(one, "lost"))
         self.on_ended = tuple(one.ended for one in observers if _is_own(one, "ended"))
+
+    def obey(self, settings: Settings) -> None:
+        """Other limits and timeouts, for what comes from now on."""
+        self.settings = settings
+        self.retries.become(settings.retry_budget_frac)
+        self.hedges.become(settings.hedge_max_frac)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it as a task that somebody holds on to."""
