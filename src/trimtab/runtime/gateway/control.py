@@ -100,7 +100,7 @@ class LocalControl:
                 "name": gateway.decider.rules.default.spec,
                 "decisions": sum(one["decisions"] for one in figures),
                 "failures": sum(one["failures"] for one in figures),
-                "decision_us": None,
+                "decision_us": gateway.decider.decision_s * 1e6 or None,
             },
             "shadow": _shadow(gateway.comparison.told(), figures),
             "jobs": dict(gateway.job_counts),
