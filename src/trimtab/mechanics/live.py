@@ -372,10 +372,6 @@ class Live:
         """Carry out PLAN_READY."""
         self._driver.put_next_in_force()
 
-    def is_running(self, row: int) -> bool:
-        """Whether a request holds a place on a node."""
-        return bool(self._rows.status[row] == _RUNNING)
-
     def candidates(self, row: int, most: int = MAX_RANKED) -> list[int]:
         """Nodes that the last decision about a request named, best first."""
         ranked: list[int] = []
