@@ -17,9 +17,10 @@ PEERS := vllm-router sglang-router litellm
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
 
+# A worker that dies ends the run: pytest-xdist waits for ever for the tests of one that it replaces
 test: $(VENV)/.installed-test lint
 	$(BIN)/trimtab warmup --quiet
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadgroup --max-worker-restart=0
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check

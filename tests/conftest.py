@@ -1,1 +1,8 @@
 """Makes `builders` importable from every test folder: pytest puts the folder of this file on the path."""
+
+from __future__ import annotations
+
+import signal
+
+# A job in the background is born ignoring Ctrl-C, which some tests send to themselves and to their children.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -226,11 +226,13 @@ def _check_chunks(answer: Answer) -> None:
 def fuzz(inputs: int, seed: int) -> int:
     """Try so many inputs, half of them requests; returns how many bytes they had. Raises what went wrong."""
     rng, size = random.Random(seed), 0
-    for number in range(inputs):
-        if number % 100 == 0:
-            faulthandler.dump_traceback_later(HANG_S, exit=True)
-        size += len((fuzz_request if number % 2 else fuzz_response)(rng))
-    faulthandler.cancel_dump_traceback_later()
+    try:
+        for number in range(inputs):
+            if number % 100 == 0:
+                faulthandler.dump_traceback_later(HANG_S, exit=True)
+            size += len((fuzz_request if number % 2 else fuzz_response)(rng))
+    finally:  # else it ends the process that goes on
+        faulthandler.cancel_dump_traceback_later()
     return size
 
 

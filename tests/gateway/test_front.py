@@ -181,8 +181,10 @@ def test_ids_differ_also_between_forked_workers() -> None:
     read_fd, write_fd = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(write_fd, ids().encode())
-        os._exit(0)
+        try:
+            os.write(write_fd, ids().encode())
+        finally:
+            os._exit(0)
     os.waitpid(child, 0)
     theirs = os.read(read_fd, 64).decode()
     os.close(read_fd)

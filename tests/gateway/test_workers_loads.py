@@ -96,10 +96,12 @@ def test_a_killed_process_leaves_no_load() -> None:
     mine.know(made("a", 0))
     pid = os.fork()
     if pid == 0:
-        its = Loads(shared, 1)
-        its.know(made("a", 0))
-        its.add(0, 2, 8.0)
-        os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            its = Loads(shared, 1)
+            its.know(made("a", 0))
+            its.add(0, 2, 8.0)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
     (change,) = mine.changes()
     assert change == Change(0, 2, 8.0)

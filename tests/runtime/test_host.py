@@ -184,7 +184,10 @@ def test_ctrl_c_ends_the_planning_process_too(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "1\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()  # else it is waited for without end
     assert out.splitlines()[-1] == "interrupted []"
     assert err == ""
     assert process.returncode == 0
