@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import signal
@@ -205,6 +206,35 @@ async def _coming_up() -> None:
     assert sum(exchange.node is not None for exchange in waiting) == 2
     assert folds[:2] == [0, 1]  # it has looked before each start
     _close(deciders)
+
+
+def test_room_of_ones_own_and_room_that_others_left_are_looked_at_apart() -> None:
+    asyncio.run(_twofold())
+
+
+async def _twofold() -> None:
+    """A request ends here at the moment at which another process, without a queue, has left room too."""
+    loop = asyncio.get_running_loop()
+    shared = SharedLoads(2, slots=8)
+    mine, other = (decider_of(loop, shared, row, "a") for row in range(2))
+    ours, theirs = Asked(loop.time()), Asked(loop.time())
+    mine.submit(ours)
+    other.submit(theirs)
+    waiting = [Asked(loop.time()) for _ in range(4)]
+    for exchange in waiting:
+        mine.submit(exchange)
+    assert not any(exchange.node for exchange in waiting)
+    looks: list[int] = []
+    loads: Any = mine._loads
+    changes = loads.changes
+    loads.changes = lambda: (looks.append(sum(e.node is not None for e in waiting)), changes())[1]
+    for decider, exchange in ((other, theirs), (mine, ours)):
+        exchange.attempts[-1].ended_s, exchange.response_status = loop.time(), 200
+        decider.done(exchange)
+    assert sum(exchange.node is not None for exchange in waiting) == 2
+    started = [*looks, 2]
+    assert max(b - a for a, b in itertools.pairwise(started)) == 1  # a look before each start
+    _close([mine, other])
 
 
 def _close(deciders: list[Decider]) -> None:

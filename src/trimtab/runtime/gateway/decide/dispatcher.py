@@ -344,13 +344,21 @@ class Decider:
                     if change not in given_back:
                         self._take_in(change, now_s)
                 if given_back:
+                    loads.look_again()
+                    if self._starts_now(now_s):  # in room of its own, of which the others knew nothing
+                        continue
                     first = given_back[0]
                     self._take_in(Change(first.node_idx, -1, first.seconds / -first.requests), now_s)
-                    loads.look_again()
-                    for pool in tuple(self.pools.values()):
-                        self._turn_now(pool, now_s)
+                    self._starts_now(now_s)
         finally:
             self._folding = False
+
+    def _starts_now(self, now_s: float) -> bool:
+        """Give every pool its turn; whether one of them starts a request."""
+        before = self.decisions
+        for pool in tuple(self.pools.values()):
+            self._turn_now(pool, now_s)
+        return self.decisions > before
 
     @property
     def _waits(self) -> bool:
