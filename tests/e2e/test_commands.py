@@ -35,6 +35,8 @@ COMMANDS = [
     ["trace", "convert"],
     ["trace", "list"],
     ["trace", "download"],
+    ["solve"],
+    ["solve", "gap"],
     ["warmup"],
 ]
 NAMES_TO_RELY_ON = (

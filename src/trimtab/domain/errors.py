@@ -58,6 +58,10 @@ class TraceError(UsageError):
     """A trace file that cannot be read as requests."""
 
 
+class ProblemError(UsageError):
+    """An optimisation problem, or a file of one, that can't be solved as it stands."""
+
+
 class PolicyNotFound(UsageError):  # noqa: N818 - reads as the sentence it prints
     """No policy goes by this name."""
 

@@ -1,0 +1,12 @@
+"""Assignment of tasks to nodes by optimisation: a problem in, a `Solution` with a proven bound out.
+
+problem = assignment_problem(utility, demand, capacity, maximise=True)
+solve(problem, time_limit_s=2.0).assignment
+"""
+
+from trimtab.solvers.gap_text import parse_gap
+from trimtab.solvers.problem import AssignmentProblem, assignment_problem
+from trimtab.solvers.solution import Solution, Status
+from trimtab.solvers.solve import solve
+
+__all__ = ["AssignmentProblem", "Solution", "Status", "assignment_problem", "parse_gap", "solve"]

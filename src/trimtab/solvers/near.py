@@ -1,0 +1,140 @@
+"""The pairs that a search looks at: of each task its nodes of least reduced cost, packed side by side.
+
+Reduced cost of task j on node i under node prices λ is c[j, i] + Σ_r λ[i, r] d[j, i, r]. The nodes are
+followed by one of no capacity that stands for being left out; it takes tasks without demand, optional ones only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.domain.kernel import kernel
+from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+
+class Near(NamedTuple):
+    """Pairs by task, least reduced cost first; columns beyond a task's last pair hold node −1.
+
+    Attributes:
+        node: [tasks, width] node, or the number of nodes for being left out.
+        cost: [tasks, width] infinite where there is no pair.
+        demand: [tasks, width, resources].
+        capacity: [nodes + 1, resources].
+        dropped: [tasks] least reduced cost of the pairs that are not here; infinite where all are.
+    """
+
+    node: Ints
+    cost: Floats
+    demand: Floats
+    capacity: Floats
+    dropped: Floats
+
+    def nodes_of(self, choice: Ints) -> Ints:
+        """Node of each task by the column chosen, −1 for being left out."""
+        node = self.node[np.arange(choice.size), choice]
+        return np.where(node == self.capacity.shape[0] - 1, -1, node).astype(np.int32)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every pair of the problem is here."""
+        return bool(np.isinf(self.dropped).all())
+
+
+def reduced(near: Near, prices: Floats) -> Floats:
+    """[tasks, width] reduced costs under prices [nodes + 1, resources]."""
+    paid = (prices[near.node] * near.demand).sum(axis=2)
+    return near.cost + np.where(near.node >= 0, paid, 0.0)
+
+
+def nearest(problem: AssignmentProblem, prices: Floats, width: int, tasks: Ints | None = None) -> Near:
+    """The `width` nodes of least reduced cost of every task, or of some; pairs that can't be are left out.
+
+    Args:
+        problem: any.
+        prices: [nodes, resources] or, with a row for being left out, [nodes + 1, resources].
+        width: pairs a task at most.
+        tasks: numbers of the tasks that are wanted; all by default.
+    """
+    value, demand, skip = problem.value, problem.demand, skip_costs(problem)
+    if tasks is not None:
+        value, demand, skip = value[tasks], demand[tasks], skip[tasks]
+    shape = (value.shape[0], min(width, problem.nodes + 1))
+    node, cost, dropped = np.full(shape, -1, np.int32), np.full(shape, np.inf), np.empty(shape[0])
+    packed = np.zeros((*shape, demand.shape[2]))
+    room = problem.capacity * (1 + TOLERANCE_FRAC)
+    _nearest(value, demand, room, prices, problem.sign, skip, node, cost, packed, dropped)
+    none = np.zeros((1, room.shape[1]))
+    return Near(node, cost, packed, np.concatenate([problem.capacity, none]), dropped)
+
+
+def skip_costs(problem: AssignmentProblem) -> Floats:
+    """[tasks] cost of leaving a task out; infinite for a compulsory one."""
+    return np.where(problem.optional, problem.sign * problem.skip_value, np.inf)
+
+
+def dual_value(problem: AssignmentProblem, prices: Floats) -> float:
+    """L(λ) = Σ_j min_i reduced cost − Σ λ capacity: a lower bound of the cost, for any λ ≥ 0."""
+    least = nearest(problem, prices, 1)
+    paid = float((prices[: problem.nodes] * problem.capacity).sum())
+    return float(reduced(least, prices)[:, 0].sum()) - paid
+
+
+@kernel
+def _nearest(
+    value: Any,
+    demand: Any,
+    room: Any,
+    prices: Any,
+    sign: Any,
+    skip_cost: Any,
+    node: Any,
+    cost: Any,
+    packed: Any,
+    dropped: Any,
+) -> None:
+    tasks, nodes = value.shape
+    resources, width = demand.shape[2], node.shape[1]
+    key = np.empty(width)
+    for j in range(tasks):
+        count = 0
+        left = np.inf
+        for i in range(-1, nodes):
+            if i < 0:
+                v = skip_cost[j]
+            else:
+                v = sign * value[j, i]
+                for r in range(resources):
+                    if demand[j, i, r] > room[i, r]:
+                        v = np.inf
+                    v += prices[i, r] * demand[j, i, r]
+            if v == np.inf:
+                continue
+            if count == width:
+                if v >= key[count - 1]:
+                    left = min(left, v)
+                    continue
+                left = min(left, key[count - 1])
+                count -= 1
+            at = count
+            while at > 0 and key[at - 1] > v:
+                key[at] = key[at - 1]
+                node[j, at] = node[j, at - 1]
+                at -= 1
+            key[at] = v
+            node[j, at] = i if i >= 0 else nodes
+            count += 1
+        dropped[j] = left
+        for k in range(count):
+            i = node[j, k]
+            if i == nodes:
+                cost[j, k] = skip_cost[j]
+                continue
+            cost[j, k] = sign * value[j, i]
+            for r in range(resources):
+                packed[j, k, r] = demand[j, i, r]

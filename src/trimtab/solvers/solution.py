@@ -1,0 +1,98 @@
+"""What a solver returns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from trimtab.solvers.problem import AssignmentProblem, FloatArray, IntArray
+
+PROVED_FRAC = 1e-9  # a gap below this is rounding
+
+
+class Status(Enum):
+    """How far a solver got."""
+
+    OPTIMAL = "optimal"  # proved
+    FEASIBLE = "feasible"  # the best that was found, with its gap
+    INFEASIBLE = "infeasible"  # proved that there is no solution; `reason` says why
+    UNKNOWN = "unknown"  # no solution was found, and no proof that there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """An assignment and what is known of it.
+
+    Attributes:
+        status: how far the solver got.
+        objective: value of the assignment; NaN where there is none.
+        bound: no assignment is better than this: a proof.
+        gap_frac: |objective − bound| / |objective|; infinite where there is no assignment.
+        time_s: wall time it took.
+        method: which method found it.
+        assignment: [tasks] node of each task, −1 for none.
+        prices: [nodes, resources] what a unit of capacity is worth (λ of the dual), in cost; None where unknown.
+        reason: in words, why there is no solution or why the search ended before a proof; empty otherwise.
+    """
+
+    status: Status
+    objective: float
+    bound: float
+    gap_frac: float
+    time_s: float
+    method: str
+    assignment: IntArray
+    prices: FloatArray | None = None
+    reason: str = ""
+
+    @property
+    def has_assignment(self) -> bool:
+        """Whether there is an assignment that keeps to all constraints."""
+        return self.status in (Status.OPTIMAL, Status.FEASIBLE)
+
+
+def gap_frac(objective: float, bound: float) -> float:
+    """Share of the objective that the bound leaves open."""
+    if not math.isfinite(objective) or not math.isfinite(bound):
+        return math.inf
+    distance = abs(objective - bound)
+    return (
+        0.0 if distance <= PROVED_FRAC * max(1.0, abs(objective)) else distance / max(abs(objective), 1e-12)
+    )
+
+
+def found(
+    problem: AssignmentProblem,
+    assignment: IntArray,
+    bound: float,
+    time_s: float,
+    method: str,
+    *,
+    prices: FloatArray | None = None,
+    reason: str = "",
+) -> Solution:
+    """A feasible assignment as a solution; `bound` in values, on the side that it bounds.
+
+    A bound within rounding of the objective is taken as a proof and put on it.
+    """
+    objective = problem.objective(assignment)
+    bound = problem.sign * min(problem.sign * bound, problem.sign * objective)
+    gap = gap_frac(objective, bound)
+    status = Status.OPTIMAL if gap == 0 else Status.FEASIBLE
+    bound = objective if gap == 0 else bound
+    why = "" if gap == 0 else reason
+    return Solution(status, objective, bound, gap, time_s, method, assignment, prices, why)
+
+
+def nothing(
+    problem: AssignmentProblem,
+    status: Status,
+    assignment: IntArray,
+    bound: float,
+    time_s: float,
+    method: str,
+    reason: str,
+) -> Solution:
+    """No assignment that keeps to all constraints: infeasible, or none found."""
+    return Solution(status, math.nan, bound, math.inf, time_s, method, assignment, None, reason)
