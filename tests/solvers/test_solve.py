@@ -51,7 +51,7 @@ def test_the_textbook_example():
 
 
 def test_the_textbook_example_as_it_is_in_print():
-    """Without the task of 6, and with a utility of 6 for the task of 5 on two GPUs: 13, not 12 of 12 TFLOPS."""
+    """Without the task of 6, and with utility 6 for the task of 5 on two GPUs: 13 for 12 TFLOPS in use."""
     demand = np.tile(np.array([5.0, 4.0, 3.0])[:, None], (1, 3))
     utility = demand.copy()
     utility[0, 1:] = 6.0

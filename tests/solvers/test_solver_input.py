@@ -29,7 +29,7 @@ def test_a_file_is_read_node_by_node():
         ("2\n-3\n", ["number of tasks", "line 2"]),
         (GOOD.replace("5", "5x"), ["no number", "line 3", "5x"]),
         (GOOD.replace("5", "nan"), ["no number", "line 3", "nan"]),
-        (GOOD.replace("3 4\n", "3\n"), ["ends too early", "line 6", "17 numbers for 2 nodes and 3 tasks"]),
+        (GOOD.replace("3 4\n", "3\n"), ["ends too early", "line 6", "16 numbers for 2 nodes and 3 tasks"]),
         (GOOD + "9\n", ["left over", "line 7"]),
         (GOOD.replace("2 2 2", "2 -2 2"), ["negative", "line 5"]),
     ],

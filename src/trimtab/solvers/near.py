@@ -1,7 +1,7 @@
 """The pairs that a search looks at: of each task its nodes of least reduced cost, packed side by side.
 
 Reduced cost of task j on node i under node prices λ is c[j, i] + Σ_r λ[i, r] d[j, i, r]. The nodes are
-followed by one of no capacity that stands for being left out; it takes tasks without demand, optional ones only.
+followed by one of no capacity that stands for being left out; only optional tasks may go there.
 """
 
 from __future__ import annotations

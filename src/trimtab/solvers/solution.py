@@ -32,7 +32,7 @@ class Solution:
         time_s: wall time it took.
         method: which method found it.
         assignment: [tasks] node of each task, −1 for none.
-        prices: [nodes, resources] what a unit of capacity is worth (λ of the dual), in cost; None where unknown.
+        prices: [nodes, resources] what a unit of capacity is worth (λ of the dual); None where unknown.
         reason: in words, why there is no solution or why the search ended before a proof; empty otherwise.
     """
 
