@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import orjson
 from worker_gateway import CountingBackend, ServedGateway, node, serving, until, write_config
 
 WORKERS = 2
@@ -45,9 +47,10 @@ async def _receipts_are_found(gateway: ServedGateway) -> None:
 
 
 async def _jobs_reach_the_parent(gateway: ServedGateway) -> None:
-    body = {"model": "m", "messages": []}
-    headers = {"Prefer": "respond-async", "Connection": "close"}
-    async with gateway.session.post(f"{gateway.url}/v1/chat/completions", json=body, headers=headers) as sent:
+    long = "x" * (2 << 20)  # goes to the parent as a file
+    body = io.BytesIO(orjson.dumps({"model": "m", "messages": [{"role": "user", "content": long}]}))
+    headers = {"Prefer": "respond-async", "Connection": "close", "Content-Type": "application/json"}
+    async with gateway.session.post(f"{gateway.url}/v1/chat/completions", data=body, headers=headers) as sent:
         assert sent.status == 202, await sent.text()
         job = (await sent.json())["id"]
 

@@ -31,7 +31,7 @@ class CountingBackend:
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> CountingBackend:
-        app = web.Application()
+        app = web.Application(client_max_size=1 << 24)
         app.add_routes(
             [
                 web.get("/health", self._health),

@@ -6,13 +6,18 @@ It submits COUNT jobs, and appends to LOG what reaches the backend. STAGE: where
 from __future__ import annotations
 
 import asyncio
+import io
+import random
 import sys
 from pathlib import Path
 
 from trimtab.runtime.gateway.jobs.job import Delivery, Job, JobResult, State
 from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings, Order
+from trimtab.runtime.gateway.jobs.results import JobFiles
 from trimtab.runtime.gateway.model import Facts
 from trimtab.runtime.gateway.store.store import Store
+
+BODY = random.Random(1).randbytes(2 << 20)
 
 
 class LoggingRunner:
@@ -33,6 +38,7 @@ class LoggingRunner:
     async def run(self, job: Job, deliver: Delivery) -> JobResult:
         await self._stop_at("queued")
         assert await deliver.dispatched("n1", self._stage == "idempotent")
+        assert deliver.body.read_bytes() == BODY
         self._say("sent", job.id)
         await self._stop_at("dispatched")
         await self._stop_at("idempotent")
@@ -60,7 +66,8 @@ async def main(url: str, folder: str, log: str, stage: str, count: int) -> None:
     await jobs.open()
     for _ in range(count):
         order = Order("a", "m", "video", "POST", "/v1/videos", "application/json", Facts("m"))
-        await jobs.submit(order, b"{}")
+        staged = JobFiles(settings.folder, settings.result_max_bytes).stage_body(io.BytesIO(BODY))
+        await jobs.submit(order, staged)
     async with asyncio.timeout(30):
         while True:
             await asyncio.sleep(0.05)

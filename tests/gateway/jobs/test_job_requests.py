@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.plane import CHAT, gateway, post
+from gateway.plane import answers, gateway, ok, post
 from trimtab.runtime.gateway.api.endpoints import Endpoints
 from trimtab.runtime.gateway.config import GatewayConfig
 from trimtab.runtime.gateway.config.keys import TenantLimits
@@ -15,18 +15,19 @@ from trimtab.runtime.gateway.config.upkeep import StoreSpec
 from trimtab.runtime.gateway.decide.dispatcher import SPARE_TENANTS
 from trimtab.runtime.gateway.front import Front
 from trimtab.runtime.gateway.gateway import Gateway
-from trimtab.runtime.gateway.jobs.service import JobService, job_request
+from trimtab.runtime.gateway.jobs.intake import job_request
+from trimtab.runtime.gateway.jobs.service import JobService
 from trimtab.runtime.gateway.model import Refusal, Tenant
 from trimtab.runtime.gateway.process import surroundings
 from trimtab.runtime.gateway.tenants import Limits
-from trimtab.runtime.gateway.wire.context import LocalAnswer, Settings
+from trimtab.runtime.gateway.wire.context import LocalAnswer
 from trimtab.runtime.gateway.wire.exchange import WireExchange
 
 ASYNC = b"prefer: respond-async\r\n"
 
 
 async def accepted(exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
-    found = job_request(exchange, body)
+    found = await job_request(exchange, body)
     return found if isinstance(found, Refusal) else LocalAnswer(202, ())
 
 
@@ -46,13 +47,26 @@ def test_a_job_counts_against_its_tenants_limits(field: str) -> None:
     asyncio.run(main())
 
 
-def test_a_body_too_large_for_a_job_is_refused_as_such() -> None:
+@pytest.mark.parametrize(
+    ("prefer", "status"),
+    [
+        (b"respond-async", 202),
+        (b"Respond-Async;x=1, wait=10", 202),
+        (b'wait=10, a="x, \\" y", respond-async', 202),
+        (b"wait=10\r\nprefer: respond-async", 202),
+        (b"respond-async-maybe", 200),
+        (b'note="a, respond-async, b"', 200),
+        (b'note="respond-async', 200),
+        (b"", 200),
+    ],
+)
+def test_who_prefers_to_be_answered_later_gets_a_job(prefer: bytes, status: int) -> None:
     async def main() -> None:
         look = Front(Endpoints(), lambda _: Tenant("t", 0), jobs=True)
-        async with gateway(look=look, settings=Settings(memory_body_bytes=1000)) as g:
+        async with gateway(answers(ok(b"{}")), look=look) as g:
             g.context.local = accepted
-            answer = await g.raw(post(CHAT + b" " * 2000, more=ASYNC))
-            assert answer.startswith(b"HTTP/1.1 413 ")
+            answer = await g.raw(post(more=b"prefer: " + prefer + b"\r\n"))
+            assert answer.startswith(b"HTTP/1.1 %d " % status)
 
     asyncio.run(main())
 

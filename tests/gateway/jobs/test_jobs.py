@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from trimtab.runtime.gateway.jobs import rows
 from trimtab.runtime.gateway.jobs.job import Delivery, Job, JobResult, State
 from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings, Order, TooManyJobs
-from trimtab.runtime.gateway.jobs.results import TooLarge
+from trimtab.runtime.gateway.jobs.results import JobFiles, TooLarge
 from trimtab.runtime.gateway.model import Facts
 from trimtab.runtime.gateway.store.errors import StoreUnavailable
 from trimtab.runtime.gateway.store.store import Store
@@ -121,7 +121,8 @@ def test_a_job_is_kept_dispatched_and_done(store_url: str, tmp_path: Path) -> No
             job = await jobs.submit(order(), b'{"prompt": "x"}')
             assert job.state is State.QUEUED
             assert await jobs.position(job) == 1
-            second = await jobs.submit(order(), io.BytesIO(b"spooled"))
+            staged = JobFiles(tmp_path / "jobs", 0).stage_body(io.BytesIO(b"spooled"))
+            second = await jobs.submit(order(), staged)
             assert await jobs.position(second) == 2
             runner.go.set()
             running = await reach(jobs, job, State.DISPATCHED)

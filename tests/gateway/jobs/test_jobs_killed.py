@@ -45,6 +45,7 @@ def test_killed_in_each_state(store_url: str, tmp_path: Path, stage: str, end: s
     sent = [line for line in log.read_text().splitlines() if line.startswith("sent")]
     assert len(sent) == 3 * sends
     assert len(set(sent)) == 3
+    assert list((folder / "bodies").iterdir()) == []
     if end == "done":
         results = [
             path.read_bytes() for path in (folder / "results").glob("video_*") if path.suffix != ".meta"

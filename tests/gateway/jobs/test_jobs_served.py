@@ -17,9 +17,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from trimtab.runtime.gateway.api.endpoints import Endpoints
-from trimtab.runtime.gateway.jobs.http import JobRequest, JobsApi, wants_async
+from trimtab.runtime.gateway.api.prefer import wants_async
+from trimtab.runtime.gateway.jobs.http import JobRequest, JobsApi
 from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings
 from trimtab.runtime.gateway.jobs.runner import DispatchedRunner, NodeJobs, RunnerSettings, Surroundings
+from trimtab.runtime.gateway.jobs.views import VideoFields
 from trimtab.runtime.gateway.model import Cause, Endpoint, Exchange, Facts, Node, Outcome, Refusal, Tenant
 from trimtab.runtime.gateway.store.store import Store
 
@@ -117,16 +119,19 @@ async def gateway(folder: Path, api: bool = True, idempotent: bool = False) -> A
         async def front(request: web.Request) -> web.StreamResponse:
             endpoint = endpoints.find(request.method, request.path)
             assert isinstance(endpoint, Endpoint)
+            body, content_type = await request.read(), request.headers.get("Content-Type", "")
+            fields = VideoFields(content_type)
+            fields.feed(body)
             asked = JobRequest(
                 request.method,
                 request.path_qs,
                 endpoint,
                 request.headers["Authorization"],
-                request.headers.get("Content-Type", ""),
+                content_type,
                 Facts("film-1", video_s=8.0),
+                fields.found(),
             )
-            body = await request.read()
-            if wants_async(request.headers.get("Prefer", "")):
+            if wants_async(request.headers.get("Prefer", "").encode()):
                 answer = await api_of_jobs.submit(asked, body)
             else:
                 answer = await api_of_jobs.answer(asked, body)

@@ -16,6 +16,7 @@ import orjson
 from trimtab.runtime.gateway.api.endpoints import Endpoints, path_id
 from trimtab.runtime.gateway.api.include_usage import inject_include_usage
 from trimtab.runtime.gateway.api.peek import BodyScan, body_scan, peek, peek_head
+from trimtab.runtime.gateway.api.prefer import wants_async
 from trimtab.runtime.gateway.config.routes import Resolved
 from trimtab.runtime.gateway.model import Facts, Kind, Refusal, Tenant
 
@@ -109,8 +110,8 @@ class Front:
         exchange.background = tenant.background
         if kind is _REALTIME and not request.websocket:
             return Refusal(426, "websocket_only", "This path speaks WebSocket only.")
-        if self.jobs and b"respond-async" in request.headers.get(b"prefer", b"").lower():
-            exchange.is_local = exchange.is_local or found.replayable
+        if self.jobs and found.replayable and (prefer := request.headers.get(b"prefer")):
+            exchange.is_local = wants_async(prefer)
         return self._hints(exchange, request.headers, tenant) if request.hinted else None
 
     def _hints(self, exchange: WireExchange, headers: Headers, tenant: Tenant) -> Refusal | None:
@@ -242,7 +243,7 @@ def _share(route: Resolved, request_id: str) -> str:
 def _rename(exchange: WireExchange, asked: str, model: str) -> Refusal | None:
     """Put the model's own name in the body's place of the alias."""
     body = exchange.body
-    if not body and exchange.target.find(b"?") >= 0:
+    if body == b"" and exchange.target.find(b"?") >= 0:
         return _rename_in_query(exchange, model)
     content_type = exchange.request.content_type.lower()
     if body is None:

@@ -18,7 +18,10 @@ from trimtab.runtime.gateway.config import GatewayConfig
 from trimtab.runtime.gateway.control import decider_figures
 from trimtab.runtime.gateway.decide.loads import Loads, SharedLoads
 from trimtab.runtime.gateway.gateway import Gateway, UsageObserver
-from trimtab.runtime.gateway.jobs.service import job_request, meant_body
+from trimtab.runtime.gateway.jobs.http import JobRequest
+from trimtab.runtime.gateway.jobs.intake import Intake
+from trimtab.runtime.gateway.jobs.results import Body
+from trimtab.runtime.gateway.jobs.service import job_settings
 from trimtab.runtime.gateway.memory import freeze, rss_bytes
 from trimtab.runtime.gateway.model import Attempt, Exchange, Refusal
 from trimtab.runtime.gateway.nodes.spec import NodeSpec
@@ -78,19 +81,18 @@ class Tally:
 
 
 class RemoteJobs:
-    """Jobs live in the parent: requests for them go there."""
+    """Jobs live in the parent: requests for them go there, long bodies as files of the folder of jobs."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel, intake: Intake) -> None:
+        self._channel, self._intake = channel, intake
 
     async def answer(self, exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
         """A request for jobs, or one that is to become a job."""
-        request = job_request(exchange, body)
-        if isinstance(request, Refusal):
-            return request
+        return await self._intake.answer(exchange, body, self._send)
+
+    async def _send(self, request: JobRequest, body: Body) -> LocalAnswer | Refusal:
         try:
-            sent = pickle.dumps((request, meant_body(request, exchange, body)))
-            _, answer = await self._channel.ask("job", None, sent, JOB_S)
+            _, answer = await self._channel.ask("job", None, pickle.dumps((request, body)), JOB_S)
         except ChannelClosed:
             return Refusal(503, "no_jobs", "Jobs cannot be reached now. Other requests are served.", 5.0)
         answered: LocalAnswer | Refusal = pickle.loads(answer)
@@ -133,7 +135,8 @@ class _Worker:
         gateway.tenants.scale(1 / self._start.workers)
         self._follow_start()
         channel = await Channel.open(end, self._handle, self._told.set)
-        gateway.jobs_answer, gateway.front.jobs = RemoteJobs(channel).answer, True
+        intake = Intake(job_settings(self._start.config))
+        gateway.jobs_answer, gateway.front.jobs = RemoteJobs(channel, intake).answer, True
         try:
             await gateway.open(clients)
             freeze()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -15,13 +15,16 @@ from trimtab.runtime.gateway.api.errors import error_body
 from trimtab.runtime.gateway.jobs.job import ACTIVE, Job, State
 from trimtab.runtime.gateway.jobs.manager import Jobs, Order, TooManyJobs
 from trimtab.runtime.gateway.jobs.results import Body
-from trimtab.runtime.gateway.jobs.views import job_view, video_fields, video_view
+from trimtab.runtime.gateway.jobs.views import job_view, video_view
 from trimtab.runtime.gateway.model import Dialect, Endpoint, Facts, Kind, Refusal
 from trimtab.runtime.gateway.store.errors import StoreUnavailable
 from trimtab.runtime.gateway.wire.context import LocalAnswer
 
 _JSON = ("content-type", "application/json")
 _POLL = (("retry-after", "1"), ("openai-poll-after-ms", "1000"))
+STORE_AWAY = Refusal(  # its reason may name hosts and files: it is for the operator
+    503, "store_unavailable", "Jobs cannot be stored or looked up now. Other requests are served.", 5.0
+)
 _PAGE = 20
 _MAX_PAGE = 100
 
@@ -36,6 +39,7 @@ class JobRequest:
     tenant: str
     content_type: str = ""
     facts: Facts | None = None  # of a request that is to become a job
+    shown: dict[str, str] = field(default_factory=dict)  # of it, what its API shows again
     priority: int = 0
 
     @property
@@ -53,11 +57,6 @@ class JobRequest:
 class _Refused(Exception):  # noqa: N818 - carries an answer
     def __init__(self, status: int, code: str, message: str, retry_after_s: float = 0.0) -> None:
         self.refusal = Refusal(status, code, message, retry_after_s)
-
-
-def wants_async(prefer: str) -> bool:
-    """Whether a Prefer header asks for a job."""
-    return any(part.split(";")[0].strip().lower() == "respond-async" for part in prefer.split(","))
 
 
 class JobsApi:
@@ -96,9 +95,8 @@ class JobsApi:
             return await work
         except _Refused as refused:
             return _refusal(refused.refusal, request)
-        except StoreUnavailable:  # its reason may name hosts and files: it is for the operator
-            message = "Jobs cannot be stored or looked up now. Other requests are served."
-            return _refusal(Refusal(503, "store_unavailable", message, 5.0), request)
+        except StoreUnavailable:
+            return _refusal(STORE_AWAY, request)
         except TooManyJobs:
             most = self._jobs.settings.max_active_per_tenant
             message = f"There are {most} unfinished jobs already."
@@ -117,7 +115,7 @@ class JobsApi:
             target=request.target,
             request_type=request.content_type,
             facts=request.facts,
-            shown=video_fields(body, request.content_type) if video else {},
+            shown=request.shown,
             priority=request.priority,
         )
         job = await self._jobs.submit(order, body)

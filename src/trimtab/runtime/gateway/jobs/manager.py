@@ -160,6 +160,8 @@ class Jobs:
             return None
         if job.state is State.CANCELLED:
             self._tell(job.id, job.state)
+            with suppress(OSError):
+                self._files.drop_body(job.id)
         task = self._running.get(job_id)
         if job.state not in ACTIVE or task is None:
             return job

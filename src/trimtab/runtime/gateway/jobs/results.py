@@ -16,9 +16,6 @@ import orjson
 
 from trimtab.runtime.gateway.store.errors import StoreUnavailable
 
-Body = bytes | IO[bytes]
-"""Of a request: in memory, or spooled to a file."""
-
 _PLACE = "place"  # the file that names a folder, whoever mounts it
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[0-9]+)?\Z")
 
@@ -38,6 +35,17 @@ class StoredResult:
     name: str  # in the folder of results
     content_type: str
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBody:
+    """The body of a request that is to become a job: whole and durable, in the folder of bodies."""
+
+    name: str
+
+
+Body = bytes | StagedBody
+"""Of a request: in memory, or in a file already."""
 
 
 class ResultFile:
@@ -103,13 +111,29 @@ class JobFiles:
         """Where a request's body lies."""
         return self._bodies / job_id
 
+    def stage_body(self, file: IO[bytes]) -> StagedBody:
+        """Copy a long body here and make it durable. Raises StoreUnavailable, and leaves nothing then.
+
+        Some process keeps it as a job's body or drops it; if both die, the sweeper finds a file of no job.
+        """
+        staged = StagedBody(f"{secrets.token_hex(16)}.staged")
+        with _stored():
+            _write_durably(self._bodies / staged.name, file)
+        return staged
+
+    def drop_staged(self, staged: StagedBody) -> None:
+        """It is not needed any more, unless it has become a job's. Never raises."""
+        with contextlib.suppress(OSError):
+            (self._bodies / staged.name).unlink(missing_ok=True)
+
     def keep_body(self, job_id: str, body: Body) -> None:
-        """Make a body durable. Raises StoreUnavailable."""
-        try:
-            _write_durably(self.body(job_id), body)
+        """Make a body durable as this job's. Raises StoreUnavailable."""
+        with _stored():
+            if isinstance(body, StagedBody):
+                (self._bodies / body.name).rename(self.body(job_id))
+            else:
+                _write_durably(self.body(job_id), body)
             _sync_folder(self._bodies)
-        except OSError as error:
-            raise StoreUnavailable(f"the request cannot be kept: {error.strerror}") from error
 
     def drop_body(self, job_id: str) -> None:
         """It is not needed any more. Raises OSError other than its absence."""
@@ -165,11 +189,19 @@ def _kept() -> Iterator[None]:
         raise NotKept(error.strerror or "unwritable") from error
 
 
+@contextlib.contextmanager
+def _stored() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnavailable(f"the request cannot be kept: {error.strerror}") from error
+
+
 def _meta_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.meta")
 
 
-def _write_durably(path: Path, data: Body) -> None:
+def _write_durably(path: Path, data: bytes | IO[bytes]) -> None:
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         with part.open("xb") as file:

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import logging
 
-from trimtab.runtime.gateway.api.peek import peek
 from trimtab.runtime.gateway.config import GatewayConfig
 from trimtab.runtime.gateway.config.traffic import MIB
 from trimtab.runtime.gateway.jobs.http import JobRequest, JobsApi
+from trimtab.runtime.gateway.jobs.intake import Intake
 from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings
+from trimtab.runtime.gateway.jobs.results import Body
 from trimtab.runtime.gateway.jobs.runner import DispatchedRunner, NodeJobs, Surroundings
-from trimtab.runtime.gateway.model import Dispatcher, Facts, Observers, Refusal, Tenant
+from trimtab.runtime.gateway.model import Dispatcher, Observers, Refusal
 from trimtab.runtime.gateway.store.errors import StoreUnavailable
 from trimtab.runtime.gateway.store.store import Store
 from trimtab.runtime.gateway.store.usage import UsageBook
@@ -25,17 +26,23 @@ LAST_FLUSH_S = 5.0
 COUNT_PERIOD_S = 2.0
 
 
+def job_settings(config: GatewayConfig) -> JobSettings:
+    """How a configuration wants jobs to be kept."""
+    return JobSettings(
+        folder=config.store.chosen_results_folder(),
+        result_ttl_s=config.store.result_ttl_s,
+        result_max_bytes=int(config.store.result_max_mib * MIB),
+    )
+
+
 class JobService:
     """Everything that a restart must not lose. Requests are served without it, jobs are not."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._store = Store(config.store.chosen_url())
         self.usage = UsageBook(self._store)
-        self._settings = JobSettings(
-            folder=config.store.chosen_results_folder(),
-            result_ttl_s=config.store.result_ttl_s,
-            result_max_bytes=int(config.store.result_max_mib * MIB),
-        )
+        self._settings = job_settings(config)
+        self._intake = Intake(self._settings)
         self.declare(config)
         self.counts: dict[str, int] = {}
         self._runner: DispatchedRunner | None = None
@@ -89,62 +96,12 @@ class JobService:
 
     async def answer(self, exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
         """A request for /v1/jobs…, /v1/videos…, or one that is to become a job."""
-        request = job_request(exchange, body)
-        if isinstance(request, Refusal):
-            return request
-        return await self.answer_request(request, meant_body(request, exchange, body))
+        return await self._intake.answer(exchange, body, self.answer_request)
 
-    async def answer_request(self, request: JobRequest, body: bytes) -> LocalAnswer | Refusal:
+    async def answer_request(self, request: JobRequest, body: Body) -> LocalAnswer | Refusal:
         """The same for a request that another process has read."""
         if self._api is None:
             return Refusal(503, "no_jobs", "This gateway cannot keep jobs now.")
         if request.facts is not None:
             return await self._api.submit(request, body)
         return await self._api.answer(request, body)
-
-
-def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refusal:
-    """What a client asks of its jobs, or for one."""
-    endpoint, tenant = exchange.endpoint, exchange.tenant
-    assert endpoint is not None
-    assert tenant is not None
-    content_type = exchange.request.headers.get(b"content-type", b"").decode("latin-1")
-    if exchange.request.body.spooled:
-        return Refusal(413, "body_too_large", "A request of this size cannot become a job.")
-    facts = None
-    if exchange.method == "POST" and body and "{id}" not in endpoint.path:
-        found = peek(endpoint, content_type, body)
-        if isinstance(found, Refusal):
-            return found
-        found = exchange.context.front.meant(exchange, found)
-        if isinstance(found, Refusal):
-            return found
-        refusal = _charged(exchange, tenant, found)
-        if refusal is not None:
-            return refusal
-        facts = found
-    return JobRequest(
-        method=exchange.method,
-        target=exchange.target.decode(),
-        endpoint=endpoint,
-        tenant=tenant.name,
-        content_type=content_type,
-        facts=facts,
-        priority=exchange.priority,
-    )
-
-
-def _charged(exchange: WireExchange, tenant: Tenant, facts: Facts) -> Refusal | None:
-    """Count a job against its tenant's limits; how many it may have at a time is the jobs' own bound."""
-    if tenant.limits is None:
-        return None
-    context = exchange.context
-    refusal: Refusal | None = tenant.limits.admit(context.loop.time(), context.front.tokens(facts))
-    if refusal is None:
-        tenant.limits.release()
-    return refusal
-
-
-def meant_body(request: JobRequest, exchange: WireExchange, body: bytes) -> bytes:
-    """The body as the backend is to have it: an alias is not what it knows."""
-    return body if request.facts is None else exchange.body or body

@@ -9,11 +9,9 @@ import orjson
 from trimtab.runtime.gateway.api.jsonscan import JsonScan
 from trimtab.runtime.gateway.api.multipart import MultipartScan, boundary_of
 from trimtab.runtime.gateway.jobs.job import Job, State
-from trimtab.runtime.gateway.jobs.results import Body
 
 _DEFAULTS = {"seconds": "4", "size": "720x1280"}  # of OpenAI's API
 _MAX_TEXT = 64
-_PIECE_BYTES = 1 << 20
 _VIDEO_STATUS = {State.QUEUED: "queued", State.DISPATCHED: "in_progress", State.DONE: "completed"}
 
 
@@ -54,27 +52,27 @@ def video_view(job: Job) -> dict[str, Any]:
     }
 
 
-def video_fields(body: Body, content_type: str) -> dict[str, str]:
-    """What a request for a video says of its length and size, as text; nothing of what it shows."""
-    boundary = boundary_of(content_type)
-    if boundary is not None:
-        form = MultipartScan(boundary)
-        _feed(form, body)
-        found = {part.name: part.text for part in form.parts if part.name in _DEFAULTS}
-    else:
-        scan = JsonScan(dict.fromkeys(_DEFAULTS, _MAX_TEXT))
-        _feed(scan, body)
-        found = {name: _text(scan.raw(name)) for name in _DEFAULTS}
-    return {name: value[:_MAX_TEXT] for name, value in found.items() if value}
+class VideoFields:
+    """Reads what a request for a video says of its length and size, and nothing of what it shows."""
 
+    def __init__(self, content_type: str) -> None:
+        boundary = boundary_of(content_type)
+        self._scan = (
+            JsonScan(dict.fromkeys(_DEFAULTS, _MAX_TEXT)) if boundary is None else MultipartScan(boundary)
+        )
 
-def _feed(scan: MultipartScan | JsonScan, body: Body) -> None:
-    if isinstance(body, bytes):
-        scan.feed(body)
-        return
-    body.seek(0)
-    while piece := body.read(_PIECE_BYTES):
-        scan.feed(piece)
+    def feed(self, chunk: bytes) -> None:
+        """The next bytes of the body."""
+        self._scan.feed(chunk)
+
+    def found(self) -> dict[str, str]:
+        """What was said, as text."""
+        scan = self._scan
+        if isinstance(scan, MultipartScan):
+            said = {part.name: part.text for part in scan.parts if part.name in _DEFAULTS}
+        else:
+            said = {name: _text(scan.raw(name)) for name in _DEFAULTS}
+        return {name: value[:_MAX_TEXT] for name, value in said.items() if value}
 
 
 def _text(raw: bytes | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Coroutine
 from http import HTTPStatus
@@ -101,11 +100,7 @@ async def _size_up(exchange: WireExchange) -> None:
     if isinstance(scan, Refusal):
         exchange.refuse(scan)
         return
-    body = exchange.request.body
-    body.rewind()
-    while piece := body.read():
-        scan.feed(piece)
-        await asyncio.sleep(0)  # let others have the loop
+    await exchange.request.body.show(scan)
     exchange.body = None
     refusal = front.scanned(exchange, scan)
     exchange.task = None

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import os
 import tempfile
-from typing import IO
+from typing import IO, Any, Protocol
 
 READ_BYTES = 262_144
+
+
+class Reads(Protocol):
+    """What reads a long body as it is, in bounded memory."""
+
+    def feed(self, chunk: bytes, /) -> Any:
+        """The next bytes."""
 
 
 class Body:
@@ -60,6 +69,19 @@ class Body:
     def read(self) -> bytes:
         """The file's next piece; b"" at its end."""
         return b"" if self._file is None else self._file.read(READ_BYTES)
+
+    async def show(self, *readers: Reads) -> None:
+        """Let these read the whole file; others have the loop between two pieces."""
+        self.rewind()
+        while piece := self.read():
+            for reader in readers:
+                reader.feed(piece)
+            await asyncio.sleep(0)
+
+    def file(self) -> IO[bytes]:
+        """The file once more, for a thread: this one may be closed meanwhile. Raises OSError."""
+        assert self._file is not None
+        return os.fdopen(os.dup(self._file.fileno()), "rb", buffering=0)
 
     def close(self) -> None:
         """Let go of it all."""

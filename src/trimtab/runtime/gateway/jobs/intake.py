@@ -1,0 +1,121 @@
+"""Requests for jobs as clients send them: what they ask for, and long bodies in a file before any answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import IO
+
+from trimtab.runtime.gateway.api.peek import body_scan, peek
+from trimtab.runtime.gateway.jobs.http import STORE_AWAY, JobRequest
+from trimtab.runtime.gateway.jobs.manager import JobSettings
+from trimtab.runtime.gateway.jobs.results import Body, JobFiles, StagedBody
+from trimtab.runtime.gateway.jobs.views import VideoFields
+from trimtab.runtime.gateway.model import Endpoint, Facts, Kind, Refusal, Tenant
+from trimtab.runtime.gateway.store.errors import StoreUnavailable
+from trimtab.runtime.gateway.wire.context import LocalAnswer
+from trimtab.runtime.gateway.wire.exchange import WireExchange
+from trimtab.runtime.gateway.wire.spool import Body as SpooledBody
+
+Send = Callable[[JobRequest, Body], Awaitable[LocalAnswer | Refusal]]
+
+
+class Intake:
+    """Of a process that has clients. The jobs themselves may live in another one, with the same folder."""
+
+    def __init__(self, settings: JobSettings) -> None:
+        self._files = JobFiles(settings.folder, settings.result_max_bytes)
+        self._min_free_bytes = settings.min_free_bytes
+
+    async def answer(self, exchange: WireExchange, body: bytes, send: Send) -> LocalAnswer | Refusal:
+        """Understand a request; `send` gives it to the jobs, with its body as a node is to get it."""
+        request = await job_request(exchange, body)
+        if isinstance(request, Refusal):
+            return request
+        if not exchange.request.body.spooled:
+            return await send(request, body if request.facts is None else exchange.body or body)
+        try:
+            staged = await self._staged(exchange.request.body)
+        except (StoreUnavailable, OSError):
+            return STORE_AWAY
+        try:
+            return await send(request, staged)
+        finally:
+            self._files.drop_staged(staged)
+
+    async def _staged(self, body: SpooledBody) -> StagedBody:
+        if not self._files.has_room(self._min_free_bytes + body.size):
+            raise StoreUnavailable("the disk of the jobs' folder is full")
+        copying = asyncio.ensure_future(asyncio.to_thread(self._copied, body.file()))
+        try:
+            return await asyncio.shield(copying)
+        except asyncio.CancelledError:  # the client has gone; the thread has not
+            copying.add_done_callback(self._drop)
+            raise
+
+    def _copied(self, file: IO[bytes]) -> StagedBody:
+        with file:
+            return self._files.stage_body(file)
+
+    def _drop(self, copying: asyncio.Future[StagedBody]) -> None:
+        if not copying.cancelled() and copying.exception() is None:
+            self._files.drop_staged(copying.result())
+
+
+async def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refusal:
+    """What a client asks of its jobs, or for one. `body` is empty where it was spooled."""
+    endpoint, tenant = exchange.endpoint, exchange.tenant
+    assert endpoint is not None
+    assert tenant is not None
+    content_type = exchange.request.headers.get(b"content-type", b"").decode("latin-1")
+    spooled, facts, shown = exchange.request.body.spooled, None, {}
+    if exchange.method == "POST" and (body or spooled) and "{id}" not in endpoint.path:
+        video = VideoFields(content_type) if endpoint.kind is Kind.VIDEO else None
+        found = await _sized_up(exchange, endpoint, content_type, body, video)
+        if isinstance(found, Refusal):
+            return found
+        refusal = _charged(exchange, tenant, found)
+        if refusal is not None:
+            return refusal
+        facts, shown = found, video.found() if video is not None else {}
+    elif spooled:
+        return Refusal(413, "body_too_large", "This path takes no body of this size.")
+    return JobRequest(
+        method=exchange.method,
+        target=exchange.target.decode(),
+        endpoint=endpoint,
+        tenant=tenant.name,
+        content_type=content_type,
+        facts=facts,
+        shown=shown,
+        priority=exchange.priority,
+    )
+
+
+async def _sized_up(
+    exchange: WireExchange, endpoint: Endpoint, content_type: str, body: bytes, video: VideoFields | None
+) -> Facts | Refusal:
+    """The facts of a request that is to become a job, of the model that is meant."""
+    if exchange.request.body.spooled:
+        scan = body_scan(endpoint, content_type)
+        if isinstance(scan, Refusal):
+            return scan
+        await exchange.request.body.show(*((scan,) if video is None else (scan, video)))
+        exchange.body = None
+        found = scan.finish()
+    else:
+        if video is not None:
+            video.feed(body)
+        found = peek(endpoint, content_type, body)
+    return found if isinstance(found, Refusal) else exchange.context.front.meant(exchange, found)
+
+
+def _charged(exchange: WireExchange, tenant: Tenant, facts: Facts) -> Refusal | None:
+    """Count a job against its tenant's limits; how many it may have at a time is the jobs' own bound."""
+    if tenant.limits is None:
+        return None
+    context = exchange.context
+    refusal: Refusal | None = tenant.limits.admit(context.loop.time(), context.front.tokens(facts))
+    if refusal is None:
+        tenant.limits.release()
+    return refusal
