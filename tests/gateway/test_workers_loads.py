@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from trimtab.runtime.gateway.decide.dispatcher import Decider, Rules
+from trimtab.runtime.gateway.decide.dispatcher import Decider
 from trimtab.runtime.gateway.decide.loads import Change, Loads, SharedLoads
 from trimtab.runtime.gateway.decide.pool import chosen
+from trimtab.runtime.gateway.decide.rules import Rules
 from trimtab.runtime.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Node, Refusal
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.nodes.spec import NodeSpec
@@ -198,9 +199,9 @@ async def _coming_up() -> None:
     waiting: list[Asked] = [Asked(loop.time()) for _ in range(6)]
     for i, exchange in enumerate(waiting):
         deciders[i % 2].submit(exchange)
-    first: Any = deciders[0]
-    fold = first._fold
-    first._fold = lambda now_s: (folds.append(sum(e.node is not None for e in waiting)), fold(now_s))
+    first: Any = deciders[0]._others
+    fold = first.fold
+    first.fold = lambda now_s: (folds.append(sum(e.node is not None for e in waiting)), fold(now_s))
     for decider in deciders:
         decider.fleet.undrain("a")
     assert sum(exchange.node is not None for exchange in waiting) == 2
@@ -225,7 +226,8 @@ async def _twofold() -> None:
         mine.submit(exchange)
     assert not any(exchange.node for exchange in waiting)
     looks: list[int] = []
-    loads: Any = mine._loads
+    others: Any = mine._others
+    loads = others._loads
     changes = loads.changes
     loads.changes = lambda: (looks.append(sum(e.node is not None for e in waiting)), changes())[1]
     for decider, exchange in ((other, theirs), (mine, ours)):

@@ -30,9 +30,10 @@ from trimtab.domain.view import new_work
 from trimtab.policies.catalogue import find, names
 from trimtab.runtime.clock import Rank
 from trimtab.runtime.gateway.api.endpoints import Endpoints
-from trimtab.runtime.gateway.decide.dispatcher import Decider, Rules
+from trimtab.runtime.gateway.decide.dispatcher import Decider
 from trimtab.runtime.gateway.decide.estimates import ClassKey, Estimates
 from trimtab.runtime.gateway.decide.pool import Chosen
+from trimtab.runtime.gateway.decide.rules import Rules
 from trimtab.runtime.gateway.decide.shape import cluster_of, member_of, shape_of
 from trimtab.runtime.gateway.front import Front
 from trimtab.runtime.gateway.model import Attempt, Exchange, Kind, Outcome, Tenant
@@ -219,7 +220,7 @@ async def live(case: Case, t: Trace, choice: Chosen, mode: str) -> Lived:
     )
     await decider.open()
     tenants = {b"%d" % k: Tenant(str(k), k, may_set_priority=True) for k in range(N_TENANTS)}
-    front = Front(Endpoints(), tenants.get, known=decider.known, ready=decider.ready)
+    front = Front(Endpoints(), tenants.get, known=decider.knowledge.known, ready=decider.knowledge.ready)
     settings = Settings(max_retries=0, retry_budget_frac=0.0)
     plane = DataPlane(make_context(loop, settings, front, decider, (witness,), cast(Any, None)))
 
@@ -233,8 +234,8 @@ async def live(case: Case, t: Trace, choice: Chosen, mode: str) -> Lived:
     await witness.all_over.wait()
     pool = decider.pools[choice.spec]
     shape = shape_of(member_of(node, (), WEIGHTS[node.type_name], node.max_requests) for node in fleet.nodes)
-    cluster = cluster_of(shape, list(decider.classes), 16, estimates)
-    class_idx = np.array([decider.classes[MODELS[m], Kind.SPEECH] for m in t.model])
+    cluster = cluster_of(shape, list(decider.knowledge.class_rows), 16, estimates)
+    class_idx = np.array([decider.knowledge.class_rows[MODELS[m], Kind.SPEECH] for m in t.model])
     lived = Lived(witness, cluster, pool.options, class_idx, pool.policy_failures)
     await plane.close()
     decider.close()

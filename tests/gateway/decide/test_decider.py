@@ -12,9 +12,10 @@ import numpy as np
 from gateway.virtual import run_virtual
 from planning_policies import Steering
 from trimtab.domain.view import empty_plan
-from trimtab.runtime.gateway.decide.dispatcher import Decider, Rules
+from trimtab.runtime.gateway.decide.dispatcher import Decider
 from trimtab.runtime.gateway.decide.places import OwnedHomes
 from trimtab.runtime.gateway.decide.pool import Chosen, chosen
+from trimtab.runtime.gateway.decide.rules import Rules
 from trimtab.runtime.gateway.model import (
     Attempt,
     Cause,
@@ -199,7 +200,7 @@ def test_what_waits_starts_when_a_node_comes_or_serves_its_model() -> None:
         bench.add("n2")
         assert held.nodes == ["n2"]
         node = bench.add("n3", 2, models=())
-        assert not bench.decider.ready("other")
+        assert not bench.decider.knowledge.ready("other")
         bench.fleet.set_listing(node, Listing(("other",), {}))
         assert other.nodes == ["n3"]
         assert bench.in_flight() == {"n0": 1, "n1": 1, "n2": 1, "n3": 1}
@@ -241,7 +242,7 @@ def test_a_shadow_that_a_reload_brings_is_asked() -> None:
     async def test(bench: Bench) -> None:
         bench.decider.use(Rules(chosen("least-connections", "random")))
         bench.submit()
-        assert bench.decider.tally.figures().decisions == 1
+        assert bench.decider.notes.tally.figures().decisions == 1
 
     at(test)
 
@@ -314,7 +315,7 @@ def test_clients_invent_no_classes() -> None:
         bench.add("unasked", models=())
         for k in range(100):
             bench.submit(Asking(f"invented-{k}"))
-        assert len(bench.decider.classes) == 1
+        assert len(bench.decider.knowledge.class_rows) == 1
 
     at(test)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from trimtab.runtime.gateway.decide.dispatcher import Decider, Rules
+from trimtab.runtime.gateway.decide.dispatcher import Decider
 from trimtab.runtime.gateway.decide.pool import chosen
+from trimtab.runtime.gateway.decide.rules import Rules
 from trimtab.runtime.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Node, Refusal, Tenant
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.nodes.spec import NodeSpec

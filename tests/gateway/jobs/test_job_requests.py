@@ -12,7 +12,7 @@ from trimtab.runtime.gateway.api.endpoints import Endpoints
 from trimtab.runtime.gateway.config import GatewayConfig
 from trimtab.runtime.gateway.config.keys import TenantLimits
 from trimtab.runtime.gateway.config.upkeep import StoreSpec
-from trimtab.runtime.gateway.decide.dispatcher import SPARE_TENANTS
+from trimtab.runtime.gateway.decide.pools import SPARE_TENANTS
 from trimtab.runtime.gateway.front import Front
 from trimtab.runtime.gateway.gateway import Gateway
 from trimtab.runtime.gateway.jobs.intake import job_request

@@ -61,7 +61,7 @@ class Comparison:
         shadow = self._config.shadow
         if shadow is None:
             return None
-        told = self._decider.tally.figures()
+        told = self._decider.notes.tally.figures()
         return {
             "name": shadow.policy,
             "experiment": shadow.experiment,

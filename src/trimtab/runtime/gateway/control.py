@@ -100,7 +100,7 @@ class LocalControl:
                 "name": gateway.decider.rules.default.spec,
                 "decisions": sum(one["decisions"] for one in figures),
                 "failures": sum(one["failures"] for one in figures),
-                "decision_us": gateway.decider.decision_s * 1e6 or None,
+                "decision_us": gateway.decider.notes.decision_s * 1e6 or None,
             },
             "shadow": _shadow(gateway.comparison.told(), figures),
             "jobs": dict(gateway.job_counts),
@@ -195,7 +195,7 @@ def decider_figures(gateway: Gateway) -> Json:
         model = exchange.facts.model if exchange.facts is not None else ""
         by_class[model] = by_class.get(model, 0) + 1
     now_s = gateway.loop.time()
-    told = decider.tally.figures()
+    told = decider.notes.tally.figures()
     return {
         "length": len(waiting),
         "oldest_s": max((now_s - x.arrived_s for x in waiting), default=0.0),

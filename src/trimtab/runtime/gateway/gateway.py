@@ -18,8 +18,9 @@ from trimtab.runtime.gateway.api.units import used
 from trimtab.runtime.gateway.children import ChildError, said_by
 from trimtab.runtime.gateway.comparison import Comparison
 from trimtab.runtime.gateway.config import GatewayConfig, node_specs
-from trimtab.runtime.gateway.decide.dispatcher import LOOKAHEAD, MAX_RETRIES, Decider
+from trimtab.runtime.gateway.decide.dispatcher import Decider
 from trimtab.runtime.gateway.decide.loads import Loads
+from trimtab.runtime.gateway.decide.rules import LOOKAHEAD, MAX_RETRIES
 from trimtab.runtime.gateway.front import Front
 from trimtab.runtime.gateway.model import (
     Attempt,
@@ -110,8 +111,8 @@ class Gateway:
                 self._local,
             )
         )
-        self.decider.on_shadow = self.metrics.shadow_decided
-        self.decider.on_failure = self.metrics.policy_failed
+        self.decider.notes.on_shadow = self.metrics.shadow_decided
+        self.decider.notes.on_failure = self.metrics.policy_failed
         self._sources_of_nodes: list[DnsSource | FileSource] = []
         self._registrar = self._new_registrar()
         self._ticking: asyncio.Task[None] | None = None
@@ -232,9 +233,9 @@ class Gateway:
             endpoints=Endpoints(),
             by_key=self.tenants.by_key,
             tenant_named=self.tenant_named,
-            known=self.decider.known,
-            ready=self.decider.ready,
-            tokens=self.decider.tokens,
+            known=self.decider.knowledge.known,
+            ready=self.decider.knowledge.ready,
+            tokens=self.decider.knowledge.tokens,
             count_usage=True,
         )
         self.front = front
@@ -254,7 +255,7 @@ class Gateway:
         return tenant
 
     def _know_models(self) -> None:
-        self.metrics.know_models([*self.decider.models(), *self.config.routing()])
+        self.metrics.know_models([*self.decider.knowledge.models(), *self.config.routing()])
 
     def _new_registrar(self) -> Registrar:
         config = self.config
@@ -284,7 +285,7 @@ class Gateway:
         while True:
             await asyncio.sleep(TICK_S)
             self.metrics.tick()
-            names = self.decider.models()
+            names = self.decider.knowledge.models()
             if len(names) != n_models:
                 n_models = len(names)
                 self._know_models()
@@ -350,16 +351,16 @@ class Gateway:
         )
 
     def _class_estimates(self) -> list[ClassEstimate]:
-        decider = self.decider
+        knowledge = self.decider.knowledge
         rows = []
-        for key in decider.classes:
-            by_type = {name: decider.estimates.of(key, name) for name in decider.types_of(key[0])}
+        for key in knowledge.class_rows:
+            by_type = {name: knowledge.estimates.of(key, name) for name in knowledge.types_of(key[0])}
             rows.append(
                 ClassEstimate(
                     f"{key[0]}/{key[1].value}",
                     {name: fixed_s for name, (fixed_s, _) in by_type.items()},
                     {name: unit_s for name, (_, unit_s) in by_type.items()},
-                    served_by=decider.served_by(key[0]),
+                    served_by=knowledge.served_by(key[0]),
                 )
             )
         return rows

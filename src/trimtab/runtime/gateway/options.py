@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from trimtab.runtime.gateway.config import GatewayConfig
 from trimtab.runtime.gateway.config.traffic import MIB
-from trimtab.runtime.gateway.decide.dispatcher import Rules
 from trimtab.runtime.gateway.decide.pool import Chosen, chosen
+from trimtab.runtime.gateway.decide.rules import Rules
 from trimtab.runtime.gateway.nodes.ejection import EjectionOptions
 from trimtab.runtime.gateway.nodes.fleet import FleetOptions
 from trimtab.runtime.gateway.nodes.health import HealthOptions

@@ -47,6 +47,7 @@ class Entry:
 
 
 Ask = Callable[[Entry, "Pool"], Asked]
+Turned = tuple[list[tuple[Entry, int]], list[tuple[Entry, Ended]]]  # (entry, node) of starts; ends unserved
 
 
 class Pool:
@@ -176,7 +177,7 @@ class Pool:
         """The entries that run nowhere."""
         return [e for e in (*self.entries.values(), *self._inherited) if e.node_idx < 0]
 
-    def turn(self, now_s: float) -> tuple[list[tuple[Entry, int]], list[tuple[Entry, Ended]]]:
+    def turn(self, now_s: float) -> Turned:
         """Decide about everything up to now: (entry, node) of what starts, and what ends unserved."""
         entries, live = self.entries, self.live
         before = live.policy_failures

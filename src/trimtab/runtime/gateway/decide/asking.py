@@ -1,0 +1,74 @@
+"""What a request asks for: its class, work, deadline, account, key and home, as the state takes it."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from trimtab.domain.view import BACKGROUND
+from trimtab.mechanics.live import Asked
+from trimtab.runtime.gateway.api.units import estimate
+from trimtab.runtime.gateway.decide.affinity import Affinity
+from trimtab.runtime.gateway.decide.knowledge import Knowledge
+from trimtab.runtime.gateway.decide.pool import Entry, Pool
+from trimtab.runtime.gateway.decide.pools import Pools
+from trimtab.runtime.gateway.model import Exchange
+
+
+class Asking:
+    """From exchanges to rows of a state."""
+
+    def __init__(self, pools: Pools, knowledge: Knowledge, affinity: Affinity) -> None:
+        self._pools, self._knowledge, self._affinity = pools, knowledge, affinity
+
+    def asked(self, exchange: Exchange, pool: Pool, now_s: float) -> Asked:
+        """What a whole request asks for now. Notes its class and its units of work in the exchange."""
+        facts, tenant, knowledge = exchange.facts, exchange.tenant, self._knowledge
+        model = facts.model if facts is not None else ""
+        own, endpoint = knowledge.model_of(exchange), exchange.endpoint
+        of = knowledge.classes.find(own, endpoint) or self._pools.add_class(own, endpoint)
+        c = exchange.class_idx = of.idx
+        units, tokens = (1.0, 0.0) if facts is None else estimate(facts, of.kind, of.output)
+        exchange.units = units
+        home, stays = -1, False
+        if exchange.session or (facts is not None and facts.previous_response_id):
+            home, stays = self._affinity.home(exchange)
+        rules, origin_s = self._pools.rules, self._pools.origin_s
+        wait_s = rules.max_wait_s if not model or knowledge.ready(model) else rules.hold_s
+        deadline_s = now_s + wait_s
+        if exchange.deadline_s - origin_s < deadline_s:
+            deadline_s = exchange.deadline_s - origin_s
+        charge = 0.0
+        if facts is not None and tenant is not None:
+            charge = rules.prompt_weight * facts.prompt_tokens / tenant.weight
+        return Asked(
+            class_idx=c,
+            units=units,
+            estimate_s=pool.best_estimate_s(c, units),
+            model_idx=pool.items.get(model, -1),
+            tenant_idx=tenant.idx if tenant is not None else 0,
+            priority=BACKGROUND if exchange.background else exchange.priority,
+            deadline_s=deadline_s,
+            tokens=tokens,
+            charge=charge,
+            key=_key(exchange, c),
+            home_idx=home,
+            stays_home=stays,
+        )
+
+    def ask_again(self, entry: Entry, pool: Pool) -> Asked:
+        """What a waiting request asks for in a state that was made anew; its turn and its deadline stay."""
+        before, arrived_s = entry.asked, entry.asked.arrival_s
+        asked = self.asked(entry.exchange, pool, self._pools.now_s())
+        if arrived_s is None:
+            arrived_s = entry.exchange.arrived_s - self._pools.origin_s
+        return asked._replace(arrival_s=arrived_s, deadline_s=before.deadline_s)
+
+
+def _key(exchange: Exchange, c: int) -> int:
+    """What affinity policies hash: the session, else the beginning of the prompt, else the class."""
+    if exchange.session:
+        return crc32(exchange.session.encode())
+    facts = exchange.facts
+    if facts is not None and facts.prefix_blocks:
+        return facts.prefix_blocks[0]
+    return c

@@ -1,0 +1,117 @@
+"""What the deciding side knows of the nodes and of the requests: shape, models, classes, estimates."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trimtab.domain.cluster import Cluster
+from trimtab.runtime.gateway.api.units import estimate
+from trimtab.runtime.gateway.decide.classes import Classes, RequestClass
+from trimtab.runtime.gateway.decide.estimates import ClassKey, Estimates
+from trimtab.runtime.gateway.decide.shape import (
+    NOBODY,
+    SPARE_CLASSES,
+    Shape,
+    cluster_of,
+    member_of,
+    shape_of,
+)
+from trimtab.runtime.gateway.front import stated_tokens
+from trimtab.runtime.gateway.model import Endpoint, Exchange, Facts, Kind
+from trimtab.runtime.gateway.nodes.fleet import Fleet
+
+UNKNOWN: Final = "?"  # stands for models that no node is known to serve yet
+
+
+class Knowledge:
+    """Nodes as they were when `look_again` was called last; classes and estimates as they come."""
+
+    def __init__(self, fleet: Fleet, estimates: Estimates) -> None:
+        self.estimates, self.classes = estimates, Classes()
+        self.rows = SPARE_CLASSES  # of the tables: classes that they have room for
+        self._fleet = fleet
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Nodes or what they serve have changed: `shape` is made anew."""
+        fleet, members = self._fleet, []
+        for node in fleet.nodes:
+            condition = fleet.condition(node)
+            most = max(condition.spec.max_requests, node.max_requests, node.in_flight)
+            members.append(member_of(node, condition.adapters, condition.spec.weight, most))
+        self.shape: Shape = shape_of(members or [NOBODY])
+        self.forget_models()
+        for known in self.classes.rows:
+            known.forget_types()
+
+    def forget_models(self) -> None:
+        """Which models are served, and which are ready, is to be found out again."""
+        self._known: set[str] | None = None
+        self._ready: set[str] | None = None
+
+    # --- models
+
+    def known(self, model: str) -> bool:
+        """Whether a node serves this model, ready or not; or may, as long as it was not asked yet."""
+        if self._known is None:
+            self._known = set(self.models())
+        return model in self._known or self._any_unasked()
+
+    def _any_unasked(self) -> bool:
+        """Whether some node has not said yet what it serves."""
+        fleet = self._fleet
+        return any(not node.models and not fleet.condition(node).was_up for node in fleet.present())
+
+    def ready(self, model: str) -> bool:
+        """Whether a node that gets work serves this model."""
+        if self._ready is None:
+            members, nodes = self.shape.members, filter(self._fleet.gets_work, self._fleet.nodes)
+            self._ready = {name for node in nodes for name in members[node.idx].serves}
+        return model in self._ready
+
+    def models(self) -> list[str]:
+        """Models and adapters of all nodes that are here."""
+        return sorted({name for n in self._fleet.present() for name in self.shape.members[n.idx].serves})
+
+    def types_of(self, model: str) -> list[str]:
+        """Types of the nodes that serve a model."""
+        shape = self.shape
+        return list(dict.fromkeys(name for g, (name, _) in enumerate(shape.types) if shape.serves(g, model)))
+
+    def served_by(self, model: str) -> tuple[int, ...]:
+        """Positions of the nodes that serve a model."""
+        return tuple(j for j, g in enumerate(self.shape.type_idx) if self.shape.serves(g, model))
+
+    # --- classes
+
+    @property
+    def class_rows(self) -> dict[ClassKey, int]:
+        """Class → its row in every pool's tables."""
+        return {known.key: known.idx for known in self.classes.rows}
+
+    def model_of(self, exchange: Exchange) -> str:
+        """Whose class a request is of: its model's, once a node serves it. Clients cannot invent classes."""
+        facts = exchange.facts
+        if facts is None or not facts.model:
+            return ""
+        if self._known is None:
+            self._known = set(self.models())
+        return facts.model if facts.model in self._known else UNKNOWN
+
+    def add_class(self, model: str, endpoint: Endpoint | None) -> RequestClass:
+        """The class of these requests, known or new. `rows` doubles when there is no room for it."""
+        known = self.classes.add(model, endpoint)
+        if known.idx >= self.rows:
+            self.rows *= 2
+        return known
+
+    def tokens(self, facts: Facts) -> float:
+        """Tokens that a request is expected to use, for its tenant's limit."""
+        if not facts.max_tokens:
+            return facts.prompt_tokens
+        output = self.classes.output_of(facts)
+        return stated_tokens(facts) if output is None else estimate(facts, Kind.CHAT, output)[1]
+
+    def cluster(self) -> Cluster:
+        """What policies see of all this."""
+        return cluster_of(self.shape, list(self.classes.by_key), self.rows, self.estimates)

@@ -1,0 +1,59 @@
+"""What a served request teaches: how long its class takes and puts out, what its tenant has used."""
+
+from __future__ import annotations
+
+from trimtab.runtime.gateway.api.units import used
+from trimtab.runtime.gateway.decide.affinity import Affinity
+from trimtab.runtime.gateway.decide.classes import RequestClass
+from trimtab.runtime.gateway.decide.knowledge import Knowledge
+from trimtab.runtime.gateway.decide.pool import Entry, Pool
+from trimtab.runtime.gateway.decide.pools import Pools
+from trimtab.runtime.gateway.model import Exchange, Node, Usage
+
+
+class Lessons:
+    """Corrects estimates, accounts, the prefix index and homes."""
+
+    def __init__(self, pools: Pools, knowledge: Knowledge, affinity: Affinity) -> None:
+        self._pools, self._knowledge, self._affinity = pools, knowledge, affinity
+
+    def learn(self, pool: Pool, entry: Entry, node: Node) -> None:
+        """Its duration, its output, its account, its session's home."""
+        exchange = entry.exchange
+        facts, usage = exchange.facts, exchange.usage
+        if facts is None:
+            return
+        attempt, of = exchange.attempts[-1], self._knowledge.classes.rows[exchange.class_idx]
+        units = exchange.units
+        if usage is not None:
+            units = used(facts, of.kind, usage)[0]
+            if usage.completion_tokens:
+                of.output.observe(facts.max_tokens, usage.completion_tokens / facts.answers)
+            self._correct_account(pool, exchange, usage)
+            prefixes = self._affinity.prefixes
+            if prefixes is not None and pool.reads_prefix and facts.prefix_blocks:
+                matched = entry.matched.get(node.idx, 0)
+                prefixes.correct(node.idx, facts.prefix_blocks, usage.cached_tokens, matched)
+        seconds = attempt.ended_s - attempt.begun_s
+        if seconds > 0.0:
+            self._correct_estimate(of, node, units, seconds)
+        response_id = getattr(exchange, "response_id", "")
+        if exchange.session or response_id:
+            self._affinity.remember(exchange, response_id, node)
+
+    def _correct_estimate(self, of: RequestClass, node: Node, units: float, seconds: float) -> None:
+        knowledge, type_name = self._knowledge, node.type_name or node.name
+        fixed_s, unit_s = knowledge.estimates.observe(of.key, type_name, units, seconds)
+        for g in of.types(knowledge.shape, type_name):
+            for pool in self._pools.by_spec.values():
+                pool.live.set_estimate(of.idx, g, fixed_s, unit_s)
+
+    def _correct_account(self, pool: Pool, exchange: Exchange, usage: Usage) -> None:
+        """Book what was really used instead of what was counted on the way."""
+        tenant = exchange.tenant
+        if not pool.choice.order.reads_accounts or tenant is None or exchange.facts is None:
+            return
+        rules = self._pools.rules
+        prompt = rules.prompt_weight * (usage.prompt_tokens - exchange.facts.prompt_tokens)
+        output = rules.output_weight * (usage.completion_tokens - exchange.streamed_chunks)
+        pool.live.charge(tenant.idx, (prompt + output) / tenant.weight)
