@@ -137,6 +137,19 @@ async def _told(folder: Path) -> None:
 
             await until(second_serves, "all workers know the new node")
             assert backend.served == served
+            async with gateway.session.post(f"{gateway.admin}/admin/nodes/n1/undrain") as answer:
+                assert answer.status == 202
+
+            async def first_serves() -> bool:
+                assert await gateway.chat() == 200
+                return backend.served > served
+
+            await until(first_serves, "a node that is taken back serves again")
+            async with gateway.session.get(f"{gateway.admin}/admin/usage") as answer:
+                (used,) = (await answer.json())["usage"]
+                assert used["requests"] > 0
+            async with gateway.session.post(f"{gateway.admin}/admin/nodes/n1/drain") as answer:
+                assert answer.status == 202
             write_config(folder / "gateway.yaml", config | {"nodes": [node(backend), node(backend)]})
             async with gateway.session.post(f"{gateway.admin}/admin/reload") as answer:
                 assert answer.status == 400

@@ -98,9 +98,29 @@ def test_a_node_is_added_drained_and_removed(stage: Stage) -> None:
     assert "spare" in {model["id"] for model in gateway.call("/v1/models").json()["data"]}
     assert gateway.admin("/admin/nodes/more/drain", method="POST").status == 202
     assert {say(stage, "plain").headers["x-trimtab-node"] for _ in range(4)} == {"plain"}
+    assert gateway.admin("/admin/nodes/more/undrain", method="POST").status == 202
+    assert {say(stage, "plain").headers["x-trimtab-node"] for _ in range(4)} == {"plain", "more"}
     assert gateway.admin("/admin/nodes/more", method="DELETE").status == 202
     until(lambda: "more" in nodes(stage), lambda there: not there)
     assert gateway.admin("/admin/nodes/more", method="DELETE").status == 404
+
+
+def test_usage_is_told_by_tenant_and_model(stage: Stage) -> None:
+    def told(tenant: str) -> dict[str, dict[str, object]]:
+        rows = stage.gateway.admin(f"/admin/usage?tenant={tenant}").json()["usage"]
+        return {row["model"]: row for row in rows}
+
+    before = told("tests").get("plain", {"requests": 0, "completion_tokens": 0})
+    assert [say(stage, model).status for model in ("plain", "by-alias", "nothing-of-the-kind")] == [
+        200,
+        200,
+        404,
+    ]
+    after = told("tests")
+    assert after["plain"]["requests"] == before["requests"] + 2
+    assert after["plain"]["completion_tokens"] == before["completion_tokens"] + 2 * 4
+    assert "nothing-of-the-kind" not in after
+    assert told("nobody") == {}
 
 
 @pytest.mark.parametrize(

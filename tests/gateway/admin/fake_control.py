@@ -27,6 +27,7 @@ from trimtab.runtime.gateway.observe.exposition import exposition
 from trimtab.runtime.gateway.observe.metrics import Metrics, Sources
 from trimtab.runtime.gateway.observe.receipts import Receipt, Receipts
 from trimtab.runtime.gateway.observe.status import NodeFigures, node_figures, observed
+from trimtab.runtime.gateway.store.errors import StoreUnavailable
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
 IMAGE = Endpoint("/v1/images/generations", ("POST",), Kind.IMAGE, replayable=True)
@@ -148,6 +149,12 @@ class FakeControl:
             node.health = Health.DRAINING
         return node is not None
 
+    async def undrain(self, name: str) -> bool:
+        node = self._find(name)
+        if node is not None:
+            node.health = Health.UP
+        return node is not None
+
     async def remove(self, name: str) -> bool:
         node = self._find(name)
         if node is not None:
@@ -163,6 +170,11 @@ class FakeControl:
 
     async def receipt(self, request_id: str) -> dict[str, Any] | None:
         return self.receipts.find(request_id)
+
+    async def usage(self, tenant: str | None) -> list[dict[str, Any]]:
+        if tenant == "gone":
+            raise StoreUnavailable("no answer from the database")
+        return [{"tenant": tenant or "search", "model": MODELS[0], "requests": 3}]
 
     async def status(self) -> Status:
         self.live_a_second()

@@ -47,7 +47,15 @@ async def sign_in(admin: Admin, client: aiohttp.ClientSession) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/metrics", "/admin/status", "/admin/stream", "/admin/nodes", "/admin/requests/x", "/static/nodes.js"],
+    [
+        "/metrics",
+        "/admin/status",
+        "/admin/stream",
+        "/admin/nodes",
+        "/admin/usage",
+        "/admin/requests/x",
+        "/static/nodes.js",
+    ],
 )
 def test_nothing_is_read_without_a_key(path: str) -> None:
     async def check(admin: Admin, client: aiohttp.ClientSession) -> None:
@@ -96,6 +104,19 @@ def test_a_key_reads_everything() -> None:
     with_admin(check)
 
 
+def test_usage_is_told_of_all_or_of_one_and_not_while_the_store_is_away() -> None:
+    async def check(admin: Admin, client: aiohttp.ClientSession) -> None:
+        url = admin.base + "/admin/usage"
+        for query, tenant in (("", "search"), ("?tenant=design", "design")):
+            async with client.get(url + query, headers=BEARER) as response:
+                assert (await response.json())["usage"][0]["tenant"] == tenant
+        async with client.get(url + "?tenant=gone", headers=BEARER) as response:
+            assert response.status == 503
+            assert (await response.json())["error"]["code"] == "store_unavailable"
+
+    with_admin(check)
+
+
 def test_nodes_are_added_drained_and_removed() -> None:
     control = FakeControl(2, lived_s=3)
 
@@ -111,6 +132,9 @@ def test_nodes_are_added_drained_and_removed() -> None:
         assert await status_of(client.post(nodes, headers=BEARER, data=b" " * 70_000)) == 413
         assert await status_of(client.post(nodes + "/new/drain", headers=BEARER)) == 202
         assert control.node_list[-1].health is Health.DRAINING
+        assert await status_of(client.post(nodes + "/new/undrain", headers=BEARER)) == 202
+        assert control.node_list[-1].health is Health.UP
+        assert await status_of(client.post(nodes + "/none/undrain", headers=BEARER)) == 404
         assert await status_of(client.delete(nodes + "/new", headers=BEARER)) == 202
         assert [node.name for node in control.node_list] == ["gpu-00", "gpu-01"]
         assert await status_of(client.delete(nodes + "/new", headers=BEARER)) == 404

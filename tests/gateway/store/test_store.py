@@ -16,7 +16,7 @@ from trimtab.runtime.gateway.store.engine import make_engine
 from trimtab.runtime.gateway.store.errors import StoreNewer, StoreUnavailable
 from trimtab.runtime.gateway.store.gateways import sign_of_life
 from trimtab.runtime.gateway.store.migrate import migrate
-from trimtab.runtime.gateway.store.schema import REVISION, gateways, metadata
+from trimtab.runtime.gateway.store.schema import REVISION, gateways, metadata, usage
 from trimtab.runtime.gateway.store.store import Store
 
 
@@ -223,3 +223,24 @@ def test_a_database_that_is_away_at_the_start_is_used_when_it_comes(postgres: Po
         await store.close()
 
     asyncio.run(main())
+
+
+def test_usage_that_was_counted_without_models_stays(store_url: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    engine = make_engine(store_url)
+    row = {"tenant": "a", "day": "2024-10-04", "requests": 3, "prompt_tokens": 2**40, "completion_tokens": 1}
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", "trimtab.runtime.gateway.store:migrations")
+        config.set_main_option("path_separator", "os")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        before = sa.Table("usage", sa.MetaData(), autoload_with=connection)
+        connection.execute(sa.insert(before), [{**row, "service_s": 0.5}])
+    migrate(engine)
+    with engine.connect() as connection:
+        kept = [dict(found._mapping) for found in connection.execute(sa.select(usage))]
+    assert kept == [{**row, "model": "", "service_s": 0.5}]
+    engine.dispose()

@@ -14,6 +14,7 @@ from trimtab.runtime.gateway.model import Health
 from trimtab.runtime.gateway.observe import exposition, status
 from trimtab.runtime.gateway.observe.book import Book
 from trimtab.runtime.gateway.observe.status import NodeFigures
+from trimtab.runtime.gateway.store.usage import UsageBook
 from trimtab.version import __version__
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ Reload = Callable[[], GatewayConfig]
 class LocalControl:
     """Implements `admin.control.Control`. `reload` reads the configuration again; None = there is no file."""
 
-    def __init__(self, gateway: Gateway, reload: Reload | None) -> None:
-        self._gateway, self._reload = gateway, reload
+    def __init__(self, gateway: Gateway, reload: Reload | None, usage: UsageBook) -> None:
+        self._gateway, self._reload, self._usage = gateway, reload, usage
         self._began_s = time.time()
 
     async def nodes(self) -> list[NodeFigures]:
@@ -42,6 +43,10 @@ class LocalControl:
     async def drain(self, name: str) -> bool:
         """Give it nothing new."""
         return self._on_node(name, self._gateway.fleet.drain)
+
+    async def undrain(self, name: str) -> bool:
+        """Let it have work again."""
+        return self._on_node(name, self._gateway.fleet.undrain)
 
     async def remove(self, name: str) -> bool:
         """Drain it, then forget it."""
@@ -75,6 +80,10 @@ class LocalControl:
     async def receipt(self, request_id: str) -> Json | None:
         """The decision receipt of a request."""
         return self._gateway.receipts.find(request_id)
+
+    async def usage(self, tenant: str | None) -> list[Json]:
+        """What tenants have used of models."""
+        return await self._usage.told(tenant)
 
     async def metrics(self) -> bytes:
         """The text of `/metrics`."""
@@ -132,6 +141,10 @@ class PooledControl:
         """Give it nothing new."""
         return await self._local.drain(name) and await self._workers.on_node("drain", name)
 
+    async def undrain(self, name: str) -> bool:
+        """Let it have work again."""
+        return await self._local.undrain(name) and await self._workers.on_node("undrain", name)
+
     async def remove(self, name: str) -> bool:
         """Drain it, then forget it."""
         return await self._local.remove(name) and await self._workers.on_node("remove", name)
@@ -149,6 +162,10 @@ class PooledControl:
     async def receipt(self, request_id: str) -> Json | None:
         """The decision receipt of a request; jobs are the parent's own."""
         return await self._local.receipt(request_id) or await self._workers.receipt(request_id)
+
+    async def usage(self, tenant: str | None) -> list[Json]:
+        """What tenants have used of models: workers report every half second."""
+        return await self._local.usage(tenant)
 
     async def metrics(self) -> bytes:
         """The text of `/metrics`: all processes together."""

@@ -373,7 +373,9 @@ def _units_of(endpoint: Endpoint, facts: Facts, usage: Usage) -> float:
 class Usages(Protocol):
     """Who adds up what tenants use."""
 
-    def add(self, tenant: str, prompt_tokens: int, completion_tokens: int, service_s: float) -> None:
+    def add(
+        self, tenant: str, model: str, prompt_tokens: int, completion_tokens: int, service_s: float
+    ) -> None:
         """One more request that was served."""
 
 
@@ -399,7 +401,8 @@ class UsageObserver:
             return
         usage, last = exchange.usage or Usage(), attempts[-1]
         service_s = max(0.0, (last.ended_s or last.begun_s) - last.begun_s)
-        self._book.add(tenant.name, usage.prompt_tokens, usage.completion_tokens, service_s)
+        model = exchange.facts.model if exchange.facts is not None else ""
+        self._book.add(tenant.name, model, usage.prompt_tokens, usage.completion_tokens, service_s)
 
 
 def _needs_restart(before: GatewayConfig, after: GatewayConfig) -> list[str]:

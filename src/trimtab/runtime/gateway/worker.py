@@ -51,12 +51,14 @@ class Tally:
     """What the parent adds up: usage for the store, and how many requests each tenant has sent."""
 
     def __init__(self) -> None:
-        self._usage: list[tuple[str, int, int, float]] = []
+        self._usage: list[tuple[str, str, int, int, float]] = []
         self._requests: dict[str, int] = {}
 
-    def add(self, tenant: str, prompt_tokens: int, completion_tokens: int, service_s: float) -> None:
+    def add(
+        self, tenant: str, model: str, prompt_tokens: int, completion_tokens: int, service_s: float
+    ) -> None:
         """One more request that was served."""
-        self._usage.append((tenant, prompt_tokens, completion_tokens, service_s))
+        self._usage.append((tenant, model, prompt_tokens, completion_tokens, service_s))
 
     def arrived(self, exchange: Exchange) -> None:
         """Nothing yet."""
@@ -186,6 +188,9 @@ class _Worker:
             case "drain":
                 with contextlib.suppress(ConfigError):  # discovery may have taken it away here already
                     gateway.fleet.drain(said)
+            case "undrain":
+                with contextlib.suppress(ConfigError):
+                    gateway.fleet.undrain(said)
             case "remove":
                 with contextlib.suppress(ConfigError):
                     gateway.fleet.remove(said)

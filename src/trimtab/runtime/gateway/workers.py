@@ -230,7 +230,7 @@ class Workers:
         await self._ask_all("add", None, pickle.dumps(spec))
 
     async def on_node(self, what: str, name: str) -> bool:
-        """`drain` or `remove` a node; returns True."""
+        """`drain`, `undrain` or `remove` a node; returns True."""
         await self._ask_all(what, name)
         return True
 
@@ -258,8 +258,8 @@ class Workers:
         if what == "ready":
             worker.is_ready.set()
         elif what == "report":
-            for tenant, prompt_tokens, completion_tokens, service_s in said["usage"]:
-                self._service.usage.add(tenant, prompt_tokens, completion_tokens, service_s)
+            for served in said["usage"]:
+                self._service.usage.add(*served)
             for tenant, count in said["requests"].items():
                 worker.requests[tenant] = worker.requests.get(tenant, 0.0) + count
         elif what == "job":

@@ -16,6 +16,7 @@ from trimtab.runtime.gateway.admin.control import Control
 from trimtab.runtime.gateway.admin.guard import COOKIE, guard, problem, set_safe_headers
 from trimtab.runtime.gateway.admin.stream import StatusStream, encoded
 from trimtab.runtime.gateway.observe.exposition import CONTENT_TYPE
+from trimtab.runtime.gateway.store.errors import StoreUnavailable
 
 _BODY_BYTES: Final = 64 * 1024
 _TYPES: Final = {
@@ -53,7 +54,9 @@ class AdminApp:
                 web.get("/admin/nodes", self._nodes),
                 web.post("/admin/nodes", self._add_node),
                 web.post("/admin/nodes/{name}/drain", self._drain),
+                web.post("/admin/nodes/{name}/undrain", self._undrain),
                 web.delete("/admin/nodes/{name}", self._remove),
+                web.get("/admin/usage", self._usage),
                 web.post("/admin/reload", self._reload),
                 web.post("/admin/shadow/replay", self._replay),
                 web.get("/admin/requests/{id:.+}", self._receipt),
@@ -130,6 +133,12 @@ class AdminApp:
             return problem(404, "unknown_request", "no such request, or it is too long ago")
         return _json(found)
 
+    async def _usage(self, request: web.Request) -> web.Response:
+        try:
+            return _json({"usage": await self._control.usage(request.query.get("tenant"))})
+        except StoreUnavailable as error:
+            return problem(503, "store_unavailable", str(error))
+
     # --- changing
 
     async def _add_node(self, request: web.Request) -> web.Response:
@@ -147,6 +156,10 @@ class AdminApp:
     async def _drain(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         return _changed(name, "draining", await self._control.drain(name))
+
+    async def _undrain(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        return _changed(name, "undrained", await self._control.undrain(name))
 
     async def _remove(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]

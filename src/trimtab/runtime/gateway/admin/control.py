@@ -53,6 +53,9 @@ class Control(Protocol):
     async def drain(self, name: str) -> bool:
         """Give it nothing new. False = there is no such node."""
 
+    async def undrain(self, name: str) -> bool:
+        """Take back a drain, or a removal that waits for its work. False = there is no such node."""
+
     async def remove(self, name: str) -> bool:
         """Drain it, then forget it. False = there is no such node."""
 
@@ -64,6 +67,9 @@ class Control(Protocol):
 
     async def receipt(self, request_id: str) -> Json | None:
         """The decision receipt of a request; None = unknown or too long ago."""
+
+    async def usage(self, tenant: str | None) -> list[Json]:
+        """What tenants have used of models, or one of them. Raises StoreUnavailable: answered with 503."""
 
     async def status(self) -> Status:
         """Everything that the dashboard shows."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0001"  # of the newest migration
+REVISION = "0002"  # of the newest migration
 
 metadata = sa.MetaData()
 
@@ -48,9 +48,10 @@ jobs = sa.Table(
 )
 
 usage = sa.Table(
-    "usage",
+    "usage_by_model",
     metadata,
     sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("model", sa.String(256), primary_key=True),  # "" = not known, or none
     sa.Column("day", sa.String(10), primary_key=True),  # 2030-01-31, UTC
     sa.Column("requests", sa.BigInteger, nullable=False),
     sa.Column("prompt_tokens", sa.BigInteger, nullable=False),

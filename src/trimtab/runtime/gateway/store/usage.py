@@ -1,4 +1,4 @@
-"""Usage per tenant and day: added up in memory, written every second and at the end."""
+"""Usage per tenant, model and day: added up in memory, written every second and at the end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -24,7 +25,7 @@ _COUNTS = ("requests", "prompt_tokens", "completion_tokens", "service_s")
 
 @dataclass(slots=True)
 class Totals:
-    """What a tenant has used in a day."""
+    """What a tenant has used of a model in a day."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -32,7 +33,7 @@ class Totals:
     service_s: float = 0.0
 
 
-_Book = dict[tuple[str, str], Totals]  # by tenant and day
+_Book = dict[tuple[str, str, str], Totals]  # by tenant, model and day
 
 
 class UsageBook:
@@ -48,13 +49,15 @@ class UsageBook:
         self._day = ""
         self._day_ends_s = 0.0
 
-    def add(self, tenant: str, prompt_tokens: int, completion_tokens: int, service_s: float) -> None:
+    def add(
+        self, tenant: str, model: str, prompt_tokens: int, completion_tokens: int, service_s: float
+    ) -> None:
         """One more request that was served. Never raises or waits."""
         now_s = self._clock()
         if now_s >= self._day_ends_s:
             self._day = datetime.fromtimestamp(now_s, UTC).date().isoformat()
             self._day_ends_s = (now_s // 86_400 + 1) * 86_400
-        totals = self._open[tenant, self._day]
+        totals = self._open[tenant, model, self._day]
         totals.requests += 1
         totals.prompt_tokens += prompt_tokens
         totals.completion_tokens += completion_tokens
@@ -78,21 +81,28 @@ class UsageBook:
             except StoreUnavailable:
                 continue  # `Store.available` tells; the batch is kept
 
-    async def of(self, tenant: str) -> dict[str, Totals]:
-        """What the database has of a tenant, by day. Raises StoreUnavailable."""
-        columns = [usage.c[name] for name in _COUNTS]
-        query = sa.select(usage.c.day, *columns).where(usage.c.tenant == tenant).order_by(usage.c.day)
-        rows = await self._store.read(lambda connection: connection.execute(query).all())
-        return {day: Totals(*counts) for day, *counts in rows}
+    async def told(self, tenant: str | None = None) -> list[dict[str, Any]]:
+        """All usage up to now by tenant and model, as JSON may hold it; None = of all tenants.
+
+        `since` is the first day (UTC). Raises StoreUnavailable.
+        """
+        await self.flush()
+        names = (usage.c.tenant, usage.c.model)
+        sums = [sa.func.sum(usage.c[name]).label(name) for name in _COUNTS]
+        query = sa.select(*names, *sums, sa.func.min(usage.c.day).label("since")).group_by(*names)
+        if tenant is not None:
+            query = query.where(usage.c.tenant == tenant)
+        rows = await self._store.read(lambda connection: connection.execute(query.order_by(*names)).all())
+        return [dict(row._mapping) | {name: int(getattr(row, name)) for name in _COUNTS[:3]} for row in rows]
 
     def _write(self, connection: sa.Connection, book: _Book, batch: int) -> None:
         if not usage_batch_is_new(connection, self._writer, batch):
             return  # the answer to its COMMIT was lost
         rows = [
-            {"tenant": tenant, "day": day} | {name: getattr(totals, name) for name in _COUNTS}
-            for (tenant, day), totals in sorted(book.items())
+            {"tenant": tenant, "model": model, "day": day} | {name: getattr(totals, name) for name in _COUNTS}
+            for (tenant, model, day), totals in sorted(book.items())
         ]
         insert = upsert(connection, usage)
         sums = {name: usage.c[name] + insert.excluded[name] for name in _COUNTS}
-        keys = [usage.c.tenant, usage.c.day]
+        keys = [usage.c.tenant, usage.c.model, usage.c.day]
         connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=sums), rows)
