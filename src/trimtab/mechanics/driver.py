@@ -41,6 +41,13 @@ class PlanningLog:
     raised: int = 0
     invalid: int = 0  # no plan for this cluster
 
+    def add(self, other: PlanningLog) -> None:
+        """Count what the other has counted too."""
+        self.made += other.made
+        self.late += other.late
+        self.raised += other.raised
+        self.invalid += other.invalid
+
 
 class Started(NamedTuple):
     """A request that took a slot: what a live host asks of its backend."""
@@ -77,6 +84,7 @@ class Driver:
         mode: str = "auto",
         live: int = 0,
         shadow: Policy | None = None,
+        planning: PlanningLog | None = None,
     ) -> None:
         self.policy, self.order = policy, order or policy
         self.options, self.label = options, label_of(self.policy, self.order)
@@ -87,7 +95,7 @@ class Driver:
             cluster, requests, options, self.policy, self.order, seed, live=live, shadow=shadow
         )
         self.compiled = compiled
-        self.planning = PlanningLog()
+        self.planning = planning or PlanningLog()
         self._pending: deque[Plan] = deque()  # made, not yet in force
         self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
         self._heap: Any = _Heap(self._counts, Columns(self.state.events))

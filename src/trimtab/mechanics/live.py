@@ -68,7 +68,7 @@ class Live:
     """State and loop of one policy over a cluster, for as many requests at a time as it has rows.
 
     Least connections decides wherever the policy raises or answers no decision: `policy_failures` counts it.
-    `begun_s`: the time at which it begins; the first plan is due then.
+    `begun_s`: the time at which it begins; the first plan is due then. `planning` goes on with another's log.
     """
 
     def __init__(
@@ -84,12 +84,22 @@ class Live:
         shadow: Policy | None = None,
         mode: str = "compiled",
         begun_s: float = 0.0,
+        planning: PlanningLog | None = None,
     ) -> None:
         truth = np.zeros(rows, TRUTH)
         truth["factor"] = 1.0
         requests = Requests(new_work(rows), truth, ("",) * tenants)
         self._driver = Driver(
-            cluster, requests, options, policy, order, seed=seed, mode=mode, live=2, shadow=shadow
+            cluster,
+            requests,
+            options,
+            policy,
+            order,
+            seed=seed,
+            mode=mode,
+            live=2,
+            shadow=shadow,
+            planning=planning,
         )
         if begun_s > 0.0:
             self._driver.skip_plans(begun_s)
@@ -126,11 +136,6 @@ class Live:
     def options(self) -> Options:
         """Switches of the host."""
         return self._driver.options
-
-    @property
-    def planning(self) -> PlanningLog:
-        """What became of plans."""
-        return self._driver.planning
 
     @property
     def now_s(self) -> float:

@@ -36,12 +36,12 @@ class Turning(Planned, Protocol):
 
 
 class Desk:
-    """Decides. `clock` is the host's, `wake` is called when a plan has come in between two turns."""
+    """Decides. `clock` is the host's; `came` is told of a plan that has come in between two turns."""
 
     def __init__(
-        self, driver: Turning, planner: Planner, clock: Callable[[], float], wake: Callable[[], None]
+        self, driver: Turning, planner: Planner, clock: Callable[[], float], came: Callable[[Plan], None]
     ) -> None:
-        self._driver, self._planner, self._clock, self._wake = driver, planner, clock, wake
+        self._driver, self._planner, self._clock, self._came = driver, planner, clock, came
 
     def turn(self, now_s: float, max_steps: int = UNBOUNDED) -> None:
         """Decide about what is due, at most so many events; what a plan frees is offered at once."""
@@ -60,4 +60,4 @@ class Desk:
         """A plan that was begun at `started_s` has been made."""
         ready_s = started_s + self._driver.options.plan_latency_s
         self._driver.adopt(plan, max(ready_s, self._clock()))
-        self._wake()
+        self._came(plan)

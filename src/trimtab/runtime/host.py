@@ -40,7 +40,7 @@ class Host:
         progress: Progress | None = None,
     ) -> None:
         self._driver, self._clock, self._backend, self._planner = driver, clock, backend, planner
-        self._desk = Desk(driver, planner, clock.now_s, self._news_came)
+        self._desk = Desk(driver, planner, clock.now_s, lambda _: self._news_came())
         self._progress = progress
         self._arrivals_s: list[float] = driver.state.work["arrival_s"].tolist()
         self._news = asyncio.Event()

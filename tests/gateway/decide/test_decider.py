@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from gateway.virtual import run_virtual
-from planning_policies import Steering
+from planning_policies import Gate, Steering
 from trimtab.domain.view import empty_plan
+from trimtab.mechanics.driver import PlanningLog
 from trimtab.runtime.gateway.decide.dispatcher import Decider
 from trimtab.runtime.gateway.decide.places import OwnedHomes
 from trimtab.runtime.gateway.decide.pool import Chosen, chosen
@@ -344,8 +345,7 @@ def test_a_shadow_decides_by_plans_of_its_own() -> None:
         await asyncio.sleep(1.5)
         second = bench.submit()
         assert (second.nodes, pool.live.shadow_choice(second.row)) == (["n0"], 1)
-        assert pool.shadow_plans is not None
-        assert pool.shadow_plans.log.made == 2
+        assert bench.decider.planning() == (PlanningLog(), PlanningLog(made=2))
 
     at(test)
 
@@ -496,14 +496,31 @@ def test_plans_begin_anew_where_the_nodes_change_and_past_ones_are_not_made_up_f
         (pool,) = bench.decider.pools.values()
         await bench.decider.open()
         await asyncio.sleep(10.5)
-        assert pool.live.planning.made == 11
+        assert pool.planning.made == 11
         planner = pool.planner
         bench.add("n2")
         await asyncio.sleep(0.1)
-        assert pool.live.planning.made == 1
+        assert pool.planning.made == 11 + 1
         await asyncio.sleep(2.0)
-        assert pool.live.planning.made == 3
+        assert pool.planning.made == 11 + 3
         assert pool.planner is planner, "the process that plans is kept"
+
+    at(test)
+
+
+def test_plans_that_fail_are_counted_and_good_ones_are_told_also_once_their_policy_is_gone() -> None:
+    told: list[tuple[str, float]] = []
+
+    async def test(bench: Bench) -> None:
+        bench.decider.notes.on_plan = lambda policy, plan: told.append((policy, plan.params[0]))
+        for answer in ("raise", "nan", "plan"):
+            gate = Gate(plan_period_s=1.0, answer=answer)
+            bench.decider.use(Rules(Chosen(answer, gate, gate)))
+            await bench.decider.open()
+            await asyncio.sleep(1.5)
+        bench.decider.use(Rules(chosen("random")))
+        assert bench.decider.planning() == (PlanningLog(made=2, raised=2, invalid=2), PlanningLog())
+        assert told == [("plan", 1.0), ("plan", 1.0)]
 
     at(test)
 

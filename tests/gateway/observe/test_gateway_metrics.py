@@ -103,6 +103,12 @@ def test_failures_retries_hedges_and_refusals() -> None:
     assert seen["trimtab_shadow_disagreements_total", ()] == 1
 
 
+def test_plans_are_counted_by_role_and_outcome() -> None:
+    counts = {("live", "made"): 3, ("live", "late"): 1, ("shadow", "raised"): 2}
+    seen = samples(make_metrics(Sources(plans=lambda: counts)).book())
+    assert {how: seen["trimtab_plans_total", how] for how in counts} == counts
+
+
 def test_what_waits_to_be_counted_is_counted_when_it_is_read() -> None:
     clock = Clock()
     metrics = make_metrics(clock=clock)

@@ -10,9 +10,11 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trimtab.domain.errors import UsageError
+from trimtab.domain.view import empty_plan
 from trimtab.runtime.gateway.model import (
     Attempt,
     Cause,
@@ -297,7 +299,8 @@ def test_node_events_plans_and_what_is_under_way(tmp_path: Path) -> None:
         )
         await recorder.open()
         recorder.node_event(node(1), "down")
-        recorder.plan_changed({"shares": [0.5, 0.5]})
+        shares = empty_plan()._replace(weights=np.array([0.5, 0.5]), quota=np.ones((1000, 5)))
+        recorder.plan_changed("steering", shares)
         with pytest.raises(ValueError, match="no node event"):
             recorder.node_event(node(1), "sideways")
         await recorder.close()
@@ -309,4 +312,6 @@ def test_node_events_plans_and_what_is_under_way(tmp_path: Path) -> None:
     assert [(row["what"], row["node"]["name"]) for row in lines if row["record"] == "node"] == [
         ("down", "n1")
     ]
-    assert [row["plan"] for row in lines if row["record"] == "plan"] == [{"shares": [0.5, 0.5]}]
+    (plan,) = [row for row in lines if row["record"] == "plan"]
+    said = {"weights": [0.5, 0.5], "quota": {"shape": [1000, 5]}, "active_idx": [0]}
+    assert (plan["policy"], plan["plan"]) == ("steering", said)

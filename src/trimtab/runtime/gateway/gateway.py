@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -124,6 +125,7 @@ class Gateway:
         if self.recorder is not None:
             await self.recorder.open()
             self.fleet.listeners.append(NodeEvents(self.fleet, self.recorder))
+            self.decider.notes.on_plan = self.recorder.plan_changed
         await self.decider.open()
         self.keeper.start()
         self._start_discovery()
@@ -226,7 +228,12 @@ class Gateway:
             queue_length=lambda: sum(pool.live.n_held for pool in self.decider.pools.values()),
             jobs=lambda: self.job_counts,
             recorder_dropped=lambda: 0 if self.recorder is None else self.recorder.dropped,
+            plans=self._plans,
         )
+
+    def _plans(self) -> dict[tuple[str, str], int]:
+        logs = zip(("live", "shadow"), self.decider.planning(), strict=True)
+        return {(role, outcome): n for role, log in logs for outcome, n in asdict(log).items()}
 
     def _new_front(self) -> Front:
         front = Front(

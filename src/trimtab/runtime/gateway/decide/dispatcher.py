@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from trimtab.mechanics.driver import PlanningLog
 from trimtab.mechanics.live import Asked
 from trimtab.runtime.gateway.decide.affinity import Affinity
 from trimtab.runtime.gateway.decide.asking import Asking
@@ -60,6 +61,7 @@ class Decider:
             self,
             ask=self._ask_again,
             burden=self._burden,
+            on_plan=lambda policy, plan: self.notes.on_plan(policy, plan),
             tenants=tenants,
             inline_plans=inline_plans,
             mode=mode,
@@ -107,6 +109,10 @@ class Decider:
     def use(self, rules: Rules) -> None:
         """Other rules from now on; policies that stay keep their state."""
         self._pools.use(rules)
+
+    def planning(self) -> tuple[PlanningLog, PlanningLog]:
+        """What became of plans: of the policies in charge, and of those in their shadow."""
+        return self._pools.planning()
 
     def choice_of(self, spec: str) -> Chosen:
         """The policy that the rules put in charge of a pool, by the pool's name."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Final
 
+from trimtab.domain.view import Plan
 from trimtab.runtime.gateway.decide.knowledge import Knowledge
 from trimtab.runtime.gateway.decide.pool import Pool, Turned
 from trimtab.runtime.gateway.model import Exchange
@@ -26,6 +27,7 @@ class Notes:
         self.tally = ShadowTally()
         self.on_shadow: Callable[[bool], None] = lambda agrees: None
         self.on_failure: Callable[[str], None] = lambda policy: None
+        self.on_plan: Callable[[str, Plan], None] = lambda policy, plan: None
         self._knowledge = knowledge
 
     def timed_turn(self, pool: Pool, now_s: float) -> Turned:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
+from trimtab.domain.view import Plan
 from trimtab.mechanics.driver import PlanningLog
 from trimtab.mechanics.live import Asked, Ended, Live
 from trimtab.policies.catalogue import find
@@ -66,12 +67,13 @@ class Pool:
         now: Callable[[], float],
         wake: Callable[[Pool], None],
         later: Later,
+        on_plan: Callable[[str, Plan], None],
         inline_plans: bool = False,
         mode: str = "compiled",
     ) -> None:
         self.choice = choice
         self._rows, self._tenants, self._seed = rows, tenants, seed
-        self._later = later
+        self._later, self._on_plan = later, on_plan
         self._now, self._wake, self._mode, self._inline = now, wake, mode, inline_plans
         self.options = options
         self.entries: dict[int, Entry] = {}
@@ -80,7 +82,7 @@ class Pool:
         self.timer_s = math.inf
         self.policy_failures_before = 0  # of states that were made anew
         self.failed = 0  # decisions of the last turn that least connections made instead
-        self.planning = PlanningLog()
+        self.planning, self.shadow_planning = PlanningLog(), PlanningLog()
         self.shadow_plans: ShadowPlans | None = None
         self._planned: Policy | None = None  # with whom `planner` plans
         self._begin(shape, cluster, now())
@@ -98,6 +100,7 @@ class Pool:
             shadow=choice.shadow,
             mode=self._mode,
             begun_s=begun_s,
+            planning=self.planning,
         )
         self._types = range(len(shape.types))
         self.items = item_positions(shape)
@@ -107,7 +110,11 @@ class Pool:
         if choice.policy != self._planned:
             self._change_planner(choice.policy)
         self._plan_for_shadow(choice.shadow)
-        self.desk = Desk(self.live, self.planner, self._now, lambda: self._wake(self))
+        self.desk = Desk(self.live, self.planner, self._now, self._plan_came)
+
+    def _plan_came(self, plan: Plan) -> None:
+        self._on_plan(self.choice.spec, plan)
+        self._wake(self)
 
     def _change_planner(self, policy: Policy) -> None:
         if self._planned is not None:
@@ -125,7 +132,9 @@ class Pool:
             plans.close()
         self.shadow_plans = None
         if shadow is not None and shadow.plan_period_s > 0.0:
-            self.shadow_plans = ShadowPlans(shadow, self.live, self._later, self._now, inline=self._inline)
+            self.shadow_plans = ShadowPlans(
+                shadow, self.live, self._later, self._now, self.shadow_planning, inline=self._inline
+            )
 
     def _mark_resident(self, shape: Shape) -> None:
         resident = self.live.resident

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from trimtab.domain.view import Plan
+from trimtab.mechanics.driver import PlanningLog
 from trimtab.runtime.gateway.decide.classes import RequestClass
 from trimtab.runtime.gateway.decide.knowledge import Knowledge
 from trimtab.runtime.gateway.decide.pool import Ask, Chosen, Pool
@@ -36,7 +38,8 @@ class Turns(Protocol):
 class Pools:
     """The pools by their policies' words, the rules that choose among them, and their time.
 
-    `ask` says anew what a waiting request asks for; `burden` tells a fresh state what nodes carry besides.
+    `ask` says anew what a waiting request asks for; `burden` tells a fresh state what nodes carry besides;
+    `on_plan` is told a policy's words and the plan that takes force.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Pools:
         *,
         ask: Ask,
         burden: Callable[[Pool, float], None],
+        on_plan: Callable[[str, Plan], None],
         tenants: int,
         inline_plans: bool,
         mode: str,
@@ -57,7 +61,8 @@ class Pools:
         self.by_spec: dict[str, Pool] = {}
         self.origin_s = loop.time()  # on the loop's clock
         self._loop, self._fleet, self._knowledge, self._turns = loop, fleet, knowledge, turns
-        self._ask, self._burden = ask, burden
+        self._ask, self._burden, self._on_plan = ask, burden, on_plan
+        self._planned, self._planned_beside = PlanningLog(), PlanningLog()  # by pools that are gone
         self._tenants, self._inline, self._mode = tenants + SPARE_TENANTS, inline_plans, mode
         self._granted: list[int] = []  # places of each node that the pools know as its room
         self._add_missing()
@@ -78,6 +83,16 @@ class Pools:
         """Whether a request waits for a node."""
         return any(pool.live.n_held for pool in self.by_spec.values())
 
+    def planning(self) -> tuple[PlanningLog, PlanningLog]:
+        """What became of plans: of the policies in charge, and of those in their shadow."""
+        live, beside = PlanningLog(), PlanningLog()
+        live.add(self._planned)
+        beside.add(self._planned_beside)
+        for pool in self.by_spec.values():
+            live.add(pool.planning)
+            beside.add(pool.shadow_planning)
+        return live, beside
+
     # --- changes of policy, tenants and classes
 
     def use(self, rules: Rules) -> None:
@@ -94,6 +109,8 @@ class Pools:
             self._move_strangers(pool)
             if spec not in self.by_spec:
                 pool.close()
+                self._planned.add(pool.planning)
+                self._planned_beside.add(pool.shadow_planning)
         self.remake()
 
     def choice_of(self, spec: str) -> Chosen:
@@ -193,6 +210,7 @@ class Pools:
             seed=self.rules.seed,
             now=self.now_s,
             wake=lambda pool: self._turns.turn(pool, self.now_s()),
+            on_plan=self._on_plan,
             later=self._loop.call_later,
             inline_plans=self._inline,
             mode=self._mode,

@@ -21,11 +21,18 @@ class ShadowPlans:
     """`live` may be replaced: its next plan is for the new one."""
 
     def __init__(
-        self, policy: Policy, live: Live, later: Later, now: Callable[[], float], *, inline: bool
+        self,
+        policy: Policy,
+        live: Live,
+        later: Later,
+        now: Callable[[], float],
+        log: PlanningLog,
+        *,
+        inline: bool,
     ) -> None:
         self.policy, self.live, self._now = policy, live, now
-        self.log = PlanningLog()
-        self._planner: Planner = (InlinePlanner if inline else ProcessPlanner)(policy, self.log)
+        self._log = log
+        self._planner: Planner = (InlinePlanner if inline else ProcessPlanner)(policy, log)
         self._later = later
         self._timer: asyncio.TimerHandle | None = None
 
@@ -40,7 +47,7 @@ class ShadowPlans:
         self._timer = self._later(self.policy.plan_period_s, self._plan)
 
     def _adopt(self, plan: Plan) -> None:
-        self.log.made += 1
+        self._log.made += 1
         self.live.adopt_for_shadow(plan)
 
     def view(self) -> View:

@@ -132,6 +132,12 @@ _ALL = (
     _counter("trimtab_predicted_seconds_total", "Predicted service time of whole answers.", "class"),
     _counter("trimtab_actual_seconds_total", "Actual service time of whole answers.", "class"),
     _counter("trimtab_policy_failures_total", "Decisions that fell back to least connections.", "policy"),
+    _counter(
+        "trimtab_plans_total",
+        "Plans by what came of them (made, late, raised, invalid), for the policy in charge or its shadow.",
+        "role",
+        "outcome",
+    ),
     _counter("trimtab_shadow_decisions_total", "Decisions that the shadow policy made too."),
     _counter("trimtab_shadow_disagreements_total", "Of these, those for another node than the live one."),
     _counter("trimtab_recorder_dropped_total", "Events that the recorder could not write."),

@@ -53,6 +53,10 @@ def _no_jobs() -> Mapping[str, int]:
     return {}
 
 
+def _no_plans() -> Mapping[tuple[str, str], int]:
+    return {}
+
+
 def _zero() -> int:
     return 0
 
@@ -65,6 +69,7 @@ class Sources:
     queue_length: Callable[[], int] = _zero
     jobs: Callable[[], Mapping[str, int]] = _no_jobs  # by state
     recorder_dropped: Callable[[], int] = _zero
+    plans: Callable[[], Mapping[tuple[str, str], int]] = _no_plans  # by role and outcome
 
 
 class Metrics:
@@ -290,6 +295,8 @@ class Metrics:
         book.set("trimtab_queue_length", self._sources.queue_length())
         for state, count in self._sources.jobs().items():
             book.set("trimtab_jobs", count, state)
+        for how, count in self._sources.plans().items():
+            book.set("trimtab_plans_total", count, *how)
         book.set("trimtab_recorder_dropped_total", self._sources.recorder_dropped())
         book.set("trimtab_workers", 1)
         book.set("trimtab_build_info", 1, __version__, python_version())

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trimtab.domain.errors import UsageError
+from trimtab.domain.view import Plan
 from trimtab.runtime.gateway.model import Attempt, Exchange, Node
 from trimtab.runtime.gateway.record.files import RotatedFiles
 from trimtab.runtime.gateway.record.pseudonyms import Pseudonyms
@@ -28,6 +29,7 @@ from trimtab.runtime.gateway.record.rows import (
     head_line,
     line,
     node_row,
+    plan_row,
     state_line,
 )
 
@@ -133,9 +135,9 @@ class Recorder:
             raise ValueError(f"no node event: {what!r}; one of {NODE_EVENTS}")
         self._note("node", what=what, node=node_row(node), reason=node.reason)
 
-    def plan_changed(self, said: Mapping[str, Any]) -> None:
-        """Another plan is in force."""
-        self._note("plan", plan=dict(said))
+    def plan_changed(self, policy: str, plan: Plan) -> None:
+        """Another plan of a policy's takes force."""
+        self._note("plan", policy=policy, plan=plan_row(plan))
 
     def _note(self, record: str, **said: Any) -> None:
         if len(self._notes) < self._max_rows:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from trimtab.domain.view import Plan
 from trimtab.runtime.gateway.model import (
     Attempt,
     Endpoint,
@@ -31,6 +32,7 @@ FORMAT_VERSION: Final = 1
 TICKS_PER_S: Final = 1e6  # times are written in whole microseconds
 _WHOLE: Final = 1.5 * 2.0**52  # x + _WHOLE - _WHOLE is x rounded to a whole number, for |x| < 2^51
 _NEVER_S: Final = float("inf")
+MOST_PLANNED: Final = 4096  # numbers of one field of a plan
 NODE_EVENTS: Final = ("up", "down", "drained", "added", "removed", "capacity")
 
 UnitsOf = Callable[[Endpoint, Facts, Usage], float]
@@ -119,6 +121,15 @@ def node_row(node: Node) -> dict[str, Any]:
         "slots": node.max_requests,
     }
     return {**row, "max_tokens": node.max_tokens, "health": node.health.name.lower()}
+
+
+def plan_row(plan: Plan) -> dict[str, Any]:
+    """What a plan says, without the fields that it does not use; of large ones their shape only."""
+    used = {name: values for name, values in plan._asdict().items() if values.size}
+    return {
+        name: values.tolist() if values.size <= MOST_PLANNED else {"shape": values.shape}
+        for name, values in used.items()
+    }
 
 
 def class_rows(classes: Sequence[ClassEstimate]) -> list[dict[str, Any]]:
