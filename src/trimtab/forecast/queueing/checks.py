@@ -1,0 +1,39 @@
+"""What the formulas of queueing refuse: numbers that mean nothing, by name, value and what was expected."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from trimtab.domain.errors import UsageError
+
+
+def checked_servers(servers: int) -> int:
+    """A whole number above zero. Raises UsageError."""
+    if servers != int(servers) or servers < 1:
+        raise UsageError(
+            "cannot be used", field="servers", value=servers, expected="a whole number, at least 1"
+        )
+    return int(servers)
+
+
+def checked_at_least(least: float, value: float, field: str) -> float:
+    """A finite number that is not below `least`. Raises UsageError."""
+    if not isfinite(value) or value < least:
+        raise UsageError("cannot be used", field=field, value=value, expected=f"a number, at least {least:g}")
+    return float(value)
+
+
+def checked_positive(value: float, field: str) -> float:
+    """A finite number above zero. Raises UsageError."""
+    if not isfinite(value) or value <= 0.0:
+        raise UsageError("cannot be used", field=field, value=value, expected="a number above 0")
+    return float(value)
+
+
+def checked_frac(value: float, field: str) -> float:
+    """A probability above zero, at most one. Raises UsageError."""
+    if not 0.0 < value <= 1.0:
+        raise UsageError(
+            "cannot be used", field=field, value=value, expected="a fraction, above 0 and at most 1"
+        )
+    return float(value)
