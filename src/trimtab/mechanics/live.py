@@ -387,6 +387,11 @@ class Live:
             ranked.append(j)
         return ranked
 
+    def decisions_about(self, row: int) -> int:
+        """How often a request was offered, since it entered this state."""
+        offered: int = self._work.attempt[row]
+        return offered
+
     def shadow_choice(self, row: int) -> int:
         """Node that the shadow policy would have sent a request to; -1 = none."""
         return int(self._shadow_idx[row])

@@ -105,8 +105,9 @@ class FakeControl:
         exchange.estimate_s = service_s * pick.uniform(0.8, 1.15)
         exchange.usage = Usage(pick.randint(50, 900), pick.randint(20, 400), 30)
         names = tuple(one.name for one in pick.sample(up, min(3, len(up))) if one is not node)
-        estimates_s = tuple(exchange.estimate_s * (1 + 0.2 * i) for i in range(1 + len(names)))
-        exchange.decision = Receipt("least-expected-wait", (node.name, *names), estimates_s, estimates_s)
+        predicted_s = tuple(exchange.estimate_s * (1 + 0.2 * i) for i in range(1 + len(names)))
+        in_flight = tuple(range(1 + len(names)))
+        exchange.decision = Receipt("least-expected-wait", (node.name, *names), predicted_s, in_flight)
         if pick.random() < 0.02:
             lost = Attempt(
                 pick.choice(up), exchange.started_s, cause=pick.choice((Cause.CONNECT, Cause.BUSY))

@@ -508,6 +508,38 @@ def test_plans_begin_anew_where_the_nodes_change_and_past_ones_are_not_made_up_f
     at(test)
 
 
+def test_images_are_charged_by_their_steps_whatever_comes_back() -> None:
+    async def test(bench: Bench) -> None:
+        (pool,) = bench.decider.pools.values()
+        picture = Asking(tenant=Tenant("a", 0, weight=2.0), images=3, steps=20)
+        picture.endpoint = Endpoint("/v1/images/generations", ("POST",), Kind.IMAGE)
+        bench.submit(picture)
+        charged = (100.0 + 2.0 * 3 * 20) / 2.0  # the prompt, and a unit as a token of output
+        assert pool.live.accounts[0] == charged
+        bench.decider.progress(picture, 7)
+        picture.usage = Usage(prompt_tokens=50, completion_tokens=4000)
+        bench.done(picture)
+        assert pool.live.accounts[0] == charged
+
+    at(test, policy="least-connections+vtc")
+
+
+def test_a_receipt_tells_what_the_decision_rested_on() -> None:
+    async def test(bench: Bench) -> None:
+        first, second, third = (bench.submit() for _ in range(3))
+        assert (first.decision.candidates, first.decision.in_flight) == (("n0", "n1"), (0, 0))
+        assert (second.decision.candidates[0], second.decision.in_flight[0]) == ("n1", 0)
+        assert first.decision.predicted_s[0] == first.estimate_s > 0.0
+        bench.done(second)
+        assert third.decision.decisions == 2, "offered when it came, and when a place was free"
+        bench.decider.lost(first, Cause.RESET)
+        assert first.decision.decisions == 1
+        bench.done(third)
+        assert (first.nodes, first.decision.decisions) == (["n0", "n1"], 3)
+
+    at(test)
+
+
 def test_plans_that_fail_are_counted_and_good_ones_are_told_also_once_their_policy_is_gone() -> None:
     told: list[tuple[str, float]] = []
 

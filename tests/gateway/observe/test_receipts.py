@@ -14,7 +14,7 @@ def test_a_receipt_tells_candidates_attempts_and_prediction() -> None:
     receipts = Receipts(lambda: 102.5)
     exchange = make_exchange(make_node("b"), estimate_s=1.5, path="/v1/chat/completions?key=secret")
     exchange.attempts.insert(0, Attempt(make_node("a"), 100.1, ended_s=100.4, cause=Cause.CONNECT))
-    exchange.decision = Receipt("jsq", ("b", "c"), (1.5, 1.8), (3.0,), decisions=2, shadow="c")
+    exchange.decision = Receipt("jsq", ("b", "c"), (1.5, 1.8), (0, 3), decisions=2, shadow="c")
     receipts.arrived(exchange)
     receipts.ended(exchange)
     found = receipts.find("r-1")
@@ -22,9 +22,10 @@ def test_a_receipt_tells_candidates_attempts_and_prediction() -> None:
     assert (found["node"], found["wait_s"], found["predicted_s"], found["actual_s"]) == ("b", 0.5, 1.5, 2.0)
     assert (found["retries"], found["state"], found["path"]) == (1, "done", "/v1/chat/completions")
     assert found["decision"]["candidates"] == [
-        {"node": "b", "estimate_s": 1.5, "score": 3.0},
-        {"node": "c", "estimate_s": 1.8, "score": None},
+        {"node": "b", "scores": {"predicted_s": 1.5, "in_flight": 0, "prefix_tokens": 0.0}},
+        {"node": "c", "scores": {"predicted_s": 1.8, "in_flight": 3, "prefix_tokens": 0.0}},
     ]
+    assert found["decision"]["decisions"] == 2
     assert found["attempts"][0]["lost_by"] == "connect"
     assert found["decision"]["shadow"] == "c"
     assert "secret" not in json.dumps(found)

@@ -97,7 +97,7 @@ def estimate(facts: Facts, kind: Kind, output: OutputEstimate) -> tuple[float, f
     if kind in _GENERATING:
         out = output.predict(facts.max_tokens) * facts.answers
         return token_units(facts.prompt_tokens, out), facts.prompt_tokens + out
-    if kind in _MEDIA:
+    if kind in MEDIA:
         return _media_units(facts, kind), facts.prompt_tokens
     return token_units(facts.prompt_tokens, 0.0), facts.prompt_tokens
 
@@ -108,7 +108,7 @@ def used(facts: Facts, kind: Kind, usage: Usage) -> tuple[float, float]:
     if kind in _GENERATING:
         units = token_units(prompt_tokens, usage.completion_tokens)
         return units, prompt_tokens + usage.completion_tokens
-    if kind in _MEDIA:
+    if kind in MEDIA:
         return _media_units(facts, kind), prompt_tokens
     return token_units(prompt_tokens, 0.0), prompt_tokens
 
@@ -119,7 +119,8 @@ def token_units(prompt_tokens: float, output_tokens: float) -> float:
     return units if units > MIN_UNITS else MIN_UNITS
 
 
-_MEDIA: Final = frozenset((Kind.IMAGE, Kind.SPEECH, Kind.TRANSCRIPTION, Kind.VIDEO, Kind.REALTIME))
+MEDIA: Final = frozenset((Kind.IMAGE, Kind.SPEECH, Kind.TRANSCRIPTION, Kind.VIDEO, Kind.REALTIME))
+"""Kinds whose work is steps, seconds or frames: no backend tells it in tokens."""
 
 
 def _media_units(facts: Facts, kind: Kind) -> float:

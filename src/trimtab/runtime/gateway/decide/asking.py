@@ -6,7 +6,7 @@ from zlib import crc32
 
 from trimtab.domain.view import BACKGROUND
 from trimtab.mechanics.live import Asked
-from trimtab.runtime.gateway.api.units import estimate
+from trimtab.runtime.gateway.api.units import MEDIA, estimate
 from trimtab.runtime.gateway.decide.affinity import Affinity
 from trimtab.runtime.gateway.decide.knowledge import Knowledge
 from trimtab.runtime.gateway.decide.pool import Entry, Pool
@@ -39,7 +39,10 @@ class Asking:
             deadline_s = exchange.deadline_s - origin_s
         charge = 0.0
         if facts is not None and tenant is not None:
-            charge = rules.prompt_weight * facts.prompt_tokens / tenant.weight
+            charge = rules.prompt_weight * facts.prompt_tokens
+            if of.kind in MEDIA:  # a unit counts as a token of output
+                charge += rules.output_weight * units
+            charge /= tenant.weight
         return Asked(
             class_idx=c,
             units=units,

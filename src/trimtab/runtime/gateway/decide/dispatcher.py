@@ -10,6 +10,7 @@ from typing import Final
 
 from trimtab.mechanics.driver import PlanningLog
 from trimtab.mechanics.live import Asked
+from trimtab.runtime.gateway.api.units import MEDIA
 from trimtab.runtime.gateway.decide.affinity import Affinity
 from trimtab.runtime.gateway.decide.asking import Asking
 from trimtab.runtime.gateway.decide.estimates import Estimates
@@ -156,10 +157,10 @@ class Decider:
         self._settle(pool, turned, now_s)
 
     def progress(self, exchange: Exchange, chunks: int) -> None:
-        """Count output as it comes: a chunk is about a token."""
-        pool = self._pools.of(exchange)
-        if pool.choice.order.reads_accounts and exchange.tenant is not None:
-            tenant = exchange.tenant
+        """Count output as it comes: a chunk is about a token, where output is text."""
+        pool, tenant, endpoint = self._pools.of(exchange), exchange.tenant, exchange.endpoint
+        is_text = endpoint is not None and endpoint.kind not in MEDIA
+        if pool.choice.order.reads_accounts and tenant is not None and is_text:
             pool.live.charge(tenant.idx, self._pools.rules.output_weight * chunks / tenant.weight)
 
     def done(self, exchange: Exchange) -> None:
@@ -293,7 +294,7 @@ class Decider:
             self._others.look_later()
         for entry, node_idx in started:
             exchange = entry.exchange
-            exchange.decision = self.notes.receipt(pool, exchange)
+            exchange.decision = self.notes.receipt(pool, entry)
             self.decisions += 1
             self._occupancy.take(pool, exchange, node_idx, now_s)
             if pool.reads_prefix:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.runtime.gateway.api.units import used
+from trimtab.runtime.gateway.api.units import MEDIA, used
 from trimtab.runtime.gateway.decide.affinity import Affinity
 from trimtab.runtime.gateway.decide.classes import RequestClass
 from trimtab.runtime.gateway.decide.knowledge import Knowledge
@@ -29,7 +29,8 @@ class Lessons:
             units = used(facts, of.kind, usage)[0]
             if usage.completion_tokens:
                 of.output.observe(facts.max_tokens, usage.completion_tokens / facts.answers)
-            self._correct_account(pool, exchange, usage)
+            if of.kind not in MEDIA:
+                self._correct_account(pool, exchange, usage)
             prefixes = self._affinity.prefixes
             if prefixes is not None and pool.reads_prefix and facts.prefix_blocks:
                 matched = entry.matched.get(node.idx, 0)

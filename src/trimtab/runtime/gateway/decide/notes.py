@@ -8,8 +8,9 @@ from time import perf_counter
 from typing import Final
 
 from trimtab.domain.view import Plan
+from trimtab.runtime.gateway.api.units import BLOCK_TOKENS
 from trimtab.runtime.gateway.decide.knowledge import Knowledge
-from trimtab.runtime.gateway.decide.pool import Pool, Turned
+from trimtab.runtime.gateway.decide.pool import Entry, Pool, Turned
 from trimtab.runtime.gateway.model import Exchange
 from trimtab.runtime.gateway.observe.receipts import Receipt
 from trimtab.runtime.gateway.record.shadow import ShadowTally
@@ -38,20 +39,24 @@ class Notes:
         self.decision_s = took_s if not self.decision_s else 0.9 * self.decision_s + 0.1 * took_s
         return turned
 
-    def receipt(self, pool: Pool, exchange: Exchange) -> Receipt:
+    def receipt(self, pool: Pool, entry: Entry) -> Receipt:
         """What was known when a request was started."""
-        candidates = pool.live.candidates(exchange.row, SHOWN_CANDIDATES)
+        exchange, matched, live = entry.exchange, entry.matched, pool.live
+        candidates, in_flight = live.candidates(exchange.row, SHOWN_CANDIDATES), live.nodes.in_flight
         shape, choice = self._knowledge.shape, pool.choice
         members, types = shape.members, shape.type_idx
-        c, units, (fixed_s, unit_s) = exchange.class_idx, exchange.units, pool.live.tables
+        c, units, (fixed_s, unit_s) = exchange.class_idx, exchange.units, live.tables
         shadow = ""
-        if choice.shadow is not None and (j := pool.live.shadow_choice(exchange.row)) >= 0:
+        if choice.shadow is not None and (j := live.shadow_choice(exchange.row)) >= 0:
             shadow = members[j].name
         return Receipt(
             policy=choice.spec,
             candidates=tuple([members[j].name for j in candidates]),
-            estimates_s=tuple([fixed_s[c, types[j]] + unit_s[c, types[j]] * units for j in candidates]),
-            queue_length=pool.live.n_held,
+            predicted_s=tuple([fixed_s[c, types[j]] + unit_s[c, types[j]] * units for j in candidates]),
+            in_flight=tuple([in_flight[j] - (j == entry.node_idx) for j in candidates]),
+            prefix_tokens=tuple([BLOCK_TOKENS * matched.get(j, 0) for j in candidates]) if matched else (),
+            queue_length=live.n_held,
+            decisions=live.decisions_about(exchange.row),
             fallback=pool.failed > 0,
             shadow=shadow,
         )

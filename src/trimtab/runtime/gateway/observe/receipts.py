@@ -16,15 +16,16 @@ KEPT: Final = 4096
 class Receipt:
     """What the dispatcher knew and decided, of the latest decision about a request: `exchange.decision`.
 
-    `candidates`, `estimates_s` and `scores` go together, best first; the last two may be empty.
+    The tuples go together, the policy's first choice first; `prefix_tokens` may be empty: none has any.
     """
 
     policy: str
     candidates: tuple[str, ...] = ()  # names of nodes: positions may be used again after a reload
-    estimates_s: tuple[float, ...] = ()  # predicted service time there
-    scores: tuple[float, ...] = ()  # what the policy ranked by, where it says
+    predicted_s: tuple[float, ...] = ()  # service time there
+    in_flight: tuple[int, ...] = ()  # other requests there
+    prefix_tokens: tuple[float, ...] = ()  # of its prompt that the node seems to have in its cache
     queue_length: int = 0  # requests held when it was decided
-    decisions: int = 1  # offers until it was accepted
+    decisions: int = 1  # how often it was offered, to be sent first or again
     fallback: bool = False  # the policy failed: least connections decided
     shadow: str = ""  # the shadow policy's first choice; "" = it was not asked
 
@@ -127,8 +128,11 @@ def _decision(decision: Any) -> dict[str, Any] | None:
     candidates = [
         {
             "node": name,
-            "estimate_s": decision.estimates_s[i] if i < len(decision.estimates_s) else None,
-            "score": decision.scores[i] if i < len(decision.scores) else None,
+            "scores": {
+                "predicted_s": decision.predicted_s[i],
+                "in_flight": decision.in_flight[i],
+                "prefix_tokens": decision.prefix_tokens[i] if decision.prefix_tokens else 0.0,
+            },
         }
         for i, name in enumerate(decision.candidates)
     ]

@@ -117,8 +117,8 @@ export function receiptParts(receipt) {
     parts.push(h("h3", {}, `Candidates of ${decision.policy}${decision.fallback ? " (fell back to least connections)" : ""}`),
       table("Candidates, best first", [
         ["Node", (c) => c.node],
-        ["Estimate", (c) => seconds(c.estimate_s), "num"],
-        ["Score", (c) => (c.score == null ? "–" : c.score.toPrecision(3)), "num"],
+        ["Predicted", (c) => seconds(c.scores.predicted_s), "num"],
+        ["In flight", (c) => c.scores.in_flight, "num"],
       ], decision.candidates));
   }
   if (receipt.attempts.length) {
