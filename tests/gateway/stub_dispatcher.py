@@ -59,6 +59,9 @@ class RoundRobin:
     def hedge(self, exchange: Exchange) -> Node | None:
         return self.hedges.pop() if self.hedges else None
 
+    def resume(self, exchange: Exchange, node: Node) -> None:
+        self.log.append(("resume", node.name))
+
     def release(self, node: Node, exchange: Exchange) -> None:
         self.log.append(("release", node.name))
 

@@ -183,6 +183,8 @@ def test_videos(backends: dict[str, DemoProcess]) -> None:
         assert video.status == "completed"
         film = openai_client.videos.download_content(video.id).content
         assert film[4:8] == b"ftyp"
+        remix = openai_client.videos.remix(video.id, prompt="y")
+        assert (remix.remixed_from_video_id, remix.prompt, remix.seconds) == (video.id, "y", "4")
         assert openai_client.videos.delete(video.id).deleted
         with pytest.raises(openai.NotFoundError):
             openai_client.videos.retrieve(video.id)

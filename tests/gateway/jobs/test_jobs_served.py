@@ -87,6 +87,9 @@ class FirstNode:
 
     def release(self, node: Node, exchange: Exchange) -> None: ...
 
+    def resume(self, exchange: Exchange, node: Node) -> None:
+        self.ended.append(("resumed", exchange))
+
 
 def _node(name: str, port: int, idx: int = 0) -> Node:
     return Node(

@@ -225,6 +225,8 @@ class Exchange:
         "usage",
     )
 
+    only_node = ""  # the name of the node that alone can serve it; "" = any
+
     def __init__(self) -> None:
         self.id = ""  # x-request-id, the client's or ours
         self.traceparent = ""

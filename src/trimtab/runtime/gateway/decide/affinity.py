@@ -23,8 +23,10 @@ class Affinity:
         return self._responses.is_foreign(_owner(exchange), response_id)
 
     def home(self, exchange: Exchange) -> tuple[int, bool]:
-        """The node where its session or its response lives, or -1; and whether no other node will do."""
+        """The node where it, its session or its response lives, or -1; and whether no other node will do."""
         facts, owner = exchange.facts, _owner(exchange)
+        if exchange.only_node and (only := self._fleet.find(exchange.only_node)) is not None:
+            return only.idx, True
         if facts is not None and facts.previous_response_id:
             node = self._responses.get(owner, facts.previous_response_id)
             found = None if node is None else self._fleet.find(node)

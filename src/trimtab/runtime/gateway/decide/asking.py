@@ -30,7 +30,7 @@ class Asking:
         units, tokens = (1.0, 0.0) if facts is None else estimate(facts, of.kind, of.output)
         exchange.units = units
         home, stays = -1, False
-        if exchange.session or (facts is not None and facts.previous_response_id):
+        if exchange.session or exchange.only_node or (facts is not None and facts.previous_response_id):
             home, stays = self._affinity.home(exchange)
         rules, origin_s = self._pools.rules, self._pools.origin_s
         wait_s = rules.max_wait_s if not model or knowledge.ready(model) else rules.hold_s

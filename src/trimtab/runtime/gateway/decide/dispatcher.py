@@ -156,6 +156,17 @@ class Decider:
             self.notes.shadow(pool, exchange, row)
         self._settle(pool, turned, now_s)
 
+    def resume(self, exchange: Exchange, node: Node) -> None:
+        """It runs on this node already, whatever its bounds are: it takes a place there. `abort` ends it.
+
+        The state is made anew, since the node may have no place left to put it: not for every request.
+        """
+        pool = self._pools.of(exchange)
+        asked = self._asking.asked(exchange, pool, self.now_s())
+        exchange.estimate_s = asked.estimate_s
+        self._occupancy.inherit(pool, Entry(exchange, asked, node.idx))
+        self._pools.remake()
+
     def progress(self, exchange: Exchange, chunks: int) -> None:
         """Count output as it comes: a chunk is about a token, where output is text."""
         pool, tenant, endpoint = self._pools.of(exchange), exchange.tenant, exchange.endpoint

@@ -29,6 +29,13 @@ class Occupancy:
         if len(self._pools.by_spec) > 1:
             self._tell_others(pool, node_idx, 1, estimate_s, now_s)
 
+    def inherit(self, pool: Pool, entry: Entry) -> None:
+        """A request runs on a node already: the pool has it from its next state on."""
+        self._nodes[entry.node_idx].in_flight += 1
+        if self._loads is not None:
+            self._loads.add(entry.node_idx, 1, entry.exchange.estimate_s)
+        pool.inherit([entry])
+
     def free(self, pool: Pool, entry: Entry, now_s: float) -> None:
         """A place is given back, if it had one, and what a hedge has left."""
         exchange = entry.exchange

@@ -32,6 +32,7 @@ class Job:
     created_at: int
     status: Literal["queued", "in_progress", "completed", "failed"] = "queued"
     completed_at: int | None = None
+    remixed_from_video_id: str | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     def shown(self) -> dict[str, Any]:
@@ -52,6 +53,7 @@ class Videos:
         """Its paths."""
         return [
             web.post("/v1/videos", self._create),
+            web.post("/v1/videos/{id}/remix", self._remix),
             web.get("/v1/videos", self._list),
             web.get("/v1/videos/{id}", self._show),
             web.get("/v1/videos/{id}/content", self._content),
@@ -62,13 +64,29 @@ class Videos:
         asked = (await read_form_or_json(request)).fields
         check_model(self._options, str(asked.get("model", "")))
         job = Job(
-            id=f"video_{uuid.uuid4().hex}",
+            id=_new_id(),
             model=str(asked["model"]),
             prompt=str(asked.get("prompt", "")),
             seconds=str(asked.get("seconds", "4")),
             size=str(asked.get("size", "720x1280")),
             created_at=int(time.time()),
         )
+        return self._begin(job, request)
+
+    async def _remix(self, request: web.Request) -> web.Response:
+        source, asked = self._job(request), (await read_form_or_json(request)).fields
+        job = Job(
+            id=_new_id(),
+            model=source.model,
+            prompt=str(asked.get("prompt", "")),
+            seconds=source.seconds,
+            size=source.size,
+            created_at=int(time.time()),
+            remixed_from_video_id=source.id,
+        )
+        return self._begin(job, request)
+
+    def _begin(self, job: Job, request: web.Request) -> web.Response:
         self._jobs[job.id] = job
         job.task = asyncio.create_task(self._make(job, lead_s(request)))
         return web.json_response(job.shown())
@@ -117,6 +135,10 @@ class Videos:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _new_id() -> str:
+    return f"video_{uuid.uuid4().hex}"
 
 
 def _film(seconds: float) -> bytes:

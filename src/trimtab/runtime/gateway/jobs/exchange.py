@@ -11,7 +11,7 @@ from trimtab.runtime.gateway.model import Attempt, Endpoint, Exchange, Node, Ref
 class JobExchange(Exchange):
     """`decided` waits for the dispatcher's word; the sending is the runner's."""
 
-    __slots__ = ("_decision",)
+    __slots__ = ("_decision", "only_node")
 
     def __init__(self, job: Job, endpoint: Endpoint, tenant: Tenant) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class JobExchange(Exchange):
         self.method, self.path, self.target = job.method, job.path, job.target.encode("latin-1")
         self.endpoint, self.tenant, self.facts = endpoint, tenant, job.facts
         self.priority, self.background = job.priority, tenant.background
-        self.session = job.facts.session
+        self.session, self.only_node = job.facts.session, job.only_node
         self.arrived_s = asyncio.get_running_loop().time()
         self._decision: asyncio.Future[Node | Refusal] = asyncio.get_running_loop().create_future()
 

@@ -12,7 +12,7 @@ import orjson
 
 from trimtab.runtime.gateway.api.endpoints import path_id
 from trimtab.runtime.gateway.api.errors import error_body
-from trimtab.runtime.gateway.jobs.job import ACTIVE, Job, State
+from trimtab.runtime.gateway.jobs.job import ACTIVE, VIDEOS, Job, State
 from trimtab.runtime.gateway.jobs.manager import Jobs, Order, TooManyJobs
 from trimtab.runtime.gateway.jobs.results import Body
 from trimtab.runtime.gateway.jobs.views import job_view, video_view
@@ -25,6 +25,7 @@ _POLL = (("retry-after", "1"), ("openai-poll-after-ms", "1000"))
 STORE_AWAY = Refusal(  # its reason may name hosts and files: it is for the operator
     503, "store_unavailable", "Jobs cannot be stored or looked up now. Other requests are served.", 5.0
 )
+REMIX = f"{VIDEOS}/{{id}}/remix"
 _PAGE = 20
 _MAX_PAGE = 100
 
@@ -79,8 +80,10 @@ class JobsApi:
     async def answer(self, request: JobRequest, body: Body = b"") -> LocalAnswer:
         """Any request for one of the paths of jobs and videos; HEAD is answered as GET."""
         method = "GET" if request.method == "HEAD" else request.method
-        if (method, request.endpoint.path) == ("POST", "/v1/videos"):
+        if (method, request.endpoint.path) == ("POST", VIDEOS):
             return await self.submit(request, body)
+        if (method, request.endpoint.path) == ("POST", REMIX):
+            return await self._guarded(self._remix(request, body), request)
         handler = self._handlers.get((method, request.endpoint.path))
         if handler is None:
             return _refusal(Refusal(404, "unsupported", "The gateway does not offer this on jobs."), request)
@@ -123,6 +126,26 @@ class JobsApi:
             return _json(200, video_view(job), *_POLL)
         location = ("location", f"/v1/jobs/{job.id}")
         return _json(202, job_view(job), location, ("preference-applied", "respond-async"), _POLL[0])
+
+    async def _remix(self, request: JobRequest, body: Body) -> LocalAnswer:
+        """A new video from an old one, at the node that keeps the old one."""
+        source = await self._found(request)
+        _check_done(source)
+        if not source.backend_job_id:
+            raise _Refused(409, "not_remixable", "The backend that made this video does not keep it.")
+        order = Order(
+            tenant=request.tenant,
+            model=source.model,
+            kind=source.kind,
+            method=request.method,
+            target=f"{VIDEOS}/{source.backend_job_id}/remix",
+            request_type=request.content_type,
+            facts=source.facts,  # it will be as long and as large
+            shown=source.shown | {"remixed_from_video_id": source.id},
+            priority=request.priority,
+            only_node=source.node,
+        )
+        return _json(200, video_view(await self._jobs.submit(order, body)), *_POLL)
 
     async def _list(self, request: JobRequest) -> LocalAnswer:
         query, videos = request.query, _is_video(request)
@@ -173,10 +196,7 @@ class JobsApi:
 
     async def _result(self, request: JobRequest) -> LocalAnswer:
         job = await self._found(request)
-        if job.state in ACTIVE:
-            raise _Refused(409, "job_not_done", f"The job is {job.state.value}.", 1.0)
-        if job.state is not State.DONE:
-            raise _Refused(409, f"job_{job.state.value}", job.error or f"The job is {job.state.value}.")
+        _check_done(job)
         path = self._jobs.result_path(job)
         if path is None:
             raise _Refused(410, "result_expired", "The result is not kept any more.")
@@ -188,6 +208,13 @@ class JobsApi:
         if job is None or (_is_video(request) and job.kind != Kind.VIDEO.value):
             raise _Refused(404, "no_such_job", "There is no such job.")
         return job
+
+
+def _check_done(job: Job) -> None:
+    if job.state in ACTIVE:
+        raise _Refused(409, "job_not_done", f"The job is {job.state.value}.", 1.0)
+    if job.state is not State.DONE:
+        raise _Refused(409, f"job_{job.state.value}", job.error or f"The job is {job.state.value}.")
 
 
 def _is_video(request: JobRequest) -> bool:

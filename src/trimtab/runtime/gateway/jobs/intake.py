@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import IO
 
+import orjson
+
 from trimtab.runtime.gateway.api.peek import body_scan, peek
-from trimtab.runtime.gateway.jobs.http import STORE_AWAY, JobRequest
+from trimtab.runtime.gateway.api.units import BYTES_PER_TOKEN
+from trimtab.runtime.gateway.jobs.http import REMIX, STORE_AWAY, JobRequest
 from trimtab.runtime.gateway.jobs.manager import JobSettings
 from trimtab.runtime.gateway.jobs.results import Body, JobFiles, StagedBody
 from trimtab.runtime.gateway.jobs.views import VideoFields
@@ -80,6 +83,8 @@ async def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refus
         facts, shown = found, video.found() if video is not None else {}
     elif spooled:
         return Refusal(413, "body_too_large", "This path takes no body of this size.")
+    elif endpoint.path == REMIX and (refusal := _checked_remix(exchange, tenant, body)) is not None:
+        return refusal
     return JobRequest(
         method=exchange.method,
         target=exchange.target.decode(),
@@ -90,6 +95,20 @@ async def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refus
         shown=shown,
         priority=exchange.priority,
     )
+
+
+def _checked_remix(exchange: WireExchange, tenant: Tenant, body: bytes) -> Refusal | None:
+    """A remix names no model: what it is a remix of does, which the jobs find."""
+    try:
+        asked = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        asked = None
+    prompt = asked.get("prompt") if type(asked) is dict else None
+    if type(prompt) is not str:
+        return Refusal(
+            400, "invalid_prompt", "A remix is a JSON object with a text as its prompt.", param="prompt"
+        )
+    return _charged(exchange, tenant, Facts("", prompt_tokens=len(prompt.encode()) / BYTES_PER_TOKEN))
 
 
 async def _sized_up(

@@ -29,6 +29,8 @@ class State(Enum):
     UNKNOWN = "unknown"
 
 
+VIDEOS = "/v1/videos"  # where jobs are made, in OpenAI's API and at nodes that have it
+
 ACTIVE = (State.QUEUED, State.DISPATCHED)
 
 
@@ -47,6 +49,7 @@ class Job:
     shown: dict[str, str]
     priority: int
     place: str
+    only_node: str
     state: State
     owner: str | None
     attempt: int

@@ -66,6 +66,7 @@ class Order:
     facts: Facts
     shown: dict[str, str] = field(default_factory=dict)  # what its API shows again: seconds, size
     priority: int = 0
+    only_node: str = ""  # the node that alone can run it; "" = any
 
 
 class TooManyJobs(Exception):  # noqa: N818 - reads as the sentence it prints
@@ -190,6 +191,7 @@ class Jobs:
             shown=order.shown,
             priority=order.priority,
             place=self._place,
+            only_node=order.only_node,
             state=State.QUEUED,
             owner=None,
             attempt=0,

@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import aiohttp
 import orjson
 
 from trimtab.runtime.gateway.api.usage import meter_for
 from trimtab.runtime.gateway.jobs.exchange import JobExchange
-from trimtab.runtime.gateway.jobs.job import Delivery, Job, JobResult, State
+from trimtab.runtime.gateway.jobs.job import VIDEOS, Delivery, Job, JobResult, State
 from trimtab.runtime.gateway.jobs.results import NotKept, TooLarge
 from trimtab.runtime.gateway.jobs.upstream import PIECE_BYTES, Lost, Upstream
 from trimtab.runtime.gateway.model import (
@@ -21,6 +22,8 @@ from trimtab.runtime.gateway.model import (
     Cause,
     Dispatcher,
     Endpoint,
+    Exchange,
+    Kind,
     Node,
     Observers,
     Outcome,
@@ -51,6 +54,7 @@ class RunnerSettings:
     total_s: float = 6 * 3600.0
     poll_first_s: float = 0.5  # between looks at a backend's job, growing
     poll_most_s: float = 10.0
+    node_s: float = 60.0  # a job's node that is not there at a start may still be discovered
     lost_after_s: float = 600.0  # a backend that has not answered for so long has lost its job
     max_sends: int = 3
     again_s: float = 2.0  # until a job that no node took is tried again
@@ -66,12 +70,19 @@ class Surroundings:
     endpoint: Callable[[str, str], Endpoint | Refusal]  # of a method and a path
 
 
+class JobDispatcher(Dispatcher, Protocol):
+    """A dispatcher that also knows of work which it has not sent itself."""
+
+    def resume(self, exchange: Exchange, node: Node) -> None:
+        """It runs on this node already: it takes a place there until `abort`."""
+
+
 class DispatchedRunner:
     """The `job.Runner` of the gateway: jobs go through the same dispatcher as all requests."""
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        dispatcher: JobDispatcher,
         around: Surroundings,
         settings: RunnerSettings | None = None,
         observers: Observers = (),
@@ -104,14 +115,29 @@ class DispatchedRunner:
                 observer.ended(exchange)
 
     async def poll(self, job: Job, deliver: Delivery) -> JobResult:
-        """Wait for a job that its backend knows; it is at its node already, so nothing is dispatched."""
-        node = self._around.node(job.node)
+        """Wait for a job that its backend knows; it is at its node already, and takes a place there."""
+        node = await self._awaited(job.node)
         if node is None:
             return _gone(job.idempotent, f"node {job.node} is not there any more", self._settings.again_s)
+        exchange = self._exchange(job)
+        if isinstance(exchange, JobExchange):  # else its key is gone: it is looked after all the same
+            exchange.start(node)
+            self._dispatcher.resume(exchange, node)
         try:
             return await self._follow(node, job, job.backend_job_id, deliver, None)
         except (TooLarge, NotKept) as error:
             return _not_kept(error)
+        finally:
+            if isinstance(exchange, JobExchange):
+                self._dispatcher.abort(exchange)  # not `done`: how long it has taken is not known here
+
+    async def _awaited(self, name: str) -> Node | None:
+        """A node that may not have been discovered yet."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._settings.node_s
+        while (node := self._around.node(name)) is None and loop.time() < end_s:
+            await asyncio.sleep(self._settings.poll_first_s)
+        return node
 
     async def cancel(self, job: Job) -> None:
         """Delete the backend's own job, if it has one."""
@@ -121,7 +147,7 @@ class DispatchedRunner:
         with suppress(Lost, TimeoutError):
             async with (
                 asyncio.timeout(_CANCEL_S),
-                self._upstream.send(node, "DELETE", f"{job.path}/{job.backend_job_id}"),
+                self._upstream.send(node, "DELETE", f"{VIDEOS}/{job.backend_job_id}"),
             ):
                 pass
 
@@ -131,6 +157,8 @@ class DispatchedRunner:
             return JobResult(State.FAILED, error_code=endpoint.code, error=endpoint.message)
         if tenant is None:
             return JobResult(State.FAILED, error_code="no_tenant", error="its key is not there any more")
+        if job.only_node and self._around.node(job.only_node) is None:
+            return JobResult(State.QUEUED, retry_after_s=self._settings.again_s)  # it may come back
         return JobExchange(job, endpoint, tenant)
 
     async def _dispatched(self, job: Job, exchange: JobExchange, deliver: Delivery) -> JobResult:
@@ -139,6 +167,10 @@ class DispatchedRunner:
             if isinstance(decision, Refusal):
                 exchange.outcome = Outcome.REFUSED
                 return self._refused(decision)
+            if job.only_node not in ("", decision.name):  # that one has gone meanwhile
+                exchange.outcome = Outcome.CANCELLED
+                self._dispatcher.abort(exchange)
+                return JobResult(State.QUEUED, retry_after_s=self._settings.again_s)
             attempt = exchange.attempts[-1]
             declared = self._around.declared(decision.name)
             if not await deliver.dispatched(decision.name, declared.idempotent):
@@ -202,7 +234,7 @@ class DispatchedRunner:
                 attempt.status = exchange.response_status = response.status
                 if response.status >= 400:
                     return await _answered_error(response, attempt)
-                if not (self._around.declared(node.name).has_api and job.path == "/v1/videos"):
+                if not (self._around.declared(node.name).has_api and job.kind == Kind.VIDEO.value):
                     return await self._saved(response, deliver, attempt, exchange)
                 backend_job_id = _backend_id(await response.content.read(PIECE_BYTES))
         if not backend_job_id:
@@ -215,7 +247,7 @@ class DispatchedRunner:
     ) -> JobResult:
         """Look at a backend's job until it is over, then fetch its result. Whatever breaks is tried again."""
         loop, pause_s = asyncio.get_running_loop(), self._settings.poll_first_s
-        target, heard_s = f"{job.path}/{backend_job_id}", loop.time()
+        target, heard_s = f"{VIDEOS}/{backend_job_id}", loop.time()
         while loop.time() - heard_s < self._settings.lost_after_s:
             await asyncio.sleep(pause_s)
             pause_s = min(1.5 * pause_s, self._settings.poll_most_s)

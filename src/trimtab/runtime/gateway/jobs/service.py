@@ -12,8 +12,8 @@ from trimtab.runtime.gateway.jobs.http import JobRequest, JobsApi
 from trimtab.runtime.gateway.jobs.intake import Intake
 from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings
 from trimtab.runtime.gateway.jobs.results import Body
-from trimtab.runtime.gateway.jobs.runner import DispatchedRunner, NodeJobs, Surroundings
-from trimtab.runtime.gateway.model import Dispatcher, Observers, Refusal
+from trimtab.runtime.gateway.jobs.runner import DispatchedRunner, JobDispatcher, NodeJobs, Surroundings
+from trimtab.runtime.gateway.model import Observers, Refusal
 from trimtab.runtime.gateway.store.errors import StoreUnavailable
 from trimtab.runtime.gateway.store.store import Store
 from trimtab.runtime.gateway.store.usage import UsageBook
@@ -60,7 +60,7 @@ class JobService:
         """What the configuration says of a node and jobs."""
         return self._declared.get(node, NodeJobs())
 
-    async def open(self, dispatcher: Dispatcher, around: Surroundings, observers: Observers) -> None:
+    async def open(self, dispatcher: JobDispatcher, around: Surroundings, observers: Observers) -> None:
         """Begin to run jobs; without a folder for results none are taken. Raises StoreNewer."""
         await self._store.open()
         self._work = [asyncio.create_task(self.usage.run())]

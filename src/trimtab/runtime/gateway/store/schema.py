@@ -25,6 +25,7 @@ jobs = sa.Table(
     sa.Column("shown", sa.Text, nullable=False),  # JSON: fields of the request that its API shows again
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("place", sa.String(64), nullable=False),  # the folder of its files: who has it may run it
+    sa.Column("only_node", sa.String(255), nullable=False, server_default=""),  # that may run it; "" = any
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("owner", sa.String(64)),  # the gateway process that has claimed it
     sa.Column("attempt", sa.Integer, nullable=False),  # how often it was dispatched
