@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0002"  # of the newest migration
+REVISION = "0003"  # of the newest migration
 
 metadata = sa.MetaData()
 
