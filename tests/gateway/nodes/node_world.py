@@ -37,6 +37,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jump.now_s
 
+    def stand_still(self, seconds: float) -> None:
+        """Time passes, and nothing that is due is called."""
+        self._jump.now_s += seconds
+
 
 def run_virtual(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -11,6 +11,7 @@ from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Health, Outc
 from trimtab.runtime.gateway.nodes.health import HealthOptions
 from trimtab.runtime.gateway.nodes.keeper import Keeper, KeeperOptions
 from trimtab.runtime.gateway.nodes.signals import Signals
+from trimtab.runtime.gateway.pulse import Pulse
 
 
 class Notes:
@@ -34,7 +35,7 @@ class Notes:
 def test_a_final_loss_is_told_once_whether_or_not_the_observer_heard_of_it(is_told: bool) -> None:
     async def main() -> None:
         notes = Notes()
-        signals = Signals([notes])
+        signals = Signals([notes], Pulse(asyncio.get_running_loop()))
         traffic, node = Traffic(signals), fleet_of(1).nodes[0]
         exchange, attempt = traffic.begin(node)
         attempt.cause, exchange.outcome = Cause.RESET, Outcome.FAILED
@@ -50,7 +51,7 @@ def test_a_final_loss_is_told_once_whether_or_not_the_observer_heard_of_it(is_to
 def test_a_retry_is_a_loss_and_an_answer_and_a_hedge_that_lost_is_neither() -> None:
     async def main() -> None:
         notes = Notes()
-        signals = Signals([notes])
+        signals = Signals([notes], Pulse(asyncio.get_running_loop()))
         traffic, fleet = Traffic(signals), fleet_of(3)
         exchange, first = traffic.begin(fleet.nodes[0])
         first.cause = Cause.CONNECT

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from node_world import Traffic, fleet_of, run_virtual, until
+from node_world import Heard, Traffic, fleet_of, run_virtual, until
 
-from trimtab.runtime.gateway.model import Attempt, Health
+from trimtab.runtime.gateway.model import Attempt, Health, Node
 from trimtab.runtime.gateway.nodes.condition import Hold
 from trimtab.runtime.gateway.nodes.health import HealthOptions
 from trimtab.runtime.gateway.nodes.keeper import Keeper, KeeperOptions
-from trimtab.runtime.gateway.nodes.silence import SilenceOptions
+from trimtab.runtime.gateway.nodes.signals import Signals
+from trimtab.runtime.gateway.nodes.silence import Silence, SilenceOptions
 
 
 def test_a_long_prefill_is_no_freeze() -> None:
@@ -115,9 +116,38 @@ def test_an_answered_check_clears_a_suspect_and_doubles_the_patience() -> None:
         assert fleet.gets_work(node)
         await asyncio.sleep(2.4)
         assert fleet.gets_work(node)
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.8)
         assert not fleet.gets_work(node)
         keeper.silence.close()
+        fleet.close()
+
+    run_virtual(main)
+
+
+def test_a_healthy_node_is_not_withheld_for_a_request_that_takes_longer_than_any_before() -> None:
+    async def main() -> None:
+        fleet = fleet_of(1)
+        (node,), heard = fleet.nodes, Heard(fleet)
+        asked: list[float] = []
+
+        def check(of: Node) -> None:  # it passes after two milliseconds
+            asked.append(fleet.loop.time())
+            fleet.loop.call_later(0.002, silence.reached, of)
+
+        silence = Silence(fleet, doubt=check)
+        traffic = Traffic(Signals([silence], fleet.pulse))
+        silence.start()
+        begun_s = fleet.loop.time()
+        exchange, _ = traffic.begin(node, estimate_s=1)
+        await asyncio.sleep(13)
+        assert [at_s - begun_s for at_s in asked] == pytest.approx(
+            [3, 6, 12], abs=0.11
+        )  # its patience doubles
+        assert heard.events == []
+        traffic.finish(exchange)
+        await asyncio.sleep(1)
+        assert len(asked) == 3
+        silence.close()
         fleet.close()
 
     run_virtual(main)

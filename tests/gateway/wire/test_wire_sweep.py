@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from math import inf
 
 import pytest
@@ -10,8 +12,9 @@ import pytest
 from gateway.virtual import run_virtual
 from trimtab.runtime.gateway.config import GatewayConfig
 from trimtab.runtime.gateway.jobs.service import JobService
+from trimtab.runtime.gateway.pulse import AWAY_S
 from trimtab.runtime.gateway.wire.context import Budget
-from trimtab.runtime.gateway.wire.sweep import Sweep
+from trimtab.runtime.gateway.wire.sweep import TICK_S, Sweep
 
 
 class Item:
@@ -41,6 +44,28 @@ def test_a_fault_with_one_leaves_the_others_their_timeouts(caplog: pytest.LogCap
 
     run_virtual(main())
     assert len(caplog.records) == 1
+
+
+def test_a_late_sweep_is_put_off_so_that_what_came_is_read_first() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        sweep, item, order = Sweep(loop), Item(), []
+        item.check = lambda now_s: order.append("looked at") or inf  # type: ignore[method-assign, func-returns-value]
+        near, far = socket.socketpair()
+        loop.add_reader(near, lambda: order.append(near.recv(9).decode()))
+        sweep.watch(item)
+        loop.call_later(0.0, far.send, b"read")  # after the loop has looked for what came, before the sweep
+        time.sleep(AWAY_S + TICK_S)  # as a process that was stopped
+        while "looked at" not in order:
+            await asyncio.sleep(0.01)
+        assert order == ["read", "looked at"]
+        assert sweep.pulse.since_s > 0
+        sweep.close()
+        loop.remove_reader(near)
+        near.close()
+        far.close()
+
+    asyncio.run(main())
 
 
 def test_budgets_follow_a_reload() -> None:

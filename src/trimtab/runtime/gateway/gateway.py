@@ -110,6 +110,7 @@ class Gateway:
                 self.decider,
                 self._observers(),
                 self._local,
+                self.fleet.pulse,
             )
         )
         self.decider.notes.on_shadow = self.metrics.shadow_decided

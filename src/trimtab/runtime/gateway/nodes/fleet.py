@@ -20,6 +20,7 @@ from trimtab.runtime.gateway.nodes.address import Address, parse_base
 from trimtab.runtime.gateway.nodes.condition import COLD, FAULTS, LEAVING, Condition, Hold
 from trimtab.runtime.gateway.nodes.credentials import authorization, tls_context
 from trimtab.runtime.gateway.nodes.spec import Listing, NodeSpec
+from trimtab.runtime.gateway.pulse import Pulse
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Fleet:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.loop = loop
+        self.pulse = Pulse(loop)
         self.options = options or FleetOptions()
         self.nodes: list[Node] = []
         self.listeners: list[Listener] = []

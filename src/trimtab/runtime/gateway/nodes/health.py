@@ -3,7 +3,8 @@
 A node that fails some checks in a row is held; it is let go after some that succeed. A node that has never
 answered is held at its first failure. Checks go on whatever the state of a node, so that it comes back even
 when all are down. A check that runs into its time limit while the node works on something that is not
-overdue says nothing: a server with one thread can't answer during a long prefill.
+overdue says nothing: a server with one thread can't answer during a long prefill. A check that failed while
+this process itself did not run is void and done again at once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from trimtab.runtime.gateway.nodes.spec import Listing
 
 _USUAL_PATH, _LIST_PATH = "/health", "/v1/models"
 _MISSING = (404, 405, 501)
+_MOST_VOID = 3  # in a row: a loop that is late all the time must not blind the checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class _Check:
     rounds: Rounds
     failures: int = 0
     successes: int = 0
+    voids: int = 0
     path: str = _USUAL_PATH
     listed_s: float = float("-inf")
 
@@ -122,13 +125,19 @@ class Checker:
         check = self._checks.get(node.idx)
         if check is None:  # removed while this turn was about to begin
             return
+        begun_s = self._fleet.loop.time()
         try:
             page = await self._page(node, check)
             problem = _problem(page)
         except UnansweredError as error:
+            if check.voids < _MOST_VOID and self._fleet.pulse.spans_gap(begun_s):
+                check.voids += 1
+                check.rounds.now()
+                return
             if error.is_timeout and self._is_excused(node):
                 return
             problem = str(error)
+        check.voids = 0
         if problem:
             self._failed(node, check, problem)
         else:

@@ -41,10 +41,11 @@ class Keeper:
         is_excused = self.silence.is_within_prediction
         self.checker = Checker(fleet, options.health, is_excused, answered=self._answered)
         self.poller = Poller(fleet, options.polling)
-        self.observer = Signals((self.breaker, self.ejector, self.silence, self.capacity))
+        self.observer = Signals((self.breaker, self.ejector, self.silence, self.capacity), fleet.pulse)
 
     def start(self) -> None:
         """Look after them from now on. Nothing is waited for: a node that cannot be reached shows later."""
+        self.fleet.pulse.start()
         self.checker.start()
         self.ejector.start()
         self.silence.start()
@@ -52,6 +53,7 @@ class Keeper:
 
     async def close(self) -> None:
         """Look after them no more. It can be started again."""
+        self.fleet.pulse.close()
         self.silence.close()
         await asyncio.gather(self.checker.close(), self.ejector.close(), self.poller.close())
 

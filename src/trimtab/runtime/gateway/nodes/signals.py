@@ -1,7 +1,7 @@
 """What became of each attempt, told once, to those who judge nodes by it.
 
 An attempt ends in one of three ways: a good answer, a loss, or nothing that speaks for or against the node
-(the client left, another attempt won).
+(the client left, another attempt won, this process did not run all the time).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Outcome
+from trimtab.runtime.gateway.pulse import Pulse
 
 
 class Judge:
@@ -31,7 +32,8 @@ class Judge:
 class Signals:
     """An Observer that tells the judges. It does not matter whether a final loss is told as `lost` too."""
 
-    def __init__(self, judges: Sequence[Judge]) -> None:
+    def __init__(self, judges: Sequence[Judge], pulse: Pulse) -> None:
+        self._spans_gap = pulse.spans_gap
         self._began = [judge.began for judge in judges if type(judge).began is not Judge.began]
         self._answered = [judge.answered for judge in judges if type(judge).answered is not Judge.answered]
         self._lost = [judge.lost for judge in judges if type(judge).lost is not Judge.lost]
@@ -63,19 +65,25 @@ class Signals:
         status, cause = attempt.status, attempt.cause
         if cause is None and status >= _LEAST_BAD:
             cause = _cause_of(status)
-        if cause is not None:
+        is_void = self._spans_gap(attempt.begun_s)  # how long it took, and why it broke, may be our own doing
+        if cause is not None and not is_void:
             for lost in self._lost:
                 lost(exchange, attempt, cause)
-        elif exchange.outcome is _DONE and status > 0 and attempt.ended_s >= attempt.begun_s:
+        elif not is_void and _is_answered(exchange, attempt):
             for answered in self._answered:
                 answered(exchange, attempt)
-        else:  # the client left, or this was a hedge that lost
+        else:
             for left in self._left:
                 left(exchange, attempt)
 
 
 _DONE: Final = Outcome.DONE  # an enum looks its members up in Python
 _LEAST_BAD: Final = 429
+
+
+def _is_answered(exchange: Exchange, attempt: Attempt) -> bool:
+    """Not where the client left, nor for a hedge that lost."""
+    return exchange.outcome is _DONE and attempt.status > 0 and attempt.ended_s >= attempt.begun_s
 
 
 def _cause_of(status: int) -> Cause | None:

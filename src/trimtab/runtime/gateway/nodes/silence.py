@@ -7,8 +7,11 @@ shown. So a long prefill is no freeze, and a node that answers anything at all i
 
 *Source* of the allowance: mean + 4 mean deviations, as TCP's retransmission timer (V. Jacobson, M. Karels,
 SIGCOMM 1988; RFC 6298). A node that passes a check while it is suspect was only slow: its allowance is
-doubled until its next byte. One that gives no sign of life for a while more is taken for frozen: what it has
-not begun to answer moves to other nodes, as far as it may be sent twice.
+doubled until its next byte. One that passes the check it is asked for when bytes are overdue is not even
+withheld: a request that takes longer than any before is no freeze. One that gives no sign of life for a
+while more is taken for frozen: what it has not begun to answer moves to other nodes, as far as it may be
+sent twice.
+Time in which this process itself did not run is nobody's silence.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ class SilenceOptions:
     gain: float = 0.125  # of the running means
     deviations: float = 4.0
     gap_factor: float = 10.0  # times the mean gap of a stream
-    frozen_after_s: float = 1.0  # of being suspect without a byte and without passing the check
+    withheld_after_s: float = 0.2  # of being overdue without a byte and without passing the check
+    frozen_after_s: float = 1.0  # the same
 
 
 @dataclass(slots=True)
@@ -64,6 +68,7 @@ class _Kind:
     gap_s: _Mean = field(default_factory=_Mean)
 
 
+_NEVER_S = float("inf")
 _Open = tuple[Exchange, float]  # and the prediction when the attempt began
 
 
@@ -74,8 +79,8 @@ class _Watch:
     node: Node
     open: dict[Attempt, _Open] = field(default_factory=dict)  # in flight, oldest first
     patience: float = 1.0
-    heard_s: float = float("-inf")  # its last byte when it became suspect, or passed a check
-    suspect_s: float = float("inf")  # since when it is suspect
+    heard_s: float = float("-inf")  # its last byte when it was last looked at
+    doubted_s: float = _NEVER_S  # since when it is overdue; inf = it is not
 
 
 class Silence(Judge):
@@ -133,12 +138,12 @@ class Silence(Judge):
         self._watch(attempt.node).open.pop(attempt, None)
 
     def reached(self, node: Node) -> None:
-        """It passed a check: it lives. If it was suspect it gets more patience, until its next byte."""
-        if not self._is_suspect(node):
+        """It passed a check: it lives. If it was doubted it gets more patience, until its next byte."""
+        watch = self._watches.get(node.idx)
+        if watch is None or watch.doubted_s == _NEVER_S:
             return
-        watch = self._watch(node)
         watch.patience = min(1024.0, watch.patience * 2)
-        self._fleet.release(node, Hold.SILENT)
+        self._trust(watch)
 
     def is_within_prediction(self, node: Node) -> bool:
         """Whether it works on something, and nothing of it is overdue."""
@@ -148,12 +153,12 @@ class Silence(Judge):
         return self.overdue_s(node, self._fleet.loop.time()) <= 0
 
     def age_s(self, node: Node, now_s: float) -> float:
-        """Seconds without a byte while it owed some; 0 when it owes nothing."""
+        """Seconds without a byte while it owed some and this process ran; 0 when it owes nothing."""
         watch = self._watches.get(node.idx)
         if watch is None or not watch.open:
             return 0.0
         oldest_s = next(iter(watch.open)).begun_s
-        return max(0.0, now_s - max(oldest_s, node.last_byte_s))
+        return max(0.0, now_s - max(oldest_s, node.last_byte_s, self._fleet.pulse.since_s))
 
     def overdue_s(self, node: Node, now_s: float) -> float:
         """By how much the most overdue byte is late; negative = nothing is."""
@@ -164,25 +169,37 @@ class Silence(Judge):
         return max(late_s, default=float("-inf"))
 
     def look(self, now_s: float) -> None:
-        """Hold who is overdue; let go who has been heard; give up what a frozen node has."""
+        """Ask who is overdue, and hold it if it does not answer; give up what a frozen node has."""
+        self._fleet.pulse.notice()  # what came while this process was away is still to be read
         for watch in list(self._watches.values()):  # every change may start requests, on nodes new to this
             node = watch.node
             if node.last_byte_s > watch.heard_s:
                 watch.heard_s, watch.patience = node.last_byte_s, 1.0
-                self._fleet.release(node, Hold.SILENT)
+                self._trust(watch)
             if not watch.open:
-                continue
-            if not self._is_suspect(node):
-                if self.overdue_s(node, now_s) > 0:
-                    self._suspect(watch, now_s)
-            elif now_s - watch.suspect_s >= self._options.frozen_after_s:
-                self._move_all(watch)
+                if not self._is_suspect(node):
+                    watch.doubted_s = _NEVER_S
+            elif watch.doubted_s < _NEVER_S:
+                self._go_on_doubting(watch, now_s)
+            elif self.overdue_s(node, now_s) > 0:
+                watch.doubted_s = now_s
+                self._doubt(node)
 
-    def _suspect(self, watch: _Watch, now_s: float) -> None:
-        node, watch.suspect_s = watch.node, now_s
-        age_s = self.age_s(node, now_s)
-        self._fleet.hold(node, Hold.SILENT, f"silent for {age_s:.3g} s with {len(watch.open)} in flight")
-        self._doubt(node)
+    def _trust(self, watch: _Watch) -> None:
+        watch.doubted_s = _NEVER_S
+        self._fleet.release(watch.node, Hold.SILENT)
+
+    def _go_on_doubting(self, watch: _Watch, now_s: float) -> None:
+        """It has given no sign of life since it became overdue."""
+        node, is_suspect = watch.node, self._is_suspect(watch.node)
+        for_s = now_s - max(watch.doubted_s, self._fleet.pulse.since_s)
+        if not is_suspect and self.overdue_s(node, now_s) <= 0:  # what was overdue has left
+            watch.doubted_s = _NEVER_S
+        elif not is_suspect and for_s >= self._options.withheld_after_s:
+            age_s = self.age_s(node, now_s)
+            self._fleet.hold(node, Hold.SILENT, f"silent for {age_s:.3g} s with {len(watch.open)} in flight")
+        elif for_s >= self._options.frozen_after_s:
+            self._move_all(watch)
 
     def _move_all(self, watch: _Watch) -> None:
         """What may not move now, for want of retries or of another node, is asked again at the next look."""
@@ -198,10 +215,10 @@ class Silence(Judge):
         kind = self._kind(watch.node, exchange)
         if attempt.first_byte_s == 0.0:
             allowed_s = self._first_byte_s(kind, estimate_s)
-            since_s = max(attempt.begun_s, attempt.sent_s)
+            since_s = max(attempt.begun_s, attempt.sent_s, self._fleet.pulse.since_s)
         else:
             allowed_s = self._gap_s(kind, estimate_s)
-            since_s = max(attempt.first_byte_s, watch.node.last_byte_s)
+            since_s = max(attempt.first_byte_s, watch.node.last_byte_s, self._fleet.pulse.since_s)
         allowed_s = max(self._options.least_s, allowed_s) * watch.patience
         return now_s - since_s - allowed_s
 

@@ -13,18 +13,20 @@ if TYPE_CHECKING:
 
 
 def overdue(exchange: WireExchange, leg: NodeLeg, now_s: float) -> Cause | None:
-    """Which of the model's timeouts this leg has passed, if any."""
+    """Which of the model's timeouts this leg has passed, if any. After a gap all but the total begin anew."""
     limits = exchange.limits
     attempt = leg.attempt
+    woke_s = exchange.context.sweep.pulse.since_s
     if now_s - exchange.arrived_s >= limits.total_s:
         return Cause.TOTAL
     connection = leg.connection
     if connection is None:
-        return Cause.CONNECT if now_s - attempt.begun_s >= limits.connect_s else None
+        return Cause.CONNECT if now_s - max(attempt.begun_s, woke_s) >= limits.connect_s else None
     if leg.sending or attempt.first_byte_s:
-        waits = leg.paused or now_s - connection.last_s < limits.idle_s
+        waits = leg.paused or now_s - max(connection.last_s, woke_s) < limits.idle_s
         return None if waits else Cause.IDLE
-    return Cause.FIRST_BYTE if now_s - max(attempt.begun_s, attempt.sent_s) >= limits.first_byte_s else None
+    since_s = max(attempt.begun_s, attempt.sent_s, woke_s)
+    return Cause.FIRST_BYTE if now_s - since_s >= limits.first_byte_s else None
 
 
 def next_look_s(exchange: WireExchange, now_s: float) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from trimtab.runtime.gateway.front import Front
 from trimtab.runtime.gateway.model import Dispatcher, Observers
+from trimtab.runtime.gateway.pulse import Pulse
 from trimtab.runtime.gateway.wire.client import ClientConnection
 from trimtab.runtime.gateway.wire.context import Budget, Context, Local, Settings
 from trimtab.runtime.gateway.wire.outbox import Outbox
@@ -26,9 +27,10 @@ def make_context(
     dispatcher: Dispatcher,
     observers: Observers,
     local: Local,
+    pulse: Pulse | None = None,
 ) -> Context:
     """Everything that connections share."""
-    sweep, outbox = Sweep(loop), Outbox(loop)
+    sweep, outbox = Sweep(loop, pulse), Outbox(loop)
     return Context(
         loop=loop,
         settings=settings,

@@ -7,6 +7,8 @@ import logging
 from math import inf
 from typing import Protocol
 
+from trimtab.runtime.gateway.pulse import Pulse
+
 _log = logging.getLogger(__name__)
 
 TICK_S = 0.05  # a timeout is noticed at most about this much late
@@ -27,15 +29,18 @@ class Sweep:
     """Buckets of watched things by the tick in which they are next looked at.
 
     What is newly watched is first looked at in the next tick, whatever it waits for: most requests are over
-    by then, and so cost one entry in one set.
+    by then, and so cost one entry in one set. A sweep that comes late is put off by a tick: what came while
+    this process was away is read first.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, pulse: Pulse | None = None) -> None:
         self._loop = loop
+        self.pulse = pulse or Pulse(loop)
         self._fresh: set[Watched] = set()
         self._buckets: dict[int, set[Watched]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._armed = 0  # the tick that the timer waits for
+        self._is_put_off = False
 
     def watch(self, item: Watched) -> None:
         """Look at `item` in the next tick, and then when its `check` says so."""
@@ -76,6 +81,10 @@ class Sweep:
     def _sweep(self) -> None:
         self._timer = None
         now_s = self._loop.time()
+        self._is_put_off = not self._is_put_off and self.pulse.was_away(self._armed * TICK_S)
+        if self._is_put_off:
+            self._arm(int(now_s / TICK_S) + 2)
+            return
         fresh, self._fresh = self._fresh, set()
         for item in fresh:
             item.tick = UNWATCHED

@@ -1,0 +1,61 @@
+"""Whether this process itself ran: it may have been stopped, or its machine too busy to let it run.
+
+What was begun before such a gap and seems late after it says nothing of others: their answer may lie unread
+in a socket. Whoever judges by time asks here first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+
+BEAT_S = 0.1
+AWAY_S = 0.25  # a timer that fires so much late was held up by more than work of the loop's own
+
+
+class Pulse:
+    """Notices gaps. Before `start` only those that `was_away` is told of."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.since_s = -inf  # since when it has run without a gap
+        self._loop = loop
+        self._due_s = inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Notice every gap from now on; a second call does nothing."""
+        if self._timer is None:
+            self._arm()
+
+    def close(self) -> None:
+        """Notice no more. It can be started again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._due_s = inf
+
+    def was_away(self, due_s: float) -> bool:
+        """Whether what was due then and runs only now shows a gap, which ends now."""
+        now_s = self._loop.time()
+        if now_s - due_s < AWAY_S:
+            return False
+        self.since_s = now_s
+        return True
+
+    def notice(self) -> None:
+        """Look for a gap that ends with this very turn of the loop."""
+        if self.was_away(self._due_s):
+            self._due_s = self.since_s + BEAT_S  # noticed once; the beat itself is still to come
+
+    def spans_gap(self, begun_s: float) -> bool:
+        """Whether there was a gap since then."""
+        self.notice()
+        return begun_s < self.since_s
+
+    def _arm(self) -> None:
+        self._due_s = self._loop.time() + BEAT_S
+        self._timer = self._loop.call_at(self._due_s, self._beat)
+
+    def _beat(self) -> None:
+        self.was_away(self._due_s)
+        self._arm()

@@ -1,0 +1,45 @@
+"""A gateway that is itself stopped and goes on: its nodes are as good as before."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+from gateway_load import HELLO, Load, ask, bad, client, sixteen_slots
+from served import config_of, served
+from trimtab.runtime.gateway.demo.children import launched
+
+TIMEOUT_S, STOPPED_S, STOPS = 0.3, 1.5, 3
+
+
+def test_after_a_stop_all_nodes_are_ready_and_requests_succeed_at_once(tmp_path: Path) -> None:
+    with launched(*(sixteen_slots(f"b{i}", seed=i) for i in range(3))) as backends:
+        config = config_of(
+            *backends,
+            health={"period_s": 0.1, "timeout_s": TIMEOUT_S, "unhealthy_after": 1},
+            timeouts={"default": {"first_byte_s": STOPPED_S / 2, "idle_s": STOPPED_S / 2, "connect_s": 0.5}},
+            policy="round-robin",
+        )
+        with served(tmp_path, config) as gateway:
+
+            async def main() -> None:
+                async with client() as session:
+                    for _ in range(STOPS):  # at different moments of its checks
+                        load = Load(session, gateway.url)
+                        await load.send(40)
+                        gateway.tell(signal.SIGSTOP)
+                        load.tasks += [asyncio.create_task(ask(session, gateway.url)) for _ in range(5)]
+                        await asyncio.sleep(STOPPED_S)
+                        gateway.tell(signal.SIGCONT)
+                        load.body = {**HELLO, "stream": True}
+                        await load.send(40)
+                        assert bad(await load.answers()) == []
+
+            asyncio.run(main())
+            nodes = gateway.admin("/admin/nodes").json()["nodes"]
+            assert [node["gets_work"] for node in nodes] == [True] * 3
+            assert [node["allowed_requests"] for node in nodes] == [16] * 3  # none on trial, none warms up
+            assert gateway.metric("trimtab_retries_total") == 0
+            for word in ("down", "suspect", "ejected"):
+                assert f": {word}" not in gateway.said()

@@ -1,0 +1,127 @@
+"""A gateway that was itself stopped, or late, holds that against no node."""
+
+from __future__ import annotations
+
+import asyncio
+
+from node_world import Backend, Traffic, VirtualLoop, fleet_of, run_virtual, until
+
+from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Health
+from trimtab.runtime.gateway.nodes.health import Checker, HealthOptions
+from trimtab.runtime.gateway.nodes.keeper import Keeper
+from trimtab.runtime.gateway.nodes.signals import Judge, Signals
+from trimtab.runtime.gateway.pulse import AWAY_S, Pulse
+
+
+def stop_for(seconds: float) -> None:
+    """What a stopped process sees: time has passed, and nothing was called."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.stand_still(seconds)
+
+
+def test_a_gap_is_noticed_by_whoever_asks_first_and_a_short_delay_is_none() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        pulse = Pulse(loop)
+        pulse.start()
+        begun_s = loop.time()
+        await asyncio.sleep(1.0)
+        stop_for(AWAY_S / 2)
+        assert not pulse.spans_gap(begun_s)
+        stop_for(10.0)
+        assert pulse.spans_gap(begun_s)
+        assert not pulse.spans_gap(loop.time())
+        begun_s = loop.time()
+        await asyncio.sleep(1.0)
+        assert not pulse.spans_gap(begun_s)
+        pulse.close()
+        stop_for(10.0)
+        assert not pulse.spans_gap(begun_s)
+
+    run_virtual(main)
+
+
+def test_time_in_which_the_gateway_did_not_run_is_nobodys_silence() -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(1))
+        traffic, node, fleet = Traffic(keeper.observer), keeper.fleet.nodes[0], keeper.fleet
+        fleet.pulse.start()
+        keeper.silence.start()
+        moves: list[Attempt] = []
+        traffic.begin(node, estimate_s=1, moves=moves)  # nothing is known of its class: 3 s are allowed
+        await asyncio.sleep(2.5)
+        stop_for(300.0)
+        await asyncio.sleep(2.9)
+        assert fleet.gets_work(node)
+        await asyncio.sleep(0.5)
+        assert node.health is Health.SUSPECT  # it had its whole time again
+        stop_for(300.0)
+        await asyncio.sleep(0.9)
+        assert not moves
+        await asyncio.sleep(0.3)
+        assert moves
+        keeper.silence.close()
+        fleet.close()
+
+    run_virtual(main)
+
+
+class Told(Judge):
+    """Notes what it hears."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def answered(self, exchange: Exchange, attempt: Attempt) -> None:
+        self.seen.append("answered")
+
+    def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
+        self.seen.append("lost")
+
+    def left(self, exchange: Exchange, attempt: Attempt) -> None:
+        self.seen.append("left")
+
+
+def test_an_attempt_that_spans_a_gap_speaks_neither_for_nor_against_its_node() -> None:
+    async def main() -> None:
+        told, (node,) = Told(), fleet_of(1).nodes
+        pulse = Pulse(asyncio.get_running_loop())
+        pulse.start()
+        traffic = Traffic(Signals([told], pulse))
+        (good, _), (bad, _) = traffic.begin(node), traffic.begin(node)
+        stop_for(60.0)
+        traffic.finish(good)
+        traffic.lose(bad, Cause.RESET)
+        traffic.good(node)
+        traffic.bad(node, Cause.RESET)
+        assert told.seen == ["left", "left", "answered", "lost"]
+        pulse.close()
+
+    run_virtual(main)
+
+
+def test_a_check_that_spans_a_gap_is_void_and_done_again_at_once() -> None:
+    async def main() -> None:
+        async with Backend() as backend:
+            fleet = fleet_of(1, url=backend.url)
+            options = HealthOptions(period_s=1000.0, timeout_s=5.0, unhealthy_after=1)
+            checker, node = Checker(fleet, options), fleet.nodes[0]
+            fleet.pulse.start()
+            checker.start()
+            await until(lambda: fleet.condition(node).was_up)
+            backend.is_silent = True
+            n_seen = len(backend.seen)
+            checker.check_now(node)
+            await until(lambda: len(backend.seen) > n_seen)
+            n_seen, backend.is_silent = len(backend.seen), False
+            await asyncio.sleep(0)
+            stop_for(60.0)  # the answer is there, and the time-out is over
+            await until(lambda: len(backend.seen) > n_seen)
+            assert node.health is Health.UP
+            assert fleet.problems == {}
+            await checker.close()
+            fleet.pulse.close()
+            fleet.close()
+
+    run_virtual(main)
