@@ -106,6 +106,18 @@ class Served:
         """The key that it made."""
         return self._found(r"^  key +(\S+)")
 
+    @property
+    def is_up(self) -> bool:
+        """Whether it serves. It must not have ended before."""
+        assert self.process.poll() is None, self.said()
+        return READY.search(self.said()) is not None
+
+    def end(self) -> None:
+        """Kill it with its workers and its successor, as far as they live."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
     def tell(self, number: signal.Signals) -> None:
         """Send a signal."""
         self.process.send_signal(number)
@@ -164,6 +176,7 @@ def spawn(folder: Path, config: Mapping[str, object] | None, *arguments: str, **
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
+            start_new_session=True,
         )
     return Served(process, folder)
 
@@ -175,15 +188,13 @@ def served(
     """A gateway that serves as long as the block lasts. Where the block does not end it, it ends cleanly."""
     gateway = spawn(folder, config, *arguments, **environ)
     try:
-        until(lambda: gateway.process.poll() is not None or READY.search(gateway.said()), within_s=START_S)
-        assert gateway.process.poll() is None, gateway.said()
+        until(lambda: gateway.is_up, within_s=START_S)
         yield gateway
         if gateway.process.poll() is None:
             gateway.tell(signal.SIGTERM)
             assert gateway.wait() == 0, gateway.said()
     finally:
-        gateway.process.kill()  # does nothing to what has ended
-        gateway.process.wait()
+        gateway.end()
     assert "Traceback" not in gateway.said(), gateway.said()
 
 

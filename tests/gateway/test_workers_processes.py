@@ -124,9 +124,12 @@ async def _told(folder: Path) -> None:
         config: dict[str, Any] = {"workers": WORKERS, "nodes": [node(backend)]}
         async with serving(folder, config) as gateway:
             config["nodes"] = [node(backend), node(second, "n2")]
-            write_config(folder / "gateway.yaml", config)
+            write_config(folder, config)
             async with gateway.session.post(f"{gateway.admin}/admin/reload") as answer:
-                assert (await answer.json()).get("changed") == ["nodes"], (await answer.text(), gateway.said)
+                assert (await answer.json()).get("changed") == ["nodes"], (
+                    await answer.text(),
+                    gateway.said(),
+                )
             async with gateway.session.post(f"{gateway.admin}/admin/nodes/n1/drain") as answer:
                 assert answer.status == 202
             served = backend.served
@@ -152,7 +155,7 @@ async def _told(folder: Path) -> None:
                 assert sum(row["requests"] for row in (await answer.json())["usage"]) > 0
             async with gateway.session.post(f"{gateway.admin}/admin/nodes/n1/drain") as answer:
                 assert answer.status == 202
-            write_config(folder / "gateway.yaml", config | {"nodes": [node(backend), node(backend)]})
+            write_config(folder, config | {"nodes": [node(backend), node(backend)]})
             async with gateway.session.post(f"{gateway.admin}/admin/reload") as answer:
                 assert answer.status == 400
             assert await gateway.chat() == 200

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import re
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,9 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-WAIT_S = 90.0
+from served import START_S, WAIT_S, Served, configure, spawn
+
+OPEN = {"listen": "127.0.0.1:0", "admin": {"listen": "127.0.0.1:0"}, "insecure_no_auth": True}
 
 
 class CountingBackend:
@@ -74,10 +73,11 @@ class CountingBackend:
 
 
 class ServedGateway:
-    """A gateway that serves, in a process of its own."""
+    """A gateway that serves, in a process of its own, asked from the test's loop."""
 
-    def __init__(self, process: asyncio.subprocess.Process, url: str, admin: str, said: list[str]) -> None:
-        self.process, self.url, self.admin, self.said = process, url, admin, said
+    def __init__(self, served: Served) -> None:
+        self.process, self.said = served.process, served.said
+        self.url, self.admin = served.url, served.admin_url
         self.session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=WAIT_S), headers={"x-trimtab-admin": "1"}
         )
@@ -113,22 +113,21 @@ class ServedGateway:
         return float((await self.status())["started_at"])
 
     async def ended(self) -> int:
-        """Wait for the end of the first process: `wait` would wait for its successor's standard error too."""
+        """Wait for the end of the first process."""
 
         async def is_over() -> bool:
-            return self.process.returncode is not None
+            return self.process.poll() is not None
 
         await until(is_over, "it ends")
-        assert self.process.returncode is not None
-        return self.process.returncode
+        return int(self.process.returncode)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
 
-async def until(condition: Callable[[], Any], what: str) -> Any:
+async def until(condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> Any:
     """Wait until an asynchronous condition holds; returns what it gave."""
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(within_s):
         while True:
             with contextlib.suppress(aiohttp.ClientError):
                 if found := await condition():
@@ -139,54 +138,28 @@ async def until(condition: Callable[[], Any], what: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def serving(folder: Path, config: dict[str, Any]) -> AsyncIterator[ServedGateway]:
-    """Write gateway.yaml and serve it."""
-    file = folder / "gateway.yaml"
-    write_config(file, config)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "trimtab", "serve", str(file)),
-        env={**os.environ, "TRIMTAB_STATE_DIR": str(folder / "state")},
-        stdin=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    said: list[str] = []
-    reading = asyncio.create_task(_read(process, said))
+    """Write gateway.yaml and serve it; the loop runs on while it starts, for the backends in it."""
+    process = spawn(folder, OPEN | config)
+
+    async def is_up() -> bool:
+        return process.is_up
+
     gateway = None
     try:
-        async with asyncio.timeout(WAIT_S):
-            while not any("metrics " in line for line in said):
-                assert process.returncode is None, said
-                await asyncio.sleep(0.02)
-        url, admin = (_address(said, word) for word in ("serves", "metrics"))
-        gateway = ServedGateway(process, url, admin, said)
+        await until(is_up, "it serves", START_S)
+        gateway = ServedGateway(process)
         yield gateway
     finally:
         if gateway is not None:
             await gateway.session.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-        await reading
+        process.end()
 
 
-def write_config(file: Path, config: dict[str, Any]) -> None:
-    """A configuration without keys, on free ports; JSON is YAML."""
-    base = {"listen": "127.0.0.1:0", "admin": {"listen": "127.0.0.1:0"}, "insecure_no_auth": True}
-    file.write_bytes(orjson.dumps(base | config))
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    """Another gateway.yaml; a reload reads it."""
+    configure(folder, OPEN | config)
 
 
 def node(backend: CountingBackend, name: str = "n1", capacity: int = 4) -> dict[str, Any]:
     """The entry of a node."""
     return {"name": name, "url": backend.url, "models": list(backend.models), "capacity": capacity}
-
-
-async def _read(process: asyncio.subprocess.Process, said: list[str]) -> None:
-    assert process.stderr is not None
-    async for line in process.stderr:
-        said.append(line.decode())  # noqa: PERF401 - read while it grows
-
-
-def _address(said: list[str], word: str) -> str:
-    found = re.search(rf"{word}\s+(http://[\d.]+:\d+)", "".join(said))
-    assert found is not None, said
-    return found[1]
