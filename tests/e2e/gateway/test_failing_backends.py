@@ -45,7 +45,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             nodes=[*(node_of(backend, capacity=64) for backend in backends), absent],
             policy="least-expected-wait",
             ejection={"base_s": 0.5, "slow_start_s": 0.5},
-            health={"period_s": 0.5, "timeout_s": 1.0, "healthy_after": 1},
+            health={"period_s": 0.2, "timeout_s": 1.0, "healthy_after": 1},
             queue={"hold_s": 0.3},
         )
         with served(tmp_path_factory.mktemp("fleet"), config) as gateway:
@@ -136,10 +136,18 @@ async def _out(session: Any, gateway: Served) -> None:
     answers = await asyncio.gather(*(ask(session, gateway.url) for _ in range(20)))
     assert {answer.status for answer in answers} <= {502, 503}
     assert all(answer.json()["error"]["message"] for answer in answers)
-    await comes(lambda: _ready(session, gateway, 503), "/ready says no")
+    await comes(lambda: _down(gateway, "b0", "b1", "b2", "late"), "all are down by their checks")
+    assert await _ready(session, gateway, 503)
     refused = await ask(session, gateway.url)
     assert refused.status == 503
     assert int(refused.headers["Retry-After"]) >= 1
+
+
+async def _down(gateway: Served, *names: str) -> bool:
+    """Whether checks say so, which does not pass by itself as the breaker's pause does."""
+    nodes = (await asyncio.to_thread(gateway.admin, "/admin/nodes")).json()["nodes"]
+    down = {node["name"] for node in nodes if node["health"] == "down" and "connected: " in node["reason"]}
+    return down == set(names)
 
 
 async def _ready(session: Any, gateway: Served, status: int) -> bool:
