@@ -32,6 +32,7 @@ class Fleet:
 
     def revive(self, index: int) -> None:
         dead = self.backends[index]
+        dead.stop()  # closes what it was heard by
         self.backends[index] = launch(replace(dead.options, port=dead.port))
 
 

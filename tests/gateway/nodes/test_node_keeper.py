@@ -7,7 +7,7 @@ import pytest
 import uvloop
 from node_world import Backend, Traffic, fleet_of, run_virtual, until
 
-from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Health, Outcome
+from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Health, Node, Outcome
 from trimtab.runtime.gateway.nodes.health import HealthOptions
 from trimtab.runtime.gateway.nodes.keeper import Keeper, KeeperOptions
 from trimtab.runtime.gateway.nodes.signals import Signals
@@ -79,9 +79,7 @@ def test_the_room_starts_closes_and_starts_again(make_loop: Callable[[], asyncio
                 await until(lambda: all(node.reported.get("waiting") == 3.0 for node in fleet.nodes))
                 await until(lambda: all(fleet.condition(node).was_up for node in fleet.nodes))
                 await keeper.close()
-            pictures = fleet.snapshot()
-            assert [picture["name"] for picture in pictures] == ["n0", "n1"]
-            assert pictures[0]["health"] == "up"
+            assert [node.health for node in fleet.nodes] == [Health.UP] * 2
             fleet.close()
 
     with asyncio.Runner(loop_factory=make_loop) as runner:
@@ -109,3 +107,35 @@ def test_a_check_that_times_out_is_excused_until_the_work_is_overdue() -> None:
             fleet.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("drain_s", [60.0, 0.0], ids=["drained", "out of time"])
+def test_nothing_is_kept_of_a_node_that_is_gone(drain_s: float) -> None:
+    async def main() -> None:
+        fleet = fleet_of(2)
+        keeper = Keeper(fleet)
+        traffic, (gone, stays) = Traffic(keeper.observer), fleet.nodes
+        for node in (gone, stays):
+            traffic.bad(node, Cause.CONNECT)
+            traffic.bad(node, Cause.RESET)
+        exchange, _ = traffic.begin(gone)
+        fleet.remove(gone.name, drain_s)
+        traffic.finish(exchange)
+        await asyncio.sleep(1)
+        assert fleet.present() == [stays]
+        assert kept_of(keeper, stays) == 4
+        assert kept_of(keeper, gone) <= (1 if drain_s == 0 else 0)  # its last answer came when it was gone
+        fleet.close()
+
+    run_virtual(main)
+
+
+def kept_of(keeper: Keeper, node: Node) -> int:
+    """How many of the judges remember it."""
+    tables = (
+        keeper.breaker._records,
+        keeper.ejector._records,
+        keeper.silence._watches,
+        keeper.capacity._limits,
+    )
+    return sum(node.idx in table for table in tables)

@@ -10,40 +10,32 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
-from trimtab.domain.errors import UsageError
 from trimtab.runtime.gateway import models, options
 from trimtab.runtime.gateway.api.endpoints import Endpoints, path_id
-from trimtab.runtime.gateway.api.units import used
-from trimtab.runtime.gateway.children import ChildError, said_by
 from trimtab.runtime.gateway.comparison import Comparison
+from trimtab.runtime.gateway.compiling import compile_elsewhere
 from trimtab.runtime.gateway.config import GatewayConfig, node_specs
 from trimtab.runtime.gateway.decide.dispatcher import Decider
 from trimtab.runtime.gateway.decide.loads import Loads
-from trimtab.runtime.gateway.decide.rules import LOOKAHEAD, MAX_RETRIES
 from trimtab.runtime.gateway.front import Front
 from trimtab.runtime.gateway.model import (
-    Attempt,
-    Endpoint,
-    Exchange,
-    Facts,
     Kind,
     Observer,
     Refusal,
     Tenant,
-    Usage,
 )
 from trimtab.runtime.gateway.nodes.address import Guard
+from trimtab.runtime.gateway.nodes.departures import Departures
 from trimtab.runtime.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.nodes.keeper import Keeper
 from trimtab.runtime.gateway.observe.logs import RequestLog, Which
 from trimtab.runtime.gateway.observe.metrics import Metrics, Sources
-from trimtab.runtime.gateway.observe.receipts import Receipt, Receipts
+from trimtab.runtime.gateway.observe.receipts import Receipts
 from trimtab.runtime.gateway.record.node_events import NodeEvents
-from trimtab.runtime.gateway.record.recorder import Recorder
-from trimtab.runtime.gateway.record.rows import ClassEstimate, Snapshot
+from trimtab.runtime.gateway.recording import new_recorder
 from trimtab.runtime.gateway.tenants import Tenants
 from trimtab.runtime.gateway.wire.context import LocalAnswer
 from trimtab.runtime.gateway.wire.exchange import WireExchange
@@ -52,7 +44,6 @@ from trimtab.runtime.gateway.wire.server import DataPlane, make_context
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
-COMPILE_TIMEOUT_S = 300.0
 LAST_ACCEPT_S = 0.05
 _FIXED = (
     "listen",
@@ -94,7 +85,9 @@ class Gateway:
         self.decider = Decider(loop, self.fleet, rules, tenants=len(self.tenants), loads=loads)
         self.metrics = Metrics(loop.time, self._sources())
         self.receipts = Receipts(loop.time)
-        self.recorder = self._new_recorder()
+        self.recorder = new_recorder(
+            options.record_settings(config, worker), self.fleet, self.decider, self._shadow
+        )
         self._spans = self._new_spans()
         self.comparison = Comparison(loop, config, self.decider, self.recorder)
         self.front = self._new_front()
@@ -113,6 +106,7 @@ class Gateway:
                 self.fleet.pulse,
             )
         )
+        self.fleet.listeners.append(Departures(self.plane.context.pools.remove))
         self.decider.notes.on_shadow = self.metrics.shadow_decided
         self.decider.notes.on_failure = self.metrics.policy_failed
         self._sources_of_nodes: list[DnsSource | FileSource] = []
@@ -213,6 +207,9 @@ class Gateway:
         if self._spans is not None:
             parts.append(self._spans)
         return (*parts, *self._further)
+
+    def _shadow(self) -> str:
+        return "" if self.config.shadow is None else self.config.shadow.policy
 
     def _new_spans(self) -> Any:
         """Spans for a collector, where there is one. Raises MissingExtra."""
@@ -318,121 +315,7 @@ class Gateway:
         answered: LocalAnswer | Refusal = await self.jobs_answer(exchange, body)
         return answered
 
-    # --- recording
-
-    def _new_recorder(self) -> Recorder | None:
-        settings = options.record_settings(self.config, self.worker)
-        if settings is None:
-            return None
-        return Recorder(
-            settings,
-            self._snapshot,
-            self.loop.time,
-            candidates_of=self._candidates,
-            units_of=_units_of,
-        )
-
-    def _candidates(self, decision: Any) -> tuple[int, ...]:
-        if not isinstance(decision, Receipt):
-            return ()
-        found = (self.fleet.find(name) for name in decision.candidates)
-        return tuple(node.idx for node in found if node is not None)
-
-    def _snapshot(self) -> Snapshot:
-        decider, rules = self.decider, self.decider.rules
-        entries = [e for pool in decider.pools.values() for e in pool.entries.values()]
-        return Snapshot(
-            policy=rules.default.spec,
-            nodes=self.fleet.nodes,
-            classes=self._class_estimates(),
-            seed=rules.seed,
-            shadow="" if self.config.shadow is None else self.config.shadow.policy,
-            options={
-                "held_max": rules.held_max,
-                "lookahead": LOOKAHEAD,
-                "lane_per_class": True,
-                "max_retries": MAX_RETRIES,
-                "dispatchers": 1,
-            },
-            in_flight=[e.exchange for e in entries if e.node_idx >= 0],
-            queued=[e.exchange for e in entries if e.node_idx < 0],
-        )
-
-    def _class_estimates(self) -> list[ClassEstimate]:
-        knowledge = self.decider.knowledge
-        rows = []
-        for key in knowledge.class_rows:
-            by_type = {name: knowledge.estimates.of(key, name) for name in knowledge.types_of(key[0])}
-            rows.append(
-                ClassEstimate(
-                    f"{key[0]}/{key[1].value}",
-                    {name: fixed_s for name, (fixed_s, _) in by_type.items()},
-                    {name: unit_s for name, (_, unit_s) in by_type.items()},
-                    served_by=knowledge.served_by(key[0]),
-                )
-            )
-        return rows
-
-
-def _units_of(endpoint: Endpoint, facts: Facts, usage: Usage) -> float:
-    return used(facts, endpoint.kind, usage)[0]
-
-
-class Usages(Protocol):
-    """Who adds up what tenants use."""
-
-    def add(
-        self, tenant: str, model: str, prompt_tokens: int, completion_tokens: int, service_s: float
-    ) -> None:
-        """One more request that was served."""
-
-
-class UsageObserver:
-    """Books what tenants have used."""
-
-    def __init__(self, book: Usages) -> None:
-        self._book = book
-
-    def arrived(self, exchange: Exchange) -> None:
-        """Nothing yet."""
-
-    def started(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Nothing yet."""
-
-    def lost(self, exchange: Exchange, attempt: Attempt) -> None:
-        """What is lost is not booked."""
-
-    def ended(self, exchange: Exchange) -> None:
-        """Book a request that a node has answered."""
-        tenant, attempts = exchange.tenant, exchange.attempts
-        if tenant is None or not attempts:
-            return
-        usage, last = exchange.usage or Usage(), attempts[-1]
-        service_s = max(0.0, (last.ended_s or last.begun_s) - last.begun_s)
-        model = exchange.facts.model if exchange.facts is not None else ""
-        self._book.add(tenant.name, model, usage.prompt_tokens, usage.completion_tokens, service_s)
-
 
 def _needs_restart(before: GatewayConfig, after: GatewayConfig) -> list[str]:
     """Keys that a running gateway cannot change."""
     return [name for name in _FIXED if attrgetter(name)(before) != attrgetter(name)(after)]
-
-
-async def compile_elsewhere(policies: list[str]) -> None:
-    """Fill the cache of kernels from another process: compiling here would make the loop late.
-
-    Raises UsageError where a policy does not compile.
-    """
-    try:
-        await said_by("-c", _COMPILE, *policies, timeout_s=COMPILE_TIMEOUT_S)
-    except ChildError as error:
-        raise UsageError(f"does not compile: {error}", field="policy") from None
-
-
-_COMPILE = """
-import sys
-from trimtab.mechanics.calls import compile_all
-from trimtab.mechanics.fallback import Fallback
-from trimtab.policies.catalogue import find
-compile_all([Fallback(), *(policy for spec in sys.argv[1:] for policy in find(spec))])
-"""

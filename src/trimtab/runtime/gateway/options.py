@@ -11,6 +11,7 @@ from trimtab.runtime.gateway.nodes.fleet import FleetOptions
 from trimtab.runtime.gateway.nodes.health import HealthOptions
 from trimtab.runtime.gateway.nodes.keeper import KeeperOptions
 from trimtab.runtime.gateway.nodes.polling import PollingOptions
+from trimtab.runtime.gateway.nodes.warming import WarmingOptions
 from trimtab.runtime.gateway.record.recorder import RecordSettings
 from trimtab.runtime.gateway.wire.context import Settings, Timeouts
 
@@ -70,7 +71,7 @@ def settings_of(config: GatewayConfig) -> Settings:
 
 def fleet_options(config: GatewayConfig) -> FleetOptions:
     """How nodes come and go."""
-    return FleetOptions(drain_s=config.drain_s, slow_start_s=config.ejection.slow_start_s)
+    return FleetOptions(config.drain_s, WarmingOptions(slow_start_s=config.ejection.slow_start_s))
 
 
 def keeper_options(config: GatewayConfig) -> KeeperOptions:

@@ -19,12 +19,13 @@ from trimtab.runtime.gateway.admin.control import Control
 from trimtab.runtime.gateway.config import GatewayConfig
 from trimtab.runtime.gateway.control import LocalControl, PooledControl, Reload
 from trimtab.runtime.gateway.decide.loads import Loads, SharedLoads
-from trimtab.runtime.gateway.gateway import Gateway, UsageObserver
+from trimtab.runtime.gateway.gateway import Gateway
 from trimtab.runtime.gateway.jobs.runner import Surroundings
 from trimtab.runtime.gateway.jobs.service import JobService
 from trimtab.runtime.gateway.memory import freeze
 from trimtab.runtime.gateway.nursery import Nursery
 from trimtab.runtime.gateway.observe.logs import set_up_logs
+from trimtab.runtime.gateway.observe.usage import UsageObserver
 from trimtab.runtime.gateway.upgrade import replace
 from trimtab.runtime.gateway.wire.server import IDLE_DRAIN_S
 from trimtab.runtime.gateway.workers import Workers

@@ -17,7 +17,7 @@ from trimtab.runtime.gateway.channel import Channel, ChannelClosed
 from trimtab.runtime.gateway.config import GatewayConfig
 from trimtab.runtime.gateway.control import decider_figures
 from trimtab.runtime.gateway.decide.loads import Loads, SharedLoads
-from trimtab.runtime.gateway.gateway import Gateway, UsageObserver
+from trimtab.runtime.gateway.gateway import Gateway
 from trimtab.runtime.gateway.jobs.http import JobRequest
 from trimtab.runtime.gateway.jobs.intake import Intake
 from trimtab.runtime.gateway.jobs.results import Body
@@ -26,6 +26,7 @@ from trimtab.runtime.gateway.memory import freeze, rss_bytes
 from trimtab.runtime.gateway.model import Attempt, Exchange, Refusal
 from trimtab.runtime.gateway.nodes.spec import NodeSpec
 from trimtab.runtime.gateway.observe.logs import set_up_logs
+from trimtab.runtime.gateway.observe.usage import UsageObserver
 from trimtab.runtime.gateway.wire.context import LocalAnswer
 from trimtab.runtime.gateway.wire.exchange import WireExchange
 from trimtab.runtime.gateway.wire.server import IDLE_DRAIN_S

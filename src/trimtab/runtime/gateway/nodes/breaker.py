@@ -63,6 +63,10 @@ class Breaker(Judge):
         elif (record := self._records.get(attempt.node.idx)) is not None:  # it connected
             record.failures = 0
 
+    def forget(self, node: Node) -> None:
+        """A judge's call."""
+        self._records.pop(node.idx, None)
+
     def reached(self, node: Node) -> None:
         """A health check came through: the breaker need not wait any longer to try."""
         self._fleet.release(node, Hold.BREAKER)

@@ -155,3 +155,7 @@ class AutoCapacity(Judge):
         if limit is not None and cause in _FULL:
             limit.lost(attempt.begun_s, self._fleet.loop.time())
             self._fleet.set_capacity(attempt.node, limit.limit)
+
+    def forget(self, node: Node) -> None:
+        """A judge's call."""
+        self._limits.pop(node.idx, None)

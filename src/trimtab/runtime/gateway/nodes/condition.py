@@ -76,6 +76,10 @@ class Condition:
             timer.cancel()
         self.timers.clear()
         self.until_s.clear()
+        self.cancel_warming()
+
+    def cancel_warming(self) -> None:
+        """The next step of its ramp does not come."""
         if self.warm_timer is not None:
             self.warm_timer.cancel()
             self.warm_timer = None

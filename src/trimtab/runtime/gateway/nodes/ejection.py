@@ -109,6 +109,10 @@ class Ejector(Judge):
         if is_trial or record.in_a_row >= self._options.consecutive:
             self.eject(attempt.node, f"{record.in_a_row} failures in a row, the last: {cause.value}")
 
+    def forget(self, node: Node) -> None:
+        """A judge's call."""
+        self._records.pop(node.idx, None)
+
     def eject(self, node: Node, reason: str) -> bool:
         """Withhold it, unless too many are withheld; returns whether."""
         options, fleet = self._options, self._fleet

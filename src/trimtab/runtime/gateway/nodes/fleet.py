@@ -11,8 +11,8 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from trimtab.domain.errors import ConfigError
 from trimtab.runtime.gateway.model import Node
@@ -20,6 +20,7 @@ from trimtab.runtime.gateway.nodes.address import Address, parse_base
 from trimtab.runtime.gateway.nodes.condition import COLD, FAULTS, LEAVING, Condition, Hold
 from trimtab.runtime.gateway.nodes.credentials import authorization, tls_context
 from trimtab.runtime.gateway.nodes.spec import Listing, NodeSpec
+from trimtab.runtime.gateway.nodes.warming import Warming, WarmingOptions
 from trimtab.runtime.gateway.pulse import Pulse
 
 logger = logging.getLogger(__name__)
@@ -51,10 +52,7 @@ class FleetOptions:
     """How nodes come and go."""
 
     drain_s: float = 30.0  # the longest that a removed node may finish its work
-    slow_start_s: float = 10.0  # from trial to full capacity
-    ramp_steps: int = 10  # how often listeners hear of it
-    least_ramp_frac: float = 0.1
-    trial_s: float = 5.0  # a trial without a failure ends after this, or with the first good answer
+    warming: WarmingOptions = field(default_factory=WarmingOptions)
 
 
 class Fleet:
@@ -72,6 +70,7 @@ class Fleet:
         self.nodes: list[Node] = []
         self.listeners: list[Listener] = []
         self.problems: dict[str, str] = {}  # who says it → what is wrong now
+        self._warming = Warming(loop, self.options.warming, tell=lambda node: self._tell("on_capacity", node))
         self._conditions: list[Condition] = []
         self._by_name: dict[str, Node] = {}
         self._environment = environment
@@ -171,7 +170,7 @@ class Fleet:
         self._forget_timer(condition, hold)
         condition.holds[hold] = reason
         if hold in COLD:
-            self._stop_warming(condition)
+            self._warming.stop(condition)
         if for_s is not None:
             condition.until_s[hold] = self.loop.time() + for_s
             condition.timers[hold] = self.loop.call_later(for_s, self.release, node, hold)
@@ -184,7 +183,7 @@ class Fleet:
         if condition.holds.pop(hold, None) is None:
             return
         if hold in COLD and not condition.holds.keys() & COLD:
-            self._begin_trial(node, condition)
+            self._warming.begin_trial(node, condition)
         self._after(node, condition, was_open=False)
 
     def n_withheld_for_faults(self) -> int:
@@ -203,13 +202,7 @@ class Fleet:
 
     def ramp_frac(self, node: Node, now_s: float) -> float:
         """What part of its capacity a node may use, 0..1: 0 = one request, on trial."""
-        condition = self._conditions[node.idx]
-        if condition.is_on_trial:
-            return 0.0
-        if self.options.slow_start_s <= 0:
-            return 1.0
-        part = (now_s - condition.warm_from_s) / self.options.slow_start_s
-        return min(1.0, max(self.options.least_ramp_frac, part))
+        return self._warming.ramp_frac(self._conditions[node.idx], now_s)
 
     def allowed_requests(self, node: Node, now_s: float) -> int:
         """How many requests it may have in flight now, were it to get work: at least 1."""
@@ -217,16 +210,11 @@ class Fleet:
 
     def warm(self, node: Node) -> None:
         """Its trial was passed: the ramp begins. Without a trial nothing happens."""
-        condition = self.condition(node)
-        if not condition.is_on_trial:
-            return
-        condition.warm_from_s = self.loop.time()
-        self._step(node, condition, 0)
+        self._warming.passed(node, self.condition(node))
 
     def skip_warming(self, node: Node) -> None:
         """All its capacity at once: it was never known to be ill."""
-        condition = self.condition(node)
-        self._stop_warming(condition)
+        self._warming.stop(self.condition(node))
         self._tell("on_capacity", node)
 
     def set_capacity(self, node: Node, max_requests: int) -> None:
@@ -257,11 +245,6 @@ class Fleet:
         else:
             logger.info("%s: all right again", source)
             self.problems.pop(source, None)
-
-    def snapshot(self) -> list[dict[str, Any]]:
-        """The nodes that are not gone, for the admin API: plain values, no secrets."""
-        now_s = self.loop.time()
-        return [self._picture(node, now_s) for node in self.present()]
 
     def close(self) -> None:
         """No timer is left."""
@@ -338,27 +321,6 @@ class Fleet:
         if timer is not None:
             timer.cancel()
 
-    def _stop_warming(self, condition: Condition) -> None:
-        condition.warm_from_s = -math.inf
-        if condition.warm_timer is not None:
-            condition.warm_timer.cancel()
-            condition.warm_timer = None
-
-    def _begin_trial(self, node: Node, condition: Condition) -> None:
-        self._stop_warming(condition)
-        condition.warm_from_s = math.inf
-        condition.warm_timer = self.loop.call_later(self.options.trial_s, self.warm, node)
-        self._tell("on_capacity", node)
-
-    def _step(self, node: Node, condition: Condition, step: int) -> None:
-        if condition.warm_timer is not None:
-            condition.warm_timer.cancel()
-        condition.warm_timer = None
-        self._tell("on_capacity", node)
-        if step < self.options.ramp_steps and self.options.slow_start_s > 0:
-            wait_s = self.options.slow_start_s / self.options.ramp_steps
-            condition.warm_timer = self.loop.call_later(wait_s, self._step, node, condition, step + 1)
-
     def _look_at_leaving(self) -> None:
         """Let go whoever is idle or late; look again while somebody is left."""
         if self._leaving is not None:
@@ -383,28 +345,6 @@ class Fleet:
         for source in [said for said in self.problems if said.endswith(f" {node.name}")]:
             del self.problems[source]
         self._tell("on_removed", node)
-
-    def _picture(self, node: Node, now_s: float) -> dict[str, Any]:
-        condition = self.condition(node)
-        return {
-            "name": node.name,
-            "url": node.url,
-            "source": condition.source,
-            "health": node.health.name.lower(),
-            "reason": node.reason,
-            "holds": {hold.value: reason for hold, reason in condition.holds.items()},
-            "gets_work": condition.is_open,
-            "models": list(node.models),
-            "adapters": dict(condition.adapters),
-            "active_adapters": list(condition.active_adapters),
-            "capacity_requests": node.max_requests,
-            "allowed_requests": self.allowed_requests(node, now_s),
-            "capacity_tokens": node.max_tokens,
-            "in_flight": node.in_flight,
-            "served": node.served,
-            "failed": node.failed,
-            "reported": dict(node.reported),
-        }
 
 
 def _identity(spec: NodeSpec) -> tuple[object, ...]:

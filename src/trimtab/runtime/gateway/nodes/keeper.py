@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from trimtab.runtime.gateway.model import Node
 from trimtab.runtime.gateway.nodes.breaker import Breaker, BreakerOptions
 from trimtab.runtime.gateway.nodes.capacity import AutoCapacity, CapacityOptions
+from trimtab.runtime.gateway.nodes.departures import Departures
 from trimtab.runtime.gateway.nodes.ejection import EjectionOptions, Ejector
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.nodes.health import Checker, HealthOptions
@@ -41,7 +42,9 @@ class Keeper:
         is_excused = self.silence.is_within_prediction
         self.checker = Checker(fleet, options.health, is_excused, answered=self._answered)
         self.poller = Poller(fleet, options.polling)
-        self.observer = Signals((self.breaker, self.ejector, self.silence, self.capacity), fleet.pulse)
+        self._judges = (self.breaker, self.ejector, self.silence, self.capacity)
+        self.observer = Signals(self._judges, fleet.pulse)
+        fleet.listeners.append(Departures(self._forget))
 
     def start(self) -> None:
         """Look after them from now on. Nothing is waited for: a node that cannot be reached shows later."""
@@ -56,6 +59,10 @@ class Keeper:
         self.fleet.pulse.close()
         self.silence.close()
         await asyncio.gather(self.checker.close(), self.ejector.close(), self.poller.close())
+
+    def _forget(self, node: Node) -> None:
+        for judge in self._judges:
+            judge.forget(node)
 
     def _doubt(self, node: Node) -> None:
         self.checker.check_now(node)

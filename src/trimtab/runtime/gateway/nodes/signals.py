@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Outcome
+from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node, Outcome
 from trimtab.runtime.gateway.pulse import Pulse
 
 
@@ -27,6 +27,9 @@ class Judge:
 
     def left(self, exchange: Exchange, attempt: Attempt) -> None:
         """It ended, and the node is not to be judged by it."""
+
+    def forget(self, node: Node) -> None:
+        """It is gone. What is told of it afterwards is told as of a new one."""
 
 
 class Signals:

@@ -117,7 +117,7 @@ class Silence(Judge):
 
     def answered(self, exchange: Exchange, attempt: Attempt) -> None:
         """A judge's call."""
-        opened = self._watches[attempt.node.idx].open.pop(attempt, None)
+        opened = self._close(attempt)
         if opened is None:
             return
         estimate_s = opened[1]
@@ -131,11 +131,15 @@ class Silence(Judge):
 
     def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         """A judge's call."""
-        self._watch(attempt.node).open.pop(attempt, None)
+        self._close(attempt)
 
     def left(self, exchange: Exchange, attempt: Attempt) -> None:
         """A judge's call."""
-        self._watch(attempt.node).open.pop(attempt, None)
+        self._close(attempt)
+
+    def forget(self, node: Node) -> None:
+        """A judge's call."""
+        self._watches.pop(node.idx, None)
 
     def reached(self, node: Node) -> None:
         """It passed a check: it lives. If it was doubted it gets more patience, until its next byte."""
@@ -184,6 +188,10 @@ class Silence(Judge):
             elif self.overdue_s(node, now_s) > 0:
                 watch.doubted_s = now_s
                 self._doubt(node)
+
+    def _close(self, attempt: Attempt) -> _Open | None:
+        watch = self._watches.get(attempt.node.idx)  # none for a node that was removed before it had ended
+        return None if watch is None else watch.open.pop(attempt, None)
 
     def _trust(self, watch: _Watch) -> None:
         watch.doubted_s = _NEVER_S

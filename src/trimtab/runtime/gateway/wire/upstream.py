@@ -343,13 +343,14 @@ class Pools:
         if pool is not None:
             pool.close()
             self._leaving.append(pool)
+            self._sweep.watch(self)
 
     def check(self, now_s: float) -> float:
         """Close what nobody has used for long."""
         for pool in self._pools.values():
             pool.close_idle(now_s - self._idle_s)
         self._leaving = [pool for pool in self._leaving if pool.open]
-        return now_s + self._idle_s / 2 if self._pools else inf
+        return now_s + self._idle_s / 2 if self._pools or self._leaving else inf
 
     def abort(self) -> None:
         """Close everything at once."""

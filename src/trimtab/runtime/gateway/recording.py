@@ -1,0 +1,78 @@
+"""What the recorder is told of the fleet and the decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trimtab.runtime.gateway.api.units import used
+from trimtab.runtime.gateway.decide.dispatcher import Decider
+from trimtab.runtime.gateway.decide.knowledge import Knowledge
+from trimtab.runtime.gateway.decide.rules import LOOKAHEAD, MAX_RETRIES
+from trimtab.runtime.gateway.model import Endpoint, Facts, Usage
+from trimtab.runtime.gateway.nodes.fleet import Fleet
+from trimtab.runtime.gateway.observe.receipts import Receipt
+from trimtab.runtime.gateway.record.recorder import Recorder, RecordSettings
+from trimtab.runtime.gateway.record.rows import ClassEstimate, Snapshot
+
+
+def new_recorder(
+    settings: RecordSettings | None, fleet: Fleet, decider: Decider, shadow: Callable[[], str]
+) -> Recorder | None:
+    """The recorder; None where nothing is recorded. `shadow()` names the shadow policy; "" = none."""
+    if settings is None:
+        return None
+
+    def candidates(decision: Any) -> tuple[int, ...]:
+        if not isinstance(decision, Receipt):
+            return ()
+        found = (fleet.find(name) for name in decision.candidates)
+        return tuple(node.idx for node in found if node is not None)
+
+    return Recorder(
+        settings,
+        lambda: _snapshot(fleet, decider, shadow()),
+        fleet.loop.time,
+        candidates_of=candidates,
+        units_of=_units_of,
+    )
+
+
+def _snapshot(fleet: Fleet, decider: Decider, shadow: str) -> Snapshot:
+    rules = decider.rules
+    entries = [e for pool in decider.pools.values() for e in pool.entries.values()]
+    return Snapshot(
+        policy=rules.default.spec,
+        nodes=fleet.nodes,
+        classes=_class_estimates(decider.knowledge),
+        seed=rules.seed,
+        shadow=shadow,
+        options={
+            "held_max": rules.held_max,
+            "lookahead": LOOKAHEAD,
+            "lane_per_class": True,
+            "max_retries": MAX_RETRIES,
+            "dispatchers": 1,
+        },
+        in_flight=[e.exchange for e in entries if e.node_idx >= 0],
+        queued=[e.exchange for e in entries if e.node_idx < 0],
+    )
+
+
+def _class_estimates(knowledge: Knowledge) -> list[ClassEstimate]:
+    rows = []
+    for key in knowledge.class_rows:
+        by_type = {name: knowledge.estimates.of(key, name) for name in knowledge.types_of(key[0])}
+        rows.append(
+            ClassEstimate(
+                f"{key[0]}/{key[1].value}",
+                {name: fixed_s for name, (fixed_s, _) in by_type.items()},
+                {name: unit_s for name, (_, unit_s) in by_type.items()},
+                served_by=knowledge.served_by(key[0]),
+            )
+        )
+    return rows
+
+
+def _units_of(endpoint: Endpoint, facts: Facts, usage: Usage) -> float:
+    return used(facts, endpoint.kind, usage)[0]
