@@ -49,4 +49,4 @@ def test_a_node_that_leaves_the_fleet_leaves_its_connections_too() -> None:
         finally:
             await made.close()
 
-    run(main())
+    asyncio.run(main())  # which may have to compile

@@ -68,7 +68,7 @@ class Decider:
             mode=mode,
         )
         self._asking = Asking(pools, knowledge, affinity)
-        self._lessons = Lessons(pools, knowledge, affinity)
+        self._lessons = Lessons(pools, knowledge, affinity, fleet.pulse)
         self._occupancy = Occupancy(fleet, pools, self, loads)
         self._others = None if loads is None else Others(loop, fleet, loads, pools, self)
         self.now_s = pools.now_s

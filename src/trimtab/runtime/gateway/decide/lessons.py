@@ -9,12 +9,14 @@ from trimtab.runtime.gateway.decide.knowledge import Knowledge
 from trimtab.runtime.gateway.decide.pool import Entry, Pool
 from trimtab.runtime.gateway.decide.pools import Pools
 from trimtab.runtime.gateway.model import Exchange, Node, Usage
+from trimtab.runtime.gateway.pulse import Pulse
 
 
 class Lessons:
     """Corrects estimates, accounts, the prefix index and homes."""
 
-    def __init__(self, pools: Pools, knowledge: Knowledge, affinity: Affinity) -> None:
+    def __init__(self, pools: Pools, knowledge: Knowledge, affinity: Affinity, pulse: Pulse) -> None:
+        self._spans_gap = pulse.spans_gap
         self._pools, self._knowledge, self._affinity = pools, knowledge, affinity
 
     def learn(self, pool: Pool, entry: Entry, node: Node) -> None:
@@ -36,7 +38,7 @@ class Lessons:
                 matched = entry.matched.get(node.idx, 0)
                 prefixes.correct(node.idx, facts.prefix_blocks, usage.cached_tokens, matched)
         seconds = attempt.ended_s - attempt.begun_s
-        if seconds > 0.0:
+        if seconds > 0.0 and not self._spans_gap(attempt.begun_s):
             self._correct_estimate(of, node, units, seconds)
         response_id = getattr(exchange, "response_id", "")
         if exchange.session or response_id:
