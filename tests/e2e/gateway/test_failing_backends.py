@@ -47,7 +47,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             policy="least-expected-wait",
             ejection={"base_s": 0.5, "slow_start_s": 0.5},
             health={"period_s": 0.2, "timeout_s": 1.0, "healthy_after": 1},
-            queue={"hold_s": 0.3},
+            queue={"hold_s": 0.3, "max_wait_s": 5.0},
         )
         with served(tmp_path_factory.mktemp("fleet"), config) as gateway:
             here = Fleet(gateway, list(backends))
