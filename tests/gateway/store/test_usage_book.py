@@ -105,6 +105,31 @@ def test_a_lost_answer_to_commit_counts_once(store_url: str) -> None:
     asyncio.run(main())
 
 
+def test_a_flush_ends_while_requests_go_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = Store(f"sqlite:///{tmp_path}/usage.db")
+        await store.open()
+        book = UsageBook(store, clock=_Clock())
+        write, writes = store.write, 0
+
+        async def busy(work: Any) -> Any:
+            nonlocal writes
+            writes += 1
+            book.add("a", "m", 1, 1, 1.0)  # a request is served while the database writes
+            return await write(work)
+
+        store.write = busy  # type: ignore[method-assign]
+        book.add("a", "m", 1, 1, 1.0)
+        async with asyncio.timeout(60.0):
+            await book.flush()
+            assert writes == 1
+            await asyncio.gather(book.flush(), book.flush())  # one after the other
+        assert writes == 3
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_it_flushes_by_itself(store_url: str) -> None:
     async def main() -> None:
         store = Store(store_url)

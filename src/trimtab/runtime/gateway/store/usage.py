@@ -46,6 +46,7 @@ class UsageBook:
         self._open: _Book = defaultdict(Totals)
         self._sent: _Book = {}  # frozen until the database has it: its number makes a second try harmless
         self._batch = 0
+        self._flushing = asyncio.Lock()
         self._day = ""
         self._day_ends_s = 0.0
 
@@ -64,11 +65,15 @@ class UsageBook:
         totals.service_s += service_s
 
     async def flush(self) -> None:
-        """Write what has come since the last time. Raises StoreUnavailable; nothing is lost by that."""
-        while self._sent or self._open:
-            if not self._sent:
-                self._sent, self._open = self._open, defaultdict(Totals)
-                self._batch += 1
+        """Write what has come up to now. Raises StoreUnavailable; nothing is lost by that."""
+        async with self._flushing:
+            await self._send()  # what an earlier try has left
+            self._sent, self._open = self._open, defaultdict(Totals)
+            self._batch += 1
+            await self._send()  # what comes meanwhile is for the next flush: else this had no end
+
+    async def _send(self) -> None:
+        if self._sent:
             await self._store.write(partial(self._write, book=self._sent, batch=self._batch))
             self._sent = {}
 
