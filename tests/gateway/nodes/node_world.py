@@ -77,6 +77,9 @@ class Heard:
     def on_models(self, node: Node) -> None:
         self.events.append(("models", node.name))
 
+    def on_adapters(self, node: Node) -> None:
+        self.events.append(("adapters", node.name))
+
     def on_capacity(self, node: Node) -> None:
         self.events.append(("capacity", node.name))
 

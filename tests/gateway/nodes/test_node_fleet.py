@@ -191,7 +191,8 @@ def test_declared_models_stay_and_adapters_for_them_are_added() -> None:
         assert node.models == ("big",)
         assert fleet.condition(node).adapters == {"mine": "", "law": "big"}
         fleet.set_listing(node, Listing(("big", "small"), {"law": "big", "verse": "small"}))
-        assert heard.events == [("models", "n0")]
+        assert heard.events == [("models", "n0"), ("adapters", "n0")]
+        assert fleet.condition(node).held_adapters == {"law"}, "`mine` it may have to load"
         fleet.close()
 
     run_virtual(main)

@@ -116,13 +116,14 @@ def test_a_page_is_fetched_once_for_all_nodes_with_the_key_only_where_it_belongs
                         api_key_env="KEY",
                         metrics_url="/metrics",
                         exporter_url=machine.url + "/metrics",
+                        adapters=("law", "prose"),
                     )
                 )
             poller = Poller(fleet)
             await poller.poll()
             assert [node.reported["gpu_busy_frac"] for node in fleet.nodes] == [0.6] * 3
             assert fleet.nodes[0].reported["running"] == 7.0
-            assert fleet.condition(fleet.nodes[0]).active_adapters == ("law", "verse")
+            assert fleet.condition(fleet.nodes[0]).held_adapters == {"law"}, "of those that it may serve"
             assert [seen[2] for seen in machine.seen] == [""]
             assert {seen[2] for seen in backend.seen} == {"Bearer abc"}
             await poller.close()

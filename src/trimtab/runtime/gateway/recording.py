@@ -35,6 +35,7 @@ def new_recorder(
         fleet.loop.time,
         candidates_of=candidates,
         units_of=_units_of,
+        adapter_of=decider.knowledge.adapter_of,
     )
 
 

@@ -11,6 +11,7 @@ from trimtab.runtime.gateway.decide.affinity import Affinity
 from trimtab.runtime.gateway.decide.knowledge import Knowledge
 from trimtab.runtime.gateway.decide.pool import Entry, Pool
 from trimtab.runtime.gateway.decide.pools import Pools
+from trimtab.runtime.gateway.decide.shape import NO_ITEMS
 from trimtab.runtime.gateway.model import Exchange
 
 
@@ -43,11 +44,13 @@ class Asking:
             if of.kind in MEDIA:  # a unit counts as a token of output
                 charge += rules.output_weight * units
             charge /= tenant.weight
+        model_idx, adapter_idx = pool.items.get(model, NO_ITEMS)
         return Asked(
             class_idx=c,
             units=units,
             estimate_s=pool.best_estimate_s(c, units),
-            model_idx=pool.items.get(model, -1),
+            model_idx=model_idx,
+            adapter_idx=adapter_idx,
             tenant_idx=tenant.idx if tenant is not None else 0,
             priority=BACKGROUND if exchange.background else exchange.priority,
             deadline_s=deadline_s,

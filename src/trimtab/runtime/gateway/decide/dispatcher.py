@@ -68,7 +68,7 @@ class Decider:
             mode=mode,
         )
         self._asking = Asking(pools, knowledge, affinity)
-        self._lessons = Lessons(pools, knowledge, affinity, fleet.pulse)
+        self._lessons = Lessons(fleet, pools, knowledge, affinity)
         self._occupancy = Occupancy(fleet, pools, self, loads)
         self._others = None if loads is None else Others(loop, fleet, loads, pools, self)
         self.now_s = pools.now_s
@@ -266,6 +266,10 @@ class Decider:
     def on_models(self, node: Node) -> None:
         """It serves other models."""
         self._pools.remake()
+
+    def on_adapters(self, node: Node) -> None:
+        """It holds other adapters."""
+        self._pools.mark_adapters(node)
 
     def on_capacity(self, node: Node) -> None:
         """It takes more requests at a time, or fewer."""

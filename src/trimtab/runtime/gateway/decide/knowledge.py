@@ -44,6 +44,10 @@ class Knowledge:
         for known in self.classes.rows:
             known.forget_types()
 
+    def adapter_of(self, model: str) -> str:
+        """The adapter that clients mean by this name; "" = it is a model's, or nobody's."""
+        return model if model in self.shape.bases else ""
+
     def forget_models(self) -> None:
         """Which models are served, and which are ready, is to be found out again."""
         self._known: set[str] | None = None

@@ -9,15 +9,15 @@ from trimtab.runtime.gateway.decide.knowledge import Knowledge
 from trimtab.runtime.gateway.decide.pool import Entry, Pool
 from trimtab.runtime.gateway.decide.pools import Pools
 from trimtab.runtime.gateway.model import Exchange, Node, Usage
-from trimtab.runtime.gateway.pulse import Pulse
+from trimtab.runtime.gateway.nodes.fleet import Fleet
 
 
 class Lessons:
-    """Corrects estimates, accounts, the prefix index and homes."""
+    """Corrects estimates, accounts, what nodes hold, the prefix index and homes."""
 
-    def __init__(self, pools: Pools, knowledge: Knowledge, affinity: Affinity, pulse: Pulse) -> None:
-        self._spans_gap = pulse.spans_gap
-        self._pools, self._knowledge, self._affinity = pools, knowledge, affinity
+    def __init__(self, fleet: Fleet, pools: Pools, knowledge: Knowledge, affinity: Affinity) -> None:
+        self._spans_gap = fleet.pulse.spans_gap
+        self._fleet, self._pools, self._knowledge, self._affinity = fleet, pools, knowledge, affinity
 
     def learn(self, pool: Pool, entry: Entry, node: Node) -> None:
         """Its duration, its output, its account, its session's home."""
@@ -37,6 +37,8 @@ class Lessons:
             if prefixes is not None and pool.reads_prefix and facts.prefix_blocks:
                 matched = entry.matched.get(node.idx, 0)
                 prefixes.correct(node.idx, facts.prefix_blocks, usage.cached_tokens, matched)
+        if facts.model in self._knowledge.shape.bases:
+            self._fleet.served_adapter(node, facts.model)
         seconds = attempt.ended_s - attempt.begun_s
         if seconds > 0.0 and not self._spans_gap(attempt.begun_s):
             self._correct_estimate(of, node, units, seconds)

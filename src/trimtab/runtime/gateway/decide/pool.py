@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from trimtab.domain.cluster import Cluster
@@ -16,7 +16,7 @@ from trimtab.mechanics.live import Asked, Ended, Live
 from trimtab.policies.catalogue import find
 from trimtab.runtime.desk import Desk
 from trimtab.runtime.gateway.decide.shadow_plans import Later, ShadowPlans
-from trimtab.runtime.gateway.decide.shape import Shape, item_positions
+from trimtab.runtime.gateway.decide.shape import NO_ITEMS, Shape, item_positions, items_needed
 from trimtab.runtime.gateway.model import Exchange
 from trimtab.runtime.planner import InlinePlanner, Planner, ProcessPlanner
 
@@ -103,10 +103,11 @@ class Pool:
             planning=self.planning,
         )
         self._types = range(len(shape.types))
-        self.items = item_positions(shape)
+        self._shape = shape
+        self.items = items_needed(shape)
         # Whether the policy, or its shadow, wants to know what nodes have cached:
         self.reads_prefix = len(self.live.prefix_tokens) > 0
-        self._mark_resident(shape)
+        self._mark_resident()
         if choice.policy != self._planned:
             self._change_planner(choice.policy)
         self._plan_for_shadow(choice.shadow)
@@ -136,11 +137,22 @@ class Pool:
                 shadow, self.live, self._later, self._now, self.shadow_planning, inline=self._inline
             )
 
-    def _mark_resident(self, shape: Shape) -> None:
-        resident = self.live.resident
-        for j, member in enumerate(shape.members):
-            for name in member.serves:
-                resident[j, self.items[name]] = 1
+    def _mark_resident(self) -> None:
+        """Nodes hold their models; of their adapters `mark_adapters` tells."""
+        resident, at = self.live.resident, item_positions(self._shape)
+        for j, member in enumerate(self._shape.members):
+            for name in member.serves - self._shape.bases.keys():
+                resident[j, at[name]] = 1
+
+    def mark_adapters(self, node_idx: int, held: Collection[str]) -> None:
+        """A node holds these adapters, and those that it works with."""
+        if not self._shape.bases:
+            return
+        running = [e.exchange.facts for e in self.entries.values() if e.node_idx == node_idx]
+        names = {*held, *(facts.model for facts in running if facts is not None)}
+        resident, at = self.live.resident, item_positions(self._shape)
+        for name in self._shape.bases:
+            resident[node_idx, at[name]] = name in names
 
     async def open(self) -> None:
         """Wait until plans can be made."""
@@ -230,7 +242,10 @@ class Pool:
 
     def _place(self, entry: Entry, now_s: float) -> None:
         """Put a running request on its node, whatever the policy and the node's bounds say."""
-        asked, exchange = entry.asked._replace(charge=0.0), entry.exchange
+        exchange = entry.exchange
+        model = exchange.facts.model if exchange.facts is not None else ""
+        model_idx, adapter_idx = self.items.get(model, NO_ITEMS)  # items have other positions now
+        asked = entry.asked._replace(charge=0.0, model_idx=model_idx, adapter_idx=adapter_idx)
         exchange.row = self.live.enter_at(entry.node_idx, asked, exchange.estimate_s, now_s)
         self.entries[exchange.row] = entry
 

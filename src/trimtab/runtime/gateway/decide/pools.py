@@ -172,6 +172,12 @@ class Pools:
                 pool.live.switch(node.idx, up, now_s)
                 self._turns.offer(pool, now_s)
 
+    def mark_adapters(self, node: Node) -> None:
+        """It holds other adapters: no decision is due for that."""
+        if node.idx < len(self._knowledge.shape.members):
+            for pool in self.by_spec.values():
+                pool.mark_adapters(node.idx, self._fleet.condition(node).held_adapters)
+
     def change_capacity(self, node: Node) -> None:
         """It takes more requests at a time, or fewer."""
         members = self._knowledge.shape.members
@@ -246,6 +252,7 @@ class Pools:
                 pool.live.switch(j, False, now_s)
             if node.max_tokens:
                 pool.live.limit_tokens(j, node.max_tokens - taken.get(j, 0.0))
+            pool.mark_adapters(j, self._fleet.condition(node).held_adapters)
             pool.live.reserve(j, int(self.rules.reserve_frac * member.slots))
             allowed = self._allowed(node)
             if allowed != member.slots:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from trimtab.domain.cluster import Cluster
 from trimtab.runtime.gateway.decide.estimates import ClassKey, Estimates
 from trimtab.runtime.gateway.model import Node
 
+ADAPTER_LOAD_S = 1.0  # about what a node takes to load an adapter that it does not hold yet
+NO_ITEMS = -1, -1
 SPARE_CLASSES = 16  # rows for classes that show up later; when they are used up the state is made anew
 
 
@@ -23,6 +25,7 @@ class Member:
     serves: frozenset[str]  # models and adapters
     slots: int
     weight: float
+    bases: Mapping[str, str] = field(default_factory=dict)  # adapter → its model; "" = not known
 
 
 NOBODY = Member("", "", frozenset(), 1, 1.0)  # where there is no node yet: a cluster has at least one
@@ -36,6 +39,7 @@ class Shape:
     types: tuple[tuple[str, frozenset[str]], ...]
     type_idx: tuple[int, ...]
     items: tuple[str, ...]
+    bases: Mapping[str, str]  # adapters that no node serves as a model → their model; "" = not known
 
     def serves(self, g: int, model: str) -> bool:
         """Whether nodes of type g serve this model; "" = a path without a model: every node."""
@@ -49,13 +53,20 @@ def shape_of(members: Iterable[Member]) -> Shape:
     types = tuple(dict.fromkeys(keys))
     position = {key: g for g, key in enumerate(types)}
     items = tuple(sorted({name for m in members for name in m.serves}))
-    return Shape(members, types, tuple(position[key] for key in keys), items)
+    models = {name for m in members for name in m.serves - m.bases.keys()}
+    bases: dict[str, str] = {}
+    for name, base in (pair for m in members for pair in m.bases.items() if pair[0] not in models):
+        bases[name] = bases.get(name) or base
+    return Shape(members, types, tuple(position[key] for key in keys), items, bases)
 
 
-def member_of(node: Node, adapters: Iterable[str], weight: float, most_requests: int) -> Member:
-    """A node of the fleet."""
-    serves = frozenset(node.models) | frozenset(adapters)
-    return Member(node.name, node.type_name or node.name, serves, max(1, most_requests), weight)
+def member_of(node: Node, adapters: Mapping[str, str], weight: float, most_requests: int) -> Member:
+    """A node of the fleet. `adapters`: name → model, "" = not said: where there is one model, that."""
+    only = node.models[0] if len(node.models) == 1 else ""
+    bases = {name: base or only for name, base in adapters.items() if name not in node.models}
+    serves = frozenset((*node.models, *bases))
+    type_name = node.type_name or node.name
+    return Member(node.name, type_name, serves, max(1, most_requests), weight, bases)
 
 
 def cluster_of(shape: Shape, classes: Sequence[ClassKey], rows: int, estimates: Estimates) -> Cluster:
@@ -64,6 +75,7 @@ def cluster_of(shape: Shape, classes: Sequence[ClassKey], rows: int, estimates: 
     fixed_s, unit_s = np.full((rows, g), np.inf), np.zeros((rows, g))
     for c, key in enumerate(classes):
         write_estimates(fixed_s, unit_s, c, key, shape, estimates)
+    is_adapter = np.array([name in shape.bases for name in shape.items], np.uint8)
     slots = np.array([m.slots for m in shape.members], np.int64)
     return Cluster(
         type_names=tuple(name for name, _ in shape.types),
@@ -83,8 +95,8 @@ def cluster_of(shape: Shape, classes: Sequence[ClassKey], rows: int, estimates: 
         unit_s=unit_s,
         item_names=shape.items,
         item_gib=np.zeros(items),
-        item_is_adapter=np.zeros(items, np.uint8),
-        load_s=np.zeros((items, g)),
+        item_is_adapter=is_adapter,
+        load_s=np.repeat(ADAPTER_LOAD_S * is_adapter.astype(np.float64), g).reshape(items, g),
         zone_names=("here",),
         rtt_s=np.zeros((1, 1)),
         zone_gib_per_s=np.full(1, np.inf),
@@ -103,3 +115,16 @@ def write_estimates(
 def item_positions(shape: Shape) -> Mapping[str, int]:
     """Model or adapter → its position among the items."""
     return {name: i for i, name in enumerate(shape.items)}
+
+
+def items_needed(shape: Shape) -> dict[str, tuple[int, int]]:
+    """Model or adapter → positions of the model and of the adapter that a request for it needs; -1 = none.
+
+    An adapter whose model is not known stands in the model's place.
+    """
+    at = item_positions(shape)
+    needed = {name: (i, -1) for name, i in at.items()}
+    for name, base in shape.bases.items():
+        if base in at:
+            needed[name] = at[base], at[name]
+    return needed

@@ -8,7 +8,7 @@ from enum import Enum
 
 from trimtab.runtime.gateway.model import Health, Node
 from trimtab.runtime.gateway.nodes.address import Address
-from trimtab.runtime.gateway.nodes.spec import NodeSpec
+from trimtab.runtime.gateway.nodes.spec import Listing, NodeSpec
 
 
 class Hold(Enum):
@@ -34,6 +34,7 @@ _HEALTH = {  # the first that holds decides
 }
 LEAVING = frozenset({Hold.REMOVED, Hold.DRAINING})
 FAULTS = frozenset({Hold.CHECKS, Hold.BREAKER, Hold.OUTLIER, Hold.SILENT})
+MAY_BE_ANEW = frozenset({Hold.CHECKS, Hold.BREAKER})  # after these it may be another process
 COLD = frozenset({Hold.CHECKS, Hold.BREAKER, Hold.OUTLIER})  # after these a node starts slowly
 
 
@@ -45,7 +46,10 @@ class Condition:
     address: Address
     source: str  # who described it: "config", "admin", "dns:…", "file:…"
     adapters: dict[str, str] = field(default_factory=dict)  # adapter → its model
-    active_adapters: tuple[str, ...] = ()  # that have work there, by its own report
+    listing: Listing | None = None  # what it said last that it serves
+    held_adapters: set[str] = field(
+        default_factory=set
+    )  # listed, reported or served there, not only declared
     holds: dict[Hold, str] = field(default_factory=dict)  # with the reason in words
     until_s: dict[Hold, float] = field(default_factory=dict)
     timers: dict[Hold, asyncio.TimerHandle] = field(default_factory=dict)

@@ -26,5 +26,8 @@ class Departures:
     def on_models(self, node: Node) -> None:
         """Nothing."""
 
+    def on_adapters(self, node: Node) -> None:
+        """Nothing."""
+
     def on_capacity(self, node: Node) -> None:
         """Nothing."""

@@ -17,7 +17,7 @@ from typing import Protocol
 from trimtab.domain.errors import ConfigError
 from trimtab.runtime.gateway.model import Node
 from trimtab.runtime.gateway.nodes.address import Address, parse_base
-from trimtab.runtime.gateway.nodes.condition import COLD, FAULTS, LEAVING, Condition, Hold
+from trimtab.runtime.gateway.nodes.condition import COLD, FAULTS, LEAVING, MAY_BE_ANEW, Condition, Hold
 from trimtab.runtime.gateway.nodes.credentials import authorization, tls_context
 from trimtab.runtime.gateway.nodes.spec import Listing, NodeSpec
 from trimtab.runtime.gateway.nodes.warming import Warming, WarmingOptions
@@ -42,6 +42,9 @@ class Listener(Protocol):
 
     def on_models(self, node: Node) -> None:
         """`node.models` or its adapters have changed."""
+
+    def on_adapters(self, node: Node) -> None:
+        """It holds other adapters: `Condition.held_adapters`."""
 
     def on_capacity(self, node: Node) -> None:
         """`node.max_requests`, or what a warming node may take of it, has changed."""
@@ -100,7 +103,7 @@ class Fleet:
             return False
         condition.spec = spec
         node.max_tokens, node.type_name = spec.max_tokens, spec.type_name or spec.name
-        self.set_listing(node, Listing(node.models, condition.adapters))
+        self._serve(node, condition.listing or Listing(node.models, {}))
         self.set_capacity(node, spec.max_requests)
         return True
 
@@ -171,6 +174,8 @@ class Fleet:
         condition.holds[hold] = reason
         if hold in COLD:
             self._warming.stop(condition)
+        if hold in MAY_BE_ANEW:
+            self._hold_adapters(node, set(condition.listing.adapters if condition.listing else ()))
         if for_s is not None:
             condition.until_s[hold] = self.loop.time() + for_s
             condition.timers[hold] = self.loop.call_later(for_s, self.release, node, hold)
@@ -228,12 +233,36 @@ class Fleet:
     def set_listing(self, node: Node, listing: Listing) -> None:
         """What the node itself lists. Models that its entry declares stay; adapters for them are added."""
         condition = self.condition(node)
+        before, condition.listing = condition.listing, listing
+        gone = set() if before is None else before.adapters.keys() - listing.adapters.keys()
+        self._serve(node, listing)
+        self._hold_adapters(node, (condition.held_adapters - gone) | listing.adapters.keys())
+
+    def report_adapters(self, node: Node, active: tuple[str, ...]) -> None:
+        """These have work there, by its own report."""
+        self._hold_adapters(node, self.condition(node).held_adapters.union(active))
+
+    def served_adapter(self, node: Node, name: str) -> None:
+        """It has answered for this adapter: so it holds it."""
+        held = self._conditions[node.idx].held_adapters
+        if name not in held:
+            self._hold_adapters(node, held | {name})
+
+    def _serve(self, node: Node, listing: Listing) -> None:
+        condition = self.condition(node)
         models = condition.spec.models or listing.models
         adapters = dict.fromkeys(condition.spec.adapters, "")
         adapters |= {name: base for name, base in listing.adapters.items() if base in models or not base}
         if (models, adapters) != (node.models, condition.adapters):
             node.models, condition.adapters = models, adapters
             self._tell("on_models", node)
+
+    def _hold_adapters(self, node: Node, held: set[str]) -> None:
+        condition = self.condition(node)
+        held &= condition.adapters.keys()
+        if held != condition.held_adapters:
+            condition.held_adapters = held
+            self._tell("on_adapters", node)
 
     def report(self, source: str, problem: str) -> None:
         """Something is wrong that stops nothing; "" = it is right again. Logged once for each change."""
@@ -288,6 +317,7 @@ class Fleet:
         if was_gone:
             condition.holds.clear()
             condition.was_up = False
+            condition.listing, condition.held_adapters = None, set()
             condition.write_health(node)
             self._tell("on_added", node)
         else:

@@ -118,6 +118,9 @@ class Checker:
     def on_models(self, node: Node) -> None:
         """A listener's call."""
 
+    def on_adapters(self, node: Node) -> None:
+        """A listener's call."""
+
     def on_capacity(self, node: Node) -> None:
         """A listener's call."""
 

@@ -105,7 +105,7 @@ class Poller:
                 node.reported.pop(word, None)
             node.reported |= said
             if source.kind == BACKEND:
-                self._fleet.condition(node).active_adapters = reading.adapters
+                self._fleet.report_adapters(node, reading.adapters)
         source.last, source.words = reading, tuple(said)
 
     def _age(self, source: _Source) -> None:
@@ -116,8 +116,6 @@ class Poller:
             for word in source.words:
                 node.reported.pop(word, None)
             node.reported[f"{source.kind}_stale"] = 1.0
-            if source.kind == BACKEND:
-                self._fleet.condition(node).active_adapters = ()
         source.last, source.words = None, ()
 
     def _gathered(self) -> dict[tuple[str, str, int], _Source]:

@@ -32,6 +32,9 @@ class NodeEvents:
     def on_models(self, node: Node) -> None:
         """Nothing."""
 
+    def on_adapters(self, node: Node) -> None:
+        """Nothing."""
+
     def on_capacity(self, node: Node) -> None:
         """It takes more requests at a time, or fewer."""
         self._recorder.node_event(node, "capacity")
