@@ -1,1 +1,24 @@
-"""Forecasts: history in, distribution out; in `queueing`, what a rate means for waits. Numbers, no files."""
+"""Forecasts: history in, distribution out; in `queueing`, what a rate means for waits. Numbers, no files.
+
+`Forecaster` forecasts many series online; `rolling_accuracy` says how good that is on a series;
+`fit_smoother` and `fit_arima` (statsmodels) fit single methods offline.
+"""
+
+from trimtab.forecast.accuracy import Accuracy, loses_to_naive, rolling_accuracy
+from trimtab.forecast.fits import Arima, arima_paths, fit_arima, fit_smoother
+from trimtab.forecast.history import checked_history
+from trimtab.forecast.mixture import Forecast, Forecaster, Smoother
+
+__all__ = [
+    "Accuracy",
+    "Arima",
+    "Forecast",
+    "Forecaster",
+    "Smoother",
+    "arima_paths",
+    "checked_history",
+    "fit_arima",
+    "fit_smoother",
+    "loses_to_naive",
+    "rolling_accuracy",
+]

@@ -1,0 +1,122 @@
+"""How good forecasts would have been: from each origin of the later part, with what was known then.
+
+MASE: mean absolute error over all origins and leads, over that of the one-step naive forecast within the
+earlier part (Hyndman and Koehler, International Journal of Forecasting 22, 2006); below 1 is better than
+that. Pinball loss: mean over the quantiles, on the same scale. Coverage: fraction of values between two
+quantiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Final
+
+import numpy as np
+
+from trimtab.domain.errors import UsageError
+from trimtab.forecast.fits import arima_paths, fit_arima, fit_smoother
+from trimtab.forecast.history import checked_history
+from trimtab.forecast.mixture import LEVELS, NAIVE, SEASONAL_NAIVE, Floats, Forecaster
+
+MIXTURE: Final = "mixture"
+ARIMA_ORDER: Final = (2, 1, 1)
+TRAIN_FRAC: Final = 0.5
+FEWEST_TO_SCORE: Final = 12  # values
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Of one method on one series; None where it can't be told (a constant series, no intervals)."""
+
+    method: str
+    mase: float | None
+    pinball: float | None = None
+    coverage_80_frac: float | None = None
+    coverage_90_frac: float | None = None
+
+
+Make = Callable[[], Forecaster]
+
+
+def rolling_accuracy(
+    series: Floats, *, horizon: int, period: int = 0, least: float = -np.inf, has_arima: bool = False
+) -> list[Accuracy]:
+    """Every method and the mixture, from each origin of the second half; fits see the first half only.
+
+    Raises UsageError (too short a series, or a value that is no number), MissingExtra (ARIMA).
+    """
+    values = checked_history(series, horizon=horizon)
+    start = int(TRAIN_FRAC * len(values))
+    if len(values) < FEWEST_TO_SCORE or len(values) - start < horizon or start <= max(2, period):
+        least_values = max(FEWEST_TO_SCORE, 2 * horizon, 2 * period + 3)
+        expected = f"at least {least_values} values, for this horizon and period"
+        raise UsageError("too short for its accuracy", field="history", value=len(values), expected=expected)
+    rows = [
+        _scored(name, values, start, *_run(make(), values, start), horizon)
+        for name, make in _methods(values[:start], horizon, period, least).items()
+    ]
+    if has_arima:
+        paths = arima_paths(fit_arima(values[:start], ARIMA_ORDER), values, horizon)
+        rows.insert(-1, _scored("ARIMA", values, start, np.maximum(paths[start - 1 :], least), None, horizon))
+    return rows
+
+
+def loses_to_naive(rows: list[Accuracy], method: str = MIXTURE) -> bool:
+    """Whether a method errs more than the naive forecast."""
+    mase: Mapping[str, Any] = {row.method: row.mase for row in rows}
+    return bool(mase[method] is not None and mase[method] > mase[NAIVE.name])
+
+
+def _methods(train: Floats, horizon: int, period: int, least: float) -> dict[str, Make]:
+    """Forecasters by name: single methods, fitted to the first part, and the mixture."""
+    fixed: dict[str, Any] = {"horizon": horizon, "period": period, "least": least}
+    singles = [NAIVE, fit_smoother("simple", train), fit_smoother("double", train, has_trend=True)]
+    if period > 1:
+        singles += [SEASONAL_NAIVE, fit_smoother("triple", train, has_trend=True, period=period)]
+
+    def single(smoother: Any) -> Make:
+        return lambda: Forecaster(1, smoothers=(smoother,), has_filter=False, **fixed)
+
+    found = {smoother.name: single(smoother) for smoother in singles}
+    found["autoregressive"] = lambda: Forecaster(1, smoothers=(), **fixed)
+    found[MIXTURE] = lambda: Forecaster(1, **fixed)
+    return found
+
+
+def _run(forecaster: Forecaster, values: Floats, start: int) -> tuple[Floats, Floats]:
+    """Means [origins, horizon] and quantiles [origins, horizon, levels], from value start − 1 on."""
+    means, quantiles = [], []
+    for step, value in enumerate(values):
+        forecaster.update(value)
+        if step >= start - 1:
+            made = forecaster.forecast()
+            means.append(made.mean[0])
+            quantiles.append(made.quantiles[0])
+    return np.array(means), np.array(quantiles)
+
+
+def _scored(
+    name: str, values: Floats, start: int, means: Floats, quantiles: Floats | None, horizon: int
+) -> Accuracy:
+    scale = float(np.abs(np.diff(values[:start])).mean())
+    truth = np.lib.stride_tricks.sliding_window_view(values[start:], horizon)
+    origins = len(truth)
+
+    def scaled(error: float) -> float | None:
+        return error / scale if scale > 0.0 and isfinite(error) else None
+
+    mase = scaled(float(np.abs(means[:origins] - truth).mean()))
+    if quantiles is None:
+        return Accuracy(name, mase)
+    short = truth[:, :, None] - quantiles[:origins]
+    level = np.asarray(LEVELS)
+    pinball = scaled(float(np.maximum(level * short, (level - 1.0) * short).mean()))
+    return Accuracy(name, mase, pinball, _covered(short, 0.1, 0.9), _covered(short, 0.05, 0.95))
+
+
+def _covered(short: Floats, low: float, high: float) -> float | None:
+    """Fraction within two quantiles; `short` [origins, horizon, levels] is value − quantile."""
+    inside = (short[:, :, LEVELS.index(low)] >= 0.0) & (short[:, :, LEVELS.index(high)] <= 0.0)
+    return float(inside.mean()) if np.isfinite(short).all() else None

@@ -1,0 +1,178 @@
+"""Online forecasts of many series: a mixture of smoothers and an autoregressive filter, with quantiles.
+
+Idea: no method is best on all traffic, and which one is shows only afterwards. So all run, and the mixture
+weighs each by its recent error: weights ∝ (discounted absolute error)^−16, at the next step and at the
+horizon, and in between by interpolation.
+Source: combination by past error, Bates and Granger (Operational Research Quarterly 20, 1969); intervals from
+the quantiles of past errors at the same lead (split conformal prediction: Vovk, Gammerman and Shafer,
+Algorithmic Learning in a Random World, 2005; here on a sliding window).
+Cost: O(experts + order · (order + horizon)) per series and step, compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.domain.errors import UsageError
+from trimtab.forecast.mixture_kernels import LAST, LEADS, NEXT, new_bank, paths, take_in, weigh
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+WINDOW: Final = 256  # errors that quantiles are taken from
+LEVELS: Final = (0.05, 0.1, 0.5, 0.9, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Smoother:
+    """Parameters of exponential smoothing, see `recursions`: β = γ = 0 simple, γ = 0 double, else triple."""
+
+    name: str
+    alpha: float
+    beta: float = 0.0
+    phi: float = 0.0
+    gamma: float = 0.0
+
+
+NAIVE: Final = Smoother("naive", 1.0)
+SEASONAL_NAIVE: Final = Smoother("seasonal naive", 0.0, gamma=1.0)
+FILTER_NAME: Final = "autoregressive"
+SMOOTHERS: Final = (
+    NAIVE,
+    *(Smoother(f"simple {alpha:g}", alpha) for alpha in (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)),
+    Smoother("damped 0.1", 0.1, 0.02, 0.98),
+    Smoother("damped 0.4", 0.4, 0.1, 0.9),
+)
+SEASONAL: Final = (
+    SEASONAL_NAIVE,
+    Smoother("seasonal 0.01", 0.01, gamma=0.3),
+    Smoother("seasonal 0.05", 0.05, gamma=0.1),
+    Smoother("seasonal 0.2", 0.2, gamma=0.1),
+    Smoother("seasonal 0.5", 0.5, gamma=0.3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The coming steps: `mean` [series, horizon] and `quantiles` [series, horizon, levels]."""
+
+    mean: Floats
+    levels: tuple[float, ...]
+    quantiles: Floats
+
+
+class Forecaster:
+    """Learns from one value of each series per step, and forecasts the next `horizon` steps.
+
+    Args:
+        series: how many.
+        horizon: steps ahead.
+        period: steps of a season; 0: there is none.
+        least: no forecast is below, 0 for counts and rates.
+        smoothers: the experts; by default `SMOOTHERS`, and `SEASONAL` where there is a period.
+        has_filter: whether the autoregressive filter is one more expert.
+
+    Raises:
+        UsageError: a number that makes no sense.
+    """
+
+    def __init__(
+        self,
+        series: int = 1,
+        *,
+        horizon: int = 1,
+        period: int = 0,
+        least: float = -np.inf,
+        smoothers: Sequence[Smoother] | None = None,
+        has_filter: bool = True,
+    ) -> None:
+        _refuse_below(1, series, "series")
+        _refuse_below(1, horizon, "horizon")
+        _refuse_below(0, period, "period")
+        chosen = smoothers if smoothers is not None else SMOOTHERS + (SEASONAL if period > 1 else ())
+        if not chosen and not has_filter:
+            raise UsageError("no method at all", field="smoothers", expected="at least one, or the filter")
+        self.names = (*(s.name for s in chosen), *((FILTER_NAME,) if has_filter else ()))
+        rows = np.array([(s.alpha, s.beta, s.phi, s.gamma) for s in chosen]).reshape(len(chosen), 4)
+        self._bank = new_bank(rows, has_filter, series, horizon, period, float(least), WINDOW)
+        self._weights = np.zeros((len(self.names), LEADS, series))
+        self._paths = np.zeros((len(self.names), horizon, series))
+
+    def update(self, values: npt.ArrayLike) -> None:
+        """Take in the next value of each series [series]; nan where there is none. Raises UsageError."""
+        row = np.array(values, np.float64).reshape(-1)  # a copy: what is missing is filled in
+        if len(row) != self.series:
+            expected = f"{self.series}, one for each series"
+            raise UsageError("wrong number of values", field="values", value=len(row), expected=expected)
+        if self.steps == 0 and not np.isfinite(row).all():
+            first = int(np.argmin(np.isfinite(row)))
+            raise UsageError("no number", field=f"values[{first}]", expected="a finite first value")
+        take_in(self._bank, row)
+
+    @property
+    def series(self) -> int:
+        """How many series there are."""
+        return int(self._bank.work.shape[1])
+
+    @property
+    def steps(self) -> int:
+        """How many values of each were seen."""
+        return int(self._bank.steps[0])
+
+    def weights(self) -> Floats:
+        """Shares of the experts (`names`) at the next step and at the horizon [series, experts, 2]."""
+        weigh(self._bank, self._weights)
+        return self._weights.transpose(2, 0, 1).copy()
+
+    def paths(self) -> Floats:
+        """What each expert forecasts [series, experts, horizon]."""
+        paths(self._bank, self._paths)
+        return self._paths.transpose(2, 0, 1).copy()
+
+    def forecast(self, levels: Sequence[float] = LEVELS) -> Forecast:
+        """The mixture's forecast, with these quantiles. Raises UsageError before the first value."""
+        if self.steps == 0:
+            raise UsageError("nothing seen yet", field="series", expected="at least one value")
+        if not all(0.0 < level < 1.0 for level in levels):
+            raise UsageError(
+                "cannot be used", field="levels", value=tuple(levels), expected="between 0 and 1"
+            )
+        weights, near = self.weights(), _nearness(self._bank.horizon)
+        shares = near * weights[:, :, NEXT, None] + (1.0 - near) * weights[:, :, LAST, None]
+        mean = np.einsum("seh,seh->sh", shares, self.paths())
+        spread = np.stack([self._error_quantiles(k, levels) for k in (NEXT, LAST)])  # [LEADS, series, levels]
+        at = near[None, :, None]
+        errors = at * spread[NEXT][:, None] + (1.0 - at) * spread[LAST][:, None]
+        return Forecast(mean, tuple(levels), np.maximum(mean[:, :, None] + errors, self._bank.least))
+
+    def _error_quantiles(self, lead: int, levels: Sequence[float]) -> Floats:
+        """Quantiles of past errors [series, levels], wider for few errors; nan where there is none."""
+        count = min(int(self._bank.scored[lead]), WINDOW)
+        if count == 0:
+            return np.full((self.series, len(levels)), np.nan)
+        ordered = np.sort(self._bank.errors[lead, :count], axis=0)
+        return ordered[_ranks(count, np.asarray(levels))].T
+
+
+def _ranks(count: int, levels: Floats) -> npt.NDArray[np.int64]:
+    """Which of `count` sorted errors: the next one counts too, and errs on the far side of the median."""
+    above = np.ceil((count + 1) * levels) - 1
+    below = np.floor((count + 1) * levels) - 1
+    return np.clip(np.where(levels < 0.5, below, above), 0, count - 1).astype(np.int64)
+
+
+def _nearness(horizon: int) -> Floats:
+    """1 at the next step, 0 at the horizon [horizon]; by square roots, as errors of a random walk grow."""
+    root = np.sqrt(np.arange(1, horizon + 1))
+    return np.ones(1) if horizon == 1 else (root[-1] - root) / (root[-1] - 1.0)
+
+
+def _refuse_below(least: int, value: int, field: str) -> None:
+    if value != int(value) or value < least:
+        raise UsageError(
+            "cannot be used", field=field, value=value, expected=f"a whole number, at least {least}"
+        )

@@ -1,0 +1,142 @@
+"""The mixture: it follows the best, its intervals hold, it takes what comes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from trimtab.domain.errors import UsageError
+from trimtab.forecast import Forecaster, Smoother, loses_to_naive, rolling_accuracy
+from trimtab.forecast.mixture import NAIVE, SEASONAL_NAIVE
+
+RNG = np.random.default_rng(11)
+
+
+def fed(values: np.ndarray, **options: object) -> Forecaster:
+    forecaster = Forecaster(values.shape[1], **options)  # type: ignore[arg-type]
+    for row in values:
+        forecaster.update(row)
+    return forecaster
+
+
+def test_naive_repeats_the_last_value_and_seasonal_naive_the_last_season() -> None:
+    values = RNG.normal(size=(30, 2))
+    one = {"horizon": 7, "period": 5, "has_filter": False}
+    np.testing.assert_allclose(fed(values, smoothers=(NAIVE,), **one).forecast().mean.T, values[[-1] * 7])
+    seasonal = fed(values, smoothers=(SEASONAL_NAIVE,), **one).forecast().mean.T
+    np.testing.assert_allclose(seasonal, values[[-5, -4, -3, -2, -1, -5, -4]])
+
+
+def test_the_mixture_goes_to_who_is_right() -> None:
+    season = np.tile([0.0, 50.0, 10.0, 90.0], 60)[:, None]
+    forecaster = fed(season + RNG.normal(size=season.shape), horizon=4, period=4)
+    weights = dict(zip(forecaster.names, forecaster.weights()[0, :, 0], strict=True))
+    assert sum(w for name, w in weights.items() if "seasonal" in name or "auto" in name) > 0.99
+    np.testing.assert_allclose(forecaster.forecast().mean[0], season[:4, 0], atol=3.0)
+
+
+def test_weights_are_shares_of_past_errors() -> None:
+    values = RNG.poisson(9.0, (200, 1)).astype(float)
+    forecaster = fed(values, smoothers=(Smoother("a", 1.0), Smoother("b", 0.1)), has_filter=False)
+    losses = np.zeros(2)
+    level = values[0, 0]
+    for step in range(1, 200):
+        errors = np.abs(values[step, 0] - np.array([values[step - 1, 0], level]))
+        level += 0.1 * (values[step, 0] - level)
+        losses += max(0.015, 0.1 if step < 2 else 1 / step) * (errors - losses)
+    shares = losses**-16 / (losses**-16).sum()
+    np.testing.assert_allclose(forecaster.weights()[0, :, 0], shares, rtol=1e-6)
+
+
+@pytest.mark.parametrize("noise", ["normal", "poisson", "heavy"])
+def test_intervals_cover_what_they_say(noise: str) -> None:
+    series, steps, horizon = 40, 500, 4
+    drawn = {
+        "normal": lambda: RNG.normal(50.0, 5.0, (steps, series)),
+        "poisson": lambda: RNG.poisson(20.0, (steps, series)).astype(float),
+        "heavy": lambda: RNG.standard_t(3, (steps, series)),
+    }
+    values = drawn[noise]()
+    forecaster, inside = Forecaster(series, horizon=horizon), []
+    for step, row in enumerate(values[:-horizon]):
+        forecaster.update(row)
+        if step > 100 and step % 10 == 0:
+            low, high = forecaster.forecast((0.1, 0.9)).quantiles.transpose(2, 1, 0)
+            truth = values[step + 1 : step + 1 + horizon]
+            inside.append((truth >= low) & (truth <= high))
+    assert np.mean(inside) == pytest.approx(0.8, abs=0.03)
+
+
+def test_a_constant_series_is_its_own_forecast() -> None:
+    forecast = fed(np.full((40, 2), 7.0), horizon=3, period=4).forecast()
+    np.testing.assert_allclose(forecast.mean, 7.0)
+    np.testing.assert_allclose(forecast.quantiles, 7.0)
+
+
+def test_missing_values_are_filled_with_the_forecast() -> None:
+    values = np.full((50, 2), 4.0)
+    values[10:20, 1] = np.nan
+    np.testing.assert_allclose(fed(values).forecast().mean, 4.0)
+    with pytest.raises(UsageError, match="finite first value"):
+        Forecaster(2).update([1.0, np.nan])
+
+
+def test_nothing_is_forecast_below_the_least() -> None:
+    forecast = fed(np.arange(40.0, 0.0, -1.0)[:, None], horizon=20, least=0.0).forecast()
+    assert forecast.mean.min() >= 0.0
+    assert forecast.quantiles.min() >= 0.0
+
+
+def test_one_series_does_not_disturb_another() -> None:
+    values = RNG.poisson(9.0, (80, 3)).astype(float)
+    together, alone = fed(values, horizon=3), fed(values[:, 1:2], horizon=3)
+    np.testing.assert_allclose(together.forecast().mean[1:2], alone.forecast().mean, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda: Forecaster(0), "series"),
+        (lambda: Forecaster(1, horizon=0), "horizon"),
+        (lambda: Forecaster(1, period=-1), "period"),
+        (lambda: Forecaster(1, smoothers=(), has_filter=False), "smoothers"),
+        (lambda: Forecaster(2).update([1.0]), "values"),
+        (lambda: Forecaster(2).forecast(), "series"),
+        (lambda: fed(np.ones((5, 1))).forecast((0.5, 1.0)), "levels"),
+        (lambda: rolling_accuracy(np.arange(10.0), horizon=1), "history"),
+        (lambda: rolling_accuracy(np.arange(40.0), horizon=1, period=30), "history"),
+    ],
+)
+def test_refusals_name_the_field(call: object, field: str) -> None:
+    with pytest.raises(UsageError) as error:
+        call()  # type: ignore[operator]
+    assert error.value.field == field
+
+
+def test_accuracy_by_hand() -> None:
+    values = np.array([2.0, 5.0, 3.0, 6.0, 1.0, 4.0, 4.0, 9.0, 2.0, 5.0, 5.0, 8.0])
+    naive = rolling_accuracy(values, horizon=1)[0]
+    in_sample, out_of_sample = np.abs(np.diff(values[:6])).mean(), np.abs(np.diff(values[5:])).mean()
+    assert naive.method == "naive"
+    assert naive.mase == pytest.approx(out_of_sample / in_sample)
+
+
+def test_a_random_walk_is_best_left_naive_and_it_says_so() -> None:
+    walk = np.cumsum(RNG.normal(size=600))
+    rows = {row.method: row for row in rolling_accuracy(walk, horizon=1)}
+    assert loses_to_naive(list(rows.values())) == (rows["mixture"].mase > rows["naive"].mase)  # type: ignore[operator]
+    assert loses_to_naive(list(rows.values()), "naive") is False
+    assert rows["mixture"].mase < 1.05 * rows["naive"].mase  # type: ignore[operator]
+
+
+def test_a_constant_series_has_no_scaled_error() -> None:
+    assert {row.mase for row in rolling_accuracy(np.ones(40), horizon=2)} == {None}
+
+
+def test_statsmodels_is_not_imported_before_it_is_needed() -> None:
+    code = "import trimtab.forecast, trimtab.cli, sys; print('statsmodels' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
