@@ -66,6 +66,7 @@ class Case:
     seed: int = 5
 
 
+OUTPUT_WEIGHT = 2.0
 CASES = {
     "busy": Case(load=1.2),
     "full": Case(load=2.0, held_max=15, max_wait_s=0.4, deadlines=False),
@@ -208,6 +209,7 @@ async def live(case: Case, t: Trace, choice: Chosen, mode: str) -> Lived:
         )
         fleet.add(spec)
     rules = Rules(
+        output_weight=OUTPUT_WEIGHT,
         choice,
         held_max=case.held_max,
         max_wait_s=case.max_wait_s,
@@ -252,7 +254,7 @@ def simulated(case: Case, t: Trace, lived: Lived, policy: Policy, order: Policy,
     work["serial"], work["arrival_s"] = np.arange(n), t.arrival_s
     work["deadline_s"] = np.minimum(deadline_s, t.arrival_s + case.max_wait_s)
     work["units"] = truth["units"] = [units_of(t, i) for i in range(n)]
-    work["charge"] = t.chars / 4.0
+    work["charge"] = t.chars / 4.0 + OUTPUT_WEIGHT * work["units"]  # speech: its work counts as output
     work["class_idx"] = lived.class_idx
     work["key"] = [crc32(b"s%d" % i) for i in range(n)]
     work["tenant_idx"], work["priority"] = t.tenant, t.priority
