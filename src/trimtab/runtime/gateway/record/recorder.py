@@ -10,10 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trimtab.domain.errors import UsageError
-from trimtab.domain.view import Plan
 from trimtab.runtime.gateway.model import Attempt, Exchange, Node
 from trimtab.runtime.gateway.record.files import RotatedFiles
 from trimtab.runtime.gateway.record.pseudonyms import Pseudonyms
@@ -32,6 +31,9 @@ from trimtab.runtime.gateway.record.rows import (
     plan_row,
     state_line,
 )
+
+if TYPE_CHECKING:
+    from trimtab.domain.view import Plan  # which loads kernels
 
 FLUSH_PERIOD_S = 1.0
 ESTIMATES_PERIOD_S = 60.0

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from trimtab.domain.view import Plan
 from trimtab.runtime.gateway.model import (
     Attempt,
     Endpoint,
@@ -27,6 +26,9 @@ from trimtab.runtime.gateway.model import (
     Usage,
 )
 from trimtab.runtime.gateway.record.pseudonyms import Pseudonyms
+
+if TYPE_CHECKING:
+    from trimtab.domain.view import Plan  # which loads kernels
 
 FORMAT_VERSION: Final = 1
 TICKS_PER_S: Final = 1e6  # times are written in whole microseconds
