@@ -209,12 +209,12 @@ async def live(case: Case, t: Trace, choice: Chosen, mode: str) -> Lived:
         )
         fleet.add(spec)
     rules = Rules(
-        output_weight=OUTPUT_WEIGHT,
         choice,
         held_max=case.held_max,
         max_wait_s=case.max_wait_s,
         reserve_frac=0.0,
         prompt_weight=1.0,
+        output_weight=OUTPUT_WEIGHT,
         seed=3,
     )
     decider = Decider(
