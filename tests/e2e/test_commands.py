@@ -37,6 +37,7 @@ COMMANDS = [
     ["trace", "download"],
     ["solve"],
     ["solve", "gap"],
+    ["forecast"],
     ["warmup"],
 ]
 NAMES_TO_RELY_ON = (

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trimtab.cli import catalogue, compare, replay, run, scenarios, serve, solve, traces, warmup
+from trimtab.cli import catalogue, compare, forecast, replay, run, scenarios, serve, solve, traces, warmup
 from trimtab.cli.help import EXIT_CODES, FLAG, INTERRUPTED, examples
 from trimtab.domain.errors import TrimtabError
 from trimtab.version import __version__
@@ -69,6 +69,7 @@ app.command("metrics", epilog=examples("trimtab metrics --json"))(catalogue.metr
 app.add_typer(scenarios.app, name="scenario")
 app.add_typer(traces.app, name="trace")
 app.add_typer(solve.app, name="solve")
+forecast.register(app)
 warmup.register(app)
 
 

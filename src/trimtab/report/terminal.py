@@ -66,6 +66,31 @@ def plot_cdf(
     return _text(figure, colour)
 
 
+def plot_forecast(
+    history: Floats,
+    mean: Floats,
+    low: Floats,
+    high: Floats,
+    *,
+    width: int | None = None,
+    colour: bool | None = None,
+) -> str:
+    """The end of a history [steps], and what is forecast after it with an interval (each [horizon])."""
+    columns = width or _columns()
+    shown = history[-max(len(mean), columns - FRAME_COLUMNS - len(mean)) :]
+    figure = _figure(columns, "forecast, and the interval of 90 %", "steps from now")
+    ahead = np.arange(1, len(mean) + 1)
+    lines = {"history": (np.arange(1 - len(shown), 1), shown)}
+    lines |= {name: (ahead, row) for name, row in (("5 %", low), ("95 %", high), ("mean", mean))}
+    for name, (steps, values) in lines.items():
+        if np.isfinite(values).all():
+            signal = figure.signal(steps.tolist(), values.tolist())
+            signal.label(name)
+            signal.lines()
+            figure.draw(signal)
+    return _text(figure, colour)
+
+
 def _figure(columns: int, title: str, x_label: str) -> Any:
     import plotext  # 0.1 s to import, and most commands plot nothing
 

@@ -1,0 +1,172 @@
+"""`trimtab forecast`: what comes next in a column, how sure that is, and how good such forecasts were."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimtab.cli.help import FLAG, examples
+from trimtab.cli.options import Json, Quiet
+from trimtab.cli.output import note, print_json, progress_bar, show, spinner
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trimtab.forecast import Accuracy, Forecast
+
+MOST_ROWS = 40  # of the printed table; --json has all
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "forecast",
+        epilog=examples(
+            "trimtab forecast load.csv --column requests --horizon 6",
+            "trimtab forecast trace.csv --column TIMESTAMP --window 60 --horizon 10",
+            "trimtab forecast jobs.csv --column timestamp --window 3600 --period 24 --horizon 24 --json",
+        ),
+    )(forecast)
+
+
+def forecast(
+    file: Annotated[Path, typer.Argument(help="CSV, JSONL (also as .gz) or Parquet.", metavar="FILE")],
+    column: Annotated[str, typer.Option("--column", help="The series: a number per row, or times.")],
+    horizon: Annotated[int, typer.Option("--horizon", help="Steps ahead.", min=1, metavar="N")],
+    window: Annotated[
+        float | None,
+        typer.Option(
+            "--window", help="The column has times: count them in windows of S seconds.", metavar="S"
+        ),
+    ] = None,
+    period: Annotated[
+        int,
+        typer.Option(
+            "--period", help="Steps of a season, such as 24 for hours of a day.", min=0, metavar="N"
+        ),
+    ] = 0,
+    least: Annotated[
+        float | None,
+        typer.Option("--least", help="No forecast is below.  [dim]Default: 0 for counts, else none[/dim]"),
+    ] = None,
+    arima: Annotated[
+        bool,
+        typer.Option("--arima", help="ARIMA(2,1,1) beside them (needs the extra forecast).", metavar=FLAG),
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Forecast a series: mean and quantiles of the coming steps, and how well it would have done so far."""
+    from trimtab.forecast import Forecaster, checked_history
+
+    values = _read(file, column, window, quiet=quiet or json)
+    history = checked_history(values, horizon=horizon, file=str(file), field=f"column {column}")
+    floor = least if least is not None else (0.0 if window is not None else float("-inf"))
+    forecaster = Forecaster(1, horizon=horizon, period=period, least=floor)
+    for value in history:
+        forecaster.update(value)
+    made = forecaster.forecast()
+    with spinner("looking how good such forecasts were …", quiet=quiet or json):
+        rows, why_not = _accuracy(history, horizon, period, floor, arima)
+    if json:
+        origin = {"file": str(file), "column": column, "window_s": window, "values": len(history)}
+        print_json({**origin, "horizon": horizon, "period": period, **_as_json(made, rows)})
+        return
+    _print(file, history, made, rows)
+    for text in why_not:
+        note(f"note: {text}", quiet=quiet)
+
+
+def _read(file: Path, column: str, window_s: float | None, *, quiet: bool) -> Any:
+    from trimtab.traces.series import read_counts, read_numbers
+
+    with progress_bar(f"reading {file.name}", quiet=quiet) as progress:
+        if window_s is None:
+            return read_numbers(file, column, progress)
+        return read_counts(file, column, window_s, progress)
+
+
+def _accuracy(
+    history: Any, horizon: int, period: int, least: float, has_arima: bool
+) -> tuple[list[Accuracy], list[str]]:
+    """Rows of the table of accuracy, and what to say about it; no rows where the history is too short."""
+    from trimtab.domain.errors import MissingExtra, UsageError
+    from trimtab.forecast import loses_to_naive, rolling_accuracy
+
+    try:
+        rows = rolling_accuracy(history, horizon=horizon, period=period, least=least, has_arima=has_arima)
+    except MissingExtra:
+        raise
+    except UsageError as error:
+        return [], [str(error)]
+    if all(row.mase is None for row in rows):
+        return rows, ["the first half of the series is constant, so that errors have no scale"]
+    lost = "the mixture loses to naive on this series: the last value is the better forecast"
+    return rows, [lost] if loses_to_naive(rows) else []
+
+
+def _as_json(made: Forecast, rows: list[Accuracy]) -> dict[str, Any]:
+    from trimtab.forecast import loses_to_naive
+
+    quantiles = made.quantiles[0]
+    steps = [
+        {
+            "step": step + 1,
+            "mean": float(mean),
+            "quantiles": {
+                f"{level:g}": float(q) for level, q in zip(made.levels, quantiles[step], strict=True)
+            },
+        }
+        for step, mean in enumerate(made.mean[0])
+    ]
+    lost = loses_to_naive(rows) if rows else None
+    return {"forecast": steps, "accuracy": [asdict(row) for row in rows], "loses_to_naive": lost}
+
+
+def _print(file: Path, history: Any, made: Forecast, rows: list[Accuracy]) -> None:
+    from trimtab.report.terminal import plot_forecast
+
+    print(f"{file}: {len(history):,} values, {made.mean.shape[1]} steps ahead")
+    show(_forecast_table(made))
+    low, high = made.quantiles[0, :, 0], made.quantiles[0, :, -1]
+    print(plot_forecast(history, made.mean[0], low, high))
+    if rows:
+        show(_accuracy_table(rows))
+
+
+def _forecast_table(made: Forecast) -> Table:
+    from rich.table import Table
+
+    table = Table("step", box=None, pad_edge=False)
+    for title in ("mean", *(f"{100 * level:g} %" for level in made.levels)):
+        table.add_column(title, justify="right")
+    steps = made.mean.shape[1]
+    for step in range(min(steps, MOST_ROWS)):
+        table.add_row(str(step + 1), *(f"{v:.4g}" for v in (made.mean[0, step], *made.quantiles[0, step])))
+    if steps > MOST_ROWS:
+        table.add_row(f"… {steps}", f"{made.mean[0, -1]:.4g}", *(f"{v:.4g}" for v in made.quantiles[0, -1]))
+    return table
+
+
+def _accuracy_table(rows: list[Accuracy]) -> Table:
+    from rich.table import Table
+
+    table = Table("method", box=None, pad_edge=False)
+    for title in ("MASE", "pinball", "in 80 %", "in 90 %"):
+        table.add_column(title, justify="right")
+    best = min((row.mase for row in rows if row.mase is not None), default=None)
+    for row in rows:
+        shares = (row.coverage_80_frac, row.coverage_90_frac)
+        cells = [
+            *(_text(v, "{:.3f}") for v in (row.mase, row.pinball)),
+            *(_text(v, "{:.1%}") for v in shares),
+        ]
+        table.add_row(row.method, *cells, style="green" if row.mase is not None and row.mase == best else "")
+    return table
+
+
+def _text(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)
