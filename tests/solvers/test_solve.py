@@ -87,8 +87,9 @@ def test_published_optima(name):
     [
         ([[5.0, 9.0], [1.0, 1.0]], [4.0, 8.0], "task 0 fits on no node"),
         ([[5.0, 5.0], [5.0, 5.0], [5.0, 5.0]], [7.0, 7.0], "need at least 15 together"),
+        ([[3.0, 3.0], [3.0, 3.0], [3.0, 3.0]], [5.0, 5.0], "3 tasks of one size, and room for 2"),
         ([[1.0, 1.0]], [0.0, 0.0], "task 0 fits on no node that it may use: on node 0 it needs 1"),
-        ([[3.0, 3.0], [3.0, 3.0], [3.0, 3.0]], [5.0, 5.0], "no assignment keeps to all capacities"),
+        ([[3.0, 3.0], [3.0, 3.0], [3.0, 3.5]], [5.0, 5.0], "no assignment keeps to all capacities"),
     ],
 )
 def test_an_infeasible_programme_says_which_constraint(demand, capacity, reason):

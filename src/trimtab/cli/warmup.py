@@ -24,16 +24,18 @@ def warmup(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compile the simulator, all policies and the lower bounds into the cache (about 30 s, once)."""
+    """Compile the simulator, the policies, the bounds and the solvers into the cache (about 45 s, once)."""
     from trimtab.domain.kernel import cache_folder, prune_cache
     from trimtab.experiments.warm import compile_kernels
     from trimtab.policies import names
+    from trimtab.solvers.solve import compile_solvers
 
     quiet = quiet or json
     pruned = prune_cache() if prune else 0
     begun_s = time.perf_counter()
-    with spinner("compiling the simulator, the policies and the lower bounds …", quiet=quiet):
+    with spinner("compiling the simulator, the policies, the lower bounds and the solvers …", quiet=quiet):
         compile_kernels([*names("dispatch"), *(f"random+{name}" for name in names("order"))])
+        compile_solvers()
     took_s = time.perf_counter() - begun_s
     if json:
         print_json({"folder": str(cache_folder()), "pruned_folders": pruned, "took_s": took_s})

@@ -77,13 +77,22 @@ def prune_cache() -> int:
     return len(stale)
 
 
-def kernel(function: F) -> F:
-    """Mark a function as a kernel that a host may call: cached on disk."""
+@overload
+def kernel(function: F) -> F: ...
+@overload
+def kernel(*, nogil: bool) -> Callable[[F], F]: ...
+def kernel(function: F | None = None, *, nogil: bool = False) -> Any:
+    """Mark a function as a kernel that a host may call: cached on disk.
+
+    `nogil` lets other threads of Python run meanwhile.
+    """
+    if function is None:
+        return functools.partial(kernel, nogil=nogil)
     config: Any = numba.config
     before = config.CACHE_DIR  # read when caching is switched on; put back for others' functions
     config.CACHE_DIR = str(cache_folder())
     try:
-        return cast(F, numba.njit(cache=True, error_model="python")(function))
+        return numba.njit(cache=True, error_model="python", nogil=nogil)(function)
     finally:
         config.CACHE_DIR = before
 

@@ -38,7 +38,21 @@ class Near(NamedTuple):
     def nodes_of(self, choice: Ints) -> Ints:
         """Node of each task by the column chosen, −1 for being left out."""
         node = self.node[np.arange(choice.size), choice]
-        return np.where(node == self.capacity.shape[0] - 1, -1, node).astype(np.int32)
+        return np.asarray(np.where(node == self.capacity.shape[0] - 1, -1, node), np.int32)
+
+    def give(self, j: int, node: int, problem: AssignmentProblem, prices: Floats) -> int:
+        """Column of a node for task j; it takes the place of the last one where it was not near."""
+        at = np.flatnonzero(self.node[j] == node)
+        if at.size:
+            return int(at[0])
+        k = int(self.node.shape[1]) - 1
+        if self.node[j, k] >= 0:
+            lost = self.cost[j, k] + float((prices[self.node[j, k]] * self.demand[j, k]).sum())
+            self.dropped[j] = min(float(self.dropped[j]), lost)
+        self.node[j, k] = node
+        self.cost[j, k] = problem.sign * problem.value[j, node]
+        self.demand[j, k] = problem.demand[j, node]
+        return k
 
     @property
     def is_complete(self) -> bool:

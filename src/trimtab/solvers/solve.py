@@ -7,41 +7,69 @@ import time
 
 import numpy as np
 
+from trimtab.domain.errors import ProblemError
 from trimtab.solvers.exact import CoreSearch
+from trimtab.solvers.matching import MOST_CELLS, expanded_cells, match, places_of
 from trimtab.solvers.near import nearest
 from trimtab.solvers.problem import AssignmentProblem
 from trimtab.solvers.refutation import why_infeasible
+from trimtab.solvers.smoothing import solve_by_dual
 from trimtab.solvers.solution import Solution, Status, found, nothing
 
-EXACT_PAIRS = 2_000  # up to here HiGHS alone is the quickest way to a proof
+EXACT_PAIRS = 500  # up to here HiGHS alone is the quickest way to a proof
 TIME_LIMIT_S = 10.0
 
 
-def solve(problem: AssignmentProblem, *, time_limit_s: float = TIME_LIMIT_S) -> Solution:
+def solve(
+    problem: AssignmentProblem,
+    *,
+    time_limit_s: float = TIME_LIMIT_S,
+    start: Solution | None = None,
+    seed: int = 0,
+) -> Solution:
     """Solve, or get as near as the time allows; the solution says by which method and how near.
 
     Args:
         problem: see `assignment_problem`.
         time_limit_s: wall time to end within.
+        start: solution of a problem that differs a little, with as many tasks, nodes and resources.
+        seed: of what is drawn.
+
+    Raises ProblemError where `start` is of a problem of another shape.
     """
     begun_s = time.perf_counter()
+    _check_start(problem, start)
     reason = why_infeasible(problem)
     if reason:
-        return nothing(
-            problem,
-            Status.INFEASIBLE,
-            np.full(problem.tasks, -1, np.int32),
-            problem.sign * math.inf,
-            time.perf_counter() - begun_s,
-            "refutation",
-            reason,
-        )
-    return solve_exact(problem, time_limit_s=time_limit_s)
+        empty, bound = np.full(problem.tasks, -1, np.int32), problem.sign * math.inf
+        took_s = time.perf_counter() - begun_s
+        return nothing(problem, Status.INFEASIBLE, empty, bound, took_s, "refutation", reason)
+    places = places_of(problem)
+    if places is not None and expanded_cells(problem, places) <= MOST_CELLS:
+        solution = match(problem, places, begun_s)
+    elif problem.tasks * problem.nodes <= EXACT_PAIRS:
+        solution = solve_exact(problem, time_limit_s=time_limit_s, begun_s=begun_s)
+    else:
+        solution = solve_by_dual(problem, time_limit_s=time_limit_s, start=start, seed=seed, begun_s=begun_s)
+    return solution
 
 
-def solve_exact(problem: AssignmentProblem, *, time_limit_s: float = TIME_LIMIT_S) -> Solution:
-    """The whole programme by HiGHS: a proof, if the time allows one."""
-    begun_s = time.perf_counter()
+def _check_start(problem: AssignmentProblem, start: Solution | None) -> None:
+    if start is None:
+        return
+    expected = f"a solution of {problem.tasks} tasks"
+    if start.assignment.shape != (problem.tasks,):
+        raise ProblemError("wrong shape", field="start", value=start.assignment.shape, expected=expected)
+    if start.prices is not None and start.prices.shape != problem.capacity.shape:
+        expected = f"prices of {problem.capacity.shape}: nodes and resources"
+        raise ProblemError("wrong shape", field="start.prices", value=start.prices.shape, expected=expected)
+
+
+def solve_exact(
+    problem: AssignmentProblem, *, time_limit_s: float = TIME_LIMIT_S, begun_s: float | None = None
+) -> Solution:
+    """The whole programme by HiGHS: a proof, if the time allows one; time counts from `begun_s`."""
+    begun_s = time.perf_counter() if begun_s is None else begun_s
     free = np.zeros((problem.nodes + 1, problem.capacity.shape[1]))
     near = nearest(problem, free, problem.nodes + 1)
     left_s = time_limit_s - (time.perf_counter() - begun_s)
@@ -54,3 +82,17 @@ def solve_exact(problem: AssignmentProblem, *, time_limit_s: float = TIME_LIMIT_
         return nothing(problem, status, empty, problem.sign * result.bound, took_s, "exact", why)
     assignment = near.nodes_of(result.choice)
     return found(problem, assignment, problem.sign * result.bound, took_s, "exact", reason=reason)
+
+
+def compile_solvers() -> None:
+    """Compile the kernels here and now, unless they are in the cache."""
+    from trimtab.domain.kernel import is_compiled, mark_compiled
+    from trimtab.solvers.exchange import search
+    from trimtab.solvers.problem import assignment_problem
+
+    if is_compiled(search):
+        return
+    for kind in (np.float32, np.float64):
+        problem = assignment_problem(np.ones((4, 2), kind), np.ones((4, 2), kind), [2.0, 2.0])
+        solve_by_dual(problem, time_limit_s=0.0)
+    mark_compiled(search)

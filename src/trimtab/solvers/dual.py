@@ -1,0 +1,182 @@
+"""Prices of capacity: the dual by task, smoothed and climbed.
+
+Idea: price node i's resource r at λ[i, r] ≥ 0 and let every task pick its cheapest node by itself,
+    L(λ) = Σ_j min_i (c[j, i] + Σ_r λ[i, r] d[j, i, r]) − Σ_i,r λ[i, r] b[i, r],
+which bounds the cost of every assignment from below. The minimum is smoothed to −μ log Σ exp(−·/μ); then the
+gradient is load(λ) − b under the softmin probabilities p[j, i].
+Source: Nesterov, Smooth minimization of non-smooth functions, Mathematical Programming 103 (2005), §2 and §4;
+acceleration by Beck and Teboulle (FISTA, SIAM J. Imaging Sciences 2(1), 2009) with the restarts of O'Donoghue
+and Candès (Foundations of Computational Mathematics 15, 2015).
+Deviations: the gradient is divided by the diagonal of the smoothed Hessian, Σ_j d² p (1 − p) / μ, and the
+step is clipped; μ shrinks in stages.
+Cost: O(iterations · pairs).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trimtab.domain.kernel import kernel
+from trimtab.solvers.near import Floats, Near, reduced
+
+STAGES_FRAC = (0.1, 0.03, 0.01, 0.003)  # μ as a share of the spread of costs
+ITERATIONS = 40  # of a stage
+KEPT_CURVATURE = 0.7  # share of the last curvature that the next one has at least
+FLOOR_CURVATURE = 1e-3  # of the mean curvature
+STEP_SPREADS = 0.5  # a step moves the reduced cost of a mean demand by so many spreads at most
+SHORTEN = 1.5  # what steps are divided by where the value fell
+SETTLED_FRAC = 5e-4  # of all capacity: loads so near to it end a stage
+FORGOTTEN = 10.0  # pairs worse than the best by so many μ have no part in the softmin
+
+
+class Dual(NamedTuple):
+    """Prices [nodes + 1, resources], the bound that they prove for these pairs, and the last μ."""
+
+    prices: Floats
+    value: float
+    softness: float
+
+
+def spread_of(near: Near) -> float:
+    """Mean over the tasks of how far their costs lie apart."""
+    pairs = near.node >= 0
+    counts = np.maximum(pairs.sum(axis=1), 1)
+    cost = np.where(pairs, near.cost, 0.0)
+    mean = cost.sum(axis=1) / counts
+    lowest = np.where(pairs, near.cost, np.inf).min(axis=1)
+    apart = float((mean - lowest)[np.isfinite(lowest)].mean())
+    return apart if apart > 0 else max(float(np.abs(cost).mean()), 1e-9)
+
+
+def exact_value(near: Near, prices: Floats) -> float:
+    """L(λ) over the pairs at hand."""
+    return float(reduced(near, prices).min(axis=1).sum() - (prices * near.capacity).sum())
+
+
+def climb(
+    near: Near, start: Floats, until_s: float = math.inf, stages: tuple[float, ...] = STAGES_FRAC
+) -> Dual:
+    """Climb from `start` [nodes + 1, resources], until the stages or the time (perf_counter) are over."""
+    spread = spread_of(near)
+    best = Dual(start, exact_value(near, start), stages[-1] * spread)
+    prices = start
+    for softness in (frac * spread for frac in stages):
+        prices = _stage(near, prices, softness, STEP_SPREADS * spread, until_s)
+        value = exact_value(near, prices)
+        if value > best.value:
+            best = Dual(prices, value, softness)
+        if time.perf_counter() > until_s:
+            break
+    return best
+
+
+def _stage(near: Near, prices: Floats, softness: float, reach: float, until_s: float) -> Floats:
+    """Accelerated ascent at one μ; returns the best prices met."""
+    longest = reach / _mean_demand(near)
+    point, momentum, last, best, best_value = prices, 1.0, -math.inf, prices, -math.inf
+    settled = SETTLED_FRAC * float(near.capacity.sum())
+    kept, shorter = np.zeros_like(prices), float(prices.shape[1])  # resources move together
+    for _ in range(ITERATIONS):
+        load, curvature = np.zeros_like(prices), np.zeros_like(prices)
+        soft = _softmin(near.node, near.cost, near.demand, point, softness, load, curvature)
+        value = soft - float((point * near.capacity).sum())
+        if value > best_value:
+            best, best_value = point, value
+        curvature /= softness
+        kept = np.maximum(curvature + FLOOR_CURVATURE * curvature.mean() + 1e-30, KEPT_CURVATURE * kept)
+        excess = load - near.capacity
+        if np.where(point > 0, np.abs(excess), np.maximum(excess, 0.0)).sum() <= settled:
+            break
+        if value < last:  # too far: back to the best point, and shorter steps from there
+            momentum, point, prices, last = 1.0, best, best, -math.inf
+            shorter *= SHORTEN
+            continue
+        step = np.clip(excess / (shorter * kept), -longest, longest)
+        ahead = np.maximum(point + step, 0.0)
+        grown = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        point = np.maximum(ahead + (momentum - 1) / grown * (ahead - prices), 0.0)
+        prices, momentum, last = ahead, grown, value
+        if time.perf_counter() > until_s:
+            break
+    return best
+
+
+def _mean_demand(near: Near) -> Floats:
+    """[resources] what a task uses on average, of the tasks that use it."""
+    used = near.demand > 0
+    return np.asarray(near.demand.sum(axis=(0, 1)) / np.maximum(used.sum(axis=(0, 1)), 1) + 1e-12)
+
+
+@kernel
+def _softmin(
+    node: Any, cost: Any, demand: Any, prices: Any, softness: Any, load: Any, curvature: Any
+) -> float:
+    """Σ of the smoothed minima; adds expected loads and Σ d² p (1 − p)."""
+    tasks, width = node.shape
+    resources = demand.shape[2]
+    weight = np.empty(width)
+    total = 0.0
+    for j in range(tasks):
+        least = np.inf
+        count = 0
+        while count < width and node[j, count] >= 0:
+            i = node[j, count]
+            v = cost[j, count]
+            for r in range(resources):
+                v += prices[i, r] * demand[j, count, r]
+            weight[count] = v
+            least = min(least, v)
+            count += 1
+        mass = 0.0
+        for k in range(count):
+            x = (weight[k] - least) / softness
+            weight[k] = np.exp(-x) if x < FORGOTTEN else 0.0
+            mass += weight[k]
+        total += least - softness * np.log(mass)
+        for k in range(count):
+            if weight[k] > 0.0:
+                p = weight[k] / mass
+                for r in range(resources):
+                    d = demand[j, k, r]
+                    load[node[j, k], r] += p * d
+                    curvature[node[j, k], r] += d * d * p * (1.0 - p)
+    return total
+
+
+@kernel
+def sample_choice(node: Any, cost: Any, demand: Any, prices: Any, softness: Any, uniform: Any) -> Any:
+    """Round: of each task [tasks] one column, drawn by softmin probabilities with `uniform` [tasks].
+
+    Many tasks tie between nodes at the optimum of the dual: the cheapest node would send a whole tie one way.
+    """
+    tasks, width = node.shape
+    resources = demand.shape[2]
+    weight = np.empty(width)
+    choice = np.empty(tasks, np.int32)
+    for j in range(tasks):
+        least = np.inf
+        count = 0
+        while count < width and node[j, count] >= 0:
+            v = cost[j, count]
+            for r in range(resources):
+                v += prices[node[j, count], r] * demand[j, count, r]
+            weight[count] = v
+            least = min(least, v)
+            count += 1
+        mass = 0.0
+        for k in range(count):
+            weight[k] = np.exp(-(weight[k] - least) / softness)
+            mass += weight[k]
+        left = uniform[j] * mass
+        choice[j] = 0
+        for k in range(count):
+            if weight[k] > 0.0:
+                choice[j] = k
+                left -= weight[k]
+                if left <= 0.0:
+                    break
+    return choice

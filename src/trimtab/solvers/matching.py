@@ -1,0 +1,103 @@
+"""Matching: all tasks of a size, nodes with places; and one task a node as the special case.
+
+Idea: with demands of 1 the programme is a transportation problem, whose linear relaxation is integral: linear
+assignment finds its optimum when each node stands there once for each of its places. Where that makes too
+many columns (`MOST_CELLS`), `solve` takes the dual instead, whose bound is then tight.
+Source: Crouse, On implementing 2D rectangular assignment algorithms, IEEE Trans. Aerospace and Electronic
+Systems 52(4), 2016 (scipy's); the reduction to repeated columns is in Ahuja, Magnanti and Orlin, Network
+Flows, 1993, §12.
+Deviations: optional tasks get a column of their own, at the price of being left out; forbidden pairs cost
+more than all that is allowed, and an optimum that uses one proves that there is no matching.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from trimtab.solvers.near import Floats, Ints
+from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem, IntArray, assignment_problem
+from trimtab.solvers.solution import Solution, Status, found, nothing
+
+MOST_CELLS = 30_000_000  # of the expanded matrix: about 5 s and 240 MB
+
+
+def places_of(problem: AssignmentProblem) -> Ints | None:
+    """Places of each node [nodes], if every task needs the same of each node's only resource; else None."""
+    if problem.demand.shape[2] != 1:
+        return None
+    demand = problem.demand[..., 0]
+    size = demand[0]
+    if not (size > 0).all() or not (demand == size).all():
+        return None
+    count = np.floor(problem.capacity[:, 0] * (1 + TOLERANCE_FRAC) / size)
+    return np.asarray(np.minimum(count, problem.tasks), np.int32)
+
+
+def expanded_cells(problem: AssignmentProblem, places: Ints) -> int:
+    """Cells of the matrix that linear assignment gets."""
+    skips = problem.tasks if problem.optional.any() else 0
+    return problem.tasks * (int(places.sum(dtype=np.int64)) + skips)
+
+
+def match(problem: AssignmentProblem, places: Ints, begun_s: float | None = None) -> Solution:
+    """The optimum of a transportation problem, proved; time counts from `begun_s`, now by default."""
+    begin_s = time.perf_counter() if begun_s is None else begun_s
+    cost, column = _expanded(problem, places)
+    dear = _dear(cost)
+    empty = np.full(problem.tasks, -1, np.int32)
+    if cost.shape[1] < cost.shape[0]:
+        took_s = time.perf_counter() - begin_s
+        return _impossible(
+            problem, empty, took_s, f"{problem.tasks} tasks of one size, and room for {cost.shape[1]}"
+        )
+    row, chosen = linear_sum_assignment(np.where(np.isfinite(cost), cost, dear))
+    took_s = time.perf_counter() - begin_s
+    if not np.isfinite(cost[row, chosen]).all():
+        stuck = int(row[~np.isfinite(cost[row, chosen])][0])
+        return _impossible(problem, empty, took_s, f"task {stuck} is left without a place that it may use")
+    assignment = column[chosen]
+    return found(problem, assignment, problem.objective(assignment), took_s, "matching")
+
+
+def _impossible(problem: AssignmentProblem, empty: IntArray, took_s: float, reason: str) -> Solution:
+    bound = problem.sign * np.inf
+    return nothing(problem, Status.INFEASIBLE, empty, bound, took_s, "matching", reason)
+
+
+def _expanded(problem: AssignmentProblem, places: Ints) -> tuple[Floats, Ints]:
+    """Costs [tasks, places] with a column for each place, and the node of each column [places]."""
+    column = np.repeat(np.arange(problem.nodes, dtype=np.int32), places)
+    cost = problem.sign * problem.value[:, column].astype(np.float64)
+    if not problem.optional.any():
+        return cost, column
+    skip = np.full((problem.tasks, problem.tasks), np.inf)
+    optional = np.flatnonzero(problem.optional)
+    skip[optional, optional] = problem.sign * problem.skip_value[optional]
+    return np.hstack([cost, skip]), np.append(column, np.full(problem.tasks, -1, np.int32))
+
+
+def _dear(cost: Floats) -> float:
+    """More than any matching of allowed pairs can save by using a forbidden one."""
+    allowed = cost[np.isfinite(cost)]
+    spread = float(allowed.max() - allowed.min()) if allowed.size else 0.0
+    top = float(allowed.max()) if allowed.size else 0.0
+    return top + float(spread + 1.0) * cost.shape[0]
+
+
+def matching_problem(
+    value: Floats, places: IntArray | int = 1, *, maximise: bool = False, all_tasks: bool = True
+) -> AssignmentProblem:
+    """Tasks to nodes that have places.
+
+    Args:
+        value: [tasks, nodes] cost or utility; infinitely bad forbids a pair.
+        places: [nodes] or one number for all nodes.
+        maximise: most value; with `all_tasks` False a maximum-weight matching.
+        all_tasks: whether every task must have a node; else leaving one out has the value 0.
+    """
+    shape = np.shape(value)
+    capacity = np.broadcast_to(np.asarray(places, np.float64), shape[1:])
+    return assignment_problem(value, np.ones(shape), capacity, maximise=maximise, optional=not all_tasks)

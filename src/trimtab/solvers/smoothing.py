@@ -1,0 +1,255 @@
+"""Large programmes: prices, rounding by probabilities, ejection chains, and HiGHS on the core beside them.
+
+Idea: the smoothed dual (`dual`) gives prices and a proven bound; each task draws its node by the softmin's
+probabilities; ejection chains (`exchange`) take away overload and cost. Where that pays, HiGHS solves the
+core (`exact`) at the same time in a thread of its own: the pairs of least reduced cost, or, if they are few,
+all that could still be part of a better solution.
+Source: Lagrangian heuristics, Fisher, Management Science 27(1), 1981; core problems, Balas and Zemel,
+Operations Research 28(5), 1980; the parts name their own.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.solvers.dual import Dual, climb, exact_value, sample_choice
+from trimtab.solvers.exact import CoreSearch, core_bound
+from trimtab.solvers.incumbent import Incumbent, Style
+from trimtab.solvers.near import Floats, Ints, Near, nearest, reduced
+from trimtab.solvers.problem import AssignmentProblem, BoolArray, IntArray
+from trimtab.solvers.repair import repaired
+from trimtab.solvers.solution import Solution, Status, found, nothing
+
+ALL_PAIRS = 200_000  # up to here every pair is looked at, else the nearest nodes of each task
+WIDTH = 24  # nodes of a task that are looked at beyond
+SAMPLE_PER_NODE, SAMPLE_LEAST = 20, 2_000  # tasks that first prices are found on
+CORE_TASKS = 2_500  # up to here HiGHS works beside the search
+CORE_WIDTHS = (4, 6, 10, 16, 1_000_000)  # pairs a task in the core, wider where it is solved in time
+SEARCH_FIRST_FRAC = 0.08  # of the time before HiGHS begins, so that it gets a good start
+SPARE_S = 0.1  # what HiGHS may be late by
+DEEP = Style()
+FIRST_SWEEPS = 10  # before the chains begin
+MOST_SWEEPS = 400
+REPAIR_AFTER = 3  # sweeps that left overload
+LEAST_PROGRESS_FRAC = 1e-4  # gain of a sweep that counts
+PATIENCE, WARM_PATIENCE = 6, 2  # sweeps without
+
+
+@dataclass(slots=True)
+class _State:
+    """One solve under way."""
+
+    problem: AssignmentProblem
+    begun_s: float
+    until_s: float
+    near: Near
+    dual: Dual
+    bound: float  # of the cost
+    is_integral: bool
+    incumbent: Incumbent
+    patience: int  # sweeps without gain, after which a large search ends
+
+    @property
+    def left_s(self) -> float:
+        return self.until_s - time.perf_counter()
+
+    @property
+    def is_proved(self) -> bool:
+        return self.incumbent.cost <= self.bound + 1e-9 * max(1.0, abs(self.bound))
+
+    def raise_bound(self, bound: float) -> None:
+        """Costs that are whole numbers have a whole bound."""
+        whole = math.ceil(bound - 1e-6) if self.is_integral and math.isfinite(bound) else bound
+        self.bound = max(self.bound, whole)
+
+
+def solve_by_dual(
+    problem: AssignmentProblem,
+    *,
+    time_limit_s: float,
+    start: Solution | None = None,
+    seed: int = 0,
+    begun_s: float | None = None,
+) -> Solution:
+    """Prices, rounding, chains and core; ends by the time limit, a proof, or a standstill.
+
+    Args:
+        problem: one that `why_infeasible` has nothing against.
+        time_limit_s: wall time.
+        start: solution of a problem like this one, with the same numbers of tasks, nodes and resources.
+        seed: of the rounding and the kicks.
+        begun_s: when the time began (perf_counter); now by default.
+    """
+    began_s = time.perf_counter() if begun_s is None else begun_s
+    state = _prepared(problem, began_s, time_limit_s, start, np.random.default_rng(seed))
+    if problem.tasks <= CORE_TASKS:
+        method = "dual smoothing, ejection chains, core by HiGHS"
+        _search_with_core(state)
+    else:
+        method = "dual smoothing, ejection chains"
+        _search_broadly(state)
+    took_s = time.perf_counter() - state.begun_s
+    out_of_time = f"the time limit of {time_limit_s:g} s"
+    bound = problem.sign * state.bound
+    if math.isinf(state.incumbent.cost):
+        return _without(problem, state, took_s, method, out_of_time)
+    assignment = state.near.nodes_of(state.incumbent.best)
+    reason = out_of_time if state.left_s <= SPARE_S else "the search stands still"
+    prices = state.dual.prices[: problem.nodes]
+    return found(problem, assignment, bound, took_s, method, prices=prices, reason=reason)
+
+
+def _without(
+    problem: AssignmentProblem, state: _State, took_s: float, method: str, out_of_time: str
+) -> Solution:
+    empty = np.full(problem.tasks, -1, np.int32)
+    is_infeasible = math.isinf(state.bound)
+    status = Status.INFEASIBLE if is_infeasible else Status.UNKNOWN
+    over = problem.load(state.near.nodes_of(state.incumbent.current)) - problem.capacity
+    where = f"node {int(over.max(axis=1).argmax())} stays overloaded by {over.max():g}"
+    proof = f"no assignment keeps to all capacities (HiGHS): {where} in the nearest one found"
+    reason = proof if is_infeasible else f"{where}; {out_of_time}"
+    return nothing(problem, status, empty, problem.sign * state.bound, took_s, method, reason)
+
+
+def _prepared(
+    problem: AssignmentProblem,
+    begun_s: float,
+    time_limit_s: float,
+    start: Solution | None,
+    generator: np.random.Generator,
+) -> _State:
+    """Prices, the pairs by reduced cost, a bound, and a first position."""
+    until_s = begun_s + time_limit_s
+    is_deep = problem.tasks <= CORE_TASKS
+    width = problem.nodes + 1 if is_deep else WIDTH
+    if start is not None and start.prices is not None:
+        prices = np.vstack([start.prices, np.zeros((1, start.prices.shape[1]))])
+        softness = 0.0
+    else:
+        dual = _cold_prices(problem, until_s, generator)
+        prices, softness = dual.prices, dual.softness
+    near = nearest(problem, prices, width)
+    dual = Dual(prices, exact_value(near, prices), softness)
+    if start is not None and softness == 0.0:
+        current = _columns_of(near, start.assignment, problem.nodes)
+    else:
+        uniform = generator.random(problem.tasks)
+        current = sample_choice(near.node, near.cost, near.demand, prices, softness, uniform)
+    is_integral = problem.tasks <= CORE_TASKS and _is_integral(near)
+    state = _State(
+        problem,
+        begun_s,
+        until_s,
+        near,
+        dual,
+        -math.inf,
+        is_integral,
+        Incumbent(near, dual, current, generator),
+        PATIENCE if softness > 0 else WARM_PATIENCE,
+    )
+    state.raise_bound(dual.value)
+    return state
+
+
+def _cold_prices(problem: AssignmentProblem, until_s: float, generator: np.random.Generator) -> Dual:
+    """Prices from nothing: on all pairs, or on a sample of the tasks first and on the nearest pairs then."""
+    free = np.zeros((problem.nodes + 1, problem.capacity.shape[1]))
+    if problem.tasks * problem.nodes <= ALL_PAIRS:
+        return climb(nearest(problem, free, problem.nodes + 1), free, until_s)
+    size = max(SAMPLE_PER_NODE * problem.nodes, SAMPLE_LEAST)
+    sample = generator.choice(problem.tasks, min(size, problem.tasks), replace=False).astype(np.int32)
+    near = nearest(problem, free, problem.nodes + 1, sample)
+    scaled = near._replace(capacity=near.capacity * (sample.size / problem.tasks))
+    rough = climb(scaled, free, until_s, stages=(0.1, 0.03))
+    return climb(nearest(problem, rough.prices, WIDTH), rough.prices, until_s, stages=(0.01, 0.003))
+
+
+def _columns_of(near: Near, assignment: IntArray, nodes: int) -> Ints:
+    """Columns [tasks] of an assignment; the cheapest by price where its node is not near."""
+    wanted = np.where(assignment < 0, nodes, assignment)[:, None]
+    return np.asarray((near.node == wanted).argmax(axis=1), np.int32)
+
+
+def _is_integral(near: Near) -> bool:
+    cost = near.cost[near.node >= 0]
+    return bool((cost == np.rint(cost)).all())
+
+
+def _search_broadly(state: _State) -> None:
+    """Sweeps over all tasks, until some in a row gain little."""
+    incumbent, idle = state.incumbent, 0
+    for n in range(MOST_SWEEPS):
+        before = incumbent.cost
+        incumbent.sweep()
+        if math.isinf(incumbent.cost) and n >= REPAIR_AFTER:
+            _repair(state)
+        is_found = math.isfinite(incumbent.cost)
+        gain = before - incumbent.cost if math.isfinite(before) else math.inf
+        idle = 0 if gain > LEAST_PROGRESS_FRAC * abs(incumbent.cost) else idle + is_found
+        if state.left_s <= 0 or state.is_proved or idle >= state.patience:
+            return
+
+
+def _repair(state: _State) -> None:
+    """Let tasks leave overloaded nodes for any node of all."""
+    before = state.near.nodes_of(state.incumbent.current)
+    after = repaired(state.problem, before, state.dual.prices)
+    if after is None:
+        return
+    choice = state.incumbent.current.copy()
+    for j in np.flatnonzero(after != before):
+        choice[j] = state.near.give(int(j), int(after[j]), state.problem, state.dual.prices)
+    state.incumbent.offer(choice)
+
+
+def _search_with_core(state: _State) -> None:
+    """Chains in this thread and HiGHS on the core in another, until a proof or the time limit."""
+    begin_s = time.perf_counter() + SEARCH_FIRST_FRAC * max(state.left_s, 0.0)
+    for _ in range(FIRST_SWEEPS):
+        state.incumbent.sweep()
+    if math.isinf(state.incumbent.cost):
+        _repair(state)
+    state.incumbent.improve(DEEP)
+    while time.perf_counter() < begin_s and not state.is_proved:
+        state.incumbent.improve(DEEP)
+    for width in CORE_WIDTHS:
+        if state.is_proved or state.left_s <= SPARE_S:
+            break
+        _search_beside(state, width)
+    while state.left_s > 0 and not state.is_proved:
+        state.incumbent.improve(DEEP)
+
+
+def _search_beside(state: _State, width: int) -> None:
+    """One core: HiGHS until it is done with it, chains meanwhile."""
+    near, incumbent = state.near, state.incumbent
+    costs = reduced(near, state.dual.prices)
+    kept = _kept(state, costs, width)
+    start = incumbent.best if math.isfinite(incumbent.cost) else None
+    if start is not None:
+        kept[np.arange(start.size), start] = True
+    core = CoreSearch(near, kept, state.left_s - SPARE_S, start)
+    try:
+        while core.is_running and state.left_s > 0 and not state.is_proved:
+            incumbent.improve(DEEP)
+    finally:
+        core.cancel()
+        result = core.result()
+    if result.choice is not None:
+        incumbent.offer(result.choice)
+    state.raise_bound(core_bound(result, near, kept, costs, state.dual.value))
+
+
+def _kept(state: _State, costs: Floats, width: int) -> BoolArray:
+    """The pairs of the core: all that a better solution may have if they are few, else each task's first."""
+    excess = costs - costs[:, :1]
+    step = 1.0 - 1e-6 if state.is_integral else 0.0
+    useful = (state.near.node >= 0) & (state.dual.value + excess <= state.incumbent.cost - step)
+    if useful.sum() <= width * useful.shape[0]:
+        return useful
+    return useful & (np.arange(useful.shape[1]) < width)
