@@ -1,0 +1,172 @@
+"""`python -m bench.forecast`: forecasts on the recorded traces, their speed and the queueing formulas.
+
+Saves bench/forecast.json and writes docs/forecast.md from it; `--docs` only writes the page. The traces are
+read from ../shared/data beside the checkout; those that are not there are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from heapq import heapify, heapreplace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from bench.forecast_page import page
+from bench.machine import machine, versions
+from bench.results import write_whole
+from bench.startup import ROOT
+from trimtab.forecast import Forecaster, rolling_accuracy
+from trimtab.forecast.queueing import ggc
+from trimtab.traces.series import read_counts
+
+DATA = ROOT.parent / "shared" / "data"
+RESULTS, PAGE = ROOT / "bench" / "forecast.json", ROOT / "docs" / "forecast.md"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A recorded series: counts of the times of a column per window (in the units of the column)."""
+
+    name: str
+    file: str
+    column: str
+    window: float
+    step: str
+    horizons: Sequence[int]
+    period: int = 0
+    is_held_out: bool = False  # not looked at when the experts and their weights were chosen
+
+    def read(self) -> Any:
+        path = DATA / self.file
+        if self.column == "rate_rps":  # rates of clients, summed
+            table = pl.read_csv(path, infer_schema_length=None).group_by("start_s").agg(pl.sum("rate_rps"))
+            return table.sort("start_s")["rate_rps"].to_numpy()
+        return read_counts(path, self.column, self.window)
+
+
+def _itp(cluster: str, *, is_held_out: bool) -> Source:
+    file = f"ms_itp_2021/raw-traces/cluster{cluster}.csv.gz"
+    return Source(f"ITP {cluster}", file, "submission_time", 3600, "1 h", (1, 24), 24, is_held_out)
+
+
+AZURE = "azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz"
+SOURCES = (
+    Source("Azure conversation", AZURE, "TIMESTAMP", 10, "10 s", (1, 6)),
+    Source("Azure conversation", AZURE, "TIMESTAMP", 60, "1 min", (1,)),
+    Source("Mooncake", "mooncake_fast25/conversation_trace.jsonl.gz", "timestamp", 10_000, "10 s", (1, 6)),
+    Source("GenTD26", "alibaba_genai_2026/lora_request_trace.csv.gz", "gmt_create", 3600, "1 h", (1, 24), 24),
+    Source("ServeGen", "servegen/m-small-week1-trace.csv.gz", "rate_rps", 600, "10 min", (1, 36), 144),
+    Source("Philly", "philly_2017/philly.csv.gz", "timestamp", 3600, "1 h", (1, 24), 24),
+    _itp("02", is_held_out=False),
+    *(_itp(cluster, is_held_out=True) for cluster in ("01", "04", "05", "06", "08")),
+)
+
+
+def accuracy() -> Iterator[dict[str, Any]]:
+    for source in SOURCES:
+        if not (DATA / source.file).exists():
+            print(f"left out: {source.file} is not there", file=sys.stderr)
+            continue
+        values = source.read()
+        for horizon in source.horizons:
+            print(f"{source.name}, {source.step}, {horizon} …", file=sys.stderr, flush=True)
+            rows = rolling_accuracy(values, horizon=horizon, period=source.period, least=0.0, has_arima=True)
+            named = {"series": source.name, "step": source.step, "horizon": horizon, "values": len(values)}
+            yield {**named, "is_held_out": source.is_held_out, "methods": [asdict(row) for row in rows]}
+
+
+def _median_ms(run: Callable[[], Any], repetitions: int) -> float:
+    took_s = []
+    for _ in range(repetitions):
+        begun_s = time.perf_counter()
+        run()
+        took_s.append(time.perf_counter() - begun_s)
+    return 1e3 * statistics.median(took_s)
+
+
+def speed() -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    for series, horizon, period in ((100, 6, 0), (1000, 1, 0), (1000, 6, 24), (1000, 24, 24), (10_000, 6, 0)):
+        forecaster = Forecaster(series, horizon=horizon, period=period, least=0.0)
+        rows = iter(rng.poisson(20.0, (600, series)).astype(float))
+        for _ in range(300):
+            forecaster.update(next(rows))
+        update_ms = _median_ms(lambda f=forecaster, r=rows: f.update(next(r)), 300)
+        forecast_ms = _median_ms(forecaster.forecast, 10)
+        sizes = {"series": series, "horizon": horizon, "period": period, "experts": len(forecaster.names)}
+        yield {**sizes, "update_ms": update_ms, "forecast_ms": forecast_ms}
+
+
+SERVERS, LOAD, REQUESTS, SEEDS = 16, 0.9, 300_000, 5
+DRAWS = {
+    "constant": (0.0, lambda n, rng: np.ones(n)),
+    "Erlang-2": (0.5, lambda n, rng: rng.gamma(2.0, 0.5, n)),
+    "exponential": (1.0, lambda n, rng: rng.exponential(1.0, n)),
+    "lognormal": (2.0, lambda n, rng: rng.lognormal(-np.log(3.0) / 2, np.sqrt(np.log(3.0)), n)),
+    "hyperexponential": (4.0, lambda n, rng: _hyper(n, rng)),
+}
+STATIONS = (
+    ("exponential", "constant"),
+    ("exponential", "lognormal"),
+    ("exponential", "hyperexponential"),
+    ("hyperexponential", "lognormal"),
+    ("constant", "exponential"),
+    ("Erlang-2", "Erlang-2"),
+)
+
+
+def _hyper(n: int, rng: np.random.Generator, scv: float = 4.0) -> Any:
+    p = 0.5 * (1.0 + np.sqrt((scv - 1.0) / (scv + 1.0)))
+    return rng.exponential(1.0, n) / (2.0 * np.where(rng.random(n) < p, p, 1.0 - p))
+
+
+def _waits_s(gaps: str, services: str, seed: int) -> Any:
+    """Waits at 16 servers, by the recursion of Kiefer and Wolfowitz (1955)."""
+    rng = np.random.default_rng(seed)
+    arrival_s = np.cumsum(DRAWS[gaps][1](REQUESTS, rng)) / (SERVERS * LOAD)
+    free_s, waits_s = [0.0] * SERVERS, np.empty(REQUESTS)
+    heapify(free_s)
+    for i, (at_s, service_s) in enumerate(
+        zip(arrival_s.tolist(), DRAWS[services][1](REQUESTS, rng).tolist(), strict=True)
+    ):
+        begin_s = max(at_s, free_s[0])
+        heapreplace(free_s, begin_s + service_s)
+        waits_s[i] = begin_s - at_s
+    return waits_s[REQUESTS // 10 :]
+
+
+def stations() -> Iterator[dict[str, Any]]:
+    for gaps, services in STATIONS:
+        runs = [_waits_s(gaps, services, seed) for seed in range(SEEDS)]
+        wait_s, waits = (
+            float(np.mean([f(run) for run in runs])) for f in (np.mean, lambda w: (w > 1e-9).mean())
+        )
+        demand = (SERVERS, SERVERS * LOAD, 1.0, DRAWS[services][0], DRAWS[gaps][0])
+        found = {"gaps": gaps, "services": services, "wait_s": wait_s, "wait_frac": waits}
+        for method in ("whitt", "allen-cunneen"):
+            station = ggc(*demand, method)  # type: ignore[arg-type]
+            found[f"{method} wait"] = station.wait_s / wait_s - 1.0
+            found[f"{method} waits"] = station.wait_frac / waits - 1.0
+        yield found
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    arguments = sys.argv[1:] if given is None else given
+    if "--docs" not in arguments:
+        parts = {"speed": list(speed()), "stations": list(stations()), "accuracy": list(accuracy())}
+        about = {"machine": machine(), "versions": versions()}
+        write_whole(RESULTS, json.dumps({**about, **parts}, indent=1, ensure_ascii=False) + "\n")
+    write_whole(PAGE, page(json.loads(Path(RESULTS).read_text(encoding="utf-8"))))
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
