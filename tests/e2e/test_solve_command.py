@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-INSTANCE = "2 3\n1 2 3\n4 5 6\n1 1 1\n2 2 2\n2 4\n"  # one of the tasks has to go to node 1: 3 more than 6
+INSTANCE = "2 3\n1 2 3\n4 5 6\n1 1 1\n2 2 1\n2 4\n"  # one of the tasks has to go to node 1: 3 more than 6
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -82,9 +82,10 @@ def _expanded(problem: AssignmentProblem, places: Ints) -> tuple[Floats, Ints]:
 def _dear(cost: Floats) -> float:
     """More than any matching of allowed pairs can save by using a forbidden one."""
     allowed = cost[np.isfinite(cost)]
-    spread = float(allowed.max() - allowed.min()) if allowed.size else 0.0
-    top = float(allowed.max()) if allowed.size else 0.0
-    return top + float(spread + 1.0) * cost.shape[0]
+    if not allowed.size:
+        return 1.0
+    least, most = float(allowed.min()), float(allowed.max())
+    return most + (most - least + 1.0) * int(cost.shape[0])
 
 
 def matching_problem(
