@@ -55,31 +55,33 @@ def serve(
 def _run(
     config: GatewayConfig, reload: Reload | None, key: str | None, quiet: bool, example_model: str | None
 ) -> None:
+    from trimtab.runtime.gateway.compiling import compile_first
+    from trimtab.runtime.gateway.options import policies_of
     from trimtab.runtime.gateway.process import Sockets, run_process
+
+    def ready(link: str) -> None:
+        if not quiet:
+            _say(config, clients, admin, key, link, example_model)
+        if heir is not None:
+            heir.tell_ready()
 
     heir = inherited()
     with _sockets(config, heir) as (clients, admin):
-        crew = None if config.workers == 1 else make_crew(config, Sockets(clients, admin), quiet)
-        with _explained_if_slow(quiet) as compiling, new_runner() as runner:
-
-            def ready(link: str) -> None:
-                compiling.cancel()
-                if not quiet:
-                    _say(config, clients, admin, key, link, example_model)
-                if heir is not None:
-                    heir.tell_ready()
-
+        with _explained_if_slow(quiet):
+            compile_first(policies_of(config))
+        crew = None if config.workers == 1 else make_crew(config, Sockets(clients, admin))
+        with new_runner() as runner:
             runner.run(run_process(config, Sockets(clients, admin), reload, ready, crew))
 
 
 @contextmanager
-def _explained_if_slow(quiet: bool) -> Iterator[threading.Timer]:
-    """Say why it takes long, unless the block ends soon or the timer is cancelled. No thread is left."""
+def _explained_if_slow(quiet: bool) -> Iterator[None]:
+    """Say why it takes long, unless the block ends soon. No thread is left."""
     timer = threading.Timer(SLOW_START_S, _say_compiling)
     if not quiet:
         timer.start()
     try:
-        yield timer
+        yield
     finally:
         timer.cancel()
         if not quiet:
@@ -102,7 +104,7 @@ def _sockets(
         yield clients, admin
 
 
-def make_crew(config: GatewayConfig, sockets: Sockets, quiet: bool) -> Crew:
+def make_crew(config: GatewayConfig, sockets: Sockets) -> Crew:
     """Load everything, then fork the process that workers come from; to be called without loop or thread."""
     from trimtab.mechanics.calls import compile_all
     from trimtab.mechanics.fallback import Fallback
@@ -114,8 +116,7 @@ def make_crew(config: GatewayConfig, sockets: Sockets, quiet: bool) -> Crew:
     from trimtab.runtime.gateway.process import Crew
     from trimtab.runtime.gateway.worker import run_worker
 
-    with _explained_if_slow(quiet):
-        compile_all([Fallback(), *(policy for spec in policies_of(config) for policy in find(spec))])
+    compile_all([Fallback(), *(policy for spec in policies_of(config) for policy in find(spec))])
     shared = SharedLoads(config.workers + 1)
 
     def work(number: int, start: Start, end: socket.socket) -> int:
