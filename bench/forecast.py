@@ -52,11 +52,13 @@ class Source:
         return read_counts(path, self.column, self.window)
 
 
-def _itp(cluster: str, *, is_held_out: bool) -> Source:
+def _itp(cluster: str) -> Source:
     file = f"ms_itp_2021/raw-traces/cluster{cluster}.csv.gz"
-    return Source(f"ITP {cluster}", file, "submission_time", 3600, "1 h", (1, 24), 24, is_held_out)
+    return Source(f"ITP {cluster}", file, "submission_time", 3600, "1 h", (1, 24), 24)
 
 
+MM_IMAGE = "servegen/mm-image-trace.csv.gz"
+OPENB = "alibaba_openb_2023/openb_pod_list_default.csv.gz"
 AZURE = "azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz"
 SOURCES = (
     Source("Azure conversation", AZURE, "TIMESTAMP", 10, "10 s", (1, 6)),
@@ -65,8 +67,9 @@ SOURCES = (
     Source("GenTD26", "alibaba_genai_2026/lora_request_trace.csv.gz", "gmt_create", 3600, "1 h", (1, 24), 24),
     Source("ServeGen", "servegen/m-small-week1-trace.csv.gz", "rate_rps", 600, "10 min", (1, 36), 144),
     Source("Philly", "philly_2017/philly.csv.gz", "timestamp", 3600, "1 h", (1, 24), 24),
-    _itp("02", is_held_out=False),
-    *(_itp(cluster, is_held_out=True) for cluster in ("01", "04", "05", "06", "08")),
+    *(_itp(cluster) for cluster in ("01", "02", "04", "05", "06", "08")),
+    Source("ServeGen images", MM_IMAGE, "rate_rps", 600, "10 min", (1, 6), is_held_out=True),
+    Source("openb pods", OPENB, "creation_time", 3600, "1 h", (1, 24), 24, is_held_out=True),
 )
 
 

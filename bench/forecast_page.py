@@ -29,8 +29,9 @@ station = queueing.ggc(16, arrivals_per_s=14.4, mean_service_s=1.0, service_scv=
 station.wait_s, queueing.late_frac(station, deadline_s=3.0)
 ```
 
-The forecast is a mixture: simple, damped and seasonal exponential smoothing with several parameters each
-and a recursive autoregressive filter of order 8 all run, and each counts by its recent error. Intervals
+The forecast is a mixture: simple, damped and seasonal exponential smoothing and medians with several
+parameters each, and a recursive autoregressive filter of order 8, all run, and each counts by its recent
+absolute error. That makes its `point` a median; `mean`, which is more on bursts, is told beside it. Intervals
 are quantiles of the mixture's own past errors at the same lead. Nothing is fitted online; `fit_smoother`
 and `fit_arima` (statsmodels, extra `forecast`) fit single methods offline.
 """
@@ -40,9 +41,10 @@ ACCURACY = """## Accuracy on recorded traces
 MASE: mean absolute error over all steps up to the horizon and all origins of the second half, over that
 of the one-step naive forecast within the first half (so a series that grew has a MASE above 1 for every
 method). Simple, double, triple and ARIMA(2,1,1) are fitted to the first half. *Ratio*: the mixture over
-the best single method, known only afterwards. † the mixture loses to naive there. The experts and the
-sharpness of the weights were chosen while looking at the series above the line; those below it were not
-looked at.
+the best single method, known only afterwards. † the mixture loses to naive there.
+Experts and the sharpness of their weights were chosen while looking at the series above the line (medians
+after the ITP clusters had shown what was missing); those below it were not looked at. The first half
+of openb is nearly empty, so that its figures are large for all.
 """
 
 
@@ -128,8 +130,9 @@ def _intervals(rows: list[Mapping[str, Any]]) -> str:
     ]
     text = (
         "## Intervals of the mixture\n\n"
-        "Pinball loss over the 5, 10, 50, 90 and 95 % quantiles, on the scale of MASE. Where traffic\n"
-        "changes its nature within the second half, past errors say too little: the intervals are too narrow there.\n"
+        "Pinball loss over the 5, 10, 50, 90 and 95 % quantiles, on the scale of MASE. Where\n"
+        "traffic changes its nature within the second half, past errors say too little: intervals are too\n"
+        "narrow there.\n"
     )
     return f"{text}\n{markdown_table(head, table)}"
 

@@ -27,9 +27,16 @@ def test_json_has_forecast_and_accuracy(cli, tmp_path):
         assert row["mean"] == pytest.approx(30, abs=5)
         assert row["quantiles"]["0.05"] < row["mean"] < row["quantiles"]["0.95"]
     methods = {row["method"]: row for row in found["accuracy"]}
-    assert {"naive", "simple", "double", "triple", "seasonal naive", "autoregressive", "mixture"} == set(
-        methods
-    )
+    assert {
+        "naive",
+        "simple",
+        "double",
+        "triple",
+        "median",
+        "seasonal naive",
+        "autoregressive",
+        "mixture",
+    } == set(methods)
     assert methods["mixture"]["mase"] < methods["naive"]["mase"]
     assert found["loses_to_naive"] is False
 

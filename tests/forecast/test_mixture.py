@@ -25,8 +25,8 @@ def fed(values: np.ndarray, **options: object) -> Forecaster:
 def test_naive_repeats_the_last_value_and_seasonal_naive_the_last_season() -> None:
     values = RNG.normal(size=(30, 2))
     one = {"horizon": 7, "period": 5, "has_filter": False}
-    np.testing.assert_allclose(fed(values, smoothers=(NAIVE,), **one).forecast().mean.T, values[[-1] * 7])
-    seasonal = fed(values, smoothers=(SEASONAL_NAIVE,), **one).forecast().mean.T
+    np.testing.assert_allclose(fed(values, smoothers=(NAIVE,), **one).forecast().point.T, values[[-1] * 7])
+    seasonal = fed(values, smoothers=(SEASONAL_NAIVE,), **one).forecast().point.T
     np.testing.assert_allclose(seasonal, values[[-5, -4, -3, -2, -1, -5, -4]])
 
 
@@ -35,7 +35,7 @@ def test_the_mixture_goes_to_who_is_right() -> None:
     forecaster = fed(season + RNG.normal(size=season.shape), horizon=4, period=4)
     weights = dict(zip(forecaster.names, forecaster.weights()[0, :, 0], strict=True))
     assert sum(w for name, w in weights.items() if "seasonal" in name or "auto" in name) > 0.99
-    np.testing.assert_allclose(forecaster.forecast().mean[0], season[:4, 0], atol=3.0)
+    np.testing.assert_allclose(forecaster.forecast().point[0], season[:4, 0], atol=3.0)
 
 
 def test_weights_are_shares_of_past_errors() -> None:
@@ -73,27 +73,28 @@ def test_intervals_cover_what_they_say(noise: str) -> None:
 def test_a_constant_series_is_its_own_forecast() -> None:
     forecast = fed(np.full((40, 2), 7.0), horizon=3, period=4).forecast()
     np.testing.assert_allclose(forecast.mean, 7.0)
+    np.testing.assert_allclose(forecast.point, 7.0)
     np.testing.assert_allclose(forecast.quantiles, 7.0)
 
 
 def test_missing_values_are_filled_with_the_forecast() -> None:
     values = np.full((50, 2), 4.0)
     values[10:20, 1] = np.nan
-    np.testing.assert_allclose(fed(values).forecast().mean, 4.0)
+    np.testing.assert_allclose(fed(values).forecast().point, 4.0)
     with pytest.raises(UsageError, match="finite first value"):
         Forecaster(2).update([1.0, np.nan])
 
 
 def test_nothing_is_forecast_below_the_least() -> None:
     forecast = fed(np.arange(40.0, 0.0, -1.0)[:, None], horizon=20, least=0.0).forecast()
-    assert forecast.mean.min() >= 0.0
+    assert min(forecast.mean.min(), forecast.point.min()) >= 0.0
     assert forecast.quantiles.min() >= 0.0
 
 
 def test_one_series_does_not_disturb_another() -> None:
     values = RNG.poisson(9.0, (80, 3)).astype(float)
     together, alone = fed(values, horizon=3), fed(values[:, 1:2], horizon=3)
-    np.testing.assert_allclose(together.forecast().mean[1:2], alone.forecast().mean, rtol=1e-12)
+    np.testing.assert_allclose(together.forecast().point[1:2], alone.forecast().point, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -140,3 +141,10 @@ def test_statsmodels_is_not_imported_before_it_is_needed() -> None:
     code = "import trimtab.forecast, trimtab.cli, sys; print('statsmodels' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_median_is_tracked_and_the_mean_is_told_beside_it() -> None:
+    values = RNG.lognormal(0.0, 1.5, (3000, 20))  # median 1, mean 3.08
+    forecast = fed(values, smoothers=(), medians=(0.03,), has_filter=False).forecast()
+    assert forecast.point.mean() == pytest.approx(1.0, rel=0.1)
+    assert forecast.mean.mean() == pytest.approx(np.exp(1.125), rel=0.1)

@@ -115,6 +115,7 @@ def _as_json(made: Forecast, rows: list[Accuracy]) -> dict[str, Any]:
     steps = [
         {
             "step": step + 1,
+            "point": float(made.point[0, step]),
             "mean": float(mean),
             "quantiles": {
                 f"{level:g}": float(q) for level, q in zip(made.levels, quantiles[step], strict=True)
@@ -141,13 +142,18 @@ def _forecast_table(made: Forecast) -> Table:
     from rich.table import Table
 
     table = Table("step", box=None, pad_edge=False)
-    for title in ("mean", *(f"{100 * level:g} %" for level in made.levels)):
+    for title in ("point", "mean", *(f"{100 * level:g} %" for level in made.levels)):
         table.add_column(title, justify="right")
     steps = made.mean.shape[1]
     for step in range(min(steps, MOST_ROWS)):
-        table.add_row(str(step + 1), *(f"{v:.4g}" for v in (made.mean[0, step], *made.quantiles[0, step])))
+        table.add_row(
+            str(step + 1),
+            *(f"{v:.4g}" for v in (made.point[0, step], made.mean[0, step], *made.quantiles[0, step])),
+        )
     if steps > MOST_ROWS:
-        table.add_row(f"… {steps}", f"{made.mean[0, -1]:.4g}", *(f"{v:.4g}" for v in made.quantiles[0, -1]))
+        table.add_row(
+            f"… {steps}", *(f"{v:.4g}" for v in (made.point[0, -1], made.mean[0, -1], *made.quantiles[0, -1]))
+        )
     return table
 
 

@@ -23,6 +23,7 @@ from trimtab.forecast.mixture import LEVELS, NAIVE, SEASONAL_NAIVE, Floats, Fore
 MIXTURE: Final = "mixture"
 ARIMA_ORDER: Final = (2, 1, 1)
 TRAIN_FRAC: Final = 0.5
+MEDIAN_RATE: Final = 0.1
 FEWEST_TO_SCORE: Final = 12  # values
 
 
@@ -80,19 +81,20 @@ def _methods(train: Floats, horizon: int, period: int, least: float) -> dict[str
         return lambda: Forecaster(1, smoothers=(smoother,), has_filter=False, **fixed)
 
     found = {smoother.name: single(smoother) for smoother in singles}
+    found["median"] = lambda: Forecaster(1, smoothers=(), medians=(MEDIAN_RATE,), has_filter=False, **fixed)
     found["autoregressive"] = lambda: Forecaster(1, smoothers=(), **fixed)
     found[MIXTURE] = lambda: Forecaster(1, **fixed)
     return found
 
 
 def _run(forecaster: Forecaster, values: Floats, start: int) -> tuple[Floats, Floats]:
-    """Means [origins, horizon] and quantiles [origins, horizon, levels], from value start − 1 on."""
+    """Points [origins, horizon] and quantiles [origins, horizon, levels], from value start − 1 on."""
     means, quantiles = [], []
     for step, value in enumerate(values):
         forecaster.update(value)
         if step >= start - 1:
             made = forecaster.forecast()
-            means.append(made.mean[0])
+            means.append(made.point[0])
             quantiles.append(made.quantiles[0])
     return np.array(means), np.array(quantiles)
 

@@ -1,8 +1,9 @@
-"""Online forecasts of many series: a mixture of smoothers and an autoregressive filter, with quantiles.
+"""Online forecasts of many series: a mixture of smoothers, medians and an autoregressive filter.
 
 Idea: no method is best on all traffic, and which one is shows only afterwards. So all run, and the mixture
 weighs each by its recent error: weights ∝ (discounted absolute error)^−16, at the next step and at the
 horizon, and in between by interpolation.
+Absolute errors make the point a median of what may come; with bursts the mean is more, so both are told.
 Source: combination by past error, Bates and Granger (Operational Research Quarterly 20, 1969); intervals from
 the quantiles of past errors at the same lead (split conformal prediction: Vovk, Gammerman and Shafer,
 Algorithmic Learning in a Random World, 2005; here on a sliding window).
@@ -40,6 +41,7 @@ class Smoother:
 
 NAIVE: Final = Smoother("naive", 1.0)
 SEASONAL_NAIVE: Final = Smoother("seasonal naive", 0.0, gamma=1.0)
+MEDIANS: Final = (0.03, 0.1, 0.3)
 FILTER_NAME: Final = "autoregressive"
 SMOOTHERS: Final = (
     NAIVE,
@@ -58,8 +60,13 @@ SEASONAL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The coming steps: `mean` [series, horizon] and `quantiles` [series, horizon, levels]."""
+    """The coming steps: `point`, `mean` [series, horizon] and `quantiles` [series, horizon, levels].
 
+    The point has the least absolute error. The mean, which is more on bursts, is the point and the mean of
+    its past errors.
+    """
+
+    point: Floats
     mean: Floats
     levels: tuple[float, ...]
     quantiles: Floats
@@ -74,6 +81,7 @@ class Forecaster:
         period: steps of a season; 0: there is none.
         least: no forecast is below, 0 for counts and rates.
         smoothers: the experts; by default `SMOOTHERS`, and `SEASONAL` where there is a period.
+        medians: rates of the medians that are tracked; by default `MEDIANS`, or none beside given smoothers.
         has_filter: whether the autoregressive filter is one more expert.
 
     Raises:
@@ -88,17 +96,20 @@ class Forecaster:
         period: int = 0,
         least: float = -np.inf,
         smoothers: Sequence[Smoother] | None = None,
+        medians: Sequence[float] | None = None,
         has_filter: bool = True,
     ) -> None:
         _refuse_below(1, series, "series")
         _refuse_below(1, horizon, "horizon")
         _refuse_below(0, period, "period")
         chosen = smoothers if smoothers is not None else SMOOTHERS + (SEASONAL if period > 1 else ())
-        if not chosen and not has_filter:
+        rates = medians if medians is not None else (MEDIANS if smoothers is None else ())
+        if not chosen and not rates and not has_filter:
             raise UsageError("no method at all", field="smoothers", expected="at least one, or the filter")
-        self.names = (*(s.name for s in chosen), *((FILTER_NAME,) if has_filter else ()))
+        tracked = (f"median {rate:g}" for rate in rates)
+        self.names = (*(s.name for s in chosen), *tracked, *((FILTER_NAME,) if has_filter else ()))
         rows = np.array([(s.alpha, s.beta, s.phi, s.gamma) for s in chosen]).reshape(len(chosen), 4)
-        self._bank = new_bank(rows, has_filter, series, horizon, period, float(least), WINDOW)
+        self._bank = new_bank(rows, rates, has_filter, series, horizon, period, float(least), WINDOW)
         self._weights = np.zeros((len(self.names), LEADS, series))
         self._paths = np.zeros((len(self.names), horizon, series))
 
@@ -143,11 +154,20 @@ class Forecaster:
             )
         weights, near = self.weights(), _nearness(self._bank.horizon)
         shares = near * weights[:, :, NEXT, None] + (1.0 - near) * weights[:, :, LAST, None]
-        mean = np.einsum("seh,seh->sh", shares, self.paths())
+        point = np.einsum("seh,seh->sh", shares, self.paths())
+        bias = np.stack([self._mean_error(k) for k in (NEXT, LAST)])  # [LEADS, series]
+        mean = np.maximum(
+            point + near * bias[NEXT][:, None] + (1.0 - near) * bias[LAST][:, None], self._bank.least
+        )
         spread = np.stack([self._error_quantiles(k, levels) for k in (NEXT, LAST)])  # [LEADS, series, levels]
         at = near[None, :, None]
         errors = at * spread[NEXT][:, None] + (1.0 - at) * spread[LAST][:, None]
-        return Forecast(mean, tuple(levels), np.maximum(mean[:, :, None] + errors, self._bank.least))
+        return Forecast(point, mean, tuple(levels), np.maximum(point[:, :, None] + errors, self._bank.least))
+
+    def _mean_error(self, lead: int) -> Floats:
+        """Mean of past errors [series]; 0 where there is none."""
+        count = min(int(self._bank.scored[lead]), WINDOW)
+        return self._bank.errors[lead, : max(1, count)].mean(axis=0)  # type: ignore[no-any-return]
 
     def _error_quantiles(self, lead: int, levels: Sequence[float]) -> Floats:
         """Quantiles of past errors [series, levels], wider for few errors; nan where there is none."""

@@ -14,12 +14,15 @@ import numpy as np
 from trimtab.domain.kernel import helper, kernel
 from trimtab.forecast.recursions import (
     FILTER,
+    MIDDLE,
     PARAMETERS,
     SEASON,
+    TRACKER,
     filter_ahead,
     filter_step,
     smooth,
     smooth_ahead,
+    track,
 )
 
 NEXT, LAST, LEADS = range(3)  # the leads at which experts are scored
@@ -29,13 +32,15 @@ TINY = 1e-12
 
 
 class Bank(NamedTuple):
-    """All numbers of some series and experts; the filter, where there is one, is the last expert."""
+    """All numbers of some series and experts: smoothers, trackers of medians, and perhaps the filter."""
 
     parameters: Any  # [smoothers, PARAMETERS]
+    rates: Any  # [trackers]
     horizon: int
     least: float  # no forecast is below
     steps: Any  # [1], values seen
     smoothers: Any  # [smoothers, SEASON + period, series]
+    trackers: Any  # [trackers, TRACKER, series]
     filters: Any  # [series, FILTER], or [series, 0] without
     made: (
         Any  # [horizon, experts + 1, LEADS, series]: forecasts by the step they were made; last: the mixture
@@ -47,17 +52,26 @@ class Bank(NamedTuple):
 
 
 def new_bank(
-    parameters: Any, has_filter: bool, series: int, horizon: int, period: int, least: float, window: int
+    parameters: Any,
+    rates: Any,
+    has_filter: bool,
+    series: int,
+    horizon: int,
+    period: int,
+    least: float,
+    window: int,
 ) -> Bank:
-    """A bank that has seen nothing; `parameters` [smoothers, PARAMETERS]."""
-    smoothers = len(parameters)
-    experts = smoothers + has_filter
+    """A bank that has seen nothing; `parameters` [smoothers, PARAMETERS], `rates` [trackers]."""
+    smoothers, trackers = len(parameters), len(rates)
+    experts = smoothers + trackers + has_filter
     return Bank(
         np.ascontiguousarray(parameters, np.float64).reshape(smoothers, PARAMETERS),
+        np.array(rates, np.float64),
         horizon,
         least,
         np.zeros(1, np.int64),
         np.zeros((smoothers, SEASON + max(1, period), series)),
+        np.zeros((trackers, TRACKER, series)),
         np.zeros((series, FILTER if has_filter else 0)),
         np.zeros((horizon, experts + 1, LEADS, series)),
         np.zeros((experts, LEADS, series)),
@@ -79,6 +93,8 @@ def take_in(bank: Any, values: Any) -> None:
     _score(bank, step, values)
     for e in range(len(bank.parameters)):
         smooth(bank.smoothers[e], bank.parameters[e], step, values)
+    for e in range(len(bank.rates)):
+        track(bank.trackers[e], bank.rates[e], step, values)
     if bank.filters.shape[1] > 0:
         for s in range(len(values)):
             filter_step(bank.filters, s, step, values[s])
@@ -139,6 +155,11 @@ def expert_ahead(bank: Any, e: int, lead: int, out: Any) -> None:
     """What expert e forecasts `lead` steps ahead, into `out` [series]."""
     if e < len(bank.parameters):
         smooth_ahead(bank.smoothers[e], bank.parameters[e], bank.steps[0], lead, bank.least, out)
+        return
+    tracker = e - len(bank.parameters)
+    if tracker < len(bank.rates):
+        for s in range(len(out)):
+            out[s] = max(bank.trackers[tracker, MIDDLE, s], bank.least)
         return
     for s in range(len(out)):
         out[s] = max(filter_ahead(bank.filters, s, lead), bank.least)

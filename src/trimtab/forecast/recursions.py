@@ -1,13 +1,15 @@
-"""The online recursions: exponential smoothing with trend and seasons, and an autoregressive filter.
+"""The online recursions: exponential smoothing with trend and seasons, medians, an autoregressive filter.
 
 Smoothing is the additive damped method of Holt (1957), Winters (1960) and Gardner and McKenzie (1985), in the
 form of Hyndman, Koehler, Ord and Snyder, Forecasting with Exponential Smoothing (2008), as error corrections:
     e = y − (level + φ trend + season),
     level ← level + φ trend + α e,  trend ← φ trend + β e,  season ← season + γ e.
 So α, β, γ mean: simple (β = γ = 0), double (γ = 0), triple; α = 1 alone is naive, γ = 1 alone seasonal naive.
-The filter is recursive least squares with forgetting (Haykin, Adaptive Filter Theory, 1986) on deviations
-from a slow mean. Cost of a step: O(1) and O(order²) for each series. Smoothers have the series as their last
-axis, so that the processor takes several at once; a filter has its numbers side by side, for the same reason.
+A median is tracked by steps of a set share of the mean deviation, up or down (stochastic approximation:
+Robbins and Monro, Annals of Mathematical Statistics 22, 1951). The filter is recursive least squares with
+forgetting (Haykin, Adaptive Filter Theory, 1986) on deviations from a slow mean. Cost of a step: O(1), O(1)
+and O(order²) for each series. Smoothers and medians have the series as their last axis: the processor takes
+several at once; a filter has its numbers side by side, for the same reason.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from trimtab.domain.kernel import helper
 
 ALPHA, BETA, PHI, GAMMA, PARAMETERS = range(5)
 LEVEL, TREND, SEASON = range(3)  # SEASON: where the seasons begin, one for each step of the period
+
+MIDDLE, SPREAD, TRACKER = range(3)
+SPREAD_RATE: Final = 0.02
 
 ORDER: Final = 8
 MEAN, REACH, RECENT = 0, 1, 2
@@ -70,6 +75,20 @@ def smooth(state: Any, parameters: Any, step: int, values: Any) -> None:
     if step < period and gamma > 0.0:
         for s in range(len(values)):
             season[s] = values[s] - level[s]
+
+
+@helper
+def track(state: Any, rate: float, step: int, values: Any) -> None:
+    """Move the medians of all series towards value number `step`; `state` [TRACKER, series]."""
+    middle, spread = state[MIDDLE], state[SPREAD]
+    pace, share = max(rate, 1.0 / (step + 1.0)), max(SPREAD_RATE, 1.0 / (step + 1.0))
+    for s in range(len(values)):
+        if step == 0:
+            middle[s] = values[s]
+        deviation = values[s] - middle[s]
+        spread[s] = spread[s] + share * (abs(deviation) - spread[s])
+        side = 1.0 if deviation > 0.0 else (-1.0 if deviation < 0.0 else 0.0)
+        middle[s] = middle[s] + side * pace * spread[s]
 
 
 @helper
