@@ -58,14 +58,18 @@ def exact_value(near: Near, prices: Floats) -> float:
 
 
 def climb(
-    near: Near, start: Floats, until_s: float = math.inf, stages: tuple[float, ...] = STAGES_FRAC
+    near: Near,
+    start: Floats,
+    until_s: float = math.inf,
+    stages: tuple[float, ...] = STAGES_FRAC,
+    iterations: int = ITERATIONS,
 ) -> Dual:
-    """Climb from `start` [nodes + 1, resources], until the stages or the time (perf_counter) are over."""
+    """Climb from `start` [nodes + 1, resources] through the stages, or until a time (perf_counter)."""
     spread = spread_of(near)
     best = Dual(start, exact_value(near, start), stages[-1] * spread)
     prices = start
     for softness in (frac * spread for frac in stages):
-        prices = _stage(near, prices, softness, STEP_SPREADS * spread, until_s)
+        prices = _stage(near, prices, softness, STEP_SPREADS * spread, until_s, iterations)
         value = exact_value(near, prices)
         if value > best.value:
             best = Dual(prices, value, softness)
@@ -74,13 +78,15 @@ def climb(
     return best
 
 
-def _stage(near: Near, prices: Floats, softness: float, reach: float, until_s: float) -> Floats:
+def _stage(
+    near: Near, prices: Floats, softness: float, reach: float, until_s: float, iterations: int
+) -> Floats:
     """Accelerated ascent at one μ; returns the best prices met."""
     longest = reach / _mean_demand(near)
     point, momentum, last, best, best_value = prices, 1.0, -math.inf, prices, -math.inf
     settled = SETTLED_FRAC * float(near.capacity.sum())
     kept, shorter = np.zeros_like(prices), float(prices.shape[1])  # resources move together
-    for _ in range(ITERATIONS):
+    for _ in range(iterations):
         load, curvature = np.zeros_like(prices), np.zeros_like(prices)
         soft = _softmin(near.node, near.cost, near.demand, point, softness, load, curvature)
         value = soft - float((point * near.capacity).sum())

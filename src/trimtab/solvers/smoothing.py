@@ -26,7 +26,9 @@ from trimtab.solvers.solution import Solution, Status, found, nothing
 
 ALL_PAIRS = 200_000  # up to here every pair is looked at, else the nearest nodes of each task
 WIDTH = 24  # nodes of a task that are looked at beyond
-SAMPLE_PER_NODE, SAMPLE_LEAST = 20, 2_000  # tasks that first prices are found on
+MANY_NODES = 400  # beyond which it takes twice as many
+SAMPLE_PER_NODE, SAMPLE_LEAST = 8, 2_000  # tasks that first prices are found on
+SAMPLE_ITERATIONS = 25
 CORE_TASKS = 2_500  # up to here HiGHS works beside the search
 CORE_WIDTHS = (4, 6, 10, 16, 1_000_000)  # pairs a task in the core, wider where it is solved in time
 SEARCH_FIRST_FRAC = 0.08  # of the time before HiGHS begins, so that it gets a good start
@@ -36,7 +38,7 @@ FIRST_SWEEPS = 10  # before the chains begin
 MOST_SWEEPS = 400
 REPAIR_AFTER = 3  # sweeps that left overload
 LEAST_PROGRESS_FRAC = 1e-4  # gain of a sweep that counts
-PATIENCE, WARM_PATIENCE = 6, 2  # sweeps without
+PATIENCE, WARM_PATIENCE = 8, 1  # sweeps without
 
 
 @dataclass(slots=True)
@@ -126,7 +128,7 @@ def _prepared(
     """Prices, the pairs by reduced cost, a bound, and a first position."""
     until_s = begun_s + time_limit_s
     is_deep = problem.tasks <= CORE_TASKS
-    width = problem.nodes + 1 if is_deep else WIDTH
+    width = problem.nodes + 1 if is_deep else _width(problem)
     if start is not None and start.prices is not None:
         prices = np.vstack([start.prices, np.zeros((1, start.prices.shape[1]))])
         softness = 0.0
@@ -161,12 +163,18 @@ def _cold_prices(problem: AssignmentProblem, until_s: float, generator: np.rando
     free = np.zeros((problem.nodes + 1, problem.capacity.shape[1]))
     if problem.tasks * problem.nodes <= ALL_PAIRS:
         return climb(nearest(problem, free, problem.nodes + 1), free, until_s)
-    size = max(SAMPLE_PER_NODE * problem.nodes, SAMPLE_LEAST)
-    sample = generator.choice(problem.tasks, min(size, problem.tasks), replace=False).astype(np.int32)
-    near = nearest(problem, free, problem.nodes + 1, sample)
-    scaled = near._replace(capacity=near.capacity * (sample.size / problem.tasks))
-    rough = climb(scaled, free, until_s, stages=(0.1, 0.03))
-    return climb(nearest(problem, rough.prices, WIDTH), rough.prices, until_s, stages=(0.01, 0.003))
+    size = min(max(SAMPLE_PER_NODE * problem.nodes, SAMPLE_LEAST), problem.tasks)
+    sample = generator.choice(problem.tasks, size, replace=False).astype(np.int32)
+    part = nearest(problem, free, problem.nodes + 1, sample)
+    part = part._replace(capacity=part.capacity * (size / problem.tasks))
+    rough = climb(part, free, until_s, (0.1, 0.03), SAMPLE_ITERATIONS)
+    near = nearest(problem, rough.prices, _width(problem))
+    return climb(near, rough.prices, until_s, (0.01, 0.003))
+
+
+def _width(problem: AssignmentProblem) -> int:
+    """Nodes of a task that a broad search looks at: with too few, the nearest ones of all tasks coincide."""
+    return WIDTH if problem.nodes <= MANY_NODES else 2 * WIDTH
 
 
 def _columns_of(near: Near, assignment: IntArray, nodes: int) -> Ints:
