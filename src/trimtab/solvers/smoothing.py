@@ -31,6 +31,7 @@ SAMPLE_PER_NODE, SAMPLE_LEAST = 8, 2_000  # tasks that first prices are found on
 SAMPLE_ITERATIONS = 25
 CORE_TASKS = 2_500  # up to here HiGHS works beside the search
 CORE_WIDTHS = (4, 6, 10, 16, 1_000_000)  # pairs a task in the core, wider where it is solved in time
+WHOLE_CORE_PAIRS = 4_000  # up to here HiGHS gets all pairs that matter at once: a proof is near
 SEARCH_FIRST_FRAC = 0.08  # of the time before HiGHS begins, so that it gets a good start
 SPARE_S = 0.1  # what HiGHS may be late by
 DEEP = Style()
@@ -225,7 +226,8 @@ def _search_with_core(state: _State) -> None:
     state.incumbent.improve(DEEP)
     while time.perf_counter() < begin_s and not state.is_proved:
         state.incumbent.improve(DEEP)
-    for width in CORE_WIDTHS:
+    is_tiny = state.problem.tasks * state.problem.nodes <= WHOLE_CORE_PAIRS
+    for width in CORE_WIDTHS[-1:] if is_tiny else CORE_WIDTHS:
         if state.is_proved or state.left_s <= SPARE_S:
             break
         _search_beside(state, width)
