@@ -16,6 +16,7 @@ from trimtab.cli.output import note, print_json
 
 if TYPE_CHECKING:
     from trimtab.runtime.gateway.config import GatewayConfig, Overrides
+    from trimtab.runtime.gateway.tenants import ShownKeys
 
 NEEDED = (
     "aiohttp",
@@ -118,11 +119,11 @@ def serve(
     from trimtab.runtime.gateway.config import Overrides
 
     overrides = Overrides(listen, admin_listen, policy, workers, insecure_no_auth)
-    chosen, key = _chosen(config, backend or [], overrides)
+    chosen, keys = _chosen(config, backend or [], overrides)
     if check:
         _check(chosen, quiet=quiet)
         return
-    _serve(chosen, config, overrides, key=key, quiet=quiet)
+    _serve(chosen, config, overrides, keys=keys, quiet=quiet)
 
 
 def _print_parts(*, example: bool, schema: bool, new_key: bool) -> None:
@@ -142,10 +143,11 @@ def _print_parts(*, example: bool, schema: bool, new_key: bool) -> None:
 
 def _chosen(
     file: Path | None, backends: list[str], overrides: Overrides
-) -> tuple[GatewayConfig | None, str | None]:
-    """What is asked for (None = the demonstration), and the key made for it, if any. Raises UsageError."""
+) -> tuple[GatewayConfig | None, ShownKeys | None]:
+    """What is asked for (None = the demonstration), and the keys made for it, if any. Raises UsageError."""
     from trimtab.domain.errors import UsageError
     from trimtab.runtime.gateway.config import config_for_backends, load_config, refuse_open_door
+    from trimtab.runtime.gateway.tenants import with_new_keys
 
     if file is not None and backends:
         expected = "either a file with nodes, or --backend"
@@ -157,16 +159,7 @@ def _chosen(
     if not backends:
         return None, None
     config = overrides.over(config_for_backends(backends))
-    return (config, None) if config.insecure_no_auth else _with_new_key(config)
-
-
-def _with_new_key(config: GatewayConfig) -> tuple[GatewayConfig, str]:
-    """A quick start asks for a key too: one that is shown once."""
-    from trimtab.runtime.gateway.config import KeySpec, with_keys
-    from trimtab.runtime.gateway.tenants import new_key
-
-    key, digest = new_key()
-    return with_keys(config, [KeySpec(name="default", sha256=(digest,))], "--backend"), key
+    return with_new_keys(config, "default")
 
 
 def _check(config: GatewayConfig | None, *, quiet: bool) -> None:
@@ -194,7 +187,12 @@ def _warn(config: GatewayConfig, *, quiet: bool) -> None:
 
 
 def _serve(
-    config: GatewayConfig | None, file: Path | None, overrides: Overrides, *, key: str | None, quiet: bool
+    config: GatewayConfig | None,
+    file: Path | None,
+    overrides: Overrides,
+    *,
+    keys: ShownKeys | None,
+    quiet: bool,
 ) -> None:
     """Serve until told to stop. Raises MissingExtra, ConfigError."""
     _refuse_missing()
@@ -204,7 +202,7 @@ def _serve(
     if config is not None:
         _warn(config, quiet=quiet)
     reload = None if file is None else lambda: overrides.over(load_config(file))
-    gateway.serve(config, overrides=overrides, reload=reload, key=key, quiet=quiet)
+    gateway.serve(config, overrides=overrides, reload=reload, keys=keys, quiet=quiet)
 
 
 def _refuse_missing() -> None:

@@ -14,10 +14,10 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from trimtab.domain.errors import ConfigError
-from trimtab.runtime.gateway.config import GatewayConfig, KeySpec, Overrides
+from trimtab.runtime.gateway.config import GatewayConfig, Overrides
 from trimtab.runtime.gateway.config.nodes import NodeEntry
 from trimtab.runtime.gateway.config.types import HostPort
-from trimtab.runtime.gateway.tenants import new_key
+from trimtab.runtime.gateway.tenants import ShownKeys, with_new_keys
 from trimtab.runtime.gateway.upgrade import Inheritance, inherited
 
 if TYPE_CHECKING:
@@ -36,24 +36,28 @@ def serve(
     *,
     overrides: Overrides,
     reload: Reload | None = None,
-    key: str | None = None,
+    keys: ShownKeys | None = None,
     quiet: bool = False,
 ) -> None:
     """Serve until a signal ends it. None = the demonstration, with backends of its own.
 
-    `key` is shown once. Raises ConfigError: a port in use, or what cannot be written.
+    `keys` are shown once. Raises ConfigError: a port in use, or what cannot be written.
     """
     raise_open_files()
     if config is not None:
-        _run(config, reload, key, quiet, example_model=None)
+        _run(config, reload, keys, quiet, example_model=None)
         return
     with demonstration() as backends:
-        config, key = demo_config(backends, overrides)
-        _run(config, None, key, quiet, example_model=backends[0].models[0])
+        config, keys = demo_config(backends, overrides)
+        _run(config, None, keys, quiet, example_model=backends[0].models[0])
 
 
 def _run(
-    config: GatewayConfig, reload: Reload | None, key: str | None, quiet: bool, example_model: str | None
+    config: GatewayConfig,
+    reload: Reload | None,
+    keys: ShownKeys | None,
+    quiet: bool,
+    example_model: str | None,
 ) -> None:
     from trimtab.runtime.gateway.compiling import compile_first
     from trimtab.runtime.gateway.options import policies_of
@@ -61,7 +65,7 @@ def _run(
 
     def ready(link: str) -> None:
         if not quiet:
-            _say(config, clients, admin, key, link, example_model)
+            _say(clients, admin, keys, link, example_model)
         if heir is not None:
             heir.tell_ready()
 
@@ -185,16 +189,15 @@ def demonstration() -> Iterator[tuple[DemoProcess, ...]]:
             backend.stop()
 
 
-def demo_config(backends: tuple[DemoProcess, ...], overrides: Overrides) -> tuple[GatewayConfig, str | None]:
-    """The demonstration's configuration, and a key made for it."""
+def demo_config(
+    backends: tuple[DemoProcess, ...], overrides: Overrides
+) -> tuple[GatewayConfig, ShownKeys | None]:
+    """The demonstration's configuration, and keys made for it."""
     nodes = tuple(
         NodeEntry(name=b.name, url=b.url, models=b.models, capacity=b.options.slots, metrics_url="/metrics")
         for b in backends
     )
-    key, digest = new_key()
-    base = GatewayConfig(nodes=nodes, keys=(KeySpec(name="demo", sha256=(digest,)),))
-    config = overrides.over(base)
-    return config, None if config.insecure_no_auth else key
+    return with_new_keys(overrides.over(GatewayConfig(nodes=nodes)), "demo")
 
 
 def _say_compiling() -> None:
@@ -203,10 +206,9 @@ def _say_compiling() -> None:
 
 
 def _say(
-    config: GatewayConfig,
     clients: socket.socket,
     admin: socket.socket,
-    key: str | None,
+    keys: ShownKeys | None,
     link: str,
     example_model: str | None,
 ) -> None:
@@ -217,17 +219,25 @@ def _say(
         f"  dashboard   {admin_url}/login?token={link}   (good once)",
         f"  metrics     {admin_url}/metrics",
     ]
-    if key is not None:
-        lines.append(f"  key         {key}   (shown once)")
+    if keys is not None:
+        lines += [f"  key         {keys.client}   (shown once)", f"  admin key   {keys.admin}   (shown once)"]
     if example_model is not None:
-        lines += ["", "try:", _curl(url, key, example_model)]
+        lines += ["", "try:", _chat(url, keys, example_model), _nodes(admin_url, keys)]
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
-def _curl(url: str, key: str | None, model: str) -> str:
-    auth = "" if key is None else f" -H 'Authorization: Bearer {key}'"
+def _chat(url: str, keys: ShownKeys | None, model: str) -> str:
     said = f'{{"model":"{model}","messages":[{{"role":"user","content":"hello"}}],"stream":true}}'
-    return f"  curl -N {url}/v1/chat/completions{auth} -H 'Content-Type: application/json' -d '{said}'"
+    with_key = "" if keys is None else _bearer(keys.client)
+    return f"  curl -N {url}/v1/chat/completions{with_key} -H 'Content-Type: application/json' -d '{said}'"
+
+
+def _nodes(admin_url: str, keys: ShownKeys | None) -> str:
+    return f"  curl {admin_url}/admin/nodes{'' if keys is None else _bearer(keys.admin)}"
+
+
+def _bearer(key: str) -> str:
+    return f" -H 'Authorization: Bearer {key}'"
 
 
 def _url(listening: socket.socket) -> str:

@@ -10,9 +10,10 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from typing import NamedTuple
 
 from trimtab.domain.errors import ConfigError
-from trimtab.runtime.gateway.config import GatewayConfig, KeySpec, TenantLimits, digest_of
+from trimtab.runtime.gateway.config import GatewayConfig, KeySpec, Secret, TenantLimits, digest_of
 from trimtab.runtime.gateway.config.types import is_name
 from trimtab.runtime.gateway.model import Refusal, Tenant
 
@@ -28,6 +29,23 @@ def new_key() -> tuple[str, str]:
     """A fresh key, 256 random bits, and its digest as it stands in gateway.yaml."""
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     return key, digest_of(key.encode())
+
+
+class ShownKeys(NamedTuple):
+    """Keys made for a quick start, which nobody can look up later."""
+
+    client: str
+    admin: str
+
+
+def with_new_keys(config: GatewayConfig, tenant: str) -> tuple[GatewayConfig, ShownKeys | None]:
+    """The same with a fresh key for a tenant and one for the admin port; None where none is asked for."""
+    if config.insecure_no_auth:
+        return config, None
+    (key, digest), (admin_key, admin_digest) = new_key(), new_key()
+    admin = config.admin.model_copy(update={"keys": (Secret(sha256=(admin_digest,)),)})
+    keys = (KeySpec(name=tenant, sha256=(digest,)),)
+    return config.model_copy(update={"keys": keys, "admin": admin}), ShownKeys(key, admin_key)
 
 
 class _Bucket:

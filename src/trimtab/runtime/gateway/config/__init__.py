@@ -10,7 +10,6 @@ from trimtab.runtime.gateway.config.files import (
     node_specs,
     parse_config,
     refuse_open_door,
-    with_keys,
 )
 from trimtab.runtime.gateway.config.gateway import GatewayConfig
 from trimtab.runtime.gateway.config.keys import AdminSpec, KeySpec, Secret, TenantLimits, digest_of
@@ -31,5 +30,4 @@ __all__ = [
     "node_specs",
     "parse_config",
     "refuse_open_door",
-    "with_keys",
 ]
