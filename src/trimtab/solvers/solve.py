@@ -16,7 +16,7 @@ from trimtab.solvers.refutation import why_infeasible
 from trimtab.solvers.smoothing import solve_by_dual
 from trimtab.solvers.solution import Solution, Status, found, nothing
 
-EXACT_PAIRS = 500  # up to here HiGHS alone is the quickest way to a proof
+EXACT_PAIRS = 200  # up to here HiGHS alone is the quickest way to a proof
 TIME_LIMIT_S = 10.0
 
 
