@@ -1,0 +1,125 @@
+"""docs/solvers.md from saved results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+HEAD = """<!-- Made by `python -m bench.solvers`; edit bench/solvers_page.py instead. -->
+
+# Solvers
+
+Which task goes to which node, as an integer programme: Σ value x over tasks and nodes is to be least (or most),
+each task is on one node (compulsory) or on at most one (optional), and no node has more than its capacity of any
+resource.
+
+```python
+from trimtab.solvers import assignment_problem, solve
+
+problem = assignment_problem(utility, demand, capacity, maximise=True)  # [tasks, nodes] twice, [nodes]
+solution = solve(problem, time_limit_s=2.0)
+solution.status, solution.objective, solution.bound, solution.gap_frac, solution.assignment
+```
+
+`trimtab solve gap FILE` does it for files in the format of the OR-Library. `solve` takes, by what the problem is:
+
+| method | when | what it proves |
+|---|---|---|
+| matching | all tasks need the same of a node (`matching_problem`) | the optimum |
+| exact: HiGHS | up to 200 pairs | the optimum, if the time allows |
+| dual smoothing, ejection chains, core by HiGHS | up to 2,500 tasks | a bound; the optimum where the core closes the gap |
+| dual smoothing, sweeps | beyond | a bound |
+
+A solution of a problem that differs a little is a start: `solve(problem, start=solution)`. An infeasible problem
+gets the status `infeasible` and a reason; a search that the time limit ends says so and gives its gap.
+
+## The textbook example
+
+GPUs of 10, 8 and 6 TFLOPS; tasks that need 5, 6, 4 and 3; most is to be in use. All four fit, 18 of 24 are in use:
+{5, 4}, {6}, {3}. A formulation that is in print has three tasks only (the demand of 6 is missing), and gives the
+first task the utility 5 on the first GPU but 6 on the others. Its optimum is 13: it counts 6 TFLOPS for a task that
+uses 5, and 12 are in use. What is to be most has to be what is used: utility = demand. Both are tests
+(tests/solvers/test_solve.py).
+
+## Figures
+
+Wall time; the load average beside each part says how busy the machine was with other work when it began.
+"""
+
+
+def page(saved: dict[str, Any]) -> str:
+    """The whole page."""
+    return HEAD + "".join(_part(name, part) for name, part in saved["parts"].items())
+
+
+def _percent(frac: float | None) -> str:
+    return "–" if frac is None else f"{100 * frac:.3f}"
+
+
+def _part(name: str, part: dict[str, Any]) -> str:
+    on = part["machine"]
+    where = (
+        f"Measured {part['measured']} on {on['cpu']}, {on['cores']} cores, load average {on['load_average']}."
+    )
+    table = {"published": _published, "generated": _generated, "large": _large}[name](part["rows"])
+    return f"\n### {name.capitalize()} instances\n\n{where}\n\n{table}"
+
+
+def _published(rows: list[dict[str, Any]]) -> str:
+    large = [r for r in rows if r["tasks"] >= 100]
+    gaps = [r["gap_frac"] for r in large if r["gap_frac"] is not None]
+    proved = sum(r["status"] == "optimal" for r in rows)
+    small = [r for r in rows if r["tasks"] < 100]
+    text = f"{len(rows)} instances, {sum(r['is_feasible'] for r in rows)} feasible, {proved} proved optimal. "
+    if gaps:
+        text += (
+            f"From 100 tasks on: mean gap to the best known {_percent(sum(gaps) / len(gaps))} %, "
+            f"worst {_percent(max(gaps))} %. "
+        )
+    if small:
+        text += (
+            f"The {len(small)} below 100 tasks: {sum(r['status'] == 'optimal' for r in small)} proved, "
+            f"the slowest in {max(r['time_s'] for r in small):.1f} s."
+        )
+    head = (
+        "| instance | value | best known | gap % | proven gap % | status | s | HiGHS gap % | CP-SAT gap % |\n"
+        "|---|---|---|---|---|---|---|---|---|\n"
+    )
+    return f"{text}\n\n{head}" + "".join(_published_row(r) for r in large)
+
+
+def _published_row(r: dict[str, Any]) -> str:
+    others = [_other(r, key) for key in ("highs", "cp_sat")]
+    value = "–" if r["value"] is None else f"{r['value']:.0f}"
+    return (
+        f"| {r['name'].split('/')[1]} | {value} | {r['best_known']:.0f} | {_percent(r['gap_frac'])} | "
+        f"{_percent(r['proven_gap_frac'])} | {r['status']} | {r['time_s']:.1f} | {others[0]} | {others[1]} |\n"
+    )
+
+
+def _other(r: dict[str, Any], key: str) -> str:
+    if f"{key}_s" not in r:
+        return ""
+    value = r[f"{key}_value"]
+    return (
+        "none found" if value is None else f"{_percent(value / r['best_known'] - 1)} in {r[f'{key}_s']:.1f} s"
+    )
+
+
+def _generated(rows: list[dict[str, Any]]) -> str:
+    head = "| instance | value | proven gap % | status | s |\n|---|---|---|---|---|\n"
+    return head + "".join(
+        f"| {r['name']} | {r['value']} | {_percent(r['proven_gap_frac'])} | {r['status']} | {r['time_s']:.1f} |\n"
+        for r in rows
+    )
+
+
+def _large(rows: list[dict[str, Any]]) -> str:
+    head = (
+        "Warm: again after 1 % of the tasks have changed.\n\n"
+        "| instance | s | proven gap % | warm s | warm / cold | warm gap % |\n|---|---|---|---|---|---|\n"
+    )
+    return head + "".join(
+        f"| {r['name']} | {r['time_s']:.2f} | {_percent(r['proven_gap_frac'])} | {r['warm_s']:.2f} | "
+        f"{r['warm_s'] / r['time_s']:.2f} | {_percent(r['warm_gap_frac'])} |\n"
+        for r in rows
+    )
