@@ -13,19 +13,35 @@ import pytest
 from gateway.plane import TENANT, answers, gateway, ok, post, run
 from trimtab.runtime.gateway.api.endpoints import Endpoints
 from trimtab.runtime.gateway.config.keys import TenantLimits
-from trimtab.runtime.gateway.config.routes import Resolved
+from trimtab.runtime.gateway.config.routes import RouteSpec, resolved
 from trimtab.runtime.gateway.front import Front, Ids
 from trimtab.runtime.gateway.model import Exchange, Outcome, Refusal, Tenant
 from trimtab.runtime.gateway.tenants import Limits
 from trimtab.runtime.gateway.wire.context import LocalAnswer
 
-ROUTES = {
-    "alias": Resolved("alias", ("big",), (1.0,), None, None, ()),
-    "canary": Resolved("canary", ("big", "new"), (0.8, 0.2), None, None, ()),
-    "safe": Resolved("safe", ("down",), (1.0,), "small", None, ()),
-    "big": Resolved("big", (), (), "small", None, ()),
-}
-KNOWN = {"big", "new", "small", "down"}
+ROUTES = resolved(
+    {
+        name: RouteSpec.model_validate(route)
+        for name, route in {
+            "alias": {"to": "big"},
+            "canary": {"to": [{"model": "big", "weight": 4}, "new"]},
+            "safe": {"to": "down", "fallback": "small"},
+            "big": {"fallback": "small"},
+            "ghost": {"fallback": "small"},
+            "to-ghost": {"to": "ghost"},
+            "to-ghost-by-two": {"to": "to-ghost"},
+            "own-first": {"to": "ghost", "fallback": "new"},
+            "own-down": {"to": "ghost", "fallback": "down"},
+            "on-the-way": {"to": "safe-ghost"},
+            "safe-ghost": {"to": "down", "fallback": "new"},
+            "chain": {"to": "down", "fallback": "ghost"},
+            "round": {"fallback": "about"},
+            "about": {"fallback": "round"},
+        }.items()
+    }
+)
+DOWN = {"down", "ghost", "round", "about"}
+KNOWN = {"big", "new", "small", *DOWN}
 
 
 def routed(tenant: Tenant = TENANT) -> Front:
@@ -34,7 +50,7 @@ def routed(tenant: Tenant = TENANT) -> Front:
         lambda key: tenant if key == b"k" else None,
         routes=ROUTES,
         known=KNOWN.__contains__,
-        ready=lambda model: model != "down",
+        ready=lambda model: model not in DOWN,
     )
 
 
@@ -63,6 +79,27 @@ def test_aliases_and_fallbacks_put_the_models_name_in_the_body() -> None:
             answer = await g.raw(post(chat("nobody")))
             assert answer.startswith(b"HTTP/1.1 404")
             assert b"model_not_found" in answer
+
+    run(main())
+
+
+def test_a_fallback_holds_whatever_route_leads_to_its_model() -> None:
+    async def main() -> None:
+        seen: list[tuple[bytes, bytes]] = []
+        async with gateway(answers(ok(b"{}"), seen), look=routed()) as g:
+            for asked, model in (
+                ("ghost", "small"),
+                ("to-ghost", "small"),
+                ("to-ghost-by-two", "small"),
+                ("own-first", "new"),  # the asked route's comes first
+                ("own-down", "small"),  # and the next where that is not ready
+                ("on-the-way", "new"),
+                ("chain", "small"),  # the fallback's own
+                ("round", "about"),  # nothing is ready: it waits for the first
+                ("alias", "big"),
+            ):
+                assert (await g.raw(post(chat(asked)))).startswith(b"HTTP/1.1 200")
+                assert seen[-1][1] == chat(model)
 
     run(main())
 

@@ -201,7 +201,9 @@ def test_aliases_are_followed_to_their_ends() -> None:
     assert dict(zip(found["fast"].models, found["fast"].fracs, strict=True)) == pytest.approx(
         {"chat": 0.75, "a": 0.125, "b": 0.125}
     )
-    assert found["chat"].fallback == "c"
+    assert found["chat"].fallbacks == (("c",),) * 3
+    assert found["fast"].fallbacks == found["chat"].fallbacks
+    assert found["next"].fallbacks == ((), ())
     assert (found["gone"].models, found["gone"].fracs) == (("b",), (1.0,))
 
 

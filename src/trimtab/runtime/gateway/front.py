@@ -217,11 +217,10 @@ class Front:
         route = self.routes.get(asked)
         if route is None:
             return _no_model(asked)
-        model = asked
-        if route.models:
-            model = _share(route, request_id)
-        if route.fallback is not None and not self.ready(model):
-            model = route.fallback
+        k = _share(route, request_id)
+        model = route.models[k]
+        if route.fallbacks[k] and not self.ready(model):
+            model = next(filter(self.ready, route.fallbacks[k]), route.fallbacks[k][0])
         return model if self.known(model) else _no_model(asked)
 
 
@@ -230,14 +229,14 @@ def _trace(headers: Headers) -> str:
     return trace.decode() if _TRACE.fullmatch(trace) else ""
 
 
-def _share(route: Resolved, request_id: str) -> str:
-    """One of the route's models by its share. The same id always gets the same one."""
+def _share(route: Resolved, request_id: str) -> int:
+    """Which of the route's models, by its share. The same id always gets the same one."""
     point = crc32(request_id.encode()) / 2**32
-    for model, frac in zip(route.models, route.fracs, strict=True):
+    for k, frac in enumerate(route.fracs):
         point -= frac
         if point < 0.0:
-            return model
-    return route.models[-1]
+            return k
+    return len(route.fracs) - 1
 
 
 def _rename(exchange: WireExchange, asked: str, model: str) -> Refusal | None:

@@ -61,7 +61,7 @@ class Resolved:
     name: str
     models: tuple[str, ...]
     fracs: tuple[float, ...]  # shares of the models, summing to 1
-    fallback: str | None
+    fallbacks: tuple[tuple[str, ...], ...]  # of each model: what stands in for it, the first that is ready
     policy: str | None
     adapters: tuple[str, ...]
 
@@ -73,27 +73,44 @@ def resolved(routes: Mapping[str, RouteSpec]) -> dict[str, Resolved]:
 
 def _resolve(name: str, route: RouteSpec, routes: Mapping[str, RouteSpec]) -> Resolved:
     shares: dict[str, float] = {}
-    for model, frac in _ends(name, 1.0, routes):
-        shares[model] = shares.get(model, 0.0) + frac
-    fallback = route.fallback and next(_ends(route.fallback, 1.0, routes))[0]
-    return Resolved(
-        name, tuple(shares), tuple(shares.values()), fallback or None, route.policy, route.adapters
-    )
+    passed: dict[str, list[str]] = {}
+    for way, frac in _ways(name, 1.0, routes):
+        shares[way[-1]] = shares.get(way[-1], 0.0) + frac
+        passed.setdefault(way[-1], []).extend(way)
+    fallbacks = tuple(_fallbacks(model, passed[model], routes) for model in shares)
+    return Resolved(name, tuple(shares), tuple(shares.values()), fallbacks, route.policy, route.adapters)
 
 
-def _ends(name: str, frac: float, routes: Mapping[str, RouteSpec]) -> Iterator[tuple[str, float]]:
-    """The models that a name leads to, and the fraction that each gets; those of weight 0 get none."""
+def _fallbacks(model: str, way: list[str], routes: Mapping[str, RouteSpec]) -> tuple[str, ...]:
+    """Fallbacks of the routes on the way to a model, the asked one's first; then those of the fallbacks."""
+    found: dict[str, None] = {}
+    names = dict.fromkeys(way)
+    while names:
+        further: dict[str, None] = {}
+        for name in names:
+            fallback = routes[name].fallback if name in routes else None
+            if fallback is not None:
+                there = next(_ways(fallback, 1.0, routes))[0]
+                if there[-1] != model and there[-1] not in found:
+                    found[there[-1]] = None
+                    further |= dict.fromkeys(there)
+        names = further
+    return tuple(found)
+
+
+def _ways(name: str, frac: float, routes: Mapping[str, RouteSpec]) -> Iterator[tuple[tuple[str, ...], float]]:
+    """The ways from a name to its models, and the fraction that goes each; those of weight 0 are none."""
     targets = routes[name].to if name in routes else ()
     if not targets:
-        yield name, frac
+        yield (name,), frac
         return
     total = sum(target.weight for target in targets)
     for target in targets:
         share = frac * target.weight / total
         if target.model == name:  # in its own list a name means the model
-            yield name, share
+            yield (name,), share
         elif share > 0:
-            yield from _ends(target.model, share, routes)
+            yield from (((name, *way), part) for way, part in _ways(target.model, share, routes))
 
 
 def route_misfits(routes: Mapping[str, RouteSpec], models: Collection[str] | None) -> Iterator[Misfit]:
