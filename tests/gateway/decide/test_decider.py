@@ -487,6 +487,26 @@ def test_refusals_say_why() -> None:
     at(test, held_max=2, max_wait_s=5.0, hold_s=1.0)
 
 
+def test_what_has_expired_is_told_by_the_deadline_and_not_by_the_clock() -> None:
+    async def test(bench: Bench) -> None:
+        (pool,) = bench.decider.pools.values()
+        bench.submit(), bench.submit()
+        hurried, patient = Asking(), Asking()
+        hurried.deadline_s = bench.loop.time() + 2.0
+        patient.deadline_s = bench.loop.time() + 6.0
+        bench.submit(hurried), bench.submit(patient)
+        bench.decider.turn(pool, bench.decider.now_s() + 2.0)  # as a timer that fires early
+        assert bench.loop.time() < hurried.deadline_s
+        assert hurried.refusal is not None
+        assert (hurried.refusal.status, hurried.refusal.is_late) == (504, True)
+        patient.deadline_s = bench.loop.time()  # as if the turn at which it may wait no longer came late
+        bench.decider.turn(pool, bench.decider.now_s() + 5.0)
+        assert patient.refusal is not None
+        assert (patient.refusal.status, patient.refusal.code) == (503, "no_capacity")
+
+    at(test, max_wait_s=5.0)
+
+
 def test_plans_begin_anew_where_the_nodes_change_and_past_ones_are_not_made_up_for() -> None:
     steering = Steering(plan_period_s=1.0)
 

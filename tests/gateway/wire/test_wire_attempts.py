@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.plane import CHAT, Serve, answers, closed, front, gateway, listening, ok, post, read_request, run
-from trimtab.runtime.gateway.model import Cause, Outcome
+from trimtab.runtime.gateway.model import DEADLINE_CODE, Cause, Outcome, Refusal
 from trimtab.runtime.gateway.wire.context import Budget, Settings, Timeouts
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nbusy"
@@ -351,6 +351,30 @@ def test_deadlines_and_the_total_time() -> None:
             assert b"no_node" in answer
             assert g.notes.losses == [Cause.TOTAL]
             assert g.dispatcher.log[-1] == ("lost", Cause.TOTAL)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("refusal", "deadline_ms", "outcome"),
+    [
+        (Refusal(504, DEADLINE_CODE, "Too late."), 60_000, Outcome.EXPIRED),
+        (Refusal(503, "no_capacity", "No node."), 1, Outcome.REFUSED),
+    ],
+)
+def test_the_refusal_says_what_has_expired_and_not_the_clock(
+    refusal: Refusal, deadline_ms: int, outcome: Outcome
+) -> None:
+    async def main() -> None:
+        async with gateway(answers(ok(b"{}"))) as g:
+            g.dispatcher.hold = True
+            _, writer = await g.connect()
+            writer.write(post(more=b"x-trimtab-deadline-ms: %d\r\n" % deadline_ms))
+            await g.until(lambda: g.dispatcher.held)
+            await asyncio.sleep(0.01)
+            g.dispatcher.held[0].refuse(refusal)
+            assert g.notes.ends[0].outcome is outcome
+            await closed(writer)
 
     run(main())
 

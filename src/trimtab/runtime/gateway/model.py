@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any, Protocol
 
+DEADLINE_CODE = "deadline"  # of the refusal where the client's own deadline has passed
+
 
 class Dialect(Enum):
     """In whose form errors, and events in a stream, are written."""
@@ -93,6 +95,11 @@ class Refusal:
     retry_after_s: float = 0.0  # 0 = none
     param: str | None = None
     allow: tuple[str, ...] = ()  # with 405: the methods that the path knows
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is that the client's own deadline has passed."""
+        return self.code == DEADLINE_CODE
 
 
 class Cause(Enum):

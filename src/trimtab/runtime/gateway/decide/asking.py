@@ -61,6 +61,13 @@ class Asking:
             stays_home=stays,
         )
 
+    def is_own_deadline(self, entry: Entry) -> bool:
+        """Whether the deadline of a row is the client's own, and not how long anything may wait.
+
+        The clock cannot tell: a timer may fire a little before the time that it was set for.
+        """
+        return entry.asked.deadline_s == entry.exchange.deadline_s - self._pools.origin_s
+
     def ask_again(self, entry: Entry, pool: Pool) -> Asked:
         """What a waiting request asks for in a state that was made anew; its turn and its deadline stay."""
         before, arrived_s = entry.asked, entry.asked.arrival_s

@@ -319,7 +319,7 @@ class Decider:
                 entry.exchange.start(self.fleet.nodes[entry.node_idx])
         for entry, end in ended:
             exchange = entry.exchange
-            exchange.refuse(refusal(pool, end, self._loop.time() >= exchange.deadline_s))
+            exchange.refuse(refusal(pool, end, self._asking.is_own_deadline(entry)))
 
     def _set_timer(self, pool: Pool) -> None:
         at_s = pool.live.next_event_s()

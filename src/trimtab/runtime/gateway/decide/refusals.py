@@ -7,18 +7,18 @@ from typing import Final
 from trimtab.domain.decision import Reason, Status
 from trimtab.mechanics.live import Ended
 from trimtab.runtime.gateway.decide.pool import Pool
-from trimtab.runtime.gateway.model import Refusal
+from trimtab.runtime.gateway.model import DEADLINE_CODE, Refusal
 
 MOST_RETRY_AFTER_S: Final = 60.0
 
 
-def refusal(pool: Pool, end: Ended, is_late: bool) -> Refusal:
-    """Why a request ended unserved. `is_late`: the client's own deadline has passed."""
+def refusal(pool: Pool, end: Ended, is_own: bool) -> Refusal:
+    """Why a request ended unserved. `is_own`: its deadline here was the client's own."""
     if end.reason == Reason.QUEUE_FULL:
         return queue_full(pool)
     if end.reason == Reason.DEADLINE:
-        if is_late:
-            return Refusal(504, "deadline", "The deadline passed before a node was free.")
+        if is_own:
+            return Refusal(504, DEADLINE_CODE, "The deadline passed before a node was free.")
         return Refusal(503, "no_capacity", "No node was free in time.", _retry_after_s(pool))
     if end.status == Status.REJECTED and end.reason >= Reason.POLICY:
         return Refusal(503, "rejected_by_policy", "The scheduling policy rejected it.", _retry_after_s(pool))

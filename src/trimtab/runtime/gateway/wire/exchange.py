@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trimtab.runtime.gateway.api.errors import response_bytes
 from trimtab.runtime.gateway.api.usage import read_answer
 from trimtab.runtime.gateway.model import (
+    DEADLINE_CODE,
     Attempt,
     Cause,
     Dialect,
@@ -128,7 +129,7 @@ class WireExchange(Exchange):
         if self.over:
             return
         kept = self._kept
-        if kept is not None and self.context.loop.time() < self.deadline_s:
+        if kept is not None and not refusal.is_late:
             self._answer_kept(*kept)
             return
         self.refusal = refusal
@@ -137,7 +138,7 @@ class WireExchange(Exchange):
         dialect = self.endpoint.dialect if self.endpoint is not None else Dialect.OPENAI
         said = response_bytes(refusal, dialect, self.id, head_only=self.method == "HEAD", close=close)
         self.context.outbox.now(self.client.transport, said)
-        if self.context.loop.time() >= self.deadline_s:
+        if refusal.is_late:
             outcome = Outcome.EXPIRED
         else:
             outcome = Outcome.FAILED if self.attempts else Outcome.REFUSED
@@ -408,7 +409,7 @@ class WireExchange(Exchange):
         if self.over or leg is None:
             return inf  # where it waits in the queue, its time is the dispatcher's
         if not self.committed and now_s >= self.deadline_s:
-            self.give_up(Refusal(504, "deadline", "The deadline passed before a node had answered."))
+            self.give_up(Refusal(504, DEADLINE_CODE, "The deadline passed before a node had answered."))
             return inf
         for one in (leg, self.hedge_leg):
             if one is not None:
