@@ -32,9 +32,9 @@ class UsageObserver:
         """What is lost is not booked."""
 
     def ended(self, exchange: Exchange) -> None:
-        """Book a request that a node has answered."""
+        """Book a request that a node has served; an error is no service, nor is a client that left before."""
         tenant, attempts = exchange.tenant, exchange.attempts
-        if tenant is None or not attempts:
+        if tenant is None or not attempts or not 0 < exchange.response_status < 400:
             return
         usage, last = exchange.usage or Usage(), attempts[-1]
         service_s = max(0.0, (last.ended_s or last.begun_s) - last.begun_s)
