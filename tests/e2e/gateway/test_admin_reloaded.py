@@ -42,3 +42,9 @@ def test_names_and_keys_of_the_admin_port(tmp_path: Path) -> None:
         assert told["needs_restart"] == ["admin.hosts"]
         assert gateway.admin("/admin/nodes", key=ADMIN_KEY).status == 401
         assert gateway.admin("/admin/nodes", key=OTHER_KEY).status == 200
+        gateway.configure({**config, "admin": admin})
+        told = gateway.admin("/admin/reload", {}, key=OTHER_KEY).json()
+        assert told["needs_restart"] == ["admin.hosts"], "as long as the file says other than what runs"
+        gateway.configure(config)
+        told = gateway.admin("/admin/reload", {}, key=OTHER_KEY).json()
+        assert (told["changed"], told["needs_restart"]) == (["admin"], [])

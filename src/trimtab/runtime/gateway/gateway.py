@@ -75,6 +75,7 @@ class Gateway:
         observers: tuple[Observer, ...] = (),
     ) -> None:
         self.config, self.loop, self.worker = config, loop, worker
+        self._begun_with = config  # keys that a reload cannot change are as they stand here
         self.environ = environ
         self._created = int(time.time())
         self.tenants = Tenants(config, environ)
@@ -173,7 +174,7 @@ class Gateway:
         fresh = [spec for spec in options.policies_of(config) if spec not in known]
         if fresh and not is_compiled:
             await compile_elsewhere(fresh)
-        before, restart = self.config, _needs_restart(self.config, config)
+        before, restart = self.config, _needs_restart(self._begun_with, config)
         config.admin.digests(self.environ)  # raises before anything has changed
         self.tenants.update(config, self.environ)
         self.config = config
@@ -316,6 +317,6 @@ class Gateway:
         return answered
 
 
-def _needs_restart(before: GatewayConfig, after: GatewayConfig) -> list[str]:
-    """Keys that a running gateway cannot change."""
-    return [name for name in _FIXED if attrgetter(name)(before) != attrgetter(name)(after)]
+def _needs_restart(begun_with: GatewayConfig, wanted: GatewayConfig) -> list[str]:
+    """Keys that a running gateway cannot change and that are to be other than they run."""
+    return [name for name in _FIXED if attrgetter(name)(begun_with) != attrgetter(name)(wanted)]
