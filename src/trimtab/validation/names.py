@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic import ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 Path = tuple[str | int, ...]
+
+_KIND: Final = "misfit"
 
 
 class Misfit(NamedTuple):
@@ -18,6 +20,10 @@ class Misfit(NamedTuple):
     path: Path
     value: object
     expected: str
+
+    def details(self) -> ErrorDetails:
+        """As pydantic tells what it finds."""
+        return {"type": _KIND, "loc": self.path, "msg": self.expected, "input": self.value}
 
 
 def refuse(misfits: Iterable[Misfit], title: str) -> None:
@@ -28,7 +34,7 @@ def refuse(misfits: Iterable[Misfit], title: str) -> None:
 
 
 def _detail(misfit: Misfit) -> InitErrorDetails:
-    kind = PydanticCustomError("misfit", "{expected}", {"expected": misfit.expected})
+    kind = PydanticCustomError(_KIND, "{expected}", {"expected": misfit.expected})
     return InitErrorDetails(type=kind, loc=misfit.path, input=misfit.value)
 
 

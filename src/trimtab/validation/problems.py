@@ -6,7 +6,7 @@ Values of fields whose schema says `writeOnly`, and passwords in URLs, are left 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from reprlib import Repr
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trimtab.domain.errors import UsageError
-from trimtab.validation.names import nearest
+from trimtab.validation.names import Misfit, nearest
 
 _SHORT = Repr()
 _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxtuple, _SHORT.maxstring, _SHORT.maxother = 3, 4, 4, 60, 60
@@ -26,20 +26,36 @@ _PREFIXES = ("Input should be ", "Value error, ", "Input should have ")
 M = TypeVar("M", bound=BaseModel)
 
 
-def checked(make: Callable[[], M], model: type[BaseModel], file: str, kind: type[UsageError]) -> M:
-    """What `make` returns; what pydantic finds wrong becomes an error of this kind in the file's terms."""
+def checked(
+    make: Callable[[], M],
+    model: type[BaseModel],
+    file: str,
+    kind: type[UsageError],
+    further: Callable[[], Iterable[Misfit]] = tuple,
+) -> M:
+    """What `make` returns; what pydantic finds wrong becomes an error of this kind in the file's terms.
+
+    `further` is asked after an error: for what pydantic checks only when every field by itself is right.
+    """
     try:
         return make()
     except ValidationError as error:
-        raise _one_error(error, model, file, kind) from error
+        raise _one_error(error, further(), model, file, kind) from error
 
 
 def _one_error(
-    error: ValidationError, model: type[BaseModel], file: str, kind: type[UsageError]
+    error: ValidationError,
+    further: Iterable[Misfit],
+    model: type[BaseModel],
+    file: str,
+    kind: type[UsageError],
 ) -> UsageError:
-    """All that pydantic found, as one error; fields are named as in the file."""
+    """All that was found, as one error; fields are named as in the file."""
     schema = model.model_json_schema()
-    problems = [_problem(details, schema) for details in error.errors()]
+    found = error.errors()
+    told = {(details["loc"], details["msg"]) for details in found}
+    found += [misfit.details() for misfit in further if (misfit.path, misfit.expected) not in told]
+    problems = [_problem(details, schema) for details in found]
     if len(problems) == 1:
         return kind(**problems[0], file=file)
     lines = dict.fromkeys(str(kind(**problem)) for problem in problems)

@@ -108,6 +108,32 @@ def test_all_problems_are_listed_at_once() -> None:
     assert message.startswith("g.yaml: 3 problems")
 
 
+def test_names_twice_and_loops_are_listed_beside_all_else() -> None:
+    message = str(
+        error_of(f"""
+          workers: 0
+          nodes: [{{name: a, url: 'http://x:1'}}, {{name: b, url: here}}, {{name: a, url: 'http://x:2'}}, 7]
+          keys: [{{name: t, sha256: {DIGEST}}}, {{name: t, sha256: {"b" * 64}, more: 1}}]
+          routes: {{x: {{to: [y, m]}}, y: {{to: x}}, z: {{two: x}}, m: {{to: m}}}}
+        """)
+    )
+    lines = message.splitlines()
+    assert len(lines) == len(set(lines))
+    for part in (
+        *("workers", "nodes[1].url", "nodes[2].name", "nodes[3]", "keys[1].more", "keys[1].name"),
+        *("'x → y → x'", "'y → x → y'", "routes.z.two"),
+    ):
+        assert sum(part in line for line in lines) == 1, part
+    assert message.startswith("g.yaml: 9 problems")
+
+
+def test_what_does_not_fit_is_listed_once() -> None:
+    nodes = "nodes: [{name: a, url: 'http://x:1'}, {name: a, url: 'http://x:2'}]"
+    message = str(error_of(f"{nodes}\nroutes: {{x: {{to: y}}, y: {{to: x}}}}"))
+    assert message.startswith("g.yaml: 3 problems")
+    assert len(message.splitlines()) == 4
+
+
 @pytest.mark.parametrize(
     "text",
     [

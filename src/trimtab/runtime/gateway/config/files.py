@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.domain.errors import ConfigError
-from trimtab.runtime.gateway.config.gateway import CONFIG_TITLE, GatewayConfig
+from trimtab.runtime.gateway.config.gateway import CONFIG_TITLE, GatewayConfig, misfits_of_raw
 from trimtab.runtime.gateway.config.keys import KeySpec, is_readable_by_others, read_keys
 from trimtab.runtime.gateway.config.nodes import NodeEntry
 from trimtab.runtime.gateway.config.types import FOLDER
@@ -51,7 +51,11 @@ def with_keys(config: GatewayConfig, keys: Sequence[KeySpec], file: str) -> Gate
 def _validated(data: dict[Any, Any], file: str, folder: Path | None) -> GatewayConfig:
     context = {FOLDER: None if folder is None else folder.absolute()}
     return checked(
-        lambda: GatewayConfig.model_validate(data, context=context), GatewayConfig, file, ConfigError
+        lambda: GatewayConfig.model_validate(data, context=context),
+        GatewayConfig,
+        file,
+        ConfigError,
+        lambda: misfits_of_raw(data),
     )
 
 

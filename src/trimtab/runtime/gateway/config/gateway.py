@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from trimtab.runtime.gateway.config.keys import AdminSpec, KeySpec
 from trimtab.runtime.gateway.config.nodes import DiscoverySpec, NodeEntry, RegistrationSpec
 from trimtab.runtime.gateway.config.policies import Policies, PolicyChoice, Shadow
-from trimtab.runtime.gateway.config.routes import RelayPath, Resolved, RouteSpec, resolved, route_misfits
+from trimtab.runtime.gateway.config.routes import (
+    RelayPath,
+    Resolved,
+    RouteSpec,
+    loop_misfits,
+    resolved,
+    route_misfits,
+)
 from trimtab.runtime.gateway.config.traffic import (
     FairnessSpec,
     HedgeSpec,
@@ -32,6 +40,11 @@ from trimtab.validation.base import NonNegative, Spec
 from trimtab.validation.names import Misfit, known, refuse
 
 CONFIG_TITLE = "trimtab gateway"
+
+_NAMES_ONCE: Final = {  # section → what is expected of a name that was there before
+    "nodes": "a name that no other node has",
+    "keys": "each tenant once; several keys of it: sha256: [A, B]",
+}
 
 
 class GatewayConfig(Spec):
@@ -92,9 +105,8 @@ class GatewayConfig(Spec):
         return tuple(dict.fromkeys(m for node in self.nodes for m in (*node.models, *node.adapters)))
 
     def _misfits(self) -> Iterator[Misfit]:
-        yield from _repeated(("nodes",), [node.name for node in self.nodes], "a name that no other node has")
-        names = [key.name for key in self.keys]
-        yield from _repeated(("keys",), names, "each tenant once; several keys of it: sha256: [A, B]")
+        yield from _repeated("nodes", [node.name for node in self.nodes])
+        yield from _repeated("keys", [key.name for key in self.keys])
         yield from self._digest_misfits()
         yield from self._listen_misfits()
         models = self.declared_models()
@@ -123,9 +135,29 @@ class GatewayConfig(Spec):
                 yield from known((section, "models", name), name, {*models, *self.routes}, "model")
 
 
-def _repeated(path: tuple[str | int, ...], names: Sequence[str], expected: str) -> Iterator[Misfit]:
+def misfits_of_raw(data: Mapping[Any, Any]) -> Iterator[Misfit]:
+    """Names twice and loops of aliases, in a file of which other parts cannot be used."""
+    for section in _NAMES_ONCE:
+        entries = data.get(section)
+        if isinstance(entries, list):
+            yield from _repeated(section, [e.get("name") if isinstance(e, dict) else None for e in entries])
+    routes = data.get("routes")
+    if isinstance(routes, dict):
+        yield from loop_misfits({name: spec for name in routes if (spec := _route_of(routes[name]))})
+
+
+def _route_of(said: object) -> RouteSpec | None:
+    try:
+        return RouteSpec.model_validate(said)
+    except ValidationError:
+        return None  # told already
+
+
+def _repeated(section: str, names: Sequence[object]) -> Iterator[Misfit]:
     seen: set[str] = set()
     for k, name in enumerate(names):
+        if not isinstance(name, str):
+            continue
         if name in seen:
-            yield Misfit((*path, k, "name"), name, expected)
+            yield Misfit((section, k, "name"), name, _NAMES_ONCE[section])
         seen.add(name)

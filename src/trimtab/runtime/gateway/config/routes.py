@@ -116,12 +116,18 @@ def _ways(name: str, frac: float, routes: Mapping[str, RouteSpec]) -> Iterator[t
 def route_misfits(routes: Mapping[str, RouteSpec], models: Collection[str] | None) -> Iterator[Misfit]:
     """Loops of aliases; and names that no node serves, where it is known what nodes serve."""
     names = None if models is None else {*models, *routes}
+    yield from loop_misfits(routes)
     for name, route in routes.items():
-        if loop := _loop(name, routes):
-            yield Misfit(("routes", name, "to"), " → ".join(loop), "no loop of aliases")
         if route.fallback == name:
             yield Misfit(("routes", name, "fallback"), name, "another model")
         yield from _name_misfits(name, route, names, models)
+
+
+def loop_misfits(routes: Mapping[str, RouteSpec]) -> Iterator[Misfit]:
+    """Aliases that lead back to themselves."""
+    for name in routes:
+        if loop := _loop(name, routes):
+            yield Misfit(("routes", name, "to"), " → ".join(loop), "no loop of aliases")
 
 
 def _name_misfits(
