@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 from trimtab.runtime.gateway.jobs.job import Delivery, Job, JobResult, State
-from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings, Order
+from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings
+from trimtab.runtime.gateway.jobs.order import Order
 from trimtab.runtime.gateway.jobs.results import JobFiles
 from trimtab.runtime.gateway.model import Facts
 from trimtab.runtime.gateway.store.store import Store

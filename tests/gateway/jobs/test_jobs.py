@@ -15,7 +15,8 @@ import sqlalchemy as sa
 
 from trimtab.runtime.gateway.jobs import rows
 from trimtab.runtime.gateway.jobs.job import Delivery, Job, JobResult, State
-from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings, Order, TooManyJobs
+from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings, TooManyJobs
+from trimtab.runtime.gateway.jobs.order import Order
 from trimtab.runtime.gateway.jobs.results import JobFiles, TooLarge
 from trimtab.runtime.gateway.model import Facts
 from trimtab.runtime.gateway.store.errors import StoreUnavailable

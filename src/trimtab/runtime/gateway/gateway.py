@@ -39,7 +39,7 @@ from trimtab.runtime.gateway.recording import new_recorder
 from trimtab.runtime.gateway.tenants import Tenants
 from trimtab.runtime.gateway.wire.context import LocalAnswer
 from trimtab.runtime.gateway.wire.exchange import WireExchange
-from trimtab.runtime.gateway.wire.server import DataPlane, make_context
+from trimtab.runtime.gateway.wire.server import DataPlane, Drain, make_context
 
 logger = logging.getLogger(__name__)
 
@@ -131,15 +131,15 @@ class Gateway:
         if listening is not None:
             await self.plane.serve(listening)
 
-    async def drain(self, timeout_s: float, idle_s: float) -> int:
-        """Take nothing new and wait for what is under way; returns what was not done in time.
-
-        Idle connections may send one more request for `idle_s`.
-        """
+    async def drain(self, how: Drain) -> int:
+        """Take nothing new and wait for what is under way; returns what was not done in time."""
         self.plane.context.draining = True
-        await asyncio.sleep(LAST_ACCEPT_S)  # closing the socket resets what the kernel has accepted for it
-        self.plane.stop_accepting()
-        return await self.plane.drain(timeout_s, idle_s)
+        if how.others:
+            await asyncio.sleep(
+                LAST_ACCEPT_S
+            )  # closing the socket resets what the kernel has accepted for it
+            self.plane.stop_accepting()
+        return await self.plane.drain(how.timeout_s, how.idle_s)
 
     async def close(self) -> None:
         """End everything."""

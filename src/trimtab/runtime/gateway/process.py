@@ -10,7 +10,6 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
 
 from trimtab.domain.errors import UsageError
 from trimtab.runtime.gateway.admin.app import AdminApp, serve_admin
@@ -27,12 +26,12 @@ from trimtab.runtime.gateway.nursery import Nursery
 from trimtab.runtime.gateway.observe.logs import set_up_logs
 from trimtab.runtime.gateway.observe.usage import UsageObserver
 from trimtab.runtime.gateway.upgrade import replace
-from trimtab.runtime.gateway.wire.server import IDLE_DRAIN_S
+from trimtab.runtime.gateway.wire.server import LINGER_S, Drain
 from trimtab.runtime.gateway.workers import Workers
 
 logger = logging.getLogger(__name__)
 
-LINGER_S: Final = 5.0  # that idle connections have for one more request, when a successor is there
+Draining = Callable[[Drain], Awaitable[int]]  # returns what was not done in time
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +74,25 @@ async def run_process(
     async with _opened(gateway, service, sockets.clients if crew is None else None):
         local = LocalControl(gateway, reload, service.usage)
         if crew is None:
-            await _serve(local, gateway, sockets, reload, ready, gateway.drain)
+            await _serve(local, gateway, sockets, reload, ready, _with_jobs(gateway.drain, service))
             return
         workers = Workers(config.workers, crew.nursery, crew.shared, gateway, service)
         try:
             await workers.open()
-            await _serve(
-                PooledControl(local, gateway, workers), gateway, sockets, reload, ready, workers.stop
-            )
+            pooled = PooledControl(local, gateway, workers)
+            await _serve(pooled, gateway, sockets, reload, ready, _with_jobs(workers.stop, service))
+            await workers.dismiss()
         finally:
             await workers.close()
+
+
+def _with_jobs(drain: Draining, service: JobService) -> Draining:
+    """Let clients' requests and jobs end at the same time."""
+
+    async def both(how: Drain) -> int:
+        return sum(await asyncio.gather(drain(how), service.drain(how.timeout_s)))
+
+    return both
 
 
 async def _serve(
@@ -93,7 +101,7 @@ async def _serve(
     sockets: Sockets,
     reload: Reload | None,
     ready: Callable[[str], None],
-    drain: Callable[[float, float], Awaitable[int]],
+    drain: Draining,
 ) -> None:
     config = gateway.config
     auth = AdminAuth(_admin_keys(gateway, config), open_to_all=config.insecure_no_auth)
@@ -102,12 +110,14 @@ async def _serve(
     try:
         freeze()
         ready(auth.make_link_token())
-        idle_s = IDLE_DRAIN_S
-        if await _until_told(control, sockets, reload):
+        is_replaced = await _until_told(control, sockets, reload)
+        drain_s = gateway.config.drain_s
+        how = Drain(drain_s, others=False)
+        if is_replaced:
             await server.close()  # the successor answers there now
-            idle_s = LINGER_S
+            how = Drain(drain_s, LINGER_S)
         gateway.plane.context.draining = True
-        left = await drain(gateway.config.drain_s, idle_s)
+        left = await drain(how)
         if left:
             logger.warning("%d requests were not finished when the time to drain was up", left)
     finally:

@@ -29,7 +29,7 @@ from trimtab.runtime.gateway.observe.logs import set_up_logs
 from trimtab.runtime.gateway.observe.usage import UsageObserver
 from trimtab.runtime.gateway.wire.context import LocalAnswer
 from trimtab.runtime.gateway.wire.exchange import WireExchange
-from trimtab.runtime.gateway.wire.server import IDLE_DRAIN_S
+from trimtab.runtime.gateway.wire.server import Drain
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,8 @@ class _Worker:
         self._number, self._start, self._shared = number, start, shared
         self._tally = Tally()
         self._told: asyncio.Event = asyncio.Event()
-        self._drain_s, self._idle_s = start.config.drain_s, IDLE_DRAIN_S
+        self._dismissed: asyncio.Event = asyncio.Event()
+        self._how = Drain(start.config.drain_s)  # if it is told by a signal, or its parent is gone
         self._drained: asyncio.Future[int] | None = None
 
     async def run(self, end: socket.socket, clients: socket.socket) -> None:
@@ -137,7 +138,7 @@ class _Worker:
         )
         gateway.tenants.scale(1 / self._start.workers)
         self._follow_start()
-        channel = await Channel.open(end, self._handle, self._told.set)
+        channel = await Channel.open(end, self._handle, self._orphaned)
         intake = Intake(job_settings(self._start.config))
         gateway.jobs_answer, gateway.front.jobs = RemoteJobs(channel, intake).answer, True
         try:
@@ -145,14 +146,19 @@ class _Worker:
             freeze()
             channel.tell("ready")
             await self._serve(channel)
-            left = await gateway.drain(self._drain_s, self._idle_s)
-            self._drained.set_result(left)
+            self._drained.set_result(await gateway.drain(self._how))
+            if not self._how.others:
+                await self._dismissed.wait()
             await asyncio.sleep(0)  # the answer to "stop"
             with contextlib.suppress(ChannelClosed):
                 channel.tell("report", self._tally.take())
         finally:
             await gateway.close()
             await channel.close()
+
+    def _orphaned(self) -> None:
+        self._told.set()
+        self._dismissed.set()
 
     def _follow_start(self) -> None:
         fleet, start = self._gateway.fleet, self._start
@@ -196,10 +202,12 @@ class _Worker:
                 with contextlib.suppress(ConfigError):
                     gateway.fleet.remove(said)
             case "stop":
-                self._drain_s, self._idle_s = said
+                self._how = pickle.loads(payload)
                 self._told.set()
                 assert self._drained is not None
                 return await asyncio.shield(self._drained), b""
+            case "dismiss":
+                self._dismissed.set()
         return None, b""
 
     def _share(self, shares: dict[str, float]) -> None:

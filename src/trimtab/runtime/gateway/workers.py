@@ -27,6 +27,7 @@ from trimtab.runtime.gateway.nodes.spec import NodeSpec
 from trimtab.runtime.gateway.nursery import Nursery
 from trimtab.runtime.gateway.observe.book import Book
 from trimtab.runtime.gateway.observe.families import FAMILIES, Merge, Type
+from trimtab.runtime.gateway.wire.server import Drain
 from trimtab.runtime.gateway.worker import Start
 
 logger = logging.getLogger(__name__)
@@ -98,11 +99,24 @@ class Workers:
         self._spawn(self._keep_counts())
         self._spawn(self._keep_shares())
 
-    async def stop(self, drain_s: float, idle_s: float) -> int:
-        """Let all finish what they have; returns how many requests were not done in time."""
+    async def stop(self, how: Drain) -> int:
+        """Let all finish what they have; returns how many requests were not done in time.
+
+        Where nobody else accepts connections they go on with refusing them, until `dismiss`.
+        """
         self._stopping = True
-        asked = [self._stop(worker, drain_s, idle_s) for worker in self._workers.values()]
-        return sum(await asyncio.gather(*asked))
+        return sum(await asyncio.gather(*(self._stop(worker, how) for worker in self._workers.values())))
+
+    async def dismiss(self) -> None:
+        """End those that have finished."""
+        for worker in self.alive:
+            if worker.channel is not None:
+                with contextlib.suppress(ChannelClosed):
+                    worker.channel.tell("dismiss")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_MARGIN_S):
+                for worker in tuple(self._workers.values()):
+                    await worker.is_gone.wait()
 
     async def close(self) -> None:
         """End all, by force where they do not end."""
@@ -114,15 +128,12 @@ class Workers:
             await self._bury(worker)
         await asyncio.to_thread(self._nursery.close)
 
-    async def _stop(self, worker: Worker, drain_s: float, idle_s: float) -> int:
-        left = 0
+    async def _stop(self, worker: Worker, how: Drain) -> int:
         with contextlib.suppress(ChannelClosed, UsageError):
-            said, _ = await self._ask(worker, "stop", [drain_s, idle_s], timeout_s=drain_s + STOP_MARGIN_S)
-            left = int(said)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_MARGIN_S):
-                await worker.is_gone.wait()
-        return left
+            within_s = how.timeout_s + STOP_MARGIN_S
+            said, _ = await self._ask(worker, "stop", None, pickle.dumps(how), within_s)
+            return int(said)
+        return 0
 
     async def _begin(self, number: int) -> Worker:
         async with self._forking:

@@ -27,11 +27,14 @@ class StoredDelivery:
         tell: Callable[[str, State], None],
     ) -> None:
         self.job, self.lost, self.body = job, False, files.body(job.id)
+        self.waits = job.state is State.QUEUED  # for a node: it may be stopped and nothing is lost
+        self.is_only_here = False  # should this process end, nobody could learn what becomes of it
         self._store, self._files, self._owner, self._clock, self._tell = store, files, owner, clock, tell
         self._open: ResultFile | None = None
 
     async def dispatched(self, node: str, idempotent: bool) -> bool:
         """It is about to be sent to `node`. False = do not send it."""
+        self.waits, self.is_only_here = False, True
         attempt = self.job.attempt + 1
         mine, now_s = rows.Mine(self.job.id, self._owner, attempt), self._clock()
         change = partial(rows.dispatch, mine=mine, node=node, idempotent=idempotent, now_s=now_s)
@@ -47,6 +50,7 @@ class StoredDelivery:
         """Nothing was done at that node; it is queued, and still ours."""
         self.discard()
         await self._back(self._owner, 0.0)
+        self.waits, self.is_only_here = True, False
 
     async def attached(self, backend_job_id: str) -> None:
         """The backend has accepted it under this id.
@@ -56,6 +60,7 @@ class StoredDelivery:
         self.job = replace(self.job, backend_job_id=backend_job_id)
         with suppress(StoreUnavailable):
             await self._store.write(partial(rows.attach, mine=self._mine(), backend_job_id=backend_job_id))
+            self.is_only_here = False
 
     def result(self, content_type: str) -> ResultFile:
         """A new file for the result. Raises NotKept."""

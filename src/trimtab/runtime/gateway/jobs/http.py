@@ -13,7 +13,8 @@ import orjson
 from trimtab.runtime.gateway.api.endpoints import path_id
 from trimtab.runtime.gateway.api.errors import error_body
 from trimtab.runtime.gateway.jobs.job import ACTIVE, VIDEOS, Job, State
-from trimtab.runtime.gateway.jobs.manager import Jobs, Order, TooManyJobs
+from trimtab.runtime.gateway.jobs.manager import Jobs, TooManyJobs
+from trimtab.runtime.gateway.jobs.order import Order
 from trimtab.runtime.gateway.jobs.results import Body
 from trimtab.runtime.gateway.jobs.views import job_view, video_view
 from trimtab.runtime.gateway.model import Dialect, Endpoint, Facts, Kind, Refusal

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ import sqlalchemy as sa
 from trimtab.runtime.gateway.jobs import rows
 from trimtab.runtime.gateway.jobs.delivery import StoredDelivery
 from trimtab.runtime.gateway.jobs.job import ACTIVE, Job, JobResult, Observers, Runner, State
+from trimtab.runtime.gateway.jobs.order import Order, new_job
 from trimtab.runtime.gateway.jobs.results import Body, JobFiles
 from trimtab.runtime.gateway.jobs.sweeper import sweep
-from trimtab.runtime.gateway.model import Facts
 from trimtab.runtime.gateway.store.errors import StoreUnavailable
 from trimtab.runtime.gateway.store.gateways import leave, sign_of_life
 from trimtab.runtime.gateway.store.store import Store
@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_PAUSE_S = 5.0  # between tries of what the database has refused
 _NO_ROOM_S = 10.0  # until a job that finds the disk full is looked at again
+_DRAIN_STEP_S = 0.05
 _EVER_S = 1e9  # a lease that only a gateway that has left is beyond
 
 
@@ -51,22 +52,6 @@ class JobSettings:
     min_free_bytes: int = 64 << 20  # of the folder's disk, else jobs are refused and wait
     poll_s: float = 1.0  # how often other processes' jobs and wishes are looked for
     sweep_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a client asks for."""
-
-    tenant: str
-    model: str
-    kind: str
-    method: str
-    target: str
-    request_type: str
-    facts: Facts
-    shown: dict[str, str] = field(default_factory=dict)  # what its API shows again: seconds, size
-    priority: int = 0
-    only_node: str = ""  # the node that alone can run it; "" = any
 
 
 class TooManyJobs(Exception):  # noqa: N818 - reads as the sentence it prints
@@ -92,6 +77,8 @@ class Jobs:
         self._files = JobFiles(settings.folder, settings.result_max_bytes)
         self._place = ""
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._deliveries: dict[str, StoredDelivery] = {}  # of those running
+        self._draining = False
         self._cancelled: set[str] = set()  # by their tenant, not by the end of this process
         self._ending: set[str] = set()  # their end is known and being written: no longer to be cancelled
         self._strays: set[str] = set()  # ours in the database and not running: their claim's answer was lost
@@ -104,6 +91,35 @@ class Jobs:
         self._place = await asyncio.to_thread(self._files.open)
         for loop in (self._claim_loop(), self._life_loop(), self._sweep_loop()):
             self._loops.append(asyncio.create_task(loop))
+
+    async def drain(self, timeout_s: float) -> int:
+        """Take up no job any more, and wait for those that would be lost from sight with this process.
+
+        What waits for a node is everyone's again; what a backend knows by an id is found by the next process.
+        Returns how many were not done in time.
+        """
+        self._draining = True
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        while True:
+            await asyncio.sleep(0)  # what has just been started has its delivery now
+            await self._give_back()
+            left = sum(delivery.is_only_here for delivery in self._deliveries.values())
+            if not left or loop.time() >= end_s:
+                return left
+            await asyncio.sleep(_DRAIN_STEP_S)
+
+    async def _give_back(self) -> None:
+        """Stop what waits for a node."""
+        waiting = [job_id for job_id, delivery in self._deliveries.items() if delivery.waits]
+        tasks = [self._running[job_id] for job_id in waiting if job_id not in self._ending]
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        with suppress(StoreUnavailable):
+            await self._store.write(partial(rows.release, owner=self.gateway))
 
     async def close(self) -> None:
         """Stop at once: what is queued stays queued, what is dispatched is found by the next process."""
@@ -118,7 +134,7 @@ class Jobs:
         """A job that will not be lost from here on. Raises StoreUnavailable, TooManyJobs."""
         if not self._files.has_room(self.settings.min_free_bytes):
             raise StoreUnavailable("the disk of the jobs' folder is full")
-        job = self._new(order)
+        job = new_job(order, self._place, self._clock())
         try:
             await asyncio.to_thread(self._files.keep_body, job.id, body)
             await self._store.write(partial(_insert, job=job, most=self.settings.max_active_per_tenant))
@@ -177,41 +193,6 @@ class Jobs:
         path = self._files.result(job.result_file)
         return path if path.exists() else None
 
-    def _new(self, order: Order) -> Job:
-        prefix = "video" if order.kind == "video" else "job"
-        return Job(
-            id=f"{prefix}_{secrets.token_hex(16)}",
-            tenant=order.tenant,
-            model=order.model,
-            kind=order.kind,
-            method=order.method,
-            target=order.target,
-            request_type=order.request_type,
-            facts=order.facts,
-            shown=order.shown,
-            priority=order.priority,
-            place=self._place,
-            only_node=order.only_node,
-            state=State.QUEUED,
-            owner=None,
-            attempt=0,
-            node="",
-            backend_job_id="",
-            idempotent=False,
-            cancel_requested=False,
-            deleted=False,
-            not_before_s=0.0,
-            created_s=self._clock(),
-            dispatched_s=None,
-            ended_s=None,
-            expires_s=None,
-            error_code="",
-            error="",
-            result_file="",
-            result_bytes=0,
-            result_type="",
-        )
-
     async def _claim_loop(self) -> None:
         while True:
             self._wake.clear()
@@ -233,11 +214,11 @@ class Jobs:
 
     async def _claim(self) -> None:
         free = self.settings.max_running - len(self._running)
-        if free <= 0:
+        if free <= 0 or self._draining:
             return
         claim = partial(rows.claim, owner=self.gateway, place=self._place, now_s=self._clock(), limit=free)
         for job in await self._store.write(claim):
-            self._start(job, self._run(job))
+            self._begin(job, self._run)
 
     async def _life_loop(self) -> None:
         while True:
@@ -252,6 +233,8 @@ class Jobs:
         for job_id in list(self._running):
             if owned.get(job_id):
                 self._stop(job_id)
+        if self._draining:
+            return
         await self._find_strays(owned.keys() - self._running.keys())
         if self._alive_since_s is None:
             self._alive_since_s = now_s
@@ -260,13 +243,13 @@ class Jobs:
         lease_s = self.settings.lease_s if heard else _EVER_S
         adopt = partial(rows.adopt, owner=self.gateway, place=self._place, lease_s=lease_s)
         for job in await self._store.write(adopt):
-            self._start(job, self._recover(job))
+            self._begin(job, self._recover)
 
     async def _find_strays(self, idle: set[str]) -> None:
         again, self._strays = idle & self._strays, idle
         if again:
             for job in await self._store.read(partial(rows.of_owner, owner=self.gateway, ids=again)):
-                self._start(job, self._recover(job))
+                self._begin(job, self._recover)
 
     async def _sweep_loop(self) -> None:
         while True:
@@ -274,16 +257,16 @@ class Jobs:
                 await sweep(self._store, self._files, self._place, self._clock(), self.settings.row_ttl_s)
             await asyncio.sleep(self.settings.sweep_s)
 
-    def _start(self, job: Job, work: Coroutine[Any, Any, None]) -> None:
-        if job.id in self._running:
-            work.close()  # it is running here already
+    def _begin(self, job: Job, work: Callable[[Job], Coroutine[Any, Any, None]]) -> None:
+        if job.id in self._running or self._draining:  # taken while the drain began: `close` gives it back
             return
-        task = asyncio.create_task(work, name=job.id)
+        task = asyncio.create_task(work(job), name=job.id)
         self._running[job.id] = task
         task.add_done_callback(partial(self._ended, job.id))
 
     def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
         self._running.pop(job_id, None)
+        self._deliveries.pop(job_id, None)
         self._cancelled.discard(job_id)
         self._ending.discard(job_id)
         self._wake.set()
@@ -327,7 +310,7 @@ class Jobs:
         self, job: Job, run: Callable[[Job, StoredDelivery], Coroutine[Any, Any, JobResult]]
     ) -> None:
         """Run it to its end; a tenant's cancellation is an end, this process's own is none."""
-        delivery = self._delivery(job)
+        delivery = self._deliveries[job.id] = self._delivery(job)
         try:
             result = await run(job, delivery)
         except asyncio.CancelledError:

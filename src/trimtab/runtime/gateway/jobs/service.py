@@ -74,6 +74,10 @@ class JobService:
         self._runner, self._jobs, self._api = runner, jobs, JobsApi(jobs)
         self._work.append(asyncio.create_task(self._count()))
 
+    async def drain(self, timeout_s: float) -> int:
+        """Begin no job any more and wait for those that a restart would lose; returns how many are left."""
+        return 0 if self._jobs is None else await self._jobs.drain(timeout_s)
+
     async def close(self) -> None:
         """Stop; what is under way goes on at the next start. Usage is written, if the store is there."""
         for task in self._work:

@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, cast
 
 from trimtab.runtime.gateway.api.errors import response_bytes
-from trimtab.runtime.gateway.model import Cause, Dialect, Refusal
+from trimtab.runtime.gateway.model import Cause, Dialect, Kind, Refusal
 from trimtab.runtime.gateway.wire.context import Context
 from trimtab.runtime.gateway.wire.exchange import WireExchange
 from trimtab.runtime.gateway.wire.local import answer_locally, size_up
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trimtab.runtime.gateway.wire.upstream import UpstreamConnection
 
 _RESETS = struct.pack("ii", 1, 0)  # a close that does not wait for what is unsent
+_TO_THE_LAST = (Kind.HEALTH, Kind.READY)  # answered for as long as there is a process
 WRITE_HIGH_BYTES = 262_144
 PIPELINED_REQUESTS = 32
 PIPELINED_BYTES = 65_536
@@ -202,7 +203,7 @@ class ClientConnection(asyncio.Protocol):
         exchange = WireExchange(context, self, request)
         context.exchanges += 1
         self._exchange = exchange
-        refusal = context.front.head(exchange)
+        refusal = context.front.head(exchange) or _late(exchange)
         if refusal is None and request.content_length > context.settings.body_bytes:
             refusal = too_large(context.settings.body_bytes)
         if refusal is not None:
@@ -366,6 +367,14 @@ class ClientConnection(asyncio.Protocol):
         """Close it now if it is idle; a busy one closes with its answer."""
         if self._exchange is None and self._tunnel is None and self._reader.request is None:
             self.context.outbox.close(self.transport)
+
+
+def _late(exchange: WireExchange) -> Refusal | None:
+    """What a request hears that comes when this process is about to end."""
+    endpoint = exchange.endpoint
+    if not exchange.context.refusing or (endpoint is not None and endpoint.kind in _TO_THE_LAST):
+        return None
+    return Refusal(503, "draining", "This gateway is about to end.", 1.0)
 
 
 def too_large(limit_bytes: int) -> Refusal:

@@ -140,6 +140,7 @@ class Context:
     exchanges: int = 0  # in the hands of this process, from head to end
     buffered_bytes: int = 0
     draining: bool = False
+    refusing: bool = False  # the time for requests on their way is over too
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     known_heads: KnownHeads = field(default_factory=KnownHeads)
     on_arrived: tuple[Callable[[Exchange], None], ...] = field(init=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from trimtab.runtime.gateway.front import Front
 from trimtab.runtime.gateway.model import Dispatcher, Observers
@@ -17,6 +18,7 @@ from trimtab.runtime.gateway.wire.upstream import Pools
 
 DRAIN_STEP_S = 0.02
 IDLE_DRAIN_S = 1.0
+LINGER_S = 5.0  # that idle connections have for one more request, when a successor is there
 BACKLOG = 4096  # connections that wait to be accepted
 
 
@@ -46,6 +48,19 @@ def make_context(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """How a process ends: `timeout_s` for what is under way.
+
+    Idle connections may send one more request for `idle_s`. `others`: another process accepts connections
+    on the same socket; with none, this one accepts and refuses them to its end, so that nobody waits in vain.
+    """
+
+    timeout_s: float
+    idle_s: float = IDLE_DRAIN_S
+    others: bool = True
+
+
 class DataPlane:
     """Serves clients on sockets that listen already (workers inherit theirs)."""
 
@@ -71,12 +86,14 @@ class DataPlane:
     async def drain(self, timeout_s: float, idle_s: float = IDLE_DRAIN_S) -> int:
         """Wait until every request is answered; return how many were not when the time was up.
 
-        A connection without a request stays open for `idle_s`: one may be on its way.
+        A connection without a request stays open for `idle_s`: one may be on its way. After that requests are
+        refused.
         """
         context = self.context
         now_s = context.loop.time()
         end_s, idle_end_s = now_s + timeout_s, now_s + min(timeout_s, idle_s)
         await self._until(lambda: not context.connections, idle_end_s)
+        context.refusing = True
         for connection in tuple(context.connections):
             connection.drain()
         await self._until(lambda: not context.exchanges, end_s)

@@ -1,0 +1,66 @@
+"""A drain of jobs: who would be lost from sight is waited for, the others are found by the next process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from gateway.jobs.test_jobs import HandRunner, opened, order, reach, settings
+from trimtab.runtime.gateway.jobs.job import State
+
+
+def test_a_drain_waits_for_what_was_sent_and_gives_back_what_waits(store_url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        runner = HandRunner()
+        async with opened(store_url, runner, settings(tmp_path / "jobs")) as jobs:
+            sent = await jobs.submit(order(), b"{}")
+            await reach(jobs, sent, State.DISPATCHED)
+            runner.go.clear()
+            waiting = await jobs.submit(order(), b"{}")
+            await asyncio.sleep(0.1)  # it is claimed
+            draining = asyncio.create_task(jobs.drain(20.0))
+            late = await jobs.submit(order(), b"{}")
+            await asyncio.sleep(0.1)
+            assert not draining.done()
+            runner.go.set()
+            await asyncio.sleep(0.1)
+            assert runner.sent == [sent.id]
+            heir_runner = HandRunner()
+            heir_runner.finish.set()
+            async with opened(store_url, heir_runner, settings(tmp_path / "jobs")) as heir:
+                for job in (waiting, late):  # while the first process drains
+                    await reach(heir, job, State.DONE)
+            runner.finish.set()
+            assert await draining == 0
+            await reach(jobs, sent, State.DONE)
+            assert sorted(heir_runner.sent) == sorted([waiting.id, late.id])
+
+    asyncio.run(main())
+
+
+def test_a_drain_leaves_what_a_backend_knows_by_an_id(store_url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        runner = HandRunner()
+        runner.backend_id = "v1"
+        async with opened(store_url, runner, settings(tmp_path / "jobs")) as jobs:
+            job = await jobs.submit(order(), b"{}")
+            await reach(jobs, job, State.DISPATCHED)
+            async with asyncio.timeout(5.0):
+                assert await jobs.drain(20.0) == 0
+        heir_runner = HandRunner()
+        heir_runner.finish.set()
+        async with opened(store_url, heir_runner, settings(tmp_path / "jobs")) as heir:
+            await reach(heir, job, State.DONE)
+        assert (runner.sent, heir_runner.sent, heir_runner.polled) == ([job.id], [], ["v1"])
+
+    asyncio.run(main())
+
+
+def test_a_drain_says_how_many_were_not_done(store_url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        runner = HandRunner()
+        async with opened(store_url, runner, settings(tmp_path / "jobs")) as jobs:
+            await reach(jobs, await jobs.submit(order(), b"{}"), State.DISPATCHED)
+            assert await jobs.drain(0.1) == 1
+
+    asyncio.run(main())
