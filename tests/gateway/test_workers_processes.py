@@ -151,8 +151,13 @@ async def _told(folder: Path) -> None:
                     ] == "up"
 
             await until(is_back, "the node may work again")
-            async with gateway.session.get(f"{gateway.admin}/admin/usage") as answer:
-                assert sum(row["requests"] for row in (await answer.json())["usage"]) > 0
+
+            async def is_booked() -> bool:
+                """Workers report what was used twice a second."""
+                async with gateway.session.get(f"{gateway.admin}/admin/usage") as answer:
+                    return sum(row["requests"] for row in (await answer.json())["usage"]) > 0
+
+            await until(is_booked, "what was used is booked")
             async with gateway.session.post(f"{gateway.admin}/admin/nodes/n1/drain") as answer:
                 assert answer.status == 202
             write_config(folder, config | {"nodes": [node(backend), node(backend)]})
