@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from trimtab.solvers import AssignmentProblem, assignment_problem
+from trimtab.solvers import AssignmentProblem, Status, assignment_problem
 
 
 def random_problem(
@@ -32,6 +32,18 @@ def best_by_trying(problem: AssignmentProblem) -> float:
             if math.isnan(best) or problem.sign * value < problem.sign * best:
                 best = value
     return best
+
+
+def check_by_trying(problem: AssignmentProblem, solution) -> None:
+    """It is the best of all, proved; or there is none, with a reason."""
+    best = best_by_trying(problem)
+    if math.isnan(best):
+        assert solution.status is Status.INFEASIBLE
+        assert solution.reason
+    else:
+        assert solution.status is Status.OPTIMAL
+        assert solution.objective == best
+        check(problem, solution)
 
 
 def check(problem: AssignmentProblem, solution) -> None:

@@ -145,15 +145,12 @@ def _forecast_table(made: Forecast) -> Table:
     for title in ("point", "mean", *(f"{100 * level:g} %" for level in made.levels)):
         table.add_column(title, justify="right")
     steps = made.mean.shape[1]
-    for step in range(min(steps, MOST_ROWS)):
-        table.add_row(
-            str(step + 1),
-            *(f"{v:.4g}" for v in (made.point[0, step], made.mean[0, step], *made.quantiles[0, step])),
-        )
+    shown = [(str(k + 1), k) for k in range(min(steps, MOST_ROWS))]
     if steps > MOST_ROWS:
-        table.add_row(
-            f"… {steps}", *(f"{v:.4g}" for v in (made.point[0, -1], made.mean[0, -1], *made.quantiles[0, -1]))
-        )
+        shown.append((f"… {steps}", -1))
+    for title, k in shown:
+        figures = (made.point[0, k], made.mean[0, k], *made.quantiles[0, k])
+        table.add_row(title, *(f"{value:.4g}" for value in figures))
     return table
 
 

@@ -147,6 +147,13 @@ def mark_compiled(function: Any) -> None:
     _marker(function).touch()
 
 
+def compile_by_use(function: Any, use: Callable[[], object]) -> None:
+    """Compile a kernel and all that is used with it here and now, unless they are in the cache."""
+    if not is_compiled(function):
+        use()
+        mark_compiled(function)
+
+
 def compile_kernel(function: Any, signature: Any) -> Any:
     """Compile a kernel for one signature, or load it from the disk; returns the kernel.
 

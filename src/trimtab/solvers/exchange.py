@@ -259,6 +259,14 @@ def worth(node: Any, cost: Any, capacity: Any, choice: Any, load: Any, weight: A
     return total, over
 
 
+@helper
+def reweigh(load: Any, capacity: Any, weight: Any, harden: Any, ease: Any) -> None:
+    """Make overload dearer where there is some, and change the other weights by the factor `ease`."""
+    for i in range(capacity.shape[0]):
+        for r in range(capacity.shape[1]):
+            weight[i, r] *= harden if load[i, r] > capacity[i, r] + 1e-9 else ease
+
+
 @kernel(nogil=True)
 def search(
     node: Any,
@@ -322,10 +330,5 @@ def search(
             current[:] = choice
             relink(node, demand, current, load, head, after, before)
             old_over = over
-        for i in range(nodes):
-            for r in range(capacity.shape[1]):
-                if load[i, r] > capacity[i, r] + 1e-9:
-                    weight[i, r] *= harden
-                elif old_over == 0.0:
-                    weight[i, r] *= ease
+        reweigh(load, capacity, weight, harden, ease if old_over == 0.0 else 1.0)
     return best_cost

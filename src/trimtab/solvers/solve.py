@@ -86,13 +86,15 @@ def solve_exact(
 
 def compile_solvers() -> None:
     """Compile the kernels here and now, unless they are in the cache."""
-    from trimtab.domain.kernel import is_compiled, mark_compiled
+    from trimtab.domain.kernel import compile_by_use
     from trimtab.solvers.exchange import search
+
+    compile_by_use(search, _use)
+
+
+def _use() -> None:
     from trimtab.solvers.problem import assignment_problem
 
-    if is_compiled(search):
-        return
     for kind in (np.float32, np.float64):
         problem = assignment_problem(np.ones((4, 2), kind), np.ones((4, 2), kind), [2.0, 2.0])
         solve_by_dual(problem, time_limit_s=0.0)
-    mark_compiled(search)

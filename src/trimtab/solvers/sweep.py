@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.domain.kernel import helper, kernel
-from trimtab.solvers.exchange import LEAST_GAIN, move, overload, relink, worth
+from trimtab.solvers.exchange import LEAST_GAIN, move, overload, relink, reweigh, worth
 
 HARDEN, EASE = 1.5, 0.8  # factors on the weights of what is overloaded, and of all while nothing is
 
@@ -137,10 +137,5 @@ def sweep(
             moves += 1
     relink(node, demand, choice, load, head, after, before)
     total, over = worth(node, cost, capacity, choice, load, weight)
-    for i in range(nodes):
-        for r in range(capacity.shape[1]):
-            if load[i, r] > capacity[i, r] + 1e-9:
-                weight[i, r] *= HARDEN
-            elif over == 0.0:
-                weight[i, r] *= EASE
+    reweigh(load, capacity, weight, HARDEN, EASE if over == 0.0 else 1.0)
     return moves, total, over

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import is_compiled, mark_compiled
+from trimtab.domain.kernel import compile_by_use
 from trimtab.domain.options import OnFailure, Options
 from trimtab.domain.requests import Requests
 from trimtab.experiments.bounds.bound import Bound, completion_bound
@@ -19,9 +19,11 @@ Floats = NDArray[np.float64]
 
 def compile_bounds() -> None:
     """Compile the kernels of the bounds here and now, unless they are in the cache."""
-    if not is_compiled(srpt_completions_s):
-        completion_bound(np.zeros(2), np.ones((2, 2)), np.zeros((2, 2)), np.ones(2, np.int64))
-        mark_compiled(srpt_completions_s)
+    two = np.ones((2, 2))
+    compile_by_use(
+        srpt_completions_s,
+        lambda: completion_bound(np.zeros(2), two, np.zeros((2, 2)), np.ones(2, np.int64)),
+    )
 
 
 def bound_of(cluster: Cluster, requests: Requests, options: Options) -> Bound | None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
+from typing import Final
 
 from trimtab.domain.errors import UsageError
-from trimtab.mechanics.calls import is_ready
+from trimtab.mechanics.calls import compile_all, is_ready
+from trimtab.mechanics.fallback import Fallback
 from trimtab.policies.catalogue import find
 from trimtab.runtime.gateway.children import ChildError, said_by
 
 COMPILE_TIMEOUT_S = 300.0
+
+
+def compile_here(policies: Iterable[str]) -> None:
+    """Compile all that a gateway with these policies runs, or load it from the cache. Raises PolicyError."""
+    compile_all([Fallback(), *(policy for spec in policies for policy in find(spec))])
 
 
 def compile_first(policies: list[str]) -> None:
@@ -34,10 +42,4 @@ async def compile_elsewhere(policies: list[str]) -> None:
         raise UsageError(f"does not compile: {error}", field="policy") from None
 
 
-_COMPILE = """
-import sys
-from trimtab.mechanics.calls import compile_all
-from trimtab.mechanics.fallback import Fallback
-from trimtab.policies.catalogue import find
-compile_all([Fallback(), *(policy for spec in sys.argv[1:] for policy in find(spec))])
-"""
+_COMPILE: Final = f"import sys; from {__name__} import compile_here; compile_here(sys.argv[1:])"

@@ -110,9 +110,7 @@ def _sockets(
 
 def make_crew(config: GatewayConfig, sockets: Sockets) -> Crew:
     """Load everything, then fork the process that workers come from; to be called without loop or thread."""
-    from trimtab.mechanics.calls import compile_all
-    from trimtab.mechanics.fallback import Fallback
-    from trimtab.policies.catalogue import find
+    from trimtab.runtime.gateway.compiling import compile_here
     from trimtab.runtime.gateway.decide.loads import SharedLoads
     from trimtab.runtime.gateway.memory import freeze
     from trimtab.runtime.gateway.nursery import Nursery
@@ -120,7 +118,7 @@ def make_crew(config: GatewayConfig, sockets: Sockets) -> Crew:
     from trimtab.runtime.gateway.process import Crew
     from trimtab.runtime.gateway.worker import run_worker
 
-    compile_all([Fallback(), *(policy for spec in policies_of(config) for policy in find(spec))])
+    compile_here(policies_of(config))
     shared = SharedLoads(config.workers + 1)
 
     def work(number: int, start: Start, end: socket.socket) -> int:

@@ -40,10 +40,10 @@ def parse_config(text: str, file: str = "gateway.yaml", folder: Path | None = No
     config = _validated(data, file, folder)
     if config.keys_file is None:
         return config
-    return with_keys(config, read_keys(config.keys_file), str(config.keys_file))
+    return _with_keys(config, read_keys(config.keys_file), str(config.keys_file))
 
 
-def with_keys(config: GatewayConfig, keys: Sequence[KeySpec], file: str) -> GatewayConfig:
+def _with_keys(config: GatewayConfig, keys: Sequence[KeySpec], file: str) -> GatewayConfig:
     """The same with further tenants; `file` is where they come from. Raises ConfigError."""
     return _validated({**_values(config), "keys": (*config.keys, *keys)}, file, None)
 

@@ -286,7 +286,7 @@ class Decider:
         """Decide about everything up to now, with what other processes have done."""
         if self._others is not None and pool.live.n_held:
             self._others.fold(now_s)
-        self._settle(pool, pool.turn(now_s), now_s)
+        self.turn_now(pool, now_s)
 
     def turn_now(self, pool: Pool, now_s: float) -> None:
         """The same without a look at what other processes have done."""

@@ -203,7 +203,9 @@ class ClientConnection(asyncio.Protocol):
         exchange = WireExchange(context, self, request)
         context.exchanges += 1
         self._exchange = exchange
-        refusal = context.front.head(exchange) or _late(exchange)
+        refusal = context.front.head(exchange)
+        if refusal is None and context.refusing:
+            refusal = _late(exchange)
         if refusal is None and request.content_length > context.settings.body_bytes:
             refusal = too_large(context.settings.body_bytes)
         if refusal is not None:
@@ -372,7 +374,7 @@ class ClientConnection(asyncio.Protocol):
 def _late(exchange: WireExchange) -> Refusal | None:
     """What a request hears that comes when this process is about to end."""
     endpoint = exchange.endpoint
-    if not exchange.context.refusing or (endpoint is not None and endpoint.kind in _TO_THE_LAST):
+    if endpoint is not None and endpoint.kind in _TO_THE_LAST:
         return None
     return Refusal(503, "draining", "This gateway is about to end.", 1.0)
 
