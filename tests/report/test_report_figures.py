@@ -15,6 +15,7 @@ from trimtab.report.figures import (
     metric_bars,
     queue_length,
     size_histogram,
+    trade_off,
     utilisation_heatmap,
 )
 from trimtab.report.palette import inks
@@ -156,3 +157,19 @@ def test_size_histogram_counts_every_positive_size(size: np.ndarray) -> None:
 
 def test_no_positive_size_is_an_empty_figure() -> None:
     assert not size_histogram(np.zeros(3)).data
+
+
+def test_a_trade_off_has_a_point_for_every_policy_with_both_values() -> None:
+    table = comparison()
+    figure = trade_off(table, "utilisation_var", "completion_p99_s")
+    for result in table.results:
+        point = by_name(figure)[result.policy]
+        assert point.x[0] == pytest.approx(result.metrics["utilisation_var"].mean, rel=1e-6)
+        assert point.y[0] == pytest.approx(result.metrics["completion_p99_s"].mean, rel=1e-6)
+    even = replace(
+        table.results[0], metrics={**table.results[0].metrics, "utilisation_var": Estimate(0.0, 0.0)}
+    )
+    without = trade_off(
+        replace(table, results=(even, *table.results[1:])), "utilisation_var", "completion_p99_s"
+    )
+    assert set(by_name(without)) == {result.policy for result in table.results[1:]}

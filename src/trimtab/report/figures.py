@@ -8,7 +8,7 @@ bytes, which keeps the page small.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -172,16 +172,37 @@ def load_lines(comparison: Comparison, metric: str) -> Figure:
         _add_bound_point(figure, 100.0 * comparison.offered_load, bound_s)
     if unit == "s":
         means = [point.metrics[metric].mean for point in comparison.sweep]
-        _use_log_axis(figure, np.array([*means, *([] if bound_s is None else [bound_s])]))
+        _use_log_axis(figure.update_yaxes, np.array([*means, *([] if bound_s is None else [bound_s])]))
     return figure
 
 
-def _use_log_axis(figure: Figure, values: Floats) -> None:
+def trade_off(comparison: Comparison, even: str, fast: str) -> Figure:
+    """Two metrics of every policy against each other, on log axes: down and to the left is better in both.
+
+    Policies whose value is zero or undefined in either have no place on the axes and are left out.
+    """
+    figure = _figure(
+        x_title=_axis_title(even, METRICS[even].unit), y_title=_axis_title(fast, METRICS[fast].unit)
+    )
+    own = inks([result.policy for result in comparison.results])
+    placed = [r for r in comparison.results if min(r.metrics[even].mean, r.metrics[fast].mean) > 0.0]
+    for result in placed:
+        x, y = (np.array([result.metrics[name].mean]) for name in (even, fast))
+        hover = "%{x:.3~g} and %{y:.4~g}"
+        _add_line(figure, result.policy, own[result.policy], x, y, hover, mode="markers")
+    figure.update_traces(marker={"size": 11})
+    values = [np.array([r.metrics[name].mean for r in placed]) for name in (even, fast)]
+    for axis, means in zip((figure.update_xaxes, figure.update_yaxes), values, strict=True):
+        _use_log_axis(axis, means)
+    return figure
+
+
+def _use_log_axis(update_axis: Callable[..., Any], values: Floats) -> None:
     """A log axis about the values: an interval that reaches zero would stretch it without end."""
     shown = values[values > 0.0]
     if len(shown):
         ends = [math.log10(shown.min() / AXIS_MARGIN), math.log10(shown.max() * AXIS_MARGIN)]
-        figure.update_yaxes(type="log", range=ends, **_log_ticks(shown))
+        update_axis(type="log", range=ends, **_log_ticks(shown))
 
 
 def _add_estimates(

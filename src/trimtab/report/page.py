@@ -64,6 +64,12 @@ BALANCE_METRICS: Final = {
     "rejected_frac": "Share of requests turned away; the metrics above give the reasons.",
     "jain_nodes": "Evenness of utilisation between 0 and 1; higher is better.",
 }
+_TRADE_OFF = FigureCard(
+    "trade-off",
+    "Evenness against speed",
+    "Further left is more even, further down is faster. On unequal nodes the two pull apart: fast nodes "
+    "should do more, so the most even policy is seldom the fastest.",
+)
 _CDF = FigureCard(
     "cdf", "Completion times", "Further left is faster; read off which share had finished within a time."
 )
@@ -122,7 +128,7 @@ def _comparison_page(comparison: Comparison, made_at: datetime) -> Page:
             _table_section(comparison),
             _figures_section(comparison, curves),
             _load_section(comparison),
-            _balance_section(),
+            _balance_section(comparison),
             glossary(),
         )
     )
@@ -205,10 +211,11 @@ def _load_section(comparison: Comparison) -> str:
     return section("load", "Policy against load", how, grid(cards, "24rem"))
 
 
-def _balance_section() -> str:
+def _balance_section(comparison: Comparison) -> str:
+    parts = [_wide(_TRADE_OFF)] if len(comparison.results) > 1 else []
     cards = [FigureCard(f"bar-{name}", _capital(name), how) for name, how in BALANCE_METRICS.items()]
     how = "Best policy on top; whiskers are 95 % intervals."
-    return section("balance", "Balance, waiting and rejection", how, grid(cards, "24rem"))
+    return section("balance", "Balance, waiting and rejection", how, *parts, grid(cards, "24rem"))
 
 
 def _capital(metric: str) -> str:
@@ -223,6 +230,8 @@ def _comparison_figures(comparison: Comparison, curves: Mapping[str, Curves]) ->
         drawn |= _curve_figures(curves) | {"heat": figures.utilisation_heatmap(ranked)}
     if comparison.sweep:
         drawn |= {f"load-{name}": figures.load_lines(comparison, name) for name in LOAD_METRICS}
+    if len(comparison.results) > 1:
+        drawn["trade-off"] = figures.trade_off(comparison, "utilisation_var", "completion_p99_s")
     return drawn | {f"bar-{name}": figures.metric_bars(comparison, name) for name in BALANCE_METRICS}
 
 
