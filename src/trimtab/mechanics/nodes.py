@@ -13,6 +13,7 @@ from trimtab.mechanics.events import ARRIVAL, COMPLETION, push_event
 from trimtab.mechanics.links import depart, is_instant
 from trimtab.mechanics.queues import drop_first_of, enqueue, first_of
 from trimtab.mechanics.residency import acquire, forget_all, release
+from trimtab.mechanics.slots import occupy, service_s
 from trimtab.mechanics.state import AVOIDED, State
 from trimtab.mechanics.telemetry import note_change, note_own
 
@@ -78,31 +79,6 @@ def anchor(s: State, j: int, now_s: float) -> None:
 
 
 @helper(inline=True)
-def _service_s(s: State, r: int, j: int) -> float:
-    c, g = s.work.class_idx[r], s.nodes.type_idx[j]
-    return (s.fixed_s[c, g] + s.unit_s[c, g] * s.truth.units[r]) * s.truth.factor[r]
-
-
-@helper(inline=True)
-def _occupy(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
-    """Request r takes a slot of node j; what is left of its service is in `left_s`."""
-    rows, slots = s.requests, s.slots
-    i = s.hidden.first_slot[j] + rows.slot[r]
-    slots.since_s[i] = now_s
-    slots.estimate_s[i] = rows.estimate_s[r]
-    slots.estimate_end_s[i] = ready_s + rows.estimate_s[r]
-    slots.request[i] = r
-    rows.service_start_s[r] = ready_s
-    rows.finish_s[r] = ready_s + rows.left_s[r] / s.hidden.speed[j]
-    rows.version[r] += 1
-    if s.config.live[0] != 0:
-        s.started[s.counts.started[0]] = r
-        s.counts.started[0] += 1
-    else:
-        push_event(s, rows.finish_s[r], COMPLETION, r, rows.version[r])
-
-
-@helper(inline=True)
 def _start(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
     """Begin to serve r on node j; False where its models do not fit beside those in use."""
     ready_s = acquire(s, plan, r, j, now_s)
@@ -111,10 +87,10 @@ def _start(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
     rows = s.requests
     rows.start_s[r] = now_s
     rows.status[r] = _RUNNING
-    rows.left_s[r] = _service_s(s, r, j)
+    rows.left_s[r] = service_s(s, r, j)
     rows.slot[r] = s.nodes.running[j]
     s.nodes.running[j] += 1
-    _occupy(s, r, j, ready_s, now_s)
+    occupy(s, r, j, ready_s, now_s)
     return True
 
 
@@ -252,7 +228,7 @@ def resume(s: State, plan: Plan, j: int, now_s: float) -> None:
     """Node j is back: its paused requests load their models again and go on."""
     for k in range(s.nodes.running[j]):
         r = s.slots.request[s.hidden.first_slot[j] + k]
-        _occupy(s, r, j, acquire(s, plan, r, j, now_s), now_s)
+        occupy(s, r, j, acquire(s, plan, r, j, now_s), now_s)
 
 
 @helper

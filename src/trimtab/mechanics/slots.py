@@ -1,0 +1,33 @@
+"""Slots of a node: how long a request is served, and what the host is told when service begins."""
+
+from __future__ import annotations
+
+from trimtab.domain.kernel import helper
+from trimtab.mechanics.events import COMPLETION, push_event
+from trimtab.mechanics.state import State
+
+
+@helper(inline=True)
+def service_s(s: State, r: int, j: int) -> float:
+    """True seconds that node j, at full speed, takes for request r."""
+    c, g = s.work.class_idx[r], s.nodes.type_idx[j]
+    return (s.fixed_s[c, g] + s.unit_s[c, g] * s.truth.units[r]) * s.truth.factor[r]
+
+
+@helper(inline=True)
+def occupy(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
+    """Request r takes a slot of node j; what is left of its service is in `left_s`."""
+    rows, slots = s.requests, s.slots
+    i = s.hidden.first_slot[j] + rows.slot[r]
+    slots.since_s[i] = now_s
+    slots.estimate_s[i] = rows.estimate_s[r]
+    slots.estimate_end_s[i] = ready_s + rows.estimate_s[r]
+    slots.request[i] = r
+    rows.service_start_s[r] = ready_s
+    rows.finish_s[r] = ready_s + rows.left_s[r] / s.hidden.speed[j]
+    rows.version[r] += 1
+    if s.config.live[0] != 0:
+        s.started[s.counts.started[0]] = r
+        s.counts.started[0] += 1
+    else:
+        push_event(s, rows.finish_s[r], COMPLETION, r, rows.version[r])
