@@ -103,7 +103,7 @@ def check_links(s: State) -> None:
     for r in np.flatnonzero((s.requests["status"] == Status.TRANSFER) & (s.requests["hop"] > 0)):
         j = s.requests["node_idx"][r]
         on_link[s.nodes["zone_idx"][j] if s.requests["hop"][r] == 1 else n_zones + j] += 1
-    np.testing.assert_array_equal(s.links["active"], on_link)
+    np.testing.assert_array_equal(s.link_active, on_link)
     np.testing.assert_array_equal(s.queues["length"][len(s.nodes) + len(s.hosts) :], on_link)
     np.testing.assert_array_equal(s.links["due"] >= 0, on_link > 0)
 

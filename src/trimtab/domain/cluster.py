@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -12,12 +12,19 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+def _none_modelled() -> Floats:
+    return np.zeros((0, 0))
+
+
 @dataclass(frozen=True)
 class Cluster:
     """N nodes of G types that serve C classes of requests and hold M items (models, then adapters).
 
     Service of work of size x of class c on type g takes (fixed_s[c, g] + unit_s[c, g] · x) seconds, times a
     factor that no policy sees, divided by the node's present speed. inf in `fixed_s`: g can't serve c.
+
+    With resources, a request that holds a slot takes its class's `demand` of its node's `capacity` and starts
+    only when that fits beside what runs there.
     """
 
     type_names: tuple[str, ...]  # [types]
@@ -41,6 +48,9 @@ class Cluster:
     zone_names: tuple[str, ...]  # [zones]
     rtt_s: Floats  # [zones, zones]
     zone_gib_per_s: Floats  # [zones] bandwidth of the link into a zone; inf = not modelled
+    resource_names: tuple[str, ...] = ()  # [resources]; none = slots are all that requests compete for
+    capacity: Floats = field(default_factory=_none_modelled)  # [nodes, resources]
+    demand: Floats = field(default_factory=_none_modelled)  # [classes, resources]
 
     @property
     def n_nodes(self) -> int:
@@ -51,6 +61,11 @@ class Cluster:
     def n_types(self) -> int:
         """Number of node types."""
         return len(self.type_names)
+
+    @property
+    def usd_per_s(self) -> Floats:
+        """Price of a node of each type, [types]."""
+        return np.asarray(self.usd_per_hour, np.float64) / 3600.0
 
     @cached_property
     def group_idx(self) -> Ints:

@@ -97,6 +97,13 @@ class View(NamedTuple):
     load_s: Any  # f8 [items, types]; seconds to load a model or adapter
     rtt_s: Any  # f8 [zones, zones]
     prefix_tokens: Any  # f8 [nodes], of this work's prompt that the node has in its cache; [0] = not known
+    demand: Any  # f8 [classes, resources], taken by a request in a slot; none modelled = 0 wide
+    capacity: Any  # f8 [nodes, resources]
+    used: Any  # f8 [nodes, resources], by what holds slots there; reported
+    link_gib_per_s: Any  # f8 [zones + nodes], of links into zones, then of nodes; inf = not modelled
+    link_active: Any  # i4 [zones + nodes], transfers under way on that link; reported, not in `changed`
+    usd_per_s: Any  # f8 [types], price of a node
+    item_gib: Any  # f8 [items]
 
 
 VIEW = table_type(
@@ -110,6 +117,13 @@ VIEW = table_type(
     load_s=array_of("f8", 2),
     rtt_s=array_of("f8", 2),
     prefix_tokens=array_of("f8"),
+    demand=array_of("f8", 2),
+    capacity=array_of("f8", 2),
+    used=array_of("f8", 2),
+    link_gib_per_s=array_of("f8"),
+    link_active=array_of("i4"),
+    usd_per_s=array_of("f8"),
+    item_gib=array_of("f8"),
 )
 
 

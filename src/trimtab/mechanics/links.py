@@ -24,8 +24,8 @@ def _queue_of(s: State, link: int) -> int:
 @helper
 def _bring_up_to_date(s: State, link: int, now_s: float) -> None:
     links = s.links
-    if links.active[link] > 0:
-        links.share_gib[link] += (now_s - links.since_s[link]) * links.gib_per_s[link] / links.active[link]
+    if s.link_active[link] > 0:
+        links.share_gib[link] += (now_s - links.since_s[link]) * links.gib_per_s[link] / s.link_active[link]
     links.since_s[link] = now_s
 
 
@@ -40,7 +40,7 @@ def _schedule(s: State, link: int, now_s: float) -> None:
     if head >= 0:
         version[head] += 1
         left_gib = max(0.0, s.requests.key[head] - links.share_gib[link])
-        left_s = left_gib * links.active[link] / links.gib_per_s[link]
+        left_s = left_gib * s.link_active[link] / links.gib_per_s[link]
         push_event(s, now_s + left_s, TRANSFER, head, version[head])
 
 
@@ -49,7 +49,7 @@ def _enter(s: State, link: int, r: int, now_s: float) -> None:
     _bring_up_to_date(s, link, now_s)
     s.requests.key[r] = s.links.share_gib[link] + s.work.payload_gib[r]
     enqueue(s, _queue_of(s, link), r)
-    s.links.active[link] += 1
+    s.link_active[link] += 1
     _schedule(s, link, now_s)
 
 
@@ -58,7 +58,7 @@ def _leave(s: State, link: int, r: int, now_s: float) -> None:
     _bring_up_to_date(s, link, now_s)
     s.links.share_gib[link] = s.requests.key[r]
     drop_first_of(s, _queue_of(s, link), r)
-    s.links.active[link] -= 1
+    s.link_active[link] -= 1
     s.links.due[link] = -1
     _schedule(s, link, now_s)
 
@@ -113,6 +113,6 @@ def abandon(s: State, r: int, now_s: float) -> None:
     s.requests.version[r] += 1
     if link >= 0 and s.work.payload_gib[r] > 0.0:
         _bring_up_to_date(s, link, now_s)
-        s.links.active[link] -= 1
+        s.link_active[link] -= 1
         s.queues.length[_queue_of(s, link)] -= 1
         _schedule(s, link, now_s)

@@ -13,6 +13,7 @@ from trimtab.mechanics.events import ARRIVAL, COMPLETION, push_event
 from trimtab.mechanics.links import depart, is_instant
 from trimtab.mechanics.queues import drop_first_of, enqueue, first_of
 from trimtab.mechanics.residency import acquire, forget_all, release
+from trimtab.mechanics.resources import can_hold, fits_beside, give_back, take
 from trimtab.mechanics.slots import occupy, service_s
 from trimtab.mechanics.state import AVOIDED, State
 from trimtab.mechanics.telemetry import note_change, note_own
@@ -54,7 +55,7 @@ def accepts(s: State, r: int, j: int) -> bool:
     """Whether node j takes request r: it is up, has room and can hold and serve it."""
     if s.config.live[0] == 2 and s.work.stays_home[r] == PLACED:
         return s.work.home_idx[r] == j
-    if s.nodes.up[j] == 0 or s.nodes.room[j] <= 0:
+    if s.nodes.up[j] == 0 or s.nodes.room[j] <= 0 or not can_hold(s, r, j):
         return False
     if s.config.live[0] == 2 and not _accepts_live(s, r, j):
         return False
@@ -80,7 +81,9 @@ def anchor(s: State, j: int, now_s: float) -> None:
 
 @helper(inline=True)
 def _start(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
-    """Begin to serve r on node j; False where its models do not fit beside those in use."""
+    """Begin to serve r on node j; False where it, or its models, do not fit beside what runs there."""
+    if not fits_beside(s, r, j):
+        return False
     ready_s = acquire(s, plan, r, j, now_s)
     if ready_s < 0.0:
         return False
@@ -90,6 +93,7 @@ def _start(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
     rows.left_s[r] = service_s(s, r, j)
     rows.slot[r] = s.nodes.running[j]
     s.nodes.running[j] += 1
+    take(s, r, j)
     occupy(s, r, j, ready_s, now_s)
     return True
 
@@ -180,6 +184,7 @@ def leave_slot(s: State, r: int, j: int) -> None:
     """Take request r from among the running of node j; the last of them takes its slot."""
     slots, rows = s.slots, s.requests
     s.nodes.running[j] -= 1
+    give_back(s, r, j)
     first = s.hidden.first_slot[j]
     i, last = first + rows.slot[r], first + s.nodes.running[j]
     if i != last:

@@ -15,6 +15,7 @@ from trimtab.domain.tables import Table, TableListType, array_of, table_type
 from trimtab.domain.view import HOST, MAX_RANKED, MEMORY, NODE, UNLIMITED, VIEW, WORK, Memory, View, memory
 
 CACHE_LINE = 64  # bytes
+RESOURCE_STEP = 2.0**-20  # resources are counted in steps of this
 AVOIDED = 3  # nodes that one request can have lost and avoid
 
 REQUEST = np.dtype(
@@ -65,9 +66,7 @@ SLOT = np.dtype(
 )
 ITEM = np.dtype([("ready_s", "f8"), ("used_s", "f8"), ("in_use", "i8")], align=True)
 QUEUE = np.dtype([("head", "i4"), ("tail", "i4"), ("root", "i4"), ("length", "i4")], align=True)
-LINK = np.dtype(
-    [("gib_per_s", "f8"), ("share_gib", "f8"), ("since_s", "f8"), ("active", "i4"), ("due", "i4")], align=True
-)
+LINK = np.dtype([("gib_per_s", "f8"), ("share_gib", "f8"), ("since_s", "f8"), ("due", "i4")], align=True)
 EVENT = np.dtype([("time_s", "f8"), ("key", "i8")], align=True)
 OWN = np.dtype([("outstanding_s", "f8"), ("in_flight", "i8")], align=True)
 
@@ -163,13 +162,21 @@ class State(NamedTuple):
     resident: Any  # u1 [nodes, items], the truth
     items: Any  # list per node of ITEM [items]
     links: Any  # LINK [zones + nodes]
+    link_active: Any  # i4 [zones + nodes], transfers under way
+    demand: Any  # f8 [classes, resources]
+    capacity: Any  # f8 [nodes, resources]
+    used: Any  # f8 [nodes, resources], by what holds slots; the truth
     faults: Any  # FAULT [processes]
     hosts: Any  # HOST [dispatchers + shadows]
     seen: Any  # NODE [views, nodes]; fresh: `nodes` itself
     seen_resident: Any  # u1 [nodes, items]; fresh: `resident` itself
+    seen_used: Any  # f8 [nodes, resources]; fresh: `used` itself
+    seen_link_active: Any  # i4 [zones + nodes]; fresh: `link_active` itself
     own: Any  # OWN [views, nodes], what each dispatcher itself has in flight
     reports: Any  # NODE [samples kept, nodes]
     report_resident: Any  # u1 [samples kept, nodes × items]
+    report_used: Any  # f8 [samples kept, nodes × resources]
+    report_link_active: Any  # i4 [samples kept, zones + nodes]
     own_at: Any  # OWN [samples kept × views, nodes], `own` when the sample was taken
     report_of: Any  # i8 [1], which report is visible
     changed: Any  # i4 [dispatchers + shadows, nodes]
@@ -212,13 +219,21 @@ STATE = table_type(
     resident=array_of("u1", 2),
     items=array_of(ITEM, 2),
     links=array_of(LINK),
+    link_active=array_of("i4"),
+    demand=array_of("f8", 2),
+    capacity=array_of("f8", 2),
+    used=array_of("f8", 2),
     faults=array_of(FAULT),
     hosts=array_of(HOST),
     seen=array_of(NODE, 2),
     seen_resident=array_of("u1", 2),
+    seen_used=array_of("f8", 2),
+    seen_link_active=array_of("i4"),
     own=array_of(OWN, 2),
     reports=array_of(NODE, 2),
     report_resident=array_of("u1", 2),
+    report_used=array_of("f8", 2),
+    report_link_active=array_of("i4", 2),
     own_at=array_of(OWN, 2),
     report_of=array_of("i8"),
     changed=array_of("i4", 2),
@@ -321,6 +336,17 @@ def _numbers(array: Any) -> np.ndarray:
     return np.array(array, np.float64, order="C")
 
 
+def _resources(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
+    """(demand [classes, resources], capacity [nodes, resources]) in whole steps, so that every sum is exact.
+
+    Demand is rounded down and capacity up: what fits on paper fits.
+    """
+    many = len(cluster.resource_names)
+    demand = np.floor(_numbers(cluster.demand) / RESOURCE_STEP) * RESOURCE_STEP
+    capacity = np.ceil(_numbers(cluster.capacity) / RESOURCE_STEP) * RESOURCE_STEP
+    return demand.reshape(len(cluster.class_names), many), capacity.reshape(cluster.n_nodes, many)
+
+
 def _memory_of(policy: Policy, cluster: Cluster) -> Memory:
     """What `init` makes. Raises PolicyError where it raises, or makes no memory that kernels can read."""
     name = policy.name or type(policy).__name__
@@ -364,8 +390,13 @@ def new_state(
     counts = np.zeros(1, COUNTS)
     counts["work"] = 0 if live else n_requests
     faults, links = _fault_array(options), _link_array(cluster)
+    link_active, link_gib_per_s = np.zeros(len(links), "i4"), _numbers(links["gib_per_s"])
+    demand, capacity = _resources(cluster)
+    used, usd_per_s = np.zeros(capacity.shape), _numbers(cluster.usd_per_s)
+    item_gib = _numbers(cluster.item_gib)
     seen = np.tile(nodes, (views, 1)) if stale else nodes.reshape(1, n)
     seen_resident = resident.copy() if stale else resident
+    seen_used, seen_link_active = (a.copy() if stale else a for a in (used, link_active))
     changed = np.zeros((logs, n), "i4")
     fixed_s, unit_s = _numbers(cluster.fixed_s), _numbers(cluster.unit_s)
     load_s, rtt_s = _numbers(cluster.load_s), _numbers(cluster.rtt_s)
@@ -392,18 +423,26 @@ def new_state(
         unit_s=unit_s,
         load_s=load_s,
         rtt_s=rtt_s,
-        item_gib=_numbers(cluster.item_gib),
+        item_gib=item_gib,
         item_is_adapter=cluster.item_is_adapter.astype("u1"),
         resident=resident,
         items=np.zeros((n, items), ITEM),
         links=links,
+        link_active=link_active,
+        demand=demand,
+        capacity=capacity,
+        used=used,
         faults=faults,
         hosts=hosts,
         seen=seen,
         seen_resident=seen_resident,
+        seen_used=seen_used,
+        seen_link_active=seen_link_active,
         own=np.zeros((views if stale else 0, n), OWN),
         reports=np.zeros((kept, n), NODE),
         report_resident=np.zeros((kept, n * items), "u1"),
+        report_used=np.zeros((kept, used.size)),
+        report_link_active=np.zeros((kept, len(links)), "i4"),
         own_at=np.zeros((kept * views, n), OWN),
         report_of=np.zeros(1, "i8"),
         changed=changed,
@@ -423,6 +462,13 @@ def new_state(
                 load_s,
                 rtt_s,
                 prefix_tokens,
+                demand,
+                capacity,
+                seen_used,
+                link_gib_per_s,
+                seen_link_active,
+                usd_per_s,
+                item_gib,
             )
             for i in range(logs)
         ],

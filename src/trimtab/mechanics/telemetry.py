@@ -88,11 +88,32 @@ def _sample(s: State, k: int) -> None:
         report.up[j] = nodes.up[j]
         for m in range(n_items):
             s.report_resident[slot, j * n_items + m] = s.resident[j, m]
+    _sample_tables(s, slot)
     for d in range(views):
         own, own_at = s.own[d], s.own_at[slot * views + d]
         for j in range(len(nodes.up)):
             own_at.in_flight[j] = own.in_flight[j]
             own_at.outstanding_s[j] = own.outstanding_s[j]
+
+
+@helper
+def _sample_tables(s: State, slot: int) -> None:
+    many = s.used.shape[1]
+    for j in range(len(s.nodes.up)):
+        for k in range(many):
+            s.report_used[slot, j * many + k] = s.used[j, k]
+    for link in range(len(s.link_active)):
+        s.report_link_active[slot, link] = s.link_active[link]
+
+
+@helper
+def _show_tables(s: State, slot: int) -> None:
+    many = s.used.shape[1]
+    for j in range(len(s.nodes.up)):
+        for k in range(many):
+            s.seen_used[j, k] = s.report_used[slot, j * many + k]
+    for link in range(len(s.link_active)):
+        s.seen_link_active[link] = s.report_link_active[slot, link]
 
 
 @helper
@@ -106,6 +127,7 @@ def _show(s: State, k: int) -> None:
     for j in range(len(s.nodes.up)):
         for m in range(n_items):
             s.seen_resident[j, m] = s.report_resident[slot, j * n_items + m]
+    _show_tables(s, slot)
     s.counts.shown[0] = k + 1
     s.counts.freed[0] = 1
 
