@@ -11,9 +11,8 @@ from trimtab.domain.options import FAULT, Cancel, Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import UNLIMITED, new_work
-from trimtab.mechanics.calls import Calls
-from trimtab.mechanics.loop import DONE, FULL
-from trimtab.mechanics.state import State, new_state
+from trimtab.mechanics.state import State
+from trimtab.sim.simulator import run as simulated
 
 NEVER_S = float("inf")
 MODEL_GIB, ADAPTER_GIB = 6.0, 0.5
@@ -183,13 +182,7 @@ def run(
     seed: int = 0,
     compiled: bool = False,
 ) -> State:
-    """Run to the end; returns the final state."""
-    state = new_state(c, r, options, policy, order or policy, seed)
-    calls = Calls(state, policy, order or policy, compiled=compiled)
-    calls.begin()
-    code = calls.advance(np.inf, 1 << 60)
-    while code == FULL:
-        calls.enlarge_events()
-        code = calls.advance(np.inf, 1 << 60)
-    assert code == DONE, code
+    """Run to the end, plans included; returns the final state."""
+    mode = "compiled" if compiled else "interpreted"
+    state: State = simulated(c, r, options, policy, order, seed=seed, mode=mode).state
     return state

@@ -14,9 +14,9 @@ from trimtab.domain.kernel import interpreted, is_kernel
 from trimtab.domain.options import OnRefusal, Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, can_take
-from trimtab.mechanics.calls import Calls
-from trimtab.mechanics.loop import REACHED
-from trimtab.mechanics.state import State, new_state
+from trimtab.mechanics.driver import Driver
+from trimtab.mechanics.loop import PLAN_DUE, REACHED
+from trimtab.mechanics.state import State
 
 RECORDED = ("requests", "nodes", "hidden", "counts")
 
@@ -54,8 +54,8 @@ class Watched(Policy):
 
     def __init__(self, policy: Policy) -> None:
         object.__setattr__(self, "_policy", policy)
-        self.draws = policy.draws
-        self.init = policy.init  # type: ignore[method-assign]
+        self.draws, self.plan_period_s = policy.draws, policy.plan_period_s
+        self.init, self.plan = policy.init, policy.plan  # type: ignore[method-assign]
         decide, able = interpreted(policy.dispatch), interpreted(can_take)
         self.decisions = 0
 
@@ -98,18 +98,24 @@ def check_capacity(state: State) -> None:
     np.testing.assert_array_equal(np.bincount(running, minlength=len(nodes)), nodes["running"])
 
 
+def advance_planning(driver: Driver, until_s: float) -> None:
+    """Let everything happen until then, plans included, as the simulator does."""
+    while (code := driver.advance(until_s)) != REACHED:
+        assert code == PLAN_DUE
+        if (plan := driver.make_plan()) is not None:
+            driver.adopt(plan, driver.now_s)
+
+
 @every_case
 @every_policy
 def test_conservation_and_capacity_at_every_moment(spec: str, case: str) -> None:
     c, r, options = CASES[case]()
     policy, order = pair(spec)
-    state = new_state(c, r, options, policy, order, 5)
-    calls = Calls(state, policy, order, compiled=False)
-    calls.begin()
+    driver = Driver(c, r, options, policy, order, seed=5, mode="interpreted")
     for until_s in np.linspace(0.0, r.work["arrival_s"][-1], 60):
-        assert calls.advance(until_s, 1 << 60) == REACHED
-        check_conservation(state)
-        check_capacity(state)
+        advance_planning(driver, until_s)
+        check_conservation(driver.state)
+        check_capacity(driver.state)
 
 
 @every_case

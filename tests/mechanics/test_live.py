@@ -14,8 +14,11 @@ from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import BACKGROUND
+from trimtab.mechanics.driver import PlanningLog
 from trimtab.mechanics.live import Asked, Live
 from trimtab.policies import find, names
+from trimtab.runtime.desk import Desk
+from trimtab.runtime.planner import InlinePlanner
 from trimtab.sim.simulator import run
 
 C = builders.cluster(6, types=2, slots=3, classes=2, queue_max=0)
@@ -34,8 +37,12 @@ def replay(live: Live, requests: Any, c: Any) -> dict[int, tuple[int, float]]:
     ends: dict[int, tuple[int, float]] = {}
     serial_of: dict[int, int] = {}
 
+    time_s = [0.0]
+    desk = Desk(live, InlinePlanner(live.policy, PlanningLog()), lambda: time_s[0], lambda plan: None)
+
     def settle(now_s: float) -> None:
-        live.advance(now_s)
+        time_s[0] = now_s
+        desk.turn(now_s)
         for row, node in live.take_started():
             serial = serial_of[row]
             k, g = requests.work["class_idx"][serial], c.type_idx[node]
@@ -50,7 +57,8 @@ def replay(live: Live, requests: Any, c: Any) -> dict[int, tuple[int, float]]:
         while True:
             own_s = live.next_event_s()
             next_s = min(pending[0][0] if pending else np.inf, own_s)
-            if next_s > until_s or next_s == np.inf:
+            is_over = until_s == np.inf and not pending and live.n_held == 0  # though plans are made for ever
+            if next_s > until_s or next_s == np.inf or is_over:
                 return
             if pending and pending[0][0] <= own_s:
                 end_s, _, row = heapq.heappop(pending)

@@ -25,7 +25,7 @@ from trimtab.mechanics.events import (
     serial_of,
 )
 from trimtab.mechanics.facade import facade
-from trimtab.mechanics.queues import drop_first_of, enqueue, first_of
+from trimtab.mechanics.queues import drop_first_of, enqueue, first_of, take_out
 from trimtab.mechanics.state import new_state
 
 N, QUEUES = 60, 3
@@ -48,6 +48,7 @@ operation = st.one_of(
     st.tuples(st.just("push"), st.integers(0, QUEUES - 1), st.integers(0, 5)),
     st.tuples(st.just("pop"), st.integers(0, QUEUES - 1), st.just(0)),
     st.tuples(st.just("cancel"), st.integers(0, N - 1), st.just(0)),
+    st.tuples(st.just("take out"), st.integers(0, N - 1), st.just(0)),
 )
 
 
@@ -86,6 +87,9 @@ def test_queues_serve_by_key_then_serial(operations: list[tuple[str, int, int]],
         elif name == "cancel" and (q := oracle.cancel(i)) >= 0:
             s.requests.status[i] = int(Status.CANCELLED)
             s.queues.length[q] -= 1
+        elif name == "take out" and (q := oracle.cancel(i)) >= 0:
+            take_out(s, q, i)
+            fresh.insert(0, i)
         assert [s.queues.length[q] for q in range(QUEUES)] == [len(rows) for rows in oracle.queues]
     for q, rows in enumerate(oracle.queues):
         assert [_take(s, q) for _ in rows] == [r for _, r in sorted(rows)]

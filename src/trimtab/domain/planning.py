@@ -21,6 +21,7 @@ class History(NamedTuple):
     class_idx: NDArray[np.int32]  # [arrivals]
     units: NDArray[np.float64]  # [arrivals] estimated work units
     finish_s: NDArray[np.float64]  # [arrivals]; nan = not finished yet
+    plan: Plan  # the last one that was made, in force or about to be: all that a planner remembers
 
 
 def checked_plan(plan: Any, n_nodes: int) -> Plan:
@@ -37,9 +38,16 @@ def checked_plan(plan: Any, n_nodes: int) -> Plan:
         if array.dtype.kind == "f" and np.isnan(array).any():
             raise PolicyError(f"plan field {name!r} holds NaN")
         arrays.append(array)
+    _check_bound_nodes(arrays[Plan._fields.index("binding")]["node_idx"], n_nodes)
     return Plan(*arrays)
 
 
 def _fits(name: str, array: NDArray[Any], n_nodes: int) -> bool:
     along = {"weights": 0, "price": 0, "placement": 0, "quota": 1, "eligible": 1}
     return array.size == 0 or name not in along or array.shape[along[name]] == n_nodes
+
+
+def _check_bound_nodes(node_idx: NDArray[np.int64], n_nodes: int) -> None:
+    outside = node_idx[(node_idx < 0) | (node_idx >= n_nodes)]
+    if outside.size:
+        raise PolicyError(f"plan field 'binding' names node {outside[0]}; expected one of {n_nodes}")

@@ -82,7 +82,15 @@ def new_work(n: int) -> np.ndarray:
     return work
 
 
-BINDING = np.dtype([("serial", "i8"), ("node_idx", "i8"), ("expires_s", "f8")], align=True)
+BINDING = np.dtype(
+    [
+        ("serial", "i8"),  # a held request
+        ("node_idx", "i8"),  # that gets the next free place of this node, before other offers
+        ("expires_s", "f8"),  # but not later
+        ("row_idx", "i8"),  # where the host finds the request: filled in when the plan takes force
+    ],
+    align=True,
+)
 
 
 class View(NamedTuple):

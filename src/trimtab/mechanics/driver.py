@@ -15,7 +15,8 @@ from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY, WAITING, History, checked_plan
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
-from trimtab.domain.view import Plan, View
+from trimtab.domain.view import Plan, View, empty_plan
+from trimtab.mechanics.bindings import located
 from trimtab.mechanics.calls import INTERPRET_UP_TO, Calls, Raised, is_ready
 from trimtab.mechanics.events import COMPLETION, LOSS, PLAN, push_event
 from trimtab.mechanics.facade import Columns
@@ -97,6 +98,7 @@ class Driver:
         self.compiled = compiled
         self.planning = planning or PlanningLog()
         self._pending: deque[Plan] = deque()  # made, not yet in force
+        self.last_plan = empty_plan()
         self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
         self._heap: Any = _Heap(self._counts, Columns(self.state.events))
         self._arrival_s = Columns(self.state.work).arrival_s
@@ -151,7 +153,8 @@ class Driver:
         past = slice(max(0, arrived - HISTORY), arrived)
         work, rows = self.state.work[past], self.state.requests[past]
         finished = np.where(rows["status"] == Status.FINISHED, rows["finish_s"], np.nan)
-        return History(work["arrival_s"].copy(), work["class_idx"].copy(), work["units"].copy(), finished)
+        columns = (work["arrival_s"].copy(), work["class_idx"].copy(), work["units"].copy(), finished)
+        return History(*columns, self.last_plan)
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
@@ -173,6 +176,7 @@ class Driver:
     def adopt(self, plan: Plan, at_s: float) -> None:
         """Let a plan take force at `at_s`: now, or when `advance` returns PLAN_READY."""
         self.planning.made += 1
+        self.last_plan = plan
         if at_s <= self.now_s:
             self._put_in_force(plan)
         else:
@@ -188,7 +192,7 @@ class Driver:
         self._put_in_force(self._pending.popleft())
 
     def _put_in_force(self, plan: Plan) -> None:
-        self._calls.set_plan(plan)
+        self._calls.set_plan(located(plan, self.state))
         self._counts.freed[0] = 1  # what is held may go under this plan
 
     def push(self, time_s: float, kind: int, serial: int, version: int) -> None:

@@ -206,13 +206,14 @@ class Live:
             np.array([class_idx for _, class_idx, _, _ in past], np.int32),
             np.array([units for _, _, units, _ in past], np.float64),
             np.array([end[0] for _, _, _, end in past], np.float64),
+            self._driver.last_plan,
         )
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
         state = self._driver.state
         held = np.flatnonzero(state.requests["status"] == Status.HELD)
-        first = np.argsort(state.requests["key"][held], kind="stable")[:WAITING]
+        first = np.lexsort((state.work["serial"][held], state.requests["key"][held]))[:WAITING]
         rows: np.ndarray = state.work[held[first]]
         return rows
 

@@ -13,6 +13,7 @@ import numpy as np
 from trimtab.domain.decision import MAX_REASON, Reason, Status
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.view import BACKGROUND, MAX_RANKED, Plan
+from trimtab.mechanics.bindings import next_bound
 from trimtab.mechanics.draws import stream, uniform
 from trimtab.mechanics.events import (
     ARRIVAL,
@@ -45,7 +46,7 @@ from trimtab.mechanics.nodes import (
     vacate,
     withdraw,
 )
-from trimtab.mechanics.queues import comes_before, drop_first_of, enqueue, first_of
+from trimtab.mechanics.queues import comes_before, drop_first_of, enqueue, first_of, take_out
 from trimtab.mechanics.state import AVOIDED, State
 from trimtab.mechanics.telemetry import begin_telemetry, clear_changes, note_change, on_telemetry
 
@@ -332,7 +333,13 @@ def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
 
 @helper
 def _next_offer(s: State, plan: Plan, order: Any, now_s: float) -> int:
-    """The next held request to offer, dispatcher by dispatcher; -1 when the pass is over."""
+    """The next held request to offer: those bound by the plan, dispatcher by dispatcher; -1 at the end."""
+    i = next_bound(s, plan, now_s) if s.counts.skipped[0] == 0 else -1
+    if i >= 0:
+        r = plan.binding.row_idx[i]
+        take_out(s, _central(s, _lane_of(s, r)), r)
+        s.counts.bound[0] = plan.binding.node_idx[i] + 1
+        return int(r)
     while s.counts.offering[0] < s.config.dispatchers[0]:
         r = _first_held(s, s.counts.offering[0])
         if r >= 0:
@@ -570,8 +577,12 @@ def advance(
         if _is_home(s, r):
             s.ranking[0] = s.work.home_idx[r]
             count = 1
+        elif counts.bound[0] > 0:
+            s.ranking[0] = counts.bound[0] - 1
+            count = 1
         else:
             count = _decide(s, plan, dispatch, r, now_s)
+        counts.bound[0] = 0
         if s.config.live[0] == 2:
             _note_candidates(s, r, count)
         is_decision = _apply(s, plan, order, r, count, now_s)

@@ -119,3 +119,40 @@ def drop_first_of(s: State, q: int, r: int) -> None:
         queues.head[q] = s.requests.next[r]
     else:
         queues.root[q] = _merge_children(s, s.requests.child[r])
+
+
+@helper
+def take_out(s: State, q: int, r: int) -> None:
+    """Take out r, which waits anywhere in queue q: a walk along the run, or down from the heap's root."""
+    queues, after = s.queues, s.requests.next
+    queues.length[q] -= 1
+    before, at = -1, queues.head[q]
+    while at >= 0 and at != r:
+        before, at = at, after[at]
+    if at < 0:
+        _take_out_of_heap(s, q, r)
+    elif before < 0:
+        queues.head[q] = after[r]
+    else:
+        after[before] = after[r]
+        if queues.tail[q] == r:
+            queues.tail[q] = before
+
+
+@helper
+def _take_out_of_heap(s: State, q: int, r: int) -> None:
+    """Take roots off until r is one; put the others back."""
+    queues, after, aside = s.queues, s.requests.next, -1
+    root = queues.root[q]
+    while root >= 0:
+        queues.root[q] = _merge_children(s, s.requests.child[root])
+        if root == r:
+            break
+        after[root] = aside
+        aside, root = root, queues.root[q]
+    while aside >= 0:
+        rest = after[aside]
+        after[aside] = -1
+        s.requests.child[aside] = -1
+        queues.root[q] = aside if queues.root[q] < 0 else _meld(s, queues.root[q], aside)
+        aside = rest

@@ -120,6 +120,7 @@ COUNTS = np.dtype(
         ("freed", "i8"),  # 1 = held requests are to be offered
         ("offering", "i8"),  # dispatcher whose queue is being offered
         ("skipped", "i8"),  # requests offered in vain in this pass
+        ("bound", "i8"),  # 1 + the node that the plan binds the request on offer to; 0 = none
         ("sample", "i8"),  # telemetry samples taken
         ("shown", "i8"),  # telemetry samples made visible
         ("idle_events", "i8"),  # events in a row that could have moved what is held, and did not

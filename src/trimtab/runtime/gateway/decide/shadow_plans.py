@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import Plan, View
+from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.mechanics.driver import PlanningLog
 from trimtab.mechanics.live import Live
 from trimtab.runtime.planner import InlinePlanner, Planner, ProcessPlanner
@@ -31,7 +31,7 @@ class ShadowPlans:
         inline: bool,
     ) -> None:
         self.policy, self.live, self._now = policy, live, now
-        self._log = log
+        self._log, self._last_plan = log, empty_plan()
         self._planner: Planner = (InlinePlanner if inline else ProcessPlanner)(policy, log)
         self._later = later
         self._timer: asyncio.TimerHandle | None = None
@@ -48,6 +48,7 @@ class ShadowPlans:
 
     def _adopt(self, plan: Plan) -> None:
         self._log.made += 1
+        self._last_plan = plan
         self.live.adopt_for_shadow(plan)
 
     def view(self) -> View:
@@ -58,7 +59,7 @@ class ShadowPlans:
 
     def history(self) -> History:
         """The recent past."""
-        return self.live.history()
+        return self.live.history()._replace(plan=self._last_plan)
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
