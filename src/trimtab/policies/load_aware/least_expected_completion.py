@@ -26,6 +26,13 @@ def expected_wait_s(view: View, j: int) -> float:
     return float(max(0.0, nodes.backlog_s[j] - worked_off_s) / nodes.slots[j])
 
 
+@helper(inline=True)
+def expected_completion_s(view: View, work: Any, j: int) -> float:
+    """Expected seconds until node j, which can serve it, has served this work: wait, load and service."""
+    own_s = missing_load_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
+    return expected_wait_s(view, j) + own_s
+
+
 @dataclass(frozen=True)
 class LeastExpectedCompletion(Policy):
     """Send each request to the node where it is expected to complete first.
@@ -67,6 +74,5 @@ class LeastExpectedCompletion(Policy):
         count = 0
         for j in range(view.host.n_nodes):
             if can_take(view, work, j):
-                own_s = missing_load_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
-                count = rank(ranking, memory.floats, count, j, expected_wait_s(view, j) + own_s)
+                count = rank(ranking, memory.floats, count, j, expected_completion_s(view, work, j))
         return count

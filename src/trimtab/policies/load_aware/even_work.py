@@ -1,0 +1,112 @@
+"""Even work: of the nodes that would serve the request about soonest, the one that has done least so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.errors import UsageError
+from trimtab.domain.kernel import helper, kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory
+from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
+from trimtab.policies.selection import rank
+
+_AWAY = -1.0  # work of a node that is down: it begins with the rest when it comes back
+_SENT = 0  # place in `ints`: requests sent
+_SENT_S = (
+    MAX_RANKED  # places in `floats` from here on: seconds sent, completion per node, work per slot and node
+)
+
+
+@helper(inline=True)
+def _note_completions(view: View, work: Any, memory: Memory) -> float:
+    """Write down each node's expected completion, inf where it can't take the work; returns the least."""
+    floats, best_s = memory.floats, np.inf
+    for j in range(view.host.n_nodes):
+        completion_s = expected_completion_s(view, work, j) if can_take(view, work, j) else np.inf
+        floats[_SENT_S + 1 + j] = completion_s
+        best_s = min(best_s, completion_s)
+    return best_s
+
+
+@helper(inline=True)
+def _welcome_back(view: View, floats: Any, work_at: int) -> None:
+    """Note which nodes are away; one that is back begins with the least work of those that stayed."""
+    least_s, returned = np.inf, 0
+    for j in range(view.host.n_nodes):
+        if view.nodes.up[j] == 0:
+            floats[work_at + j] = _AWAY
+        elif floats[work_at + j] == _AWAY:
+            returned += 1
+        else:
+            least_s = min(least_s, floats[work_at + j])
+    if returned > 0:
+        for j in range(view.host.n_nodes):
+            if view.nodes.up[j] != 0 and floats[work_at + j] == _AWAY:
+                floats[work_at + j] = least_s if least_s < np.inf else 0.0
+
+
+@dataclass(frozen=True)
+class EvenWork(Policy):
+    """Send each request to the node with the least work so far, among those about as fast as the best.
+
+    Idea
+        A node is good enough where the request is expected to complete within `slack` mean services of the
+        best completion; of these, the one that has been sent the fewest seconds of work per slot takes it.
+        So nodes are used evenly over time, at a bounded price for each request.
+    Source
+        Ronald Graham: "Bounds for certain multiprocessing anomalies", Bell System Technical Journal 45(9),
+        1966 (list scheduling: the machine with the least work so far is next).
+    Reads
+        Backlog and its time, running and in-flight requests, slots, resident models of each node; the
+        estimated service time of this request per node type; which nodes are up, have room and serve the
+        class.
+    Cost
+        O(nodes).
+    When it wins / loses
+        Wins where wear, heat, rent or fairness ask for even use, and on unequal nodes also in the tail, as
+        work goes where queues are short. Its mean is above that of policies that prefer fast nodes,
+        most of all at low load, where these would do everything.
+    Deviations from the source
+        Work is counted in seconds of the node that was sent it, by estimate; only nodes near the best
+        completion compete; a mean service is that of the requests sent so far. A node that failed comes
+        back with as much work as the least of the others, lest it be flooded. Each dispatcher counts its own.
+    """
+
+    name: ClassVar[str] = "even-work"
+    slack: float = 2.0  # mean services that a completion may be later than the best
+
+    def __post_init__(self) -> None:
+        """Check the slack."""
+        if not 0.0 <= self.slack < float("inf"):
+            raise UsageError(
+                "out of range", field="even-work.slack", value=self.slack, expected="a number from 0 on"
+            )
+
+    def init(self, cluster: Cluster) -> Memory:
+        """Scores of the candidates, seconds sent in all, each node's completion and its work per slot."""
+        return memory(params=[self.slack], ints=1, floats=MAX_RANKED + 1 + 2 * cluster.n_nodes)
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank the nodes that are good enough by work so far."""
+        floats, work_at, count = memory.floats, _SENT_S + 1 + view.host.n_nodes, 0
+        best_s = _note_completions(view, work, memory)
+        if best_s == np.inf:
+            return 0
+        _welcome_back(view, floats, work_at)
+        limit_s = best_s + memory.params[0] * floats[_SENT_S] / max(1, memory.ints[_SENT])
+        for j in range(view.host.n_nodes):
+            if floats[_SENT_S + 1 + j] <= limit_s:
+                count = rank(ranking, floats, count, j, floats[work_at + j])
+        j = ranking[0]
+        sent_s = estimate_s(view, work, view.nodes.type_idx[j])
+        floats[work_at + j] += sent_s / view.nodes.slots[j]
+        floats[_SENT_S] += sent_s
+        memory.ints[_SENT] += 1
+        return count
