@@ -17,10 +17,10 @@ WAITING = 256  # held requests that a planner sees
 class History(NamedTuple):
     """The last arrivals, oldest first, and what became of them so far."""
 
-    arrival_s: NDArray[np.float64]  # [arrivals]
-    class_idx: NDArray[np.int32]  # [arrivals]
-    units: NDArray[np.float64]  # [arrivals] estimated work units
-    finish_s: NDArray[np.float64]  # [arrivals]; nan = not finished yet
+    work: NDArray[np.void]  # WORK [arrivals], as they came
+    finish_s: NDArray[np.float64]  # [arrivals]; nan = not finished
+    node_idx: NDArray[np.int32]  # [arrivals], where it was last sent to; -1 = nowhere
+    in_flight: NDArray[np.bool_]  # [arrivals], with that node, or on its way there
     plan: Plan  # the last one that was made, in force or about to be: all that a planner remembers
 
 

@@ -21,6 +21,7 @@ from trimtab.mechanics.calls import INTERPRET_UP_TO, Calls, Raised, is_ready
 from trimtab.mechanics.events import COMPLETION, LOSS, PLAN, push_event
 from trimtab.mechanics.facade import Columns
 from trimtab.mechanics.loop import BAD_DECISION, FULL, MAX_IDLE_EVENTS, RAISED
+from trimtab.mechanics.past import is_sent
 from trimtab.mechanics.state import new_state
 
 _NEVER = float("inf")
@@ -152,9 +153,9 @@ class Driver:
         arrived = self._counts.arrived[0]
         past = slice(max(0, arrived - HISTORY), arrived)
         work, rows = self.state.work[past], self.state.requests[past]
-        finished = np.where(rows["status"] == Status.FINISHED, rows["finish_s"], np.nan)
-        columns = (work["arrival_s"].copy(), work["class_idx"].copy(), work["units"].copy(), finished)
-        return History(*columns, self.last_plan)
+        finish_s = np.where(rows["status"] == Status.FINISHED, rows["finish_s"], np.nan)
+        node_idx, in_flight = rows["node_idx"].copy(), is_sent(rows["status"])
+        return History(work.copy(), finish_s, node_idx, in_flight, self.last_plan)
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""

@@ -6,7 +6,6 @@ lost or given up, a node is switched on or off) is told as an event of the prese
 
 from __future__ import annotations
 
-from collections import deque
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.errors import PolicyError
 from trimtab.domain.options import Options
-from trimtab.domain.planning import HISTORY, WAITING, History
+from trimtab.domain.planning import WAITING, History
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import BACKGROUND, MAX_RANKED, PLACED, WORK, Plan, View, memory, new_work
@@ -25,6 +24,7 @@ from trimtab.mechanics.driver import IS_OVER, Driver, PlanningLog
 from trimtab.mechanics.events import ARRIVAL, COMPLETION, LOSS, SWITCH, VERSIONS
 from trimtab.mechanics.facade import Columns
 from trimtab.mechanics.fallback import Fallback
+from trimtab.mechanics.past import Past
 from trimtab.mechanics.state import AVOIDED
 
 # All of a WORK row in one call, in the order of its fields: a write to each costs five times as much.
@@ -33,7 +33,7 @@ _WORK_BYTES = WORK.itemsize
 _AVOID_ROW = Struct(f"={AVOIDED}i")
 _AVOID_BYTES = _AVOID_ROW.size
 _AVOIDS_NONE = (-1,) * AVOIDED
-_NAN, _NEVER_S = float("nan"), float("inf")
+_NEVER_S = float("inf")
 _HELD, _RUNNING, _RETRYING = int(Status.HELD), int(Status.RUNNING), int(Status.RETRYING)
 
 
@@ -111,8 +111,7 @@ class Live:
         self.last_failure = ""
         self._free = list(range(rows - 1, -1, -1))
         self._linked: list[int] = []  # free once their queue has let them go
-        self._past: deque[tuple[float, int, float, list[float]]] = deque(maxlen=HISTORY)
-        self._past_of: dict[int, list[float]] = {}
+        self._past = Past(state)
         self._serial = 0
         self._work, self._rows = Columns(state.work), Columns(state.requests)
         self._truth_units = Columns(state.truth).units
@@ -200,14 +199,7 @@ class Live:
 
     def history(self) -> History:
         """The recent past, for planning."""
-        past = list(self._past)
-        return History(
-            np.array([arrival_s for arrival_s, _, _, _ in past], np.float64),
-            np.array([class_idx for _, class_idx, _, _ in past], np.int32),
-            np.array([units for _, _, units, _ in past], np.float64),
-            np.array([end[0] for _, _, _, end in past], np.float64),
-            self._driver.last_plan,
-        )
+        return self._past.history(self._driver.last_plan)
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
@@ -238,8 +230,7 @@ class Live:
         rows.status[row] = rows.reason[row] = 0
         rows.node_idx[row] = -1
         _AVOID_ROW.pack_into(self._avoid_bytes, row * _AVOID_BYTES, *_AVOIDS_NONE)
-        end = self._past_of[row] = [_NAN]
-        self._past.append((now_s, class_idx, units, end))
+        self._past.add(row)
         self._push(now_s, ARRIVAL, row)
         return row
 
@@ -270,7 +261,7 @@ class Live:
 
     def complete(self, row: int, now_s: float) -> None:
         """A running request is served. Its row is free after the next `advance`."""
-        self._past_of[row][0] = now_s
+        self._past.finish(row, now_s)
         self._push(now_s, COMPLETION, row)
         self._completed.append(row)
 
