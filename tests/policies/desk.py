@@ -11,7 +11,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.kernel import interpreted
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import empty_plan
+from trimtab.domain.view import Plan, empty_plan
 from trimtab.mechanics.facade import Columns, facade_memory, facade_plan, facade_view, record_of
 from trimtab.mechanics.state import new_state
 
@@ -32,6 +32,10 @@ class Desk:
         """Let another policy take over, with memory of its own."""
         self._policy, self._memory = policy, facade_memory(policy.init(self.cluster))
         self._changed: set[int] = set()
+
+    def follow(self, plan: Plan) -> None:
+        """Put a plan in force."""
+        self._plan = facade_plan(plan)
 
     def set(self, j: int, **fields: float) -> None:
         for name, value in fields.items():
