@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import cluster, faults, requests
 from mini_policies import Anywhere, ByDeadline, ByPriority, Emptiest, InTurn, TwoChoices
-from trimtab.domain.cluster import Cluster
+from trimtab.domain.cluster import RESOURCES, Cluster
 from trimtab.domain.options import FAULT, Cancel, OnFailure, OnRefusal, Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
@@ -46,7 +46,18 @@ def _cluster(pick: Any) -> Cluster:
         nic_gib_per_s=pick.choice([0.5, np.inf]),
         unserved=[(1, 0)] if pick.random() < 0.3 else [],
     )
-    return replace(c, zone_gib_per_s=pick.choice([0.7, np.inf], len(c.zone_names)))
+    return _with_resources(replace(c, zone_gib_per_s=pick.choice([0.7, np.inf], len(c.zone_names))), pick)
+
+
+def _with_resources(c: Cluster, pick: Any) -> Cluster:
+    """None, one or three; some nodes too small for a class, or without a resource."""
+    many = int(pick.choice([0, 1, 3]))
+    return replace(
+        c,
+        resource_names=RESOURCES[:many],
+        capacity=pick.choice([0.0, 0.7, 1.0, 2.3], (c.n_nodes, many), p=[0.1, 0.2, 0.3, 0.4]),
+        demand=pick.choice([0.0, 0.1, 0.35, 0.8], (len(c.class_names), many)),
+    )
 
 
 def _requests(c: Cluster, pick: Any, n: int) -> Requests:

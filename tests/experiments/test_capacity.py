@@ -134,3 +134,47 @@ def test_the_closed_form_does_not_import_the_solver():
 def test_bad_tables_are_named(service, share, slots, message):
     with pytest.raises(UsageError, match=message):
         fluid_capacity_per_s(service, share, slots)
+
+
+def test_a_resource_binds_before_the_slots():
+    """Ten slots but four cores of which each request takes two: two at a time, half a second each."""
+    result = fluid_capacity_per_s([[0.5]], [1.0], [10], demand=[[2.0]], capacity=[[4.0]])
+    assert result.rate_per_s == pytest.approx(4.0)
+
+
+def test_complementary_demands_share_a_node_better_than_equal_ones():
+    """Classes that take (3, 1) and (1, 3) of (4, 4): one of each at a time, so two seconds serve two."""
+    result = fluid_capacity_per_s([[1.0], [1.0]], [1, 1], [9], demand=[[3, 1], [1, 3]], capacity=[[4, 4]])
+    assert result.rate_per_s == pytest.approx(1.0)
+    alone = fluid_capacity_per_s([[1.0]], [1.0], [9], demand=[[3, 1]], capacity=[[4, 4]])
+    assert alone.rate_per_s == pytest.approx(4 / 3)
+
+
+def test_a_group_without_the_resource_serves_nothing_of_the_class():
+    result = fluid_capacity_per_s([[1.0, 1.0]], [1.0], [5, 5], demand=[[1.0]], capacity=[[0.0], [3.0]])
+    assert result.rate_per_s == pytest.approx(3.0)
+    np.testing.assert_allclose(result.allocation_per_s, [[0.0, 3.0]])
+    with pytest.raises(UsageError, match="class 0"):
+        fluid_capacity_per_s([[1.0]], [1.0], [5], demand=[[1.0]], capacity=[[0.0]])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_resources_no_split_on_a_grid_is_better_and_one_is_nearly_as_good(seed):
+    rng = np.random.default_rng(seed)
+    service, share, slots = rng.lognormal(0, 1, (2, 2)), rng.dirichlet([2, 2]), rng.integers(2, 6, 2)
+    demand, capacity = rng.uniform(0.2, 1, (2, 2)), rng.uniform(1, 2, (2, 2))
+    result = fluid_capacity_per_s(service, share, slots, demand, capacity)
+    best = 0.0
+    for first, second in itertools.product(np.linspace(0, 1, 101), repeat=2):
+        busy = service * share[:, None] * np.array([[first, 1 - first], [second, 1 - second]])
+        used = np.concatenate([busy.sum(axis=0) / slots, (demand.T @ busy / capacity.T).ravel()])
+        best = max(best, 1.0 / used.max())
+    assert best <= result.rate_per_s * (1 + 1e-9)
+    assert best >= result.rate_per_s * 0.97
+
+
+def test_resource_tables_that_do_not_fit_are_refused():
+    with pytest.raises(UsageError, match="demand"):
+        fluid_capacity_per_s([[1.0]], [1.0], [5], demand=[[1.0, 2.0]], capacity=[[1.0]])
+    with pytest.raises(UsageError, match="capacity"):
+        fluid_capacity_per_s([[1.0]], [1.0], [5], demand=[[1.0]], capacity=[[np.nan]])

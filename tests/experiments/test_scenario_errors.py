@@ -69,6 +69,37 @@ def test_one_wrong_field_is_named_with_its_value(
     assert field in str(error)
 
 
+RESOURCES = (
+    edited("slots: 2,", "slots: 2, resources: {cpu_cores: 8, gpu_milli: 1000},")
+    .replace("speed: 2.0,", "speed: 2.0, resources: {cpu_cores: 16},")
+    .replace("slo_s: 15", "slo_s: 15, demand: {cpu_cores: 2, gpu_milli: 250}")
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "value", "expected"),
+    [
+        ("{cpu_cores: 16}", "{cores: 16}", "cluster.types.fast.resources.cores", "cores", "'cpu_cores'"),
+        ("{cpu_cores: 16}", "{cpu_cores: 0}", "cluster.types.fast.resources.cpu_cores", 0, "greater than 0"),
+        ("cpu_cores: 2", "cpu_cores: -2", "classes.short.demand.cpu_cores", -2, "equal to 0"),
+        ("cpu_cores: 2", "cpu_cores: .nan", "classes.short.demand.cpu_cores", None, "finite"),
+        ("cpu_cores: 2", "cpu_cores: 10000000000", "classes.short.demand.cpu_cores", 10**10, "less than"),
+        ("cpu_cores: 2", "ram_gib: 2", "classes.short.demand.ram_gib", 2, "'cpu_cores', 'gpu_milli'"),
+        # 12 cores are on fast only, accelerators on slow only
+        ("cpu_cores: 2", "cpu_cores: 12", "classes.short.demand", None, "slow has {'cpu_cores': 8.0"),
+    ],
+)  # fmt: skip
+def test_resources_that_do_not_fit_are_named(
+    old: str, new: str, field: str, value: object, expected: str
+) -> None:
+    assert old in RESOURCES
+    parse_scenario(RESOURCES, "mine.yaml")
+    error = error_of(RESOURCES.replace(old, new, 1))
+    assert error.field == field
+    assert value is None or error.value == value
+    assert expected in str(error.expected)
+
+
 def test_all_problems_are_listed_at_once() -> None:
     text = edited("requests: 300", "requests: -3").replace("slots: 2,", "slotz: 2,").replace(ARRIVAL, "{}")
     message = str(error_of(text))

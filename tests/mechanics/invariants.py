@@ -25,6 +25,7 @@ def check_all(s: State) -> None:
     check_slots(s)
     check_queues(s)
     check_memory(s)
+    check_resources(s)
     check_links(s)
     check_events(s)
 
@@ -96,6 +97,16 @@ def check_memory(s: State) -> None:
     assert (s.resident[in_use > 0] == 1).all()
 
 
+def check_resources(s: State) -> None:
+    """What is used is exactly what running requests take, and never more than there is."""
+    running = np.flatnonzero(s.requests["status"] == Status.RUNNING)
+    used = np.zeros(s.used.shape)
+    np.add.at(used, s.requests["node_idx"][running], s.demand[s.work["class_idx"][running]])
+    np.testing.assert_array_equal(s.used, used)
+    assert (s.used >= 0.0).all()
+    assert (s.used <= s.capacity).all()
+
+
 def check_links(s: State) -> None:
     """Transfers beyond their round trip are on exactly one modelled link."""
     n_zones = s.config["n_zones"][0]
@@ -132,7 +143,8 @@ class TelemetryShadow:
         empty = np.zeros(len(s.nodes), NODE)
         empty["up"], empty["room"] = 1, s.nodes["room"]
         own = np.zeros((len(s.hosts), len(s.nodes)))
-        self._initial = (empty, own, own, np.zeros_like(s.resident))
+        tables = (np.zeros_like(s.resident), np.zeros_like(s.used), np.zeros_like(s.link_active))
+        self._initial = (empty, own, own, *tables)
         self._samples: list[tuple[np.ndarray, ...]] = []
         self._before = self._picture(s)
 
@@ -143,7 +155,7 @@ class TelemetryShadow:
         own, own_s = np.zeros((d, n)), np.zeros((d, n))
         np.add.at(own, (here % d, s.requests["node_idx"][here]), 1)
         np.add.at(own_s, (here % d, s.requests["node_idx"][here]), s.requests["estimate_s"][here])
-        return s.nodes.copy(), own, own_s, s.resident.copy()
+        return s.nodes.copy(), own, own_s, s.resident.copy(), s.used.copy(), s.link_active.copy()
 
     def check(self, s: State) -> None:
         """Call after every single event."""
@@ -153,8 +165,8 @@ class TelemetryShadow:
         shown = int(s.counts["shown"][0])
         if shown > 0:
             assert self._show_s(shown - 1) <= s.counts["now_s"][0]
-        report, own_then, own_then_s, resident = self._samples[shown - 1] if shown else self._initial
-        _, own_now, own_now_s, _ = self._before
+        report, own_then, own_then_s, *tables = self._samples[shown - 1] if shown else self._initial
+        _, own_now, own_now_s, *_ = self._before
         for d in range(len(s.hosts)):
             mine, mine_s = own_now[d] - own_then[d], own_now_s[d] - own_then_s[d]
             seen = s.seen[d]
@@ -164,4 +176,5 @@ class TelemetryShadow:
             np.testing.assert_allclose(seen["outstanding_s"], expected_s, atol=1e-9)
             np.testing.assert_array_equal(seen["up"], report["up"])
             np.testing.assert_array_equal(seen["running"], report["running"])
-        np.testing.assert_array_equal(s.seen_resident, resident)
+        for seen, then in zip((s.seen_resident, s.seen_used, s.seen_link_active), tables, strict=True):
+            np.testing.assert_array_equal(seen, then)

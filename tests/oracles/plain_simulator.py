@@ -1,4 +1,4 @@
-"""A second simulator, written from the semantics alone: slots, bounded FIFO queues, a queue of the held.
+"""A second simulator, written from the semantics alone: slots, resources, bounded FIFO queues, the held.
 
 Objects, lists and heapq; nothing is shared with the package.
 """
@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class PlainNode:
-    """A server with `slots` places and a bounded queue."""
+    """A server with `slots` places, a bounded queue, and so much of one resource, in whole numbers."""
 
     slots: int
     queue_max: int
+    capacity: int = 0
     running: set[int] = field(default_factory=set)
     queue: list[int] = field(default_factory=list)
 
@@ -65,7 +66,9 @@ class PlainSimulator:
         held_max: int,
         lookahead: int,
         reject_refused: bool,
+        demand: list[int] | None = None,
     ) -> None:
+        self.demand = demand or [0] * len(arrival_s)
         self.nodes, self.choose, self.service_s = nodes, choose, service_s
         self.held_max, self.lookahead, self.reject_refused = held_max, lookahead, reject_refused
         self.held: list[int] = []
@@ -89,21 +92,27 @@ class PlainSimulator:
             self._offer_held(now_s)
 
     def _serve(self, node: PlainNode, now_s: float) -> None:
-        while node.queue and len(node.running) < node.slots:
+        while node.queue and len(node.running) < node.slots and self._fits(node, node.queue[0]):
             request = node.queue.pop(0)
             node.running.add(request)
             self.start_s[request] = now_s
             heapq.heappush(self._running, (now_s + self.service_s(request, self.node[request]), request))
 
+    def _fits(self, node: PlainNode, request: int) -> bool:
+        return sum(self.demand[r] for r in (*node.running, request)) <= node.capacity
+
+    def _takes(self, node: PlainNode, request: int) -> bool:
+        return node.has_room and self.demand[request] <= node.capacity
+
     def _offer(self, request: int, now_s: float) -> str:
         candidates = self.choose(self.nodes)
         for j in candidates:
-            if self.nodes[j].has_room:
+            if self._takes(self.nodes[j], request):
                 self.node[request] = j
                 self.nodes[j].queue.append(request)
                 self._serve(self.nodes[j], now_s)
                 return "sent"
-        if self.reject_refused and (candidates or not any(node.has_room for node in self.nodes)):
+        if self.reject_refused and (candidates or not any(self._takes(n, request) for n in self.nodes)):
             self.rejected.append(request)
             return "rejected"
         return "refused"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,16 +42,29 @@ def test_two_simulators_agree(
         on_refusal=data.draw(st.sampled_from(OnRefusal)),
     )
     c = cluster(len(slots), types=2, slots=slots, queue_max=queue_max)
-    r = asked(c, arrival_s, units)
+    capacity = data.draw(st.lists(st.integers(1, 4), min_size=len(slots), max_size=len(slots)))
+    capacity[0] = 4  # every class fits some node
+    class_idx = data.draw(st.lists(st.integers(0, 4), min_size=len(units), max_size=len(units)))
+    c = replace(
+        c,
+        fixed_s=np.zeros((5, 2)),
+        unit_s=np.repeat(c.unit_s, 5, axis=0),
+        class_names=tuple("abcde"),
+        resource_names=("cpu_cores",),
+        capacity=np.array(capacity, np.float64)[:, None],
+        demand=np.arange(5.0)[:, None],
+    )
+    r = asked(c, arrival_s, units, class_idx=class_idx)
     rows = run(c, r, options, policy, mode=mode).state.requests
     plain = PlainSimulator(
-        [PlainNode(k, queue_max) for k in slots],
+        [PlainNode(k, queue_max, had) for k, had in zip(slots, capacity, strict=True)],
         arrival_s,
         lambda request, j: float(c.unit_s[0, j % 2]) * units[request],
         chooser(),
         options.held_max,
         options.lookahead,
         options.on_refusal == OnRefusal.REJECT,
+        class_idx,  # class k takes k
     )
     for name, expected in (("start_s", plain.start_s), ("finish_s", plain.finish_s)):
         np.testing.assert_array_equal(rows[name], [expected.get(i, np.nan) for i in range(len(rows))], name)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+ResourceName = Literal["cpu_cores", "ram_gib", "io_gib_per_s", "network_gib_per_s", "gpu_milli"]
+RESOURCES: tuple[ResourceName, ...] = get_args(ResourceName)  # gpu_milli: thousandths of an accelerator
 
 
 def _none_modelled() -> Floats:
@@ -74,9 +78,18 @@ class Cluster:
         _, inverse = np.unique(pairs, axis=0, return_inverse=True)
         return inverse.reshape(-1).astype(np.int64)
 
+    @cached_property
+    def _holds(self) -> NDArray[np.bool_]:
+        """Whether some node of a type can hold a request of a class, [classes, types]."""
+        holds = np.zeros((len(self.class_names), self.n_types), np.bool_)
+        for j, g in enumerate(self.type_idx):
+            holds[:, g] |= (self.demand <= self.capacity[j]).all(axis=1) if self.resource_names else True
+        return holds
+
     def best_estimate_s(self, class_idx: Ints, size: Floats) -> Floats:
         """Least service seconds over the nodes' types for each request, [requests]; inf = none serves it."""
         best = np.full(len(size), np.inf)
         for g in np.unique(self.type_idx):
-            np.minimum(best, self.fixed_s[class_idx, g] + self.unit_s[class_idx, g] * size, out=best)
+            estimate_s = self.fixed_s[class_idx, g] + self.unit_s[class_idx, g] * size
+            np.minimum(best, np.where(self._holds[class_idx, g], estimate_s, np.inf), out=best)
         return best

@@ -145,7 +145,11 @@ def _capacity_per_s(cluster: Cluster, mean_s: FloatArray, share: FloatArray) -> 
     if not share.any():
         return np.nan
     slots = np.bincount(cluster.type_idx, cluster.slots, cluster.n_types)
-    return fluid_capacity_per_s(mean_s, share, slots).rate_per_s
+    if not cluster.resource_names:
+        return fluid_capacity_per_s(mean_s, share, slots).rate_per_s
+    held = np.zeros((cluster.n_types, len(cluster.resource_names)))
+    np.add.at(held, cluster.type_idx, cluster.capacity)
+    return fluid_capacity_per_s(mean_s, share, slots, cluster.demand, held).rate_per_s
 
 
 def _span_s(requests: Requests) -> float:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from trimtab.domain.cluster import Cluster
+from trimtab.domain.cluster import Cluster, ResourceName
 from trimtab.domain.view import UNLIMITED
 from trimtab.experiments.build.columns import Members, RequestColumns
-from trimtab.experiments.spec.base import FloatArray
+from trimtab.experiments.spec.base import FloatArray, holds
 from trimtab.experiments.spec.cluster import ClusterSpec
 from trimtab.experiments.spec.served import ItemFamily, Served, ServiceClass
 
@@ -72,13 +72,17 @@ def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) ->
         zone_names=zones,
         rtt_s=_round_trips_s(spec),
         zone_gib_per_s=np.array([_ingress_gib_per_s(spec, zone) for zone in zones]),
+        resource_names=spec.resource_names,
+        capacity=_amounts([t.resources for t in types], spec)[type_idx],
+        demand=_amounts([s.demand for s in served.classes.values()], spec),
     )
 
 
 def service_tables(spec: ClusterSpec, served: Served) -> tuple[FloatArray, FloatArray]:
     """(fixed_s, unit_s), [classes, types] each; fixed_s is inf where a type can't serve a class.
 
-    A type serves a class only if its memory holds the model together with an adapter that requests may bring.
+    A type serves a class only if its memory holds the model together with an adapter that requests may bring,
+    and its resources what a request takes.
     """
     shape = (len(served.classes), len(spec.types))
     fixed_s, unit_s = np.full(shape, np.inf), np.zeros(shape)
@@ -86,9 +90,16 @@ def service_tables(spec: ClusterSpec, served: Served) -> tuple[FloatArray, Float
         needed_gib = _needed_gib(service, served)
         for g, (name, kind) in enumerate(spec.types.items()):
             seconds = service.service_on(name, kind.speed)
-            if seconds is not None and needed_gib <= kind.memory_gib:
+            fits = needed_gib <= kind.memory_gib and holds(kind.resources, service.demand)
+            if seconds is not None and fits:
                 fixed_s[c, g], unit_s[c, g] = seconds
     return fixed_s, unit_s
+
+
+def _amounts(rows: Sequence[Mapping[ResourceName, float]], spec: ClusterSpec) -> FloatArray:
+    """[rows, resources]; 0 where a row does not say."""
+    names = spec.resource_names
+    return np.array([[row.get(name, 0.0) for name in names] for row in rows]).reshape(len(rows), len(names))
 
 
 def _needed_gib(service: ServiceClass, served: Served) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
+from trimtab.domain.cluster import ResourceName
 from trimtab.validation.base import NonNegative, number_or_table
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -29,6 +30,19 @@ PerType = Annotated[
     Discriminator(number_or_table),
 ]
 """One number for all node types, or node type → number."""
+
+MOST = 1e9  # of a resource: counted in steps of 2^-20, its sums are then exact
+
+Capacity = Mapping[ResourceName, Annotated[float, Field(gt=0, le=MOST)]]
+"""Resource → how much of it a node has."""
+
+Demand = Mapping[ResourceName, Annotated[float, Field(ge=0, le=MOST)]]
+"""Resource → how much of it a request takes."""
+
+
+def holds(capacity: Capacity, demand: Demand) -> bool:
+    """Whether a node with this capacity, and nothing else on it, has room for a request."""
+    return all(amount <= capacity.get(name, 0.0) for name, amount in demand.items())
 
 
 def fractions(shares: npt.ArrayLike) -> FloatArray:

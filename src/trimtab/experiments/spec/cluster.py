@@ -8,6 +8,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Discriminator, Field, Tag
 
+from trimtab.domain.cluster import RESOURCES, ResourceName
+from trimtab.experiments.spec.base import Capacity
 from trimtab.validation.base import NonNegative, Positive, Spec, number_or_table
 
 DEFAULT_ZONE = "default"
@@ -22,6 +24,9 @@ class NodeType(Spec):
     slots: int = Field(1, ge=1, description="requests that a node serves at a time")
     speed: Positive = Field(1.0, description="divides service times that are given as one number")
     usd_per_hour: NonNegative = Field(0.0, description="price of a node")
+    resources: Capacity = Field(
+        {}, description="resource → what a node has of it, for classes with a demand; left out: none of it"
+    )
 
 
 class NodeGroup(Spec):
@@ -71,6 +76,11 @@ class ClusterSpec(Spec):
     rtt_s: RoundTrips = Field(
         0.0, description="round trip between different zones: one number, or zone → zone → seconds"
     )
+
+    @property
+    def resource_names(self) -> tuple[ResourceName, ...]:
+        """Resources that some node type has."""
+        return tuple(name for name in RESOURCES if any(name in t.resources for t in self.types.values()))
 
     @property
     def zone_names(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from trimtab.experiments.spec.base import holds
 from trimtab.experiments.spec.cluster import ClusterSpec
 from trimtab.experiments.spec.host import FaultSpec
 from trimtab.experiments.spec.served import Served, ServiceClass
@@ -36,6 +37,7 @@ def served_misfits(served: Served, cluster: ClusterSpec) -> Iterator[Misfit]:
         if service.adapter is not None:
             yield from known((*path, "adapter"), service.adapter, served.adapters, "adapter")
         yield from _service_misfits(path, service, cluster)
+        yield from _demand_misfits((*path, "demand"), service, cluster)
 
 
 def _load_misfits(
@@ -57,6 +59,18 @@ def _service_misfits(path: Path, service: ServiceClass, cluster: ClusterSpec) ->
     ]
     if idle:
         yield Misfit(path, None, f"fixed_s or unit_s above 0 on {listed(idle)}")
+
+
+def _demand_misfits(path: Path, service: ServiceClass, cluster: ClusterSpec) -> Iterator[Misfit]:
+    missing = [name for name in service.demand if name not in cluster.resource_names]
+    for name in missing:
+        expected = f"a resource of some node type: {listed(cluster.resource_names) or 'none has any'}"
+        yield Misfit((*path, name), service.demand[name], expected)
+    types = cluster.types.items()
+    serving = {n: t.resources for n, t in types if service.service_on(n, t.speed) is not None}
+    if not missing and serving and not any(holds(has, service.demand) for has in serving.values()):
+        has = "; ".join(f"{name} has {dict(resources)}" for name, resources in serving.items())
+        yield Misfit(path, dict(service.demand), f"no more than one node has that serves this class: {has}")
 
 
 def _known_types(path: Path, table: Mapping[str, object], cluster: ClusterSpec) -> Iterator[Misfit]:

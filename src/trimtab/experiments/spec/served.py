@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import Field, model_validator
 
-from trimtab.experiments.spec.base import FloatArray, PerType, zipf_fractions
+from trimtab.experiments.spec.base import Demand, FloatArray, PerType, zipf_fractions
 from trimtab.validation.base import NonNegative, Positive, Spec
 
 
@@ -44,6 +44,9 @@ class ServiceClass(Spec):
     unit_s: PerType = Field(0.0, description="seconds per unit of size, likewise")
     unit: str = Field("unit", description="what the size counts, for tables")
     slo_s: Positive | None = Field(None, description="completion that is promised; null = none")
+    demand: Demand = Field(
+        {}, description="resource → what a request takes of its node's resources while it holds a slot"
+    )
 
     @model_validator(mode="after")
     def _adapter_has_model(self) -> ServiceClass:
