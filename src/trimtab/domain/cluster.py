@@ -55,6 +55,7 @@ class Cluster:
     resource_names: tuple[str, ...] = ()  # [resources]; none = slots are all that requests compete for
     capacity: Floats = field(default_factory=_none_modelled)  # [nodes, resources]
     demand: Floats = field(default_factory=_none_modelled)  # [classes, resources]
+    prompt_token_units: Floats | None = None  # [classes], saved by a cached one; None = 0
 
     @property
     def n_nodes(self) -> int:

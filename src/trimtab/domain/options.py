@@ -33,6 +33,14 @@ class OnFailure(IntEnum):
     RESUME = 1  # kept; goes on, after loading its model again, when the node is repaired
 
 
+class Eviction(IntEnum):
+    """Which model or adapter leaves a node's memory for another."""
+
+    LRU = 0  # the least recently used
+    GREEDY_DUAL_SIZE = 1  # the one of least load seconds per GiB, aged by use
+    PLAN_PINNED = 2  # as LRU; and a node refuses what does not fit beside the items that the plan keeps there
+
+
 FAULT = np.dtype(
     [
         ("start_s", "f8"),
@@ -65,3 +73,6 @@ class Options:
     plan_latency_s: float = 0.0
     horizon_s: float = float("inf")
     faults: NDArray[np.void] | None = None  # FAULT [processes]
+    prefix_blocks: int = 0  # prompt blocks that each node keeps; 0 = no prefix cache
+    results_max: int = 0  # results that are kept to answer equal requests; 0 = no result cache
+    eviction: Eviction = Eviction.LRU

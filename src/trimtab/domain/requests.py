@@ -11,6 +11,21 @@ TRUTH = np.dtype([("units", "f8"), ("factor", "f8")], align=True)  # work units;
 
 
 @dataclass(frozen=True)
+class Prefixes:
+    """Prompts as chains of blocks: equal block numbers are equal prompts up to and including that block."""
+
+    block_idx: NDArray[np.int32]  # [blocks of all prompts], numbers from 0 on
+    first: NDArray[np.int64]  # [requests + 1], where each request's blocks begin
+    prompt_tokens: NDArray[np.float64]  # [requests]
+    block_tokens: float  # tokens of a block; the last one of a prompt may have fewer
+
+    @property
+    def n_blocks(self) -> int:
+        """How many different blocks there are."""
+        return int(self.block_idx.max(initial=-1)) + 1
+
+
+@dataclass(frozen=True)
 class Requests:
     """Requests in order of arrival.
 
@@ -23,6 +38,8 @@ class Requests:
     truth: NDArray[np.void]  # TRUTH [requests]
     tenant_names: tuple[str, ...] = ("default",)
     leave_s: NDArray[np.float64] | None = None  # [requests], when its client goes away; inf = it stays
+    prefixes: Prefixes | None = None
+    content_idx: NDArray[np.int32] | None = None  # [requests]; equal = asked again; -1 = none
 
     def __len__(self) -> int:
         return len(self.work)

@@ -46,7 +46,9 @@ from trimtab.mechanics.nodes import (
     vacate,
     withdraw,
 )
+from trimtab.mechanics.prefixes import has_prefixes, show_prefixes
 from trimtab.mechanics.queues import comes_before, drop_first_of, enqueue, first_of, take_out
+from trimtab.mechanics.results import answer, has_results, keep_result
 from trimtab.mechanics.state import AVOIDED, State
 from trimtab.mechanics.telemetry import begin_telemetry, clear_changes, note_change, on_telemetry
 
@@ -142,6 +144,8 @@ def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
         s.accounts[s.work.tenant_idx[r]] += s.truth.units[r] - s.work.units[r]
     s.counts.idle_events[0] = 0
     s.counts.freed[0] = 1
+    if has_results(s):
+        keep_result(s, r)
     fill(s, plan, j, now_s)
 
 
@@ -161,12 +165,14 @@ def _arrive_at_node(s: State, plan: Plan, order: Any, r: int, now_s: float) -> N
 
 @helper(inline=True)
 def _admit(s: State, r: int, now_s: float) -> bool:
-    """Request r arrives; False where no node could ever serve it."""
+    """Request r arrives; False where it ends at once: no node could ever serve it, or its result is known."""
     s.counts.arrived[0] += 1
     s.counts.in_system[0] += 1
     s.counts.idle_events[0] = 0
     if s.work.estimate_s[r] == np.inf:
         _reject(s, r, _FITS_NO_NODE, now_s)
+        return False
+    if has_results(s) and answer(s, r, now_s):
         return False
     if s.config.live[0] != 2:
         _await_deadline(s, r, now_s)
@@ -215,6 +221,8 @@ def _decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
     s.hosts.now_s[d] = now_s
     s.counts.deciding[0] = r
     _draw(s, r)
+    if has_prefixes(s):
+        show_prefixes(s, r)
     count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)
     clear_changes(s, d)
     s.work.attempt[r] += 1

@@ -11,10 +11,11 @@ from trimtab.domain.kernel import helper
 from trimtab.domain.view import BACKGROUND, PLACED, Plan
 from trimtab.mechanics.events import ARRIVAL, COMPLETION, push_event
 from trimtab.mechanics.links import depart, is_instant
+from trimtab.mechanics.prefixes import forget_prefixes, has_prefixes, use_prefix
 from trimtab.mechanics.queues import drop_first_of, enqueue, first_of
 from trimtab.mechanics.residency import acquire, forget_all, release
 from trimtab.mechanics.resources import can_hold, fits_beside, give_back, take
-from trimtab.mechanics.slots import occupy, service_s
+from trimtab.mechanics.slots import expected_s, occupy, service_s
 from trimtab.mechanics.state import AVOIDED, State
 from trimtab.mechanics.telemetry import note_change, note_own
 
@@ -91,6 +92,8 @@ def _start(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
     rows.start_s[r] = now_s
     rows.status[r] = _RUNNING
     rows.left_s[r] = service_s(s, r, j)
+    if has_prefixes(s):
+        use_prefix(s, r, j)
     rows.slot[r] = s.nodes.running[j]
     s.nodes.running[j] += 1
     take(s, r, j)
@@ -124,9 +127,7 @@ def enter(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> Non
 @helper(inline=True)
 def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None:
     """Send request r to node j, which accepts it."""
-    nodes, g = s.nodes, s.nodes.type_idx[j]
-    c = s.work.class_idx[r]
-    estimate_s = s.fixed_s[c, g] + s.unit_s[c, g] * s.work.units[r]
+    nodes, estimate_s = s.nodes, expected_s(s, r, j)
     s.requests.estimate_s[r] = estimate_s
     s.requests.node_idx[r] = j
     nodes.in_flight[j] += 1
@@ -258,3 +259,5 @@ def stop_node(s: State, j: int, now_s: float) -> None:
     s.nodes.up[j] = 0
     s.hidden.down_since_s[j] = now_s
     forget_all(s, j, now_s)
+    if has_prefixes(s):
+        forget_prefixes(s, j)

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from trimtab.domain.kernel import helper
 from trimtab.mechanics.events import COMPLETION, push_event
+from trimtab.mechanics.prefixes import cached_units, has_prefixes
 from trimtab.mechanics.state import State
 
 
 @helper(inline=True)
 def service_s(s: State, r: int, j: int) -> float:
-    """True seconds that node j, at full speed, takes for request r."""
-    c, g = s.work.class_idx[r], s.nodes.type_idx[j]
-    return (s.fixed_s[c, g] + s.unit_s[c, g] * s.truth.units[r]) * s.truth.factor[r]
+    """True seconds that node j, at full speed and with what it has of the prompt, takes for request r."""
+    c, g, units = s.work.class_idx[r], s.nodes.type_idx[j], s.truth.units[r]
+    if has_prefixes(s):
+        units = max(0.0, units - cached_units(s, r, j))
+    return (s.fixed_s[c, g] + s.unit_s[c, g] * units) * s.truth.factor[r]
+
+
+@helper(inline=True)
+def expected_s(s: State, r: int, j: int) -> float:
+    """The same as policies may estimate it."""
+    c, g, units = s.work.class_idx[r], s.nodes.type_idx[j], s.work.units[r]
+    if has_prefixes(s):
+        units = max(0.0, units - cached_units(s, r, j))
+    return s.fixed_s[c, g] + s.unit_s[c, g] * units
 
 
 @helper(inline=True)

@@ -13,6 +13,8 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.tables import Table, TableListType, array_of, table_type
 from trimtab.domain.view import HOST, MAX_RANKED, MEMORY, NODE, UNLIMITED, VIEW, WORK, Memory, View, memory
+from trimtab.mechanics.recency import CACHE, CACHED
+from trimtab.mechanics.reuse import reuse_arrays
 
 CACHE_LINE = 64  # bytes
 RESOURCE_STEP = 2.0**-20  # resources are counted in steps of this
@@ -91,6 +93,10 @@ CONFIG = np.dtype(
         ("token_caps", "i8"),  # 1 = nodes have bounds on tokens in flight
         ("margin", "i8"),  # room that the event heap must have before an event is taken
         ("n_zones", "i8"),
+        ("block_tokens", "f8"),  # of a prompt's block
+        ("prefix_blocks", "i8"),  # blocks that a node keeps; 0 = no prefix cache, or no request has blocks
+        ("results_max", "i8"),  # results that are kept; 0 = none, or no request may use them
+        ("eviction", "i8"),
     ],
     align=True,
 )
@@ -117,6 +123,10 @@ COUNTS = np.dtype(
         ("model_loads", "i8"),
         ("adapter_loads", "i8"),
         ("evictions", "i8"),
+        ("prompt_tokens", "f8"),  # of requests that took a slot, where nodes have prefix caches
+        ("cached_tokens", "f8"),  # of these, in the node's cache
+        ("repeatable", "i8"),  # requests that a cached result could answer
+        ("result_hits", "i8"),  # of these, answered by one
         ("freed", "i8"),  # 1 = held requests are to be offered
         ("offering", "i8"),  # dispatcher whose queue is being offered
         ("skipped", "i8"),  # requests offered in vain in this pass
@@ -186,6 +196,17 @@ class State(NamedTuple):
     draws: Any  # f8 [draws per decision]
     ranking: Any  # i8 [MAX_RANKED]
     prefix_tokens: Any  # f8 [nodes or 0], of the work being decided about
+    prompt_block: Any  # i4 [blocks of all prompts]
+    prompt_first: Any  # i8 [requests + 1 or 0], where each request's blocks begin
+    prompt_tokens: Any  # f8 [requests or 0]
+    prompt_token_units: Any  # f8 [classes], work units that a cached token saves
+    prefix_place: Any  # i4 [blocks, nodes], see `recency`
+    prefix_cache: Any  # CACHE [nodes]
+    prefix_entry: Any  # CACHED [nodes × blocks kept]
+    content_idx: Any  # i4 [requests or 0]; equal = the same request of one tenant
+    result_place: Any  # i4 [contents, 1]
+    result_cache: Any  # CACHE [1 or 0]
+    result_entry: Any  # CACHED [results kept]
     views: Any  # list of View [dispatchers + shadows]
     memories: Any  # list of Memory [dispatchers + shadows], the policies'
     order_memories: Any  # list of Memory [dispatchers], the order's
@@ -243,6 +264,17 @@ STATE = table_type(
     draws=array_of("f8"),
     ranking=array_of("i8"),
     prefix_tokens=array_of("f8"),
+    prompt_block=array_of("i4"),
+    prompt_first=array_of("i8"),
+    prompt_tokens=array_of("f8"),
+    prompt_token_units=array_of("f8"),
+    prefix_place=array_of("i4", 2),
+    prefix_cache=array_of(CACHE),
+    prefix_entry=array_of(CACHED),
+    content_idx=array_of("i4"),
+    result_place=array_of("i4", 2),
+    result_cache=array_of(CACHE),
+    result_entry=array_of(CACHED),
     views=TableListType(VIEW),
     memories=TableListType(MEMORY),
     order_memories=TableListType(MEMORY),
@@ -390,6 +422,7 @@ def new_state(
     prefix_tokens = np.zeros(n if any(p.reads_prefix for p in policies) else 0)
     counts = np.zeros(1, COUNTS)
     counts["work"] = 0 if live else n_requests
+    config["eviction"] = int(options.eviction)
     faults, links = _fault_array(options), _link_array(cluster)
     link_active, link_gib_per_s = np.zeros(len(links), "i4"), _numbers(links["gib_per_s"])
     demand, capacity = _resources(cluster)
@@ -452,6 +485,7 @@ def new_state(
         draws=np.zeros(max(p.draws for p in policies)),
         ranking=np.zeros(MAX_RANKED, "i8"),
         prefix_tokens=prefix_tokens,
+        **reuse_arrays(cluster, requests, options, config),
         views=[
             View(
                 hosts[i : i + 1],
