@@ -38,6 +38,7 @@ FULL = pl.DataFrame(
         "session": ["s", "s", "t"],
         "recorded_s": [1.0, None, 2.0],
         "prefix_blocks": [[1, -2], [], None],
+        "content": ["c", None, "c"],
     },
     schema=COLUMNS,
 )

@@ -46,6 +46,10 @@ def records_of(driver: Driver, cluster: Cluster, requests: Requests, slo_s: Floa
         adapter_loads=int(counts["adapter_loads"]),
         bytes_moved_gib=float(counts["moved_gib"]),
         retries=int(counts["retries"]),
+        prompt_tokens=float(counts["prompt_tokens"]),
+        cached_tokens=float(counts["cached_tokens"]),
+        repeatable=int(counts["repeatable"]),
+        result_hits=int(counts["result_hits"]),
     )
 
 

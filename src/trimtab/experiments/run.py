@@ -206,7 +206,7 @@ def node_table(records: Records, built: Built) -> pl.DataFrame:
 
     cluster, nodes, rows = built.cluster, records.nodes, records.requests
     slot_s = np.where(nodes.up_s > 0.0, nodes.slots * nodes.up_s, np.nan)
-    served = rows.node_idx[rows.finished]
+    served = rows.node_idx[rows.finished & (rows.node_idx >= 0)]  # a cached result took no node
     return pl.DataFrame(
         {
             "node_idx": np.arange(cluster.n_nodes),

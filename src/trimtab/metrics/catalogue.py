@@ -98,6 +98,8 @@ _EFFICIENCY = (
     Metric("adapter_loads", "1", "Number of times an adapter was loaded on a node.", "lower"),
     Metric("moved_gib", "GiB", "Payload data moved over links to nodes.", "lower"),
     Metric("retries", "1", "Number of attempts repeated after a node failed.", "lower"),
+    Metric("prefix_hit_frac", "frac", "Share of prompt tokens found in the prefix cache.", "higher"),
+    Metric("result_hit_frac", "frac", "Share of repeatable requests answered by a cached result.", "higher"),
     Metric(
         "accelerator_s_per_1k", "s", "Accelerator-seconds allocated per 1,000 finished requests.", "lower"
     ),

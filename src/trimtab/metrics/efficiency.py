@@ -24,6 +24,8 @@ def efficiency_metrics(records: Records) -> dict[str, float]:
         "adapter_loads": float(records.adapter_loads),
         "moved_gib": float(records.bytes_moved_gib),
         "retries": float(records.retries),
+        "prefix_hit_frac": ratio(records.cached_tokens, records.prompt_tokens),
+        "result_hit_frac": ratio(records.result_hits, records.repeatable),
         "accelerator_s_per_1k": ratio(1000.0 * allocated_accelerator_s(nodes), finished),
         "usd_per_1k": ratio(1000.0 * fleet_usd(nodes), finished),
     }

@@ -87,6 +87,10 @@ class Records:
     adapter_loads: int
     bytes_moved_gib: float
     retries: int
+    prompt_tokens: float = 0.0  # of requests that took a slot, where nodes have prefix caches
+    cached_tokens: float = 0.0  # of these, in the cache of the node
+    repeatable: int = 0  # requests that a cached result could have answered
+    result_hits: int = 0  # of these, answered by one
 
     def __post_init__(self) -> None:
         if not self.start_s <= self.end_s:

@@ -23,6 +23,7 @@ COLUMNS: Final[dict[str, pl.DataType]] = {
     "session": pl.String(),
     "recorded_s": pl.Float64(),  # execution time in the recorded system
     "prefix_blocks": pl.List(pl.Int64()),  # ids of the prompt's prefix-cache blocks
+    "content": pl.String(),  # equal = the same deterministic request asked again; null: never the same
 }
 """Canonical column → type. Only `arrival_s` is always there; the order is that of written files."""
 

@@ -27,7 +27,12 @@ def compile_bounds() -> None:
 
 
 def bound_of(cluster: Cluster, requests: Requests, options: Options) -> Bound | None:
-    """Lower bound on completion, groups being node types; None where none of the requests can be served."""
+    """Lower bound on completion, groups being node types.
+
+    None where none of the requests can be served, and where caches may answer them or shorten their service.
+    """
+    if _is_cached(requests, options):
+        return None
     service_s = true_service_s(cluster, requests)
     if not np.isfinite(service_s).any():
         return None
@@ -41,6 +46,11 @@ def bound_of(cluster: Cluster, requests: Requests, options: Options) -> Bound | 
         slots[used],
         preemptive=resumes,
     )
+
+
+def _is_cached(requests: Requests, options: Options) -> bool:
+    prefixes = options.prefix_blocks > 0 and requests.prefixes is not None
+    return prefixes or (options.results_max > 0 and requests.content_idx is not None)
 
 
 def _release_s(cluster: Cluster, requests: Requests) -> Floats:

@@ -23,6 +23,12 @@ from trimtab.experiments.build.defaults import default_served
 from trimtab.experiments.build.generated import generated
 from trimtab.experiments.build.options import build_options
 from trimtab.experiments.build.requests import build_requests
+from trimtab.experiments.build.reuse import (
+    content_numbers,
+    recorded_prefixes,
+    with_contents,
+    with_prompts,
+)
 from trimtab.experiments.build.traced import traced
 from trimtab.experiments.recorded import chosen_rows, recorded
 from trimtab.experiments.spec.base import FloatArray
@@ -73,7 +79,7 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
         )
     columns, served, info = _columns(scenario, seed, trace)
     cluster = build_cluster(scenario.cluster, served, columns)
-    requests = build_requests(scenario.workload, served, columns, cluster, seed)
+    requests = _reusable(scenario, columns, build_requests(scenario.workload, served, columns, cluster, seed))
     if columns.factor is not None:
         requests.truth["factor"] *= columns.factor
     mean_s, share = _mean_service(cluster, requests)
@@ -96,7 +102,27 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
     )
 
 
+def _reusable(scenario: Scenario, columns: RequestColumns, requests: Requests) -> Requests:
+    """The requests with what caches know of them."""
+    tenant_idx = requests.work["tenant_idx"]
+    cache, names = scenario.host.result_cache, requests.tenant_names
+    content_idx = content_numbers(cache, columns.content, tenant_idx, names)
+    return replace(requests, prefixes=columns.prefixes, content_idx=content_idx)
+
+
 def _columns(
+    scenario: Scenario, seed: int, trace: Trace | None
+) -> tuple[RequestColumns, Served, TraceInfo | None]:
+    columns, served, info = _as_they_come(scenario, seed, trace)
+    spec = scenario.workload
+    if spec.contents is not None and columns.content is None:
+        columns = with_contents(spec.contents, columns, seed)
+    if spec.prompts is not None and columns.prefixes is None:
+        columns = with_prompts(spec.prompts, columns, served, seed)
+    return columns, served, info
+
+
+def _as_they_come(
     scenario: Scenario, seed: int, trace: Trace | None
 ) -> tuple[RequestColumns, Served, TraceInfo | None]:
     spec = scenario.workload
@@ -107,7 +133,10 @@ def _columns(
     served = scenario.served if scenario.classes else default_served(whole.format)
     rows = chosen_rows(whole, spec.trace.options, seed)
     info = TraceInfo(whole.file, whole.format, whole.rows_in_file, whole.dropped)
-    return traced(spec.trace, whole, rows, served, seed), served, info
+    columns = traced(spec.trace, whole, rows, served, seed)
+    if scenario.host.prefix_cache.blocks:
+        columns = replace(columns, prefixes=recorded_prefixes(spec.trace, whole.format, rows))
+    return columns, served, info
 
 
 def _leave_s(requests: Requests, after_s: FloatArray) -> FloatArray:

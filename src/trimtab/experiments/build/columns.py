@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trimtab.domain.requests import Prefixes
 from trimtab.experiments.spec.base import FloatArray, IntArray
 
 Members = Mapping[str, tuple[str, ...]]
@@ -29,4 +30,6 @@ class RequestColumns:
     payload_gib: FloatArray | None = None  # [requests]
     session: IntArray | None = None  # [requests]; -1 = none
     factor: FloatArray | None = None  # [requests], hidden factor on the service time, as recorded
+    prefixes: Prefixes | None = None
+    content: IntArray | None = None  # [requests]; equal = the same, whoever asks; -1 = never
     leave_after_s: FloatArray | None = None  # [requests], from arrival; its client goes away

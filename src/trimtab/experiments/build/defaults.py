@@ -16,8 +16,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from trimtab.experiments.spec.served import ItemFamily, Served, ServiceClass
+from trimtab.traces import TraceOptions
 
-_CHAT: Final = Served({}, {}, {"chat": ServiceClass(unit_s=0.045, unit="output token")})
+PROMPT_TOKEN_UNITS: Final = TraceOptions().prompt_token_frac
+
+_CHAT: Final = Served(
+    {}, {}, {"chat": ServiceClass(unit_s=0.045, unit="output token", prompt_token_units=PROMPT_TOKEN_UNITS)}
+)
 
 _IMAGES: Final = Served(
     models={"checkpoint": ItemFamily(memory_gib=6.5, load_s=23.0)},
@@ -35,6 +40,9 @@ _BY_FORMAT: Final[Mapping[str, Served]] = {"azure-llm-2023": _CHAT, "mooncake": 
 
 ADAPTERS_NOT_NAMED: Final = frozenset({"gentd26"})
 """Formats whose adapter column tells only that there is one."""
+
+BLOCK_TOKENS: Final[Mapping[str, float]] = {"mooncake": 512.0, "gateway": 128.0}
+"""Prompt tokens of a prefix block, by format."""
 
 
 def default_served(format_name: str) -> Served:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.options import FAULT, Cancel, OnFailure, OnRefusal, Options
+from trimtab.domain.options import FAULT, Cancel, Eviction, OnFailure, OnRefusal, Options
 from trimtab.domain.view import UNLIMITED
 from trimtab.experiments.build.streams import Stream, generator
 from trimtab.experiments.spec.base import IntArray
@@ -28,6 +28,9 @@ def build_options(host: HostSpec, faults: tuple[FaultSpec, ...], cluster: Cluste
         telemetry_delay_s=host.telemetry.delay_s,
         plan_latency_s=host.plan_latency_s,
         horizon_s=np.inf if host.horizon_s is None else host.horizon_s,
+        prefix_blocks=host.prefix_cache.blocks,
+        results_max=host.result_cache.entries,
+        eviction=Eviction[host.eviction.upper().replace("-", "_")],
         faults=np.concatenate(processes) if processes else None,
     )
 

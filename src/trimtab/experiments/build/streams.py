@@ -27,6 +27,11 @@ class Stream(IntEnum):
     ESTIMATE = 14
     SERVICE = 15
     FAULT = 16
+    PROMPT = 17
+    SHARED_TOKENS = 18
+    OWN_TOKENS = 19
+    CONTENT = 20
+    REPEATABLE = 21
 
 
 def generator(seed: int, stream: Stream, member: int = 0) -> np.random.Generator:

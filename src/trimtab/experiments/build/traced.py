@@ -49,6 +49,7 @@ def traced(spec: TraceSpec, trace: Trace, table: pl.DataFrame, served: Served, s
         payload_gib=_floats(table, "payload_gib", 0.0),
         session=session,
         factor=_floats(table, "factor", 1.0),
+        content=_coded(table, "content")[1],
         leave_after_s=_floats(table, "leave_after_s", np.inf),
     )
 

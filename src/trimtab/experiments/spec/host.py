@@ -22,6 +22,19 @@ class TelemetrySpec(Spec):
         return self
 
 
+class PrefixCacheSpec(Spec):
+    """What nodes keep of prompts, where requests have any (a trace's prefix_blocks, or workload.prompts)."""
+
+    blocks: int = Field(0, ge=0, description="blocks that each node keeps, least recently used first to go")
+
+
+class ResultCacheSpec(Spec):
+    """Results that answer equal requests of a tenant (a trace's content, workload.contents)."""
+
+    entries: int = Field(0, ge=0, description="results that are kept, least recently used first to go")
+    tenants: tuple[str, ...] | None = Field(None, description="whose requests may use it; null = everybody's")
+
+
 class HostSpec(Spec):
     """Switches of the host, the same for every policy."""
 
@@ -39,6 +52,13 @@ class HostSpec(Spec):
     dispatchers: int = Field(1, ge=1, description="independent dispatchers; request i goes to i mod this")
     telemetry: TelemetrySpec = Field(TelemetrySpec(), description="how old the view of the nodes is")
     plan_latency_s: NonNegative = Field(0.0, description="a plan takes force this long after it was started")
+    prefix_cache: PrefixCacheSpec = Field(PrefixCacheSpec(), description="of every node; off by default")
+    result_cache: ResultCacheSpec = Field(ResultCacheSpec(), description="of the host; off by default")
+    eviction: Literal["lru", "greedy-dual-size", "plan-pinned"] = Field(
+        "lru",
+        description="which model or adapter leaves a node: the least recently used; the one of least load "
+        "seconds per GiB, aged by use; or lru, and nodes refuse what does not fit beside what the plan keeps",
+    )
     horizon_s: Positive | None = Field(None, description="end of the run; null = when all work is done")
 
 

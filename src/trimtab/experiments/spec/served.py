@@ -42,6 +42,9 @@ class ServiceClass(Spec):
         "(left out or null: that type can't serve this class)",
     )
     unit_s: PerType = Field(0.0, description="seconds per unit of size, likewise")
+    prompt_token_units: NonNegative = Field(
+        0.0, description="work units of a prompt token, which one in a node's prefix cache saves"
+    )
     unit: str = Field("unit", description="what the size counts, for tables")
     slo_s: Positive | None = Field(None, description="completion that is promised; null = none")
     demand: Demand = Field(

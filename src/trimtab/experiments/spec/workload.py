@@ -44,6 +44,9 @@ class TraceSpec(Spec):
     default_class: str | None = Field(
         None, description="class of all other rows; not needed if there is only one"
     )
+    block_tokens: Positive | None = Field(
+        None, description="prompt tokens of one of prefix_blocks; null = as the format has it"
+    )
     adapters: Literal["auto", "named", "drawn"] = Field(
         "auto",
         description="named: the adapter column tells which; drawn: it only tells that there is one; "
@@ -56,6 +59,20 @@ class Popularity(Spec):
 
     count: int = Field(ge=1, description="how many")
     zipf: NonNegative = Field(1.0, description="share of the k-th is proportional to k^-zipf; 0 = equal")
+
+
+class PromptSpec(Popularity):
+    """Prompts of which many begin alike: system prompts, documents, tools. Their work adds to the size."""
+
+    shared_tokens: Amount = Field(description="tokens of a shared beginning")
+    own_tokens: Amount = Field(description="tokens after it, of each request")
+    block_tokens: Positive = Field(512, description="tokens of a block of a prefix cache")
+
+
+class ContentSpec(Popularity):
+    """What is asked for, by rank: equal contents are equal in class, size, model and adapter."""
+
+    repeatable_frac: Frac = Field(1.0, description="share of deterministic requests; others are never equal")
 
 
 class DeadlineSpec(Spec):
@@ -104,6 +121,8 @@ class WorkloadSpec(Spec):
     deadline: DeadlineSpec | None = Field(None, description="null = no deadlines")
     sessions: Popularity | None = Field(None, description="affinity keys; null = by model and adapter")
     payload_gib: Amount | None = Field(None, description="moved to the node before service; null = nothing")
+    prompts: PromptSpec | None = Field(None, description="null = no prompts, unless the trace has them")
+    contents: ContentSpec | None = Field(None, description="null = no request is the same as another")
     origin: Shares | None = Field(
         None, description="zone → share of the requests that come from it; null = all from the first zone"
     )
@@ -114,4 +133,6 @@ class WorkloadSpec(Spec):
             raise ValueError("either trace or generate")
         if not any(self.priorities.values()):
             raise ValueError("at least one of priorities above 0")
+        if self.prompts is not None and self.contents is not None:
+            raise ValueError("either prompts or contents: equal requests would have different prompts")
         return self
