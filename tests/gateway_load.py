@@ -20,6 +20,7 @@ BEARER = {"Authorization": f"Bearer {KEY}"}
 ADMIN_BEARER = {"Authorization": f"Bearer {ADMIN_KEY}"}
 HELLO = {"model": "demo-chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
 SPEEDS, SLOTS = (1.0, 2.0, 3.0), 2
+ALIKE = (2.0, 2.0, 2.0)  # as fast in sum
 BASE_S, TOKEN_S, MEAN_TOKENS = 0.03, 0.015, 16
 
 
@@ -130,11 +131,17 @@ class Traffic:
 
 
 def poisson(n: int, load: float, seed: int) -> Traffic:
-    """Traffic for `uneven` backends."""
+    """Traffic for the backends of `of_speeds`."""
     rng = np.random.default_rng(seed)
     rate_per_s = load * SLOTS * sum(SPEEDS) / (BASE_S + TOKEN_S * MEAN_TOKENS)
     at_s = np.cumsum(rng.exponential(1.0 / rate_per_s, n))
     return Traffic(at_s, 1 + rng.poisson(rng.exponential(MEAN_TOKENS - 1, n)))
+
+
+def bounded(n: int, load: float, seed: int) -> Traffic:
+    """Such traffic with sizes between 1 and twice the mean: its p99 does not hang on the luck of a few."""
+    sizes = np.random.default_rng(seed).integers(1, 2 * MEAN_TOKENS, n)
+    return Traffic(poisson(n, load, seed).at_s, sizes)
 
 
 def sixteen_slots(name: str, **fields: Any) -> Options:
@@ -142,10 +149,10 @@ def sixteen_slots(name: str, **fields: Any) -> Options:
     return Options(kind="chat", name=name, models=f"demo-chat,{name}", slots=16, sigma=0.3, **fields)
 
 
-def uneven(sigma: float = 0.3) -> list[Options]:
-    """Backends of three speeds."""
+def of_speeds(speeds: Sequence[float] = SPEEDS, sigma: float = 0.3) -> list[Options]:
+    """Backends of these speeds."""
     shared: Any = {"slots": SLOTS, "base_s": BASE_S, "output_s": TOKEN_S, "prefill_s": 0.0, "sigma": sigma}
-    return [Options(name=f"b{k}", speed=speed, seed=k, **shared) for k, speed in enumerate(SPEEDS)]
+    return [Options(name=f"b{k}", speed=speed, seed=k, **shared) for k, speed in enumerate(speeds)]
 
 
 def recorded(backends: Sequence[DemoProcess], **more: object) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from gateway_load import (
     TOKEN_S,
     Traffic,
     drive,
+    of_speeds,
     poisson,
     recorded,
-    uneven,
 )
 from served import chat, served
 from trimtab.domain.cluster import Cluster
@@ -95,7 +95,7 @@ def test_the_replayed_difference_is_the_true_one_of_known_service_models(tmp_pat
     live, shadow = "random", "least-expected-wait"
 
     with (
-        launched(*uneven(SIGMA)) as started,
+        launched(*of_speeds(sigma=SIGMA)) as started,
         served(tmp_path, recorded(started, policy=live, shadow=shadow)) as gateway,
     ):
         assert asyncio.run(drive(gateway.url, traffic)) == [200] * 500
@@ -123,7 +123,7 @@ def test_a_switchback_lets_both_decide_and_measures(tmp_path: Path) -> None:
     shadow = {"policy": "random", "experiment": "switchback", "period_s": 1.0}
 
     with (
-        launched(*uneven(SIGMA)) as started,
+        launched(*of_speeds(sigma=SIGMA)) as started,
         served(tmp_path, recorded(started, policy="least-expected-wait", shadow=shadow)) as gateway,
     ):
         n = len(traffic.at_s)

@@ -50,7 +50,7 @@ def interrupted(folder: Path, *arguments: str, by: int = signal.SIGINT) -> subpr
             time.sleep(0.05)
         running.send_signal(by)
         try:
-            stdout, stderr = running.communicate(timeout=60)
+            stdout, stderr = running.communicate(timeout=120)
         except subprocess.TimeoutExpired:
             running.kill()
             raise

@@ -19,6 +19,7 @@ from trimtab.runtime.gateway.wire.server import DataPlane, make_context
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 TENANT = Tenant("t", 0)
+WAIT_S = 60.0  # against hanging only: nothing here takes long on any machine
 
 
 def listening() -> socket.socket:
@@ -50,7 +51,7 @@ class Plane:
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
-    async def raw(self, data: bytes, timeout_s: float = 5.0) -> bytes:
+    async def raw(self, data: bytes, timeout_s: float = WAIT_S) -> bytes:
         """Send bytes; everything that comes back until the gateway closes."""
         reader, writer = await self.connect()
         writer.write(data)
@@ -59,7 +60,7 @@ class Plane:
         finally:
             await closed(writer)
 
-    async def until(self, true: Callable[[], object], timeout_s: float = 5.0) -> None:
+    async def until(self, true: Callable[[], object], timeout_s: float = WAIT_S) -> None:
         async with asyncio.timeout(timeout_s):
             while not true():
                 await asyncio.sleep(0.005)
@@ -152,4 +153,4 @@ def post(
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, 30.0))
+    asyncio.run(asyncio.wait_for(main, 3 * WAIT_S))

@@ -16,7 +16,7 @@ def status_under(gateway: Served, host: str) -> int:
     request = urllib.request.Request(gateway.admin_url + "/health", headers={"Host": host})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=10) as response:
+        with opener.open(request, timeout=60) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
         with error:

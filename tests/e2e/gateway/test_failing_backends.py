@@ -46,7 +46,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             nodes=[*(node_of(backend, capacity=64) for backend in backends), absent],
             policy="least-expected-wait",
             ejection={"base_s": 0.5, "slow_start_s": 0.5},
-            health={"period_s": 0.2, "timeout_s": 1.0, "healthy_after": 1},
+            health={"period_s": 0.2, "timeout_s": 3.0, "healthy_after": 1},
             queue={"hold_s": 0.3, "max_wait_s": 5.0},
         )
         with served(tmp_path_factory.mktemp("fleet"), config) as gateway:
@@ -197,7 +197,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             nodes=nodes,
             policy="round-robin",
             ejection={"enabled": False},
-            timeouts={"default": {"idle_s": 1.0}},
+            timeouts={"default": {"idle_s": 2.5}},
             retries={"budget_frac": 1.0},
         )
         with served(tmp_path_factory.mktemp("gateway"), config) as gateway:
@@ -245,7 +245,7 @@ def test_a_body_that_comes_short_never_looks_whole(whole: Fleet, fault: dict[str
 
     async def main() -> None:
         async with client() as session:
-            answers = [await ask(session, gateway.url) for _ in range(2)]
+            answers = await asyncio.gather(*(ask(session, gateway.url) for _ in range(2)))
             short = fault.get("bytes") == -10
             for answer in answers:  # a length that is too small can't be told from a whole body
                 assert answer.error or answer.status >= 500 or (short and answer.status == 200)

@@ -15,7 +15,7 @@ from trimtab.runtime.gateway.demo.children import DemoProcess, launched
 from trimtab.runtime.gateway.demo.options import Options
 
 BODY = json.dumps(HELLO).encode()
-SLOW_S = 1.0
+SLOW_S = 2.5
 SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %b\r\n\r\n" % KEY.encode()
 
 Pair = tuple[Served, DemoProcess]
@@ -40,7 +40,7 @@ def posts(backend: DemoProcess) -> list[dict[str, Any]]:
     return [seen for seen in backend.requests() if seen["method"] == "POST"]
 
 
-async def raw(gateway: Served, *pieces: bytes, timeout_s: float = 20.0) -> bytes:
+async def raw(gateway: Served, *pieces: bytes, timeout_s: float = 60.0) -> bytes:
     """All that comes back until the gateway closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     try:

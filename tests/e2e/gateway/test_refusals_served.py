@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway_load import BEARER, HELLO, Reply, ask, bad, client
-from served import KEY, START_S, Served, config_of, key_entry, node_of, served, spawn
+from served import KEY, START_S, Served, config_of, key_entry, node_of, served, spawn, until
 from trimtab.runtime.gateway.demo.children import launched
 from trimtab.runtime.gateway.demo.options import Options
 
@@ -43,6 +45,22 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         )
         with served(tmp_path_factory.mktemp("gateway"), config) as running:
             yield running
+
+
+@contextlib.contextmanager
+def _long(gateway: Served, count: int, key: str = KEY) -> Iterator[None]:
+    """So many requests that are under way until the block ends, however long that is."""
+    body = json.dumps({**HELLO, "max_tokens": 10_000, "stream": True, "ignore_eos": True}).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with contextlib.ExitStack() as clients:
+        for _ in range(count):
+            connection = socket.create_connection(("127.0.0.1", gateway.port))
+            clients.enter_context(connection).sendall(head.encode() + body)
+        until(lambda: gateway.metric("trimtab_queue_length"), lambda n: n == count - 1)
+        until(lambda: gateway.metric("trimtab_in_flight"), lambda n: n == 1)
+        yield
+    until(lambda: gateway.metric("trimtab_in_flight"), lambda n: n == 0)
 
 
 def _asked(gateway: Served, *requests: dict[str, Any]) -> list[Reply]:
@@ -101,21 +119,22 @@ def test_unknown_paths_and_methods(gateway: Served) -> None:
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 def test_a_full_queue_answers_503_and_says_when_to_come_again(gateway: Served, path: str) -> None:
-    answers = _asked(gateway, *[{"path": path} for _ in range(8)])
-    refused = [answer for answer in answers if answer.status == 503]
-    assert len(refused) == 5  # one runs, two wait
-    assert sum(answer.status == 200 for answer in answers) == 3
+    with _long(gateway, 3):  # one runs, two wait
+        refused = _asked(gateway, *[{"path": path} for _ in range(5)])
     for answer in refused:
+        assert answer.status == 503
         _is_in_form(answer, path)
         assert int(answer.headers["Retry-After"]) >= 1
+    (after,) = _asked(gateway, {"path": path})
+    assert bad([after]) == []
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 def test_a_tenants_limit_answers_429(gateway: Served, path: str) -> None:
-    answers = _asked(gateway, *[{"path": path, "headers": _key(LIMITED_KEY)} for _ in range(4)])
-    limited = [answer for answer in answers if answer.status == 429]
-    assert len(limited) >= 3
+    with _long(gateway, 1, LIMITED_KEY):
+        limited = _asked(gateway, *[{"path": path, "headers": _key(LIMITED_KEY)} for _ in range(3)])
     for answer in limited:
+        assert answer.status == 429
         _is_in_form(answer, path)
         assert int(answer.headers["Retry-After"]) >= 1
     (other,) = _asked(gateway, {})

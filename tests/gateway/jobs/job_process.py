@@ -69,7 +69,7 @@ async def main(url: str, folder: str, log: str, stage: str, count: int) -> None:
         order = Order("a", "m", "video", "POST", "/v1/videos", "application/json", Facts("m"))
         staged = JobFiles(settings.folder, settings.result_max_bytes).stage_body(io.BytesIO(BODY))
         await jobs.submit(order, staged)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             await asyncio.sleep(0.05)
             counts = await jobs.counts()

@@ -75,7 +75,7 @@ class Made:
         return head, orjson.loads(said)
 
     async def until(self, job_id: str, state: State) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (job := await self.jobs.find(job_id, "t")) is None or job.state is not state:
                 await asyncio.sleep(0.01)
 

@@ -99,7 +99,7 @@ async def opened(
 
 
 async def reach(jobs: Jobs, job: Job, state: State) -> Job:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             found = await jobs.find(job.id, job.tenant)
             assert found is not None
@@ -109,7 +109,7 @@ async def reach(jobs: Jobs, job: Job, state: State) -> Job:
 
 
 async def until(ready: object) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not ready():  # type: ignore[operator]
             await asyncio.sleep(0.01)
 
@@ -326,7 +326,7 @@ def test_results_expire_then_rows(store_url: str, tmp_path: Path) -> None:
             assert kept is not None
             assert kept.state is State.DONE
             clock.now_s += 1000.0
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while await jobs.find(job.id, "a") is not None:
                     await asyncio.sleep(0.01)
 
@@ -447,7 +447,7 @@ def test_a_refused_submission_whose_insert_came_through_never_runs(store_url: st
             with pytest.raises(StoreUnavailable):
                 await task
             jobs._store.write = write  # type: ignore[method-assign]
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not (found := await jobs.list("a")) or found[0].state is State.QUEUED:
                     await asyncio.sleep(0.01)
             assert found[0].error_code == "request_lost"

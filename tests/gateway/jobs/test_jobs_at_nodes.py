@@ -53,7 +53,7 @@ class Served:
         self.client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
 
     async def ended(self, video_id: str) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (video := await self.client.videos.retrieve(video_id)).status in ("queued", "in_progress"):
                 await asyncio.sleep(0.02)
         return video
@@ -84,7 +84,7 @@ async def serving(folder: Path, nodes: list[dict[str, Any]]) -> AsyncIterator[Se
     gateway, sock = Gateway(config, asyncio.get_running_loop()), listening()
     async with _opened(gateway, JobService(config), sock):
         served = Served(gateway, f"http://127.0.0.1:{sock.getsockname()[1]}")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not gateway.is_ready:
                 await asyncio.sleep(0.01)
         try:
@@ -94,7 +94,7 @@ async def serving(folder: Path, nodes: list[dict[str, Any]]) -> AsyncIterator[Se
 
 
 async def _until(true: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.01)
 

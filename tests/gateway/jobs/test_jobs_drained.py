@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gateway.jobs.test_jobs import HandRunner, opened, order, reach, settings
+from gateway.jobs.test_jobs import HandRunner, opened, order, reach, settings, until
 from trimtab.runtime.gateway.jobs.job import State
 
 
@@ -17,8 +17,8 @@ def test_a_drain_waits_for_what_was_sent_and_gives_back_what_waits(store_url: st
             await reach(jobs, sent, State.DISPATCHED)
             runner.go.clear()
             waiting = await jobs.submit(order(), b"{}")
-            await asyncio.sleep(0.1)  # it is claimed
-            draining = asyncio.create_task(jobs.drain(20.0))
+            await until(lambda: len(jobs._running) == 2)  # it is claimed
+            draining = asyncio.create_task(jobs.drain(60.0))
             late = await jobs.submit(order(), b"{}")
             await asyncio.sleep(0.1)
             assert not draining.done()
@@ -45,8 +45,8 @@ def test_a_drain_leaves_what_a_backend_knows_by_an_id(store_url: str, tmp_path: 
         async with opened(store_url, runner, settings(tmp_path / "jobs")) as jobs:
             job = await jobs.submit(order(), b"{}")
             await reach(jobs, job, State.DISPATCHED)
-            async with asyncio.timeout(5.0):
-                assert await jobs.drain(20.0) == 0
+            async with asyncio.timeout(60.0):
+                assert await jobs.drain(60.0) == 0
         heir_runner = HandRunner()
         heir_runner.finish.set()
         async with opened(store_url, heir_runner, settings(tmp_path / "jobs")) as heir:

@@ -165,7 +165,7 @@ async def gateway(folder: Path, api: bool = True, idempotent: bool = False) -> A
 
 
 async def _ended(g: SimpleNamespace, job_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             async with g.http.get(f"/v1/jobs/{job_id}") as response:
                 job: dict[str, Any] = await response.json()
@@ -175,7 +175,7 @@ async def _ended(g: SimpleNamespace, job_id: str) -> dict[str, Any]:
 
 
 async def _sent(g: SimpleNamespace, times: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while g.backend.seen.count("POST /v1/videos") < times:
             await asyncio.sleep(0.01)
 
@@ -293,7 +293,7 @@ def test_cancel_reaches_the_backend_and_answers_fit(tmp_path: Path) -> None:
         async with gateway(tmp_path) as g:
             g.backend.statuses = ["in_progress"]
             job_id = await _submitted(g)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while "GET /v1/videos/v9" not in g.backend.seen:
                     await asyncio.sleep(0.01)
             async with g.http.get(f"/v1/jobs/{job_id}/result") as response:

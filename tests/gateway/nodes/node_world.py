@@ -193,7 +193,7 @@ class Backend:
         return web.Response(status=status, text=text, headers=self.headers)
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 60.0) -> None:
     """Wait until it is so; the time is only there so that a broken test ends."""
     async with asyncio.timeout(within_s):
         while not condition():

@@ -183,7 +183,7 @@ def test_sources_start_and_close_again_and_again(tmp_path: Path) -> None:
         for _ in range(2):
             file.start()
             dns.start()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(names(fleet)) < 2:
                     await asyncio.sleep(0.01)
             await file.close()

@@ -11,7 +11,7 @@ from trimtab.runtime.gateway.nodes.condition import Hold
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.nodes.health import Checker, HealthOptions, parse_listing
 
-QUICK = HealthOptions(period_s=0.02, timeout_s=0.2, unhealthy_after=3, healthy_after=2, models_period_s=0.05)
+QUICK = HealthOptions(period_s=0.02, timeout_s=30, unhealthy_after=3, healthy_after=2, models_period_s=0.05)
 
 
 def free_port() -> int:
@@ -191,7 +191,7 @@ def test_a_node_that_drips_an_endless_answer_fails_its_check() -> None:
     async def main() -> None:
         server = await asyncio.start_server(endless, "127.0.0.1", 0)
         fleet = fleet_of(1, url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        checker = Checker(fleet, HealthOptions(period_s=0.02, timeout_s=5))
+        checker = Checker(fleet, HealthOptions(period_s=0.02, timeout_s=30))
         checker.start()
         await until(lambda: fleet.nodes[0].health is Health.DOWN)
         await checker.close()

@@ -198,11 +198,11 @@ def test_debians_node_exporter(tmp_path: Path) -> None:
             cwd=tmp_path,
         )
         fleet = fleet_of(1, exporter_url=f"http://127.0.0.1:{port}/metrics")
-        poller = Poller(fleet, PollingOptions(period_s=0.3, timeout_s=5))
+        poller = Poller(fleet, PollingOptions(period_s=0.3, timeout_s=30))
         poller.start()
         reported = fleet.nodes[0].reported
         try:
-            await until(lambda: "cpu_busy_frac" in reported, within_s=30)
+            await until(lambda: "cpu_busy_frac" in reported)
             assert 0 <= reported["cpu_busy_frac"] <= 1
             assert 0 < reported["memory_used_frac"] < 1
             assert reported["machine_stale"] == 0.0

@@ -7,7 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.plane import CHAT, Serve, answers, closed, front, gateway, listening, ok, post, read_request, run
+from gateway.plane import (
+    CHAT,
+    WAIT_S,
+    Serve,
+    answers,
+    closed,
+    front,
+    gateway,
+    listening,
+    ok,
+    post,
+    read_request,
+    run,
+)
 from trimtab.runtime.gateway.model import DEADLINE_CODE, Cause, Outcome, Refusal
 from trimtab.runtime.gateway.wire.context import Budget, Settings, Timeouts
 
@@ -49,9 +62,9 @@ def dead_port() -> int:
 LOSSES = {
     "closes at once": (says(b""), Cause.RESET),
     "resets": (says(b"", reset=True), Cause.RESET),
-    "garbage": (says(b"SSH-2.0-OpenSSH_9.2\r\n", wait_s=1.0), Cause.BAD_RESPONSE),
-    "head then nothing": (says(SSE, wait_s=1.0), Cause.FIRST_BYTE),
-    "nothing at all": (says(b"", wait_s=1.0), Cause.FIRST_BYTE),
+    "garbage": (says(b"SSH-2.0-OpenSSH_9.2\r\n", wait_s=WAIT_S), Cause.BAD_RESPONSE),
+    "head then nothing": (says(SSE, wait_s=WAIT_S), Cause.FIRST_BYTE),
+    "nothing at all": (says(b"", wait_s=WAIT_S), Cause.FIRST_BYTE),
     "head then close": (says(SSE), Cause.RESET),
     "half a head": (says(b"HTTP/1.1 200 OK\r\ncontent-le"), Cause.RESET),
     "two lengths": (
@@ -248,8 +261,8 @@ def test_after_the_first_byte_a_stream_ends_with_an_error_event() -> None:
     async def main() -> None:
         cases = {
             "closes": (says(SSE + chunk(EVENT)), b"node_lost"),
-            "stalls": (says(SSE + chunk(EVENT), wait_s=2.0), b"idle_timeout"),
-            "garbage": (says(SSE + chunk(EVENT), b"!!\r\n", wait_s=2.0), b"bad_response"),
+            "stalls": (says(SSE + chunk(EVENT), wait_s=WAIT_S), b"idle_timeout"),
+            "garbage": (says(SSE + chunk(EVENT), b"!!\r\n", wait_s=WAIT_S), b"bad_response"),
             "no length": (says(SSE.replace(b"transfer-encoding: chunked\r\n", b"") + EVENT), b"node_lost"),
         }
         for bad, code in cases.values():
@@ -312,7 +325,7 @@ def test_a_client_that_leaves_stops_its_node_at_once() -> None:
                 await g.until(lambda g=g: g.notes.n_started == 1)
                 await asyncio.sleep(0.05)
                 await closed(writer)
-                await asyncio.wait_for(stopped.wait(), 2.0)
+                await asyncio.wait_for(stopped.wait(), WAIT_S)
                 await g.until(lambda g=g: g.notes.ends)
                 assert g.notes.ends[0].outcome is Outcome.CANCELLED
                 assert g.dispatcher.log[-1][0] == "abort"
@@ -339,13 +352,13 @@ def test_a_client_that_leaves_while_queued_is_taken_out() -> None:
 
 def test_deadlines_and_the_total_time() -> None:
     async def main() -> None:
-        async with gateway(says(b"", wait_s=2.0), answers(ok(b"{}"))) as g:
+        async with gateway(says(b"", wait_s=WAIT_S), answers(ok(b"{}"))) as g:
             answer = await g.raw(post(more=b"x-trimtab-deadline-ms: 200\r\n"))
             assert answer.startswith(b"HTTP/1.1 504")
             assert g.notes.ends[0].outcome is Outcome.EXPIRED
             assert g.dispatcher.log[-1][0] == "abort"
         settings = Settings(timeouts=Timeouts(), model_timeouts={"m": replace(FAST, total_s=0.2)})
-        async with gateway(says(b"", wait_s=2.0), settings=settings) as g:
+        async with gateway(says(b"", wait_s=WAIT_S), settings=settings) as g:
             answer = await g.raw(post())
             assert answer.startswith(b"HTTP/1.1 503")  # another node is asked for, and there is none
             assert b"no_node" in answer
@@ -356,22 +369,22 @@ def test_deadlines_and_the_total_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusal", "deadline_ms", "outcome"),
+    ("refusal", "left_s", "outcome"),
     [
-        (Refusal(504, DEADLINE_CODE, "Too late."), 60_000, Outcome.EXPIRED),
-        (Refusal(503, "no_capacity", "No node."), 1, Outcome.REFUSED),
+        (Refusal(504, DEADLINE_CODE, "Too late."), 60.0, Outcome.EXPIRED),
+        (Refusal(503, "no_capacity", "No node."), -1.0, Outcome.REFUSED),
     ],
 )
 def test_the_refusal_says_what_has_expired_and_not_the_clock(
-    refusal: Refusal, deadline_ms: int, outcome: Outcome
+    refusal: Refusal, left_s: float, outcome: Outcome
 ) -> None:
     async def main() -> None:
         async with gateway(answers(ok(b"{}"))) as g:
             g.dispatcher.hold = True
             _, writer = await g.connect()
-            writer.write(post(more=b"x-trimtab-deadline-ms: %d\r\n" % deadline_ms))
+            writer.write(post())
             await g.until(lambda: g.dispatcher.held)
-            await asyncio.sleep(0.01)
+            g.dispatcher.held[0].deadline_s = asyncio.get_running_loop().time() + left_s
             g.dispatcher.held[0].refuse(refusal)
             assert g.notes.ends[0].outcome is outcome
             await closed(writer)
@@ -381,10 +394,12 @@ def test_the_refusal_says_what_has_expired_and_not_the_clock(
 
 def test_a_long_prefill_after_an_early_head_is_not_committed() -> None:
     async def main() -> None:
+        may_end, loop = asyncio.Event(), asyncio.get_running_loop()
+
         async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await read_request(reader)
             writer.write(SSE)
-            await asyncio.sleep(0.3)
+            await may_end.wait()
             writer.write(chunk(EVENT) + chunk(DONE) + b"0\r\n\r\n")
 
         async with gateway(late) as g:
@@ -392,10 +407,13 @@ def test_a_long_prefill_after_an_early_head_is_not_committed() -> None:
             writer.write(post())
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(reader.read(1), 0.15)
+            await g.until(lambda: g.notes.begun[0].attempts[0].head_s)
+            let_go_s = loop.time()
+            may_end.set()
             assert (await reader.read()).endswith(DONE + b"\r\n0\r\n\r\n")
             await closed(writer)
             attempt = g.notes.ends[0].attempts[0]
-            assert attempt.first_byte_s - attempt.head_s > 0.2
+            assert attempt.head_s <= let_go_s <= attempt.first_byte_s
 
     run(main())
 
@@ -403,7 +421,7 @@ def test_a_long_prefill_after_an_early_head_is_not_committed() -> None:
 def test_a_hedge_takes_over_and_the_loser_is_stopped() -> None:
     async def main() -> None:
         settings = Settings(hedge_after_s=0.1, hedge_max_frac=0.05)
-        async with gateway(says(b"", wait_s=3.0), answers(ok(b'"second"')), settings=settings) as g:
+        async with gateway(says(b"", wait_s=WAIT_S), answers(ok(b'"second"')), settings=settings) as g:
             g.dispatcher.hedges = [g.dispatcher.nodes[1]]
             answer = await g.raw(post())
             assert answer.endswith(b'"second"')
@@ -414,13 +432,13 @@ def test_a_hedge_takes_over_and_the_loser_is_stopped() -> None:
     run(main())
 
 
-def late(response: bytes, wait_s: float) -> Serve:
+def late(response: bytes, may_answer: asyncio.Event) -> Serve:
     """A backend that thinks before it answers."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await read_request(reader)
-            await asyncio.sleep(wait_s)
+            await may_answer.wait()
             writer.write(response)
 
     return serve
@@ -428,10 +446,13 @@ def late(response: bytes, wait_s: float) -> Serve:
 
 def test_a_hedge_that_is_lost_leaves_the_first_attempt_alone() -> None:
     async def main() -> None:
-        settings = Settings(hedge_after_s=0.05)
-        async with gateway(late(ok(b'"first"'), 0.6), says(b""), settings=settings) as g:
+        settings, may_answer = Settings(hedge_after_s=0.05), asyncio.Event()
+        async with gateway(late(ok(b'"first"'), may_answer), says(b""), settings=settings) as g:
             g.dispatcher.hedges = [g.dispatcher.nodes[1]]
-            answer = await g.raw(post())
+            asking = asyncio.create_task(g.raw(post()))
+            await g.until(lambda: g.notes.losses)
+            may_answer.set()
+            answer = await asking
             assert answer.endswith(b'"first"')
             assert b"x-trimtab-node: n0" in answer
             assert g.dispatcher.log[1:] == [("release", "n1"), ("done", 200)]
@@ -455,10 +476,14 @@ def test_a_host_that_is_none_is_a_node_that_does_not_connect(host: str) -> None:
 
 def test_where_the_first_attempt_wins_its_node_is_told() -> None:
     async def main() -> None:
-        settings = Settings(hedge_after_s=0.05)
-        async with gateway(late(ok(b'"first"'), 0.4), says(b"", wait_s=3.0), settings=settings) as g:
+        settings, may_answer = Settings(hedge_after_s=0.05), asyncio.Event()
+        second = says(b"", wait_s=WAIT_S)
+        async with gateway(late(ok(b'"first"'), may_answer), second, settings=settings) as g:
             g.dispatcher.hedges = [g.dispatcher.nodes[1]]
-            answer = await g.raw(post())
+            asking = asyncio.create_task(g.raw(post()))
+            await g.until(lambda: g.notes.n_started == 2)
+            may_answer.set()
+            answer = await asking
             assert b"x-trimtab-node: n0" in answer
             assert g.dispatcher.log[1:] == [("release", "n1"), ("done", 200)]
             assert g.dispatcher.done_by == ["n0"]
@@ -474,10 +499,13 @@ def test_where_the_first_attempt_wins_its_node_is_told() -> None:
 
 def test_hedges_keep_to_their_share() -> None:
     async def main() -> None:
-        settings = Settings(hedge_after_s=0.01, hedge_max_frac=0.05)
-        async with gateway(late(ok(b"{}"), 0.15), settings=settings) as g:
+        settings, may_answer = Settings(hedge_after_s=0.01, hedge_max_frac=0.05), asyncio.Event()
+        async with gateway(late(ok(b"{}"), may_answer), settings=settings) as g:
             g.dispatcher.hedges = g.dispatcher.nodes * 60
-            answers = await asyncio.gather(*(g.raw(post()) for _ in range(60)))
+            asking = [asyncio.create_task(g.raw(post())) for _ in range(60)]
+            await g.until(lambda: g.notes.n_started > 60)
+            may_answer.set()
+            answers = await asyncio.gather(*asking)
             assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
             hedged = sum(attempt.hedge for end in g.notes.ends for attempt in end.attempts)
             assert 1 <= hedged <= 1 + 60 * 0.05
@@ -577,7 +605,7 @@ def test_draining_finishes_what_is_begun() -> None:
             writer.write(post(close=False))
             await g.until(lambda: g.notes.n_started)
             g.plane.stop_accepting()
-            assert await g.plane.drain(2.0) == 0
+            assert await g.plane.drain(WAIT_S) == 0
             answer = await reader.read()
             assert answer.startswith(b"HTTP/1.1 200")
             assert b"connection: close" in answer

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.plane import answers, closed, gateway, ok, post, run
+from gateway.plane import WAIT_S, answers, closed, gateway, ok, post, run
 
 
 @pytest.mark.parametrize("is_fresh", [True, False])
@@ -19,7 +19,7 @@ def test_a_request_on_its_way_is_answered(is_fresh: bool) -> None:
                 await reader.readuntil(b"{}")
             await plane.until(lambda: len(plane.context.connections) == 1)
             plane.plane.stop_accepting()
-            draining = asyncio.create_task(plane.plane.drain(5.0))
+            draining = asyncio.create_task(plane.plane.drain(WAIT_S))
             await asyncio.sleep(0)
             writer.write(post(close=False))
             answer = await reader.read()
@@ -37,7 +37,7 @@ def test_an_idle_connection_is_closed_after_a_moment() -> None:
             reader, writer = await plane.connect()
             await plane.until(lambda: plane.context.connections)
             plane.plane.stop_accepting()
-            assert await plane.plane.drain(5.0) == 0
+            assert await plane.plane.drain(WAIT_S) == 0
             assert await reader.read() == b""
             await closed(writer)
 
