@@ -69,6 +69,21 @@ def test_one_wrong_field_is_named_with_its_value(
     assert field in str(error)
 
 
+@pytest.mark.parametrize(
+    ("changes", "field", "expected"),
+    [
+        ("[{after_frac: 1.0}]", "changes[0].after_frac", "less than 1"),
+        ("[{after_frac: 0.5, rate_factor: 0}]", "changes[0].rate_factor", "greater than 0"),
+        ("[{after_frac: 0.5, shares: {shrot: 1}}]", "changes[0].shares.shrot", "'short'"),
+        ("[{after_frac: 0.5}, {after_frac: 0.5}]", "", "rising"),
+    ],
+)
+def test_regimes_that_cannot_follow_each_other(changes: str, field: str, expected: str) -> None:
+    error = error_of(edited("    mix:\n", f"    changes: {changes}\n    mix:\n"))
+    assert str(error.field) == f"workload.generate.{field}".rstrip(".")
+    assert expected in str(error.expected)
+
+
 RESOURCES = (
     edited("slots: 2,", "slots: 2, resources: {cpu_cores: 8, gpu_milli: 1000},")
     .replace("speed: 2.0,", "speed: 2.0, resources: {cpu_cores: 16},")

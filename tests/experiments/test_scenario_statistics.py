@@ -74,6 +74,39 @@ def test_llm_chat_lengths_and_arrivals() -> None:
     assert built.cluster.n_nodes == 16
 
 
+def test_edge_cloud_serves_every_class_near_and_far() -> None:
+    built = build(load_scenario("edge-cloud"), 0)
+    c, work = built.cluster, built.requests.work
+    assert built.n_fits_no_node == 0
+    assert len(c.resource_names) == 5
+    zone_of_cloud = c.zone_names.index("cloud")
+    assert shares(work["zone_idx"]) == pytest.approx([0.45, 0.35, 0.2, 0], abs=0.02)
+    assert (work["zone_idx"] != zone_of_cloud).all()
+    is_near = c.zone_idx != zone_of_cloud
+    for k in range(len(c.class_names)):
+        serves = np.isfinite(c.fixed_s[k, c.type_idx])
+        assert serves[is_near].any()
+        assert serves[~is_near].any()
+        assert (c.capacity[serves] >= c.demand[k]).all()
+    # on some nodes a class runs out of a resource first, on others out of slots
+    fits = np.min(c.capacity[:, None] / np.maximum(c.demand, 1e-9), axis=2).astype(int)
+    assert ((fits < c.slots[:, None]) & (fits > 0)).any()
+    assert ((fits > c.slots[:, None]) & (fits > 0)).any()
+
+
+def test_regime_change_changes_mix_and_rate_half_way() -> None:
+    built = build(load_scenario("regime-change"), 0)
+    work, half = built.requests.work, len(built.requests) // 2
+    first, then = work[:half], work[half:]
+    assert np.mean(first["class_idx"] == 1) == pytest.approx(0.03, abs=0.007)
+    assert np.mean(then["class_idx"] == 1) == pytest.approx(0.5, abs=0.02)
+    gap_s = [np.diff(part["arrival_s"]).mean() for part in (first, then)]
+    assert gap_s[0] / gap_s[1] == pytest.approx(0.55, rel=0.06)
+    assert built.offered_load == pytest.approx(0.55)
+    offered = [part["estimate_s"].sum() / np.ptp(part["arrival_s"]) for part in (first, then)]
+    assert offered[1] > 1.2 * offered[0]
+
+
 def test_tiny_is_tiny() -> None:
     built = build(load_scenario("tiny"), 0)
     assert built.cluster.n_nodes == 6

@@ -94,6 +94,10 @@ def workload_misfits(workload: WorkloadSpec, served: Served, cluster: ClusterSpe
 
 
 def _mix_misfits(generate: GenerateSpec, served: Served) -> Iterator[Misfit]:
+    for k, change in enumerate(generate.changes):
+        for name in change.shares or {}:
+            of_change = ("workload", "generate", "changes", k, "shares", name)
+            yield from known(of_change, name, generate.mix, "class of the mix")
     for name, entry in generate.mix.items():
         path = ("workload", "generate", "mix", name)
         yield from known(path, name, served.classes, "class")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,6 +23,16 @@ class MixEntry(Spec):
     adapter_frac: Frac = Field(0.0, description="share of these requests that bring an adapter")
 
 
+class Regime(Spec):
+    """How the workload goes on from some point of it."""
+
+    after_frac: float = Field(gt=0, lt=1, description="share of all requests that have arrived by then")
+    rate_factor: Positive = Field(1.0, description="arrivals per second, as a multiple of those at first")
+    shares: Shares | None = Field(
+        None, description="class of the mix → share from then on; null = as in the mix"
+    )
+
+
 class GenerateSpec(Spec):
     """Requests drawn from distributions."""
 
@@ -29,6 +40,14 @@ class GenerateSpec(Spec):
     arrival: ArrivalSpec = Field(description="arrival process; workload.load rescales it in time")
     mix: Mapping[str, MixEntry] = Field(min_length=1, description="class → its share and sizes")
     size: Amount | None = Field(None, description="work units, for classes that do not give their own")
+    changes: tuple[Regime, ...] = Field((), description="further regimes, in order; load is that of them all")
+
+    @model_validator(mode="after")
+    def _changes_in_order(self) -> GenerateSpec:
+        begins = [change.after_frac for change in self.changes]
+        if any(after <= before for before, after in itertools.pairwise(begins)):
+            raise ValueError("changes with after_frac rising from one to the next")
+        return self
 
 
 class TraceSpec(Spec):
