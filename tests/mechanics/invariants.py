@@ -80,6 +80,10 @@ def check_queues(s: State) -> None:
     expected = np.bincount(held % d, minlength=d)
     np.testing.assert_array_equal(s.queues["length"][n : n + d], expected)
     np.testing.assert_array_equal(s.hosts["n_held"], expected)
+    tenants, charges = s.work["tenant_idx"][held], s.work["charge"][held]
+    np.testing.assert_array_equal(s.held_of, np.bincount(tenants, minlength=len(s.held_of)))
+    expected_charge = np.bincount(tenants, weights=charges, minlength=len(s.held_of))
+    np.testing.assert_allclose(s.held_charge, expected_charge, atol=1e-9)
     assert (expected <= s.config["held_max"][0]).all()
 
 

@@ -11,6 +11,7 @@ from records_builder import node_records, request_records, run_records
 from trimtab.domain.decision import Reason, Status
 from trimtab.domain.errors import UsageError
 from trimtab.metrics import compute
+from trimtab.metrics.fairness import longest_starvation_s
 
 NAN = math.nan
 
@@ -154,6 +155,38 @@ def test_jain_of_tenants_is_over_mean_relative_speed() -> None:
     )
     expected = (0.5 + 0.25) ** 2 / (2 * (0.5**2 + 0.25**2))  # .5625 ÷ .625 = .9
     assert compute(run_records(requests))["jain_tenants"] == pytest.approx(expected) == pytest.approx(0.9)
+
+
+def test_starvation_is_the_longest_wait_of_a_tenant_that_is_served_nothing() -> None:
+    """Tenant 0: at 1–9 its second waits, 2 s until the first begins, then 6. Tenant 3 loses all: 4 to 8.5."""
+    requests = request_records(
+        [0.0, 1.0, 2.0, 4.0, 5.0, 9.0],
+        start_s=[3.0, 9.0, NAN, NAN, NAN, NAN],
+        ended_s=[4.0, 9.5, 8.0, 8.5, 5.0, NAN],
+        tenant_idx=[0, 0, 0, 3, 3, 3],
+        status=[Status.FINISHED] * 2 + [Status.CANCELLED] * 2 + [Status.REJECTED, Status.QUEUED],
+    )
+    assert compute(run_records(requests))["starvation_max_s"] == 6.0
+    assert compute(run_records(requests, end_s=16.0))["starvation_max_s"] == 7.0  # the last one, until then
+
+
+def test_starvation_by_brute_force() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        n = 12
+        arrival_s = np.round(rng.uniform(0, 20, n), 1)
+        left_s = arrival_s + np.round(rng.exponential(5.0, n), 1)
+        start_s = np.where(rng.random(n) < 0.7, left_s, NAN)
+        tenant_idx = rng.integers(0, 3, n)
+        requests = request_records(
+            list(arrival_s), start_s=list(start_s), ended_s=list(left_s), tenant_idx=list(tenant_idx)
+        )
+        longest_s = 0.0
+        for i in range(n):
+            inside = (tenant_idx == tenant_idx[i]) & (start_s > arrival_s[i]) & (start_s < left_s[i])
+            marks = np.sort(np.concatenate([[arrival_s[i], left_s[i]], start_s[inside]]))
+            longest_s = max(longest_s, float(np.diff(marks).max()))
+        assert longest_starvation_s(requests, 100.0) == pytest.approx(longest_s)
 
 
 def test_accelerators_and_money_per_thousand_finished() -> None:

@@ -59,6 +59,7 @@ WORK = np.dtype(
         ("tokens", "f8"),  # that it takes of a node's memory while it is served
         ("charge", "f8"),  # what its tenant's account is charged when it is sent to a node
         ("account", "f8"),  # what its tenant's account stood at when this was last offered or queued
+        ("ahead", "f8"),  # while it is queued centrally: the charges of its tenant's requests held before it
         ("key", "i8"),  # affinity key: session, or model and adapter
         ("class_idx", "i4"),
         ("model_idx", "i4"),  # item that must be resident; -1 = none

@@ -19,6 +19,7 @@ from trimtab.domain.planning import WAITING, History
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import BACKGROUND, MAX_RANKED, PLACED, WORK, Plan, View, memory, new_work
+from trimtab.mechanics.accounts import note_tenant_unheld
 from trimtab.mechanics.calls import Calls
 from trimtab.mechanics.driver import IS_OVER, Driver, PlanningLog
 from trimtab.mechanics.events import ARRIVAL, COMPLETION, LOSS, SWITCH, VERSIONS
@@ -28,7 +29,7 @@ from trimtab.mechanics.past import Past
 from trimtab.mechanics.state import AVOIDED
 
 # All of a WORK row in one call, in the order of its fields: a write to each costs five times as much.
-_WORK_ROW = Struct("=q8dq10i")
+_WORK_ROW = Struct("=q9dq10i")
 _WORK_BYTES = WORK.itemsize
 _AVOID_ROW = Struct(f"={AVOIDED}i")
 _AVOID_BYTES = _AVOID_ROW.size
@@ -62,6 +63,14 @@ class Ended(NamedTuple):
     row: int
     status: int
     reason: int
+
+
+class _Tenants(NamedTuple):
+    """The part of a State that `note_tenant_unheld` works on."""
+
+    held_of: Any
+    held_charge: Any
+    work: Any
 
 
 class Live:
@@ -120,7 +129,7 @@ class Live:
         self._n_held = self._hosts.n_held
         self._accounts: Any = memoryview(state.accounts)
         self._ended_count, self._started_count = self._counts.ended, self._counts.started
-        self._held_of = memoryview(state.held_of)
+        self._tenants: Any = _Tenants(memoryview(state.held_of), memoryview(state.held_charge), self._work)
         self._completed: list[int] = []
         self._work_bytes = memoryview(state.work.view(np.uint8))
         self._avoid_bytes = memoryview(state.avoid.reshape(-1).view(np.uint8))
@@ -223,7 +232,7 @@ class Live:
             arrival_s = now_s
         _WORK_ROW.pack_into(
             self._work_bytes, row * _WORK_BYTES,
-            serial, arrival_s, deadline_s, units, estimate_s, 0.0, tokens, charge, 0.0, key,
+            serial, arrival_s, deadline_s, units, estimate_s, 0.0, tokens, charge, 0.0, 0.0, key,
             class_idx, model_idx, adapter_idx, tenant_idx, 0, priority, 0, 0, home_idx, stays_home,
         )  # fmt: skip
         self._truth_units[row] = units
@@ -436,7 +445,7 @@ class Live:
                 nodes.up[j] += 2
         if rows.status[row] == _HELD:
             self._hosts.n_held[0] -= 1
-            self._held_of[self._work.tenant_idx[row]] -= 1
+            note_tenant_unheld(self._tenants, row)
         rows.status[row], rows.version[row] = _RETRYING, rows.version[row] + 1
         self._push(now_s, ARRIVAL, row)
 

@@ -13,6 +13,7 @@ import numpy as np
 from trimtab.domain.decision import MAX_REASON, Reason, Status
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.view import BACKGROUND, MAX_RANKED, Plan
+from trimtab.mechanics.accounts import lift_account, note_tenant_held, note_tenant_unheld
 from trimtab.mechanics.bindings import next_bound
 from trimtab.mechanics.draws import stream, uniform
 from trimtab.mechanics.events import (
@@ -177,7 +178,7 @@ def _admit(s: State, r: int, now_s: float) -> bool:
     if s.config.live[0] != 2:
         _await_deadline(s, r, now_s)
     if s.config.accounts[0] == 1:
-        _lift_account(s, s.work.tenant_idx[r])
+        lift_account(s, s.work.tenant_idx[r])
     return True
 
 
@@ -186,24 +187,6 @@ def _await_deadline(s: State, r: int, now_s: float) -> None:
     if s.config.cancel[0] != 0 and s.work.deadline_s[r] < np.inf:
         push_event(s, max(now_s, s.work.deadline_s[r]), CANCELLATION, r, 0)
         s.counts.hopes[0] += 1
-
-
-@helper
-def _lift_account(s: State, t: int) -> None:
-    """A tenant with nothing waiting gains nothing by having been idle.
-
-    Virtual token counter: Sheng et al., "Fairness in serving large language models", OSDI 2024, algorithm 2,
-    lines 7–13. What is not held counts as having left the queue when it arrived.
-    """
-    if s.held_of[t] > 0:
-        return
-    least, any_held = np.inf, False
-    for other in range(len(s.held_of)):
-        if s.held_of[other] > 0:
-            least, any_held = min(least, s.accounts[other]), True
-    if not any_held:
-        least = s.accounts[s.counts.last_tenant[0]]
-    s.accounts[t] = max(s.accounts[t], least)
 
 
 @helper(inline=True)
@@ -240,10 +223,11 @@ def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
     elif s.hosts.n_held[d] >= s.config.held_max[0]:
         _reject(s, r, _QUEUE_FULL, now_s)
     else:
+        s.work.ahead[r] = s.held_charge[s.work.tenant_idx[r]]
         s.requests.key[r] = _central_key(s, plan, order, r, now_s)
         s.requests.status[r] = _HELD
         s.hosts.n_held[d] += 1
-        s.held_of[s.work.tenant_idx[r]] += 1
+        note_tenant_held(s, r)
         enqueue(s, _central(s, _lane_of(s, r)), r)
         if s.config.live[0] == 2:
             _await_deadline(s, r, now_s)
@@ -258,7 +242,7 @@ def _central_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> floa
 @helper(inline=True)
 def _note_unheld(s: State, r: int) -> None:
     s.hosts.n_held[r % s.config.dispatchers[0]] -= 1
-    s.held_of[s.work.tenant_idx[r]] -= 1
+    note_tenant_unheld(s, r)
 
 
 @helper(inline=True)
@@ -331,6 +315,7 @@ def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
     """Whether r, just taken out of its queue, went back there with a key that has grown meanwhile."""
     if s.config.accounts[0] == 0:
         return False
+    s.work.ahead[r] = 0.0  # it is its tenant's first
     key = _central_key(s, plan, order, r, now_s)
     if key <= s.requests.key[r]:
         return False

@@ -163,6 +163,7 @@ class State(NamedTuple):
     shadow_idx: Any  # i4 [requests or 0], node that the shadow would take; -1 = none
     accounts: Any  # f8 [tenants], what each has been served, by weight
     held_of: Any  # i8 [tenants], requests of each in the central queues
+    held_charge: Any  # f8 [tenants], and what these will be charged
     vain: Any  # i8 [dispatchers × lanes], requests of the lane offered in vain in this pass
     fixed_s: Any  # f8 [classes, types]
     unit_s: Any  # f8 [classes, types]
@@ -231,6 +232,7 @@ STATE = table_type(
     shadow_idx=array_of("i4"),
     accounts=array_of("f8"),
     held_of=array_of("i8"),
+    held_charge=array_of("f8"),
     vain=array_of("i8"),
     fixed_s=array_of("f8", 2),
     unit_s=array_of("f8", 2),
@@ -452,6 +454,7 @@ def new_state(
         shadow_idx=np.full(rows_again, -1, "i4"),
         accounts=np.zeros(len(requests.tenant_names)),
         held_of=np.zeros(len(requests.tenant_names), "i8"),
+        held_charge=np.zeros(len(requests.tenant_names)),
         vain=np.zeros(d * lanes, "i8"),
         fixed_s=fixed_s,
         unit_s=unit_s,

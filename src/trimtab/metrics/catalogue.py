@@ -89,6 +89,9 @@ _TARGETS = (
 _FAIRNESS = (
     Metric("jain_tenants", "1", "Jain's index over tenants of mean relative speed.", "higher"),
     Metric("jain_nodes", "1", "Jain's index over nodes of busy utilisation.", "higher"),
+    Metric(
+        "starvation_max_s", "s", "Longest wait of a request during which none of its tenant's began.", "lower"
+    ),
 )
 _EFFICIENCY = (
     Metric("throughput_per_s", "1/s", "Finished requests per second of the window.", "higher"),

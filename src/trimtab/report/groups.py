@@ -11,7 +11,7 @@ _PREFIXES: Final[dict[str, tuple[str, ...]]] = {
     "Queueing": ("queueing_",),
     "Balance": ("utilisation_", "idle_", "jain_nodes"),
     "Outcome": ("finished_", "rejected_", "cancelled_", "lost_", "unfinished_", "retries"),
-    "Targets": ("slo_", "deadline_", "jain_tenants"),
+    "Targets": ("slo_", "deadline_", "jain_tenants", "starvation_"),
     "Cost": ("throughput_", "goodput_", "makespan_", "model_", "adapter_", "moved_", "accelerator_", "usd_"),
 }
 OTHER: Final = "Other"

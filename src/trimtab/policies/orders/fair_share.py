@@ -1,0 +1,48 @@
+"""Fair share: start-time fair queueing of tenants by what their requests cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from trimtab.domain.kernel import kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import Memory, Plan, View
+
+
+@dataclass(frozen=True)
+class FairShare(Policy):
+    """Give tenants equal service, by cost and weight: each request is queued by its virtual start.
+
+    Idea
+        A request's start tag is what its tenant will have been served, by cost over weight, when its turn
+        comes: the tenant's account, plus the charges of those that it has waiting already. Least tag first.
+        A tenant that was idle begins at the least account of those that wait, which is the virtual time.
+    Source
+        Pawan Goyal, Harrick Vin, Haichen Cheng: "Start-time fair queueing: a scheduling algorithm for
+        integrated services packet switching networks", SIGCOMM 1996.
+    Reads
+        The tenant's account, and the charges of its requests that wait before this one.
+    Cost
+        O(1) a key, which is right from the start: a queue's first is asked for again only as it leaves.
+    When it wins / loses
+        Wins where tenants share a fleet and one floods it. As `vtc` does, which has to sift the requests of
+        a tenant that was served meanwhile back into the queue one by one; with exact estimates both decide
+        alike.
+    Deviations from the source
+        What a request costs is known at its end only: tags hold estimates. Accounts are corrected at each
+        end, so later tags are right. Of those given before, one that has become too low is put right when its
+        request is first in the queue; one too high stays. It exceeds the account at service, which `vtc`
+        goes by, by at most the overestimates of the tenant's requests that ended since the oldest of those
+        came that waited when it was given, and the charges of those that were cancelled. It governs central
+        queues only; virtual time is the least account of those that wait, not the tag in service.
+    """
+
+    name: ClassVar[str] = "fair-share"
+    reads_accounts: ClassVar[bool] = True
+
+    @staticmethod
+    @kernel
+    def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
+        """The virtual start."""
+        return float(work.account + work.ahead)
