@@ -2,6 +2,7 @@
 # make test   installs what the tests need and runs all of them
 # make bench  speed, as ratios taken in one run, into bench/results.json and docs/performance.md (6 minutes)
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json
+# make bench-policies  every policy on every scenario, into bench/policies.json and docs/results.md (hours anew)
 # make docs   writes the generated pages of docs/ anew
 # make clean  removes what the others made
 
@@ -12,7 +13,7 @@ OUT ?= trimtab-out
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo test lint bench bench-gateway docs clean
+.PHONY: demo test lint bench bench-gateway bench-policies docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -35,6 +36,9 @@ bench: $(VENV)/.installed-bench
 bench-gateway: $(VENV)/.installed-bench $(PEERS:%=.venv-peers-%/.installed)
 	$(BIN)/python -m bench.gateway
 	$(BIN)/python -m bench.gateway --docs
+
+bench-policies: $(VENV)/.installed-bench
+	$(BIN)/python -m bench.policies
 
 .venv-peers-%/.installed:
 	$(PYTHON) -m venv .venv-peers-$*
