@@ -46,8 +46,8 @@ def _case(name: str, group: str, parts: Parts) -> Case:
     return Case(name, group, scenario, reports_s, Path(trace["file"]) if trace else None)
 
 
-def _parts_of(builtin: str, load: float) -> Parts:
-    """A built-in scenario as what its file holds."""
+def _parts_of(builtin: str, load: float | None = None) -> Parts:
+    """A built-in scenario as what its file holds, at its own load unless told."""
     scenario = load_scenario(builtin).with_overrides(load=load)
     return scenario.model_dump(mode="json", exclude_defaults=True)
 
@@ -155,4 +155,4 @@ def _questions() -> Iterator[Case]:
         host = {"telemetry": {"period_s": age}, "dispatchers": 8}
         yield _generated(f"reports {age:g} services old", one, {"node": 64}, **host)
     for builtin in ("regime-change", "edge-cloud"):
-        yield _case(builtin, "claims", _parts_of(builtin, 0.7))
+        yield _case(builtin, "claims", _parts_of(builtin))
