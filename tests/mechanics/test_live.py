@@ -76,7 +76,9 @@ def replay(live: Live, requests: Any, c: Any) -> dict[int, tuple[int, float]]:
 
 
 @pytest.mark.parametrize("mode", ["compiled", "interpreted"])
-@pytest.mark.parametrize("policy", [*names("dispatch"), "least-connections+edf", "random+vtc", "random+fair-share"])
+@pytest.mark.parametrize(
+    "policy", [*names("dispatch"), "least-connections+edf", "random+vtc", "random+fair-share"]
+)
 @pytest.mark.parametrize("lanes", [False, True])
 def test_rows_used_again_change_no_decision(policy: str, lanes: bool, mode: str) -> None:
     requests = builders.requests(C, 400, load=1.1, tenants=3, deadline_s=4.0, noise=True)

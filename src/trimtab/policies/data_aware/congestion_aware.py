@@ -1,0 +1,64 @@
+"""Congestion-aware: the node where the request should end first, its way there over shared links counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.kernel import helper, kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, missing_load_s
+from trimtab.policies.data_aware.transfers import transfer_s
+from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
+from trimtab.policies.selection import rank
+
+
+@helper(inline=True)
+def delivered_completion_s(view: View, work: Any, j: int) -> float:
+    """Expected seconds until node j, which can serve it, has served this work, which must get there first."""
+    start_s = max(transfer_s(view, work, j), expected_wait_s(view, j))
+    return start_s + missing_load_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
+
+
+@dataclass(frozen=True)
+class CongestionAware(Policy):
+    """Send each request to where it is expected to complete first, transfer over shared links included.
+
+    Idea
+        completion(node) = the later of transfer and wait, + model load + service. transfer = round trip +
+        for each link of the way payload × (transfers under way + 1) / bandwidth. While the payload is on its
+        way, the node works off its backlog, so only the longer of the two counts.
+    Source
+        Henri Casanova, Arnaud Legrand, Dmitrii Zagorodnov, Francine Berman: "Heuristics for scheduling
+        parameter sweep applications in grid environments", Heterogeneous Computing Workshop, 2000
+        (completion times with transfers over shared links).
+    Reads
+        What `least-expected-completion` reads; the request's payload and zone; round trips; bandwidth and
+        transfers under way of each link.
+    Cost
+        O(nodes).
+    When it wins / loses
+        Wins where payloads take as long as service and links are shared: work spreads over links, not only
+        over nodes. Without payloads and zones it is least completion. Transfers yet to start are not
+        foreseen, and old reports of links make dispatchers herd on one that was free.
+    Deviations from the source
+        On line, one request at a time; a transfer is taken to share its links with those under way until it
+        ends, and there is no cache of files.
+    """
+
+    name: ClassVar[str] = "congestion-aware"
+
+    def init(self, cluster: Cluster) -> Memory:
+        """Scores of the candidates."""
+        return memory(floats=MAX_RANKED)
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank all nodes by expected completion."""
+        count = 0
+        for j in range(view.host.n_nodes):
+            if can_take(view, work, j):
+                count = rank(ranking, memory.floats, count, j, delivered_completion_s(view, work, j))
+        return count

@@ -1,0 +1,34 @@
+"""How long a request's payload will take to a node, over links that others use too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trimtab.domain.kernel import helper
+from trimtab.domain.view import View
+
+
+@helper(inline=True)
+def _link_s(view: View, payload_gib: float, link: int) -> float:
+    """Seconds on one link if those that are on it now stay, and all share it equally."""
+    gib_per_s = view.link_gib_per_s[link]
+    return float(payload_gib * (view.link_active[link] + 1) / gib_per_s) if gib_per_s < np.inf else 0.0
+
+
+@helper(inline=True)
+def round_trip_s(view: View, work: Any, j: int) -> float:
+    """Round trip between the work's zone and node j's."""
+    return float(view.rtt_s[work.zone_idx, view.nodes.zone_idx[j]])
+
+
+@helper(inline=True)
+def transfer_s(view: View, work: Any, j: int) -> float:
+    """Seconds until the work's payload is at node j: a round trip, the link into its zone, the node's own."""
+    zone_idx, seconds = view.nodes.zone_idx[j], round_trip_s(view, work, j)
+    if work.payload_gib > 0.0:
+        if zone_idx != work.zone_idx:
+            seconds += _link_s(view, work.payload_gib, zone_idx)
+        seconds += _link_s(view, work.payload_gib, view.rtt_s.shape[0] + j)
+    return seconds
