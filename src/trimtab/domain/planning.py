@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.domain.errors import PolicyError
+from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, empty_plan
 
 HISTORY = 4096  # arrivals that a planner can look back on
@@ -24,8 +26,36 @@ class History(NamedTuple):
     plan: Plan  # the last one that was made, in force or about to be: all that a planner remembers
 
 
-def checked_plan(plan: Any, n_nodes: int) -> Plan:
-    """`plan` with arrays of the right types; raises PolicyError where it is no plan for this cluster."""
+class Variant(NamedTuple):
+    """What could decide: a policy under a plan."""
+
+    policy: Policy
+    plan: Plan = empty_plan()
+
+
+class Rehearse(Protocol):
+    """Simulates what would become of work, from the state that was reported to the planner.
+
+    It knows no more than the planner: the View, past arrivals, what waits, and estimates. Running work takes
+    what remains of its estimate, nodes that are down stay down, and none fails. A rehearsal has no other
+    source of chance than the draws of policies, which are the same for all variants: differences of their
+    results are differences of paired samples.
+    """
+
+    declared: NDArray[np.void] | None  # WORK that the host's scenario might bring; never what it will bring
+
+    def __call__(self, variants: Sequence[Variant], future: NDArray[np.void]) -> NDArray[np.float64]:
+        """Completion seconds [variants, waiting + future]; nan = not served.
+
+        `future`: WORK rows by arrival_s, which is told from now. Of waiting work the seconds from now count.
+        """
+
+
+def checked_plan(plan: Any, n_nodes: int, n_candidates: int = 1) -> Plan:
+    """`plan` with arrays of the right types; raises PolicyError where it is no plan for this cluster.
+
+    `n_candidates`: of a composite policy.
+    """
     if not isinstance(plan, Plan):
         raise PolicyError(f"plan() returned {type(plan).__name__}; expected a Plan or None")
     arrays = []
@@ -38,8 +68,13 @@ def checked_plan(plan: Any, n_nodes: int) -> Plan:
         if array.dtype.kind == "f" and np.isnan(array).any():
             raise PolicyError(f"plan field {name!r} holds NaN")
         arrays.append(array)
-    _check_bound_nodes(arrays[Plan._fields.index("binding")]["node_idx"], n_nodes)
-    return Plan(*arrays)
+    made = Plan(*arrays)
+    _check_bound_nodes(made.binding["node_idx"], n_nodes)
+    if made.active_idx.shape != (1,) or not 0 <= made.active_idx[0] < n_candidates:
+        raise PolicyError(
+            f"plan field 'active_idx' is {made.active_idx}; expected one of {n_candidates} candidates"
+        )
+    return made
 
 
 def _fits(name: str, array: NDArray[Any], n_nodes: int) -> bool:

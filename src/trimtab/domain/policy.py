@@ -26,6 +26,7 @@ class Policy:
     reads_accounts : its `order` reads `work.account`, so keys may grow while work waits: the host asks again
         when the first in a central queue is taken out.
     reads_prefix : its `dispatch` reads `view.prefix_tokens`; hosts that have a prefix index then fill it in.
+    rehearses : its `plan` wants a `planning.Rehearse`; else it may be given None.
     """
 
     name: ClassVar[str] = ""
@@ -33,6 +34,16 @@ class Policy:
     plan_period_s: float = 0.0
     reads_accounts: ClassVar[bool] = False
     reads_prefix: ClassVar[bool] = False
+    rehearses: ClassVar[bool] = False
+
+    @property
+    def candidates(self) -> tuple[Policy, ...]:
+        """Of a composite: the policies one of which decides, as `plan.active_idx` says; at first the first.
+
+        A composite's own functions are those of its first candidate. Whoever takes over starts with a new
+        memory and sees every node as changed.
+        """
+        return ()
 
     def init(self, cluster: Cluster) -> Memory:
         """Make this policy's memory for one dispatcher."""
@@ -70,3 +81,8 @@ class Policy:
     def idea(cls) -> str:
         """First line of its documentation."""
         return (inspect.getdoc(cls) or cls.__name__).splitlines()[0]
+
+
+def members(policy: Policy) -> tuple[Policy, ...]:
+    """Who decides in its name: its candidates, or it itself."""
+    return policy.candidates or (policy,)

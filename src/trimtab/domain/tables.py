@@ -77,13 +77,21 @@ class Table:
 
     def __init__(self, kind: TableType, rows: Sequence[Iterable[Any]], *, listed: bool = False) -> None:
         self.kind = TableListType(kind) if listed else kind
-        self._kept = [tuple(row) for row in rows]
+        self._row_kind = kind
+        self._kept = [list(row) for row in rows]
         words = [_words(kind, row) for row in self._kept]
         self._table = np.array(words, np.int64).reshape(-1)
         self.address = int(self._table.ctypes.data)
 
+    def replace(self, **fields: Any) -> None:
+        """Bind other arrays as these fields, where there is one bundle. No kernel may be running."""
+        for name, value in fields.items():
+            k = self._row_kind.position(name)
+            self._kept[0][k] = value
+            self._table[WORDS * k : WORDS * (k + 1)] = _field_words(*self._row_kind.fields[k], value)
 
-def _words(kind: TableType, row: tuple[Any, ...]) -> list[list[int]]:
+
+def _words(kind: TableType, row: list[Any]) -> list[list[int]]:
     return [_field_words(*field, value) for field, value in zip(kind.fields, row, strict=True)]
 
 

@@ -19,13 +19,15 @@ from numba import types
 from numba.extending import intrinsic
 
 from trimtab.domain.kernel import compile_kernel, interpreted, is_compiled, is_kernel, kernel
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Policy, members
 from trimtab.domain.tables import Table
 from trimtab.domain.view import MEMORY, PLAN, VIEW, WORK, Memory, Plan, View, empty_plan, memory
 from trimtab.mechanics.entry import Entry, EntryType, entry_at, table_at
 from trimtab.mechanics.facade import Columns, facade, facade_memory, facade_plan, facade_view, record_of
+from trimtab.mechanics.handover import take_charge
 from trimtab.mechanics.loop import CALL_RAISED, advance, begin
-from trimtab.mechanics.state import STATE, State, bind
+from trimtab.mechanics.staging import take_up
+from trimtab.mechanics.state import MEMORIES, STATE, State, bind, listed
 
 INTERPRET_UP_TO = 20_000  # requests worth interpreting rather than compiling the loop for
 
@@ -39,6 +41,8 @@ ADVANCE = types.int64(
     STATE, PLAN, _DISPATCH_ENTRY, _ORDER_ENTRY, PLAN, _DISPATCH_ENTRY, types.float64, types.int64
 )
 BEGIN = types.void(STATE)
+TAKE_UP = types.void(STATE, PLAN, _ORDER_ENTRY, types.int64)
+TAKE_CHARGE = types.void(STATE, PLAN, _ORDER_ENTRY, types.int64, types.float64)
 BOUND = types.int64(types.Array(types.int64, 1, "C"), types.float64, types.int64)
 
 _state_at, _plan_at = table_at(STATE), table_at(PLAN)
@@ -119,17 +123,25 @@ class Calls:
         self.set_plan(empty_plan())
         self.set_shadow_plan(empty_plan())
         asked = policy.dispatch if shadow is None else shadow.dispatch
+        self._functions: tuple[Any, Any, Any] = policy.dispatch, order.order, asked
         if compiled:
-            self._bind_compiled(policy.dispatch, order.order, asked)
+            self._bind_compiled()
         else:
-            self._bind_interpreted(policy.dispatch, order.order, asked)
+            self._bind_interpreted()
 
-    def _bind_compiled(self, dispatch: Any, order: Any, shadow: Any) -> None:
+    def _bind_compiled(self) -> None:
         compile_kernel(advance, ADVANCE)
         self._advance, self._begin = compile_kernel(advance_bound, BOUND), compile_kernel(begin, BEGIN)
+        self._bound: State = self._seat()
+        self._bind_addresses()
+
+    def _seat(self) -> State:
+        """Make those who decide callable; returns the state with the memories that they are called with."""
+        dispatch, order, shadow = self._functions
         self._dispatch: Any = _entry(dispatch if is_kernel(dispatch) else bridge_dispatch, DISPATCH)
         self._order: Any = _entry(order if is_kernel(order) else bridge_order, ORDER)
         self._shadow: Any = _entry(shadow if is_kernel(shadow) else bridge_dispatch, DISPATCH)
+        self._callbacks.clear()
         many, order_memories = len(self._state.order_memories), self._state.order_memories
         memories, shadow_memories = self._state.memories[:many], self._state.memories[many:]
         if not is_kernel(dispatch):
@@ -138,23 +150,68 @@ class Calls:
             shadow_memories = self._bridged(self._dispatch_callback(shadow, "_shadow_plan_facade", many))[:1]
         if not is_kernel(order):
             order_memories = self._bridged(self._order_callback(order))
-        self._bound: State = self._state._replace(
-            memories=memories + shadow_memories, order_memories=order_memories
-        )
-        self._bind_addresses()
+        return self._state._replace(memories=memories + shadow_memories, order_memories=order_memories)
 
     def _bind_addresses(self) -> None:
         self._arrays: Any = bind(self._bound)
+        self._write_addresses()
+
+    def _write_addresses(self) -> None:
         functions = [(f.c_address, f.jit_address) for f in (self._dispatch, self._order, self._shadow)]
         dispatch, order, shadow = functions
         words = [self._arrays.address, self._plan.address, *dispatch, *order]
         self._addresses = np.array([*words, self._shadow_plan.address, *shadow], np.int64)
 
-    def _bind_interpreted(self, dispatch: Any, order: Any, shadow: Any) -> None:
+    def _bind_interpreted(self) -> None:
         self._arrays = facade(self._state)
         self._advance, self._begin = interpreted(advance), interpreted(begin)
-        self._dispatch, self._order = interpreted(dispatch), interpreted(order)
-        self._shadow = interpreted(shadow)
+        self._dispatch, self._order, self._shadow = map(interpreted, self._functions)
+
+    def seat(
+        self, policy: Policy, order: Policy, memories: list[Memory], order_memories: list[Memory]
+    ) -> None:
+        """Let others decide from now on, with memories [dispatchers]; the shadow stays."""
+        many = len(order_memories)
+        self._functions = policy.dispatch, order.order, self._functions[2]
+        self._reseat([*memories, *self._state.memories[many:]], order_memories)
+
+    def seat_shadow(self, shadow: Policy, own: Memory) -> None:
+        """Let another be asked beside the policy in charge."""
+        many = len(self._state.order_memories)
+        self._functions = *self._functions[:2], shadow.dispatch
+        self._reseat([*self._state.memories[:many], own], self._state.order_memories)
+
+    def _reseat(self, memories: list[Memory], order_memories: list[Memory]) -> None:
+        self._state = self._state._replace(memories=memories, order_memories=order_memories)
+        if self._compiled:
+            self._bound = self._seat()
+            self._arrays.replace(**{name: listed(self._bound, name) for name in MEMORIES})
+            self._write_addresses()
+        else:
+            facades = {name: [facade_memory(m) for m in getattr(self._state, name)] for name in MEMORIES}
+            self._arrays = self._arrays._replace(**facades)
+            self._dispatch, self._order, self._shadow = map(interpreted, self._functions)
+
+    def take_charge(self, is_new_order: bool, now_s: float) -> None:
+        """Show whoever was seated every node as changed, and ask for keys of what waits where it orders anew.
+
+        Raises `Raised` from whatever its order raised.
+        """
+        self._run(take_charge, TAKE_CHARGE, self._plan, self._order, int(is_new_order), now_s)
+
+    def take_up(self, n_placed: int) -> None:
+        """Begin with the first rows at nodes, as `staging` tells. Raises `Raised`."""
+        self._run(take_up, TAKE_UP, self._plan, self._order, n_placed)
+
+    def _run(self, kernel: Any, signature: Any, *args: Any) -> None:
+        """Call a kernel that begins with the state."""
+        function = compile_kernel(kernel, signature) if self._compiled else interpreted(kernel)
+        try:
+            with np.errstate(over="ignore"):
+                function(self._arrays, *args)
+        except Exception as error:
+            self._raised = self._raised or (int(self._state.counts["deciding"][0]), error)
+        self._raise_what_was_raised()
 
     def _bridged(self, callback: Any) -> list[Memory]:
         """The memories that a bridge is called with: the callback's address."""
@@ -226,10 +283,13 @@ class Calls:
                 code = self._advance_interpreted(until_s, max_steps)
         except Exception as error:
             self._raised = self._raised or (int(self._state.counts["deciding"][0]), error)
+        self._raise_what_was_raised()
+        return int(code)
+
+    def _raise_what_was_raised(self) -> None:
         if self._raised is not None:
             raised, self._raised = self._raised, None
             self._raise(*raised)
-        return int(code)
 
     def _advance_interpreted(self, until_s: float, max_steps: int) -> int:
         functions = (self._dispatch, self._order)
@@ -259,17 +319,28 @@ class Calls:
         self._state = self._state._replace(events=events)
 
 
+_entries: dict[Any, Entry] = {}  # looking addresses up takes longer than a short rehearsal
+
+
 def _entry(function: Any, signature: Any) -> Entry:
-    return Entry(compile_kernel(function, signature), signature)
+    if function not in _entries:
+        _entries[function] = Entry(compile_kernel(function, signature), signature)
+    return _entries[function]
 
 
 def is_ready(policy: Policy, order: Policy) -> bool:
     """Whether everything that a compiled run needs is in the cache."""
     needed = [advance, advance_bound, begin]
-    needed += [
-        f if is_kernel(f) else b for f, b in ((policy.dispatch, bridge_dispatch), (order.order, bridge_order))
-    ]
+    needed += [m.dispatch if is_kernel(m.dispatch) else bridge_dispatch for m in members(policy)]
+    needed += [m.order if is_kernel(m.order) else bridge_order for m in members(order)]
+    needed += [function for function, _ in kernels_beside(policy)]
     return all(is_compiled(f) for f in needed)
+
+
+def kernels_beside(policy: Policy) -> list[tuple[Any, Any]]:
+    """What a host of this policy calls besides the loop, each with its signature."""
+    beside: list[tuple[Any, Any]] = [(take_charge, TAKE_CHARGE)] if policy.candidates else []
+    return [*beside, (take_up, TAKE_UP)] if policy.rehearses else beside
 
 
 def compile_all(policies: Iterable[Policy]) -> None:
@@ -285,7 +356,10 @@ def compile_all(policies: Iterable[Policy]) -> None:
 def compile_policies(policies: Iterable[Policy]) -> None:
     """Compile the kernels of these policies, or load them from the cache."""
     for policy in policies:
-        if policy.dispatches() and is_kernel(policy.dispatch):
-            compile_kernel(policy.dispatch, DISPATCH)
-        if is_kernel(policy.order):
-            compile_kernel(policy.order, ORDER)
+        for beside in kernels_beside(policy):
+            compile_kernel(*beside)
+        for member in members(policy):
+            if member.dispatches() and is_kernel(member.dispatch):
+                compile_kernel(member.dispatch, DISPATCH)
+            if is_kernel(member.order):
+                compile_kernel(member.order, ORDER)

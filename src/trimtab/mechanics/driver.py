@@ -13,7 +13,7 @@ from trimtab.domain.decision import Status
 from trimtab.domain.errors import PolicyError
 from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY, WAITING, History, checked_plan
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Policy, members
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.mechanics.bindings import located
@@ -22,7 +22,8 @@ from trimtab.mechanics.events import COMPLETION, LOSS, PLAN, push_event
 from trimtab.mechanics.facade import Columns
 from trimtab.mechanics.loop import BAD_DECISION, FULL, MAX_IDLE_EVENTS, RAISED
 from trimtab.mechanics.past import is_sent
-from trimtab.mechanics.state import new_state
+from trimtab.mechanics.rehearsal import Rehearser, Setting
+from trimtab.mechanics.state import memory_of, new_state
 
 _NEVER = float("inf")
 IS_OVER = 1  # version of a LOSS event: nobody waits for the request
@@ -87,8 +88,11 @@ class Driver:
         live: int = 0,
         shadow: Policy | None = None,
         planning: PlanningLog | None = None,
+        declared: np.ndarray | None = None,
     ) -> None:
         self.policy, self.order = policy, order or policy
+        self.active_idx = 0  # the candidate in charge
+        self._cluster, self._shadow, self._active_of_shadow = cluster, shadow, 0
         self.options, self.label = options, label_of(self.policy, self.order)
         compiled = mode == "compiled" or (
             mode == "auto" and (is_ready(self.policy, self.order) or len(requests) > INTERPRET_UP_TO)
@@ -98,6 +102,8 @@ class Driver:
         )
         self.compiled = compiled
         self.planning = planning or PlanningLog()
+        self._tenants, self._declared = len(requests.tenant_names), declared
+        self.rehearser = self.rehearser_for(self.policy, None if self.order is self.policy else self.order)
         self._pending: deque[Plan] = deque()  # made, not yet in force
         self.last_plan = empty_plan()
         self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
@@ -167,12 +173,24 @@ class Driver:
     def make_plan(self) -> Plan | None:
         """Let the policy plan, here and now. Raises PolicyError where it raises or returns no plan."""
         try:
-            plan = self.policy.plan(self.view(), self.history(), self.waiting(), None)
+            told = self.view(), self.history(), self.waiting()
+            plan = self.policy.plan(*told, self.rehearser and self.rehearser.told(*told))
         except Exception as error:
             raise PolicyError(
                 f"policy {self.label!r} raised {error!r} in plan() at {self.now_s:.6f} s"
             ) from error
-        return None if plan is None else checked_plan(plan, len(self.state.nodes))
+        if plan is None:
+            return None
+        return checked_plan(plan, len(self.state.nodes), len(members(self.policy)))
+
+    def rehearser_for(self, policy: Policy, order: Policy | None) -> Rehearser | None:
+        """Who rehearses for this policy on this cluster; `order`: everyone's, else each their own."""
+        if not policy.rehearses:
+            return None
+        setting = Setting(
+            self._cluster, self.options, policy, order, self._tenants, self.compiled, self._declared
+        )
+        return Rehearser(setting)
 
     def adopt(self, plan: Plan, at_s: float) -> None:
         """Let a plan take force at `at_s`: now, or when `advance` returns PLAN_READY."""
@@ -187,6 +205,9 @@ class Driver:
     def set_shadow_plan(self, plan: Plan) -> None:
         """Put a plan of the shadow's in force."""
         self._calls.set_shadow_plan(plan)
+        if self._shadow is not None and plan.active_idx[0] != self._active_of_shadow:
+            self._active_of_shadow = int(plan.active_idx[0])
+            self._seat_shadow(members(self._shadow)[self._active_of_shadow])
 
     def put_next_in_force(self) -> None:
         """Carry out PLAN_READY."""
@@ -194,7 +215,32 @@ class Driver:
 
     def _put_in_force(self, plan: Plan) -> None:
         self._calls.set_plan(located(plan, self.state))
+        if plan.active_idx[0] != self.active_idx:
+            self.active_idx = int(plan.active_idx[0])
+            self._hand_over(members(self.policy)[self.active_idx])
         self._counts.freed[0] = 1  # what is held may go under this plan
+
+    def _hand_over(self, policy: Policy) -> None:
+        """Another candidate decides from now on; its order too, unless the host was given one for all."""
+        is_new_order = self.order is self.policy
+        many, order_memories = len(self.state.order_memories), self.state.order_memories
+        memories = [memory_of(policy, self._cluster) for _ in range(many)]
+        if is_new_order:
+            order_memories = [memory_of(policy, self._cluster) for _ in range(many)]
+        order = policy if is_new_order else self.order
+        self._calls.seat(policy, order, memories, order_memories)
+        memories = memories + self.state.memories[many:]
+        self.state = self.state._replace(memories=memories, order_memories=order_memories)
+        try:
+            self._calls.take_charge(is_new_order, self.now_s)
+        except Raised as error:
+            raise self._failure(f"raised {error.__cause__!r}", error.serial) from error.__cause__
+
+    def _seat_shadow(self, shadow: Policy) -> None:
+        own = memory_of(shadow, self._cluster)
+        self._calls.seat_shadow(shadow, own)
+        self.state = self.state._replace(memories=[*self.state.memories[:-1], own])
+        self._calls.take_charge(False, self.now_s)
 
     def push(self, time_s: float, kind: int, serial: int, version: int) -> None:
         """Schedule an event."""

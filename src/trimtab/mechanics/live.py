@@ -26,6 +26,7 @@ from trimtab.mechanics.events import ARRIVAL, COMPLETION, LOSS, SWITCH, VERSIONS
 from trimtab.mechanics.facade import Columns
 from trimtab.mechanics.fallback import Fallback
 from trimtab.mechanics.past import Past
+from trimtab.mechanics.rehearsal import Rehearser
 from trimtab.mechanics.state import AVOIDED
 
 # All of a WORK row in one call, in the order of its fields: a write to each costs five times as much.
@@ -209,6 +210,15 @@ class Live:
     def history(self) -> History:
         """The recent past, for planning."""
         return self._past.history(self._driver.last_plan)
+
+    @property
+    def rehearser(self) -> Rehearser | None:
+        """Who rehearses for the policy in charge."""
+        return self._driver.rehearser
+
+    def rehearser_for(self, policy: Policy) -> Rehearser | None:
+        """Who rehearses for another policy."""
+        return self._driver.rehearser_for(policy, None)
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""

@@ -224,7 +224,7 @@ def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
         _reject(s, r, _QUEUE_FULL, now_s)
     else:
         s.work.ahead[r] = s.held_charge[s.work.tenant_idx[r]]
-        s.requests.key[r] = _central_key(s, plan, order, r, now_s)
+        s.requests.key[r] = central_key(s, plan, order, r, now_s)
         s.requests.status[r] = _HELD
         s.hosts.n_held[d] += 1
         note_tenant_held(s, r)
@@ -234,7 +234,8 @@ def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
 
 
 @helper
-def _central_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
+def central_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
+    """Key of request r in a central queue: background work comes after all else."""
     key = queue_key(s, plan, order, r, now_s)
     return key + LATER if s.work.priority[r] <= BACKGROUND else key
 
@@ -316,7 +317,7 @@ def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
     if s.config.accounts[0] == 0:
         return False
     s.work.ahead[r] = 0.0  # it is its tenant's first
-    key = _central_key(s, plan, order, r, now_s)
+    key = central_key(s, plan, order, r, now_s)
     if key <= s.requests.key[r]:
         return False
     s.requests.key[r] = key

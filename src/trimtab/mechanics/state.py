@@ -9,7 +9,7 @@ import numpy as np
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.errors import PolicyError, TrimtabError
 from trimtab.domain.options import FAULT, Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Policy, members
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.tables import Table, TableListType, array_of, table_type
 from trimtab.domain.view import HOST, MAX_RANKED, MEMORY, NODE, UNLIMITED, VIEW, WORK, Memory, View, memory
@@ -283,13 +283,18 @@ STATE = table_type(
 )
 
 
+MEMORIES = ("memories", "order_memories")
+
+
+def listed(state: State, name: str) -> Table:
+    """A list of memories as kernels take it."""
+    return Table(MEMORY, getattr(state, name), listed=True)
+
+
 def bind(state: State) -> Table:
     """The state as kernels take it."""
-    lists = {
-        "views": Table(VIEW, state.views, listed=True),
-        "memories": Table(MEMORY, state.memories, listed=True),
-        "order_memories": Table(MEMORY, state.order_memories, listed=True),
-    }
+    lists = {name: listed(state, name) for name in MEMORIES}
+    lists["views"] = Table(VIEW, state.views, listed=True)
     return Table(STATE, [state._replace(**lists)])
 
 
@@ -331,7 +336,8 @@ def _config_array(
     config["views"] = 1 if options.telemetry_period_s == 0 else options.dispatchers
     config["reject_refused"], config["cancel"] = int(options.on_refusal), int(options.cancel)
     config["resume"], config["live"] = int(options.on_failure), live
-    config["lanes"], config["accounts"] = _n_lanes(options, cluster), int(order.reads_accounts)
+    config["lanes"] = _n_lanes(options, cluster)
+    config["accounts"] = int(any(m.reads_accounts for m in members(order)))
     config["margin"], config["n_zones"] = 8 + 2 * int(cluster.slots.max()), len(cluster.zone_names)
     return config
 
@@ -382,7 +388,7 @@ def _resources(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
     return demand.reshape(len(cluster.class_names), many), capacity.reshape(cluster.n_nodes, many)
 
 
-def _memory_of(policy: Policy, cluster: Cluster) -> Memory:
+def memory_of(policy: Policy, cluster: Cluster) -> Memory:
     """What `init` makes. Raises PolicyError where it raises, or makes no memory that kernels can read."""
     name = policy.name or type(policy).__name__
     try:
@@ -412,6 +418,7 @@ def new_state(
     n, d, items, n_requests = cluster.n_nodes, options.dispatchers, len(cluster.item_names), len(requests)
     rows_again = n_requests if live == 2 else 0
     policies = [policy] * d + ([] if shadow is None else [shadow])
+    everyone = [m for p in {id(p): p for p in policies}.values() for m in members(p)]
     logs, lanes = len(policies), _n_lanes(options, cluster)
     nodes, resident = _node_array(cluster), np.zeros((n, items), "u1")
     stale = options.telemetry_period_s > 0
@@ -421,7 +428,7 @@ def new_state(
     hosts["n_nodes"], hosts["dispatcher_idx"] = n, np.arange(logs) % d
     config = _config_array(options, policy, order, cluster, seed, live)
     config["shadows"] = logs - d
-    prefix_tokens = np.zeros(n if any(p.reads_prefix for p in policies) else 0)
+    prefix_tokens = np.zeros(n if any(m.reads_prefix for m in everyone) else 0)
     counts = np.zeros(1, COUNTS)
     counts["work"] = 0 if live else n_requests
     config["eviction"] = int(options.eviction)
@@ -485,7 +492,7 @@ def new_state(
         changed=changed,
         is_changed=np.zeros((logs, n), "u1"),
         skipped=np.zeros(lanes * options.lookahead, "i8"),
-        draws=np.zeros(max(p.draws for p in policies)),
+        draws=np.zeros(max(m.draws for m in everyone)),
         ranking=np.zeros(MAX_RANKED, "i8"),
         prefix_tokens=prefix_tokens,
         **reuse_arrays(cluster, requests, options, config),
@@ -510,6 +517,6 @@ def new_state(
             )
             for i in range(logs)
         ],
-        memories=[_memory_of(p, cluster) for p in policies],
-        order_memories=[_memory_of(order, cluster) for _ in range(d)],
+        memories=[memory_of(p, cluster) for p in policies],
+        order_memories=[memory_of(order, cluster) for _ in range(d)],
     )

@@ -60,6 +60,14 @@ def note_change(s: State, j: int) -> None:
             _log_change(s, d, j)
 
 
+@helper
+def note_all_changed(s: State) -> None:
+    """Whoever decides from now on has seen no node yet."""
+    for d in range(s.config.dispatchers[0] + s.config.shadows[0]):
+        for j in range(len(s.nodes.up)):
+            _log_change(s, d, j)
+
+
 @helper(inline=True)
 def note_own(s: State, d: int, j: int, requests: int, estimate_s: float) -> None:
     """Dispatcher d itself sent work to node j, or got it back."""
@@ -141,6 +149,16 @@ def begin_telemetry(s: State) -> None:
     _sample(s, last)
     s.report_of[0] = last
     push_event(s, 0.0, TELEMETRY, 0, _SAMPLE)
+
+
+@helper
+def show_present(s: State) -> None:
+    """What nodes are like now has just been reported to all dispatchers; sampling begins anew."""
+    if is_stale(s):
+        last = len(s.reports) - 1
+        _sample(s, last)
+        _show(s, last)
+        s.counts.shown[0] = 0
 
 
 @helper

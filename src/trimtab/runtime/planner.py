@@ -26,9 +26,10 @@ import numpy as np
 
 from trimtab.domain.errors import PolicyError, UsageError
 from trimtab.domain.planning import History, checked_plan
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Policy, members
 from trimtab.domain.view import Plan, View
 from trimtab.mechanics.driver import PlanningLog
+from trimtab.mechanics.rehearsal import Rehearser
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Snapshot(NamedTuple):
     view: View
     history: Any  # planning.History
     waiting: Any  # WORK [held requests]
+    rehearser: Rehearser | None  # of a policy that rehearses
 
 
 class Verdict(Enum):
@@ -73,6 +75,10 @@ class Planned(Protocol):
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
 
+    @property
+    def rehearser(self) -> Rehearser | None:
+        """Who rehearses for the policy, if it does."""
+
 
 class Planner(Protocol):
     """Makes plans for a host."""
@@ -90,19 +96,20 @@ class Planner(Protocol):
 def snapshot(driver: Planned) -> Snapshot:
     """The present state as the policy may see it."""
     view = View(*(field.copy() for field in driver.view()))
-    return Snapshot(view, driver.history(), driver.waiting())
+    return Snapshot(view, driver.history(), driver.waiting(), driver.rehearser)
 
 
 def attempt(policy: Policy, given: Snapshot) -> Outcome:
     """Let the policy plan; never raises what the policy raises."""
     try:
-        plan = policy.plan(given.view, given.history, given.waiting, None)
+        told = given.view, given.history, given.waiting
+        plan = policy.plan(*told, given.rehearser and given.rehearser.told(*told))
     except Exception as error:
         return Outcome(Verdict.RAISED, problem=repr(error))
     if plan is None:
         return Outcome(Verdict.KEPT)
     try:
-        return Outcome(Verdict.MADE, checked_plan(plan, len(given.view.nodes)))
+        return Outcome(Verdict.MADE, checked_plan(plan, len(given.view.nodes), len(members(policy))))
     except (PolicyError, TypeError, ValueError) as error:  # NumPy's own, where a field is no array
         return Outcome(Verdict.INVALID, problem=str(error))
 

@@ -12,6 +12,7 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.mechanics.driver import PlanningLog
 from trimtab.mechanics.live import Live
+from trimtab.mechanics.rehearsal import Rehearser
 from trimtab.runtime.planner import InlinePlanner, Planner, ProcessPlanner
 
 Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
@@ -35,6 +36,8 @@ class ShadowPlans:
         self._planner: Planner = (InlinePlanner if inline else ProcessPlanner)(policy, log)
         self._later = later
         self._timer: asyncio.TimerHandle | None = None
+        self._rehearses_for: Live | None = None
+        self._rehearser: Rehearser | None = None
 
     async def open(self) -> None:
         """Begin to plan, unless it was begun."""
@@ -64,6 +67,13 @@ class ShadowPlans:
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
         return self.live.waiting()
+
+    @property
+    def rehearser(self) -> Rehearser | None:
+        """Who rehearses for the policy; anew for every state."""
+        if self._rehearses_for is not self.live:
+            self._rehearses_for, self._rehearser = self.live, self.live.rehearser_for(self.policy)
+        return self._rehearser
 
     def close(self) -> None:
         """Stop."""

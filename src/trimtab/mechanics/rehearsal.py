@@ -1,0 +1,219 @@
+"""Rehearsals: what a planner's variants would make of work, simulated from the state that it was told."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.decision import Status
+from trimtab.domain.errors import PolicyError
+from trimtab.domain.options import Options
+from trimtab.domain.planning import History, Variant
+from trimtab.domain.policy import Policy
+from trimtab.domain.requests import TRUTH, Requests
+from trimtab.domain.view import Memory, View, new_work
+from trimtab.mechanics.calls import Calls, Raised
+from trimtab.mechanics.loop import DONE, FULL
+from trimtab.mechanics.staging import Placed, last_used_s
+from trimtab.mechanics.state import EVENT, State, memory_of, new_state
+
+SPARE_EVENTS = 1024
+_NEVER, _UNBOUNDED = float("inf"), 1 << 62
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What rehearsals of one host have in common. Pickles."""
+
+    cluster: Cluster
+    options: Options
+    policy: Policy  # who plans
+    order: Policy | None  # None: everyone's own
+    tenants: int
+    compiled: bool
+    declared: NDArray[np.void] | None  # WORK that the scenario might bring, by arrival
+
+
+class Rehearser:
+    """Rehearses for the planner of one host. In another process it is one and the same from plan to plan."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._pickled: bytes | None = None
+        self._stage: _Stage | None = None
+
+    def __reduce__(self) -> Any:
+        """What it was made of; a process that has had it already takes that one."""
+        self._pickled = self._pickled or pickle.dumps(self._setting)
+        return _known, (self._pickled,)
+
+    def told(self, view: View, history: History, waiting: NDArray[np.void]) -> Rehearsal:
+        """The power to rehearse from this state."""
+        return Rehearsal(self, self._setting, view, history, waiting)
+
+    def stage(self, rows: int, cast: set[Policy]) -> _Stage:
+        """Arrays for at least so many requests and these policies, used again from rehearsal to rehearsal."""
+        before = self._stage
+        if before is None or len(before.state.work) < rows or not cast <= before.cast:
+            self._stage = _Stage(self._setting, rows + rows // 2, cast)
+        assert self._stage is not None
+        return self._stage
+
+
+@functools.lru_cache(maxsize=1)
+def _known(pickled: bytes) -> Rehearser:
+    return Rehearser(pickle.loads(pickled))
+
+
+class Rehearsal:
+    """A `planning.Rehearse` from one moment."""
+
+    def __init__(
+        self, rehearser: Rehearser, setting: Setting, view: View, history: History, waiting: NDArray[np.void]
+    ) -> None:
+        self.declared = setting.declared
+        self._rehearser, self._setting = rehearser, setting
+        self._view, self._history, self._waiting = view, history, waiting
+
+    def __call__(self, variants: Sequence[Variant], future: NDArray[np.void]) -> NDArray[np.float64]:
+        """Completion seconds [variants, waiting + future]; nan = not served. Raises PolicyError."""
+        placed = Placed(self._setting.cluster, self._view, self._history)
+        rows = len(placed.work) + len(self._waiting) + len(future)
+        stage = self._rehearser.stage(rows, {variant.policy for variant in variants})
+        stage.set(placed, _arriving(self._waiting, future, self._view.host.now_s))
+        stage.set_nodes(self._view, last_used_s(self._view, self._history, stage.n_items))
+        return np.array([stage.play(variant) for variant in variants])
+
+
+def _arriving(waiting: NDArray[Any], future: NDArray[Any], now_s: float) -> NDArray[Any]:
+    """What is yet to be decided about, at its time from now: at once what waits."""
+    work = np.concatenate([waiting, future])
+    since_s = np.concatenate([np.full(len(waiting), now_s), np.zeros(len(future))])
+    work["arrival_s"][: len(waiting)] = 0.0
+    work["deadline_s"] -= since_s
+    return work
+
+
+class _Cast(Policy):
+    """Stands for all that play: their state has what the most demanding of them needs."""
+
+    def __init__(self, policies: set[Policy]) -> None:
+        self._policies = tuple(policies)
+
+    @property
+    def candidates(self) -> tuple[Policy, ...]:
+        """All that play."""
+        return self._policies
+
+
+class _Stage:
+    """A run whose state is set up again for each variant."""
+
+    def __init__(self, setting: Setting, rows: int, cast: set[Policy]) -> None:
+        self._setting, self.cast = setting, cast
+        options = replace(setting.options, faults=None, horizon_s=_NEVER, plan_latency_s=0.0)
+        requests = Requests(new_work(rows), np.zeros(rows, TRUTH), ("",) * setting.tenants)
+        policy, order = _Cast(cast), setting.order or _Cast(cast)
+        state = new_state(setting.cluster, requests, options, policy, order, 0)
+        state.config["plan_period_s"] = 0.0
+        self.state = state._replace(events=np.zeros(rows + len(state.events) + SPARE_EVENTS, EVENT))
+        self.n_items = len(state.item_gib)
+        first = setting.policy
+        self._calls = Calls(self.state, first, setting.order or first, compiled=setting.compiled)
+        self._memories: dict[Policy, Memory] = {}
+        self._blank = _copies(self.state)
+        self._scene = _copies(self.state)
+        self._n_placed = self._n_rows = 0
+
+    def set(self, placed: Placed, arriving: NDArray[Any]) -> None:
+        """Begin with these requests with nodes, and these to come."""
+        for name, array in self._blank.items():
+            self._scene[name][...] = array
+        work, n = np.concatenate([placed.work, arriving]), len(placed.work)
+        work["serial"] = np.arange(len(work))
+        work["attempt"] = work["retries"] = work["stays_home"] = 0
+        work["home_idx"] = -1
+        self._n_placed, self._n_rows = n, len(work)
+        scene = self._scene
+        scene["work"][: len(work)] = work
+        scene["counts"]["work"] = len(work)
+        for name in ("node_idx", "estimate_s", "left_s"):
+            scene["requests"][name][:n] = getattr(placed, name)
+
+    def set_nodes(self, view: View, used_s: NDArray[np.float64]) -> None:
+        """Begin with nodes like these, which have used their items at these times, [nodes, items]."""
+        scene, nodes = self._scene, view.nodes
+        scene["nodes"]["up"] = np.maximum(nodes.up, 0)
+        scene["nodes"]["room"] = nodes.room + nodes.in_flight
+        scene["resident"][...] = view.resident
+        scene["hidden"]["memory_used_gib"] = view.resident @ view.item_gib
+        scene["items"]["used_s"] = used_s
+        for name in ("fixed_s", "unit_s", "load_s"):
+            scene[name][...] = getattr(view, name)
+        work, truth = scene["work"][: self._n_rows], scene["truth"][: self._n_rows]
+        truth["units"], truth["factor"] = work["units"], 1.0
+        self._set_shares(view)
+
+    def _set_shares(self, view: View) -> None:
+        """What waits at a node takes the time that is told of it, whatever class it passes for."""
+        n, scene = self._n_placed, self._scene
+        work, rows = scene["work"][:n], scene["requests"][:n]
+        at = work["class_idx"], view.nodes.type_idx[rows["node_idx"]]
+        nominal_s = view.fixed_s[at] + view.unit_s[at] * work["units"]
+        known = np.isfinite(nominal_s) & (nominal_s > 0.0)
+        scene["truth"]["factor"][:n] = np.where(known, rows["left_s"] / np.where(known, nominal_s, 1.0), 1.0)
+
+    def play(self, variant: Variant) -> NDArray[np.float64]:
+        """Completion seconds of what arrives."""
+        state, calls, order = self.state, self._calls, self._setting.order or variant.policy
+        for name, array in self._scene.items():
+            getattr(state, name)[...] = array
+        dispatchers = range(len(state.order_memories))
+        memories = [self._memory_of(variant.policy) for _ in dispatchers]
+        calls.set_plan(variant.plan)
+        calls.seat(variant.policy, order, memories, [self._memory_of(order) for _ in dispatchers])
+        try:
+            calls.begin()
+            calls.take_up(self._n_placed)
+            self._advance(variant)
+        except Raised as error:
+            raise _failure(variant, f"raised {error.__cause__!r}") from error.__cause__
+        rows = state.requests[self._n_placed : self._n_rows]
+        arrival_s = state.work["arrival_s"][self._n_placed : self._n_rows]
+        return np.where(rows["status"] == Status.FINISHED, rows["finish_s"] - arrival_s, np.nan)
+
+    def _memory_of(self, policy: Policy) -> Memory:
+        if policy not in self._memories:
+            self._memories[policy] = memory_of(policy, self._setting.cluster)
+        return Memory(*(array.copy() for array in self._memories[policy]))
+
+    def _advance(self, variant: Variant) -> None:
+        while (code := self._calls.advance(_NEVER, _UNBOUNDED)) == FULL:
+            events = np.resize(self._calls.events, 2 * len(self._calls.events))
+            self._calls.use_events(events)
+        if code != DONE:
+            answer = int(self.state.counts["answer"][0])
+            raise _failure(variant, f"answered {answer}")
+
+
+def _copies(state: State) -> dict[str, NDArray[Any]]:
+    """The arrays of a state that a run changes, each once, but for the heap, which begins empty."""
+    copies: dict[str, NDArray[Any]] = {}
+    known = {state.events.ctypes.data}
+    for name, array in state._asdict().items():
+        if isinstance(array, np.ndarray) and not (array.size and array.ctypes.data in known):
+            known.add(array.ctypes.data)
+            copies[name] = array.copy()
+    return copies
+
+
+def _failure(variant: Variant, what: str) -> PolicyError:
+    name = variant.policy.name or type(variant.policy).__name__
+    return PolicyError(f"policy {name!r} {what} in a rehearsal")
