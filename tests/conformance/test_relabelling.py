@@ -17,8 +17,14 @@ SCORE_BASED = [
     "least-expected-wait",
     "least-expected-completion",
     "bounded-hash",
+    "load-aware",
 ]  # ties are all but impossible
-TIES_BY_NODE = ["least-connections"]  # its whole numbers tie all the time, and then the lower index wins
+TIES_BY_NODE = [  # their whole numbers tie all the time, and then the lower index wins
+    "least-connections",
+    "best-fit",
+    "most-free",
+    "dominant-resource",
+]
 
 
 def relabelled(c: Cluster, permutation: np.ndarray) -> Cluster:

@@ -1,0 +1,76 @@
+"""What a request would take of nodes' resources, and what would be left, for policies that weigh several.
+
+Where a cluster models no resources, slots are the only one, and every request takes one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster, Floats
+from trimtab.domain.kernel import helper
+from trimtab.domain.view import View, can_take
+
+
+def largest(cluster: Cluster) -> Floats:
+    """The most that any node has of each resource, [resources]; slots where none is modelled."""
+    if not cluster.resource_names:
+        return np.array([cluster.slots.max()], np.float64)
+    most: Floats = cluster.capacity.max(axis=0)
+    return most
+
+
+@helper(inline=True)
+def n_resources(view: View) -> int:
+    """How many resources there are, at least one."""
+    many = view.demand.shape[1]
+    return many if many > 0 else 1
+
+
+@helper(inline=True)
+def has_of(view: View, j: int, k: int) -> float:
+    """What node j has of resource k."""
+    return view.capacity[j, k] if view.demand.shape[1] > 0 else float(view.nodes.slots[j])
+
+
+@helper(inline=True)
+def left_of(view: View, work: Any, j: int, k: int) -> float:
+    """What would be left of resource k of node j with this work on it; below 0 it does not fit.
+
+    What was sent there and is not seen to run (it waits, or is on its way) is taken to need as much as this.
+    """
+    nodes = view.nodes
+    if view.demand.shape[1] == 0:
+        return float(nodes.slots[j] - nodes.in_flight[j] - 1)
+    coming = 1 + max(0, nodes.in_flight[j] - nodes.running[j])
+    return float(view.capacity[j, k] - view.used[j, k] - coming * view.demand[work.class_idx, k])
+
+
+@helper(inline=True)
+def share_of(view: View, work: Any, j: int, k: int) -> float:
+    """Share of resource k of node j that would be in use with this work on it; 0 where the node has none."""
+    has = has_of(view, j, k)
+    return (has - left_of(view, work, j, k)) / has if has > 0.0 else 0.0
+
+
+@helper(inline=True)
+def starts_now(view: View, work: Any, j: int) -> bool:
+    """Whether node j has a slot free for this work, and room for its demand beside all that is there."""
+    if not can_take(view, work, j) or view.nodes.in_flight[j] >= view.nodes.slots[j]:
+        return False
+    for k in range(n_resources(view)):  # noqa: SIM110 - numba compiles no generator expressions
+        if left_of(view, work, j, k) < 0.0:
+            return False
+    return True
+
+
+@helper(inline=True)
+def room_left(view: View, work: Any, j: int, largest: Any) -> float:
+    """What would be left on node j with this work on it: resources in parts of the largest, summed."""
+    left = 0.0
+    for k in range(n_resources(view)):
+        if largest[k] > 0.0:
+            left += left_of(view, work, j, k) / largest[k]
+    return left

@@ -1,0 +1,90 @@
+"""Load aware: the node with the least weighted load over its queue, its work and its resources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from trimtab.domain.cluster import RESOURCES, Cluster
+from trimtab.domain.errors import UsageError
+from trimtab.domain.kernel import helper, kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, memory
+from trimtab.policies.fitting import share_of
+from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
+from trimtab.policies.selection import rank
+
+_QUEUE, _BACKLOG, _RESOURCES = 0, 1, 2  # places in `params`: weights, those of the resources last
+
+
+@helper(inline=True)
+def _load(view: View, work: Any, j: int, weights: Any) -> float:
+    """Weighted load of node j with this work on it."""
+    nodes = view.nodes
+    load = weights[_QUEUE] * (nodes.in_flight[j] + 1) / nodes.weight[j]
+    load += weights[_BACKLOG] * expected_wait_s(view, j) / work.estimate_s
+    for k in range(view.demand.shape[1]):
+        load += weights[_RESOURCES + k] * share_of(view, work, j, k)
+    return float(load)
+
+
+@dataclass(frozen=True)
+class LoadAware(Policy):
+    """Send each request to the node whose load, a weighted sum of what it reports, is least.
+
+    Idea
+        load(node) = queue × requests there per unit of capacity + backlog × expected wait in services of this
+        request + Σ weight × share of a resource in use, the request itself counted. Reactive: what is seen
+        now decides, nothing is forecast.
+    Source
+        Domenico Ferrari: "A study of load indices for load balancing schemes", University of California,
+        Berkeley, UCB/CSD-86-262, 1985 (which load index to balance by). The weighted sum and its default
+        weights are ours.
+    Reads
+        In-flight and running requests, slots, capacity, backlog and its time, use of resources of each node;
+        the class's demand; which nodes are up, have room and serve the class.
+    Cost
+        O(nodes × resources).
+    When it wins / loses
+        Wins over queue length alone where requests lean on different resources. Does not look at the service
+        time of this request on that node, at models or at distances; reports that are old mislead it, and
+        the weights are a guess that each fleet has to make anew.
+    Deviations from the source
+        A sum of several indices, not one; the queue is relative to the node's capacity. What was sent to a
+        node and does not run yet is taken to need as much of resources as this request. Where no resources
+        are modelled, slots are the only one: the queue's term.
+    """
+
+    name: ClassVar[str] = "load-aware"
+    queue: float = 1.0  # weight of requests in flight per unit of capacity
+    backlog: float = 1.0  # weight of the expected wait, in services of the request
+    cpu: float = 0.5  # weight of the share of cores in use
+    ram: float = 0.25  # weight of the share of memory in use
+    io: float = 0.25  # weight of the share of I/O in use
+    network: float = 0.25  # weight of the share of network bandwidth in use
+    gpu: float = 0.5  # weight of the share of accelerators in use
+
+    def __post_init__(self) -> None:
+        """Check the weights."""
+        for name in ("queue", "backlog", "cpu", "ram", "io", "network", "gpu"):
+            value = getattr(self, name)
+            if not 0.0 <= value < float("inf"):
+                raise UsageError(
+                    "out of range", field=f"load-aware.{name}", value=value, expected="a number from 0 on"
+                )
+
+    def init(self, cluster: Cluster) -> Memory:
+        """The weights, those of resources in the order of the cluster, and scores of the candidates."""
+        of = dict(zip(RESOURCES, (self.cpu, self.ram, self.io, self.network, self.gpu), strict=True))
+        weights = [of.get(name, 0.0) for name in cluster.resource_names]  # type: ignore[call-overload]
+        return memory(params=[self.queue, self.backlog, *weights], floats=MAX_RANKED)
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank all nodes by load."""
+        count = 0
+        for j in range(view.host.n_nodes):
+            if can_take(view, work, j):
+                count = rank(ranking, memory.floats, count, j, _load(view, work, j, memory.params))
+        return count

@@ -1,0 +1,59 @@
+"""Best fit: the node on which the least is left once the request runs there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.kernel import kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
+from trimtab.policies.fitting import largest, room_left, starts_now
+from trimtab.policies.selection import rank
+
+
+@dataclass(frozen=True)
+class BestFit(Policy):
+    """Pack: of the nodes where the request fits now, the one with the least left over after it.
+
+    Idea
+        A request fits where a slot is free and what its class takes of every resource is free too. Of these
+        nodes the one with the least left over is filled first, so that large requests find others empty.
+        Left over is the sum over resources of what is free after placement, each in parts of the most that
+        any node has of it. Where it fits nowhere, it is held in the central queue.
+    Source
+        David Johnson, Alan Demers, Jeffrey Ullman, Michael Garey, Ronald Graham: "Worst-case performance
+        bounds for simple one-dimensional packing algorithms", SIAM Journal on Computing 3(4), 1974 (best
+        fit); several dimensions: Rina Panigrahy, Kunal Talwar, Lincoln Uyeda, Udi Wieder: "Heuristics for
+        vector bin packing", Microsoft Research, 2011.
+    Reads
+        Capacity and use of each node's resources, the class's demand, slots, running and in-flight requests;
+        which nodes are up, have room and serve the class.
+    Cost
+        O(nodes × resources).
+    When it wins / loses
+        Wins where some requests need most of a node: small ones do not scatter over all. Knows neither
+        speeds nor models nor distances, so it loses to policies of expected completion on unequal nodes;
+        the head of the central queue holds back others that would fit.
+    Deviations from the source
+        Requests leave again, and bins are unequal. What was sent to a node and does not run yet is taken to
+        need as much as this request. Where no resources are modelled, slots are the only one.
+    """
+
+    name: ClassVar[str] = "best-fit"
+
+    def init(self, cluster: Cluster) -> Memory:
+        """The most that a node has of each resource, and scores of the candidates."""
+        return memory(params=largest(cluster), floats=MAX_RANKED)
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank the nodes where it fits by what would be left, least first."""
+        count = 0
+        for j in range(view.host.n_nodes):
+            if starts_now(view, work, j):
+                left = room_left(view, work, j, memory.params)
+                count = rank(ranking, memory.floats, count, j, left)
+        return count

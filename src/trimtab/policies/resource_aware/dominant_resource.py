@@ -1,0 +1,67 @@
+"""Dominant resource: the node whose scarcest resource stays the least used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.kernel import helper, kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
+from trimtab.policies.fitting import n_resources, share_of, starts_now
+from trimtab.policies.selection import rank
+
+
+@helper(inline=True)
+def _dominant_share(view: View, work: Any, j: int) -> float:
+    """The largest share in use of any resource of node j with this work on it."""
+    largest = 0.0
+    for k in range(n_resources(view)):
+        largest = max(largest, share_of(view, work, j, k))
+    return largest
+
+
+@dataclass(frozen=True)
+class DominantResource(Policy):
+    """Balance: of the nodes where the request fits now, the one with the least maximal share in use after it.
+
+    Idea
+        A node is as full as its fullest resource. Of the nodes with a free slot and enough of every resource,
+        the request goes where the largest share in use, over resources and after placement, is least: work
+        that needs one resource goes where others are in use. Where it fits nowhere, it is held in the
+        central queue.
+    Source
+        Chandra Chekuri, Sanjeev Khanna: "On multidimensional packing problems", SIAM Journal on Computing
+        33(4), 2004 (vector scheduling: the least maximum over machines and dimensions), here greedily as in
+        list scheduling. The dominant share is that of Ali Ghodsi, Matei Zaharia, Benjamin Hindman, Andy
+        Konwinski, Scott Shenker, Ion Stoica: "Dominant resource fairness: fair allocation of multiple
+        resource types", NSDI 2011.
+    Reads
+        Capacity and use of each node's resources, the class's demand, slots, running and in-flight requests;
+        which nodes are up, have room and serve the class.
+    Cost
+        O(nodes × resources).
+    When it wins / loses
+        Wins where classes need different resources and nodes differ in what they have of them. Knows neither
+        speeds nor models nor distances, so it loses to policies of expected completion on unequal nodes.
+    Deviations from the source
+        Requests come one by one and leave again. What was sent to a node and does not run yet is taken to
+        need as much as this request. Where no resources are modelled, slots are the only one.
+    """
+
+    name: ClassVar[str] = "dominant-resource"
+
+    def init(self, cluster: Cluster) -> Memory:
+        """Scores of the candidates."""
+        return memory(floats=MAX_RANKED)
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank the nodes where it fits by their dominant share, least first."""
+        count = 0
+        for j in range(view.host.n_nodes):
+            if starts_now(view, work, j):
+                count = rank(ranking, memory.floats, count, j, _dominant_share(view, work, j))
+        return count

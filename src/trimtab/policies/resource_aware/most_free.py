@@ -1,0 +1,58 @@
+"""Most free: the node on which the most is left once the request runs there (worst fit)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.kernel import kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
+from trimtab.policies.fitting import largest, room_left, starts_now
+from trimtab.policies.selection import rank
+
+
+@dataclass(frozen=True)
+class MostFree(Policy):
+    """Spread: of the nodes where the request fits now, the one with the most left over after it.
+
+    Idea
+        Worst fit, the mirror image of best fit: of the nodes with a free slot and enough of every resource,
+        the one with the most left over. Left over is the sum over resources of what is free after placement,
+        each in parts of the most that any node has of it. Where it fits nowhere, it is held in the central
+        queue.
+    Source
+        David Johnson: "Fast algorithms for bin packing", Journal of Computer and System Sciences 8(3), 1974
+        (worst fit).
+    Reads
+        Capacity and use of each node's resources, the class's demand, slots, running and in-flight requests;
+        which nodes are up, have room and serve the class.
+    Cost
+        O(nodes × resources).
+    When it wins / loses
+        Wins where what runs together slows each other down, and where a failure should hit few requests.
+        Leaves a little on every node, so a large request may fit nowhere though enough is free in all; knows
+        neither speeds nor models nor distances.
+    Deviations from the source
+        Requests leave again, and bins are unequal: the largest node is the emptiest. What was sent to a node
+        and does not run yet is taken to need as much as this request. Where no resources are modelled, slots
+        are the only one.
+    """
+
+    name: ClassVar[str] = "most-free"
+
+    def init(self, cluster: Cluster) -> Memory:
+        """The most that a node has of each resource, and scores of the candidates."""
+        return memory(params=largest(cluster), floats=MAX_RANKED)
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank the nodes where it fits by what would be left, most first."""
+        count = 0
+        for j in range(view.host.n_nodes):
+            if starts_now(view, work, j):
+                left = room_left(view, work, j, memory.params)
+                count = rank(ranking, memory.floats, count, j, -left)
+        return count

@@ -1,0 +1,142 @@
+"""Policies that weigh resources: nodes set by hand, and against NumPy over whole clusters at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from desk import Desk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import cluster
+from trimtab.domain.cluster import RESOURCES, Cluster
+from trimtab.domain.errors import UsageError
+from trimtab.domain.policy import Policy
+from trimtab.policies.load_aware.load_aware import LoadAware
+from trimtab.policies.resource_aware.best_fit import BestFit
+from trimtab.policies.resource_aware.dominant_resource import DominantResource
+from trimtab.policies.resource_aware.most_free import MostFree
+
+FITTING = [BestFit(), MostFree(), DominantResource()]
+
+
+def machines(capacity: list[list[float]], demand: list[float]) -> Cluster:
+    """Nodes of four slots with these resources, for one class."""
+    return replace(
+        cluster(len(capacity), slots=4),
+        resource_names=RESOURCES[: len(demand)],
+        capacity=np.array(capacity),
+        demand=np.array([demand]),
+    )
+
+
+def desk_of(c: Cluster, policy: Policy, used: list[list[float]]) -> Desk:
+    desk = Desk(c, policy)
+    desk.state.used[:] = used
+    for j, row in enumerate(used):
+        running = int(any(row))
+        desk.set(j, running=running, in_flight=running)
+    return desk
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (BestFit(), [2, 0, 1]),  # left, in parts of (8, 8): 8/8; 6/8; 13/8 of nodes 0, 2, 1
+        (MostFree(), [1, 0, 2]),
+        (DominantResource(), [1, 2, 0]),  # shares (5/8, 3/8), (2/8, 1/8), (2/4, 2/4)
+    ],
+)
+def test_three_ways_to_choose_among_nodes_with_room(policy: Policy, expected: list[int]) -> None:
+    c = machines([[8, 8], [8, 8], [4, 4], [8, 8]], [2, 1])
+    desk = desk_of(c, policy, [[3, 2], [0, 0], [0, 1], [7, 0]])  # the last has one core left
+    assert desk.decide() == expected
+
+
+@pytest.mark.parametrize("policy", FITTING)
+def test_where_it_fits_nowhere_it_is_held(policy: Policy) -> None:
+    c = machines([[4, 4], [2, 8]], [3, 1])
+    assert desk_of(c, policy, [[2, 0], [0, 0]]).decide() == []
+    assert desk_of(c, policy, [[1, 0], [0, 0]]).decide() == [0]
+
+
+@pytest.mark.parametrize("policy", FITTING)
+def test_a_slot_is_needed_too(policy: Policy) -> None:
+    desk = desk_of(machines([[9], [9]], [1]), policy, [[0], [0]])
+    desk.set(0, running=4, in_flight=4)
+    assert desk.decide() == [1]
+
+
+@pytest.mark.parametrize("policy", FITTING)
+def test_what_is_on_its_way_counts_as_such_a_request(policy: Policy) -> None:
+    desk = desk_of(machines([[4], [4]], [2]), policy, [[0], [0]])
+    desk.set(0, running=0, in_flight=2)
+    assert desk.decide() == [1]
+
+
+@pytest.mark.parametrize(("policy", "expected"), [(BestFit(), 2), (MostFree(), 1), (DominantResource(), 0)])
+def test_without_resources_slots_are_the_only_one(policy: Policy, expected: int) -> None:
+    """Slots 2, 6, 4 with 0, 2, 3 in use: left after it 1, 3, 0; shares 1/2, 1/2, 1; ties by node."""
+    desk = Desk(cluster(3, slots=[2, 6, 4]), policy)
+    for j, running in enumerate([0, 2, 3]):
+        desk.set(j, running=running, in_flight=running)
+    assert desk.decide()[0] == expected
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 1 << 30))
+def test_scores_against_whole_arrays(seed: int) -> None:
+    pick = np.random.default_rng(seed)
+    n, many = int(pick.integers(1, 8)), int(pick.integers(1, 6))
+    capacity = pick.integers(1, 9, (n, many)) * 1.0
+    used = np.floor(capacity * pick.random((n, many)))
+    demand = pick.integers(0, 4, many) * 1.0
+    c = machines(capacity.tolist(), demand.tolist())
+    left = capacity - used - demand
+    fits = (left >= 0).all(axis=1)
+    packed = (left / capacity.max(axis=0)).sum(axis=1)
+    for policy, score in zip(
+        FITTING, (packed, -packed, ((capacity - left) / capacity).max(axis=1)), strict=True
+    ):
+        desk = Desk(c, policy)
+        desk.state.used[:] = used
+        chosen = desk.decide()
+        assert sorted(chosen) == np.flatnonzero(fits).tolist()
+        np.testing.assert_allclose(score[chosen], np.sort(score[fits]), rtol=1e-12, atol=1e-12)
+
+
+def test_load_aware_adds_up_queue_wait_and_shares() -> None:
+    """One unit of work a second; node 0 has no queue but its cores in use, node 1 the other way round."""
+    c = machines([[4, 10], [4, 10]], [1, 1])
+    c = replace(c, resource_names=("cpu_cores", "gpu_milli"))
+    used, busy = [[3.0, 0.0], [0.0, 0.0]], {"in_flight": 2, "running": 2}
+
+    def first(policy: Policy) -> int:
+        desk = Desk(c, policy)
+        desk.state.used[:] = used
+        desk.set(1, **busy)
+        return desk.decide()[0]
+
+    # node 0: queue 1/4, cores 4/4, gpu 1/10; node 1: queue 3/4, cores 1/4, gpu 1/10
+    only_queue = LoadAware(backlog=0, cpu=0, gpu=0)
+    assert first(only_queue) == 0
+    assert first(replace(only_queue, cpu=0.6)) == 0
+    assert first(replace(only_queue, cpu=0.7)) == 1
+    assert first(replace(only_queue, cpu=0.7, queue=1.1)) == 0
+
+
+def test_load_aware_counts_the_wait_in_services_of_the_request() -> None:
+    c = cluster(2, slots=2)
+    desk = Desk(c, LoadAware(queue=0))
+    for j, backlog_s in enumerate((9.0, 8.0)):
+        desk.set(j, running=2, in_flight=3, backlog_s=backlog_s, outstanding_s=backlog_s)
+    assert desk.decide() == [1, 0]
+
+
+def test_a_weight_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"load-aware\.gpu"):
+        LoadAware(gpu=-1.0)
+    with pytest.raises(UsageError, match=r"load-aware\.queue"):
+        LoadAware(queue=float("nan"))
