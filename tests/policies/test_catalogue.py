@@ -115,7 +115,7 @@ def test_canonical(spec: str, short: str) -> None:
         ("power-of-d(3)", "parameter=value"),
         ("power-of-d(d=2.5)", r"power-of-d\.d.*2\.5.*int"),
         ("random(d=2)", "it has no parameters"),
-        ("random+round-robin", "brings no order.*edf, fcfs"),
+        ("random+round-robin", "brings no order.*edf, .*fcfs"),
         ("sjf", "chooses no nodes.*least-expected-wait\\+sjf"),
         ("", "is no name of a policy"),
         ("random+", "is no name of a policy"),
@@ -162,7 +162,7 @@ def test_unknown_names_bring_the_nearest() -> None:
     with pytest.raises(PolicyNotFound, match="nearest: least-connections") as caught:
         find("least-connection+fcfs")
     assert caught.value.value == "least-connection"
-    with pytest.raises(PolicyNotFound, match="bounded-hash, edf"):
+    with pytest.raises(PolicyNotFound, match="bounded-hash, .*edf"):
         find("xyzzy")
 
 
