@@ -18,6 +18,8 @@ SCORE_BASED = [
     "least-expected-completion",
     "bounded-hash",
     "load-aware",
+    "locality",
+    "prefix-affinity",
 ]  # ties are all but impossible
 TIES_BY_NODE = [  # their whole numbers tie all the time, and then the lower index wins
     "least-connections",

@@ -1,0 +1,140 @@
+"""Locality: where model, adapter and client are, waiting for such a node a bounded time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.errors import UsageError
+from trimtab.domain.kernel import helper, kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, missing_load_s
+from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
+from trimtab.policies.selection import rank
+
+
+@helper(inline=True)
+def _distance_s(view: View, work: Any, j: int) -> float:
+    """Seconds that node j is from having all that the work needs: round trip, and loads that it lacks."""
+    rtt_s = view.rtt_s[work.zone_idx, view.nodes.zone_idx[j]]
+    return float(rtt_s + missing_load_s(view, work, j))
+
+
+@helper(inline=True)
+def _own_s(view: View, work: Any, j: int) -> float:
+    return _distance_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
+
+
+@helper(inline=True)
+def _best_free_s(view: View, work: Any) -> float:
+    """Least distance and service among nodes with a free slot; inf where there is none."""
+    best_s = np.inf
+    for j in range(view.host.n_nodes):
+        if view.nodes.in_flight[j] < view.nodes.slots[j] and can_take(view, work, j):
+            best_s = min(best_s, _own_s(view, work, j))
+    return best_s
+
+
+@helper(inline=True)
+def _is_waited_for(view: View, work: Any, j: int, gained_s: float, patience: float) -> bool:
+    """Whether busy node j, which gains so many seconds over the best free one, is expected free in time.
+
+    The patience is counted from the arrival, and so spent once, however often the work is offered.
+    """
+    waited_s = view.host.now_s - work.arrival_s
+    return gained_s > 0.0 and waited_s + expected_wait_s(view, j) <= patience * gained_s
+
+
+@helper(inline=True)
+def _forget_promises(view: View, memory: Memory, work: Any) -> None:
+    """The work is offered again: no node is kept for it."""
+    for j in range(view.host.n_nodes):
+        if memory.ints[j] == work.serial + 1:
+            memory.ints[j] = 0
+
+
+@helper(inline=True)
+def _promise(view: View, memory: Memory, work: Any, j: int) -> bool:
+    """Whether the work may be held for node j, which has no room: one at a time, until it should be free."""
+    if memory.ints[j] != 0 and memory.floats[MAX_RANKED + j] >= view.host.now_s:
+        return False
+    memory.ints[j] = work.serial + 1
+    memory.floats[MAX_RANKED + j] = view.host.now_s + expected_wait_s(view, j)
+    return True
+
+
+@dataclass(frozen=True)
+class Locality(Policy):
+    """Send each request to a free node near its model and client, or wait a little for a nearer busy one.
+
+    Idea
+        Distance of a node: round trip from the request's zone, and the loads of the model and adapter that it
+        lacks. The best free node is the one of least distance + service. A busy node is waited for only where
+        it gains over that one, and is expected free before the request has waited a share of what it gains:
+        `patience` for a place in the node's queue; `hold` where that is full and the request is held, one for
+        each such node. Among these nodes (all, where none is free), least wait + distance + service first,
+        ties by node.
+    Source
+        Matei Zaharia, Dhruba Borthakur, Joydeep Sen Sarma, Khaled Elmeleegy, Scott Shenker, Ion Stoica:
+        "Delay scheduling: a simple technique for achieving locality and fairness in cluster scheduling",
+        EuroSys 2010.
+    Reads
+        Resident models and load times, zones and round trips; backlog and its time, running and in-flight
+        requests, slots; estimated service of this request per node type; its arrival; which nodes are up,
+        have room and serve the class.
+    Cost
+        O(nodes).
+    When it wins / loses
+        Wins where loads or round trips are as long as service, over least expected completion too, which
+        queues at a near node for as long as it gains at all. Loses where what it waits for comes late:
+        completions are expected, not known. What it holds is asked again only when something ends, and with a
+        host's `lookahead` of 1 keeps others from being asked: give `hold` 0 there.
+    Deviations from the source
+        Levels of locality are seconds, not node, rack and any; the patience is set by what is gained, not by
+        a number of skips or a fixed time; nothing waits for a node that is not expected in time; a place in a
+        node's queue is taken at once. Who is next when a slot comes free is the order's to say, not a fair
+        share.
+    """
+
+    name: ClassVar[str] = "locality"
+    patience: float = 0.25  # seconds in a node's queue for each second gained by being served near
+    hold: float = 1.0  # the same in the central queue, from where it can still go elsewhere
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        for field in ("patience", "hold"):
+            value = getattr(self, field)
+            if not value >= 0.0:
+                raise UsageError("too small", field=f"locality.{field}", value=value, expected="0 or more")
+
+    def init(self, cluster: Cluster) -> Memory:
+        """The patiences; who was promised each node (serial + 1); scores, and until when promises hold."""
+        return memory(
+            params=[self.patience, self.hold], ints=cluster.n_nodes, floats=MAX_RANKED + cluster.n_nodes
+        )
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank by expected completion what is free, or near enough to wait for."""
+        count, nodes = 0, view.nodes
+        free_s = _best_free_s(view, work)
+        full, full_s = -1, np.inf
+        _forget_promises(view, memory, work)
+        for j in range(view.host.n_nodes):
+            own_s = _own_s(view, work, j)
+            completion_s = expected_wait_s(view, j) + own_s
+            is_busy = nodes.in_flight[j] >= nodes.slots[j]
+            patience = memory.params[0 if nodes.room[j] > 0 else 1]
+            if is_busy and free_s < np.inf and not _is_waited_for(view, work, j, free_s - own_s, patience):
+                continue
+            if can_take(view, work, j):
+                count = rank(ranking, memory.floats, count, j, completion_s)
+            elif nodes.up[j] == 1 and is_busy and completion_s < full_s:
+                full, full_s = j, completion_s
+        if free_s < np.inf and full_s < memory.floats[0] and _promise(view, memory, work, full):
+            return 0
+        return count

@@ -1,0 +1,101 @@
+"""Prefix affinity: the node that has the prompt's beginning in its cache, unless too much waits there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.errors import UsageError
+from trimtab.domain.kernel import helper, kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, missing_load_s
+from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
+from trimtab.policies.selection import rank
+
+_ESCAPE, _WEIGHT, _HEADER = range(3)  # params: [header, work units of a prompt token by class]
+
+
+@helper(inline=True)
+def _saved_s(view: View, work: Any, memory: Memory, j: int) -> float:
+    """Service seconds that node j is spared by what it has of the prompt."""
+    units = view.prefix_tokens[j] * memory.params[_HEADER + work.class_idx]
+    return float(view.unit_s[work.class_idx, view.nodes.type_idx[j]] * min(units, work.units))
+
+
+@helper(inline=True)
+def _least_wait_s(view: View, work: Any) -> float:
+    least_s = np.inf
+    for j in range(view.host.n_nodes):
+        if can_take(view, work, j):
+            least_s = min(least_s, expected_wait_s(view, j))
+    return least_s
+
+
+@dataclass(frozen=True)
+class PrefixAffinity(Policy):
+    """Send each request where it completes first with what nodes have of its prompt, and keep prompts there.
+
+    Idea
+        completion(node) = wait + model load + service − the service that the node is spared by the part of
+        the prompt in its cache (seconds per unit × work units of a prompt token × tokens). What is spared
+        counts `weight` times: a prompt that stays at its node takes no room in other nodes' caches. Overload
+        escape: no more than once on a node whose wait exceeds the least wait of all able nodes by over
+        `escape` × the request's own service there, so that a hot prompt spreads to further nodes before its
+        node's queue grows without bound. Least first, ties by node.
+    Source
+        Vikranth Srivatsa, Zijian He, Reyna Abhyankar, Dongming Li, Yiying Zhang: "Preble: Efficient
+        distributed prompt scheduling for LLM serving", ICLR 2025 (E2: go where the prompt is cached, explore
+        when that pays too little or the load is uneven); the score after Ruoyu Qin and others: "Mooncake:
+        Trading more storage for less computation", FAST 2025 (the instance of least estimated time).
+    Reads
+        Prompt tokens that each node has cached; backlog and its time, running and in-flight requests, slots,
+        resident models; estimated service of this request per node type; which nodes are up, have room and
+        serve the class; of the cluster, work units of a prompt token per class.
+    Cost
+        O(nodes).
+    When it wins / loses
+        Wins where prompts share long beginnings and caches cannot hold all of them everywhere. Without
+        prefixes it is least expected completion. A large `weight` with a large `escape` lets a hot node's
+        queue grow.
+    Deviations from the source
+        No copies of prompts are moved between nodes, and none are evicted by popularity; in place of Preble's
+        window of past load and Mooncake's table of prefill times, the expected completion.
+    """
+
+    name: ClassVar[str] = "prefix-affinity"
+    reads_prefix: ClassVar[bool] = True
+    weight: float = 2.0  # what a saved second counts where no node is overloaded
+    escape: float = 1.0  # wait beyond the least, in services of the request, up to which it does
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        for field, least in (("weight", 1.0), ("escape", 0.0)):
+            value = getattr(self, field)
+            if not value >= least:
+                name = f"{self.name}.{field}"
+                raise UsageError("too small", field=name, value=value, expected=f"{least:g} or more")
+
+    def init(self, cluster: Cluster) -> Memory:
+        """Parameters, work units of a prompt token by class, and the scores of the candidates."""
+        units = cluster.prompt_token_units
+        per_token = np.zeros(len(cluster.class_names)) if units is None else units
+        return memory(params=[self.escape, self.weight, *per_token], floats=MAX_RANKED)
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank all nodes by expected completion less what their caches save."""
+        count, least_wait_s = 0, _least_wait_s(view, work)
+        for j in range(view.host.n_nodes):
+            if can_take(view, work, j):
+                wait_s = expected_wait_s(view, j)
+                service_s = estimate_s(view, work, view.nodes.type_idx[j])
+                saved_s = _saved_s(view, work, memory, j)
+                own_s = missing_load_s(view, work, j) + service_s - saved_s
+                if wait_s - least_wait_s <= memory.params[_ESCAPE] * service_s:
+                    own_s -= (memory.params[_WEIGHT] - 1.0) * saved_s
+                count = rank(ranking, memory.floats, count, j, wait_s + own_s)
+        return count
