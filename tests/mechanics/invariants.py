@@ -30,33 +30,64 @@ def check_all(s: State) -> None:
     check_events(s)
 
 
+def is_split(s: State) -> np.ndarray:
+    """Requests that stand for their parts: they are in no queue and at no node."""
+    if len(s.parts) == 0:
+        return np.zeros(len(s.requests), bool)
+    assert (s.parts["count"] <= s.work["parts_max"]).all()
+    return s.parts["count"] > 0
+
+
+def _at_nodes(s: State, *statuses: Status) -> np.ndarray:
+    return np.isin(s.requests["status"], statuses) & ~is_split(s)
+
+
+def _in_slots(s: State) -> np.ndarray:
+    return _at_nodes(s, Status.RUNNING) & (s.requests["slot"] >= 0)
+
+
 def check_conservation(s: State) -> None:
-    counts, status = s.counts[0], s.requests["status"]
+    counts, status = s.counts[0], s.requests["status"][: s.counts["work"][0]]
     for name, value in ENDS.items():
         assert counts[name] == (status == value).sum(), name
     in_flight = ((status > Status.PENDING) & (status < Status.FINISHED)).sum()
-    assert counts["in_system"] == in_flight
     assert counts["arrived"] == in_flight + sum(counts[name] for name in ENDS)
     assert (status[counts["arrived"] :] == Status.PENDING).all()
-    assert counts["in_nodes"] == np.isin(status, AT_NODE).sum()
+    check_places(s)
+    status = s.requests["status"]
     assert (np.isnan(s.requests["finish_s"]) | (status == Status.FINISHED) | (status < Status.FINISHED)).all()
     np.testing.assert_array_equal(np.isnan(s.requests["ended_s"]), status <= Status.FINISHED)
 
 
+def check_places(s: State) -> None:
+    """Rows that are somewhere: what is not split, parts, and requests whose parts are through or failed."""
+    status, split = s.requests["status"], is_split(s)
+    somewhere = (status > Status.PENDING) & (status < Status.FINISHED)
+    left = s.parts["left"] if len(s.parts) else np.zeros(len(status))
+    back = somewhere & split & (left <= 0)
+    assert s.counts["in_system"][0] == (somewhere & ~split).sum() + back.sum()
+    assert s.counts["in_nodes"][0] == _at_nodes(s, *AT_NODE).sum() + (back & (left == 0)).sum()
+    for r in np.flatnonzero(split & somewhere & ~back):
+        parts = np.flatnonzero(s.parts["parent"] == r)[: s.parts["count"][r]]
+        assert left[r] == (status[parts] != Status.FINISHED).sum()
+        np.testing.assert_allclose(s.truth["units"][parts].sum(), s.truth["units"][r])
+
+
 def _per_node(s: State, *statuses: Status) -> np.ndarray:
-    here = np.isin(s.requests["status"], statuses)
+    here = _at_nodes(s, *statuses)
     return np.bincount(s.requests["node_idx"][here], minlength=len(s.nodes))
 
 
 def check_nodes(s: State) -> None:
-    in_flight, running = _per_node(s, *AT_NODE), _per_node(s, Status.RUNNING)
+    in_flight = _per_node(s, *AT_NODE)
+    running = np.bincount(s.requests["node_idx"][_in_slots(s)], minlength=len(s.nodes))
     np.testing.assert_array_equal(s.nodes["in_flight"], in_flight)
     np.testing.assert_array_equal(s.nodes["running"], running)
     assert (running <= s.nodes["slots"]).all()
     takes = np.minimum(s.nodes["slots"] + s.hidden["queue_max"].astype(np.int64), UNLIMITED)
     np.testing.assert_array_equal(s.nodes["room"], takes - in_flight)
     assert (s.nodes["room"] >= 0).all()
-    here = np.isin(s.requests["status"], AT_NODE)
+    here = _at_nodes(s, *AT_NODE)
     expected_s = np.bincount(s.requests["node_idx"][here], s.requests["estimate_s"][here], len(s.nodes))
     np.testing.assert_allclose(s.nodes["outstanding_s"], expected_s, atol=1e-9)
     assert (s.nodes["outstanding_s"][in_flight == 0] == 0.0).all()
@@ -68,7 +99,7 @@ def check_slots(s: State) -> None:
     for j in range(len(s.nodes)):
         first = s.hidden["first_slot"][j]
         held = s.slots["request"][first : first + s.nodes["running"][j]]
-        expected = np.flatnonzero((s.requests["status"] == Status.RUNNING) & (s.requests["node_idx"] == j))
+        expected = np.flatnonzero(_in_slots(s) & (s.requests["node_idx"] == j))
         assert sorted(held) == expected.tolist()
         np.testing.assert_array_equal(s.requests["slot"][held], np.arange(len(held)))
 
@@ -85,6 +116,30 @@ def check_queues(s: State) -> None:
     expected_charge = np.bincount(tenants, weights=charges, minlength=len(s.held_of))
     np.testing.assert_allclose(s.held_charge, expected_charge, atol=1e-9)
     assert (expected <= s.config["held_max"][0]).all()
+    check_batches(s)
+
+
+def check_batches(s: State) -> None:
+    """What waits at a node is in its groups' queues; what hangs on another request shares its slot."""
+    if len(s.batch) == 0:
+        return
+    groups, here = s.config["groups"][0], _at_nodes(s, Status.QUEUED)
+    at = s.requests["node_idx"][here] * groups + s.batch["group"][here]
+    expected = np.bincount(at, minlength=groups * len(s.nodes))
+    np.testing.assert_array_equal(s.queues["length"][-len(expected) :], expected)
+    followers = np.flatnonzero(s.batch["leader"] >= 0)
+    shared = _at_nodes(s, Status.RUNNING) & (s.requests["slot"] < 0)
+    np.testing.assert_array_equal(followers, np.flatnonzero(shared))
+    leaders = s.batch["leader"][followers]
+    assert _in_slots(s)[leaders].all()
+    np.testing.assert_array_equal(s.requests["node_idx"][followers], s.requests["node_idx"][leaders])
+    for leader in leaders:
+        chain = []
+        r = s.batch["next"][leader]
+        while r >= 0:
+            chain.append(r)
+            r = s.batch["next"][r]
+        assert sorted(chain) == followers[leaders == leader].tolist()
 
 
 def check_memory(s: State) -> None:
@@ -93,7 +148,7 @@ def check_memory(s: State) -> None:
     assert (used_gib <= s.hidden["memory_gib"] + 1e-9).all()
     assert (s.resident[s.nodes["up"] == 0] == 0).all()
     in_use = np.zeros(s.resident.shape, np.int64)
-    serving = (s.requests["status"] == Status.RUNNING) & (s.nodes["up"][s.requests["node_idx"]] == 1)
+    serving = _at_nodes(s, Status.RUNNING) & (s.nodes["up"][s.requests["node_idx"]] == 1)
     for name in ("model_idx", "adapter_idx"):
         rows = serving & (s.work[name] >= 0)
         np.add.at(in_use, (s.requests["node_idx"][rows], s.work[name][rows]), 1)
@@ -119,7 +174,7 @@ def check_links(s: State) -> None:
         j = s.requests["node_idx"][r]
         on_link[s.nodes["zone_idx"][j] if s.requests["hop"][r] == 1 else n_zones + j] += 1
     np.testing.assert_array_equal(s.link_active, on_link)
-    np.testing.assert_array_equal(s.queues["length"][len(s.nodes) + len(s.hosts) :], on_link)
+    np.testing.assert_array_equal(s.queues["length"][len(s.nodes) + len(s.hosts) :][: len(on_link)], on_link)
     np.testing.assert_array_equal(s.links["due"] >= 0, on_link > 0)
 
 
@@ -155,7 +210,7 @@ class TelemetryShadow:
     @staticmethod
     def _picture(s: State) -> tuple[np.ndarray, ...]:
         d, n = len(s.hosts), len(s.nodes)
-        here = np.flatnonzero(np.isin(s.requests["status"], AT_NODE))
+        here = np.flatnonzero(_at_nodes(s, *AT_NODE))
         own, own_s = np.zeros((d, n)), np.zeros((d, n))
         np.add.at(own, (here % d, s.requests["node_idx"][here]), 1)
         np.add.at(own_s, (here % d, s.requests["node_idx"][here]), s.requests["estimate_s"][here])

@@ -72,6 +72,9 @@ class Options:
     telemetry_delay_s: float = 0.0
     plan_latency_s: float = 0.0
     horizon_s: float = float("inf")
+    join_s: NDArray[np.float64] | None = None  # [classes] to join the parts of a request; None = never split
+    # [classes] share of its service that one more of a batch costs; < 0 = not batched; None = none is
+    batch_marginal_frac: NDArray[np.float64] | None = None
     faults: NDArray[np.void] | None = None  # FAULT [processes]
     prefix_blocks: int = 0  # prompt blocks that each node keeps; 0 = no prefix cache
     results_max: int = 0  # results that are kept to answer equal requests; 0 = no result cache

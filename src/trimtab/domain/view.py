@@ -71,6 +71,7 @@ WORK = np.dtype(
         ("retries", "i4"),  # nodes that it has lost
         ("home_idx", "i4"),  # node where its session lives; -1 = none
         ("stays_home", "i4"),  # 1 = no other node can serve it; PLACED
+        ("parts_max", "i4"),  # images or tiles that can be served apart; 0 or 1 = it can't be split
     ],
     align=True,
 )

@@ -63,9 +63,11 @@ def _window_end_s(driver: Driver, rows: RequestRecords) -> float:
 
 def _request_records(driver: Driver, cluster: Cluster, requests: Requests) -> RequestRecords:
     """Columns of the state itself where they are records already: ten million leave no room for copies."""
-    rows, work = driver.state.requests, driver.state.work
+    n = len(requests)  # behind them are the rows of parts
+    rows, work = driver.state.requests[:n], driver.state.work[:n]
     is_finished = rows["status"] == Status.FINISHED
     work_s, best_work_s = _work_s(cluster, requests, rows["node_idx"])
+    _add_parts(driver, cluster, requests, work_s)
     return RequestRecords(
         arrival_s=work["arrival_s"],
         start_s=rows["start_s"],
@@ -94,6 +96,19 @@ def _work_s(cluster: Cluster, requests: Requests, node_idx: NDArray[np.int32]) -
         np.copyto(work_s, served_s, where=type_idx == g)
         np.minimum(best_s, served_s, out=best_s)
     return work_s, best_s
+
+
+def _add_parts(driver: Driver, cluster: Cluster, requests: Requests, work_s: Floats) -> None:
+    """Make the work of split requests that of their finished parts, each on its own node, in place."""
+    parts = driver.state.parts
+    if len(parts) == 0:
+        return
+    split = parts["count"][: len(requests)] > 0
+    done = np.flatnonzero((parts["parent"] >= 0) & (driver.state.requests["status"] == Status.FINISHED))
+    whole = Requests(driver.state.work[done], driver.state.truth[done])
+    parts_s, _ = _work_s(cluster, whole, driver.state.requests["node_idx"][done])
+    total_s = np.bincount(parts["parent"][done], parts_s, len(requests))
+    work_s[split] = np.where(total_s[split] > 0.0, total_s[split], np.nan)
 
 
 def _node_records(driver: Driver, cluster: Cluster, start_s: float, end_s: float) -> NodeRecords:
@@ -132,7 +147,7 @@ def _down_s(hidden: Any, is_up: NDArray[np.bool_], start_s: float, end_s: float)
 def _running_slot_s(driver: Driver, end_s: float) -> tuple[Floats, Floats]:
     """Slot-seconds, allocated and busy, of what still runs when the window closes, [nodes] each."""
     rows, n = driver.state.requests, len(driver.state.nodes)
-    running = rows[rows["status"] == Status.RUNNING]
+    running = rows[(rows["status"] == Status.RUNNING) & (rows["slot"] >= 0)]  # the others share or have none
     up = driver.state.nodes["up"][running["node_idx"]] == 1
     running = running[up]
     slot = driver.state.hidden["first_slot"][running["node_idx"]] + running["slot"]

@@ -100,7 +100,7 @@ class Driver:
         self.state = new_state(
             cluster, requests, options, self.policy, self.order, seed, live=live, shadow=shadow
         )
-        self.compiled = compiled
+        self.compiled, self.n_requests = compiled, len(requests)
         self.planning = planning or PlanningLog()
         self._tenants, self._declared = len(requests.tenant_names), declared
         self.rehearser = self.rehearser_for(self.policy, None if self.order is self.policy else self.order)
@@ -160,12 +160,16 @@ class Driver:
         past = slice(max(0, arrived - HISTORY), arrived)
         work, rows = self.state.work[past], self.state.requests[past]
         finish_s = np.where(rows["status"] == Status.FINISHED, rows["finish_s"], np.nan)
-        node_idx, in_flight = rows["node_idx"].copy(), is_sent(rows["status"])
+        node_idx = rows["node_idx"].copy()
+        in_flight = is_sent(rows["status"]) & (node_idx >= 0)  # what is split is nowhere itself
         return History(work.copy(), finish_s, node_idx, in_flight, self.last_plan)
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
-        held = np.flatnonzero(self.state.requests["status"][: self._counts.arrived[0]] == Status.HELD)
+        status = self.state.requests["status"]
+        held = np.flatnonzero(status[: self._counts.arrived[0]] == Status.HELD)
+        parts = self.n_requests + np.flatnonzero(status[self.n_requests :] == Status.HELD)
+        held = np.concatenate([held, parts])
         first = np.argsort(self.state.requests["key"][held], kind="stable")[:WAITING]
         rows: np.ndarray = self.state.work[held[first]]
         return rows
@@ -290,6 +294,12 @@ class Driver:
         return int(self._counts.cancelled[0])
 
     @property
+    def n_taken_back(self) -> int:
+        """Grows whenever requests may have left their backends unserved: cancelled, or a part rejected."""
+        rejected = self._counts.rejected[0] if len(self.state.parts) else 0
+        return self.n_cancelled + int(rejected)
+
+    @property
     def n_arrived(self) -> int:
         """Requests decided about so far."""
         return int(self._counts.arrived[0])
@@ -305,7 +315,7 @@ class Driver:
     def is_over(self) -> bool:
         """Live: all requests have arrived, and nothing more can happen to any of them."""
         counts = self._counts
-        if counts.arrived[0] < len(self.state.work):
+        if counts.arrived[0] < self.n_requests:
             return False
         idle = counts.events[0] == 0 or counts.idle_events[0] > MAX_IDLE_EVENTS
         return bool(counts.in_system[0] == 0 or (counts.in_nodes[0] == 0 and idle))

@@ -6,7 +6,9 @@ from trimtab.domain.kernel import helper
 from trimtab.mechanics.state import State
 
 # At equal times events are taken in this order.
-COMPLETION, LOSS, SWITCH, TRANSFER, FAILURE, REPAIR, TELEMETRY, PLAN, CANCELLATION, ARRIVAL = range(10)
+COMPLETION, LOSS, SWITCH, TRANSFER, FAILURE, REPAIR, TELEMETRY, PLAN, CANCELLATION, WINDOW, ARRIVAL = range(
+    11
+)
 
 # An event's key: kind, then serial, then version, so that keys order as the three do.
 SERIAL_BITS, VERSION_BITS = 30, 26

@@ -22,9 +22,11 @@ from trimtab.mechanics.nodes import (
     vacate,
     withdraw,
 )
+from trimtab.mechanics.parts import is_part, note_part_failed
 from trimtab.mechanics.state import State
 
 _LOST, _RETRIES = int(Status.LOST), int(Reason.RETRIES)
+_REJECTED, _CANCELLED = int(Status.REJECTED), int(Status.CANCELLED)
 _STREAM = 1 << 40  # fault processes draw from serials that no request has
 
 
@@ -38,6 +40,14 @@ def end(s: State, r: int, status: int, reason: int, now_s: float) -> None:
     s.requests.version[r] += 1
     s.counts.in_system[0] -= 1
     s.counts.idle_events[0] = 0
+    if is_part(s, r):
+        note_part_failed(s, r, now_s)
+    elif status == _REJECTED:
+        s.counts.rejected[0] += 1
+    elif status == _CANCELLED:
+        s.counts.cancelled[0] += 1
+    else:
+        s.counts.lost[0] += 1
     if s.config.live[0] == 2:
         s.ended[s.counts.ended[0]] = r
         s.counts.ended[0] += 1
@@ -80,7 +90,6 @@ def lose(s: State, r: int, j: int, now_s: float) -> None:
     vacate(s, r, j, now_s)
     withdraw(s, r, j)
     if s.work.retries[r] >= s.config.max_retries[0]:
-        s.counts.lost[0] += 1
         end(s, r, _LOST, _RETRIES, now_s)
     else:
         s.work.retries[r] += 1

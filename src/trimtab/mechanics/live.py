@@ -30,7 +30,7 @@ from trimtab.mechanics.rehearsal import Rehearser
 from trimtab.mechanics.state import AVOIDED
 
 # All of a WORK row in one call, in the order of its fields: a write to each costs five times as much.
-_WORK_ROW = Struct("=q9dq10i")
+_WORK_ROW = Struct("=q9dq11i")
 _WORK_BYTES = WORK.itemsize
 _AVOID_ROW = Struct(f"={AVOIDED}i")
 _AVOID_BYTES = _AVOID_ROW.size
@@ -243,7 +243,7 @@ class Live:
         _WORK_ROW.pack_into(
             self._work_bytes, row * _WORK_BYTES,
             serial, arrival_s, deadline_s, units, estimate_s, 0.0, tokens, charge, 0.0, 0.0, key,
-            class_idx, model_idx, adapter_idx, tenant_idx, 0, priority, 0, 0, home_idx, stays_home,
+            class_idx, model_idx, adapter_idx, tenant_idx, 0, priority, 0, 0, home_idx, stays_home, 0,
         )  # fmt: skip
         self._truth_units[row] = units
         rows.status[row] = rows.reason[row] = 0

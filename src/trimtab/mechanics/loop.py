@@ -14,6 +14,7 @@ from trimtab.domain.decision import MAX_REASON, Reason, Status
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.view import BACKGROUND, MAX_RANKED, Plan
 from trimtab.mechanics.accounts import lift_account, note_tenant_held, note_tenant_unheld
+from trimtab.mechanics.batches import drop_follower, forget_waiting, leave_batch
 from trimtab.mechanics.bindings import next_bound
 from trimtab.mechanics.draws import stream, uniform
 from trimtab.mechanics.events import (
@@ -28,6 +29,7 @@ from trimtab.mechanics.events import (
     TELEMETRY,
     TRANSFER,
     VERSIONS,
+    WINDOW,
     drop_first_event,
     kind_of,
     push_event,
@@ -47,8 +49,22 @@ from trimtab.mechanics.nodes import (
     vacate,
     withdraw,
 )
+from trimtab.mechanics.parts import (
+    PART_FAILED,
+    failed_part,
+    gather,
+    give_up,
+    has_started,
+    is_part,
+    is_split,
+    join,
+    note_part_done,
+    part_of,
+    split,
+)
 from trimtab.mechanics.prefixes import has_prefixes, show_prefixes
 from trimtab.mechanics.queues import comes_before, drop_first_of, enqueue, first_of, take_out
+from trimtab.mechanics.residency import release
 from trimtab.mechanics.results import answer, has_results, keep_result
 from trimtab.mechanics.state import AVOIDED, State
 from trimtab.mechanics.telemetry import begin_telemetry, clear_changes, note_change, on_telemetry
@@ -93,7 +109,6 @@ def _central(s: State, lane: int) -> int:
 
 @helper
 def _reject(s: State, r: int, reason: int, now_s: float) -> None:
-    s.counts.rejected[0] += 1
     end(s, r, _REJECTED, reason, now_s)
 
 
@@ -102,7 +117,7 @@ def _expire(s: State, plan: Plan, r: int, now_s: float) -> None:
     """The deadline of request r has come, or that of one whose row it has."""
     s.counts.hopes[0] -= 1
     status = s.requests.status[r]
-    if status == _PENDING or status >= _FINISHED or (status == _RUNNING and s.config.cancel[0] != 2):
+    if status == _PENDING or status >= _FINISHED or (s.config.cancel[0] != 2 and has_started(s, r)):
         return
     if now_s >= s.work.deadline_s[r]:
         _cancel(s, plan, r, _DEADLINE, now_s)
@@ -111,12 +126,32 @@ def _expire(s: State, plan: Plan, r: int, now_s: float) -> None:
 @helper
 def _cancel(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
     """Request r, which is in flight, is over wherever it is."""
+    if is_split(s, r):
+        _end_split(s, plan, r, _CANCELLED, reason, now_s)
+    else:
+        _leave(s, plan, r, reason, now_s)
+
+
+@helper
+def _end_split(s: State, plan: Plan, r: int, status: int, reason: int, now_s: float) -> None:
+    """Split request r is over, and with it all of its parts."""
+    give_up(s, r)
+    for i in range(s.parts.count[r]):
+        part = part_of(s, r, i)
+        if s.requests.status[part] < _FINISHED:
+            _leave(s, plan, part, reason, now_s)
+    gather(s, r)
+    end(s, r, status, reason, now_s)
+
+
+@helper
+def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
+    """Request r, which is not split, leaves the place where it is."""
     status, j = s.requests.status[r], s.requests.node_idx[r]
-    s.counts.cancelled[0] += 1
     if status == _RUNNING and (s.nodes.up[j] == 1 or s.config.live[0] != 0):
         vacate(s, r, j, now_s)
-    elif status == _RUNNING:  # kept by a failed node: it holds no models and uses no time
-        leave_slot(s, r, j)
+    elif status == _RUNNING and not (s.config.batches[0] == 1 and leave_batch(s, r, j)):
+        leave_slot(s, r, j)  # kept by a failed node: it holds no models and uses no time
     end(s, r, _CANCELLED, reason, now_s)
     if status == _HELD:
         s.queues.length[_central(s, _lane_of(s, r))] -= 1
@@ -126,7 +161,7 @@ def _cancel(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
         if status == _TRANSFER:
             abandon(s, r, now_s)
         elif status == _QUEUED:
-            s.queues.length[j] -= 1
+            forget_waiting(s, r, j)
         withdraw(s, r, j)
         fill(s, plan, j, now_s)
     s.counts.freed[0] = 1
@@ -134,20 +169,51 @@ def _cancel(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
 
 @helper(inline=True)
 def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
+    if is_split(s, r):
+        join(s, r, now_s)
+        _keep_result(s, r)
+        return
     j = s.requests.node_idx[r]
+    if s.config.batches[0] == 1:
+        _finish_followers(s, r, j, now_s)
     vacate(s, r, j, now_s)
+    _finish(s, r, j, now_s)
+    s.counts.idle_events[0] = 0
+    s.counts.freed[0] = 1
+    fill(s, plan, j, now_s)
+
+
+@helper(inline=True)
+def _keep_result(s: State, r: int) -> None:
+    if has_results(s):
+        keep_result(s, r)
+
+
+@helper(inline=True)
+def _finish(s: State, r: int, j: int, now_s: float) -> None:
+    """Request r, or a part, leaves node j served."""
     withdraw(s, r, j)
     s.requests.finish_s[r] = now_s
     s.requests.status[r] = _FINISHED
-    s.counts.finished[0] += 1
     s.counts.in_system[0] -= 1
     if s.config.accounts[0] == 1 and s.config.live[0] != 2:  # there the host books what was really used
         s.accounts[s.work.tenant_idx[r]] += s.truth.units[r] - s.work.units[r]
-    s.counts.idle_events[0] = 0
-    s.counts.freed[0] = 1
-    if has_results(s):
-        keep_result(s, r)
-    fill(s, plan, j, now_s)
+    if is_part(s, r):
+        note_part_done(s, r, now_s)
+    else:
+        s.counts.finished[0] += 1
+        _keep_result(s, r)
+
+
+@helper
+def _finish_followers(s: State, r: int, j: int, now_s: float) -> None:
+    """Those of its batch that hang on r are served with it."""
+    m = drop_follower(s, r)
+    while m >= 0:
+        release(s, m, j, now_s)
+        s.requests.version[m] += 1
+        _finish(s, m, j, now_s)
+        m = drop_follower(s, r)
 
 
 @helper
@@ -378,6 +444,8 @@ def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
         on_telemetry(s, i, key & (VERSIONS - 1))
     elif kind == CANCELLATION:
         _expire(s, plan, i, now_s)
+    elif kind == WINDOW:
+        fill(s, plan, s.requests.node_idx[i], now_s)
     elif kind == LOSS:
         _on_loss(s, plan, i, key & (VERSIONS - 1), now_s)
     elif kind == SWITCH:
@@ -389,9 +457,16 @@ def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
 
 @helper
 def _on_loss(s: State, plan: Plan, r: int, is_over: int, now_s: float) -> None:
-    """From outside: request r has lost its node and is dispatched again, or (1) nobody waits for it."""
+    """From outside: request r has lost its node and is dispatched again, or (1) nobody waits for it.
+
+    From inside: a part of it has failed (PART_FAILED).
+    """
     status, j = s.requests.status[r], s.requests.node_idx[r]
     if status == _PENDING or status >= _FINISHED:
+        return
+    if is_over == PART_FAILED:
+        part = failed_part(s, r)
+        _end_split(s, plan, r, s.requests.status[part], s.requests.reason[part], now_s)
         return
     if is_over == 1:
         _cancel(s, plan, r, _ABORTED, now_s)
@@ -463,7 +538,7 @@ def _is_home(s: State, r: int) -> bool:
 def _is_void(s: State, key: int) -> bool:
     """Whether the request of an event has moved on since the event was scheduled."""
     kind = kind_of(key)
-    if kind != COMPLETION and kind != TRANSFER and kind != ARRIVAL:
+    if kind != COMPLETION and kind != TRANSFER and kind != WINDOW and kind != ARRIVAL:
         return False
     return (s.requests.version[serial_of(key)] & (VERSIONS - 1)) != (key & (VERSIONS - 1))
 
@@ -473,7 +548,7 @@ def _has_room(s: State, key: int) -> bool:
     """Whether the event heap can take whatever one event leads to."""
     free = len(s.events.key) - s.counts.events[0] - s.config.margin[0]
     if kind_of(key) == FAILURE:
-        free -= s.nodes.in_flight[s.faults.node_idx[serial_of(key)]]
+        free -= 2 * s.nodes.in_flight[s.faults.node_idx[serial_of(key)]]  # a batch may hand its slot on
     return free >= 0
 
 
@@ -543,7 +618,7 @@ def advance(
             counts.now_s[0] = now_s
             counts.steps[0] += 1
             if r >= 0:
-                if not _admit(s, r, now_s):
+                if not _admit(s, r, now_s) or (s.config.splits[0] == 1 and split(s, plan, r, now_s)):
                     continue
             else:
                 drop_first_event(s)

@@ -9,10 +9,20 @@ import numpy as np
 from trimtab.domain.decision import Status
 from trimtab.domain.kernel import helper
 from trimtab.domain.view import BACKGROUND, PLACED, Plan
+from trimtab.mechanics.batches import (
+    batch_max,
+    enter_group,
+    fill_batches,
+    first_waiting,
+    leave_batch,
+    resume_batch,
+    stop_waiting,
+    wait_at,
+)
 from trimtab.mechanics.events import ARRIVAL, COMPLETION, push_event
 from trimtab.mechanics.links import depart, is_instant
 from trimtab.mechanics.prefixes import forget_prefixes, has_prefixes, use_prefix
-from trimtab.mechanics.queues import drop_first_of, enqueue, first_of
+from trimtab.mechanics.queues import drop_first_of, first_of
 from trimtab.mechanics.residency import acquire, forget_all, release
 from trimtab.mechanics.resources import can_hold, fits_beside, give_back, take
 from trimtab.mechanics.slots import expected_s, occupy, service_s
@@ -105,7 +115,9 @@ def _start(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
 def fill(s: State, plan: Plan, j: int, now_s: float) -> None:
     """Start waiting requests of node j while it has free slots."""
     nodes = s.nodes
-    while nodes.up[j] == 1 and nodes.running[j] < nodes.slots[j]:
+    if s.config.batches[0] == 1:
+        fill_batches(s, plan, j, now_s)
+    while s.config.batches[0] == 0 and nodes.up[j] == 1 and nodes.running[j] < nodes.slots[j]:
         r = first_of(s, j)
         if r < 0 or not _start(s, plan, r, j, now_s):
             break
@@ -118,10 +130,14 @@ def enter(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> Non
     """Request r has reached node j."""
     nodes, rows = s.nodes, s.requests
     free = nodes.up[j] == 1 and nodes.running[j] < nodes.slots[j]
-    if not (free and s.queues.length[j] == 0 and _start(s, plan, r, j, now_s)):
+    is_batched = s.config.batches[0] == 1 and batch_max(s, plan, r) > 1
+    if is_batched or not (free and s.queues.length[j] == 0 and _start(s, plan, r, j, now_s)):
         rows.status[r] = _QUEUED
         rows.key[r] = queue_key(s, plan, order, r, now_s)
-        enqueue(s, j, r)
+        if is_batched:
+            enter_group(s, plan, r, j, now_s)
+        else:
+            wait_at(s, r, j, now_s)
 
 
 @helper(inline=True)
@@ -173,11 +189,14 @@ def account_slot(s: State, r: int, j: int, now_s: float) -> None:
 
 @helper(inline=True)
 def vacate(s: State, r: int, j: int, now_s: float) -> None:
-    """Request r gives up its slot and its models on node j."""
-    account_slot(s, r, j, now_s)
+    """Request r gives up its slot, unless others of its batch go on there, and its models on node j."""
+    goes_on = s.config.batches[0] == 1 and leave_batch(s, r, j)
+    if not goes_on:
+        account_slot(s, r, j, now_s)
     release(s, r, j, now_s)
     s.requests.version[r] += 1
-    leave_slot(s, r, j)
+    if not goes_on:
+        leave_slot(s, r, j)
 
 
 @helper(inline=True)
@@ -210,12 +229,12 @@ def send_back(s: State, r: int, now_s: float) -> None:
 @helper
 def drain(s: State, j: int, now_s: float) -> None:
     """Send back all that waits at node j."""
-    r = first_of(s, j)
+    r = first_waiting(s, j)
     while r >= 0:
-        drop_first_of(s, j, r)
+        stop_waiting(s, r, j)
         withdraw(s, r, j)
         send_back(s, r, now_s)
-        r = first_of(s, j)
+        r = first_waiting(s, j)
 
 
 @helper
@@ -234,7 +253,10 @@ def resume(s: State, plan: Plan, j: int, now_s: float) -> None:
     """Node j is back: its paused requests load their models again and go on."""
     for k in range(s.nodes.running[j]):
         r = s.slots.request[s.hidden.first_slot[j] + k]
-        occupy(s, r, j, acquire(s, plan, r, j, now_s), now_s)
+        if s.config.batches[0] == 1:
+            resume_batch(s, plan, r, j, now_s)
+        else:
+            occupy(s, r, j, acquire(s, plan, r, j, now_s), now_s)
 
 
 @helper

@@ -37,6 +37,13 @@ def occupy(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
     slots.request[i] = r
     rows.service_start_s[r] = ready_s
     rows.finish_s[r] = ready_s + rows.left_s[r] / s.hidden.speed[j]
+    announce(s, r)
+
+
+@helper(inline=True)
+def announce(s: State, r: int) -> None:
+    """Request r, which holds a slot, will be done at its `finish_s`; live: its host sees to it."""
+    rows = s.requests
     rows.version[r] += 1
     if s.config.live[0] != 0:
         s.started[s.counts.started[0]] = r

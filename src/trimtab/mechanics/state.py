@@ -13,6 +13,7 @@ from trimtab.domain.policy import Policy, members
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.tables import Table, TableListType, array_of, table_type
 from trimtab.domain.view import HOST, MAX_RANKED, MEMORY, NODE, UNLIMITED, VIEW, WORK, Memory, View, memory
+from trimtab.mechanics.layout import BATCH, PART, batch_rows, rows_alone, rows_with_parts
 from trimtab.mechanics.recency import CACHE, CACHED
 from trimtab.mechanics.reuse import reuse_arrays
 
@@ -97,6 +98,9 @@ CONFIG = np.dtype(
         ("prefix_blocks", "i8"),  # blocks that a node keeps; 0 = no prefix cache, or no request has blocks
         ("results_max", "i8"),  # results that are kept; 0 = none, or no request may use them
         ("eviction", "i8"),
+        ("splits", "i8"),  # 1 = requests may be split into parts
+        ("batches", "i8"),  # 1 = requests may be served in batches
+        ("groups", "i8"),  # of requests that can be served in one batch
     ],
     align=True,
 )
@@ -208,6 +212,10 @@ class State(NamedTuple):
     result_place: Any  # i4 [contents, 1]
     result_cache: Any  # CACHE [1 or 0]
     result_entry: Any  # CACHED [results kept]
+    parts: Any  # PART [requests or 0], where requests split
+    join_s: Any  # f8 [classes or 0], seconds to join the parts of a request
+    batch: Any  # BATCH [requests or 0], where requests are batched
+    batch_marginal: Any  # f8 [classes or 0], share of its service that one more of a batch costs; < 0 = none
     views: Any  # list of View [dispatchers + shadows]
     memories: Any  # list of Memory [dispatchers + shadows], the policies'
     order_memories: Any  # list of Memory [dispatchers], the order's
@@ -277,6 +285,10 @@ STATE = table_type(
     result_place=array_of("i4", 2),
     result_cache=array_of(CACHE),
     result_entry=array_of(CACHED),
+    parts=array_of(PART),
+    join_s=array_of("f8"),
+    batch=array_of(BATCH),
+    batch_marginal=array_of("f8"),
     views=TableListType(VIEW),
     memories=TableListType(MEMORY),
     order_memories=TableListType(MEMORY),
@@ -428,6 +440,12 @@ def new_state(
     hosts["n_nodes"], hosts["dispatcher_idx"] = n, np.arange(logs) % d
     config = _config_array(options, policy, order, cluster, seed, live)
     config["shadows"] = logs - d
+    splits, batches = options.join_s is not None, options.batch_marginal_frac is not None
+    rows = rows_with_parts(requests, d) if splits else rows_alone(requests)
+    work = rows.requests.work
+    batch, groups = batch_rows(work) if batches else (np.zeros(0, BATCH), 0)
+    config["splits"], config["batches"], config["groups"] = splits, batches, groups
+    config["margin"] += int(work["parts_max"].max(initial=0)) if splits else 0
     prefix_tokens = np.zeros(n if any(m.reads_prefix for m in everyone) else 0)
     counts = np.zeros(1, COUNTS)
     counts["work"] = 0 if live else n_requests
@@ -446,15 +464,15 @@ def new_state(
     return State(
         config=config,
         counts=counts,
-        work=requests.work.copy(),
-        truth=requests.truth,
-        requests=_request_array(n_requests),
+        work=work,
+        truth=rows.requests.truth,
+        requests=_request_array(len(work)),
         nodes=nodes,
         hidden=_hidden_array(cluster),
         slots=_zeros(int(cluster.slots.sum()), SLOT),
-        queues=_empty_queues(n + d * lanes + len(links)),
+        queues=_empty_queues(n + d * lanes + len(links) + n * groups),
         events=_zeros(int(cluster.slots.sum()) * 2 + 4 * len(faults) + 1024, EVENT),
-        started=np.zeros(n_requests if live else 0, "i8"),
+        started=np.zeros(len(work) if live else 0, "i8"),
         ended=np.zeros(rows_again, "i8"),
         avoid=np.full((rows_again, AVOIDED), -1, "i4"),
         candidates=np.full((rows_again, MAX_RANKED), -1, "i4"),
@@ -495,7 +513,11 @@ def new_state(
         draws=np.zeros(max(m.draws for m in everyone)),
         ranking=np.zeros(MAX_RANKED, "i8"),
         prefix_tokens=prefix_tokens,
-        **reuse_arrays(cluster, requests, options, config),
+        **reuse_arrays(cluster, rows.requests, options, config),
+        parts=rows.parts,
+        join_s=_numbers(() if options.join_s is None else options.join_s),
+        batch=batch,
+        batch_marginal=_numbers(() if options.batch_marginal_frac is None else options.batch_marginal_frac),
         views=[
             View(
                 hosts[i : i + 1],

@@ -42,13 +42,13 @@ class Host:
         self._driver, self._clock, self._backend, self._planner = driver, clock, backend, planner
         self._desk = Desk(driver, planner, clock.now_s, lambda _: self._news_came())
         self._progress = progress
-        self._arrivals_s: list[float] = driver.state.work["arrival_s"].tolist()
+        self._arrivals_s: list[float] = driver.state.work["arrival_s"][: driver.n_requests].tolist()
         self._news = asyncio.Event()
         self._inbox: list[Callable[[float], None]] = []  # what to tell the driver, given the time
         self._timer: asyncio.Future[None] | None = None
         self._timer_s = float("inf")
         self._running: dict[int, Started] = {}
-        self._n_cancelled = 0
+        self._n_taken_back = 0
         self._is_stopped = False
 
     async def run(self) -> None:
@@ -81,8 +81,8 @@ class Host:
         """Give what has started to the backend, and take back what has been cancelled."""
         for started in self._driver.take_started():
             self._serve(started)
-        if self._driver.n_cancelled != self._n_cancelled:
-            self._n_cancelled = self._driver.n_cancelled
+        if self._driver.n_taken_back != self._n_taken_back:
+            self._n_taken_back = self._driver.n_taken_back
             self._cancel_outdated()
 
     def _set_timer(self) -> None:
