@@ -158,7 +158,7 @@ def check_memory(s: State) -> None:
 
 def check_resources(s: State) -> None:
     """What is used is exactly what running requests take, and never more than there is."""
-    running = np.flatnonzero(s.requests["status"] == Status.RUNNING)
+    running = np.flatnonzero(_in_slots(s))  # what shares a batch shares its leader's
     used = np.zeros(s.used.shape)
     np.add.at(used, s.requests["node_idx"][running], s.demand[s.work["class_idx"][running]])
     np.testing.assert_array_equal(s.used, used)

@@ -29,9 +29,10 @@ def compile_bounds() -> None:
 def bound_of(cluster: Cluster, requests: Requests, options: Options) -> Bound | None:
     """Lower bound on completion, groups being node types.
 
-    None where none of the requests can be served, and where caches may answer them or shorten their service.
+    None where none of the requests can be served, where caches may answer them or shorten their service, and
+    where batches may serve several in less than the time of each.
     """
-    if _is_cached(requests, options):
+    if _is_cached(requests, options) or options.batch_marginal_frac is not None:
         return None
     service_s = true_service_s(cluster, requests)
     if not np.isfinite(service_s).any():
@@ -45,6 +46,7 @@ def bound_of(cluster: Cluster, requests: Requests, options: Options) -> Bound | 
         _release_s(cluster, requests)[:, used],
         slots[used],
         preemptive=resumes,
+        splitting=options.join_s is not None,
     )
 
 

@@ -29,6 +29,7 @@ from trimtab.experiments.build.reuse import (
     with_contents,
     with_prompts,
 )
+from trimtab.experiments.build.sharing import batch_marginal_frac, join_s
 from trimtab.experiments.build.traced import traced
 from trimtab.experiments.recorded import chosen_rows, recorded
 from trimtab.experiments.spec.base import FloatArray
@@ -93,7 +94,11 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
     return Built(
         cluster=cluster,
         requests=requests,
-        options=build_options(scenario.host, scenario.faults, cluster, seed),
+        options=replace(
+            build_options(scenario.host, scenario.faults, cluster, seed),
+            join_s=join_s(served),
+            batch_marginal_frac=batch_marginal_frac(served),
+        ),
         slo_s=np.array([s.slo_s or np.inf for s in served.classes.values()]),
         offered_load=_rate_per_s(requests) / capacity_per_s,
         capacity_per_s=capacity_per_s,

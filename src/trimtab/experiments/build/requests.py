@@ -10,6 +10,7 @@ from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import new_work
 from trimtab.experiments.build.cluster import first_positions
 from trimtab.experiments.build.columns import Members, RequestColumns
+from trimtab.experiments.build.sharing import parts_max
 from trimtab.experiments.build.streams import Stream, generator
 from trimtab.experiments.spec.base import FloatArray, IntArray, choose, fractions, zipf_fractions
 from trimtab.experiments.spec.served import Served
@@ -28,6 +29,7 @@ def build_requests(
     work["serial"], work["arrival_s"], work["class_idx"] = np.arange(n), columns.arrival_s, c
     work["units"] = columns.units * _factor(spec.estimate_cv, seed, Stream.ESTIMATE, n)
     work["charge"] = work["units"]
+    work["parts_max"] = parts_max(served, c, work["units"])
     work["estimate_s"] = cluster.best_estimate_s(c, work["units"])
     work["deadline_s"] = columns.arrival_s + _deadline_after_s(spec, columns, cluster, seed)
     work["payload_gib"] = _payload_gib(spec, columns, seed)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import Field, model_validator
 
 from trimtab.experiments.spec.base import Demand, FloatArray, PerType, zipf_fractions
-from trimtab.validation.base import NonNegative, Positive, Spec
+from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 
 
 class ItemFamily(Spec):
@@ -31,6 +31,24 @@ class ItemFamily(Spec):
         return tuple(f"{family}-{k}" for k in range(1, self.count + 1))
 
 
+class SplitSpec(Spec):
+    """Requests that can be split into parts: images, tiles. Each part pays the class's fixed_s again."""
+
+    part_units: Positive = Field(
+        description="estimated size of a part at least; k times as much can be k parts"
+    )
+    parts_max: int = Field(8, ge=2, description="most parts of one request")
+    join_s: NonNegative = Field(0.0, description="seconds to join the parts, in no slot")
+
+
+class BatchSpec(Spec):
+    """Requests that can be served together in one slot, if they use the same model."""
+
+    marginal_frac: Frac = Field(
+        description="share of its own service that each but the longest adds to that of the batch"
+    )
+
+
 class ServiceClass(Spec):
     """Requests that are served alike: (fixed_s + unit_s × size) seconds, the size in `unit`s."""
 
@@ -50,6 +68,9 @@ class ServiceClass(Spec):
     demand: Demand = Field(
         {}, description="resource → what a request takes of its node's resources while it holds a slot"
     )
+
+    split: SplitSpec | None = Field(None, description="null = never split; else as a policy plans it")
+    batch: BatchSpec | None = Field(None, description="null = never batched; else as a policy plans it")
 
     @model_validator(mode="after")
     def _adapter_has_model(self) -> ServiceClass:

@@ -1,0 +1,151 @@
+"""Split and merge: many small parts while nodes are idle, few parts and batches when they are not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.errors import UsageError
+from trimtab.domain.planning import History
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import Memory, Plan, View, empty_plan
+from trimtab.forecast.queueing import ggc
+from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
+
+Floats = NDArray[np.float64]
+
+_MANY = 8  # parts, where nothing has arrived yet to learn from
+
+
+class _Recent(NamedTuple):
+    """The last arrivals: what they take on an average node, and how fast they come."""
+
+    fixed_s: Floats  # [arrivals]
+    variable_s: Floats  # [arrivals], what parts share
+    parts_max: NDArray[np.int64]  # [arrivals]
+    per_s: float
+
+
+@dataclass(frozen=True)
+class SplitMerge(Policy):
+    """Split requests into as many parts as pay at the present load, and batch what waits once nodes fill up.
+
+    Idea
+        Parts run side by side but pay the fixed time each, so splitting shortens service and lengthens
+        queues. Every period the last arrivals are priced at each number of parts from 1 to their most:
+        service of the longest part + join + expected wait at the load that all parts together make; the
+        cheapest number is planned. From `batch_from_load_frac` on, what waits at a node is batched, and
+        batches wait to fill for a window that grows with the load from 0 to `window_frac` mean services.
+        Requests and parts go where least expected completion sends them.
+    Source
+        Splitting: Kay Ousterhout, Aurojit Panda, Joshua Rosen, Shivaram Venkataraman, Reynold Xin, Sylvia
+        Ratnasamy, Scott Shenker, Ion Stoica: "The case for tiny tasks in compute clusters", HotOS 2013.
+        Batching, at once or delayed: Daniel Crankshaw, Xin Wang, Giulio Zhou, Michael J. Franklin, Joseph E.
+        Gonzalez, Ion Stoica: "Clipper: a low-latency online prediction serving system", NSDI 2017. The wait:
+        G/G/c, see `trimtab.forecast.queueing`. The choice by load is trimtab's own.
+    Reads
+        As least-expected-completion; in `plan`, classes, sizes and possible parts of recent arrivals, their
+        rate, and the slots of nodes that are up.
+    Cost
+        O(nodes) a decision; O(parts × arrivals remembered) a plan.
+    When it wins / loses
+        Wins over any fixed number of parts where the load changes; at a steady load the best fixed number is
+        as good. Does nothing where the scenario's classes declare neither `split` nor `batch`. Windows cost
+        more than they save unless slots, not waits, are what is dear.
+    Deviations from the source
+        Tiny tasks are as small as can be: here the load decides. Clipper finds its batch size by trial
+        against a deadline; here it is a parameter.
+    """
+
+    name: ClassVar[str] = "split-merge"
+    plan_period_s: float = 5.0
+    recent: int = 200  # arrivals that are priced
+    join_s: float = 0.0  # seconds to join parts, as far as known
+    batch_max: int = 8  # requests of a batch, once there are batches
+    batch_from_load_frac: float = 0.7
+    window_frac: float = 0.0  # of a mean service, at load 1
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for parameters that mean nothing."""
+        for name, least in (("recent", 2), ("batch_max", 1), ("join_s", 0), ("window_frac", 0)):
+            if not getattr(self, name) >= least:
+                raise UsageError(
+                    "cannot be used", field=name, value=getattr(self, name), expected=f"at least {least}"
+                )
+
+    def init(self, cluster: Cluster) -> Memory:
+        """As least-expected-completion."""
+        return LeastExpectedCompletion().init(cluster)
+
+    def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan | None:
+        """Price every number of parts; set batches and windows by the load at the cheapest."""
+        classes, slots = len(view.fixed_s), int(view.nodes.slots[view.nodes.up == 1].sum())
+        arrived = history.work[-self.recent :]
+        if len(arrived) < 2 or slots == 0:
+            return _plan_of(classes, _MANY, 1, 0.0)
+        recent = _priced(view, arrived)
+        totals_s = [self._mean_s(recent, slots, k) for k in range(1, int(recent.parts_max.max()) + 1)]
+        parts = 1 + int(np.argmin(totals_s))
+        load = _load_frac(recent, slots, 1)
+        return _plan_of(classes, parts, self._batch_max(load), self._window_s(recent, load))
+
+    def _mean_s(self, recent: _Recent, slots: int, most: int) -> float:
+        """Expected mean completion with at most so many parts; inf where nodes can't keep up."""
+        parts = np.minimum(recent.parts_max, most)
+        wait_s = _wait_s(recent, slots, parts)
+        images = np.ceil(recent.parts_max / parts) / recent.parts_max  # share of the longest part
+        served_s = recent.fixed_s + recent.variable_s * images + np.where(parts > 1, self.join_s, 0.0)
+        return float(np.mean(served_s + wait_s * np.cumsum(1.0 / np.arange(1, most + 1))[parts - 1]))
+
+    def _batch_max(self, load: float) -> int:
+        return self.batch_max if load >= self.batch_from_load_frac else 1
+
+    def _window_s(self, recent: _Recent, load: float) -> float:
+        from_load = self.batch_from_load_frac
+        share = np.clip((load - from_load) / max(1.0 - from_load, 1e-9), 0.0, 1.0)
+        return float(share * self.window_frac * np.mean(recent.fixed_s + recent.variable_s))
+
+    dispatch = staticmethod(LeastExpectedCompletion.dispatch)
+
+
+def _plan_of(classes: int, parts: int, batch_max: int, window_s: float) -> Plan:
+    return empty_plan()._replace(
+        split_max=np.full(classes, parts),
+        batch_max=np.full(classes, batch_max),
+        batch_window_s=np.full(classes, window_s),
+    )
+
+
+def _priced(view: View, arrived: NDArray[np.void]) -> _Recent:
+    """What these requests take on an average slot that serves their class."""
+    nodes = view.nodes
+    slots = np.bincount(nodes.type_idx, nodes.slots * nodes.up, minlength=view.fixed_s.shape[1])
+    serves = np.isfinite(view.fixed_s) * slots  # [classes, types]
+    share = serves / np.maximum(serves.sum(axis=1, keepdims=True), 1e-300)
+    fixed_s = (np.where(share > 0.0, view.fixed_s, 0.0) * share).sum(axis=1)
+    unit_s = (np.where(share > 0.0, view.unit_s, 0.0) * share).sum(axis=1)
+    c, since_s = arrived["class_idx"], view.host.now_s - arrived["arrival_s"][0]
+    parts_max = np.maximum(arrived["parts_max"], 1).astype(np.int64)
+    return _Recent(fixed_s[c], unit_s[c] * arrived["units"], parts_max, len(arrived) / max(since_s, 1e-9))
+
+
+def _load_frac(recent: _Recent, slots: int, most: int) -> float:
+    """Share of the slots' time that these arrivals take in at most so many parts each."""
+    parts = np.minimum(recent.parts_max, most)
+    return float(recent.per_s * np.mean(recent.fixed_s * parts + recent.variable_s) / slots)
+
+
+def _wait_s(recent: _Recent, slots: int, parts: NDArray[np.int64]) -> float:
+    """Expected wait of a part, all of a request's parts arriving at once; inf at load 1 and above."""
+    part_s = recent.fixed_s + recent.variable_s / parts
+    mean_s = float(np.average(part_s, weights=parts))
+    spread = float(np.average((part_s - mean_s) ** 2, weights=parts))
+    together = float(np.mean(parts**2) / np.mean(parts))
+    per_s = recent.per_s * float(np.mean(parts))
+    if mean_s <= 0.0:
+        return 0.0
+    return ggc(slots, per_s, mean_s, spread / mean_s**2, together).wait_s
