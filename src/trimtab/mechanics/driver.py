@@ -282,6 +282,7 @@ class Driver:
         return [
             Started(r, rows.node_idx[r], rows.version[r], rows.finish_s[r])
             for r in self.state.started[:count].tolist()
+            if rows.status[r] == Status.RUNNING  # a request that ends takes parts with it that had just begun
         ]
 
     def is_current(self, started: Started) -> bool:
