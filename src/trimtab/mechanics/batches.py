@@ -26,7 +26,8 @@ _RUNNING = int(Status.RUNNING)
 
 
 @helper(inline=True)
-def _queue_at(s: State, j: int, group: int) -> int:
+def queue_at(s: State, j: int, group: int) -> int:
+    """The queue of a group of requests at node j."""
     first = len(s.nodes.up) + s.config.dispatchers[0] * s.config.lanes[0] + len(s.links.due)
     return first + j * s.config.groups[0] + group
 
@@ -38,7 +39,7 @@ def wait_at(s: State, r: int, j: int, due_s: float) -> None:
         enqueue(s, j, r)
     else:
         s.batch.due_s[r] = due_s
-        enqueue(s, _queue_at(s, j, s.batch.group[r]), r)
+        enqueue(s, queue_at(s, j, s.batch.group[r]), r)
         s.queues.length[j] += 1
 
 
@@ -51,7 +52,7 @@ def first_waiting(s: State, j: int) -> int:
 @helper
 def _any_waiting(s: State, j: int) -> int:
     for group in range(s.config.groups[0]):
-        r = first_of(s, _queue_at(s, j, group))
+        r = first_of(s, queue_at(s, j, group))
         if r >= 0:
             return int(r)
     return -1
@@ -63,7 +64,7 @@ def stop_waiting(s: State, r: int, j: int) -> None:
     if s.config.batches[0] == 0:
         drop_first_of(s, j, r)
     else:
-        drop_first_of(s, _queue_at(s, j, s.batch.group[r]), r)
+        drop_first_of(s, queue_at(s, j, s.batch.group[r]), r)
         s.queues.length[j] -= 1
 
 
@@ -72,7 +73,7 @@ def forget_waiting(s: State, r: int, j: int) -> None:
     """Request r, cancelled, waits at node j no longer; its queue drops it when it comes to the front."""
     s.queues.length[j] -= 1
     if s.config.batches[0] == 1:
-        s.queues.length[_queue_at(s, j, s.batch.group[r])] -= 1
+        s.queues.length[queue_at(s, j, s.batch.group[r])] -= 1
 
 
 @helper
@@ -109,7 +110,7 @@ def _first_ready(s: State, plan: Plan, j: int, now_s: float) -> int:
     """First by key of the groups whose batch is full or due; -1 = none."""
     best = -1
     for group in range(s.config.groups[0]):
-        q = _queue_at(s, j, group)
+        q = queue_at(s, j, group)
         r = first_of(s, q)
         if r < 0 or (best >= 0 and not comes_before(s, r, best)):
             continue
@@ -130,7 +131,7 @@ def _start_batch(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
     longest_s = _serve(s, r, j, now_s)
     all_s, last = longest_s, r
     for _ in range(1, batch_max(s, plan, r)):
-        m = first_of(s, _queue_at(s, j, s.batch.group[r]))
+        m = first_of(s, queue_at(s, j, s.batch.group[r]))
         there_s = -1.0 if m < 0 else acquire(s, plan, m, j, now_s)
         if there_s < 0.0:
             break

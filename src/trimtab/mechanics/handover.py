@@ -6,6 +6,7 @@ from typing import Any
 
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.view import Plan
+from trimtab.mechanics.batches import queue_at
 from trimtab.mechanics.loop import central_key
 from trimtab.mechanics.nodes import queue_key
 from trimtab.mechanics.queues import drop_first_of, enqueue, first_of
@@ -28,7 +29,7 @@ def _rekey(s: State, plan: Plan, order: Any, q: int, now_s: float) -> None:
             first = r
         last = r
         r = first_of(s, q)
-    central = q >= len(s.nodes.up)
+    central = len(s.nodes.up) <= q < len(s.nodes.up) + s.config.dispatchers[0] * s.config.lanes[0]
     while first >= 0:
         r, first = first, links[first]
         key = central_key(s, plan, order, r, now_s) if central else queue_key(s, plan, order, r, now_s)
@@ -43,3 +44,6 @@ def take_charge(s: State, plan: Plan, order: Any, is_new_order: int, now_s: floa
     if is_new_order == 1:
         for q in range(len(s.nodes.up) + s.config.dispatchers[0] * s.config.lanes[0]):
             _rekey(s, plan, order, q, now_s)
+        for group in range(s.config.groups[0]):
+            for j in range(len(s.nodes.up)):
+                _rekey(s, plan, order, queue_at(s, j, group), now_s)

@@ -119,6 +119,7 @@ class _Stage:
     def __init__(self, setting: Setting, rows: int, cast: set[Policy]) -> None:
         self._setting, self.cast = setting, cast
         options = replace(setting.options, faults=None, horizon_s=_NEVER, plan_latency_s=0.0)
+        options = replace(options, join_s=None, batch_marginal_frac=None)
         requests = Requests(new_work(rows), np.zeros(rows, TRUTH), ("",) * setting.tenants)
         policy, order = _Cast(cast), setting.order or _Cast(cast)
         state = new_state(setting.cluster, requests, options, policy, order, 0)
