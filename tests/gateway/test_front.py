@@ -17,7 +17,7 @@ from trimtab.runtime.gateway.config.routes import RouteSpec, resolved
 from trimtab.runtime.gateway.front import Front, Ids
 from trimtab.runtime.gateway.model import Exchange, Outcome, Refusal, Tenant
 from trimtab.runtime.gateway.tenants import Limits
-from trimtab.runtime.gateway.wire.context import LocalAnswer
+from trimtab.runtime.gateway.wire.context import LocalAnswer, Settings
 
 ROUTES = resolved(
     {
@@ -119,6 +119,36 @@ def test_aliases_in_forms_and_queries() -> None:
             upgrade = b"connection: upgrade\r\nupgrade: websocket\r\nauthorization: Bearer k\r\n\r\n"
             await g.raw(b"GET /v1/realtime?a=1&model=alias HTTP/1.1\r\nhost: g\r\n" + upgrade)
             assert seen[-1][0].startswith(b"GET /v1/realtime?a=1&model=big HTTP/1.1\r\n")
+
+    run(main())
+
+
+LONG = b"x" * 3000
+
+
+def test_aliases_in_bodies_that_are_too_long_for_memory() -> None:
+    form = (
+        b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n'
+        b'--B\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nalias'
+        + LONG
+        + b"\r\n--B--\r\n"
+    )
+    document = b'{"messages":[{"role":"user","content":"' + LONG + b'"}],"model" : "%b", "n":1}'
+    cases = (
+        (b"/v1/chat/completions", b"application/json", document),
+        (b"/v1/audio/transcriptions", b"multipart/form-data; boundary=B", form),
+    )
+
+    async def main() -> None:
+        seen: list[tuple[bytes, bytes]] = []
+        settings = Settings(memory_body_bytes=1000)
+        async with gateway(answers(ok(b"{}"), seen), look=routed(), settings=settings) as g:
+            for path, content_type, body in cases:
+                for asked, model in ((b"alias", b"big"), (b"safe", b"small"), (b"big", b"big")):
+                    request = post(body % asked, path=path).replace(b"application/json", content_type)
+                    assert (await g.raw(request)).startswith(b"HTTP/1.1 200")
+                    assert seen[-1][1] == body % model
+                    assert b"content-length: %d\r\n" % len(body % model) in seen[-1][0]
 
     run(main())
 

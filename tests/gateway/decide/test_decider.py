@@ -487,6 +487,25 @@ def test_refusals_say_why() -> None:
     at(test, held_max=2, max_wait_s=5.0, hold_s=1.0)
 
 
+def test_behind_the_one_request_of_a_trial_waits_are_short() -> None:
+    async def test(bench: Bench) -> None:
+        for node in bench.fleet.nodes:
+            bench.fleet.hold(node, Hold.BREAKER, "nothing connects")
+        bench.fleet.release(bench.fleet.nodes[0], Hold.BREAKER)
+        tried = bench.submit()
+        assert tried.nodes == ["n0"], "the node has room for one"
+        waiting = bench.submit()
+        await asyncio.sleep(1.5)
+        assert waiting.refusal is not None
+        assert (waiting.refusal.status, waiting.refusal.code) == (503, "no_capacity")
+        bench.fleet.warm(bench.fleet.nodes[0])
+        usual = bench.submit(), bench.submit()
+        await asyncio.sleep(1.5)
+        assert [exchange.refusal for exchange in usual] == [None, None]
+
+    at(test, max_wait_s=5.0, hold_s=1.0)
+
+
 def test_what_has_expired_is_told_by_the_deadline_and_not_by_the_clock() -> None:
     async def test(bench: Bench) -> None:
         (pool,) = bench.decider.pools.values()

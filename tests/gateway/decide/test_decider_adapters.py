@@ -10,7 +10,7 @@ from test_decider import Asking, Bench, at
 
 from trimtab.runtime.gateway.decide.pool import Pool, chosen
 from trimtab.runtime.gateway.decide.rules import Rules
-from trimtab.runtime.gateway.decide.shape import ADAPTER_LOAD_S, cluster_of, items_needed, member_of, shape_of
+from trimtab.runtime.gateway.decide.shape import cluster_of, items_needed, member_of, shape_of
 from trimtab.runtime.gateway.model import Cause
 from trimtab.runtime.gateway.nodes.condition import Hold
 from trimtab.runtime.gateway.nodes.spec import Listing, NodeSpec
@@ -24,7 +24,9 @@ class Served(Bench):
     def __init__(self) -> None:
         super().__init__(POLICY, nodes=0, slots=4)
         for name in ("n0", "n1"):
-            self.fleet.add(NodeSpec(name, f"http://{name}:1", ("m",), 4, adapters=("law",)))
+            self.fleet.add(
+                NodeSpec(name, f"http://{name}:1", ("m",), 4, adapters=("law",), adapter_load_s=2.5)
+            )
 
     @property
     def pool(self) -> Pool:
@@ -48,7 +50,7 @@ def test_a_request_for_an_adapter_needs_its_model_and_the_adapter() -> None:
         bench = Served()
         row = bench.submit(Asking("law")).row
         work, items = bench.pool.live.view(), bench.decider.knowledge.shape.items
-        assert list(work.load_s[:, 0]) == [ADAPTER_LOAD_S if name == "law" else 0.0 for name in items]
+        assert list(work.load_s[:, 0]) == [2.5 if name == "law" else 0.0 for name in items]
         asked = bench.pool.entries[row].asked
         assert (items[asked.model_idx], items[asked.adapter_idx]) == ("m", "law")
         plain = bench.pool.entries[bench.submit(Asking("m")).row].asked

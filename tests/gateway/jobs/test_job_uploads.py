@@ -18,6 +18,7 @@ import pytest
 
 from gateway.plane import Plane, gateway, read_request
 from trimtab.runtime.gateway.api.endpoints import Endpoints
+from trimtab.runtime.gateway.config.routes import RouteSpec, resolved
 from trimtab.runtime.gateway.front import Front
 from trimtab.runtime.gateway.jobs import results
 from trimtab.runtime.gateway.jobs.http import JobRequest, JobsApi
@@ -148,6 +149,17 @@ def test_a_long_upload_is_on_disk_when_it_is_accepted(tmp_path: Path, path: byte
     asyncio.run(main())
 
 
+def test_a_long_upload_by_an_alias_names_the_model_on_disk(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as made:
+            made.plane.context.front.routes = resolved({"movie": RouteSpec.model_validate({"to": "film"})})
+            _, job = await made.send(body=FORM.replace(b"\r\n\r\nfilm\r\n", b"\r\n\r\nmovie\r\n"))
+            assert job["model"] == "film"
+            assert [body.read_bytes() for body in made.bodies] == [FORM]
+
+    asyncio.run(main())
+
+
 def test_a_body_over_the_limit_is_refused_as_everywhere(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as made:
@@ -208,7 +220,7 @@ def test_a_client_that_leaves_while_its_body_is_copied_leaves_nothing(
 
     def slow(files: JobFiles, file: Any) -> StagedBody:
         begun.set()
-        assert go.wait(10)
+        assert go.wait(60)
         staged = stage(files, file)
         copied.set()
         return staged

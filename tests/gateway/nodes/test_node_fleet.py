@@ -189,7 +189,7 @@ def test_declared_models_stay_and_adapters_for_them_are_added() -> None:
         heard, node = Heard(fleet), fleet.nodes[0]
         fleet.set_listing(node, Listing(("big", "small"), {"law": "big", "verse": "small"}))
         assert node.models == ("big",)
-        assert fleet.condition(node).adapters == {"mine": "", "law": "big"}
+        assert fleet.condition(node).adapters == {"mine": "big", "law": "big"}, "of the only model"
         fleet.set_listing(node, Listing(("big", "small"), {"law": "big", "verse": "small"}))
         assert heard.events == [("models", "n0"), ("adapters", "n0")]
         assert fleet.condition(node).held_adapters == {"law"}, "`mine` it may have to load"

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -139,9 +140,11 @@ def test_old_reports_are_taken_away_and_marked() -> None:
             fleet = fleet_of(1, url=backend.url, metrics_url="/metrics")
             node = fleet.nodes[0]
             poller = Poller(fleet, PollingOptions(period_s=0.02, stale_after_s=0.2))
+            before_s = time.time()
             poller.start()
             await until(lambda: node.reported.get("backend_stale") == 0.0)
             assert node.reported["waiting"] == 6.0
+            assert before_s <= node.reported["backend_read_unix_s"] <= time.time()
             backend.answers["/metrics"] = (500, "")
             await until(lambda: node.reported.get("backend_stale") == 1.0)
             assert "waiting" not in node.reported

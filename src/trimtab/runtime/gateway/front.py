@@ -166,11 +166,11 @@ class Front:
     def scanned(self, exchange: WireExchange, scan: BodyScan) -> Refusal | None:
         """Such a body has been read."""
         facts = scan.finish()
-        return facts if isinstance(facts, Refusal) else self._route(exchange, facts)
+        return facts if isinstance(facts, Refusal) else self._route(exchange, facts, scan)
 
-    def _route(self, exchange: WireExchange, facts: Facts) -> Refusal | None:
+    def _route(self, exchange: WireExchange, facts: Facts, scan: BodyScan | None = None) -> Refusal | None:
         """Find the model that is meant, and count the request against its tenant's limits."""
-        found = self.meant(exchange, facts)
+        found = self.meant(exchange, facts, scan)
         if isinstance(found, Refusal):
             return found
         endpoint, body = exchange.endpoint, exchange.body
@@ -188,8 +188,11 @@ class Front:
             exchange.hides_usage = True
         return self._admit(exchange, facts)
 
-    def meant(self, exchange: WireExchange, facts: Facts) -> Facts | Refusal:
-        """Follow the routes to the model that is meant; where it has another name, the body says it too."""
+    def meant(self, exchange: WireExchange, facts: Facts, scan: BodyScan | None = None) -> Facts | Refusal:
+        """Follow the routes to the model that is meant; where it has another name, the body says it too.
+
+        `scan` has read the body where that is too long to be held in memory.
+        """
         asked = facts.model
         if not asked or (asked not in self.routes and self.known(asked)):
             return facts
@@ -199,7 +202,8 @@ class Front:
         exchange.route = asked
         if model == asked:
             return facts
-        return _rename(exchange, asked, model) or replace(facts, model=model)
+        renamed = _rename(exchange, asked, model) if scan is None else _rename_spooled(exchange, scan, model)
+        return renamed or replace(facts, model=model)
 
     def _admit(self, exchange: WireExchange, facts: Facts) -> Refusal | None:
         tenant = exchange.tenant
@@ -244,11 +248,8 @@ def _rename(exchange: WireExchange, asked: str, model: str) -> Refusal | None:
     body = exchange.body
     if body == b"" and exchange.target.find(b"?") >= 0:
         return _rename_in_query(exchange, model)
+    assert body is not None
     content_type = exchange.request.content_type.lower()
-    if body is None:
-        return Refusal(
-            413, "alias_too_large", "A request of this size must name the model itself, not an alias."
-        )
     if content_type.startswith("multipart/"):
         renamed, n = re.subn(
             rb'(name="?model"?\r\n(?:[^\r\n]+\r\n)*\r\n)' + re.escape(asked.encode()) + rb"(?=\r\n)",
@@ -264,6 +265,15 @@ def _rename(exchange: WireExchange, asked: str, model: str) -> Refusal | None:
     if n != 1:  # said in a nested object too, or with escapes: write the body anew
         renamed = orjson.dumps({**orjson.loads(body), "model": model})
     exchange.body = renamed
+    return None
+
+
+def _rename_spooled(exchange: WireExchange, scan: BodyScan, model: str) -> Refusal | None:
+    """The same with a body in a file."""
+    change = scan.renamed(model)
+    if change is None:
+        return Refusal(413, "alias_too_large", "A body of this type and size must name the model itself.")
+    exchange.request.body.change(*change)
     return None
 
 

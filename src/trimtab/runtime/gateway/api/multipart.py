@@ -33,6 +33,7 @@ class Part:
 
     name: str
     is_file: bool
+    at: int = 0  # where its content begins, in all bytes fed
     size: int = 0  # bytes
     kept: bytearray = field(default_factory=bytearray)  # the first 64 KiB
 
@@ -45,7 +46,7 @@ class Part:
 class MultipartScan:
     """Feed it the body; `parts` has what came, `problem` what is wrong, `done` whether the end was seen."""
 
-    __slots__ = ("_held", "_in_body", "_mark", "_part", "done", "parts", "problem")
+    __slots__ = ("_at", "_held", "_in_body", "_mark", "_part", "done", "parts", "problem")
 
     def __init__(self, boundary: bytes) -> None:
         self.parts: list[Part] = []
@@ -53,6 +54,7 @@ class MultipartScan:
         self.done = False
         self._mark = b"\r\n--" + boundary
         self._held = b"\r\n"  # so that the first boundary looks like the others
+        self._at = -len(self._held)  # where `_held` begins, in all bytes fed
         self._in_body = True
         self._part: Part | None = None  # None in the preamble
 
@@ -64,7 +66,9 @@ class MultipartScan:
             begin = at
             at = self._body(data, begin) if self._in_body else self._headers(data, begin)
             if at is None:
+                self._at += len(data) - len(self._held)
                 return
+        self._at += len(data)
         self._held = b""
 
     def _body(self, data: bytes, at: int) -> int | None:
@@ -109,11 +113,11 @@ class MultipartScan:
                 self.problem = "the headers of a part are too long"
             self._held = data[at:]
             return None
-        self._begin_part(data[at:end])
+        self._begin_part(data[at:end], self._at + end + 4)
         self._in_body = True
         return end + 4
 
-    def _begin_part(self, headers: bytes) -> None:
+    def _begin_part(self, headers: bytes, at: int) -> None:
         names = _disposition(headers)
         if names is None or b"name" not in names:
             self.problem = "a part has no name"
@@ -122,7 +126,7 @@ class MultipartScan:
             self.problem = "it has too many parts"
             return
         name = names[b"name"].decode("utf-8", "replace")
-        self._part = Part(name, b"filename" in names or b"filename*" in names)
+        self._part = Part(name, b"filename" in names or b"filename*" in names, at)
         self.parts.append(self._part)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qs
 
 import orjson
@@ -75,6 +75,14 @@ def peek_head(endpoint: Endpoint, path: str, query: str = "") -> Facts | Refusal
     return Facts(model, previous_response_id=about, wants_usage=True)
 
 
+class Change(NamedTuple):
+    """What shall stand in a body in place of its bytes from `start` to `end`."""
+
+    start: int
+    end: int
+    instead: bytes
+
+
 class BodyScan(Protocol):
     """Reads a body as it comes, in bounded memory."""
 
@@ -83,6 +91,9 @@ class BodyScan(Protocol):
 
     def finish(self) -> Facts | Refusal:
         """The body is over."""
+
+    def renamed(self, model: str) -> Change | None:
+        """How the body, which is over, comes to name this model; None = that can't be told."""
 
 
 def body_scan(endpoint: Endpoint, content_type: str) -> BodyScan | Refusal:
@@ -152,6 +163,10 @@ class _JsonBody:
         text = "".join(scan.beginning(name).decode("utf-8", "replace") for name in _PROMPTS)
         return replace(facts, prompt_tokens=tokens, prefix_blocks=chain(facts.model, text))
 
+    def renamed(self, model: str) -> Change | None:
+        at = self._scan.found.get("model")
+        return None if at is None else Change(*at, orjson.dumps(model))
+
 
 class _MultipartBody:
     """A form with files."""
@@ -176,6 +191,12 @@ class _MultipartBody:
         if isinstance(facts, Refusal) or self._endpoint.kind is not Kind.TRANSCRIPTION:
             return facts
         return replace(facts, audio_s=sum(_audio_s(part) for part in scan.parts if part.is_file))
+
+    def renamed(self, model: str) -> Change | None:
+        parts = [part for part in self._scan.parts if part.name == "model" and not part.is_file]
+        if len(parts) != 1:
+            return None
+        return Change(parts[0].at, parts[0].at + parts[0].size, model.encode())
 
 
 def _audio_s(part: Part) -> float:
@@ -216,6 +237,9 @@ class _UrlencodedBody:
             return _bad_form("it has too many fields")
         return _form_facts(self._endpoint, [(name, value) for name in fields for value in fields[name]])
 
+    def renamed(self, model: str) -> Change | None:
+        return None  # bodies of this type are never that long
+
 
 class _OpaqueBody:
     """A relayed body of an unknown type: nothing is known of it."""
@@ -227,3 +251,6 @@ class _OpaqueBody:
 
     def finish(self) -> Facts | Refusal:
         return Facts("", wants_usage=True)
+
+    def renamed(self, model: str) -> Change | None:
+        return None  # it names no model

@@ -66,6 +66,7 @@ class NodeSettings(Spec):
 
     models: tuple[Model, ...] = Field((), description="models it serves; empty = all that it lists itself")
     adapters: tuple[Model, ...] = Field((), description="adapters it serves besides its models")
+    adapter_load_s: NonNegative = Field(1.0, description="what loading an adapter takes, for policies")
     capacity: Capacity = Field(CapacitySpec(), description="requests and/or tokens in flight, or auto")
     type: str = Field("", description="nodes of one type share estimates; default: its own name")
     weight: Positive = Field(1.0, description="share that weighted policies give it")
@@ -94,6 +95,7 @@ class NodeSettings(Spec):
             ca=str(self.ca or ""),
             type_name=self.type,
             adapters=self.adapters,
+            adapter_load_s=self.adapter_load_s,
             weight=self.weight,
             health_path=self.health_path or "",
             metrics_url=self.metrics_url or "",

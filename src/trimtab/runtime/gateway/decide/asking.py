@@ -34,7 +34,7 @@ class Asking:
         if exchange.session or exchange.only_node or (facts is not None and facts.previous_response_id):
             home, stays = self._affinity.home(exchange)
         rules, origin_s = self._pools.rules, self._pools.origin_s
-        wait_s = rules.max_wait_s if not model or knowledge.ready(model) else rules.hold_s
+        wait_s = rules.max_wait_s if not model or knowledge.has_room(model) else rules.hold_s
         deadline_s = now_s + wait_s
         if exchange.deadline_s - origin_s < deadline_s:
             deadline_s = exchange.deadline_s - origin_s

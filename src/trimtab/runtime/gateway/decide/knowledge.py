@@ -38,7 +38,8 @@ class Knowledge:
         for node in fleet.nodes:
             condition = fleet.condition(node)
             most = max(condition.spec.max_requests, node.max_requests, node.in_flight)
-            members.append(member_of(node, condition.adapters, condition.spec.weight, most))
+            spec = condition.spec
+            members.append(member_of(node, condition.adapters, spec.weight, most, spec.adapter_load_s))
         self.shape: Shape = shape_of(members or [NOBODY])
         self.forget_models()
         for known in self.classes.rows:
@@ -72,6 +73,17 @@ class Knowledge:
             members, nodes = self.shape.members, filter(self._fleet.gets_work, self._fleet.nodes)
             self._ready = {name for node in nodes for name in members[node.idx].serves}
         return model in self._ready
+
+    def has_room(self, model: str) -> bool:
+        """Whether a node of this model gets work that is not busy with the one request of its trial."""
+        on_trial = self._fleet.on_trial
+        if not on_trial or not self.ready(model):
+            return self.ready(model)
+        members = self.shape.members
+        return any(
+            model in members[node.idx].serves and not (node.idx in on_trial and node.in_flight)
+            for node in filter(self._fleet.gets_work, self._fleet.nodes)
+        )
 
     def models(self) -> list[str]:
         """Models and adapters of all nodes that are here."""

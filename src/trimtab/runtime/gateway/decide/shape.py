@@ -11,7 +11,6 @@ from trimtab.domain.cluster import Cluster
 from trimtab.runtime.gateway.decide.estimates import ClassKey, Estimates
 from trimtab.runtime.gateway.model import Node
 
-ADAPTER_LOAD_S = 1.0  # about what a node takes to load an adapter that it does not hold yet
 NO_ITEMS = -1, -1
 SPARE_CLASSES = 16  # rows for classes that show up later; when they are used up the state is made anew
 
@@ -26,6 +25,7 @@ class Member:
     slots: int
     weight: float
     bases: Mapping[str, str] = field(default_factory=dict)  # adapter → its model; "" = not known
+    adapter_load_s: float = 0.0
 
 
 NOBODY = Member("", "", frozenset(), 1, 1.0)  # where there is no node yet: a cluster has at least one
@@ -60,13 +60,14 @@ def shape_of(members: Iterable[Member]) -> Shape:
     return Shape(members, types, tuple(position[key] for key in keys), items, bases)
 
 
-def member_of(node: Node, adapters: Mapping[str, str], weight: float, most_requests: int) -> Member:
-    """A node of the fleet. `adapters`: name → model, "" = not said: where there is one model, that."""
-    only = node.models[0] if len(node.models) == 1 else ""
-    bases = {name: base or only for name, base in adapters.items() if name not in node.models}
+def member_of(
+    node: Node, adapters: Mapping[str, str], weight: float, most_requests: int, adapter_load_s: float = 0.0
+) -> Member:
+    """A node of the fleet. `adapters`: name → model, "" = not known."""
+    bases = {name: base for name, base in adapters.items() if name not in node.models}
     serves = frozenset((*node.models, *bases))
     type_name = node.type_name or node.name
-    return Member(node.name, type_name, serves, max(1, most_requests), weight, bases)
+    return Member(node.name, type_name, serves, max(1, most_requests), weight, bases, adapter_load_s)
 
 
 def cluster_of(shape: Shape, classes: Sequence[ClassKey], rows: int, estimates: Estimates) -> Cluster:
@@ -76,6 +77,8 @@ def cluster_of(shape: Shape, classes: Sequence[ClassKey], rows: int, estimates: 
     for c, key in enumerate(classes):
         write_estimates(fixed_s, unit_s, c, key, shape, estimates)
     is_adapter = np.array([name in shape.bases for name in shape.items], np.uint8)
+    adapter_s = np.zeros(g)  # nodes of a type that say different things count as the slowest of them
+    np.maximum.at(adapter_s, list(shape.type_idx), [m.adapter_load_s for m in shape.members])
     slots = np.array([m.slots for m in shape.members], np.int64)
     return Cluster(
         type_names=tuple(name for name, _ in shape.types),
@@ -96,7 +99,7 @@ def cluster_of(shape: Shape, classes: Sequence[ClassKey], rows: int, estimates: 
         item_names=shape.items,
         item_gib=np.zeros(items),
         item_is_adapter=is_adapter,
-        load_s=np.repeat(ADAPTER_LOAD_S * is_adapter.astype(np.float64), g).reshape(items, g),
+        load_s=np.outer(is_adapter, adapter_s),
         zone_names=("here",),
         rtt_s=np.zeros((1, 1)),
         zone_gib_per_s=np.full(1, np.inf),

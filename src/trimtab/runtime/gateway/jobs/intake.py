@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import IO
 
 import orjson
 
-from trimtab.runtime.gateway.api.peek import body_scan, peek
+from trimtab.runtime.gateway.api.peek import BodyScan, body_scan, peek
 from trimtab.runtime.gateway.api.units import BYTES_PER_TOKEN
 from trimtab.runtime.gateway.jobs.http import REMIX, STORE_AWAY, JobRequest
 from trimtab.runtime.gateway.jobs.manager import JobSettings
@@ -19,6 +18,7 @@ from trimtab.runtime.gateway.store.errors import StoreUnavailable
 from trimtab.runtime.gateway.wire.context import LocalAnswer
 from trimtab.runtime.gateway.wire.exchange import WireExchange
 from trimtab.runtime.gateway.wire.spool import Body as SpooledBody
+from trimtab.runtime.gateway.wire.spool import SpooledBytes
 
 Send = Callable[[JobRequest, Body], Awaitable[LocalAnswer | Refusal]]
 
@@ -56,7 +56,7 @@ class Intake:
             copying.add_done_callback(self._drop)
             raise
 
-    def _copied(self, file: IO[bytes]) -> StagedBody:
+    def _copied(self, file: SpooledBytes) -> StagedBody:
         with file:
             return self._files.stage_body(file)
 
@@ -115,10 +115,12 @@ async def _sized_up(
     exchange: WireExchange, endpoint: Endpoint, content_type: str, body: bytes, video: VideoFields | None
 ) -> Facts | Refusal:
     """The facts of a request that is to become a job, of the model that is meant."""
+    scan: BodyScan | None = None
     if exchange.request.body.spooled:
-        scan = body_scan(endpoint, content_type)
-        if isinstance(scan, Refusal):
-            return scan
+        scanning = body_scan(endpoint, content_type)
+        if isinstance(scanning, Refusal):
+            return scanning
+        scan = scanning
         await exchange.request.body.show(*((scan,) if video is None else (scan, video)))
         exchange.body = None
         found = scan.finish()
@@ -126,7 +128,7 @@ async def _sized_up(
         if video is not None:
             video.feed(body)
         found = peek(endpoint, content_type, body)
-    return found if isinstance(found, Refusal) else exchange.context.front.meant(exchange, found)
+    return found if isinstance(found, Refusal) else exchange.context.front.meant(exchange, found, scan)
 
 
 def _charged(exchange: WireExchange, tenant: Tenant, facts: Facts) -> Refusal | None:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO, Protocol
 
 import orjson
 
@@ -86,6 +86,13 @@ class ResultFile:
         self._part.unlink(missing_ok=True)
 
 
+class Readable(Protocol):
+    """What a long body is read from, from its beginning."""
+
+    def read(self, most: int = ..., /) -> bytes:
+        """The next bytes; b"" at the end."""
+
+
 class JobFiles:
     """The folder of bodies and results; several gateways may share it."""
 
@@ -111,7 +118,7 @@ class JobFiles:
         """Where a request's body lies."""
         return self._bodies / job_id
 
-    def stage_body(self, file: IO[bytes]) -> StagedBody:
+    def stage_body(self, file: Readable) -> StagedBody:
         """Copy a long body here and make it durable. Raises StoreUnavailable, and leaves nothing then.
 
         Some process keeps it as a job's body or drops it; if both die, the sweeper finds a file of no job.
@@ -201,14 +208,13 @@ def _meta_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.meta")
 
 
-def _write_durably(path: Path, data: bytes | IO[bytes]) -> None:
+def _write_durably(path: Path, data: bytes | Readable) -> None:
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         with part.open("xb") as file:
             if isinstance(data, bytes):
                 file.write(data)
             else:
-                data.seek(0)
                 shutil.copyfileobj(data, file, 1 << 20)
             file.flush()
             os.fsync(file.fileno())

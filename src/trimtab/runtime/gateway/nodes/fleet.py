@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -91,7 +92,7 @@ class Fleet:
         address = parse_base(spec.url)
         node = self._made(spec, address)
         self.nodes.append(node)
-        self._conditions.append(Condition(spec, address, source, dict.fromkeys(spec.adapters, "")))
+        self._conditions.append(Condition(spec, address, source, _declared(spec, node.models)))
         self._by_name[spec.name] = node
         self._tell("on_added", node)
         return node
@@ -173,7 +174,7 @@ class Fleet:
         self._forget_timer(condition, hold)
         condition.holds[hold] = reason
         if hold in COLD:
-            self._warming.stop(condition)
+            self._warming.stop(node, condition)
         if hold in MAY_BE_ANEW:
             self._hold_adapters(node, set(condition.listing.adapters if condition.listing else ()))
         if for_s is not None:
@@ -217,9 +218,14 @@ class Fleet:
         """Its trial was passed: the ramp begins. Without a trial nothing happens."""
         self._warming.passed(node, self.condition(node))
 
+    @property
+    def on_trial(self) -> AbstractSet[int]:
+        """Positions of the nodes that must answer one request before they get more."""
+        return self._warming.on_trial
+
     def skip_warming(self, node: Node) -> None:
         """All its capacity at once: it was never known to be ill."""
-        self._warming.stop(self.condition(node))
+        self._warming.stop(node, self.condition(node))
         self._tell("on_capacity", node)
 
     def set_capacity(self, node: Node, max_requests: int) -> None:
@@ -251,7 +257,7 @@ class Fleet:
     def _serve(self, node: Node, listing: Listing) -> None:
         condition = self.condition(node)
         models = condition.spec.models or listing.models
-        adapters = dict.fromkeys(condition.spec.adapters, "")
+        adapters = _declared(condition.spec, models)
         adapters |= {name: base for name, base in listing.adapters.items() if base in models or not base}
         if (models, adapters) != (node.models, condition.adapters):
             node.models, condition.adapters = models, adapters
@@ -369,12 +375,18 @@ class Fleet:
             self._leaving = self.loop.call_later(_IDLE_LOOK_S, self._look_at_leaving)
 
     def _gone(self, node: Node, condition: Condition) -> None:
+        self._warming.stop(node, condition)
         condition.cancel_timers()
         condition.holds = {Hold.REMOVED: "removed"}
         condition.write_health(node)
         for source in [said for said in self.problems if said.endswith(f" {node.name}")]:
             del self.problems[source]
         self._tell("on_removed", node)
+
+
+def _declared(spec: NodeSpec, models: tuple[str, ...]) -> dict[str, str]:
+    """Adapters that the entry names → their model: where the node has just one, that; else "" = not said."""
+    return dict.fromkeys(spec.adapters, models[0] if len(models) == 1 else "")
 
 
 def _identity(spec: NodeSpec) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ between which the loop serves others. What was not renewed for some periods is t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -99,7 +100,7 @@ class Poller:
 
     def _tell(self, source: _Source, reading: Reading) -> None:
         said = reading.gauges | (rates(source.last, reading) if source.last else {})
-        said |= {f"{source.kind}_stale": 0.0, f"{source.kind}_read_s": reading.read_s}
+        said |= {f"{source.kind}_stale": 0.0, f"{source.kind}_read_unix_s": time.time()}
         for node in source.nodes:
             for word in source.words:
                 node.reported.pop(word, None)

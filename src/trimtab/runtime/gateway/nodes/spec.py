@@ -20,6 +20,7 @@ class NodeSpec:
     ca: str = ""  # a file of certificates to trust instead of the system's
     type_name: str = ""  # nodes of one type share estimates; "" = the name
     adapters: tuple[str, ...] = ()  # served besides `models`
+    adapter_load_s: float = 1.0  # about what it takes to load one that it does not hold yet
     weight: float = 1.0
     health_path: str = ""  # "" = /health, and /v1/models where that does not exist
     metrics_url: str = ""  # whole, or a path at the node itself; "" = not polled

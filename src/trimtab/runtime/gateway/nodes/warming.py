@@ -28,6 +28,7 @@ class Warming:
         self, loop: asyncio.AbstractEventLoop, options: WarmingOptions, tell: Callable[[Node], None]
     ) -> None:
         self._loop, self._options, self._tell = loop, options, tell
+        self.on_trial: set[int] = set()  # positions of nodes
 
     def ramp_frac(self, condition: Condition, now_s: float) -> float:
         """What part of its capacity a node may use, 0..1: 0 = one request, on trial."""
@@ -40,8 +41,9 @@ class Warming:
 
     def begin_trial(self, node: Node, condition: Condition) -> None:
         """One request; after a while without a failure, or when `passed` is called, the ramp."""
-        self.stop(condition)
+        self.stop(node, condition)
         condition.warm_from_s = math.inf
+        self.on_trial.add(node.idx)
         condition.warm_timer = self._loop.call_later(self._options.trial_s, self.passed, node, condition)
         self._tell(node)
 
@@ -49,10 +51,12 @@ class Warming:
         """Its trial was passed: the ramp begins. Without a trial nothing happens."""
         if condition.is_on_trial:
             condition.warm_from_s = self._loop.time()
+            self.on_trial.discard(node.idx)
             self._step(node, condition, 0)
 
-    def stop(self, condition: Condition) -> None:
+    def stop(self, node: Node, condition: Condition) -> None:
         """Neither trial nor ramp any more: it counts as warm."""
+        self.on_trial.discard(node.idx)
         condition.warm_from_s = -math.inf
         condition.cancel_warming()
 

@@ -6,7 +6,9 @@ import asyncio
 import errno
 import os
 import tempfile
-from typing import IO, Any, Protocol
+from collections import deque
+from types import TracebackType
+from typing import IO, Any, Protocol, Self
 
 READ_BYTES = 262_144
 
@@ -18,15 +20,56 @@ class Reads(Protocol):
         """The next bytes."""
 
 
+class SpooledBytes:
+    """Reads a file from its beginning, with stretches of it replaced. Has a descriptor of its own."""
+
+    def __init__(self, file_fd: int, size: int, change: tuple[int, int, bytes] | None) -> None:
+        """`change`: (start, end, what stands there instead)."""
+        self._fd = os.dup(file_fd)
+        start, end, instead = change or (0, 0, b"")
+        self._left: deque[tuple[int, int] | bytes] = deque([(0, start), instead, (end, size)])
+
+    def read(self, most: int = READ_BYTES) -> bytes:
+        """The next bytes, not all of `most` perhaps; b"" at the end. Raises OSError."""
+        while self._left:
+            part = self._left.popleft()
+            if isinstance(part, bytes):
+                piece, part = part[:most], part[most:]
+            else:
+                at, end = part
+                piece = os.pread(self._fd, min(most, end - at), at)
+                part = (at + len(piece), end)
+            if piece:
+                self._left.appendleft(part)
+                return piece
+        return b""
+
+    def close(self) -> None:
+        """The descriptor is given back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 class Body:
     """The bytes of one request's body."""
 
-    __slots__ = ("_file", "_memory_bytes", "_pieces", "in_memory", "size")
+    __slots__ = ("_change", "_file", "_memory_bytes", "_pieces", "_reading", "in_memory", "size")
 
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
         self._pieces: list[bytes] = []
         self._file: IO[bytes] | None = None
+        self._change: tuple[int, int, bytes] | None = None
+        self._reading: SpooledBytes | None = None
         self.size = 0
         self.in_memory = 0  # bytes of it that are held in memory
 
@@ -61,14 +104,21 @@ class Body:
             self._pieces = pieces = [b"".join(pieces)]
         return pieces[0] if pieces else b""
 
+    def change(self, start: int, end: int, instead: bytes) -> None:
+        """Whoever reads the file finds this in place of its bytes from `start` to `end`. Once only."""
+        assert self._change is None
+        self._change = (start, end, instead)
+        self.size += len(instead) - (end - start)
+
     def rewind(self) -> None:
         """Read the file from its beginning."""
-        if self._file is not None:
-            self._file.seek(0)
+        if self._reading is not None:
+            self._reading.close()
+        self._reading = None if self._file is None else self.file()
 
     def read(self) -> bytes:
         """The file's next piece; b"" at its end."""
-        return b"" if self._file is None else self._file.read(READ_BYTES)
+        return b"" if self._reading is None else self._reading.read()
 
     async def show(self, *readers: Reads) -> None:
         """Let these read the whole file; others have the loop between two pieces."""
@@ -78,15 +128,19 @@ class Body:
                 reader.feed(piece)
             await asyncio.sleep(0)
 
-    def file(self) -> IO[bytes]:
+    def file(self) -> SpooledBytes:
         """The file once more, for a thread: this one may be closed meanwhile. Raises OSError."""
         assert self._file is not None
-        return os.fdopen(os.dup(self._file.fileno()), "rb", buffering=0)
+        in_file = self._file.tell()  # nothing is written any more, so all of it
+        return SpooledBytes(self._file.fileno(), in_file, self._change)
 
     def close(self) -> None:
         """Let go of it all."""
         self._pieces.clear()
         self.in_memory = 0
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
         if self._file is not None:
             self._file.close()
             self._file = None
