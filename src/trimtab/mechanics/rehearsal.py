@@ -129,8 +129,9 @@ class _Stage:
         first = setting.policy
         self._calls = Calls(self.state, first, setting.order or first, compiled=setting.compiled)
         self._memories: dict[Policy, Memory] = {}
-        self._blank = _copies(self.state)
-        self._scene = _copies(self.state)
+        self._blank, self._scene = _copies(self.state), _copies(self.state)
+        pairs = [(getattr(self.state, name), scene) for name, scene in self._scene.items()]
+        self._played = [(_bytes_of(array), _bytes_of(scene)) for array, scene in pairs if array.size]
         self._n_placed = self._n_rows = 0
 
     def set(self, placed: Placed, arriving: NDArray[Any]) -> None:
@@ -174,8 +175,8 @@ class _Stage:
     def play(self, variant: Variant) -> NDArray[np.float64]:
         """Completion seconds of what arrives."""
         state, calls, order = self.state, self._calls, self._setting.order or variant.policy
-        for name, array in self._scene.items():
-            getattr(state, name)[...] = array
+        for played, scene in self._played:
+            played[...] = scene
         dispatchers = range(len(state.order_memories))
         memories = [self._memory_of(variant.policy) for _ in dispatchers]
         calls.set_plan(variant.plan)
@@ -213,6 +214,11 @@ def _copies(state: State) -> dict[str, NDArray[Any]]:
             known.add(array.ctypes.data)
             copies[name] = array.copy()
     return copies
+
+
+def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """The same memory; copied as such, records cost a tenth of what they do field by field."""
+    return array.reshape(-1).view(np.uint8)
 
 
 def _failure(variant: Variant, what: str) -> PolicyError:

@@ -1,0 +1,1 @@
+"""Policies that combine planning and rules of several kinds."""

@@ -1,0 +1,103 @@
+"""Auto: for those who do not want to choose; it finds out by rehearsal which policy serves its objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.errors import UsageError
+from trimtab.domain.planning import History, Rehearse
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import Memory, Plan, View, empty_plan
+from trimtab.policies.portfolio import (
+    COST_INDEX,
+    PORTFOLIO,
+    TUNED,
+    Floats,
+    Notes,
+    is_better,
+    most_draws,
+    rehearsed,
+)
+
+OBJECTIVES = ("mean", "p99")
+
+
+@dataclass(frozen=True)
+class Auto(Policy):
+    """Let the policy decide that does best in rehearsals of the recent past, over several of them.
+
+    Idea
+        The portfolio, and its rehearsals, of `what-if`. What counts is evidence over time: of each candidate
+        the logarithm of the objective over the candidates' mean, smoothed exponentially with weight `memory`
+        on what was before. One takes over when its smoothed objective is `hysteresis_frac` lower. The
+        objective is the mean of completion, or its 99th percentile, for which the mean of the longest 2 %
+        stands in.
+    Source
+        Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
+        execution of scientific workloads in IaaS clouds", SC '13, 2013; smoothing: Robert Brown,
+        "Statistical forecasting for inventory control", 1959.
+    Reads
+        What its candidates read; past arrivals and where they are; what waits.
+    Cost
+        O(what the active candidate takes) per request; a plan simulates 9 × `window` requests.
+    When it wins / loses
+        The default: near the best of its candidates wherever what comes is like what came, and better than
+        each where the regime changes. It learns of a change from arrivals only, a window late at most.
+    Deviations from the source
+        As `what-if`; results of earlier rehearsals count besides the last one.
+    """
+
+    name: ClassVar[str] = "auto"
+    rehearses: ClassVar[bool] = True
+    plan_period_s: float = 5.0
+    objective: str = "mean"
+    window: int = 600  # requests
+    memory: float = 0.6
+    hysteresis_frac: float = 0.01
+
+    dispatch = staticmethod(COST_INDEX.dispatch)
+
+    def __post_init__(self) -> None:
+        """Check the objective."""
+        if self.objective not in OBJECTIVES:
+            expected = f"one of {', '.join(OBJECTIVES)}"
+            raise UsageError("unknown", field="auto.objective", value=self.objective, expected=expected)
+
+    @property
+    def draws(self) -> int:  # type: ignore[override]
+        """As many as the most demanding candidate's."""
+        return most_draws()
+
+    @property
+    def candidates(self) -> tuple[Policy, ...]:
+        """The portfolio."""
+        return PORTFOLIO
+
+    def init(self, cluster: Cluster) -> Memory:
+        """The first candidate's."""
+        return PORTFOLIO[0].init(cluster)
+
+    def plan(self, view: View, history: History, waiting: Any, rehearse: Rehearse | None) -> Plan | None:
+        """Rehearse, add what comes of it to the evidence, and let the best by that take over."""
+        notes, active = Notes.read(history.plan.params), int(history.plan.active_idx[0])
+        cost = rehearsed(notes, active, history, rehearse, self.window, self.objective)
+        if cost is None:
+            return None
+        after = notes.after(history, is_better(cost[-1], cost[TUNED], self.hysteresis_frac))
+        scores = _smoothed(notes.scores, cost[:-1], self.memory)
+        best = int(np.argmin(scores))
+        if scores[best] < scores[active] - self.hysteresis_frac:
+            active = best
+        params = after._replace(scores=scores).written()
+        return empty_plan()._replace(params=params, active_idx=np.array([active]))
+
+
+def _smoothed(before: Floats, cost: Floats, memory: float) -> Floats:
+    """Evidence [candidates] after one more rehearsal with costs [candidates, requests]."""
+    logs = np.log(np.maximum(cost.mean(axis=1), 1e-12))
+    news: Floats = logs - np.median(logs)
+    return news if len(before) == 0 else memory * before + (1.0 - memory) * news

@@ -1,0 +1,80 @@
+"""What-if: a portfolio of policies is rehearsed from the present state, and the best one takes over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.planning import History, Rehearse
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import Memory, Plan, View, empty_plan
+from trimtab.policies.portfolio import COST_INDEX, PORTFOLIO, TUNED, Notes, is_better, most_draws, rehearsed
+
+
+@dataclass(frozen=True)
+class WhatIf(Policy):
+    """Rehearse the recent past under each policy of a portfolio from the present state; the best takes over.
+
+    Idea
+        Every `plan_period_s`, once `window` / 4 requests have come since: simulate the last `window` arrivals
+        from the state that was reported, under each candidate, and under the cost index with one weight
+        doubled or halved. A candidate takes over that is `hysteresis_frac` better in the mean, and by more
+        than chance in a paired test over batches of requests; so do weights. At first, where the host
+        declares what work will come, that is rehearsed. Candidates: `cost-index` (the first),
+        `least-expected-completion`, `least-expected-wait`, `least-connections`, `sampled-completion` with 3
+        and 8 samples, `power-of-d`, `even-work`.
+    Source
+        Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
+        execution of scientific workloads in IaaS clouds", SC '13, 2013.
+    Reads
+        What its candidates read; past arrivals and where they are; what waits.
+    Cost
+        O(what the active candidate takes) per request; a plan simulates 9 × `window` requests.
+    When it wins / loses
+        Wins where no policy is best for all of the time, or nobody knows which. Loses what rehearsals cost,
+        and to the best fixed policy while evidence for a change is not in; it cannot see what never happened
+        yet, such as failures to come.
+    Deviations from the source
+        Dispatch of single requests instead of provisioning and allocation of jobs; all candidates are
+        rehearsed, as many as there are; the work rehearsed is the recent past, not what waits; a paired test.
+    """
+
+    name: ClassVar[str] = "what-if"
+    rehearses: ClassVar[bool] = True
+    plan_period_s: float = 5.0
+    window: int = 600  # requests
+    hysteresis_frac: float = 0.02
+
+    dispatch = staticmethod(COST_INDEX.dispatch)
+
+    @property
+    def draws(self) -> int:  # type: ignore[override]
+        """As many as the most demanding candidate's."""
+        return most_draws()
+
+    @property
+    def candidates(self) -> tuple[Policy, ...]:
+        """The portfolio."""
+        return PORTFOLIO
+
+    def init(self, cluster: Cluster) -> Memory:
+        """The first candidate's."""
+        return PORTFOLIO[0].init(cluster)
+
+    def plan(self, view: View, history: History, waiting: Any, rehearse: Rehearse | None) -> Plan | None:
+        """Rehearse, and let the best take over."""
+        notes, active = Notes.read(history.plan.params), int(history.plan.active_idx[0])
+        cost = rehearsed(notes, active, history, rehearse, self.window, "mean")
+        if cost is None:
+            return None
+        has_gained = is_better(cost[-1], cost[TUNED], self.hysteresis_frac)
+        if has_gained:
+            cost[TUNED] = cost[-1]
+        best = int(np.argmin(cost[:-1].mean(axis=1)))
+        if is_better(cost[best], cost[active], self.hysteresis_frac):
+            active = best
+        params = notes.after(history, has_gained).written()
+        return empty_plan()._replace(params=params, active_idx=np.array([active]))

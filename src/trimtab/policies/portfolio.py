@@ -1,0 +1,151 @@
+"""What policies that rehearse others have in common: what is rehearsed, and how results are compared."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.domain.planning import History, Rehearse, Variant
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import empty_plan
+from trimtab.policies.load_aware.cost_index import N_WEIGHTS, CostIndex
+from trimtab.policies.load_aware.even_work import EvenWork
+from trimtab.policies.load_aware.least_connections import LeastConnections
+from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
+from trimtab.policies.load_aware.least_expected_wait import LeastExpectedWait
+from trimtab.policies.load_aware.power_of_d import PowerOfD
+from trimtab.policies.load_aware.sampled_completion import SampledCompletion
+
+Floats = NDArray[np.float64]
+
+COST_INDEX = CostIndex()
+PORTFOLIO: tuple[Policy, ...] = (
+    COST_INDEX,  # under weights that are tuned
+    LeastExpectedCompletion(),
+    LeastExpectedWait(),
+    LeastConnections(),
+    SampledCompletion(),
+    SampledCompletion(d=8),
+    PowerOfD(),
+    EvenWork(),
+)
+FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait, COST_INDEX.w_price)
+TUNED = 0  # the candidate that has weights
+LEAST_ARRIVALS = 64  # fewer tell nothing
+UNSERVED = 2.0  # what is not served counts as this times the longest completion of all
+BATCHES = 16  # of consecutive requests: these are independent enough of each other
+MOVES = ((0, 2.0), (0, 0.5), (2, 2.0), (2, 0.5))  # local changes: (which weight, times what)
+TAIL_FRAC = 0.02  # an objective p99 counts the mean of the longest of these: steadier than one quantile
+
+
+class Notes(NamedTuple):
+    """All that a portfolio remembers from one plan to the next; written to `plan.params`."""
+
+    weights: Floats  # [N_WEIGHTS] of the cost index; first, where the cost index reads them
+    last_serial: float  # of the arrivals that were rehearsed
+    move: float  # local change that is tried next
+    scores: Floats  # [candidates] or empty, log of the objective over the candidates' mean, smoothed
+
+    @classmethod
+    def read(cls, params: Floats) -> Notes:
+        """From the last plan; its first ones where there was none."""
+        if len(params) < N_WEIGHTS + 2:
+            return cls(np.array(FIRST_WEIGHTS), -1.0, 0.0, np.zeros(0))
+        return cls(params[:N_WEIGHTS], params[N_WEIGHTS], params[N_WEIGHTS + 1], params[N_WEIGHTS + 2 :])
+
+    def written(self) -> Floats:
+        """As `plan.params`."""
+        return np.concatenate([self.weights, [self.last_serial, self.move], self.scores])
+
+    def changed_weights(self) -> Floats:
+        """The weights after the local change that is next."""
+        which, factor = MOVES[int(self.move) % len(MOVES)]
+        weights = self.weights.copy()
+        weights[which] = np.clip(weights[which] * factor, 0.02, 16.0)
+        return weights
+
+    def after(self, history: History, has_gained: bool) -> Notes:
+        """Once rehearsed: a local change that was better is kept, and tried again; else the next one is due."""
+        notes = self._replace(last_serial=last_serial_of(history))
+        if has_gained:
+            return notes._replace(weights=self.changed_weights())
+        return notes._replace(move=self.move + 1.0)
+
+
+def last_serial_of(history: History) -> float:
+    """Serial of the last arrival; -1 where there was none."""
+    return float(history.work["serial"][-1]) if len(history.work) else -1.0
+
+
+def most_draws() -> int:
+    """Random numbers that the most demanding of the portfolio takes."""
+    return max(policy.draws for policy in PORTFOLIO)
+
+
+def rehearsed(
+    notes: Notes,
+    active: int,
+    history: History,
+    rehearse: Rehearse | None,
+    window: int,
+    objective: str,
+) -> Floats | None:
+    """Costs [candidates + 1, requests] of the portfolio, and of the cost index after the local change.
+
+    None where nothing can be rehearsed, or too little has come since the last time.
+    """
+    work = None if rehearse is None else stretch(history, rehearse, window)
+    is_early = 0.0 <= notes.last_serial > last_serial_of(history) - window // 4
+    if rehearse is None or work is None or is_early:
+        return None
+    now, changed = (empty_plan()._replace(params=w) for w in (notes.weights, notes.changed_weights()))
+    variants = [Variant(policy, now) for policy in PORTFOLIO] + [Variant(COST_INDEX, changed)]
+    return costs(rehearse(variants, work), objective, active)
+
+
+def stretch(history: History, rehearse: Rehearse, window: int) -> NDArray[np.void] | None:
+    """Work to rehearse: the last `window` arrivals at their distances; before there are enough, declared work.
+
+    None where there is neither.
+    """
+    past = history.work[-window:]
+    if len(past) < max(LEAST_ARRIVALS, window // 4) and rehearse.declared is not None:
+        past = rehearse.declared[:window]
+    if len(past) < LEAST_ARRIVALS:
+        return None
+    work = past[np.argsort(past["arrival_s"], kind="stable")].copy()
+    begins_s = work["arrival_s"][0]
+    work["arrival_s"] -= begins_s
+    work["deadline_s"] -= begins_s
+    return work
+
+
+def costs(completion_s: Floats, objective: str, reference: int) -> Floats:
+    """What each request costs, [variants, requests]: means of these are the objective.
+
+    For p99 that is the mean of the longest, as the least over q of q + mean(max(0, completion - q)) / share
+    (Rockafellar, Uryasev: "Optimization of conditional value-at-risk", Journal of Risk 2(3), 2000), with the q
+    of the variant `reference`.
+    """
+    known = np.isfinite(completion_s)
+    worst_s = completion_s[known].max(initial=0.0)
+    filled = np.where(known, completion_s, UNSERVED * worst_s)
+    if objective == "mean":
+        return filled
+    q = np.quantile(filled[reference], 1.0 - TAIL_FRAC)
+    tails: Floats = q + np.maximum(filled - q, 0.0) / TAIL_FRAC
+    return tails
+
+
+def is_better(challenger: Floats, holder: Floats, hysteresis_frac: float) -> bool:
+    """Whether the challenger's costs [requests] are lower by so much, and by more than chance (paired test).
+
+    The mean of the differences must be over twice its standard error, which is taken from means of batches.
+    """
+    gain = holder - challenger
+    if gain.mean() <= hysteresis_frac * holder.mean():
+        return False
+    means = np.array([batch.mean() for batch in np.array_split(gain, BATCHES)])
+    return bool(means.mean() > 2.0 * means.std(ddof=1) / np.sqrt(BATCHES))
