@@ -59,8 +59,10 @@ class Watched(Policy):
         self.draws, self.plan_period_s = policy.draws, policy.plan_period_s
         self.init, self.plan = policy.init, policy.plan  # type: ignore[method-assign]
         decide, able = interpreted(policy.dispatch), interpreted(can_take)
-        self.decisions = 0
         self.reads_prefix = policy.reads_prefix  # type: ignore[misc]
+        self.watched = tuple(Watched(candidate) for candidate in policy.candidates)
+        self.rehearses = policy.rehearses  # type: ignore[misc]
+        self._own_decisions = 0
 
         def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
             count = decide(view, plan, work, memory, draws, ranking)
@@ -68,10 +70,18 @@ class Watched(Policy):
             for j in ranking[: max(count, 0)]:
                 assert 0 <= j < view.host.n_nodes
                 assert able(view, work, j), f"node {j} can't take request {work.serial} as far as is seen"
-            self.decisions += 1
+            self._own_decisions += 1
             return int(count)
 
         self.dispatch = dispatch  # type: ignore[method-assign]
+
+    @property
+    def candidates(self) -> tuple[Policy, ...]:
+        return self.watched
+
+    @property
+    def decisions(self) -> int:
+        return self._own_decisions + sum(candidate.decisions for candidate in self.watched)
 
 
 @every_case

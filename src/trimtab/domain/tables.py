@@ -8,6 +8,7 @@ a reference count. In plain Python the same expressions read a NamedTuple of mem
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -95,12 +96,15 @@ def _words(kind: TableType, row: list[Any]) -> list[list[int]]:
     return [_field_words(*field, value) for field, value in zip(kind.fields, row, strict=True)]
 
 
+_kind_of = functools.cache(numba.from_dtype)  # numba takes longer to find out than all else here
+
+
 def _field_words(name: str, kind: Any, value: Any) -> list[int]:
     if isinstance(value, Table):
         return [value.address, 0, 0]
     if isinstance(kind, types.Record):
         return [value.ctypes.data, 0, 0]
-    if numba.from_dtype(value.dtype) != kind.dtype or value.ndim != kind.ndim or not value.flags.c_contiguous:
+    if _kind_of(value.dtype) != kind.dtype or value.ndim != kind.ndim or not value.flags.c_contiguous:
         raise TypeError(f"{name}: {value.dtype} [{value.ndim}] does not fit {kind}")
     return [value.ctypes.data, *value.shape, *[0] * (WORDS - 1 - value.ndim)]
 

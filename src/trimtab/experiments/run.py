@@ -13,7 +13,7 @@ import numpy as np
 
 from trimtab.domain.decision import Reason
 from trimtab.experiments.bounds import Bound, bound_of, distance_frac
-from trimtab.experiments.build import Built, build
+from trimtab.experiments.build import Built, build, declared_for
 from trimtab.experiments.compare import versions
 from trimtab.experiments.curves import Curves, curves_of
 from trimtab.experiments.notes import lateness_note, planning_note, unfit_note
@@ -144,6 +144,7 @@ def simulate(
         seed=seed,
         mode=mode,
         progress=progress,
+        declared=declared_for(dispatching, chosen, seed),
     )
     return run_of(chosen, canonical(policy), seed, built, driver)
 
@@ -171,6 +172,7 @@ def run_on_clock(
         seed=seed,
         speed=speed,
         progress=progress,
+        declared=declared_for(dispatching, scenario, seed),
     )
     return run_of(scenario, canonical(policy), seed, built, driver)
 

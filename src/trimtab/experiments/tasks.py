@@ -14,7 +14,7 @@ import numpy as np
 
 from trimtab.domain.decision import Reason
 from trimtab.experiments.bounds import Bound, bound_of, distance_frac
-from trimtab.experiments.build import Built, build
+from trimtab.experiments.build import Built, build, declared_for
 from trimtab.experiments.curves import BINS, Curves, curves_of
 from trimtab.experiments.notes import MOST_NAMED
 from trimtab.experiments.outcome import records_of, request_table
@@ -113,8 +113,18 @@ def _run_one(
     task: Task, built: Built, spec: PolicySpec, bound: Bound | None, edges_s: np.ndarray | None
 ) -> RunResult:
     policy, order = find(spec)
+    declared = declared_for(policy, task.scenario, task.seed, task.load)
     begun_s = time.perf_counter()
-    driver = run(built.cluster, built.requests, built.options, policy, order, seed=task.seed, mode=task.mode)
+    driver = run(
+        built.cluster,
+        built.requests,
+        built.options,
+        policy,
+        order,
+        seed=task.seed,
+        mode=task.mode,
+        declared=declared,
+    )
     loop_s = time.perf_counter() - begun_s
     records = records_of(driver, built.cluster, built.requests, built.slo_s)
     if task.records_folder is not None:

@@ -191,9 +191,8 @@ class Driver:
         """Who rehearses for this policy on this cluster; `order`: everyone's, else each their own."""
         if not policy.rehearses:
             return None
-        setting = Setting(
-            self._cluster, self.options, policy, order, self._tenants, self.compiled, self._declared
-        )
+        compiled = self.compiled or is_ready(policy, order or policy)  # results are the same
+        setting = Setting(self._cluster, self.options, policy, order, self._tenants, compiled, self._declared)
         return Rehearser(setting)
 
     def adopt(self, plan: Plan, at_s: float) -> None:

@@ -67,7 +67,7 @@ class Notes(NamedTuple):
         return weights
 
     def after(self, history: History, has_gained: bool) -> Notes:
-        """Once rehearsed: a local change that was better is kept, and tried again; else the next one is due."""
+        """Once rehearsed: a local change that gained is kept and tried again, else the next is due."""
         notes = self._replace(last_serial=last_serial_of(history))
         if has_gained:
             return notes._replace(weights=self.changed_weights())
@@ -106,7 +106,7 @@ def rehearsed(
 
 
 def stretch(history: History, rehearse: Rehearse, window: int) -> NDArray[np.void] | None:
-    """Work to rehearse: the last `window` arrivals at their distances; before there are enough, declared work.
+    """Work to rehearse: the last `window` arrivals at their distances; while they are few, declared work.
 
     None where there is neither.
     """
@@ -126,8 +126,8 @@ def costs(completion_s: Floats, objective: str, reference: int) -> Floats:
     """What each request costs, [variants, requests]: means of these are the objective.
 
     For p99 that is the mean of the longest, as the least over q of q + mean(max(0, completion - q)) / share
-    (Rockafellar, Uryasev: "Optimization of conditional value-at-risk", Journal of Risk 2(3), 2000), with the q
-    of the variant `reference`.
+    (Rockafellar, Uryasev: "Optimization of conditional value-at-risk", Journal of Risk 2(3), 2000), with the
+    q of the variant `reference`.
     """
     known = np.isfinite(completion_s)
     worst_s = completion_s[known].max(initial=0.0)

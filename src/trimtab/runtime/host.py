@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.errors import UsageError
 from trimtab.domain.options import Options
@@ -165,6 +167,7 @@ def run_live(
     clock: Clock | None = None,
     mode: str = "auto",
     progress: Progress | None = None,
+    declared: np.ndarray | None = None,
 ) -> Driver:
     """Run one policy over given requests, live; the Driver that comes back holds the final state.
 
@@ -176,6 +179,7 @@ def run_live(
     clock : any other clock. On a VirtualClock, which does not wait, the result equals the simulator's.
     mode : "compiled", "interpreted", or "auto": compiled once it is cached or worth it.
     progress : called with the number of requests that have arrived.
+    declared : WORK that might come, by arrival, for policies that rehearse.
 
     Raises UsageError for options that only the simulator has (faults), PolicyError where the policy raises or
     returns no decision, KeyboardInterrupt on Ctrl-C once everything is cleaned up.
@@ -187,7 +191,9 @@ def run_live(
     if clock is not None and speed is not None:
         raise UsageError("a clock has its own speed", field="speed", value=speed, expected="speed or clock")
     clock = clock or WallClock(1.0 if speed is None else speed)
-    driver = Driver(cluster, requests, options, policy, order, seed=seed, mode=mode, live=1)
+    driver = Driver(
+        cluster, requests, options, policy, order, seed=seed, mode=mode, live=1, declared=declared
+    )
     clock.run(_run(driver, clock, progress))
     return driver
 

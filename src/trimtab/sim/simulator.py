@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
@@ -24,6 +26,7 @@ def run(
     seed: int = 0,
     mode: str = "auto",
     progress: Callable[[int], None] | None = None,
+    declared: np.ndarray | None = None,
 ) -> Driver:
     """Simulate until nothing more happens, or the horizon; the Driver that comes back holds the final state.
 
@@ -31,10 +34,11 @@ def run(
     ----------
     mode : "compiled", "interpreted", or "auto": compiled once it is cached or worth it.
     progress : called with the number of requests that have arrived.
+    declared : WORK that might come, by arrival, for policies that rehearse.
 
     Raises PolicyError where the policy raises or returns no decision.
     """
-    driver = Driver(cluster, requests, options, policy, order, seed=seed, mode=mode)
+    driver = Driver(cluster, requests, options, policy, order, seed=seed, mode=mode, declared=declared)
     while True:
         code = driver.advance(options.horizon_s, STEPS)
         if progress is not None:

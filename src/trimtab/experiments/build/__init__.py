@@ -6,5 +6,6 @@ a trace (`traced`, with `defaults` for known formats); then `cluster`, `requests
 """
 
 from trimtab.experiments.build.built import Built, TraceInfo, build
+from trimtab.experiments.build.declared import declared_for
 
-__all__ = ["Built", "TraceInfo", "build"]
+__all__ = ["Built", "TraceInfo", "build", "declared_for"]

@@ -1,0 +1,176 @@
+"""What rehearsing policies make of given results, and of a run where one choice is plainly better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders import cluster, requests, run
+from trimtab.domain.errors import UsageError
+from trimtab.domain.options import Options
+from trimtab.domain.planning import History, Variant
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import Plan, empty_plan, new_work
+from trimtab.experiments.build import build, declared_for
+from trimtab.experiments.scenario import load_scenario
+from trimtab.policies.hybrid.auto import Auto
+from trimtab.policies.hybrid.what_if import WhatIf
+from trimtab.policies.load_aware.sampled_completion import SampledCompletion
+from trimtab.policies.portfolio import PORTFOLIO, TAIL_FRAC, TUNED, Notes, costs, is_better, stretch
+
+RNG = np.random.default_rng(3)
+SERVICES = RNG.exponential(1.0, 400)
+
+
+class Told:
+    """A rehearsal with given factors on completion, for each variant; keeps what it was asked."""
+
+    def __init__(self, factors: Sequence[float], declared: Any = None) -> None:
+        self.factors, self.declared = factors, declared
+        self.asked: list[Variant] = []
+
+    def __call__(self, variants: Sequence[Variant], future: Any) -> Any:
+        self.asked = list(variants)
+        return np.outer(self.factors, SERVICES[: len(future)])
+
+
+def past(n: int, plan: Plan | None = None) -> History:
+    """So many arrivals, one a second."""
+    work = new_work(n)
+    work["serial"] = work["arrival_s"] = np.arange(n)
+    work["deadline_s"] = work["arrival_s"] + 7.0
+    nowhere = np.full(n, -1, np.int32)
+    return History(work, np.full(n, np.nan), nowhere, nowhere >= 0, plan or empty_plan())
+
+
+def planned(policy: Policy, told: Told, plan: Plan | None = None, n: int = 400) -> Plan | None:
+    return policy.plan(None, past(n, plan), None, told)  # type: ignore[arg-type]
+
+
+def factors(**changes: float) -> list[float]:
+    """1 for every variant but for some, by position; "tuned" is the local change."""
+    values = [1.0] * (len(PORTFOLIO) + 1)
+    for name, value in changes.items():
+        values[-1 if name == "tuned" else int(name[1:])] = value
+    return values
+
+
+def test_the_tail_is_the_mean_of_the_longest() -> None:
+    completion_s = np.stack([SERVICES, 2.0 * SERVICES])
+    worst = np.sort(SERVICES)[-int(TAIL_FRAC * len(SERVICES)) :].mean()
+    for reference in (0, 1):
+        tails = costs(completion_s, "p99", reference).mean(axis=1)
+        assert tails[reference] == pytest.approx((1.0, 2.0)[reference] * worst, rel=0.02)
+    np.testing.assert_array_equal(costs(completion_s, "mean", 0), completion_s)
+
+
+def test_what_is_not_served_counts_twice_the_longest() -> None:
+    given = np.array([[1.0, np.nan, 3.0], [2.0, 2.0, 5.0]])
+    np.testing.assert_array_equal(costs(given, "mean", 0), [[1.0, 10.0, 3.0], [2.0, 2.0, 5.0]])
+
+
+def test_better_is_better_by_enough_and_by_more_than_chance() -> None:
+    assert is_better(0.97 * SERVICES, SERVICES, 0.02)
+    assert not is_better(0.99 * SERVICES, SERVICES, 0.02)
+    lucky = SERVICES.copy()
+    lucky[7] -= 0.1 * SERVICES.sum()  # all of the gain in one request
+    assert not is_better(lucky, SERVICES, 0.02)
+
+
+def test_the_recent_past_is_rehearsed_and_declared_work_while_there_is_little_of_it() -> None:
+    told = Told(factors(), declared=past(900).work)
+    work = stretch(past(400), told, 300)
+    assert work is not None
+    np.testing.assert_array_equal(work["arrival_s"], np.arange(300))
+    np.testing.assert_array_equal(work["deadline_s"], np.arange(300) + 7.0)
+    few = stretch(past(10), told, 300)
+    assert few is not None
+    assert len(few) == 300
+    assert stretch(past(10), Told(factors()), 300) is None
+
+
+def test_notes_are_kept_in_a_plan() -> None:
+    notes = Notes(np.array([1.0, 0.0, 0.5, 0.0]), 77.0, 2.0, np.array([0.1, -0.2]))
+    again = Notes.read(notes.written())
+    for a, b in zip(notes, again, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert again.changed_weights().tolist() == [1.0, 0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("policy", [WhatIf(), Auto()])
+def test_the_best_takes_over_and_nobody_does_for_little(policy: Policy) -> None:
+    told = Told(factors(i4=0.9))
+    plan = planned(policy, told)
+    assert plan is not None
+    assert plan.active_idx.tolist() == [4]
+    assert [variant.policy for variant in told.asked] == [*PORTFOLIO, PORTFOLIO[TUNED]]
+    plan = planned(policy, Told(factors(i4=0.995)))
+    assert plan is not None
+    assert plan.active_idx.tolist() == [0]
+
+
+@pytest.mark.parametrize("policy", [WhatIf(), Auto()])
+def test_it_rehearses_again_when_enough_has_come(policy: Policy) -> None:
+    first = planned(policy, Told(factors()), n=600)
+    assert first is not None
+    assert planned(policy, Told(factors()), first, n=700) is None
+    assert planned(policy, Told(factors()), first, n=750) is not None
+    assert policy.plan(None, past(400), None, None) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", [WhatIf(), Auto()])
+def test_a_change_of_weights_that_helps_is_kept_and_tried_again(policy: Policy) -> None:
+    plan = planned(policy, Told(factors(tuned=0.9)))
+    assert plan is not None
+    assert plan.params[:4].tolist() == [2.0, 0.0, 0.3, 0.0]
+    told = Told(factors())
+    second = planned(policy, told, plan, n=800)
+    assert second is not None
+    assert told.asked[-1].plan.params.tolist() == [4.0, 0.0, 0.3, 0.0]
+    assert second.params[:4].tolist() == [2.0, 0.0, 0.3, 0.0]
+    third = Told(factors())
+    planned(policy, third, second, n=1200)
+    assert third.asked[-1].plan.params.tolist() == [1.0, 0.0, 0.3, 0.0]
+
+
+def test_auto_goes_by_several_rehearsals_and_what_if_by_the_last() -> None:
+    """Three times candidate 1 is 5 % better, then it is 4 % worse."""
+    for policy, expected in ((Auto(), 1), (WhatIf(), 0)):
+        plan = None
+        for i, factor in enumerate((0.95, 0.95, 0.95, 1.04)):
+            plan = planned(policy, Told(factors(i1=factor)), plan, n=400 * (i + 1))
+        assert plan is not None
+        assert plan.active_idx.tolist() == [expected]
+
+
+def test_an_objective_that_it_does_not_know_is_named() -> None:
+    with pytest.raises(UsageError, match=r"auto\.objective.*median.*mean, p99"):
+        Auto(objective="median")
+
+
+def test_declared_work_is_like_the_scenarios_and_not_the_runs_own() -> None:
+    scenario = load_scenario("tiny")
+    own, declared = build(scenario, 3).requests.work, declared_for(Auto(), scenario, 3)
+    assert declared is not None
+    assert declared.dtype == own.dtype
+    assert not np.isin(declared["arrival_s"], own["arrival_s"]).any()
+    assert declared["arrival_s"][-1] == pytest.approx(own["arrival_s"][-1], rel=0.3)
+    assert declared_for(SampledCompletion(), scenario, 3) is None
+
+
+@pytest.mark.parametrize(
+    "policy", [Auto(window=160, plan_period_s=1.0), WhatIf(window=160, plan_period_s=1.0)]
+)
+def test_with_old_reports_and_many_dispatchers_it_leaves_what_herds(policy: Policy) -> None:
+    c = cluster(12, types=2)
+    r = requests(c, 1000, load=0.7)
+    options = Options(dispatchers=4, telemetry_period_s=4.0)
+    learned, herd, best = (
+        np.nanmean(state.requests["finish_s"] - r.work["arrival_s"])
+        for state in (run(c, r, options, p) for p in (policy, PORTFOLIO[0], SampledCompletion()))
+    )
+    assert learned < 0.75 * herd
+    assert learned < 1.3 * best
