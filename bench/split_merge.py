@@ -57,12 +57,13 @@ POLICIES: dict[str, Policy] = {
     "4 parts": Fixed(parts=4),
     "8 parts": Fixed(parts=8),
     "batches of 8": Fixed(batch_max=8),
-    "batches of 8, window 2 s": Fixed(batch_max=8, window_s=2.0),
     "4 parts, batches of 8": Fixed(parts=4, batch_max=8),
     "8 parts, batches of 8": Fixed(parts=8, batch_max=8),
-    "split-merge": SplitMerge(join_s=0.1),
+    "8 parts, batches, 1 s window": Fixed(parts=8, batch_max=8, window_s=1.0),
+    "split-merge": SplitMerge(join_s=0.1, marginal_frac=0.67),
+    "split-merge, told nothing": SplitMerge(),
     "split-merge, no batches": SplitMerge(join_s=0.1, batch_max=1),
-    "split-merge, windows": SplitMerge(join_s=0.1, window_frac=0.5),
+    "split-merge, windows": SplitMerge(join_s=0.1, marginal_frac=0.67, window_frac=0.5),
 }
 
 
@@ -84,7 +85,7 @@ def table(scenario: Scenario, seeds: Sequence[int], mode: str) -> None:
             base = base or values
             change, mean_s = paired_difference_ci95(values, base), np.mean(values)
             less = f"{change.mean:+8.2f} ± {change.ci95 or 0.0:.2f}"
-            print(f"load {load:.1f}  {name:26} {mean_s:8.2f} s  {less}", flush=True)
+            print(f"load {load:.1f}  {name:28} {mean_s:8.2f} s  {less}", flush=True)
 
 
 def main() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from test_composites import OrdersByTurns
 from test_parts import InParts
 
 from builders import cluster
@@ -15,6 +17,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, OnFailure, Options
 from trimtab.domain.requests import Requests
+from trimtab.domain.view import Plan
 from trimtab.mechanics.driver import Driver
 from trimtab.sim.simulator import run
 
@@ -107,6 +110,24 @@ def test_the_most_urgent_go_first() -> None:
     r = asked(c, [0.0, 0.1, 0.2, 0.3], deadline_s=[90.0, 9.0, 8.0, 7.0])
     d = played(c, r, batch=2, marginal=0.0, order=ByDeadline())
     assert starts(d) == [0.0, 2.0, 1.0, 1.0]
+
+
+@dataclass(frozen=True)
+class ShortestTwoLater(OrdersByTurns):
+    """From 2 s on shortest first, in batches of two."""
+
+    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan | None:
+        plan = super().plan(view, history, waiting, rehearse)
+        return plan if plan is None else plan._replace(batch_max=np.array([2]))
+
+
+def test_a_new_order_in_charge_orders_the_groups_anew() -> None:
+    """Waiting at 2 s: 4, 1 and 2 s. The shortest two start together at 3 s, and take 2 s."""
+    r = asked(cluster(1), [0.0, 0.1, 0.2, 0.3], [3.0, 4.0, 1.0, 2.0])
+    options = Options(batch_marginal_frac=np.zeros(1), horizon_s=3.9)
+    d = run(cluster(1), r, options, ShortestTwoLater(), mode="interpreted")
+    assert starts(d)[2:] == [3.0, 3.0]
+    assert np.isnan(starts(d)[1])
 
 
 def test_backlog_counts_a_batch_as_what_it_takes() -> None:

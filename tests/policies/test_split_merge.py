@@ -69,6 +69,14 @@ def test_batches_and_windows_grow_with_the_load() -> None:
     assert full.batch_window_s[0] == pytest.approx(0.4 * (FIXED_S + UNITS))
 
 
+def test_batches_that_save_time_leave_room_for_parts() -> None:
+    """At load .85 four parts are more than nodes can serve one by one: 1.13 times what they can."""
+    per_s = 0.85 * capacity_per_s(1)
+    assert per_s > 1.1 * capacity_per_s(4)
+    assert planned(per_s, SplitMerge()).split_max[0] < 4
+    assert planned(per_s, SplitMerge(marginal_frac=0.1)).split_max[0] == 4
+
+
 def test_before_anything_has_arrived_it_splits_all_it_can() -> None:
     c = cluster(NODES, fixed_s=FIXED_S)
     d = Driver(c, stream(1.0), Options(), SplitMerge(), mode="interpreted")

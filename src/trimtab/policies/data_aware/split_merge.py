@@ -19,6 +19,7 @@ from trimtab.policies.load_aware.least_expected_completion import LeastExpectedC
 Floats = NDArray[np.float64]
 
 _MANY = 8  # parts, where nothing has arrived yet to learn from
+_BUSY_FRAC = 0.9  # share of the time that slots are busy with batches, once there have to be any
 
 
 class _Recent(NamedTuple):
@@ -40,7 +41,9 @@ class SplitMerge(Policy):
         service of the longest part + join + expected wait at the load that all parts together make; the
         cheapest number is planned. From `batch_from_load_frac` on, what waits at a node is batched, and
         batches wait to fill for a window that grows with the load from 0 to `window_frac` mean services.
-        Requests and parts go where least expected completion sends them.
+        Where more of a batch costs less than its own service (`marginal_frac`), a load that is too much one
+        by one is priced as batches just large enough to bring it down to 9 tenths. Requests and parts go
+        where least expected completion sends them.
     Source
         Splitting: Kay Ousterhout, Aurojit Panda, Joshua Rosen, Shivaram Venkataraman, Reynold Xin, Sylvia
         Ratnasamy, Scott Shenker, Ion Stoica: "The case for tiny tasks in compute clusters", HotOS 2013.
@@ -65,13 +68,20 @@ class SplitMerge(Policy):
     plan_period_s: float = 5.0
     recent: int = 200  # arrivals that are priced
     join_s: float = 0.0  # seconds to join parts, as far as known
+    marginal_frac: float = 1.0  # share of its service that one more of a batch costs, as far as known
     batch_max: int = 8  # requests of a batch, once there are batches
     batch_from_load_frac: float = 0.7
     window_frac: float = 0.0  # of a mean service, at load 1
 
     def __post_init__(self) -> None:
         """Raise UsageError for parameters that mean nothing."""
-        for name, least in (("recent", 2), ("batch_max", 1), ("join_s", 0), ("window_frac", 0)):
+        for name, least in (
+            ("recent", 2),
+            ("batch_max", 1),
+            ("join_s", 0),
+            ("marginal_frac", 0),
+            ("window_frac", 0),
+        ):
             if not getattr(self, name) >= least:
                 raise UsageError(
                     "cannot be used", field=name, value=getattr(self, name), expected=f"at least {least}"
@@ -96,10 +106,21 @@ class SplitMerge(Policy):
     def _mean_s(self, recent: _Recent, slots: int, most: int) -> float:
         """Expected mean completion with at most so many parts; inf where nodes can't keep up."""
         parts = np.minimum(recent.parts_max, most)
-        wait_s = _wait_s(recent, slots, parts)
+        batch = self._batch(_load_frac(recent, slots, most))
+        longer = 1.0 + self.marginal_frac * (batch - 1.0)
+        wait_s = _wait_s(recent, slots, parts, batch, longer)
         images = np.ceil(recent.parts_max / parts) / recent.parts_max  # share of the longest part
-        served_s = recent.fixed_s + recent.variable_s * images + np.where(parts > 1, self.join_s, 0.0)
-        return float(np.mean(served_s + wait_s * np.cumsum(1.0 / np.arange(1, most + 1))[parts - 1]))
+        served_s = longer * (recent.fixed_s + recent.variable_s * images)
+        last_s = wait_s * np.cumsum(1.0 / np.arange(1, most + 1))[parts - 1]  # as if waits were exponential
+        return float(np.mean(served_s + last_s + np.where(parts > 1, self.join_s, 0.0)))
+
+    def _batch(self, load: float) -> float:
+        """Mean size of the batches that this load makes."""
+        most, gain = float(self.batch_max), 1.0 - self.marginal_frac
+        spare = _BUSY_FRAC - load * self.marginal_frac
+        if load <= _BUSY_FRAC or gain <= 0.0:
+            return 1.0
+        return min(most, load * gain / spare) if spare > 0.0 else most
 
     def _batch_max(self, load: float) -> int:
         return self.batch_max if load >= self.batch_from_load_frac else 1
@@ -139,13 +160,16 @@ def _load_frac(recent: _Recent, slots: int, most: int) -> float:
     return float(recent.per_s * np.mean(recent.fixed_s * parts + recent.variable_s) / slots)
 
 
-def _wait_s(recent: _Recent, slots: int, parts: NDArray[np.int64]) -> float:
-    """Expected wait of a part, all of a request's parts arriving at once; inf at load 1 and above."""
+def _wait_s(recent: _Recent, slots: int, parts: NDArray[np.int64], batch: float, longer: float) -> float:
+    """Expected wait of a part, all of a request's parts arriving at once; inf at load 1 and above.
+
+    `batch` parts are served as one, in `longer` times the service of one.
+    """
     part_s = recent.fixed_s + recent.variable_s / parts
     mean_s = float(np.average(part_s, weights=parts))
     spread = float(np.average((part_s - mean_s) ** 2, weights=parts))
-    together = float(np.mean(parts**2) / np.mean(parts))
-    per_s = recent.per_s * float(np.mean(parts))
+    together = max(1.0, float(np.mean(parts**2) / np.mean(parts)) / batch)
+    per_s = recent.per_s * float(np.mean(parts)) / batch
     if mean_s <= 0.0:
         return 0.0
-    return ggc(slots, per_s, mean_s, spread / mean_s**2, together).wait_s
+    return ggc(slots, per_s, mean_s * longer, spread / mean_s**2, together).wait_s
