@@ -167,6 +167,15 @@ def test_compare_without_a_report(cli, tmp_path):
     assert not (tmp_path / "trimtab-out" / "report.html").exists()
 
 
+def test_compare_says_what_decisions_take_when_asked(cli):
+    arguments = ("tiny", "-p", "random", "-p", "round-robin+edf", "-n", 1, "--no-sweep", "--timing")
+    timing = json.loads(cli("compare", *arguments, "--json").stdout)["timing"]
+    assert [row["policy"] for row in timing] == ["random", "round-robin+edf"]
+    assert all(row["decision_s"] > 0.0 and row["plans"] == 0 for row in timing)
+    assert all(row["plan_mean_s"] is None and row["n_nodes"] == 6 for row in timing)
+    assert "decision" in cli("compare", *arguments).stdout
+
+
 def test_compare_agrees_with_run(cli):
     arguments = ("tiny", "-p", "least-connections", "--json")
     compared = json.loads(cli("compare", *arguments, "-n", 1, "--no-sweep").stdout)["results"][0]["metrics"]

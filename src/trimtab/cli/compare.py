@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +33,7 @@ from trimtab.cli.output import note, note_written, print_json, progress_bar, std
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
     from trimtab.experiments.scenario import Scenario
+    from trimtab.experiments.timing import PolicyTiming
 
 DEFAULT_OUT = Path("trimtab-out")
 
@@ -108,6 +110,14 @@ def compare(
     report: Annotated[
         bool, typer.Option(help="Write report.html.", rich_help_panel=OUTPUT_PANEL, metavar=FLAG)
     ] = True,
+    timing: Annotated[
+        bool,
+        typer.Option(
+            "--timing",
+            help="Also what a decision and a plan of each policy take.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -121,10 +131,12 @@ def compare(
     named_metrics([sort or chosen.sort_by, *(metric or ())])
     comparison = _compare(chosen, out, sweep=sweep, jobs=jobs, quiet=quiet or json)
     written = write_results(comparison, out, with_report=report)
+    timings = _timings(chosen) if timing else []
     if json:
-        print_json(comparison.to_dict())
+        timed = {"timing": [asdict(t) for t in timings]} if timing else {}
+        print_json({**comparison.to_dict(), **timed})
         return
-    _print(comparison, sort or chosen.sort_by, metric)
+    _print(comparison, sort or chosen.sort_by, metric, timings)
     for text in comparison.notes():
         note(f"note: {text}", quiet=quiet)
     note_written(written, quiet=quiet)
@@ -142,8 +154,17 @@ def _compare(scenario: Scenario, out: Path, *, sweep: bool, jobs: int | None, qu
             raise
 
 
-def _print(comparison: Comparison, sort: str, metrics: list[str] | None) -> None:
-    from trimtab.report.tables import comparison_table
+def _timings(scenario: Scenario) -> list[PolicyTiming]:
+    from trimtab.experiments.timing import time_policies
+    from trimtab.policies import DEFAULT_COMPARISON
+
+    return time_policies(scenario, scenario.policies or DEFAULT_COMPARISON, scenario.seed_list()[0])
+
+
+def _print(comparison: Comparison, sort: str, metrics: list[str] | None, timings: list[PolicyTiming]) -> None:
+    from trimtab.report.tables import comparison_table, timing_table
 
     console = stdout_console()
     console.print(comparison_table(comparison, sort, metrics, console.width))
+    if timings:
+        console.print(timing_table(timings))

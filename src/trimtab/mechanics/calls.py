@@ -45,8 +45,8 @@ TAKE_UP = types.void(STATE, PLAN, _ORDER_ENTRY, types.int64)
 TAKE_CHARGE = types.void(STATE, PLAN, _ORDER_ENTRY, types.int64, types.float64)
 BOUND = types.int64(types.Array(types.int64, 1, "C"), types.float64, types.int64)
 
-_state_at, _plan_at = table_at(STATE), table_at(PLAN)
-_dispatch_at, _order_at = entry_at(_DISPATCH_ENTRY), entry_at(_ORDER_ENTRY)
+state_at, plan_at = table_at(STATE), table_at(PLAN)
+dispatch_at, order_at = entry_at(_DISPATCH_ENTRY), entry_at(_ORDER_ENTRY)
 
 
 @intrinsic
@@ -73,12 +73,12 @@ def _call_float(context: Any, address: Any, serial: Any) -> Any:
 def advance_bound(bound: Any, until_s: float, max_steps: int) -> int:
     """`advance` with everything but its two numbers bound as addresses: .2 µs a call instead of 15."""
     return advance(
-        _state_at(bound[0]),
-        _plan_at(bound[1]),
-        _dispatch_at(bound[2], bound[3]),
-        _order_at(bound[4], bound[5]),
-        _plan_at(bound[6]),
-        _dispatch_at(bound[7], bound[8]),
+        state_at(bound[0]),
+        plan_at(bound[1]),
+        dispatch_at(bound[2], bound[3]),
+        order_at(bound[4], bound[5]),
+        plan_at(bound[6]),
+        dispatch_at(bound[7], bound[8]),
         until_s,
         max_steps,
     )
@@ -302,6 +302,13 @@ class Calls:
         if not isinstance(cause, Exception):  # an interruption is none of the policy's doing
             raise cause
         raise Raised(serial) from cause
+
+    @property
+    def addresses(self) -> np.ndarray:
+        """What kernels like `advance_bound` take. Raises RuntimeError where nothing is compiled."""
+        if self._addresses is None:
+            raise RuntimeError("an interpreted run has no addresses")
+        return self._addresses
 
     @property
     def events(self) -> np.ndarray:

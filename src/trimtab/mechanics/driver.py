@@ -148,6 +148,11 @@ class Driver:
         request = int(self.state.counts["deciding"][0]) if serial is None else serial
         return PolicyError(f"policy {self.label!r} {what} for request {request} at {self.now_s:.6f} s")
 
+    @property
+    def addresses(self) -> np.ndarray:
+        """The compiled run as kernels of `decision_time` take it."""
+        return self._calls.addresses
+
     def view(self, dispatcher: int = 0) -> View:
         """What a dispatcher sees now, as NumPy record arrays."""
         host, nodes, *rest = self.state.views[dispatcher]

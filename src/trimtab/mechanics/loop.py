@@ -264,7 +264,7 @@ def _draw(s: State, r: int) -> None:
 
 
 @helper(inline=True)
-def _decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
+def decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
     """Ask the policy about request r; `ranking` holds its candidates."""
     d = r % s.config.dispatchers[0]
     s.hosts.now_s[d] = now_s
@@ -650,7 +650,7 @@ def advance(
             s.ranking[0] = counts.bound[0] - 1
             count = 1
         else:
-            count = _decide(s, plan, dispatch, r, now_s)
+            count = decide(s, plan, dispatch, r, now_s)
         counts.bound[0] = 0
         if s.config.live[0] == 2:
             _note_candidates(s, r, count)

@@ -25,6 +25,7 @@ from trimtab.report.rows import metric_row, run_groups, trace_groups
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
+    from trimtab.experiments.timing import PolicyTiming
     from trimtab.policies import Description
     from trimtab.traces import TraceSummary
 
@@ -129,6 +130,19 @@ def _add_section(table: Table, title: str, rows: Iterable[tuple[str, ...]]) -> N
     for first, *others in rows:
         table.add_row(Text(f"  {first}"), *map(Text, others))
     table.add_section()
+
+
+def timing_table(timings: Sequence[PolicyTiming]) -> Table:
+    """What each policy's decisions and plans take, in the order given."""
+    caption = f"{timings[0].n_nodes} nodes; compiled, caches warm; on this machine as busy as it is now."
+    table = _table("policy", caption=caption)
+    for heading in ("decision\n(µs)", "plans", "plan, mean\n(ms)", "plan, longest\n(ms)"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for timing in timings:
+        plan_ms = [1e3 * timing.plan_mean_s, 1e3 * timing.plan_max_s]
+        cells = [f"{value:.2f}" if timing.plans else "–" for value in plan_ms]
+        table.add_row(Text(timing.policy), f"{1e6 * timing.decision_s:.3f}", str(timing.plans), *cells)
+    return table
 
 
 def policies_table(descriptions: Iterable[Description], width: int = 160) -> Table:
