@@ -63,7 +63,8 @@ def decide_repeatedly(bound: Any, count: int) -> None:
 def decision_s(driver: Driver) -> float:
     """Seconds for one decision of a compiled run in which requests have arrived; the run is of no use then.
 
-    The least of several measurements, caches warm; its draws, and the change of two nodes, are part of it.
+    Processor time, the least of several measurements, caches warm; its draws, and the change of two nodes,
+    are part of it.
     """
     repeat = compile_kernel(decide_repeatedly, _REPEATED)
     count = 1
@@ -73,6 +74,6 @@ def decision_s(driver: Driver) -> float:
 
 
 def _seconds(repeat: Any, bound: np.ndarray, count: int) -> float:
-    begun_s = time.perf_counter()
+    begun_s = time.thread_time()
     repeat(bound, count)
-    return time.perf_counter() - begun_s
+    return time.thread_time() - begun_s

@@ -134,7 +134,7 @@ def _add_section(table: Table, title: str, rows: Iterable[tuple[str, ...]]) -> N
 
 def timing_table(timings: Sequence[PolicyTiming]) -> Table:
     """What each policy's decisions and plans take, in the order given."""
-    caption = f"{timings[0].n_nodes} nodes; compiled, caches warm; on this machine as busy as it is now."
+    caption = f"{timings[0].n_nodes} nodes; decisions: processor time, compiled; plans: by the clock."
     table = _table("policy", caption=caption)
     for heading in ("decision\n(µs)", "plans", "plan, mean\n(ms)", "plan, longest\n(ms)"):
         table.add_column(heading, justify="right", no_wrap=True)
