@@ -55,7 +55,7 @@ def test_plans_are_timed_and_policies_left_as_they_are() -> None:
 
 
 def test_decisions_repeated_are_decisions_each_after_a_change_of_two_nodes() -> None:
-    c, policy = cluster(5), SlowPlanner()
+    c, policy = cluster(5), SlowPlanner(plan_period_s=0.0)
     driver = Driver(c, requests(c, 50), Options(dispatchers=2), policy, mode="compiled")
     driver.advance(1e9, 20)
     decided, in_flight = driver.state.memories[0].ints[0], np.sort(driver.state.nodes["in_flight"])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.domain.policy import Policy
-from trimtab.experiments.build import Built, build
+from trimtab.experiments.build import Built, build, declared_for
 from trimtab.experiments.scenario import Scenario
 from trimtab.mechanics.decision_time import decision_s
 from trimtab.policies import PolicySpec, canonical, find
@@ -38,17 +38,26 @@ def time_policies(scenario: Scenario, policies: Sequence[PolicySpec], seed: int)
     Raises PolicyError for a policy that fails.
     """
     built = build(scenario, seed)
-    return [_timing(built, spec, seed) for spec in policies]
+    return [_timing(scenario, built, spec, seed) for spec in policies]
 
 
-def _timing(built: Built, spec: PolicySpec, seed: int) -> PolicyTiming:
+def _timing(scenario: Scenario, built: Built, spec: PolicySpec, seed: int) -> PolicyTiming:
     policy, order = find(spec)
     timed, plan_s = _with_stopwatch(policy)
     arrival_s = built.requests.work["arrival_s"]
     half_s = float(arrival_s[min(len(arrival_s) // 2, MOST_ARRIVALS)])
     options = replace(built.options, horizon_s=min(built.options.horizon_s, half_s))
     same_order = timed if order is policy else order
-    driver = run(built.cluster, built.requests, options, timed, same_order, seed=seed, mode="compiled")
+    driver = run(
+        built.cluster,
+        built.requests,
+        options,
+        timed,
+        same_order,
+        seed=seed,
+        mode="compiled",
+        declared=declared_for(policy, scenario, seed),
+    )
     decision = decision_s(driver)
     mean_s, max_s = (float(np.mean(plan_s)), max(plan_s)) if plan_s else (np.nan, np.nan)
     return PolicyTiming(canonical(spec), built.cluster.n_nodes, decision, len(plan_s), mean_s, max_s)
