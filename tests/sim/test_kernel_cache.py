@@ -17,10 +17,11 @@ from trimtab.mechanics.calls import compile_all
 TESTS = Path(__file__).resolve().parents[1]
 LOAD = """
 from mini_policies import TwoChoices
-from trimtab.mechanics.calls import compile_all
+from trimtab.mechanics.calls import advance_bound, compile_all
 from trimtab.mechanics.loop import advance, begin
 compile_all([TwoChoices()])
-for k in (advance, begin, TwoChoices.dispatch):
+assert not advance.signatures  # it is a part of the next
+for k in (advance_bound, begin, TwoChoices.dispatch):
     assert sum(k.stats.cache_hits.values()) == 1, (k, k.stats)
     assert not k.stats.cache_misses, (k, k.stats)
 print("loaded")
@@ -65,7 +66,7 @@ def test_all_of_the_loop_is_among_the_sources() -> None:
         "calls",
         "fallback",
     }
-    assert names == {f"{part}.py" for part in parts}
+    assert names >= {f"{part}.py" for part in parts}
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=str)

@@ -169,6 +169,19 @@ def compile_kernel(function: Any, signature: Any) -> Any:
     return function
 
 
+def forget_source(function: Any) -> None:
+    """Let go of what others would be linked with, of a kernel that no other calls: 7 MiB of the loop's.
+
+    It was read beside the machine code, which stays.
+    """
+    for compiled in function.overloads.values():
+        library = compiled.library
+        module = getattr(library, "_shared_module", None)
+        if module is not None and module is not library._final_module:
+            module.close()
+            library._shared_module = None
+
+
 _plain: dict[Any, Any] = {}
 
 

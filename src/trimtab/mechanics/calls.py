@@ -18,7 +18,14 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from trimtab.domain.kernel import compile_kernel, interpreted, is_compiled, is_kernel, kernel
+from trimtab.domain.kernel import (
+    compile_kernel,
+    forget_source,
+    interpreted,
+    is_compiled,
+    is_kernel,
+    kernel,
+)
 from trimtab.domain.policy import Policy, members
 from trimtab.domain.tables import Table
 from trimtab.domain.view import MEMORY, PLAN, VIEW, WORK, Memory, Plan, View, empty_plan, memory
@@ -130,8 +137,9 @@ class Calls:
             self._bind_interpreted()
 
     def _bind_compiled(self) -> None:
-        compile_kernel(advance, ADVANCE)
-        self._advance, self._begin = compile_kernel(advance_bound, BOUND), compile_kernel(begin, BEGIN)
+        _load_loop()
+        self._advance: Any = advance_bound
+        self._begin: Any = begin
         self._bound: State = self._seat()
         self._bind_addresses()
 
@@ -335,9 +343,19 @@ def _entry(function: Any, signature: Any) -> Entry:
     return _entries[function]
 
 
+def _load_loop() -> None:
+    """Compile the loop, or load it: `advance_bound`, of which `advance` has become a part in compiling."""
+    if advance_bound.signatures:  # type: ignore[attr-defined]
+        return
+    if not is_compiled(advance_bound):
+        compile_kernel(advance, ADVANCE)
+    for function, signature in ((advance_bound, BOUND), (begin, BEGIN)):
+        forget_source(compile_kernel(function, signature))
+
+
 def is_ready(policy: Policy, order: Policy) -> bool:
     """Whether everything that a compiled run needs is in the cache."""
-    needed = [advance, advance_bound, begin]
+    needed = [advance_bound, begin]
     needed += [m.dispatch if is_kernel(m.dispatch) else bridge_dispatch for m in members(policy)]
     needed += [m.order if is_kernel(m.order) else bridge_order for m in members(order)]
     needed += [function for function, _ in kernels_beside(policy)]
@@ -352,9 +370,7 @@ def kernels_beside(policy: Policy) -> list[tuple[Any, Any]]:
 
 def compile_all(policies: Iterable[Policy]) -> None:
     """Compile the loop, the bridges and these policies, or load them from the cache."""
-    compile_kernel(advance, ADVANCE)
-    compile_kernel(advance_bound, BOUND)
-    compile_kernel(begin, BEGIN)
+    _load_loop()
     compile_kernel(bridge_dispatch, DISPATCH)
     compile_kernel(bridge_order, ORDER)
     compile_policies(policies)
