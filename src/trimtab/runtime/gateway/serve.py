@@ -59,7 +59,7 @@ def _run(
     quiet: bool,
     example_model: str | None,
 ) -> None:
-    from trimtab.runtime.gateway.compiling import compile_first
+    from trimtab.runtime.gateway.compiling import compile_first, wake_numba
     from trimtab.runtime.gateway.options import policies_of
     from trimtab.runtime.gateway.process import Sockets, run_process
 
@@ -73,6 +73,7 @@ def _run(
     with _sockets(config, heir) as (clients, admin):
         with _explained_if_slow(quiet):
             compile_first(policies_of(config))
+            wake_numba()
         crew = None if config.workers == 1 else make_crew(config, Sockets(clients, admin))
         with new_runner() as runner:
             runner.run(run_process(config, Sockets(clients, admin), reload, ready, crew))
