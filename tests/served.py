@@ -52,6 +52,11 @@ def config_of(*backends: DemoProcess, **changes: object) -> dict[str, Any]:
     }
 
 
+def posts(backend: DemoProcess) -> list[dict[str, Any]]:
+    """What came to a backend from clients; the gateway's checks come by GET, at any moment."""
+    return [seen for seen in backend.requests() if seen["method"] == "POST"]
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Status, headers with names in lower case, and the body."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway_load import BEARER, HELLO, ask, bad, client
-from served import ADMIN_KEY, KEY, Served, config_of, served
+from served import ADMIN_KEY, KEY, Served, config_of, posts, served
 from trimtab.runtime.gateway.demo.children import DemoProcess, launched
 from trimtab.runtime.gateway.demo.options import Options
 
@@ -33,11 +33,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 def head(*lines: bytes, path: bytes = b"/v1/chat/completions", method: bytes = b"POST") -> bytes:
     usual = (b"host: g", b"authorization: Bearer " + KEY.encode(), b"content-type: application/json")
     return b"\r\n".join((method + b" " + path + b" HTTP/1.1", *usual, *lines, b"", b""))
-
-
-def posts(backend: DemoProcess) -> list[dict[str, Any]]:
-    """What came through the gateway; its checks come by GET."""
-    return [seen for seen in backend.requests() if seen["method"] == "POST"]
 
 
 async def raw(gateway: Served, *pieces: bytes, timeout_s: float = 60.0) -> bytes:
@@ -121,7 +116,9 @@ def test_pipelined_requests_are_answered_in_order(pair: Pair) -> None:
 )
 def test_oversized_heads_and_bodies(pair: Pair, request_bytes: bytes, status: int) -> None:
     gateway, _ = pair
-    answer = asyncio.run(raw(gateway, request_bytes))
+    for _ in range(5):  # a reset, while more is on its way than the gateway reads, may overtake the answer
+        if answer := asyncio.run(raw(gateway, request_bytes)):
+            break
     assert int(answer[9:12] or 0) == status, answer[:200]
 
 

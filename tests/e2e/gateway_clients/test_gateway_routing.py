@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
-from served import KEY, Answer, Served, chat, config_of, key_entry, node_of, served, until
+from served import KEY, Answer, Served, chat, config_of, key_entry, node_of, posts, served, until
 from trimtab.runtime.gateway.demo import DemoProcess, Options, launched
 
 TRUSTED, SMALL, TOKENS = "tt-may-do-much", "tt-two-at-a-time", "tt-few-tokens"
@@ -130,12 +130,12 @@ def test_sessions_return_to_their_node(stage: Stage) -> None:
 def test_ids_of_requests_and_traces_are_kept(stage: Stage) -> None:
     answer = say(stage, "beta", x_request_id="my-own.id-1", traceparent=TRACE)
     assert answer.headers["x-request-id"] == "my-own.id-1"
-    got = stage.nodes["beta-1"].requests()[-1]
+    got = posts(stage.nodes["beta-1"])[-1]
     assert got["id"] == "my-own.id-1"
     assert "traceparent" in got["headers"]
     assert not [name for name in got["headers"] if name.startswith("x-trimtab-") or name == "authorization"]
     made = say(stage, "beta").headers["x-request-id"]
-    assert stage.nodes["beta-1"].requests()[-1]["id"] == made
+    assert posts(stage.nodes["beta-1"])[-1]["id"] == made
 
 
 def test_tenants_and_priorities_only_for_keys_that_may(stage: Stage) -> None:
