@@ -6,8 +6,9 @@ many columns (`MOST_CELLS`), `solve` takes the dual instead, whose bound is then
 Source: Crouse, On implementing 2D rectangular assignment algorithms, IEEE Trans. Aerospace and Electronic
 Systems 52(4), 2016 (scipy's); the reduction to repeated columns is in Ahuja, Magnanti and Orlin, Network
 Flows, 1993, §12.
-Deviations: optional tasks get a column of their own, at the price of being left out; forbidden pairs cost
-more than all that is allowed, and an optimum that uses one proves that there is no matching.
+Deviations: where some tasks are optional they get a column of their own, at the price of being left out;
+forbidden pairs cost more than all that is allowed, and an optimum that uses one proves that there is no
+matching.
 """
 
 from __future__ import annotations
@@ -38,13 +39,15 @@ def places_of(problem: AssignmentProblem) -> Ints | None:
 
 def expanded_cells(problem: AssignmentProblem, places: Ints) -> int:
     """Cells of the matrix that linear assignment gets."""
-    skips = problem.tasks if problem.optional.any() else 0
+    skips = problem.tasks if problem.optional.any() and not problem.optional.all() else 0
     return problem.tasks * (int(places.sum(dtype=np.int64)) + skips)
 
 
 def match(problem: AssignmentProblem, places: Ints, begun_s: float | None = None) -> Solution:
     """The optimum of a transportation problem, proved; time counts from `begun_s`, now by default."""
     begin_s = time.perf_counter() if begun_s is None else begun_s
+    if problem.optional.all():
+        return _match_optional(problem, places, begin_s)
     cost, column = _expanded(problem, places)
     dear = _dear(cost)
     empty = np.full(problem.tasks, -1, np.int32)
@@ -59,6 +62,19 @@ def match(problem: AssignmentProblem, places: Ints, begun_s: float | None = None
         stuck = int(row[~np.isfinite(cost[row, chosen])][0])
         return _impossible(problem, empty, took_s, f"task {stuck} is left without a place that it may use")
     assignment = column[chosen]
+    return found(problem, assignment, problem.objective(assignment), took_s, "matching")
+
+
+def _match_optional(problem: AssignmentProblem, places: Ints, begin_s: float) -> Solution:
+    """All tasks may be left out: a pair that saves nothing stands for that, so no columns are added."""
+    column = np.repeat(np.arange(problem.nodes, dtype=np.int32), places)
+    saved = problem.sign * (problem.value[:, column].astype(np.float64) - problem.skip_value[:, None])
+    saved = np.minimum(saved, 0.0)
+    row, chosen = linear_sum_assignment(saved)
+    pays = saved[row, chosen] < 0.0
+    assignment = np.full(problem.tasks, -1, np.int32)
+    assignment[row[pays]] = column[chosen[pays]]
+    took_s = time.perf_counter() - begin_s
     return found(problem, assignment, problem.objective(assignment), took_s, "matching")
 
 
