@@ -11,7 +11,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.kernel import interpreted
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import Plan, empty_plan
+from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.mechanics.facade import Columns, facade_memory, facade_plan, facade_view, record_of
 from trimtab.mechanics.state import new_state
 
@@ -42,11 +42,20 @@ class Desk:
             self.nodes[name][j] = value
         self._changed.add(j)
 
+    def seen(self) -> View:
+        """What a planner is shown."""
+        host, nodes, *rest = self.state.views[0]
+        return View(host.view(np.recarray)[0], nodes.view(np.recarray), *rest)
+
     def at(self, now_s: float) -> None:
         self.state.hosts["now_s"] = now_s
 
     def decide(self, draws: Sequence[float] = (), *, request: int = 0) -> list[int]:
         """Candidates for a request, best first."""
+        return self.state.ranking[: self.answer(draws, request=request)].tolist()
+
+    def answer(self, draws: Sequence[float] = (), *, request: int = 0) -> int:
+        """How many candidates there are; -r where the request is rejected for reason r."""
         self.state.hosts["n_changed"] = len(self._changed)
         self.state.changed[0][: len(self._changed)] = sorted(self._changed)
         self._changed.clear()
@@ -54,8 +63,7 @@ class Desk:
         ranking = memoryview(self.state.ranking)
         numbers = memoryview(np.array(draws, np.float64))
         dispatch = interpreted(self._policy.dispatch)
-        count = dispatch(self._view, self._plan, self._record, self._memory, numbers, ranking)
-        return list(ranking[:count])
+        return int(dispatch(self._view, self._plan, self._record, self._memory, numbers, ranking))
 
     def key(self, policy: Policy, *, request: int = 0) -> float:
         """The key by which an order serves a request."""

@@ -1,0 +1,80 @@
+"""What planners expect: arrivals per class by forecast, and the work of the coming while on every node."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trimtab.domain.cluster import Floats
+from trimtab.domain.planning import History
+from trimtab.domain.view import View
+from trimtab.policies.tables import loads_s, remaining_s
+
+STEPS = 32  # of the past that arrivals are counted in
+FEWEST = 3  # steps that a forecast needs
+LOOK_BACK = 256  # arrivals that the mix of models is read off
+
+
+def counts(times_s: Any, series: Any, n_series: int, now_s: float, step_s: float) -> Floats:
+    """How often each series came in each of the last steps before now [steps, series], whole steps only."""
+    steps = min(STEPS, int((now_s - times_s[0]) / step_s)) if len(times_s) else 0
+    ago = np.floor((now_s - np.asarray(times_s)) / step_s).astype(np.int64)
+    known = (ago >= 0) & (ago < steps)
+    table = np.zeros((steps, n_series))
+    np.add.at(table, (steps - 1 - ago[known], np.asarray(series)[known]), 1.0)
+    return table
+
+
+def rates_per_s(
+    times_s: Any, series: Any, n_series: int, now_s: float, step_s: float, ahead_steps: int
+) -> Floats:
+    """Expected arrivals per second of each series over the next steps [series].
+
+    By the mixture of forecasts once there are enough steps, before by the mean.
+    """
+    table = counts(times_s, series, n_series, now_s, step_s)
+    if len(table) < FEWEST:
+        seen_s = max(step_s, now_s - times_s[0]) if len(times_s) else step_s
+        return np.bincount(series, minlength=n_series) / seen_s
+    from trimtab.forecast import Forecaster  # with the first forecast: it takes a moment
+
+    forecaster = Forecaster(n_series, horizon=ahead_steps, least=0.0)
+    for row in table:
+        forecaster.update(row)
+    return np.asarray(forecaster.forecast(levels=()).mean.mean(axis=1) / step_s, np.float64)
+
+
+class Expected(NamedTuple):
+    """The work of the coming while, and what nodes have for it."""
+
+    requests: Floats  # [classes]
+    own_s: Floats  # [classes, nodes] service and, on average, loading of one request; inf: not served
+    capacity_s: Floats  # [nodes] of slots, less what is left of the work there
+    ahead_s: float  # how long the while is
+
+
+def expected(view: View, history: History, waiting: Any, step_s: float, services: float) -> Expected:
+    """What comes and waits in the next `services` mean services, or one step if that is longer."""
+    n_classes, nodes, past = len(view.fixed_s), view.nodes, history.work
+    seen = np.bincount(past["class_idx"], minlength=n_classes)
+    mean_units = np.bincount(past["class_idx"], past["units"], minlength=n_classes) / np.maximum(seen, 1)
+    service_s = view.fixed_s + view.unit_s * mean_units[:, None]
+    served = np.isfinite(service_s).any(axis=1) & (seen > 0)
+    best_s = service_s.min(axis=1)[served] @ seen[served] / max(1, seen[served].sum())
+    steps = max(1, int(np.ceil(services * best_s / step_s)))
+    ahead_s = steps * step_s
+    times = past["arrival_s"], past["class_idx"]
+    rate = rates_per_s(*times, n_classes, view.host.now_s, step_s, min(steps, STEPS))
+    held = np.bincount(waiting["class_idx"], minlength=n_classes)
+    free_s = np.maximum(0.0, nodes.slots * ahead_s - remaining_s(view)) * (nodes.up == 1)
+    own_s = service_s[:, nodes.type_idx] + mean_loads_s(view, past[-LOOK_BACK:])
+    return Expected((rate * ahead_s + held) * served, own_s, np.asarray(free_s, np.float64), ahead_s)
+
+
+def mean_loads_s(view: View, work: Any) -> Floats:
+    """Mean seconds of loading that each node would need for a request of each class [classes, nodes]."""
+    n_classes = len(view.fixed_s)
+    total = np.zeros((n_classes, len(view.nodes)))
+    np.add.at(total, work["class_idx"], loads_s(view, work))
+    return total / np.maximum(1, np.bincount(work["class_idx"], minlength=n_classes))[:, None]

@@ -1,0 +1,123 @@
+"""Hybrid: an optimiser plans prices of node time, and what nodes turn out to take corrects the estimates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster, Floats
+from trimtab.domain.kernel import kernel
+from trimtab.domain.planning import History
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import (
+    MAX_RANKED,
+    Memory,
+    Plan,
+    View,
+    can_take,
+    empty_plan,
+    estimate_s,
+    memory,
+    missing_load_s,
+)
+from trimtab.policies.foresight import expected
+from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
+from trimtab.policies.prices import smoothed_prices
+from trimtab.policies.selection import rank
+
+MOST_CORRECTION = 8.0  # by which, or by one over which, an estimate is multiplied at most
+DOUBT_S = 4.0  # mean services of an unproved node that speak for no correction
+
+
+def slowness(view: View, history: History) -> Floats:
+    """How much longer than estimated each node's services took, over what the mean node's took [nodes].
+
+    A service is taken to begin when its request came, or when the slots before it ended: exact for nodes that
+    serve in order of arrival, one at a time. It includes loading, on all nodes alike. Nodes with few services
+    are taken for average.
+    """
+    done = np.flatnonzero(np.isfinite(history.finish_s) & (history.node_idx >= 0))
+    node, finish_s = history.node_idx[done], history.finish_s[done]
+    by_node = np.lexsort((finish_s, node))
+    done, node, finish_s = done[by_node], node[by_node], finish_s[by_node]
+    work = history.work[done]
+    g, slots = view.nodes.type_idx[node], view.nodes.slots[node]
+    estimate = view.fixed_s[work["class_idx"], g] + view.unit_s[work["class_idx"], g] * work["units"]
+    before = np.arange(len(done)) - slots
+    same = (before >= 0) & (node[np.maximum(before, 0)] == node)
+    begin_s = np.maximum(work["arrival_s"], np.where(same, finish_s[np.maximum(before, 0)], -np.inf))
+    fair = np.isfinite(estimate) & (estimate > 0.0)
+    n = len(view.nodes)
+    took = np.bincount(node[fair], (finish_s - begin_s)[fair], minlength=n)
+    planned = np.bincount(node[fair], estimate[fair], minlength=n)
+    if planned.sum() <= 0.0:
+        return np.ones(n)
+    usual = max(took.sum() / planned.sum(), 1e-9)
+    doubt_s = DOUBT_S * estimate[fair].mean()
+    ratio = (took / usual + doubt_s) / (planned + doubt_s)
+    return np.asarray(np.clip(ratio, 1.0 / MOST_CORRECTION, MOST_CORRECTION), np.float64)
+
+
+@dataclass(frozen=True)
+class HybridOptimise(Policy):
+    """Prices of node time by optimisation, corrected by how long services on each node really take.
+
+    Idea
+        Every `plan_period_s` two things are planned. weights[node]: how much longer than estimated its last
+        services took, relative to all nodes', to the power of `gain`; estimates there are multiplied by it.
+        price[node]: as in `dual-price`, of the work to come with the estimates so corrected.
+        score(node) = weights · wait + load + weights · service + price · (load + weights · service); least
+        first, ties by node.
+    Source
+        Prices: Shipra Agrawal, Zizhuo Wang, Yinyu Ye, "A dynamic near-optimal algorithm for online linear
+        programming", Operations Research 62(4), 2014. Feedback on a scheduler's estimates: Chenyang Lu, John
+        Stankovic, Sang Son, Gang Tao, "Feedback control real-time scheduling: framework, modeling, and
+        algorithms", Real-Time Systems 23(1-2), 2002.
+    Reads
+        Past arrivals, where they went and when they ended, held requests; what `least-expected-completion`
+        reads; plan.weights, plan.price.
+    Cost
+        O(nodes) a decision; a plan sorts at most 4096 finished requests, and prices as `dual-price`.
+    When it wins / loses
+        Wins where estimates are wrong on some nodes: slow ones, shared ones, badly measured ones. Where they
+        are right it is `dual-price` with some noise.
+    Deviations from the source
+        A proportional correction of multiplicative errors, not a controller of utilisation and misses; the
+        power `gain` below 1 damps it.
+    """
+
+    name: ClassVar[str] = "hybrid-optimise"
+    plan_period_s: float = 5.0
+    services: float = 4.0
+    left_out: float = 3.0
+    kept: float = 0.8
+    gain: float = 1.0
+
+    def init(self, cluster: Cluster) -> Memory:
+        """Scores of the candidates."""
+        return memory(floats=MAX_RANKED)
+
+    def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan:
+        """Corrections of the nodes' estimates, and prices of their time under them."""
+        weights = slowness(view, history) ** self.gain
+        work = expected(view, history, waiting, self.plan_period_s, self.services)
+        corrected = work._replace(own_s=work.own_s * weights)
+        price = smoothed_prices(corrected, history.plan, self.left_out, self.kept)
+        return empty_plan()._replace(weights=weights, price=price)
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank all nodes by corrected completion and price."""
+        count, is_planned = 0, len(plan.weights) > 0
+        for j in range(view.host.n_nodes):
+            if can_take(view, work, j):
+                weight = plan.weights[j] if is_planned else 1.0
+                price = plan.price[j, 0] if is_planned else 0.0
+                service_s = weight * estimate_s(view, work, view.nodes.type_idx[j])
+                own_s = missing_load_s(view, work, j) + service_s
+                score = weight * expected_wait_s(view, j) + (1.0 + price) * own_s
+                count = rank(ranking, memory.floats, count, j, score)
+        return count

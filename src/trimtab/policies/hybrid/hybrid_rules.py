@@ -1,0 +1,145 @@
+"""Hybrid: a rule of thumb, whose threshold a bandit tunes, and the plain rule where that does worse."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster, Floats
+from trimtab.domain.kernel import helper, kernel
+from trimtab.domain.planning import History
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import (
+    MAX_RANKED,
+    Memory,
+    Plan,
+    View,
+    can_take,
+    empty_plan,
+    estimate_s,
+    memory,
+    missing_load_s,
+)
+from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
+from trimtab.policies.selection import rank
+
+THRESHOLDS = (math.inf, 0.5, 2.0, 6.0)  # in services; the first is the plain rule
+ARMS = len(THRESHOLDS)
+PERIODS = 16  # whose requests are still told apart
+TRIED = 2.0  # periods of an arm that count as a trial of it
+_LENGTH = 1 + 2 * ARMS + 2 * PERIODS  # of plan.params: threshold, plays, losses, begins and arms of periods
+
+
+@helper
+def _is_crowded(view: View, work: Any, threshold: float) -> bool:
+    """Whether every node that can take the work lets it wait longer than so many of its best services."""
+    for j in range(view.host.n_nodes):
+        if can_take(view, work, j) and expected_wait_s(view, j) <= threshold * work.estimate_s:
+            return False
+    return True
+
+
+def mean_losses(plays: Floats, losses: Floats) -> Floats:
+    """Mean loss of each arm [arms]; nan where it was never played."""
+    return np.divide(losses, plays, out=np.full(ARMS, np.nan), where=plays > 0.0)
+
+
+def next_arm(plays: Floats, losses: Floats, caution: float, margin: float) -> int:
+    """The arm of least loss less what its uncertainty allows; the plain rule, 0, where it proved worse."""
+    never = np.flatnonzero(plays <= 0.0)
+    if len(never):
+        return int(never[0])
+    mean = mean_losses(plays, losses)
+    usual = losses.sum() / plays.sum()
+    bonus = caution * usual * np.sqrt(2.0 * math.log(max(plays.sum(), math.e)) / plays)
+    arm = int(np.argmin(mean - bonus))
+    has_failed = plays[arm] >= TRIED and mean[arm] > (1.0 - margin) * mean[0]
+    return 0 if has_failed else arm
+
+
+def score_period(history: History, begins_s: Floats, arms: Floats) -> tuple[Floats, Floats]:
+    """Plays and losses [arms] of what finished since the last period began: shares, and mean slowdowns.
+
+    A request counts for the arm under which it came. `begins_s`, `arms` [periods], the latest last; -1 is no
+    period.
+    """
+    work, finish_s = history.work, history.finish_s
+    period = np.searchsorted(begins_s, work["arrival_s"], side="right") - 1
+    fresh = (finish_s > begins_s[-1]) & (period >= 0) & (work["estimate_s"] < np.inf)
+    arm = arms[np.maximum(period, 0)]
+    fresh &= arm >= 0
+    total = max(1, int(fresh.sum()))
+    slowdown = (finish_s[fresh] - work["arrival_s"][fresh]) / np.maximum(work["estimate_s"][fresh], 1e-9)
+    chosen = arm[fresh].astype(np.int64)
+    plays = np.bincount(chosen, minlength=ARMS) / total
+    return plays, np.bincount(chosen, slowdown, minlength=ARMS) / total
+
+
+@dataclass(frozen=True)
+class HybridRules(Policy):
+    """Least completion; once every node lets a request wait long, node time is dear: a bandit says how long.
+
+    Idea
+        Rule: where every node would let the request wait for more than `threshold` of its best services,
+        score(node) = wait + (1 + dearness) · (load + service), so that it takes no node where it needs long;
+        else, and always under the plain rule (threshold inf), it is the expected completion. Every
+        `plan_period_s` discounted UCB chooses among thresholds inf, 0.5, 2 and 6 by the mean slowdown
+        (completion over best service) of what came under each and has finished. An arm that has been tried
+        and is not at least `margin` better than the plain rule gives way to it.
+    Source
+        Aurélien Garivier, Eric Moulines: "On upper-confidence bound policies for non-stationary bandit
+        problems", arXiv:0805.3415, 2008, and Algorithmic Learning Theory, 2011 (discounted UCB).
+    Reads
+        Past arrivals and when they ended; what `least-expected-completion` reads; plan.params.
+    Cost
+        O(nodes) a decision; a plan looks at 4096 past requests.
+    When it wins / loses
+        Wins where overload comes and goes and nodes are unrelated or models are loaded often. Slow to learn:
+        a period must be some services long, and its mean depends on the traffic more than on the arm. While
+        it tries, it pays; at a light load no arm changes anything.
+    Deviations from the source
+        Losses instead of rewards, in units of the mean loss instead of bounded; a request is attributed to
+        the arm of its arrival, whenever it ends; the plain rule has a right of way.
+    """
+
+    name: ClassVar[str] = "hybrid-rules"
+    plan_period_s: float = 60.0
+    dearness: float = 1.0
+    discount: float = 0.95
+    caution: float = 0.1
+    margin: float = 0.0
+
+    def init(self, cluster: Cluster) -> Memory:
+        """What node time costs in a crowd; scores of the candidates."""
+        return memory(params=[self.dearness], floats=MAX_RANKED)
+
+    def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan:
+        """The threshold of the next period, and all that the bandit remembers."""
+        params, now_s = history.plan.params, float(view.host.now_s)
+        if params.shape != (_LENGTH,):  # the first plan: the plain rule, and no period before
+            begins_s, arms = np.full(PERIODS, -np.inf), np.full(PERIODS, -1.0)
+            plays, losses, arm = np.zeros(ARMS), np.zeros(ARMS), 0
+        else:
+            plays, losses, begins_s, arms = np.split(params[1:], [ARMS, 2 * ARMS, 2 * ARMS + PERIODS])
+            new_plays, new_losses = score_period(history, begins_s, arms)
+            plays, losses = self.discount * plays + new_plays, self.discount * losses + new_losses
+            arm = next_arm(plays, losses, self.caution, self.margin)
+        begins_s, arms = np.append(begins_s[1:], now_s), np.append(arms[1:], float(arm))
+        learned = np.concatenate([[THRESHOLDS[arm]], plays, losses, begins_s, arms])
+        return empty_plan()._replace(params=learned)
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank all nodes by completion, with own time dearer in a crowd."""
+        threshold = plan.params[0] if len(plan.params) > 0 else np.inf
+        factor = 1.0 + memory.params[0] if _is_crowded(view, work, threshold) else 1.0
+        count = 0
+        for j in range(view.host.n_nodes):
+            if can_take(view, work, j):
+                own_s = missing_load_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
+                count = rank(ranking, memory.floats, count, j, expected_wait_s(view, j) + factor * own_s)
+        return count

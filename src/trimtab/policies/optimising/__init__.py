@@ -1,0 +1,1 @@
+"""Policies that solve an optimisation problem every period and follow its solution."""

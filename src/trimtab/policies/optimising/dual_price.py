@@ -1,0 +1,81 @@
+"""Dual price: node time has prices, found by the dual of the assignment of the work to come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.kernel import kernel
+from trimtab.domain.planning import History
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import (
+    MAX_RANKED,
+    Memory,
+    Plan,
+    View,
+    can_take,
+    empty_plan,
+    estimate_s,
+    memory,
+    missing_load_s,
+)
+from trimtab.policies.foresight import expected
+from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
+from trimtab.policies.prices import smoothed_prices
+from trimtab.policies.selection import rank
+
+
+@dataclass(frozen=True)
+class DualPrice(Policy):
+    """Send each request where its completion, and the price of the node time that it takes, are least.
+
+    Idea
+        Every `plan_period_s`: forecast the arrivals per class over the next `services` mean services, add
+        what waits, and let λ[node] be the dual prices of assigning that work to nodes within the time that
+        their slots have left, at least node time; work may be left out at `left_out` times its best time.
+        score(node) = wait + (1 + λ[node]) · (load + service), least first, ties by node. New prices count
+        1 - `kept`, the last ones `kept`.
+    Source
+        Shipra Agrawal, Zizhuo Wang, Yinyu Ye: "A dynamic near-optimal algorithm for online linear
+        programming", Operations Research 62(4), 2014 (prices learned from the columns of the past, solved
+        again as time goes on, decide about what comes next).
+    Reads
+        Past arrivals and their models, held requests; what `least-expected-completion` reads; plan.price.
+    Cost
+        O(nodes) a decision; a plan is 30 iterations of O(lots · nodes), from the last prices on.
+    When it wins / loses
+        Wins where nodes are unrelated and the load is middling: who gains most from a fast node gets it. In
+        long overload all prices are high, and it waits for the best nodes longer than is good.
+    Deviations from the source
+        What comes is forecast, not the past itself; the wait, which a linear programme does not know, is
+        added to the price; requests are not refused; prices are smoothed over the plans.
+    """
+
+    name: ClassVar[str] = "dual-price"
+    plan_period_s: float = 5.0
+    services: float = 4.0
+    left_out: float = 3.0
+    kept: float = 0.8
+
+    def init(self, cluster: Cluster) -> Memory:
+        """Scores of the candidates."""
+        return memory(floats=MAX_RANKED)
+
+    def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan:
+        """Prices of the nodes' time."""
+        work = expected(view, history, waiting, self.plan_period_s, self.services)
+        return empty_plan()._replace(price=smoothed_prices(work, history.plan, self.left_out, self.kept))
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank all nodes by completion and price."""
+        count = 0
+        for j in range(view.host.n_nodes):
+            if can_take(view, work, j):
+                own_s = missing_load_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
+                price = plan.price[j, 0] if len(plan.price) > 0 else 0.0
+                score = expected_wait_s(view, j) + (1.0 + price) * own_s
+                count = rank(ranking, memory.floats, count, j, score)
+        return count

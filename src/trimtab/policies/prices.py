@@ -1,0 +1,48 @@
+"""Prices of node time: the dual of the assignment of expected work to nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trimtab.domain.cluster import Floats
+from trimtab.domain.view import Plan
+from trimtab.policies.foresight import Expected
+
+LOTS = 24  # that the expected work is divided into: the dual is linear in their number
+STAGES_FRAC = (0.1, 0.03)  # of the smoothing
+ITERATIONS = 15  # of a stage; it starts from the last prices
+
+
+def smoothed_prices(work: Expected, last_plan: Plan, left_out: float, kept: float) -> Floats:
+    """New prices [nodes, 1], of which the last plan's are the share `kept`; see `node_prices`."""
+    n, before = len(work.capacity_s), last_plan.price
+    last = before[:, 0] if before.shape == (n, 1) else np.zeros(n)
+    return (kept * last + (1.0 - kept) * node_prices(work, last, left_out))[:, None]
+
+
+def node_prices(work: Expected, start: Floats, left_out: float) -> Floats:
+    """What a second of each node's time is worth, in seconds of node time [nodes]; 0 where there is plenty.
+
+    Lots of work go where service, loading and what their time costs there are least, and are left out where
+    that is more than `left_out` times their best; prices are such that no node gets more than it has. Solved
+    as the fractional programme, from the prices `start` [nodes], by `solvers.dual`.
+    """
+    from trimtab.solvers.dual import climb  # with the first plan: it takes a second
+    from trimtab.solvers.near import Near
+
+    n = len(work.capacity_s)
+    comes = np.flatnonzero(work.requests > 0.0)
+    if not len(comes):
+        return np.zeros(n)
+    lots = np.maximum(1, np.round(LOTS * work.requests[comes] / work.requests.sum())).astype(np.int64)
+    demand = np.repeat(work.own_s[comes] * (work.requests[comes] / lots)[:, None], lots, axis=0)
+    skip = left_out * demand.min(axis=1, keepdims=True)
+    cost = np.hstack([demand, skip])  # the last column: left out, which takes nobody's time
+    order = np.argsort(cost, axis=1, kind="stable")
+    cost = np.take_along_axis(cost, order, axis=1)
+    is_pair = np.isfinite(cost)
+    used = np.where(is_pair & (order < n), cost, 0.0)[..., None]
+    capacity, nowhere = np.append(work.capacity_s, 0.0)[:, None], np.full(len(cost), np.inf)
+    near = Near(np.where(is_pair, order, -1).astype(np.int32), cost, used, capacity, nowhere)
+    dual = climb(near, np.append(start, 0.0)[:, None], stages=STAGES_FRAC, iterations=ITERATIONS)
+    return np.asarray(dual.prices[:n, 0], np.float64)

@@ -1,0 +1,133 @@
+"""Hungarian: what waits is matched to the slots that come free, a few times a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster, Floats, Ints
+from trimtab.domain.kernel import helper, kernel
+from trimtab.domain.planning import History
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import (
+    BINDING,
+    MAX_RANKED,
+    Memory,
+    Plan,
+    View,
+    can_take,
+    empty_plan,
+    estimate_s,
+    memory,
+    missing_load_s,
+)
+from trimtab.policies.selection import rank
+from trimtab.policies.tables import loads_s, remaining_s, services_s
+
+MOST_SLOTS = 512  # that one matching looks at, the soonest free
+KEPT_PERIODS = 4  # how long a binding lasts where no new plan comes
+
+
+@helper
+def is_promised(view: View, plan: Plan, serial: int) -> bool:
+    """Whether the plan binds a request now. O(bindings)."""
+    for i in range(len(plan.binding.serial)):
+        if plan.binding.serial[i] == serial:
+            return bool(view.host.now_s <= plan.binding.expires_s[i])
+    return False
+
+
+def slots_ahead(view: View) -> tuple[Ints, Floats]:
+    """Slots of the nodes that are up: node and seconds until free, the soonest first, both [slots].
+
+    What remains of a node's work is shared evenly by its busy slots, which end evenly spread over time.
+    """
+    nodes = view.nodes
+    busy = np.minimum(nodes.in_flight, nodes.slots)
+    node = np.repeat(np.arange(len(nodes)), np.where(nodes.up == 1, nodes.slots, 0))
+    place = np.arange(len(node)) - np.searchsorted(node, node)  # 0 … of the slots of a node
+    turn = place - (nodes.slots - busy)[node] + 1  # 1 … of the busy ones; the idle ones come first
+    mean_s = (remaining_s(view) / np.maximum(busy, 1))[node]
+    free_s = np.where(turn > 0, mean_s * 2.0 * turn / (busy[node] + 1.0), 0.0)
+    soonest = np.argsort(free_s, kind="stable")[:MOST_SLOTS]
+    return node[soonest], free_s[soonest]
+
+
+@dataclass(frozen=True)
+class Hungarian(Policy):
+    """Send a request to an idle node at once; match those that wait to slots, at least cost in all.
+
+    Idea
+        With an idle node that serves it, a request goes to the one where load and service take least. Else
+        it is held. Every `plan_period_s` the held requests are matched to slots: cost(request, slot) =
+        seconds until the slot is free + model load + service, all estimated, and the sum of costs is least;
+        leaving a request out costs more than any slot, and more by `ageing` for every second that it has
+        waited. A matched request gets its slot before others are offered it, and waits for it meanwhile.
+    Source
+        Harold Kuhn: "The Hungarian method for the assignment problem", Naval Research Logistics Quarterly
+        2(1–2), 1955; mapping in batches at regular intervals: Muthucumaru Maheswaran, Shoukat Ali, Howard Jay
+        Siegel, Debra Hensgen, Richard Freund: "Dynamic mapping of a class of independent tasks onto
+        heterogeneous computing systems", Journal of Parallel and Distributed Computing 59(2), 1999 (batch
+        mode).
+    Reads
+        The first held requests and what they need; backlog, in-flight requests and resident models of each
+        node; the bindings of its plan.
+    Cost
+        O(nodes + bindings) a decision; a plan is a linear assignment of at most 256 requests and 512 slots,
+        O(requests² · slots).
+    When it wins / loses
+        Wins under load, where it gives a slot to whoever waits for the model that is loaded there, and where
+        nodes are unrelated. Below, nothing waits and it is the choice of the fastest idle node. Holds
+        everything centrally: with long round trips slots stand idle.
+    Deviations from the source
+        Solved by shortest augmenting paths, which find the same optimum; nodes have several slots; a request
+        may be left out; what arrives goes to an idle node at once.
+    """
+
+    name: ClassVar[str] = "hungarian"
+    plan_period_s: float = 0.25
+    ageing: float = 1.0
+
+    def init(self, cluster: Cluster) -> Memory:
+        """Scores of the candidates."""
+        return memory(floats=MAX_RANKED)
+
+    def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan | None:
+        """Match what waits to slots."""
+        if not len(waiting):
+            return None
+        from trimtab.solvers import assignment_problem, solve  # with the first plan: it takes a second
+
+        node, free_s = slots_ahead(view)
+        if not len(node):
+            return None
+        cost_s = (
+            free_s + loads_s(view, waiting)[:, node] + services_s(view, waiting)[:, view.nodes.type_idx[node]]
+        )
+        worst_s = np.max(cost_s, initial=0.0, where=np.isfinite(cost_s)) + 1.0
+        waited_s = view.host.now_s - waiting["arrival_s"]
+        left_out_s = worst_s + self.ageing * waited_s
+        problem = assignment_problem(
+            cost_s, np.ones(cost_s.shape), np.ones(len(node)), optional=True, skip_value=left_out_s
+        )
+        slot = solve(problem).assignment
+        matched = np.flatnonzero(slot >= 0)
+        binding = np.zeros(len(matched), BINDING)
+        binding["serial"], binding["node_idx"] = waiting["serial"][matched], node[slot[matched]]
+        binding["expires_s"] = view.host.now_s + KEPT_PERIODS * self.plan_period_s
+        return empty_plan()._replace(binding=binding)
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank idle nodes by load and service; hold what is promised a slot, and what finds none idle."""
+        if is_promised(view, plan, work.serial):
+            return 0
+        count, nodes = 0, view.nodes
+        for j in range(view.host.n_nodes):
+            if nodes.in_flight[j] < nodes.slots[j] and can_take(view, work, j):
+                own_s = missing_load_s(view, work, j) + estimate_s(view, work, nodes.type_idx[j])
+                count = rank(ranking, memory.floats, count, j, own_s)
+        return count

@@ -1,0 +1,399 @@
+"""Plans and decisions of the policies that plan, in cases whose optimum is known."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from desk import Desk
+from test_planning_helpers import of, past
+
+from builders import cluster, faults, requests
+from by_hand import asked, played, starts
+from trimtab.domain.decision import Reason
+from trimtab.domain.errors import UsageError
+from trimtab.domain.options import Options
+from trimtab.domain.view import BINDING, Plan, empty_plan, new_work
+from trimtab.forecast.queueing import mgc
+from trimtab.policies import find
+from trimtab.policies.hybrid.hybrid_optimise import HybridOptimise, slowness
+from trimtab.policies.hybrid.hybrid_rules import ARMS, HybridRules, next_arm, score_period
+from trimtab.policies.load_aware.load_forecast import (
+    METHODS,
+    LoadForecast,
+    forecast_loads_s,
+    past_loads_s,
+)
+from trimtab.policies.optimising.dual_price import DualPrice
+from trimtab.policies.optimising.integer_plan import IntegerPlan, quotas
+from trimtab.policies.predictive.predictive import Predictive, placed, shared_out, slots_needed
+from trimtab.policies.resource_aware.hungarian import Hungarian, slots_ahead
+from trimtab.policies.static.round_robin import RoundRobin
+from trimtab.sim.simulator import run
+
+INF = math.inf
+
+
+def waiting(n: int, **columns: Any) -> np.ndarray:
+    """Held requests: WORK rows."""
+    work = new_work(n)
+    work["serial"], work["units"] = np.arange(n), 1.0
+    work["model_idx"] = work["adapter_idx"] = -1
+    work["deadline_s"] = INF
+    for name, values in columns.items():
+        work[name] = values
+    return work
+
+
+def bound(plan: Plan | None) -> dict[int, int]:
+    """Serial → node."""
+    assert plan is not None
+    return dict(zip(plan.binding["serial"].tolist(), plan.binding["node_idx"].tolist(), strict=True))
+
+
+# hungarian
+
+
+def test_hungarian_sends_to_the_quickest_idle_node_and_else_holds() -> None:
+    desk = Desk(cluster(3, types=3), Hungarian())
+    assert desk.decide() == [2, 1, 0]  # the third type is the fastest
+    desk.set(2, in_flight=1)
+    assert desk.decide() == [1, 0]
+    desk.set(0, in_flight=1)
+    desk.set(1, in_flight=1)
+    assert desk.decide() == []
+
+
+def test_hungarian_holds_what_is_promised_a_slot_until_that_expires() -> None:
+    desk = Desk(cluster(2), Hungarian())
+    binding = np.zeros(1, BINDING)
+    binding["serial"], binding["expires_s"] = desk.work["serial"][0], 5.0
+    desk.follow(empty_plan()._replace(binding=binding))
+    desk.at(5.0)
+    assert desk.decide() == []
+    desk.at(5.1)
+    assert desk.decide() == [0, 1]
+
+
+def test_slots_are_told_soonest_first() -> None:
+    desk = Desk(cluster(3, slots=[2, 3, 1]), Hungarian())
+    desk.set(0, in_flight=1, running=1, backlog_s=6.0)  # one slot idle, one in 6 s
+    desk.set(1, in_flight=3, running=3, backlog_s=12.0)  # spread over 2 · 4 s
+    desk.set(2, up=0)
+    node, free_s = slots_ahead(desk.seen())
+    assert node.tolist() == [0, 1, 1, 0, 1]
+    assert free_s.tolist() == [0.0, 2.0, 4.0, 6.0, 6.0]
+
+
+def test_hungarian_gives_each_request_the_node_that_holds_its_model() -> None:
+    c = cluster(2, models=2)
+    desk = Desk(c, Hungarian())
+    desk.state.resident[0, 1] = desk.state.resident[1, 0] = 1
+    for j in range(2):
+        desk.set(j, in_flight=1, running=1, backlog_s=3.0)
+    plan = Hungarian().plan(desk.seen(), past(waiting(0)), waiting(2, model_idx=[0, 1]), None)
+    assert bound(plan) == {0: 1, 1: 0}
+
+
+def test_who_waited_longer_is_matched_first_where_slots_are_few() -> None:
+    desk = Desk(cluster(1), Hungarian())
+    desk.at(9.0)
+    rows = waiting(3, arrival_s=[5.0, 1.0, 3.0])
+    assert bound(Hungarian().plan(desk.seen(), past(rows), rows, None)) == {1: 0}
+    short = waiting(2, arrival_s=[1.0, 2.0], units=[9.0, 1.0])
+    assert bound(Hungarian().plan(desk.seen(), past(short), short, None)) == {1: 0}
+    assert bound(Hungarian(ageing=9.0).plan(desk.seen(), past(short), short, None)) == {0: 0}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_matching_is_the_best_of_all(seed: int) -> None:
+    """Against every way to match four requests to three one-slot nodes."""
+    rng = np.random.default_rng(seed)
+    c = cluster(3, types=3, classes=2, models=2, unserved=[(1, 0)])
+    desk = Desk(c, Hungarian())
+    desk.state.resident[:] = rng.integers(0, 2, desk.state.resident.shape)
+    for j in range(3):
+        desk.set(j, in_flight=1, running=1, backlog_s=rng.uniform(0.0, 5.0))
+    rows = waiting(4, class_idx=rng.integers(0, 2, 4), units=rng.exponential(2.0, 4), model_idx=[0, 1, 0, 1])
+    desk.at(0.0)
+    view = desk.seen()
+
+    def cost_s(i: int, j: int) -> float:
+        k, m = rows["class_idx"][i], rows["model_idx"][i]
+        service_s = c.fixed_s[k, c.type_idx[j]] + c.unit_s[k, c.type_idx[j]] * rows["units"][i]
+        load_s = 0.0 if view.resident[j, m] else c.load_s[m, c.type_idx[j]]
+        return float(view.nodes.backlog_s[j] + load_s + service_s)
+
+    best = min(
+        (-sum(cost < INF for cost in costs), sum(cost for cost in costs if cost < INF))
+        for nodes in itertools.permutations([0, 1, 2, None])
+        if (costs := [INF if j is None else cost_s(i, j) for i, j in enumerate(nodes)])
+    )
+    found = bound(Hungarian().plan(view, past(rows), rows, None))
+    assert (-len(found), sum(cost_s(i, j) for i, j in found.items())) == pytest.approx(best)
+
+
+def test_hungarian_saves_the_loads_that_first_come_first_served_pays() -> None:
+    """Both nodes are busy until 5 s with what their models are for; those that wait came crosswise."""
+    c = cluster(2, models=2, memory_gib=7.0, load_s=2.0)
+    r = asked(c, [0.0, 0.1, 1.0, 1.1], [3.0, 3.0, 1.0, 1.0], model_idx=[0, 1, 1, 0], key=[0, 1, 0, 0])
+    d = run(c, r, Options(), Hungarian(), mode="interpreted")
+    assert d.state.counts["model_loads"][0] == 2
+    assert d.state.requests["node_idx"].tolist() == [0, 1, 1, 0]
+    assert starts(d) == pytest.approx([0.0, 0.1, 5.1, 5.0])
+
+
+# integer-plan
+
+
+def test_quotas_are_the_optimum_of_the_integer_programme() -> None:
+    """Class 1 is served by the fast group only, whose 8 s are enough for it and two of class 0."""
+    work = of([4.0, 3.0], [[1.0, 2.0, 2.0], [2.0, INF, INF]], [8.0, 20.0, 20.0])
+    found = quotas(work, np.array([0, 1, 1]), 9.0)
+    assert found is not None
+    assert found == pytest.approx(np.array([[2.0, 1.0, 1.0], [3.0, 0.0, 0.0]]))
+
+
+def test_what_does_not_fit_is_left_out() -> None:
+    found = quotas(of([10.0], [[1.0, 2.0]], [4.0, 4.0]), np.array([0, 1]), 3.0)
+    assert found is not None
+    assert found.tolist() == [[4.0, 2.0]]
+
+
+def test_integer_plan_follows_its_quotas_round_by_round() -> None:
+    desk = Desk(cluster(3), IntegerPlan())
+    quota = np.array([[2.0, 0.0, 1.0]])
+    desk.follow(empty_plan()._replace(quota=quota, params=np.array([1.0])))
+    assert [desk.decide()[0] for _ in range(6)] == [0, 0, 2, 0, 0, 2]
+    desk.set(0, up=0)
+    assert desk.decide()[0] == 2
+
+
+def test_quotas_give_way_to_a_long_wait() -> None:
+    desk = Desk(cluster(2), IntegerPlan(patience=1.0))
+    desk.follow(empty_plan()._replace(quota=np.array([[4.0, 0.0]]), params=np.array([1.0])))
+    own_s = float(desk.work["estimate_s"][0])
+    desk.set(0, in_flight=1, running=1, backlog_s=0.9 * own_s)
+    assert desk.decide() == [0, 1]
+    desk.set(0, in_flight=1, running=1, backlog_s=1.1 * own_s)
+    assert desk.decide() == [1, 0]
+
+
+# dual-price
+
+
+def test_a_price_sends_work_to_the_node_where_it_takes_less_time() -> None:
+    desk = Desk(cluster(2, types=2, speeds=[1.0, 2.0]), DualPrice())
+    own_s = float(desk.work["estimate_s"][0])  # on the fast node; five thirds of that on the slow one
+    desk.set(1, in_flight=1, running=1, backlog_s=own_s)
+    assert desk.decide() == [0, 1]  # 5/3 against 1 + 1
+    desk.follow(empty_plan()._replace(price=np.array([[1.0], [1.0]])))
+    assert desk.decide() == [1, 0]  # 1 + 2 against 10/3
+
+
+def test_dual_prices_are_carried_from_plan_to_plan() -> None:
+    """Overload: the last price, kept for four fifths, and a fifth of what it should be."""
+    desk = Desk(cluster(1), DualPrice())
+    rows = waiting(200, arrival_s=np.linspace(0.0, 10.0, 200))
+    desk.at(10.0)
+    last = empty_plan()._replace(price=np.array([[1.0]]))
+    plan = DualPrice().plan(desk.seen(), past(rows, plan=last), rows[:0], None)
+    assert plan.price == pytest.approx(0.8 * 1.0 + 0.2 * 2.0, abs=0.05)  # left out at three times its time
+
+
+# load-forecast
+
+
+def test_past_loads_are_what_was_in_flight_at_each_step() -> None:
+    c = cluster(2, slots=[1, 2])
+    desk = Desk(c, LoadForecast())
+    desk.at(4.0)
+    rows = waiting(4, arrival_s=[0.5, 1.0, 2.5, 3.0], units=[3.0, 2.0, 5.0, 7.0])
+    history = past(
+        rows,
+        node_idx=np.array([0, 1, 1, -1], np.int32),
+        finish_s=np.array([3.0, np.nan, np.nan, np.nan]),
+        in_flight=np.array([False, True, True, False]),
+    )
+    table = past_loads_s(desk.seen(), history, 1.0)  # at 1, 2, 3, 4 s
+    assert table.tolist() == [[3.0, 1.0], [3.0, 1.0], [0.0, 3.5], [0.0, 3.5]]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_load_that_stays_is_forecast_to_stay(method: str) -> None:
+    loads_s = np.tile([3.0, 0.0, 7.0], (20, 1))
+    assert forecast_loads_s(loads_s, method) == pytest.approx([3.0, 0.0, 7.0], abs=1e-6)
+
+
+def test_a_load_that_grows_is_forecast_to_grow() -> None:
+    grows = np.arange(20.0)[:, None]
+    assert forecast_loads_s(grows, "ar")[0] > 19.0
+    assert forecast_loads_s(grows, "holt")[0] > 19.0
+
+
+def test_without_a_forecast_it_is_least_expected_wait() -> None:
+    c = cluster(5, types=2, slots=2)
+    r = requests(c, 300, load=0.9, noise=True)
+    nodes = [
+        run(c, r, Options(), *find(name), mode="interpreted").state.requests["node_idx"]
+        for name in ("load-forecast(method=naive)", "least-expected-wait")
+    ]
+    np.testing.assert_array_equal(*nodes)
+
+
+def test_a_method_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UsageError, match="naive, ses"):
+        LoadForecast(method="oracle")
+
+
+# hybrid-optimise
+
+
+def test_slowness_is_what_services_took_over_what_was_planned() -> None:
+    """Two nodes, ten services of a second in a row on each; the second takes three for each."""
+    desk = Desk(cluster(2), HybridOptimise())
+    rows = waiting(20, arrival_s=0.0)
+    finish_s = np.concatenate([np.arange(1.0, 11.0), 3.0 * np.arange(1.0, 11.0)])
+    history = past(rows, node_idx=np.repeat(np.array([0, 1], np.int32), 10), finish_s=finish_s)
+    usual, doubt_s = 40.0 / 20.0, 4.0
+    expected = [(10.0 / usual + doubt_s) / (10.0 + doubt_s), (30.0 / usual + doubt_s) / (10.0 + doubt_s)]
+    assert slowness(desk.seen(), history) == pytest.approx(expected)
+
+
+def test_without_a_past_no_node_is_slow() -> None:
+    desk = Desk(cluster(3), HybridOptimise())
+    assert slowness(desk.seen(), past(waiting(0))).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_feedback_finds_the_slow_nodes() -> None:
+    """Two of six nodes work at half speed, which no estimate knows of."""
+    c = cluster(6)
+    r = requests(c, 1500, load=0.7)
+    slow = faults([], [0, 1], mtbf_s=INF, mttr_s=0.0)
+    slow["start_s"], slow["end_s"], slow["mtbf_s"] = 0.0, 1e9, INF
+
+    def mean_s(name: str) -> float:
+        state = run(c, r, Options(faults=slow), *find(name), mode="interpreted").state
+        return float((state.requests["finish_s"] - r.work["arrival_s"]).mean())
+
+    assert mean_s("hybrid-optimise") < 0.9 * mean_s("dual-price")
+
+
+# hybrid-rules
+
+
+def test_in_a_crowd_node_time_is_dear() -> None:
+    desk = Desk(cluster(2, types=2, speeds=[1.0, 2.0]), HybridRules())
+    own_s = float(desk.work["estimate_s"][0])
+    desk.set(0, in_flight=1, running=1, backlog_s=1.0 * own_s)
+    desk.set(1, in_flight=1, running=1, backlog_s=2.0 * own_s)
+    assert desk.decide() == [0, 1]  # 1 + 5/3 against 2 + 1
+    desk.follow(empty_plan()._replace(params=np.array([0.5])))
+    assert desk.decide() == [1, 0]  # 1 + 10/3 against 2 + 2
+    desk.follow(empty_plan()._replace(params=np.array([2.0])))
+    assert desk.decide() == [0, 1]  # node 0 lets it wait for one service only: no crowd
+
+
+def test_every_arm_is_tried_then_the_best_is_played() -> None:
+    plays, losses = np.array([1.0, 0.0, 1.0, 0.0]), np.array([3.0, 0.0, 3.0, 0.0])
+    assert next_arm(plays, losses, 0.1, 0.0) == 1
+    plays = np.full(ARMS, 50.0)
+    assert next_arm(plays, plays * [3.0, 3.0, 2.0, 3.0], 0.1, 0.0) == 2
+
+
+def test_an_arm_that_proved_no_better_gives_way_to_the_plain_rule() -> None:
+    plays = np.array([50.0, 2.0, 2.0, 2.0])
+    losses = plays * [3.0, 3.1, 3.2, 3.3]
+    assert next_arm(plays, losses, 1.0, 0.0) == 0  # by its uncertainty it would have been arm 1
+    assert next_arm(plays * [1.0, 0.5, 1.0, 1.0], losses * [1.0, 0.5, 1.0, 1.0], 1.0, 0.0) == 1  # too little
+
+
+def test_what_finished_counts_for_the_arm_under_which_it_came() -> None:
+    rows = waiting(5, arrival_s=[0.0, 5.0, 12.0, 13.0, 14.0], estimate_s=2.0)
+    finish_s = np.array([9.0, 15.0, 18.0, np.nan, 16.0])  # the first was counted a period ago
+    plays, losses = score_period(
+        past(rows, finish_s=finish_s), np.array([-INF, 0.0, 10.0]), np.array([-1.0, 2.0, 1.0])
+    )
+    assert plays == pytest.approx([0.0, 2 / 3, 1 / 3, 0.0])
+    assert losses == pytest.approx([0.0, (3.0 + 1.0) / 3, 5.0 / 3, 0.0])
+
+
+def test_the_bandit_remembers_through_its_plans() -> None:
+    desk = Desk(cluster(1), HybridRules())
+    rows, last, seen = waiting(40, arrival_s=np.arange(40.0) * 10.0, estimate_s=1.0), empty_plan(), []
+    for now_s in np.arange(0.0, 400.0, 60.0):
+        desk.at(now_s)
+        past_rows = rows[rows["arrival_s"] < now_s]
+        history = past(past_rows, finish_s=past_rows["arrival_s"] + 2.0, plan=last)
+        last = HybridRules().plan(desk.seen(), history, rows[:0], None)
+        seen.append(float(last.params[0]))
+    assert seen[:4] == [INF, 0.5, 2.0, 6.0]  # each once, the plain rule first
+
+
+# predictive
+
+
+@pytest.mark.parametrize(("rate", "mean_s", "scv"), [(0.3, 1.0, 1.0), (9.0, 2.0, 0.2), (40.0, 0.5, 3.0)])
+def test_slots_are_the_fewest_at_which_waits_are_short(rate: float, mean_s: float, scv: float) -> None:
+    first = next(c for c in range(1, 999) if mgc(c, rate, mean_s, scv).wait_s <= 0.25 * mean_s)
+    assert slots_needed(rate, mean_s, scv, 0.25) == first
+
+
+def test_who_has_the_fewest_nodes_chooses_first_and_what_is_left_is_for_all() -> None:
+    desk = Desk(cluster(6, classes=2), RoundRobin())
+    own_s = [[1.0] * 6, [INF, INF, INF, 1.0, 1.0, 1.0]]
+    rate = np.array([1.0, 1.0])
+    work = of([1.0, 1.0], own_s, [9.0] * 6)
+    needed = slots_needed(1.0, 1.0, 1.0, 1.0)
+    eligible = shared_out(desk.seen(), work, rate, np.ones(2), 1.0)
+    assert needed == 2
+    assert eligible.tolist() == [[1, 1, 1, 0, 0, 1], [0, 0, 0, 1, 1, 1]]
+
+
+def test_where_there_is_too_little_all_get_their_share() -> None:
+    desk = Desk(cluster(4, classes=2), RoundRobin())
+    work = of([9.0, 9.0], [[1.0] * 4] * 2, [9.0] * 4)
+    eligible = shared_out(desk.seen(), work, np.array([9.0, 9.0]), np.ones(2), 0.25)
+    assert eligible.sum(axis=1).tolist() == [2, 2]
+    assert eligible.sum(axis=0).tolist() == [1, 1, 1, 1]
+
+
+def test_models_are_kept_by_how_often_they_are_asked_for_and_where_they_are() -> None:
+    desk = Desk(cluster(4, models=2), RoundRobin())
+    desk.state.resident[[1, 3], 0] = 1
+    rows = waiting(4, model_idx=[0, 0, 1, 0])
+    placement = placed(desk.seen(), np.ones((1, 4), np.uint8), rows)
+    assert placement.tolist() == [[1, 0], [1, 0], [0, 1], [1, 0]]
+
+
+def test_predictive_rejects_what_no_node_can_finish_in_time() -> None:
+    desk = Desk(cluster(2, types=2, speeds=[1.0, 2.0]), Predictive())
+    own_s = float(desk.work["estimate_s"][0])
+    desk.work["deadline_s"][0] = 1.5 * own_s
+    assert desk.decide() == [1, 0]
+    desk.set(1, in_flight=1, running=1, backlog_s=own_s)
+    assert desk.answer() == -int(Reason.POLICY)
+    desk.work["deadline_s"][0] = INF
+    assert desk.decide() == [0, 1]
+    desk.adopt(Predictive(admission=False))
+    desk.work["deadline_s"][0] = 1.5 * own_s
+    assert desk.decide() == [0, 1]
+
+
+def test_nodes_set_aside_for_others_cost_a_part_of_a_service() -> None:
+    desk = Desk(cluster(2), Predictive(outside=0.5))
+    desk.follow(empty_plan()._replace(eligible=np.array([[0, 1]], np.uint8)))
+    assert desk.decide() == [1, 0]
+    own_s = float(desk.work["estimate_s"][0])
+    desk.set(1, in_flight=1, running=1, backlog_s=0.6 * own_s)
+    assert desk.decide() == [0, 1]
+
+
+def test_without_arrivals_there_is_no_plan() -> None:
+    desk = Desk(cluster(2), Predictive())
+    assert Predictive().plan(desk.seen(), past(waiting(0)), waiting(0), None) is None
+    assert Hungarian().plan(desk.seen(), past(waiting(0)), waiting(0), None) is None
+    assert played(cluster(1), asked(cluster(1), [0.0]), policy=Predictive()).n_arrived == 1
