@@ -105,6 +105,7 @@ class Driver:
         self._tenants, self._declared = len(requests.tenant_names), declared
         self.rehearser = self.rehearser_for(self.policy, None if self.order is self.policy else self.order)
         self._pending: deque[Plan] = deque()  # made, not yet in force
+        self._is_placing = False  # the plan in force places items on nodes
         self.last_plan = empty_plan()
         self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
         self._heap: Any = _Heap(self._counts, Columns(self.state.events))
@@ -226,6 +227,9 @@ class Driver:
         if plan.active_idx[0] != self.active_idx:
             self.active_idx = int(plan.active_idx[0])
             self._hand_over(members(self.policy)[self.active_idx])
+        if plan.placement.size or self._is_placing:
+            self._is_placing = plan.placement.size > 0
+            self._counts.replanned[0] = 1
         self._counts.freed[0] = 1  # what is held may go under this plan
 
     def _hand_over(self, policy: Policy) -> None:

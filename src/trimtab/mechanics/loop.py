@@ -62,6 +62,7 @@ from trimtab.mechanics.parts import (
     part_of,
     split,
 )
+from trimtab.mechanics.placement import take_placement
 from trimtab.mechanics.prefixes import has_prefixes, show_prefixes
 from trimtab.mechanics.queues import comes_before, drop_first_of, enqueue, first_of, take_out
 from trimtab.mechanics.residency import release
@@ -586,6 +587,9 @@ def advance(
             if not _has_room(s, 0):
                 return FULL
             now_s = counts.now_s[0]
+            if counts.replanned[0] == 1:
+                counts.replanned[0] = 0
+                take_placement(s, plan, now_s)
             r = -1
             if not _nothing_held(s) or counts.skipped[0] > 0:
                 r = _next_offer(s, plan, order, now_s)

@@ -21,6 +21,7 @@ from trimtab.mechanics.batches import (
 )
 from trimtab.mechanics.events import ARRIVAL, COMPLETION, push_event
 from trimtab.mechanics.links import depart, is_instant
+from trimtab.mechanics.placement import fits_beside_placed, place_if_idle
 from trimtab.mechanics.prefixes import forget_prefixes, has_prefixes, use_prefix
 from trimtab.mechanics.queues import drop_first_of, first_of
 from trimtab.mechanics.residency import acquire, forget_all, release
@@ -69,6 +70,8 @@ def accepts(s: State, r: int, j: int) -> bool:
     if s.nodes.up[j] == 0 or s.nodes.room[j] <= 0 or not can_hold(s, r, j):
         return False
     if s.config.live[0] == 2 and not _accepts_live(s, r, j):
+        return False
+    if not fits_beside_placed(s, r, j):
         return False
     adapter = s.work.adapter_idx[r]
     if adapter >= 0 and s.item_gib[s.work.model_idx[r]] + s.item_gib[adapter] > s.hidden.memory_gib[j]:
@@ -122,6 +125,7 @@ def fill(s: State, plan: Plan, j: int, now_s: float) -> None:
         if r < 0 or not _start(s, plan, r, j, now_s):
             break
         drop_first_of(s, j, r)
+    place_if_idle(s, plan, j, now_s)
     anchor(s, j, now_s)
 
 

@@ -23,8 +23,16 @@ def has_prefixes(s: State) -> bool:
 
 
 @helper(inline=True)
+def _has_prompt(s: State, r: int) -> bool:
+    """Rows behind the requests are parts of them, which have no prompt of their own."""
+    return r + 1 < len(s.prompt_first)
+
+
+@helper(inline=True)
 def _cached_tokens(s: State, r: int, j: int) -> float:
     """Tokens of request r's prompt that node j holds from its beginning on."""
+    if not _has_prompt(s, r):
+        return 0.0
     first, last = s.prompt_first[r], s.prompt_first[r + 1]
     k = first
     while k < last and s.prefix_place[s.prompt_block[k], j] > 0:
@@ -41,6 +49,8 @@ def cached_units(s: State, r: int, j: int) -> float:
 @helper
 def use_prefix(s: State, r: int, j: int) -> None:
     """Request r is served on node j, which holds its prompt from now on."""
+    if not _has_prompt(s, r):
+        return
     s.counts.prompt_tokens[0] += s.prompt_tokens[r]
     s.counts.cached_tokens[0] += _cached_tokens(s, r, j)
     for k in range(s.prompt_first[r + 1] - 1, s.prompt_first[r] - 1, -1):

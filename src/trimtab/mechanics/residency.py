@@ -1,10 +1,20 @@
-"""Which models and adapters a node holds: loading at service start, least-recently-used eviction."""
+"""Which models and adapters a node holds: loading at service start, and what leaves for it.
+
+GreedyDual-Size: Pei Cao, Sandy Irani, "Cost-aware WWW proxy caching algorithms", USITS 1997. An item's credit
+is the node's inflation + load seconds ÷ GiB, set anew whenever it is used; the least credit goes, and the
+inflation becomes what it was. Items of equal credit go by last use: with equal costs and sizes it is LRU.
+"""
 
 from __future__ import annotations
 
+import numpy as np
+
 from trimtab.domain.kernel import helper
+from trimtab.domain.options import Eviction
 from trimtab.domain.view import Plan
 from trimtab.mechanics.state import State
+
+_GREEDY_DUAL_SIZE = int(Eviction.GREEDY_DUAL_SIZE)
 
 
 @helper
@@ -16,7 +26,8 @@ def _account_memory(s: State, j: int, change_gib: float, now_s: float) -> None:
 
 
 @helper(inline=True)
-def _is_kept(plan: Plan, j: int, m: int) -> bool:
+def is_kept(plan: Plan, j: int, m: int) -> bool:
+    """Whether the plan keeps item m on node j."""
     return len(plan.placement) > j and plan.placement[j, m] == 1
 
 
@@ -28,19 +39,31 @@ def _may_go(s: State, plan: Plan, j: int, m: int, model: int, adapter: int) -> b
     """
     if s.resident[j, m] == 0 or s.items[j].in_use[m] > 0 or m in (model, adapter):
         return False
-    return s.nodes.running[j] == 0 or not _is_kept(plan, j, m)
+    return s.nodes.running[j] == 0 or not is_kept(plan, j, m)
 
 
 @helper(inline=True)
 def _goes_before(s: State, plan: Plan, j: int, a: int, b: int) -> bool:
-    if _is_kept(plan, j, a) != _is_kept(plan, j, b):
-        return _is_kept(plan, j, b)
-    return s.items[j].used_s[a] < s.items[j].used_s[b]
+    if is_kept(plan, j, a) != is_kept(plan, j, b):
+        return is_kept(plan, j, b)
+    items = s.items[j]
+    if s.config.eviction[0] == _GREEDY_DUAL_SIZE and items.credit[a] != items.credit[b]:
+        return items.credit[a] < items.credit[b]
+    return items.used_s[a] < items.used_s[b]
+
+
+@helper(inline=True)
+def _note_use(s: State, j: int, m: int, now_s: float) -> None:
+    items, gib = s.items[j], s.item_gib[m]
+    items.used_s[m] = now_s
+    if s.config.eviction[0] == _GREEDY_DUAL_SIZE:
+        worth = s.load_s[m, s.nodes.type_idx[j]] / gib if gib > 0.0 else np.inf
+        items.credit[m] = s.hidden.inflation[j] + worth
 
 
 @helper
 def _victim(s: State, plan: Plan, j: int, model: int, adapter: int) -> int:
-    """Item that goes next, the least recently used; -1 if none may go."""
+    """Item that goes next; -1 if none may go."""
     best = -1
     for m in range(len(s.item_gib)):
         if _may_go(s, plan, j, m, model, adapter) and (best < 0 or _goes_before(s, plan, j, m, best)):
@@ -58,7 +81,8 @@ def _evictable_gib(s: State, plan: Plan, j: int, model: int, adapter: int) -> fl
 
 
 @helper
-def _make_room(s: State, plan: Plan, j: int, model: int, adapter: int, now_s: float) -> bool:
+def make_room(s: State, plan: Plan, j: int, model: int, adapter: int, now_s: float) -> bool:
+    """Whether node j has room for a model and an adapter (-1 = none) that it lacks, once others have gone."""
     need = 0.0
     if s.resident[j, model] == 0:
         need += s.item_gib[model]
@@ -71,9 +95,23 @@ def _make_room(s: State, plan: Plan, j: int, model: int, adapter: int, now_s: fl
         m = _victim(s, plan, j, model, adapter)
         s.resident[j, m] = 0
         s.counts.evictions[0] += 1
+        s.hidden.inflation[j] = max(s.hidden.inflation[j], s.items[j].credit[m])
         _account_memory(s, j, -s.item_gib[m], now_s)
         free = s.hidden.memory_gib[j] - s.hidden.memory_used_gib[j] + 1e-9
     return True
+
+
+@helper
+def load(s: State, j: int, m: int, from_s: float, now_s: float) -> None:
+    """Node j, which has the room, loads item m from `from_s` on."""
+    s.resident[j, m] = 1
+    s.items[j].ready_s[m] = from_s + s.load_s[m, s.nodes.type_idx[j]]
+    _account_memory(s, j, s.item_gib[m], now_s)
+    _note_use(s, j, m, now_s)
+    if s.item_is_adapter[m] == 1:
+        s.counts.adapter_loads[0] += 1
+    else:
+        s.counts.model_loads[0] += 1
 
 
 @helper
@@ -81,15 +119,10 @@ def _hold(s: State, j: int, m: int, from_s: float, now_s: float) -> float:
     """Use item m from `from_s` on, loading it if need be; returns when it is ready."""
     items = s.items[j]
     if s.resident[j, m] == 0:
-        s.resident[j, m] = 1
-        items.ready_s[m] = from_s + s.load_s[m, s.nodes.type_idx[j]]
-        _account_memory(s, j, s.item_gib[m], now_s)
-        if s.item_is_adapter[m] == 1:
-            s.counts.adapter_loads[0] += 1
-        else:
-            s.counts.model_loads[0] += 1
+        load(s, j, m, from_s, now_s)
+    else:
+        _note_use(s, j, m, now_s)
     items.in_use[m] += 1
-    items.used_s[m] = now_s
     return max(from_s, items.ready_s[m])
 
 
@@ -102,7 +135,7 @@ def acquire(s: State, plan: Plan, r: int, j: int, now_s: float) -> float:
     model, adapter = s.work.model_idx[r], s.work.adapter_idx[r]
     if model < 0:
         return now_s
-    if not _make_room(s, plan, j, model, adapter, now_s):
+    if not make_room(s, plan, j, model, adapter, now_s):
         return -1.0
     ready_s = _hold(s, j, model, now_s, now_s)
     return ready_s if adapter < 0 else _hold(s, j, adapter, ready_s, now_s)
@@ -115,10 +148,10 @@ def release(s: State, r: int, j: int, now_s: float) -> None:
     if model < 0:
         return
     s.items[j].in_use[model] -= 1
-    s.items[j].used_s[model] = now_s
+    _note_use(s, j, model, now_s)
     if adapter >= 0:
         s.items[j].in_use[adapter] -= 1
-        s.items[j].used_s[adapter] = now_s
+        _note_use(s, j, adapter, now_s)
 
 
 @helper
@@ -128,4 +161,5 @@ def forget_all(s: State, j: int, now_s: float) -> None:
     for m in range(len(s.item_gib)):
         s.resident[j, m] = 0
         items.in_use[m] = 0
+    s.hidden.unplaced[j] = 1 if s.hidden.placed_gib[j] > 0.0 else 0
     _account_memory(s, j, -s.hidden.memory_used_gib[j], now_s)

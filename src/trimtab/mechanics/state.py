@@ -55,11 +55,14 @@ HIDDEN = np.dtype(
         ("down_s", "f8"),
         ("memory_gib", "f8"),
         ("nic_gib_per_s", "f8"),
+        ("placed_gib", "f8"),  # of the items that the plan places here
+        ("inflation", "f8"),  # credit of what was last evicted (GreedyDual-Size)
         ("queue_max", "i4"),
         ("token_room", "f8"),  # tokens that it would still take
         ("reserve", "i4"),  # places kept free of background work
         ("first_slot", "i4"),  # where this node's rows of `slots` begin
         ("down", "i4"),  # failures in force
+        ("unplaced", "i4"),  # 1 = it may lack some of what the plan places here
     ],
     align=True,
 )
@@ -67,7 +70,16 @@ HIDDEN = np.dtype(
 SLOT = np.dtype(
     [("since_s", "f8"), ("estimate_s", "f8"), ("estimate_end_s", "f8"), ("request", "i8")], align=True
 )
-ITEM = np.dtype([("ready_s", "f8"), ("used_s", "f8"), ("in_use", "i8")], align=True)
+ITEM = np.dtype(
+    [
+        ("ready_s", "f8"),
+        ("used_s", "f8"),
+        ("credit", "f8"),  # GreedyDual-Size: the least goes
+        ("in_use", "i4"),
+        ("placed", "i4"),  # 1 = the plan places it here
+    ],
+    align=True,
+)
 QUEUE = np.dtype([("head", "i4"), ("tail", "i4"), ("root", "i4"), ("length", "i4")], align=True)
 LINK = np.dtype([("gib_per_s", "f8"), ("share_gib", "f8"), ("since_s", "f8"), ("due", "i4")], align=True)
 EVENT = np.dtype([("time_s", "f8"), ("key", "i8")], align=True)
@@ -131,6 +143,7 @@ COUNTS = np.dtype(
         ("cached_tokens", "f8"),  # of these, in the node's cache
         ("repeatable", "i8"),  # requests that a cached result could answer
         ("result_hits", "i8"),  # of these, answered by one
+        ("replanned", "i8"),  # 1 = nodes have not seen yet what the plan in force places on them
         ("freed", "i8"),  # 1 = held requests are to be offered
         ("offering", "i8"),  # dispatcher whose queue is being offered
         ("skipped", "i8"),  # requests offered in vain in this pass

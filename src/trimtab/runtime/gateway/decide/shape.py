@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
+from trimtab.runtime.gateway.api.units import PROMPT_TOKEN_FRAC
 from trimtab.runtime.gateway.decide.estimates import ClassKey, Estimates
 from trimtab.runtime.gateway.model import Node
 
@@ -103,6 +104,7 @@ def cluster_of(shape: Shape, classes: Sequence[ClassKey], rows: int, estimates: 
         zone_names=("here",),
         rtt_s=np.zeros((1, 1)),
         zone_gib_per_s=np.full(1, np.inf),
+        prompt_token_units=np.full(rows, PROMPT_TOKEN_FRAC),
     )
 
 
