@@ -13,7 +13,6 @@ from trimtab.domain.errors import UsageError
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
-from trimtab.forecast.queueing import ggc
 from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
 
 Floats = NDArray[np.float64]
@@ -165,6 +164,8 @@ def _wait_s(recent: _Recent, slots: int, parts: NDArray[np.int64], batch: float,
 
     `batch` parts are served as one, in `longer` times the service of one.
     """
+    from trimtab.forecast.queueing import ggc  # with the first plan: it takes a moment
+
     part_s = recent.fixed_s + recent.variable_s / parts
     mean_s = float(np.average(part_s, weights=parts))
     spread = float(np.average((part_s - mean_s) ** 2, weights=parts))
