@@ -17,7 +17,7 @@ from trimtab.domain.decision import Reason, Status
 from trimtab.domain.kernel import kernel
 from trimtab.domain.options import Cancel, OnFailure, Options
 from trimtab.domain.policy import Policy
-from trimtab.domain.requests import Requests
+from trimtab.domain.requests import Prefixes, Requests
 from trimtab.domain.view import Memory, empty_plan
 from trimtab.mechanics.driver import Driver
 from trimtab.mechanics.layout import rows_with_parts
@@ -92,6 +92,16 @@ def test_a_part_that_waits_is_waited_for() -> None:
     c = cluster(1)
     d = played(c, asked(c, [0.1], 4.0, parts_max=2), parts=2)
     assert finishes(d)[0] == pytest.approx(0.1 + 4.0 + 0.25)
+
+
+def test_parts_ask_no_prefix_cache_and_their_request_leaves_its_result() -> None:
+    c = replace(cluster(2), prompt_token_units=np.array([0.01]))
+    r = asked(c, [0.0, 10.0, 20.0], 4.0, parts_max=2)
+    blocks = Prefixes(np.array([0, 1] * 3, np.int32), np.arange(0, 7, 2), np.full(3, 200.0), 100.0)
+    r = replace(r, prefixes=blocks, content_idx=np.array([0, 0, -1], np.int32))
+    d = played(c, r, parts=2, prefix_blocks=5, results_max=5)
+    assert finishes(d)[:3] == pytest.approx([2.25, 10.0, 22.25])
+    assert (count(d, "prompt_tokens"), count(d, "result_hits")) == (0, 1)
 
 
 def test_a_part_that_is_rejected_ends_its_request_and_the_other_parts() -> None:
