@@ -141,8 +141,8 @@ class Predictive(Policy):
         Wins where deadlines are tight: it refuses what would be late anyway, so that others are not. Its
         partition costs little where `outside` is small, and hinders in bursts that were not forecast.
     Deviations from the source
-        Nodes are divided among classes, not started and stopped; a class may use others' nodes at a price;
-        placed models are protected from eviction, and loaded by the first request for them.
+        Nodes are divided among classes, not started and stopped; a class may use others' nodes at a price; a
+        gateway's nodes keep what is placed, but load it with the first request for it.
     """
 
     name: ClassVar[str] = "predictive"
