@@ -25,7 +25,7 @@ from trimtab.policies.load_aware.least_expected_completion import LeastExpectedC
 from trimtab.sim.simulator import run
 
 FILE = Path(__file__).with_name("split-merge.yaml")
-LOADS = (0.3, 0.5, 0.7, 0.8, 0.9, 1.0)
+LOADS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def table(scenario: Scenario, seeds: Sequence[int], mode: str) -> None:
             base = base or values
             change, mean_s = paired_difference_ci95(values, base), np.mean(values)
             less = f"{change.mean:+8.2f} ± {change.ci95 or 0.0:.2f}"
-            print(f"load {load:.1f}  {name:28} {mean_s:8.2f} s  {less}", flush=True)
+            print(f"load {load:.2f}  {name:28} {mean_s:8.2f} s  {less}", flush=True)
 
 
 def main() -> None:

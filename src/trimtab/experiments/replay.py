@@ -116,7 +116,7 @@ def replay(
             seed=int(recording.head["seed"]),
             mode=mode,
         )
-        rows = driver.state.requests
+        rows = driver.state.requests[: len(built.requests)]
         completion_s = rows["finish_s"] - built.requests.work["arrival_s"]  # nan: not served
         same = float((rows["node_idx"] == went_to)[is_counted].mean())
         return np.where(is_counted, completion_s, np.nan), same

@@ -458,7 +458,8 @@ def new_state(
     work = rows.requests.work
     batch, groups = batch_rows(work) if batches else (np.zeros(0, BATCH), 0)
     config["splits"], config["batches"], config["groups"] = splits, batches, groups
-    config["margin"] += int(work["parts_max"].max(initial=0)) if splits else 0
+    if splits:  # as many parts arrive, or leave and let others start, in one event
+        config["margin"] += int(work["parts_max"].max(initial=0)) * (2 + int(cluster.slots.max()))
     prefix_tokens = np.zeros(n if any(m.reads_prefix for m in everyone) else 0)
     counts = np.zeros(1, COUNTS)
     counts["work"] = 0 if live else n_requests
