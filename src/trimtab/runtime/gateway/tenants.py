@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
 from trimtab.domain.errors import ConfigError
 from trimtab.runtime.gateway.config import GatewayConfig, KeySpec, Secret, TenantLimits, digest_of
 from trimtab.runtime.gateway.config.types import is_name
-from trimtab.runtime.gateway.model import Refusal, Tenant
+from trimtab.runtime.gateway.model import Attempt, Cause, Refusal, Tenant, Usage
 
 ANONYMOUS = "anonymous"  # who has no key, where none is asked for
 KEY_PREFIX = "tt-"
@@ -139,6 +139,14 @@ class Limits:
         """Count so many tokens more than expected, or fewer."""
         if self._tokens is not None:
             self._tokens.take(tokens_delta)
+
+    def settle(self, tokens: float, usage: Usage | None, attempts: Sequence[Attempt]) -> None:
+        """An admitted request is over: what was used counts instead of the tokens that were expected."""
+        self.release()
+        if usage is not None:
+            self.correct(usage.prompt_tokens + usage.completion_tokens - tokens)
+        elif all(attempt.cause is Cause.CONNECT or not attempt.sent_s for attempt in attempts):
+            self.correct(-tokens)
 
     def scale(self, frac: float) -> None:
         """Become this worker's fraction of the tenant's limits; a concurrency stays at least 1."""

@@ -16,7 +16,7 @@ from trimtab.runtime.gateway.wire.exchange import WireExchange
 from trimtab.runtime.gateway.wire.local import answer_locally, size_up
 from trimtab.runtime.gateway.wire.reader import RequestReader
 from trimtab.runtime.gateway.wire.request import MalformedError, Request
-from trimtab.runtime.gateway.wire.tunnel import Tunnel
+from trimtab.runtime.gateway.wire.tunnel import Tunnel, tunnel_closed
 
 if TYPE_CHECKING:
     from trimtab.runtime.gateway.wire.upstream import UpstreamConnection
@@ -314,7 +314,7 @@ class ClientConnection(asyncio.Protocol):
 
         def closed(cause: Cause | None, sent_bytes: int) -> None:
             exchange.response_bytes = sent_bytes
-            exchange.tunnel_closed(cause)
+            tunnel_closed(exchange, cause)
 
         tunnel = Tunnel(
             self.transport,

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from math import inf
 from typing import TYPE_CHECKING
 
 from trimtab.runtime.gateway.api.errors import response_bytes
 from trimtab.runtime.gateway.api.usage import read_answer
-from trimtab.runtime.gateway.model import (
-    DEADLINE_CODE,
-    Attempt,
-    Cause,
-    Dialect,
-    Exchange,
-    Node,
-    Outcome,
-    Refusal,
-)
+from trimtab.runtime.gateway.model import Attempt, Cause, Dialect, Exchange, Node, Outcome, Refusal
 from trimtab.runtime.gateway.wire.context import Context, Timeouts
 from trimtab.runtime.gateway.wire.final import final_event, final_refusal
 from trimtab.runtime.gateway.wire.framing import Length, ResponseHead
-from trimtab.runtime.gateway.wire.late import hedge_due_s, next_look_s, overdue
+from trimtab.runtime.gateway.wire.late import look
 from trimtab.runtime.gateway.wire.leg import JOINED_BYTES, NodeLeg, busy_or_error
 from trimtab.runtime.gateway.wire.relay import Relay, connection_line
 from trimtab.runtime.gateway.wire.request import Request
@@ -31,7 +21,6 @@ from trimtab.runtime.gateway.wire.watch import Watch, watch_for
 if TYPE_CHECKING:
     from trimtab.runtime.gateway.tenants import Limits
     from trimtab.runtime.gateway.wire.context import Client
-    from trimtab.runtime.gateway.wire.upstream import UpstreamConnection
 
 MAX_LOST_NODES = 2  # a request that has lost so many may be what kills them
 
@@ -73,9 +62,7 @@ class WireExchange(Exchange):
         self.submitted = False
         self.response_id = ""
         self.is_local = False  # the gateway answers it itself
-        self.admitted: tuple[Limits, float] | None = (
-            None  # the tenant's limits that count it, and the tokens taken
-        )
+        self.admitted: tuple[Limits, float] | None = None  # limits that count it, and the tokens taken
         self.task: asyncio.Task[None] | None = None  # what works on it here
         self._ready: asyncio.Future[None] | None = None  # the client takes more
         self.leg: NodeLeg | None = None
@@ -158,7 +145,7 @@ class WireExchange(Exchange):
     def _answer_kept(self, head: ResponseHead, body: bytes) -> None:
         if head.length is not Length.NONE:
             head = head.of_length(len(body))
-        lines = self._lines(node_line(self.attempts[-1].node))
+        lines = self.lines(node_line(self.attempts[-1].node))
         outbox = self.context.outbox
         relay = Relay(outbox, self.client.transport, head, None, self.request.http10, self.closes())
         self.response_status = head.status
@@ -189,7 +176,7 @@ class WireExchange(Exchange):
         relay = Relay(outbox, transport, response, watch, request.http10, self.closes())
         if self.client.full:
             leg.pause_reading()
-        return relay, relay.begin(self._lines(leg.pool.says), request.http10)
+        return relay, relay.begin(self.lines(leg.pool.says), request.http10)
 
     def commit_whole(self, leg: NodeLeg, response: ResponseHead, body: bytes) -> bool:
         """The response came at once: write it. Returns whether the client's connection ends with it."""
@@ -238,7 +225,8 @@ class WireExchange(Exchange):
         request = self.request
         return not request.keep_alive or (request.has_body and not request.complete) or self.context.draining
 
-    def _lines(self, of_node: bytes) -> bytes:
+    def lines(self, of_node: bytes) -> bytes:
+        """The gateway's own headers of an answer."""
         return b"x-request-id: %b\r\n%b" % (self.id.encode(), of_node)
 
     def watched(self, watch: Watch) -> None:
@@ -315,33 +303,6 @@ class WireExchange(Exchange):
         told = leg.broken(event, at_border)
         self.finish(Outcome.FAILED, close=True, broken=not told)
 
-    def switch(
-        self, leg: NodeLeg, connection: UpstreamConnection, response: ResponseHead, rest: bytes
-    ) -> None:
-        """A WebSocket is open: its bytes go through."""
-        self.committed = True
-        self.response_status = 101
-        leg.attempt.first_byte_s = self.context.loop.time()
-        lines = self._lines(leg.pool.says)
-        opened = b"%bconnection: Upgrade\r\nupgrade: websocket\r\n%b\r\n" % (response.block, lines)
-        self.context.outbox.now(self.client.transport, opened)
-        self.context.sweep.unwatch(self)
-        self.client.switch(self, connection, rest)
-
-    def tunnel_closed(self, cause: Cause | None) -> None:
-        """The tunnel is closed."""
-        if self.over:
-            return
-        self.attempts[-1].ended_s = self.context.loop.time()
-        self.attempts[-1].cause = cause
-        self.leg = None
-        if cause is not None:
-            self.context.dispatcher.failed(self, cause)
-            self.finish(Outcome.FAILED, close=True)
-        else:
-            self.context.dispatcher.done(self)
-            self.finish(Outcome.DONE, close=True)
-
     # The client's side
 
     def client_gone(self) -> None:
@@ -384,7 +345,8 @@ class WireExchange(Exchange):
         context.buffered_bytes -= body.in_memory
         body.close()
         if self.admitted is not None:
-            self._release(*self.admitted)
+            limits, tokens = self.admitted
+            limits.settle(tokens, self.usage, self.attempts)
         for tell in context.on_ended:
             tell(self)
         if broken:
@@ -392,34 +354,11 @@ class WireExchange(Exchange):
         else:
             self.client.answered(self, close)
 
-    def _release(self, limits: Limits, tokens: float) -> None:
-        """Give the tenant its place back, and count what was used instead of what was expected."""
-        limits.release()
-        usage = self.usage
-        if usage is not None:
-            limits.correct(usage.prompt_tokens + usage.completion_tokens - tokens)
-        elif all(attempt.cause is Cause.CONNECT or not attempt.sent_s for attempt in self.attempts):
-            limits.correct(-tokens)
-
     # Time
 
     def check(self, now_s: float) -> float:
         """Timeouts, and the moment of a hedge."""
-        leg = self.leg
-        if self.over or leg is None:
-            return inf  # where it waits in the queue, its time is the dispatcher's
-        if not self.committed and now_s >= self.deadline_s:
-            self.give_up(Refusal(504, DEADLINE_CODE, "The deadline passed before a node had answered."))
-            return inf
-        for one in (leg, self.hedge_leg):
-            if one is not None:
-                cause = overdue(self, one, now_s)
-                if cause is not None:
-                    one.timed_out(cause)
-                    return inf if self.over or self.leg is None else now_s
-        if hedge_due_s(self) <= now_s:
-            self._try_hedge()
-        return next_look_s(self, now_s)
+        return look(self, now_s)
 
     def give_up(self, refusal: Refusal) -> None:
         """Stop whatever is under way for it, and answer so; an answer that has begun breaks off."""
@@ -441,7 +380,8 @@ class WireExchange(Exchange):
                 leg.attempt.ended_s = self.context.loop.time()
         self.leg = self.hedge_leg = None
 
-    def _try_hedge(self) -> None:
+    def try_hedge(self) -> None:
+        """Ask a second node, if there is one and the budget allows it."""
         context = self.context
         if context.hedges.take():
             node = context.dispatcher.hedge(self)

@@ -5,11 +5,30 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from trimtab.runtime.gateway.model import Cause
+from trimtab.runtime.gateway.model import DEADLINE_CODE, Cause, Refusal
 
 if TYPE_CHECKING:
     from trimtab.runtime.gateway.wire.exchange import WireExchange
     from trimtab.runtime.gateway.wire.leg import NodeLeg
+
+
+def look(exchange: WireExchange, now_s: float) -> float:
+    """Act on what is late in an exchange; returns when to look again, `inf` = not by itself."""
+    leg = exchange.leg
+    if exchange.over or leg is None:
+        return inf  # where it waits in the queue, its time is the dispatcher's
+    if not exchange.committed and now_s >= exchange.deadline_s:
+        exchange.give_up(Refusal(504, DEADLINE_CODE, "The deadline passed before a node had answered."))
+        return inf
+    for one in (leg, exchange.hedge_leg):
+        if one is not None:
+            cause = overdue(exchange, one, now_s)
+            if cause is not None:
+                one.timed_out(cause)
+                return inf if exchange.over or exchange.leg is None else now_s
+    if hedge_due_s(exchange) <= now_s:
+        exchange.try_hedge()
+    return next_look_s(exchange, now_s)
 
 
 def overdue(exchange: WireExchange, leg: NodeLeg, now_s: float) -> Cause | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.runtime.gateway.model import Attempt, Cause
 from trimtab.runtime.gateway.wire.framing import Length, ResponseHead
+from trimtab.runtime.gateway.wire.tunnel import open_tunnel
 from trimtab.runtime.gateway.wire.upstream import Pool, UpstreamConnection
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ class NodeLeg:
         assert connection is not None
         self.attempt.head_s = self.pool.time()
         self.attempt.status = head.status
-        self._exchange.switch(self, connection, head, rest)
+        open_tunnel(self._exchange, self, connection, head, rest)
 
 
 def request_head(exchange: WireExchange, pool: Pool) -> bytes:

@@ -5,9 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from math import inf
+from typing import TYPE_CHECKING
 
-from trimtab.runtime.gateway.model import Cause
+from trimtab.runtime.gateway.model import Cause, Outcome
 from trimtab.runtime.gateway.wire.sweep import Sweep
+
+if TYPE_CHECKING:
+    from trimtab.runtime.gateway.wire.exchange import WireExchange
+    from trimtab.runtime.gateway.wire.framing import ResponseHead
+    from trimtab.runtime.gateway.wire.leg import NodeLeg
+    from trimtab.runtime.gateway.wire.upstream import UpstreamConnection
 
 
 class Tunnel:
@@ -72,3 +79,33 @@ class Tunnel:
             self.close(Cause.IDLE)
             return inf
         return self._last_s + self._idle_s
+
+
+def open_tunnel(
+    exchange: WireExchange, leg: NodeLeg, connection: UpstreamConnection, response: ResponseHead, rest: bytes
+) -> None:
+    """A WebSocket is open: the bytes of its exchange go through from now on."""
+    context = exchange.context
+    exchange.committed = True
+    exchange.response_status = 101
+    leg.attempt.first_byte_s = context.loop.time()
+    lines = exchange.lines(leg.pool.says)
+    opened = b"%bconnection: Upgrade\r\nupgrade: websocket\r\n%b\r\n" % (response.block, lines)
+    context.outbox.now(exchange.client.transport, opened)
+    context.sweep.unwatch(exchange)
+    exchange.client.switch(exchange, connection, rest)
+
+
+def tunnel_closed(exchange: WireExchange, cause: Cause | None) -> None:
+    """That was all of it; `cause` = how it was lost."""
+    if exchange.over:
+        return
+    exchange.attempts[-1].ended_s = exchange.context.loop.time()
+    exchange.attempts[-1].cause = cause
+    exchange.leg = None
+    if cause is not None:
+        exchange.context.dispatcher.failed(exchange, cause)
+        exchange.finish(Outcome.FAILED, close=True)
+    else:
+        exchange.context.dispatcher.done(exchange)
+        exchange.finish(Outcome.DONE, close=True)
