@@ -162,7 +162,7 @@ def test_unknown_names_bring_the_nearest() -> None:
     with pytest.raises(PolicyNotFound, match="nearest: least-connections") as caught:
         find("least-connection+fcfs")
     assert caught.value.value == "least-connection"
-    with pytest.raises(PolicyNotFound, match="bounded-hash, .*edf"):
+    with pytest.raises(PolicyNotFound, match=r"bounded-hash, .*edf"):
         find("xyzzy")
 
 

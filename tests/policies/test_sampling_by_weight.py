@@ -45,3 +45,12 @@ def test_among_able_nodes_the_proportions_stay() -> None:
 def test_a_number_of_samples_out_of_range_is_named(d: int) -> None:
     with pytest.raises(UsageError, match=r"sampled-completion\.d"):
         find(f"sampled-completion(d={d})")
+
+
+def test_of_equals_the_one_sampled_first_is_taken() -> None:
+    """By index, dispatchers with the same old reports would all take the first of the idle nodes."""
+    desk = Desk(cluster(4), find("sampled-completion(d=2)")[0])
+    assert desk.decide([0.9, 0.1]) == [3, 0]
+    assert desk.decide([0.1, 0.9]) == [0, 3]
+    desk.set(3, in_flight=1, running=1, backlog_s=0.5, outstanding_s=0.5)
+    assert desk.decide([0.9, 0.1]) == [0, 3]

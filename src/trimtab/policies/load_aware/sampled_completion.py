@@ -14,6 +14,10 @@ from trimtab.policies.load_aware.least_expected_completion import expected_compl
 from trimtab.policies.sampling import alias_table, weighted_able
 from trimtab.policies.selection import rank
 
+_LATER_S = (
+    1e-9  # of equals the one sampled first: by index, all dispatchers would herd on the first idle nodes
+)
+
 
 @dataclass(frozen=True)
 class SampledCompletion(Policy):
@@ -71,5 +75,6 @@ class SampledCompletion(Policy):
             j = weighted_able(view, work, memory.floats, MAX_RANKED, memory.ints, 0, draws[i])
             if j < 0:
                 return 0
-            count = rank(ranking, memory.floats, count, j, expected_completion_s(view, work, j))
+            score_s = expected_completion_s(view, work, j) + i * _LATER_S
+            count = rank(ranking, memory.floats, count, j, score_s)
         return count
