@@ -119,7 +119,13 @@ def test_completions_responses_embeddings(chat: DemoProcess) -> None:
         with openai_client.responses.stream(
             model="demo-chat", input="y", previous_response_id=first.id
         ) as stream:
-            assert stream.get_final_response().output_text == first.output_text
+            second = stream.get_final_response()
+        assert second.output_text == first.output_text
+        for made in (first, second):
+            assert openai_client.responses.retrieve(made.id).output_text == made.output_text
+        openai_client.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError):
+            openai_client.responses.retrieve(first.id)
         with pytest.raises(openai.NotFoundError):
             openai_client.responses.create(model="demo-chat", input="x", previous_response_id="resp_other")
         vector = openai_client.embeddings.create(model="demo-chat", input=["a", "b"]).data[1].embedding
@@ -130,6 +136,9 @@ def test_anthropic_messages(chat: DemoProcess) -> None:
     with anthropic.Anthropic(base_url=chat.url, api_key="none", max_retries=0) as anthropic_client:
         whole = anthropic_client.messages.create(model="demo-chat", max_tokens=3, messages=HELLO)
         assert whole.stop_reason == "max_tokens"
+        read = whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
+        counted = anthropic_client.messages.count_tokens(model="demo-chat", messages=HELLO)
+        assert counted.input_tokens == read
         with anthropic_client.messages.stream(model="demo-chat", max_tokens=9, messages=HELLO) as stream:
             text = "".join(stream.text_stream)
             assert stream.get_final_message().usage.output_tokens == len(text.split()) == 5

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from trimtab.runtime.gateway.demo.answers import Refused, Stream, lead_s, read_json
-from trimtab.runtime.gateway.demo.forms import FORMS, Asked, Form, Written
+from trimtab.runtime.gateway.demo.forms import FORMS, Asked, Form, MessagesForm, ResponseForm, Written
 from trimtab.runtime.gateway.demo.options import Options
 from trimtab.runtime.gateway.demo.prefix import PrefixCache, tokens_of
 from trimtab.runtime.gateway.demo.service import Service
@@ -23,7 +23,7 @@ from trimtab.runtime.gateway.demo.service import Service
 PROVERB = "a small tab on the trailing edge turns the whole rudder and that turns the ship"
 WORDS = PROVERB.split()
 DIMENSIONS = 16
-REMEMBERED = 10_000  # responses that may be continued
+REMEMBERED = 10_000  # responses that may be continued, and asked for again
 
 
 class Chat:
@@ -32,12 +32,19 @@ class Chat:
     def __init__(self, options: Options, service: Service) -> None:
         self._options, self._service = options, service
         self.cache = PrefixCache(options.cache_blocks)
-        self._responses: OrderedDict[str, None] = OrderedDict()
+        self._responses: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def routes(self) -> list[web.RouteDef]:
         """Its paths."""
         texts = [web.post(path, partial(self._text, form=form())) for path, form in FORMS.items()]
-        return [*texts, web.post("/v1/embeddings", self._embeddings), web.get("/v1/realtime", _echo)]
+        return [
+            *texts,
+            web.post("/v1/messages/count_tokens", self._count_tokens),
+            web.get("/v1/responses/{id}", self._response),
+            web.delete("/v1/responses/{id}", self._forget),
+            web.post("/v1/embeddings", self._embeddings),
+            web.get("/v1/realtime", _echo),
+        ]
 
     async def _text(self, request: web.Request, form: Form) -> web.StreamResponse:
         body = await read_json(request)
@@ -50,9 +57,11 @@ class Chat:
         if stream is not None:
             await stream.open()
         await self._write(request, form, asked, written, stream)
-        self._remember(written.id)
+        whole = form.whole(written)
+        if isinstance(form, ResponseForm):
+            self._remember(written.id, whole)
         if stream is None:
-            return web.json_response(form.whole(written))
+            return web.json_response(whole)
         for chunk in form.end(written):
             await stream.write(chunk)
         return await stream.end()
@@ -103,10 +112,29 @@ class Chat:
             message = f"Previous response with id '{previous}' not found."
             raise Refused(404, message, "previous_response_not_found")
 
-    def _remember(self, id_: str) -> None:
-        self._responses[id_] = None
+    def _remember(self, id_: str, whole: dict[str, Any]) -> None:
+        self._responses[id_] = whole
         if len(self._responses) > REMEMBERED:
             self._responses.popitem(last=False)
+
+    async def _response(self, request: web.Request) -> web.Response:
+        return web.json_response(self._stored(request))
+
+    async def _forget(self, request: web.Request) -> web.Response:
+        id_ = self._stored(request)["id"]
+        del self._responses[id_]
+        return web.json_response({"id": id_, "object": "response", "deleted": True})
+
+    def _stored(self, request: web.Request) -> dict[str, Any]:
+        id_ = request.match_info["id"]
+        if id_ not in self._responses:
+            raise Refused(404, f"Response with id '{id_}' not found.", "response_not_found")
+        return self._responses[id_]
+
+    async def _count_tokens(self, request: web.Request) -> web.Response:
+        asked = MessagesForm().read(await read_json(request))
+        check_model(self._options, asked.model)
+        return web.json_response({"input_tokens": tokens_of(asked.prompt)})
 
     async def _embeddings(self, request: web.Request) -> web.Response:
         body = await read_json(request)
