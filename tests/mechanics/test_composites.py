@@ -20,11 +20,13 @@ from trimtab.domain.view import Memory, Plan, empty_plan, estimate_s, memory
 from trimtab.mechanics.live import Asked, Live
 from trimtab.policies.load_aware.least_expected_wait import LeastExpectedWait
 from trimtab.policies.load_aware.power_of_d import PowerOfD
+from trimtab.policies.load_aware.sampled_completion import SampledCompletion
 from trimtab.policies.orders.sjf import Sjf
 from trimtab.runtime.clock import VirtualClock
 from trimtab.runtime.host import run_live
 
 ONE = cluster(1)
+SAMPLERS = SampledCompletion(d=2), SampledCompletion(d=5)
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,25 @@ def test_who_takes_over_sees_every_node_and_remembers_nothing() -> None:
     assert found == ["ranking."]  # trees name second choices too
     alone = run(wide(), r, Options(), PowerOfD())
     assert (alone.requests["node_idx"] != trees.requests["node_idx"]).mean() > 0.1
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_candidates_take_as_many_draws_as_they_ask_for(compiled: bool) -> None:
+    """Two samples until the handover and five after it are what either policy would take alone."""
+
+    @dataclass(frozen=True)
+    class SamplesByTurns(Turns):
+        plan_period_s: float = 50.0
+        others: ClassVar[tuple[Policy, ...]] = SAMPLERS
+        draws: int = 2
+        dispatch = staticmethod(SampledCompletion.dispatch)
+
+    c = cluster(9, types=3, slots=100)
+    r = asked(c, np.arange(99.0).tolist(), 0.5)  # all idle: the fastest sample is taken
+    nodes = [run(c, r, Options(), p, compiled=compiled).requests["node_idx"] for p in SAMPLERS]
+    mixed = run(c, r, Options(), SamplesByTurns(), compiled=compiled).requests["node_idx"]
+    np.testing.assert_array_equal(mixed, np.where(np.arange(99) < 50, *nodes))
+    assert (nodes[0] != nodes[1]).any()
 
 
 def test_a_memory_is_made_anew_at_every_turn() -> None:

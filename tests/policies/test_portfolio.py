@@ -116,8 +116,8 @@ def test_the_best_takes_over_and_nobody_does_for_little(policy: Policy) -> None:
 def test_it_rehearses_again_when_enough_has_come(policy: Policy) -> None:
     first = planned(policy, Told(factors()), n=600)
     assert first is not None
-    assert planned(policy, Told(factors()), first, n=700) is None
-    assert planned(policy, Told(factors()), first, n=750) is not None
+    assert planned(policy, Told(factors()), first, n=690) is None
+    assert planned(policy, Told(factors()), first, n=700) is not None
     assert policy.plan(None, past(400), None, None) is None  # type: ignore[arg-type]
 
 

@@ -178,8 +178,13 @@ class Calls:
     def seat(
         self, policy: Policy, order: Policy, memories: list[Memory], order_memories: list[Memory]
     ) -> None:
-        """Let others decide from now on, with memories [dispatchers]; the shadow stays."""
+        """Let others decide from now on, with memories [dispatchers]; the shadow stays.
+
+        Without a shadow they are given as many draws as they ask for: some take as many samples.
+        """
         many = len(order_memories)
+        if len(self._state.memories) == many:
+            self._state = self._state._replace(draws=np.zeros(policy.draws))
         self._functions = policy.dispatch, order.order, self._functions[2]
         self._reseat([*memories, *self._state.memories[many:]], order_memories)
 
@@ -193,11 +198,12 @@ class Calls:
         self._state = self._state._replace(memories=memories, order_memories=order_memories)
         if self._compiled:
             self._bound = self._seat()
-            self._arrays.replace(**{name: listed(self._bound, name) for name in MEMORIES})
+            lists = {name: listed(self._bound, name) for name in MEMORIES}
+            self._arrays.replace(**lists, draws=self._bound.draws)
             self._write_addresses()
         else:
             facades = {name: [facade_memory(m) for m in getattr(self._state, name)] for name in MEMORIES}
-            self._arrays = self._arrays._replace(**facades)
+            self._arrays = self._arrays._replace(**facades, draws=memoryview(self._state.draws))
             self._dispatch, self._order, self._shadow = map(interpreted, self._functions)
 
     def take_charge(self, is_new_order: bool, now_s: float) -> None:

@@ -524,7 +524,7 @@ def new_state(
         changed=changed,
         is_changed=np.zeros((logs, n), "u1"),
         skipped=np.zeros(lanes * options.lookahead, "i8"),
-        draws=np.zeros(max(m.draws for m in everyone)),
+        draws=np.zeros(max(members(p)[0].draws for p in policies)),
         ranking=np.zeros(MAX_RANKED, "i8"),
         prefix_tokens=prefix_tokens,
         **reuse_arrays(cluster, rows.requests, options, config),

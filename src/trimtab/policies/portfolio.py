@@ -79,11 +79,6 @@ def last_serial_of(history: History) -> float:
     return float(history.work["serial"][-1]) if len(history.work) else -1.0
 
 
-def most_draws() -> int:
-    """Random numbers that the most demanding of the portfolio takes."""
-    return max(policy.draws for policy in PORTFOLIO)
-
-
 def rehearsed(
     notes: Notes,
     active: int,

@@ -19,7 +19,6 @@ from trimtab.policies.portfolio import (
     Floats,
     Notes,
     is_better,
-    most_draws,
     rehearsed,
 )
 
@@ -55,7 +54,7 @@ class Auto(Policy):
     rehearses: ClassVar[bool] = True
     plan_period_s: float = 5.0
     objective: str = "mean"
-    window: int = 600  # requests
+    window: int = 400  # requests
     memory: float = 0.6
     hysteresis_frac: float = 0.01
 
@@ -66,11 +65,6 @@ class Auto(Policy):
         if self.objective not in OBJECTIVES:
             expected = f"one of {', '.join(OBJECTIVES)}"
             raise UsageError("unknown", field="auto.objective", value=self.objective, expected=expected)
-
-    @property
-    def draws(self) -> int:  # type: ignore[override]
-        """As many as the most demanding candidate's."""
-        return most_draws()
 
     @property
     def candidates(self) -> tuple[Policy, ...]:

@@ -11,7 +11,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.planning import History, Rehearse
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
-from trimtab.policies.portfolio import COST_INDEX, PORTFOLIO, TUNED, Notes, is_better, most_draws, rehearsed
+from trimtab.policies.portfolio import COST_INDEX, PORTFOLIO, TUNED, Notes, is_better, rehearsed
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,10 @@ class WhatIf(Policy):
     name: ClassVar[str] = "what-if"
     rehearses: ClassVar[bool] = True
     plan_period_s: float = 5.0
-    window: int = 600  # requests
+    window: int = 400  # requests
     hysteresis_frac: float = 0.02
 
     dispatch = staticmethod(COST_INDEX.dispatch)
-
-    @property
-    def draws(self) -> int:  # type: ignore[override]
-        """As many as the most demanding candidate's."""
-        return most_draws()
 
     @property
     def candidates(self) -> tuple[Policy, ...]:
