@@ -25,6 +25,8 @@ class Policy:
     plan_period_s : how often `plan` is called; 0 = never.
     reads_accounts : its `order` reads `work.account`, so keys may grow while work waits: the host asks again
         when the first in a central queue is taken out.
+    accounts_shares : these accounts are dominant shares of resources rather than cost, where the host has
+        resources to share out.
     reads_prefix : its `dispatch` reads `view.prefix_tokens`; hosts that have a prefix index then fill it in.
     rehearses : its `plan` wants a `planning.Rehearse`; else it may be given None.
     """
@@ -33,6 +35,7 @@ class Policy:
     draws: int = 0
     plan_period_s: float = 0.0
     reads_accounts: ClassVar[bool] = False
+    accounts_shares: ClassVar[bool] = False
     reads_prefix: ClassVar[bool] = False
     rehearses: ClassVar[bool] = False
 

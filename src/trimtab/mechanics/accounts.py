@@ -1,4 +1,4 @@
-"""Tenants' accounts, what each has been served by weight, and what each of them has waiting centrally."""
+"""Tenants' accounts: what each has been served by weight or by dominant share, and has waiting centrally."""
 
 from __future__ import annotations
 
@@ -24,6 +24,41 @@ def lift_account(s: State, t: int) -> None:
     if not any_held:
         least = s.accounts[s.counts.last_tenant[0]]
     s.accounts[t] = max(s.accounts[t], least)
+    if s.config.accounts[0] == 2:
+        for k in range(s.share.shape[1]):
+            s.served_s[t, k] = max(s.served_s[t, k], least)
+
+
+@helper(inline=True)
+def charge_account(s: State, r: int, estimate_s: float) -> None:
+    """Request r is sent to a node, which is expected to serve it for so long."""
+    if s.config.accounts[0] == 1:
+        s.accounts[s.work.tenant_idx[r]] += s.work.charge[r]
+    elif s.config.accounts[0] == 2:
+        _serve(s, r, estimate_s)
+
+
+@helper(inline=True)
+def settle_account(s: State, r: int, now_s: float) -> None:
+    """Request r has been served: its tenant is charged what it was, no longer what was expected."""
+    if s.config.accounts[0] == 1 and s.config.live[0] != 2:  # there the host books what was really used
+        s.accounts[s.work.tenant_idx[r]] += s.truth.units[r] - s.work.units[r]
+    elif s.config.accounts[0] == 2:
+        _serve(s, r, now_s - s.requests.start_s[r] - s.requests.estimate_s[r])
+
+
+@helper
+def _serve(s: State, r: int, seconds: float) -> None:
+    """Request r's tenant holds r's share of each resource for so long; its account is the largest sum.
+
+    Ghodsi, Sekar, Zaharia, Stoica: "Multi-resource fair queueing for packet processing", SIGCOMM 2012
+    (memoryless dominant-resource fair queueing).
+    """
+    t, c, largest_s = s.work.tenant_idx[r], s.work.class_idx[r], 0.0
+    for k in range(s.share.shape[1]):
+        s.served_s[t, k] += s.share[c, k] * seconds
+        largest_s = max(largest_s, s.served_s[t, k])
+    s.accounts[t] = largest_s
 
 
 @helper(inline=True)

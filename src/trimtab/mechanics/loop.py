@@ -13,7 +13,7 @@ import numpy as np
 from trimtab.domain.decision import MAX_REASON, Reason, Status
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.view import BACKGROUND, MAX_RANKED, Plan
-from trimtab.mechanics.accounts import lift_account, note_tenant_held, note_tenant_unheld
+from trimtab.mechanics.accounts import lift_account, note_tenant_held, note_tenant_unheld, settle_account
 from trimtab.mechanics.batches import drop_follower, forget_waiting, leave_batch
 from trimtab.mechanics.bindings import next_bound
 from trimtab.mechanics.draws import stream, uniform
@@ -197,8 +197,7 @@ def _finish(s: State, r: int, j: int, now_s: float) -> None:
     s.requests.finish_s[r] = now_s
     s.requests.status[r] = _FINISHED
     s.counts.in_system[0] -= 1
-    if s.config.accounts[0] == 1 and s.config.live[0] != 2:  # there the host books what was really used
-        s.accounts[s.work.tenant_idx[r]] += s.truth.units[r] - s.work.units[r]
+    settle_account(s, r, now_s)
     if is_part(s, r):
         note_part_done(s, r, now_s)
     else:
@@ -244,7 +243,7 @@ def _admit(s: State, r: int, now_s: float) -> bool:
         return False
     if s.config.live[0] != 2:
         _await_deadline(s, r, now_s)
-    if s.config.accounts[0] == 1:
+    if s.config.accounts[0] != 0:
         lift_account(s, s.work.tenant_idx[r])
     return True
 

@@ -9,6 +9,7 @@ import numpy as np
 from trimtab.domain.decision import Status
 from trimtab.domain.kernel import helper
 from trimtab.domain.view import BACKGROUND, PLACED, Plan
+from trimtab.mechanics.accounts import charge_account
 from trimtab.mechanics.batches import (
     batch_max,
     enter_group,
@@ -40,7 +41,7 @@ def queue_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
     d = r % s.config.dispatchers[0]
     s.hosts.now_s[d] = now_s
     s.counts.deciding[0] = r
-    if s.config.accounts[0] == 1:
+    if s.config.accounts[0] != 0:
         s.work.account[r] = s.accounts[s.work.tenant_idx[r]]
     key = order(s.views[d], plan, s.work[r], s.order_memories[d])
     if key != key:
@@ -157,8 +158,7 @@ def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None
     s.counts.idle_events[0] = 0
     if s.config.token_caps[0] == 1:
         s.hidden.token_room[j] -= s.work.tokens[r]
-    if s.config.accounts[0] == 1:
-        s.accounts[s.work.tenant_idx[r]] += s.work.charge[r]
+    charge_account(s, r, estimate_s)
     if is_instant(s, r, j):
         enter(s, plan, order, r, j, now_s)
     else:

@@ -102,7 +102,10 @@ CONFIG = np.dtype(
         ("max_retries", "i8"),
         ("live", "i8"),  # 1 = completions come from outside; 2 = all else too, and rows are used again
         ("shadows", "i8"),  # 1 = another policy is asked beside the one in force
-        ("accounts", "i8"),  # 1 = keys may grow while work waits: the order reads accounts
+        (
+            "accounts",
+            "i8",
+        ),  # keys may grow while work waits: the order reads accounts of (1) cost, (2) shares
         ("token_caps", "i8"),  # 1 = nodes have bounds on tokens in flight
         ("margin", "i8"),  # room that the event heap must have before an event is taken
         ("n_zones", "i8"),
@@ -179,6 +182,8 @@ class State(NamedTuple):
     candidates: Any  # i4 [requests or 0, MAX_RANKED], rows used again: the last ranking; -1 = no more
     shadow_idx: Any  # i4 [requests or 0], node that the shadow would take; -1 = none
     accounts: Any  # f8 [tenants], what each has been served, by weight
+    served_s: Any  # f8 [tenants, resources or 1], seconds of all of a resource that each has been served
+    share: Any  # f8 [classes, resources or 1], of all there is, by one request; slots where none is modelled
     held_of: Any  # i8 [tenants], requests of each in the central queues
     held_charge: Any  # f8 [tenants], and what these will be charged
     vain: Any  # i8 [dispatchers × lanes], requests of the lane offered in vain in this pass
@@ -252,6 +257,8 @@ STATE = table_type(
     candidates=array_of("i4", 2),
     shadow_idx=array_of("i4"),
     accounts=array_of("f8"),
+    served_s=array_of("f8", 2),
+    share=array_of("f8", 2),
     held_of=array_of("i8"),
     held_charge=array_of("f8"),
     vain=array_of("i8"),
@@ -362,9 +369,15 @@ def _config_array(
     config["reject_refused"], config["cancel"] = int(options.on_refusal), int(options.cancel)
     config["resume"], config["live"] = int(options.on_failure), live
     config["lanes"] = _n_lanes(options, cluster)
-    config["accounts"] = int(any(m.reads_accounts for m in members(order)))
+    config["accounts"] = _account_kind(members(order), live)
     config["margin"], config["n_zones"] = 8 + 2 * int(cluster.slots.max()), len(cluster.zone_names)
     return config
+
+
+def _account_kind(orders: tuple[Policy, ...], live: int) -> int:
+    if not any(order.reads_accounts for order in orders):
+        return 0
+    return 2 if live != 2 and any(order.accounts_shares for order in orders) else 1
 
 
 def _n_lanes(options: Options, cluster: Cluster) -> int:
@@ -411,6 +424,14 @@ def _resources(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
     demand = np.floor(_numbers(cluster.demand) / RESOURCE_STEP) * RESOURCE_STEP
     capacity = np.ceil(_numbers(cluster.capacity) / RESOURCE_STEP) * RESOURCE_STEP
     return demand.reshape(len(cluster.class_names), many), capacity.reshape(cluster.n_nodes, many)
+
+
+def _shares(cluster: Cluster, demand: np.ndarray, capacity: np.ndarray) -> np.ndarray:
+    """What a request holds of all that the nodes have, [classes, resources]; of slots where these are all."""
+    if not cluster.resource_names:
+        return np.full((len(cluster.class_names), 1), 1.0 / cluster.slots.sum())
+    total = capacity.sum(axis=0)
+    return np.divide(demand, total, out=np.zeros(demand.shape), where=total > 0)
 
 
 def memory_of(policy: Policy, cluster: Cluster) -> Memory:
@@ -467,6 +488,7 @@ def new_state(
     faults, links = _fault_array(options), _link_array(cluster)
     link_active, link_gib_per_s = np.zeros(len(links), "i4"), _numbers(links["gib_per_s"])
     demand, capacity = _resources(cluster)
+    share = _shares(cluster, demand, capacity)
     used, usd_per_s = np.zeros(capacity.shape), _numbers(cluster.usd_per_s)
     item_gib = _numbers(cluster.item_gib)
     seen = np.tile(nodes, (views, 1)) if stale else nodes.reshape(1, n)
@@ -492,6 +514,8 @@ def new_state(
         candidates=np.full((rows_again, MAX_RANKED), -1, "i4"),
         shadow_idx=np.full(rows_again, -1, "i4"),
         accounts=np.zeros(len(requests.tenant_names)),
+        served_s=np.zeros((len(requests.tenant_names), share.shape[1])),
+        share=share,
         held_of=np.zeros(len(requests.tenant_names), "i8"),
         held_charge=np.zeros(len(requests.tenant_names)),
         vain=np.zeros(d * lanes, "i8"),
