@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -71,6 +72,17 @@ def cluster(
         zone_names=tuple(f"zone{k}" for k in range(zones)),
         rtt_s=rtt_s * (1.0 - np.eye(zones)),
         zone_gib_per_s=np.full(zones, np.inf),
+    )
+
+
+def with_resources(c: Cluster) -> Cluster:
+    """Cores and memory for all nodes: for some mixes of the classes slots bind, for others either of them."""
+    demand = np.array([[1.0, 0.5], [0.5, 1.5], [2.0, 1.0]])
+    return replace(
+        c,
+        resource_names=("cpu_cores", "ram_gib"),
+        capacity=np.stack([1.5 * c.slots + 1.0, c.slots + 1.0], axis=1),
+        demand=demand[: len(c.class_names)],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builders import cluster, everything_on, requests
+from builders import cluster, everything_on, requests, with_resources
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Cancel, OnFailure, OnRefusal, Options
 from trimtab.domain.policy import Policy
@@ -18,14 +18,15 @@ SPECS = [*names("dispatch"), *(f"least-expected-wait+{order}" for order in names
 
 def stale() -> Case:
     """Everything on, two dispatchers with old reports."""
-    return everything_on()
+    c, r, options = everything_on()
+    return with_resources(c), r, options
 
 
 def fresh() -> Case:
     """Everything on, views as they are; failed nodes keep their work, refused requests are rejected."""
     c, r, options = everything_on(seed=2)
     return (
-        c,
+        with_resources(c),
         r,
         replace(
             options,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cluster, requests
+from builders import cluster, requests, with_resources
 from planning_policies import Gate, Steering
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
@@ -28,10 +28,12 @@ HOSTS_OWN = {"work", "started", "events", "steps"}
 RICH = cluster(
     6, types=2, slots=2, classes=3, models=3, adapters=2, zones=2, queue_max=2, load_s=0.3, nic_gib_per_s=1.0
 )
+CROWDED = with_resources(RICH)
 PLAIN = cluster(4, types=2, slots=[1, 2, 3, 1])
 CASES: dict[str, tuple[Cluster, Options]] = {
     "plain": (PLAIN, Options()),
     "residency, transfers, full nodes": (RICH, Options()),
+    "resources": (CROWDED, Options()),
     "held, lookahead": (RICH, Options(held_max=4, lookahead=3)),
     "rejected when refused": (
         RICH,
@@ -39,7 +41,7 @@ CASES: dict[str, tuple[Cluster, Options]] = {
     ),
     "waiting cancelled": (RICH, Options(cancel=Cancel.WAITING, dispatchers=2, held_max=9)),
     "running cancelled": (RICH, Options(cancel=Cancel.ALWAYS)),
-    "stale views": (RICH, Options(telemetry_period_s=0.5, telemetry_delay_s=0.2, dispatchers=3)),
+    "stale views": (CROWDED, Options(telemetry_period_s=0.5, telemetry_delay_s=0.2, dispatchers=3)),
     "horizon": (RICH, Options(horizon_s=9.0)),
 }
 
@@ -59,7 +61,7 @@ def both(
 
 
 def assert_same(simulated: Driver, live: Driver) -> None:
-    for name in ("requests", "nodes", "hidden", "resident", "items", "links", "seen"):
+    for name in ("requests", "nodes", "hidden", "resident", "items", "links", "used", "seen"):
         assert_same_records(getattr(simulated.state, name), getattr(live.state, name))
     for a, b in zip(simulated.state.memories, live.state.memories, strict=True):
         for x, y in zip(a, b, strict=True):
