@@ -23,6 +23,7 @@ import numba
 import platformdirs
 from numba.core.errors import NumbaError
 from numba.core.registry import CPUDispatcher
+from numba.core.types import IntegerLiteral
 
 from trimtab.domain.errors import PolicyError
 
@@ -97,8 +98,21 @@ def kernel(function: F | None = None, *, nogil: bool = False) -> Any:
         config.CACHE_DIR = before
 
 
+_NARROW = {getattr(numba, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32)}
+
+
+def _widened(kind: Any) -> Any:
+    """int64 for any narrower integer: fields of records come in many widths, and each would be compiled."""
+    return numba.int64 if kind in _NARROW or isinstance(kind, IntegerLiteral) else kind
+
+
 class Helper(CPUDispatcher):
     """A function that kernels call compiled, and that plain Python calls as plain Python."""
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """As numba's, for arguments that are converted by the caller: one machine code for all integers."""
+        named = {name: _widened(kind) for name, kind in kws.items()}
+        return super().get_call_template(tuple(map(_widened, args)), named)
 
     def __call__(self, *args: Any) -> Any:
         """Run the source."""
