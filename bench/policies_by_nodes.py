@@ -9,7 +9,7 @@ from bench.kernels import BareLoop
 from bench.work import SLOTS_TEXT, head, loop_s, slots
 from trimtab.domain.policy import Policy
 from trimtab.experiments.build import Built
-from trimtab.policies import names
+from trimtab.policies import find, names
 
 REQUESTS, LONGEST_S = 500_000, 1.0
 TARGETS = {
@@ -24,9 +24,13 @@ BARE = "(bare loop)"
 
 
 def contestants() -> dict[str, str | Policy]:
-    """The bare loop, then the catalogue: every dispatcher, and every other order under one of them."""
+    """The bare loop, then the catalogue: every dispatcher, and every other order under one of them.
+
+    Planners are left out: `trimtab compare --timing` tells what their plans take.
+    """
+    dispatchers = [name for name in names("dispatch") if find(name)[0].plan_period_s == 0.0]
     orders = [f"least-expected-wait+{name}" for name in names("order") if name != "fcfs"]
-    return {BARE: BareLoop(), **{name: name for name in (*names("dispatch"), *orders)}}
+    return {BARE: BareLoop(), **{name: name for name in (*dispatchers, *orders)}}
 
 
 def _speed(built: Built, spec: str | Policy, repetitions: int, target: Target | None, name: str) -> Figure:

@@ -27,7 +27,7 @@ def test_policies():
     assert completion.policy_specs("least-e") == ["least-expected-completion", "least-expected-wait"]
     assert completion.policy_specs("random+e") == ["random+edf"]
     assert "edf" not in completion.policy_specs("")
-    assert completion.policies("ed") == ["edf"]
+    assert completion.policies("edf") == ["edf"]
 
 
 def test_scenarios_are_the_built_in_ones_and_files(tmp_path, monkeypatch):

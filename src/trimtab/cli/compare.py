@@ -116,6 +116,7 @@ def compare(
             "--timing",
             help="Also what a decision and a plan of each policy take.",
             rich_help_panel=OUTPUT_PANEL,
+            metavar=FLAG,
         ),
     ] = False,
     json: Json = False,

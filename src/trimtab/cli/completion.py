@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 _NAME = re.compile(r'^    name: ClassVar\[str\] = "([^"]+)"$', re.MULTILINE)
-_KIND = re.compile(r"^    def (dispatch|order)\(", re.MULTILINE)
+_KIND = re.compile(r"^    (?:def )?(dispatch|order)(?:\(| = staticmethod)", re.MULTILINE)
 
 
 def _starting(names: Iterable[str], incomplete: str) -> list[str]:
