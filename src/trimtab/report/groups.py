@@ -13,6 +13,7 @@ _PREFIXES: Final[dict[str, tuple[str, ...]]] = {
     "Outcome": ("finished_", "rejected_", "cancelled_", "lost_", "unfinished_", "retries"),
     "Targets": ("slo_", "deadline_", "jain_tenants", "starvation_"),
     "Cost": ("throughput_", "goodput_", "makespan_", "model_", "adapter_", "moved_", "accelerator_", "usd_"),
+    "Caching": ("prefix_", "result_"),
 }
 OTHER: Final = "Other"
 
