@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from bench.policies import PAGE, RESULTS
 from bench.policies_page import claims, page, ranked
 from bench.policy_cases import cases
 
@@ -82,3 +84,7 @@ def test_the_scenarios_are_as_many_as_their_names() -> None:
     assert len({c.name for c in found}) == len(found) >= 25
     loads = {c.scenario.workload.load for c in found if c.group == "loads"}
     assert loads == {0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1}
+
+
+def test_the_page_is_made_from_what_is_saved() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(json.loads(RESULTS.read_text(encoding="utf-8")))
