@@ -24,7 +24,7 @@ def warmup(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compile simulator, policies, bounds, solvers and forecasts into the cache (about 60 s, once)."""
+    """Compile simulator, policies, bounds, solvers and forecasts into the cache (about 3 minutes, once)."""
     from trimtab.domain.kernel import cache_folder, prune_cache
     from trimtab.experiments.warm import compile_kernels
     from trimtab.forecast.warm import compile_forecasts
