@@ -13,13 +13,18 @@ from typing import Any
 import orjson
 from worker_gateway import CountingBackend, ServedGateway, node, serving, until, write_config
 
+from trimtab.experiments.replay import replay
+from trimtab.traces.gateway import open_recording, read_requests
+
 WORKERS = 2
 
 
 async def _serves(folder: Path) -> None:
     async with (
         CountingBackend() as backend,
-        serving(folder, {"workers": WORKERS, "nodes": [node(backend, capacity=64)]}) as gateway,
+        serving(
+            folder, {"workers": WORKERS, "nodes": [node(backend, capacity=64)], "record": {"folder": "all"}}
+        ) as gateway,
     ):
         statuses = await asyncio.gather(*(gateway.chat() for _ in range(60)))
         assert Counter(statuses) == {200: 60}
@@ -32,6 +37,14 @@ async def _serves(folder: Path) -> None:
         assert told["nodes"][0]["in_flight"] == 0
         await _receipts_are_found(gateway)
         await _jobs_reach_the_parent(gateway)
+        gateway.signal(signal.SIGTERM)
+        assert await gateway.ended() == 0
+    recording = open_recording(folder / "all")
+    assert read_requests(recording)[0].height >= 66  # and the job, which is the parent's
+    assert WORKERS <= recording.with_requests <= WORKERS + 1
+    done = replay(folder / "all", ["least-expected-wait", "round-robin"], mode="interpreted")
+    assert done.requests >= 66
+    assert [run.served for run in done.policies] == [done.requests] * 2
 
 
 async def _receipts_are_found(gateway: ServedGateway) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trimtab.domain.errors import TraceError
+from trimtab.experiments.recording import scenario_of
 from trimtab.traces import read_trace, write_trace
 from trimtab.traces.gateway import is_recording, open_recording
 
@@ -74,6 +75,36 @@ def test_a_set_is_its_folder_or_any_of_its_files(tmp_path: Path) -> None:
     write(tmp_path / name(1, worker=1), head(), row(1.0))
     for path in (tmp_path, tmp_path / name(1), tmp_path / (name(2) + ".gz")):
         assert read_trace(path).table["arrival_s"].to_list() == [0.0, 1.0, 2.0, 6.0]
+
+
+def test_several_workers_are_one_recording(tmp_path: Path) -> None:
+    """Each with its own order of nodes and numbers of sessions and blocks; the first tells of the nodes."""
+    down = {"record": "node", "at_s": 3.0, "what": "down", "node": NODES[1]}
+    other = [{**NODES[1], "idx": 0}, {**NODES[0], "idx": 1}]
+    more = [CLASSES[0] | {"fixed_s": {"big": 9.0, "small": 9.0}}, CLASSES[0] | {"name": "m/embedding"}]
+    numbers: dict[str, Any] = {"session": 1, "prefix_blocks": [0, 1], "tenant": "f00"}
+    write(tmp_path / name(1), head(process=7), row(1.0, node=0, **numbers), down)
+    file = write(
+        tmp_path / name(1, worker=1),
+        head(0.5, worker=1, process=8, nodes=other, classes=more),
+        row(2.0, node=0, **numbers),
+        row(2.5, node=1, **numbers),
+        {**down, "at_s": 4.0},
+    )
+    write(tmp_path / name(1, worker=2), head(0.25, worker=2, process=6))  # the parent, with no request
+    for path in (tmp_path, file):
+        table = read_trace(path).table
+        assert table["arrival_s"].to_list() == [0.5, 1.5, 2.0]  # from when all of them recorded
+        assert table["node"].to_list() == ["a", "b", "a"]
+        assert table["session"].n_unique() == 2
+        assert not set(table["prefix_blocks"][0]) & set(table["prefix_blocks"][1])
+        assert table["prefix_blocks"][1].to_list() == table["prefix_blocks"][2].to_list()
+        assert table["tenant"].n_unique() == 1
+    recording = open_recording(tmp_path)
+    assert recording.head["options"] == {"dispatchers": 2}
+    assert [note["at_s"] for note in recording.notes if note["record"] == "node"] == [3.0]
+    assert {c["name"]: c["fixed_s"]["big"] for c in recording.classes} == {"m/chat": 0.5, "m/embedding": 0.5}
+    assert scenario_of(tmp_path).host.dispatchers == 2
 
 
 def test_a_folder_of_two_recordings_is_refused_with_their_names(tmp_path: Path) -> None:

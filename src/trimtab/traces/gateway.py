@@ -4,6 +4,8 @@ The lines are described in `trimtab.runtime.gateway.record.rows`. Requests stand
 here they are sorted by arrival. Time 0 is the head of the oldest file that is left; what arrived before it
 and ended after it arrives at time 0 with what remained of its service.
 Size: work units as they were estimated on arrival, so that policies see again what they saw.
+Of several workers the one with the lowest number tells of nodes and estimates. Each numbers sessions and
+prefix blocks for itself: what they share is not known to be the same.
 
 Besides the canonical columns the table has, for replays:
 `node` (name), `outcome`, `finish_s`, `is_initial` (it had arrived before time 0), `factor` (recorded service
@@ -69,6 +71,8 @@ class Recording:
 
     files: tuple[Path, ...]
     notes: tuple[Mapping[str, Any], ...]  # the lines that are no requests, by time
+    writers: tuple[Mapping[str, Any], ...]  # the head of each file
+    with_requests: int  # processes that wrote any
 
     @cached_property
     def heads(self) -> tuple[Mapping[str, Any], ...]:
@@ -77,13 +81,28 @@ class Recording:
 
     @property
     def head(self) -> Mapping[str, Any]:
-        """What it began with: policy, seed, options."""
-        return self.heads[0]
+        """What it began with: policy, seed, options. A process that wrote requests is a dispatcher."""
+        first = next(head for head in self.heads if _worker(head) == self._leader)
+        if self.with_requests < 2:
+            return first
+        return {**first, "options": {**first["options"], "dispatchers": self.with_requests}}
+
+    @cached_property
+    def workers(self) -> tuple[int, ...]:
+        """Numbers of the processes that wrote it."""
+        return tuple(sorted({_worker(head) for head in self.heads}))
+
+    @property
+    def _leader(self) -> int:
+        return self.workers[0]
 
     @property
     def start_s(self) -> float:
-        """Time 0 of the table, in the recording's own time."""
-        return float(self.head["at_s"])
+        """Time 0 of the table, in the recording's own time: from here on there are files of all workers."""
+        first_s: dict[int, float] = {}
+        for head in self.heads:
+            first_s.setdefault(_worker(head), float(head["at_s"]))
+        return max(first_s.values())
 
     @cached_property
     def nodes(self) -> tuple[Mapping[str, Any], ...]:
@@ -96,8 +115,13 @@ class Recording:
 
     @cached_property
     def classes(self) -> tuple[Mapping[str, Any], ...]:
-        """Classes with their last estimates: (fixed_s + unit_s × units) seconds on each node type."""
-        return tuple(next(note["classes"] for note in reversed(self.notes) if "classes" in note))
+        """Classes with their last estimates: (fixed_s + unit_s × units) seconds on each node type.
+
+        A class that the first worker does not know is as another one estimates it.
+        """
+        last = {_worker(note): note["classes"] for note in self.notes if "classes" in note}
+        named = {c["name"]: c for worker in sorted(last, reverse=True) for c in last[worker]}
+        return tuple(named.values())
 
     @property
     def rows_dropped(self) -> int:
@@ -122,11 +146,21 @@ def open_recording(path: Path) -> Recording:
         TraceError: none is there, several are in the folder, it is damaged or of a later version.
     """
     files = _files(path)
-    notes = [note for file in files for note in _notes(file)]
-    notes.sort(key=lambda note: float(note.get("at_s", 0.0)))
-    recording = Recording(files, tuple(notes))
-    if not recording.heads:
+    by_file = [_notes(file) for file in files]
+    writers = [next((note for note in notes if note["record"] == "head"), None) for notes in by_file]
+    heads = [head for head in writers if head is not None]
+    if not heads:
         raise TraceError("no head in the recording", file=str(path), expected="it on the first line")
+    told = [  # each line with who says it
+        {"worker": _worker(head or heads[0]), **note}
+        for head, notes in zip(writers, by_file, strict=True)
+        for note in notes
+    ]
+    leader = min(map(_worker, heads))
+    notes = [note for note in told if note["record"] != "node" or note["worker"] == leader]
+    notes.sort(key=lambda note: float(note.get("at_s", 0.0)))
+    busy = {_worker(head or heads[0]) for head, file in zip(writers, files, strict=True) if _has_rows(file)}
+    recording = Recording(files, tuple(notes), tuple(head or heads[0] for head in writers), len(busy))
     if (version := recording.head.get("format")) != _VERSION:
         raise TraceError("format of the recording", file=str(path), value=version, expected=str(_VERSION))
     return recording
@@ -142,8 +176,9 @@ def read_requests(
     """
     total = sum(file.stat().st_size for file in recording.files)
     done, tables = 0, []
-    for file in recording.files:
-        tables.append(_table(file))
+    parts = {key: p for p, key in enumerate(sorted({_part(head) for head in recording.writers}))}
+    for file, head in zip(recording.files, recording.writers, strict=True):
+        tables.append(_in_one(_table(file), head, recording, parts[_part(head)], len(parts)))
         done += file.stat().st_size
         if progress is not None:
             progress(done, total)
@@ -154,6 +189,34 @@ def read_requests(
     if kept.is_empty():
         raise TraceError("no requests in the recording", file=str(recording.files[0]), value=dropped or None)
     return _canonical(kept, recording), dropped
+
+
+def _worker(note: Mapping[str, Any]) -> int:
+    return int(note.get("worker", 0))
+
+
+def _part(head: Mapping[str, Any]) -> tuple[int, int]:
+    """Whose numbers of sessions and blocks a file has: a worker's that took another's place are its own."""
+    return _worker(head), int(head.get("process", 0))
+
+
+def _has_rows(file: Path) -> bool:
+    return any(not line.startswith(b'{"record"') for line in _whole_lines(file).splitlines())
+
+
+def _in_one(
+    rows: pl.DataFrame, head: Mapping[str, Any], recording: Recording, part: int, parts: int
+) -> pl.DataFrame:
+    """Rows of one of several parts, in the positions of the recording's nodes and with numbers of its own."""
+    if parts == 1:
+        return rows
+    position = {node["name"]: int(node["idx"]) for node in recording.nodes}
+    moved = {int(n["idx"]): position[n["name"]] for n in head["nodes"] if n["name"] in position}
+    return rows.with_columns(
+        node=pl.col("node").replace(moved),
+        session=pl.col("session") * parts + part,
+        prefix_blocks=pl.col("prefix_blocks").list.eval(pl.element() * parts + part),
+    )
 
 
 def _files(path: Path) -> tuple[Path, ...]:

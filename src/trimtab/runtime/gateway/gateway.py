@@ -35,6 +35,7 @@ from trimtab.runtime.gateway.observe.logs import RequestLog, Which
 from trimtab.runtime.gateway.observe.metrics import Metrics, Sources
 from trimtab.runtime.gateway.observe.receipts import Receipts
 from trimtab.runtime.gateway.record.node_events import NodeEvents
+from trimtab.runtime.gateway.record.recorder import Together
 from trimtab.runtime.gateway.recording import new_recorder
 from trimtab.runtime.gateway.tenants import Tenants
 from trimtab.runtime.gateway.wire.context import LocalAnswer
@@ -62,7 +63,10 @@ _FIXED = (
 
 
 class Gateway:
-    """Serves clients in this process. `worker` is its number among several, `loads` what those share."""
+    """Serves clients in this process.
+
+    `worker` is its number among several; `loads` and `recording` are what those share.
+    """
 
     def __init__(
         self,
@@ -73,6 +77,7 @@ class Gateway:
         worker: int = 0,
         loads: Loads | None = None,
         observers: tuple[Observer, ...] = (),
+        recording: Together | None = None,
     ) -> None:
         self.config, self.loop, self.worker = config, loop, worker
         self._begun_with = config  # keys that a reload cannot change are as they stand here
@@ -87,7 +92,7 @@ class Gateway:
         self.metrics = Metrics(loop.time, self._sources())
         self.receipts = Receipts(loop.time)
         self.recorder = new_recorder(
-            options.record_settings(config, worker), self.fleet, self.decider, self._shadow
+            options.record_settings(config, worker), self.fleet, self.decider, self._shadow, recording
         )
         self._spans = self._new_spans()
         self.comparison = Comparison(loop, config, self.decider, self.recorder)

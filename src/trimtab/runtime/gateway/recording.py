@@ -12,12 +12,16 @@ from trimtab.runtime.gateway.decide.rules import LOOKAHEAD, MAX_RETRIES
 from trimtab.runtime.gateway.model import Endpoint, Facts, Usage
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.observe.receipts import Receipt
-from trimtab.runtime.gateway.record.recorder import Recorder, RecordSettings
+from trimtab.runtime.gateway.record.recorder import Recorder, RecordSettings, Together
 from trimtab.runtime.gateway.record.rows import ClassEstimate, Snapshot
 
 
 def new_recorder(
-    settings: RecordSettings | None, fleet: Fleet, decider: Decider, shadow: Callable[[], str]
+    settings: RecordSettings | None,
+    fleet: Fleet,
+    decider: Decider,
+    shadow: Callable[[], str],
+    shared: Together | None,
 ) -> Recorder | None:
     """The recorder; None where nothing is recorded. `shadow()` names the shadow policy; "" = none."""
     if settings is None:
@@ -36,6 +40,7 @@ def new_recorder(
         candidates_of=candidates,
         units_of=_units_of,
         adapter_of=decider.knowledge.adapter_of,
+        shared=shared,
     )
 
 

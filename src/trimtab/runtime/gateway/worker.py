@@ -27,6 +27,7 @@ from trimtab.runtime.gateway.model import Attempt, Exchange, Refusal
 from trimtab.runtime.gateway.nodes.spec import NodeSpec
 from trimtab.runtime.gateway.observe.logs import set_up_logs
 from trimtab.runtime.gateway.observe.usage import UsageObserver
+from trimtab.runtime.gateway.record.recorder import Together
 from trimtab.runtime.gateway.wire.context import LocalAnswer
 from trimtab.runtime.gateway.wire.exchange import WireExchange
 from trimtab.runtime.gateway.wire.server import Drain
@@ -46,6 +47,7 @@ class Start:
     added: tuple[NodeSpec, ...] = ()  # by the admin port
     drained: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()  # of the configuration's nodes
+    recording: Together | None = None  # what all of them write, if they record
 
 
 class Tally:
@@ -135,6 +137,7 @@ class _Worker:
             worker=self._number,
             loads=Loads(self._shared, self._number),
             observers=(UsageObserver(self._tally), self._tally),
+            recording=self._start.recording,
         )
         gateway.tenants.scale(1 / self._start.workers)
         self._follow_start()

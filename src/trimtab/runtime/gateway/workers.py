@@ -157,6 +157,7 @@ class Workers:
             added=tuple(c.spec for c in stays.values() if c.source == "admin"),
             drained=tuple(name for name, c in stays.items() if Hold.DRAINING in c.holds),
             removed=tuple(node.name for node in config.nodes if node.name not in stays),
+            recording=None if self._gateway.recorder is None else self._gateway.recorder.shared,
         )
 
     async def _keep(self, number: int) -> None:

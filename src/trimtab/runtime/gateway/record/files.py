@@ -60,6 +60,8 @@ class RotatedFiles:
     def _begin(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._seq += 1
+        while self.path.exists():  # of a process before this one in the same place
+            self._seq += 1
         self._file_fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._size_bytes = 0
         try:

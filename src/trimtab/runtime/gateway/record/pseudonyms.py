@@ -52,11 +52,17 @@ class Numbers:
         return number
 
 
+def new_key() -> bytes:
+    """A key for the names of one recording."""
+    return secrets.token_bytes(32)
+
+
 class Pseudonyms:
     """The names of one recording."""
 
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
+    def __init__(self, key: bytes = b"") -> None:
+        """Processes that record together have the same key; b"" = one of its own."""
+        self._key = key or new_key()
         self._tenants: dict[str, str] = {}
         self.sessions = Numbers(MOST_SESSIONS)
         self.blocks = Numbers(MOST_BLOCKS)

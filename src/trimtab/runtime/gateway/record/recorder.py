@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab.domain.errors import UsageError
 from trimtab.runtime.gateway.model import Attempt, Exchange, Node
 from trimtab.runtime.gateway.record.files import RotatedFiles
-from trimtab.runtime.gateway.record.pseudonyms import Pseudonyms
+from trimtab.runtime.gateway.record.pseudonyms import Pseudonyms, new_key
 from trimtab.runtime.gateway.record.rows import (
     NODE_EVENTS,
     TICKS_PER_S,
@@ -51,6 +51,20 @@ class RecordSettings:
     worker: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What processes that record the same traffic share, so that their files are one recording."""
+
+    recording: str
+    begun_s: float  # on the clock that all of them have
+    names_key: bytes
+
+
+def together(now_s: float) -> Together:
+    """A recording that begins now."""
+    return Together(new_recording_id(), now_s, new_key())
+
+
 def _no_candidates(_: Any) -> tuple[int, ...]:
     return ()
 
@@ -67,7 +81,7 @@ class Recorder:
     """An Observer that records. Its calls neither raise nor wait.
 
     `written`, `dropped` and `error` (of the last write that failed, "" once one succeeds) are for metrics.
-    `clock` is the loop's; with several workers all of them pass the same `recording` and `begun_s`.
+    `clock` is the loop's; several workers pass the same `shared`.
     """
 
     def __init__(
@@ -79,19 +93,18 @@ class Recorder:
         candidates_of: CandidatesOf = _no_candidates,
         units_of: UnitsOf = _no_units,
         adapter_of: Callable[[str], str] = _no_adapter,
-        recording: str = "",
-        begun_s: float | None = None,
+        shared: Together | None = None,
         ticks_per_s: float = TICKS_PER_S,
     ) -> None:
         self.settings, self._snapshot, self._clock = settings, snapshot, clock
         self._candidates_of, self._units_of, self._adapter_of = candidates_of, units_of, adapter_of
-        self.recording = recording or new_recording_id()
-        self.begun_s = clock() if begun_s is None else begun_s
+        shared = shared or together(clock())
+        self.shared, self.recording, self.begun_s = shared, shared.recording, shared.begun_s
         self.written = 0
         self.dropped = 0
         self.error = ""
         self._ticks_per_s = ticks_per_s
-        self._names = Pseudonyms()
+        self._names = Pseudonyms(shared.names_key)
         self._rows: list[Ended] = []
         self._notes: list[bytes] = []
         self._max_rows = settings.max_rows

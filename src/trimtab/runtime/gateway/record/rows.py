@@ -8,6 +8,7 @@ relative to the arrival. Other lines say in `record` what they are: `head`, `sta
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -104,6 +105,7 @@ def head_line(snapshot: Snapshot, at_s: float, recording: str, worker: int, star
         format=FORMAT_VERSION,
         recording=recording,
         worker=worker,
+        process=os.getpid(),
         started_utc=started_utc,
         policy=snapshot.policy,
         shadow=snapshot.shadow,
