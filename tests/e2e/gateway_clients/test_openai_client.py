@@ -124,6 +124,12 @@ def test_images(client: openai.OpenAI) -> None:
     picture = ("a.png", io.BytesIO(b"\x89PNG\r\n\x1a\n" + b"0" * 64), "image/png")
     edited = client.images.edit(model="demo-image", image=picture, prompt="a dog", size="256x256")
     assert len(edited.data) == 1
+    events = list(
+        client.images.generate(
+            model="demo-image", prompt="a cat", stream=True, partial_images=1, size="64x64"
+        )
+    )
+    assert [event.type.rpartition(".")[2] for event in events] == ["partial_image", "completed"]
 
 
 def test_speech_and_transcription(client: openai.OpenAI) -> None:
@@ -134,6 +140,9 @@ def test_speech_and_transcription(client: openai.OpenAI) -> None:
     assert sound.startswith(b"RIFF")
     heard = client.audio.transcriptions.create(model="demo-speech", file=("a.wav", io.BytesIO(sound)))
     assert heard.text
+    asked = {"model": "demo-speech", "file": ("a.wav", io.BytesIO(sound))}
+    *deltas, done = client.audio.transcriptions.create(**asked, stream=True)
+    assert "".join(event.delta for event in deltas) == done.text == heard.text
     with client.audio.speech.with_streaming_response.create(
         model="demo-speech", voice="alloy", input="good day", response_format="wav"
     ) as streamed:

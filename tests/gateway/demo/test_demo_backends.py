@@ -185,6 +185,42 @@ def test_images(backends: dict[str, DemoProcess]) -> None:
         assert response.read().startswith(b"\x89PNG\r\n")
 
 
+def test_streams_of_images(backends: dict[str, DemoProcess]) -> None:
+    with client(backends["image"]) as openai_client:
+        asked: Any = {"model": "demo-image", "prompt": "x", "stream": True, "partial_images": 2}
+        made: Any = list(openai_client.images.generate(size="512x256", **asked))
+        edited: Any = list(openai_client.images.edit(image=("a.png", b"\x89PNG"), **asked))
+        whole = openai_client.images.generate(model="demo-image", prompt="x", size="512x256")
+    assert whole.data is not None
+    for events, operation in ((made, "image_generation"), (edited, "image_edit")):
+        names = [*[f"{operation}.partial_image"] * 2, f"{operation}.completed"]
+        assert [event.type for event in events] == names
+        assert [event.partial_image_index for event in events[:2]] == [0, 1]
+    assert len({event.b64_json for event in made}) == 3  # more of it each time
+    assert (made[-1].b64_json, made[-1].size) == (whole.data[0].b64_json, "512x256")
+    assert made[-1].usage.output_tokens == 512 * 256 / 16**2
+
+
+def test_an_image_takes_the_factor_that_it_says() -> None:
+    """Not the random one: of 5 s here 0.2 s, or nothing."""
+    with (
+        launched(Options(kind="image", base_s=5.0, step_s=0.0, sigma=0.1)) as (backend,),
+        client(backend) as openai_client,
+    ):
+
+        def busy_s(factor: str) -> float:
+            before_s = float(backend.stats()["busy_s"])
+            openai_client.images.generate(
+                model="demo-image", prompt="x", extra_headers={"x-demo-factor": factor}
+            )
+            return float(backend.stats()["busy_s"]) - before_s
+
+        assert 0.2 <= busy_s("0.04") < 4.0
+        assert busy_s("0") < 0.2
+        with pytest.raises(openai.BadRequestError):
+            busy_s("nan")
+
+
 def test_speech(backends: dict[str, DemoProcess]) -> None:
     with client(backends["speech"]) as openai_client:
         spoken = openai_client.audio.speech.create(
@@ -192,8 +228,13 @@ def test_speech(backends: dict[str, DemoProcess]) -> None:
         ).content
         with wave.open(io.BytesIO(spoken)) as audio:
             assert audio.getnframes() / audio.getframerate() == pytest.approx(3.0)
-        heard = openai_client.audio.transcriptions.create(model="demo-speech", file=("a.wav", spoken))
+        asked: Any = {"model": "demo-speech", "file": ("a.wav", spoken)}
+        heard = openai_client.audio.transcriptions.create(**asked)
+        streamed: Any = list(openai_client.audio.transcriptions.create(**asked, stream=True))
     assert len(heard.text.split()) == 8  # 2.5 words a second
+    assert [event.type for event in streamed] == [*["transcript.text.delta"] * 8, "transcript.text.done"]
+    assert "".join(event.delta for event in streamed[:-1]) == streamed[-1].text == heard.text
+    assert streamed[-1].usage.total_tokens == 30 + 8
 
 
 @pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")

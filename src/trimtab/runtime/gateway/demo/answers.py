@@ -12,6 +12,7 @@ from aiohttp import web
 from trimtab.runtime.gateway.demo import wrong
 from trimtab.runtime.gateway.demo.faults import Fault
 
+FACTOR = "x-demo-factor"  # what a request's service is multiplied by, instead of a random factor
 STRUCK: web.RequestKey[dict[str, Fault]] = web.RequestKey("struck", dict)
 _ANTHROPIC_TYPES = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}
 _ANTHROPIC_TYPES |= {429: "rate_limit_error", 529: "overloaded_error"}
@@ -98,3 +99,15 @@ def lead_s(request: web.Request) -> float:
     """Seconds that rules add before the first byte of output."""
     struck: dict[str, Fault] = request[STRUCK]
     return sum(struck[fault].seconds for fault in ("slow_prefill", "early_head") if fault in struck)
+
+
+def stated_factor(request: web.Request) -> float | None:
+    """The factor that a request brings with it; None where it has none. Raises Refused."""
+    text = request.headers.get(FACTOR)
+    try:
+        factor = None if text is None else float(text)
+    except ValueError:
+        factor = math.nan
+    if factor is not None and not 0.0 <= factor < math.inf:
+        raise Refused(400, f"{FACTOR} `{text}` is no factor", "invalid_factor")
+    return factor

@@ -37,9 +37,9 @@ class Service:
         self._slots = asyncio.Semaphore(options.slots)
         self._random = random.Random(options.seed)
 
-    def paced_s(self, work_s: float) -> float:
-        """Seconds that this work takes here: by speed, times a random factor of mean 1."""
-        return work_s * self.factor() / self.options.speed
+    def paced_s(self, work_s: float, factor: float | None = None) -> float:
+        """Seconds that this work takes here: by speed, times a factor; None = a random one of mean 1."""
+        return work_s * (self.factor() if factor is None else factor) / self.options.speed
 
     def factor(self) -> float:
         """The next random factor."""
@@ -77,7 +77,7 @@ class Service:
         finally:
             self.waiting -= 1
 
-    async def work(self, work_s: float) -> None:
+    async def work(self, work_s: float, factor: float | None = None) -> None:
         """Hold a slot for as long as this work takes; `base_s` is added."""
         async with self.slot():
-            await asyncio.sleep(self.paced_s(self.options.base_s + work_s))
+            await asyncio.sleep(self.paced_s(self.options.base_s + work_s, factor))

@@ -1,8 +1,12 @@
-"""The speech backend: spoken text as WAV, seconds by its length; transcriptions, seconds by the audio's."""
+"""The speech backend: spoken text as WAV, seconds by its length; transcriptions, seconds by the audio's.
+
+Transcriptions are streamed too, word by word.
+"""
 
 from __future__ import annotations
 
 import array
+import asyncio
 import io
 import math
 import sys
@@ -13,15 +17,17 @@ from aiohttp import web
 
 from trimtab.runtime.gateway.demo.answers import Refused, Stream, lead_s, read_json
 from trimtab.runtime.gateway.demo.chat import WORDS, check_model
+from trimtab.runtime.gateway.demo.forms import sse
 from trimtab.runtime.gateway.demo.options import Options
 from trimtab.runtime.gateway.demo.service import Service
-from trimtab.runtime.gateway.demo.uploads import read_form
+from trimtab.runtime.gateway.demo.uploads import is_true, read_form
 
 RATE = 8_000  # samples a second, 16 bits each
 SPOKEN_S = 0.06  # of audio per character
 BYTES_PER_S = 32_000  # of audio whose length can't be read from a WAV head
 WORDS_PER_S = 2.5
 PIECE = 8_192  # bytes of a chunk
+TOKENS_PER_S = 10  # of audio, as streams tell their usage
 
 
 class Speech:
@@ -54,20 +60,42 @@ class Speech:
             await stream.write(audio[begin : begin + PIECE])
         return await stream.end()
 
-    async def _listen(self, request: web.Request) -> web.Response:
+    async def _listen(self, request: web.Request) -> web.StreamResponse:
         form = await read_form(request)
         check_model(self._options, str(form.fields.get("model", "")))
         if "file" not in form.files:
             raise Refused(400, "there is no file", "missing_file")
         audio_s = duration_s(form.files["file"])
+        words = [WORDS[i % len(WORDS)] for i in range(max(1, round(audio_s * WORDS_PER_S)))]
+        if is_true(form.fields.get("stream")):
+            return await self._listen_aloud(request, audio_s, words)
         await self._service.work(self._options.listen_s * audio_s + lead_s(request))
-        text = " ".join(WORDS[i % len(WORDS)] for i in range(max(1, round(audio_s * WORDS_PER_S))))
+        text = " ".join(words)
         if form.fields.get("response_format") == "text":
             return web.Response(text=text + "\n")
         answer: dict[str, Any] = {"text": text, "usage": {"type": "duration", "seconds": math.ceil(audio_s)}}
         if form.fields.get("response_format") == "verbose_json":
             answer |= {"task": "transcribe", "language": "english", "duration": audio_s, "segments": []}
         return web.json_response(answer)
+
+    async def _listen_aloud(
+        self, request: web.Request, audio_s: float, words: list[str]
+    ) -> web.StreamResponse:
+        """The words at even distances, at last the whole text."""
+        stream = Stream(request)
+        await stream.open()
+        async with self._service.slot():
+            work_s = self._options.base_s + self._options.listen_s * audio_s + lead_s(request)
+            word_s = self._service.paced_s(work_s) / len(words)
+            for number, word in enumerate(words):
+                await asyncio.sleep(word_s)
+                name = "transcript.text.delta"
+                await stream.write(sse({"type": name, "delta": f" {word}" if number else word}, name))
+        heard, name = math.ceil(audio_s * TOKENS_PER_S), "transcript.text.done"
+        usage = {"type": "tokens", "input_tokens": heard, "output_tokens": len(words)}
+        usage |= {"total_tokens": heard + len(words)}
+        await stream.write(sse({"type": name, "text": " ".join(words), "usage": usage}, name))
+        return await stream.end()
 
 
 def _samples(seconds: float) -> bytes:

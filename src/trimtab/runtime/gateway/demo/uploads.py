@@ -40,3 +40,8 @@ async def read_form_or_json(request: web.Request) -> Form:
     if request.content_type == "multipart/form-data":
         return await read_form(request)
     return Form(await read_json(request), {})
+
+
+def is_true(value: object) -> bool:
+    """Whether a field says so: JSON's true, or the word in a form."""
+    return value is True or (isinstance(value, str) and value.lower() == "true")
