@@ -77,9 +77,13 @@ class Served:
     process: subprocess.Popen[bytes]
     folder: Path
 
+    def printed(self) -> str:
+        """What it wrote to its standard output so far: addresses and how to use it."""
+        return (self.folder / "printed").read_text()
+
     def said(self) -> str:
-        """All it wrote so far."""
-        return (self.folder / "said").read_text()
+        """All it wrote so far, the logs last."""
+        return self.printed() + (self.folder / "said").read_text()
 
     def _found(self, pattern: str) -> str:
         match = re.search(pattern, self.said(), re.MULTILINE)
@@ -173,13 +177,13 @@ def spawn(folder: Path, config: Mapping[str, object] | None, *arguments: str, **
     file = [] if config is None else ["gateway.yaml"]
     if config is not None:
         configure(folder, config)
-    with (folder / "said").open("wb") as said:
+    with (folder / "printed").open("wb") as printed, (folder / "said").open("wb") as said:
         process = subprocess.Popen(
             [sys.executable, "-m", "trimtab", "serve", *file, *arguments],
             cwd=folder,
             env={**os.environ, "TRIMTAB_STATE_DIR": str(folder / "state"), **environ},
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=printed,
             stderr=said,
             start_new_session=True,
         )

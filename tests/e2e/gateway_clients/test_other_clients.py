@@ -126,7 +126,8 @@ def test_the_demonstration_and_its_curl_line(tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     with served(tmp_path, None, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0") as gateway:
-        line = until(lambda: re.search(r"^  curl .*'$", gateway.said(), re.MULTILINE))[0]
+        line = until(lambda: re.search(r"^  curl .*'$", gateway.printed(), re.MULTILINE))[0]
+        assert gateway.printed().startswith("trimtab serves http://")
         done = subprocess.run(
             [*shlex.split(line), "-sS", "--noproxy", "*"], capture_output=True, text=True, check=True
         )

@@ -211,7 +211,7 @@ def _say(
     link: str,
     example_model: str | None,
 ) -> None:
-    """Where it is, and how to use it."""
+    """Where it is, and how to use it: what the command gives, so not among the logs."""
     url, admin_url = _url(clients), _url(admin)
     lines = [
         f"trimtab serves {url}",
@@ -222,7 +222,7 @@ def _say(
         lines += [f"  key         {keys.client}   (shown once)", f"  admin key   {keys.admin}   (shown once)"]
     if example_model is not None:
         lines += ["", "try:", _chat(url, keys, example_model), _nodes(admin_url, keys)]
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    print("\n".join(lines), flush=True)
 
 
 def _chat(url: str, keys: ShownKeys | None, model: str) -> str:
