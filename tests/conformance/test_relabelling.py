@@ -26,6 +26,7 @@ TIES_BY_NODE = [  # their whole numbers tie all the time, and then the lower ind
     "best-fit",
     "most-free",
     "dominant-resource",
+    "fragmentation-gradient",
 ]
 
 

@@ -17,6 +17,7 @@ from trimtab.domain.policy import Policy
 from trimtab.policies.load_aware.load_aware import LoadAware
 from trimtab.policies.resource_aware.best_fit import BestFit
 from trimtab.policies.resource_aware.dominant_resource import DominantResource
+from trimtab.policies.resource_aware.fragmentation_gradient import FragmentationGradient
 from trimtab.policies.resource_aware.most_free import MostFree
 
 FITTING = [BestFit(), MostFree(), DominantResource()]
@@ -55,28 +56,31 @@ def test_three_ways_to_choose_among_nodes_with_room(policy: Policy, expected: li
     assert desk.decide() == expected
 
 
-@pytest.mark.parametrize("policy", FITTING)
+@pytest.mark.parametrize("policy", [*FITTING, FragmentationGradient()])
 def test_where_it_fits_nowhere_it_is_held(policy: Policy) -> None:
     c = machines([[4, 4], [2, 8]], [3, 1])
     assert desk_of(c, policy, [[2, 0], [0, 0]]).decide() == []
     assert desk_of(c, policy, [[1, 0], [0, 0]]).decide() == [0]
 
 
-@pytest.mark.parametrize("policy", FITTING)
+@pytest.mark.parametrize("policy", [*FITTING, FragmentationGradient()])
 def test_a_slot_is_needed_too(policy: Policy) -> None:
     desk = desk_of(machines([[9], [9]], [1]), policy, [[0], [0]])
     desk.set(0, running=4, in_flight=4)
     assert desk.decide() == [1]
 
 
-@pytest.mark.parametrize("policy", FITTING)
+@pytest.mark.parametrize("policy", [*FITTING, FragmentationGradient()])
 def test_what_is_on_its_way_counts_as_such_a_request(policy: Policy) -> None:
     desk = desk_of(machines([[4], [4]], [2]), policy, [[0], [0]])
     desk.set(0, running=0, in_flight=2)
     assert desk.decide() == [1]
 
 
-@pytest.mark.parametrize(("policy", "expected"), [(BestFit(), 2), (MostFree(), 1), (DominantResource(), 0)])
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [(BestFit(), 2), (MostFree(), 1), (DominantResource(), 0), (FragmentationGradient(), 2)],
+)
 def test_without_resources_slots_are_the_only_one(policy: Policy, expected: int) -> None:
     """Slots 2, 6, 4 with 0, 2, 3 in use: left after it 1, 3, 0; shares 1/2, 1/2, 1; ties by node."""
     desk = Desk(cluster(3, slots=[2, 6, 4]), policy)

@@ -1,0 +1,171 @@
+"""Fragmentation gradient descent: where a request strands the least of the accelerators' capacity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.errors import UsageError
+from trimtab.domain.kernel import helper, kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
+from trimtab.policies.fitting import largest, left_of, room_left, starts_now
+from trimtab.policies.selection import rank
+
+_ACCELERATOR = "gpu_milli"
+_TIE = 1e-3  # weight of what is left over, at most one for each resource, beside whole steps of growth
+_EXACT = 1e-9  # steps, by which sums of rounded numbers may be off
+
+
+def fragment_memory(
+    counted_idx: int, devices_asked: Any, popularity: Any, n_resources: int, n_devices: int, params: Any = ()
+) -> Memory:
+    """Memory as `fragments` reads it.
+
+    `counted_idx` is the resource whose fragments count. `ints`: it, and how many devices each kind of request
+    asks for. `floats`: MAX_RANKED scores, the popularity of each kind, then what a node has left: of each
+    resource, and of the counted one on each of its devices.
+    """
+    floats = [0.0] * MAX_RANKED + list(popularity) + [0.0] * (n_resources + n_devices)
+    return memory(params=params, ints=[counted_idx, *devices_asked], floats=floats)
+
+
+@helper
+def stranded(left: Any, first: int, n_devices: int, ask: float, many: int, is_fed: bool) -> float:
+    """F(m): what is left on `n_devices` devices, from `left[first]` on, that requests of kind m can't use.
+
+    m asks for `many` devices with `ask` of each; `is_fed` tells whether all other resources suffice for one.
+    Where one fits, it is what is left on devices with less than `ask`; else, or where m asks for none, all.
+    """
+    free, usable, able = 0.0, 0.0, 0
+    for g in range(first, first + n_devices):
+        free += left[g]
+        if left[g] >= ask:
+            usable += left[g]
+            able += 1
+    return free - usable if is_fed and ask > 0.0 and able >= many else free
+
+
+@helper
+def fragments(demand: Any, fixed_s: Any, type_idx: int, n_devices: int, memory: Memory) -> float:
+    """F(M) of a node of a type: what a request drawn by popularity can't use, expected. O(kinds · resources).
+
+    `demand` [kinds, resources] has what is asked of each single device as the counted resource; `fixed_s`
+    [kinds, types] is inf where a type can't serve a kind; for `memory` see `fragment_memory`.
+    """
+    n_kinds, n_resources = demand.shape
+    left, counted_idx = memory.floats, memory.ints[0]
+    first = MAX_RANKED + n_kinds
+    expected, popularity = 0.0, 0.0
+    for m in range(n_kinds):
+        is_fed = fixed_s[m, type_idx] < np.inf
+        for k in range(n_resources):
+            if k != counted_idx and left[first + k] < demand[m, k]:
+                is_fed = False
+        ask, many = demand[m, counted_idx], memory.ints[1 + m]
+        weight = left[MAX_RANKED + m]
+        expected += weight * stranded(left, first + n_resources, n_devices, ask, many, is_fed)
+        popularity += weight
+    return expected / popularity
+
+
+@helper
+def steepness(growth: float, step: float, left_over: float) -> float:
+    """What the choice is by: growth of fragments in whole steps, rounded up, then what would be left over."""
+    return np.ceil(growth / step - _EXACT) + _TIE * left_over
+
+
+@helper
+def _growth(view: View, work: Any, j: int, memory: Memory) -> float:
+    """By how much fragments of node j would grow with this work on it, its devices taken as one."""
+    n_kinds, n_resources = view.demand.shape
+    if n_resources == 0:
+        return 0.0
+    left, counted_idx, g = memory.floats, memory.ints[0], view.nodes.type_idx[j]
+    first = MAX_RANKED + n_kinds
+    for k in range(n_resources):
+        left[first + k] = left_of(view, work, j, k)
+    left[first + n_resources] = left[first + counted_idx]
+    after = fragments(view.demand, view.fixed_s, g, 1, memory)
+    for k in range(n_resources):
+        left[first + k] += view.demand[work.class_idx, k]
+    left[first + n_resources] = left[first + counted_idx]
+    return after - fragments(view.demand, view.fixed_s, g, 1, memory)
+
+
+def _counted_idx(cluster: Cluster) -> int:
+    """The accelerators; without any, the resource that runs out first if all classes are equally frequent."""
+    if _ACCELERATOR in cluster.resource_names:
+        return cluster.resource_names.index(_ACCELERATOR)
+    if not cluster.resource_names:
+        return 0
+    return int(np.argmax(cluster.demand.sum(axis=0) / np.maximum(cluster.capacity.sum(axis=0), 1e-300)))
+
+
+@dataclass(frozen=True)
+class FragmentationGradient(Policy):
+    """Of the nodes where the request fits now, the one whose unusable accelerator capacity grows least.
+
+    Idea
+        A fragment is accelerator capacity that is free, yet of no use to the next request: the node lacks
+        cores or memory for it, may not serve it, or has too little left. Which request comes next is a
+        chance, by how often each class has come; so a node's fragments are an expectation. The request goes
+        where it adds least to them, and may even remove some. Where it fits nowhere, it is held.
+    Source
+        Qizhen Weng, Lingyun Yang, Yinghao Yu, Wei Wang, Xiaochuan Tang, Guodong Yang, Liping Zhang: "Beware
+        of fragmentation: scheduling GPU-sharing workloads with fragmentation gradient descent", USENIX ATC
+        2023. F(m) is `stranded`, F(M) `fragments`; the tasks m are the classes.
+    Reads
+        Capacity and use of each node's resources, the demands of all classes, slots, running and in-flight
+        requests; which nodes are up, have room and serve which class; how many of each class came before.
+    Cost
+        O(nodes × classes × resources).
+    When it wins / loses
+        Wins where the accelerators fill up with requests of many shapes, small ones beside large: the last
+        percents stay usable (docs/fragmentation.md). Far from full, any node will do, and it knows neither
+        speeds nor models nor distances, so it loses to policies of expected completion on unequal nodes.
+    Deviations from the source
+        Classes' frequencies are counted as requests come, one request of each being given at the start, and
+        not known before. A node's accelerators are one pool, as hosts account for them; the bench on the
+        source's own trace has them apart. Growth is compared in whole steps, of 4 % of a device where the
+        largest node has eight, and of equals the node with the least left over comes first: the source's
+        simulator rounds its scores to about that, and without it the bench ends half a percent lower.
+        Requests leave again. Where no accelerators are modelled, fragments of the resource that runs out
+        first count; where no resources are, it is best fit by slots.
+    """
+
+    name: ClassVar[str] = "fragmentation-gradient"
+    step_frac: float = 0.005  # of the largest node: growth is compared in whole steps
+
+    def __post_init__(self) -> None:
+        """Check the step."""
+        if not self.step_frac > 0.0:
+            raise UsageError(
+                "out of range",
+                field="fragmentation-gradient.step_frac",
+                value=self.step_frac,
+                expected="a number above 0",
+            )
+
+    def init(self, cluster: Cluster) -> Memory:
+        """One request seen of each class; the most that a node has of each resource, and the step."""
+        once, most, counted_idx = np.ones(len(cluster.class_names)), largest(cluster), _counted_idx(cluster)
+        params = [*most, self.step_frac * most[counted_idx]]
+        return fragment_memory(counted_idx, once, once, len(cluster.resource_names), 1, params)
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Count the request, and rank the nodes where it fits by the growth of their fragments."""
+        if work.attempt == 0:
+            memory.floats[MAX_RANKED + work.class_idx] += 1.0
+        count, step = 0, memory.params[len(memory.params) - 1]
+        for j in range(view.host.n_nodes):
+            if starts_now(view, work, j):
+                left_over = room_left(view, work, j, memory.params)
+                score = steepness(_growth(view, work, j, memory), step, left_over)
+                count = rank(ranking, memory.floats, count, j, score)
+        return count
