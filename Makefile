@@ -3,6 +3,7 @@
 # make bench  speed, as ratios taken in one run, into bench/results.json and docs/performance.md (6 minutes)
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json
 # make bench-policies  every policy on every scenario, into bench/policies.json and docs/results.md (hours anew)
+# make bench-fragmentation  how full accelerators get, into bench/fragmentation.json and docs/fragmentation.md (7 minutes)
 # make docs   writes the generated pages of docs/ anew
 # make clean  removes what the others made
 
@@ -13,7 +14,7 @@ OUT ?= trimtab-out
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo test lint bench bench-gateway bench-policies docs clean
+.PHONY: demo test lint bench bench-gateway bench-policies bench-fragmentation docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -39,6 +40,9 @@ bench-gateway: $(VENV)/.installed-bench $(PEERS:%=.venv-peers-%/.installed)
 
 bench-policies: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.policies
+
+bench-fragmentation: $(VENV)/.installed-bench
+	$(BIN)/python -m bench.fragmentation
 
 .venv-peers-%/.installed:
 	$(PYTHON) -m venv .venv-peers-$*
