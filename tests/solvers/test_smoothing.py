@@ -11,9 +11,11 @@ from scipy.optimize import linprog
 
 from trimtab.domain.kernel import interpreted
 from trimtab.solvers import AssignmentProblem, Status, assignment_problem, solve
-from trimtab.solvers.dual import climb, exact_value, sample_choice
+from trimtab.solvers.dual import Dual, climb, exact_value
 from trimtab.solvers.exchange import search
-from trimtab.solvers.near import dual_value, nearest
+from trimtab.solvers.near import Near, dual_value, nearest, reduced
+from trimtab.solvers.pursuit import Board, beam_of, position_of, pursue
+from trimtab.solvers.rounding import rounded
 from trimtab.solvers.smoothing import solve_by_dual
 from trimtab.solvers.solve import compile_solvers
 
@@ -99,23 +101,99 @@ def test_a_large_problem_and_its_warm_start():
     assert warm.gap_frac < 0.02
 
 
+def board_of(near: Near, dual: Dual) -> Board:
+    """All that a pursuit looks at."""
+    costs = reduced(near, dual.prices)
+    return Board(near.node, near.cost, costs, near.demand, near.capacity, dual.prices, 0.1)
+
+
 def test_kernels_give_the_same_bits_interpreted():
     problem = tight_problem(5, 20, 4)
     free = np.zeros((5, 1))
     near = nearest(problem, free, 5)
     dual = climb(near, free)
-    uniform = np.random.default_rng(1).random(20)
+    first = rounded(near, dual)
     ends = []
     for run in (lambda f: f, interpreted):
-        choice = run(sample_choice)(near.node, near.cost, near.demand, dual.prices, dual.softness, uniform)
-        best, weight = choice.copy(), dual.prices + 0.5
-        draws = np.random.default_rng(2).random((3, 4))
+        choice, weight = first.copy(), dual.prices + 0.5
+        worth = [
+            run(pursue)(board_of(near, dual), position_of(choice, weight), beam_of(3, 2), np.arange(20), 2.0)
+            for _ in range(2)
+        ]
+        best, draws = choice.copy(), np.random.default_rng(2).random((3, 4))
         cost = run(search)(
             near.node, near.cost, near.demand, near.capacity, 5, 3, 2, 4, 0.99, 1.1, 1.0,
             choice, best, math.inf, weight, draws, 50,
         )  # fmt: skip
-        ends.append((cost, choice.tolist(), best.tolist(), weight.tolist()))
+        ends.append((worth, cost, choice.tolist(), best.tolist(), weight.tolist()))
     assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("resources", [1, 2])
+def test_a_pursuit_lowers_cost_and_overload_and_says_what_they_are(resources):
+    problem = tight_problem(3, 60, 5, resources, share=0.8 if resources == 1 else 1.0)
+    free = np.zeros((6, resources))
+    near = nearest(problem, free, 6)
+    dual = climb(near, free)
+    at = position_of(np.zeros(60, np.int32), dual.prices + 5.0)
+    last = math.inf
+    for _ in range(4):
+        cost, overload = pursue(board_of(near, dual), at, beam_of(4, 3), np.arange(60), 1.0)
+        assignment = near.nodes_of(at.choice)
+        assert cost == problem.objective(assignment)
+        excess = np.maximum(problem.load(assignment) - problem.capacity, 0.0)
+        assert overload == pytest.approx((excess * at.weight[:5]).sum(), rel=1e-9)
+        assert cost + overload <= last
+        last = cost + overload
+
+
+def test_a_pursuit_by_chains_of_two_leaves_no_move_and_no_exchange_that_gains():
+    """With every column in reach and every open chain carried on, what is left is a local optimum."""
+    problem = tight_problem(4, 30, 4)
+    free = np.zeros((5, 1))
+    near = nearest(problem, free, 5)
+    dual = climb(near, free)
+    board = board_of(near, dual)._replace(reach=1e9)
+    at = position_of(rounded(near, dual), dual.prices + 5.0)
+    ends = [pursue(board, at, beam_of(2, 200), np.arange(30), 1.0) for _ in range(20)]
+    assert ends[-1] == ends[-2]
+
+    def worth(choice):
+        assignment = near.nodes_of(choice)
+        excess = np.maximum(problem.load(assignment) - problem.capacity, 0.0)
+        return problem.objective(assignment) + float((excess * at.weight[:4]).sum())
+
+    node = near.node[np.arange(30), at.choice]
+    for j in range(30):
+        for k in range(4):
+            moved = at.choice.copy()
+            moved[j] = k
+            assert worth(moved) >= sum(ends[-1]) - 1e-6
+        for j2 in range(j):
+            if node[j] != node[j2]:
+                changed = at.choice.copy()
+                changed[j] = np.flatnonzero(near.node[j] == node[j2])[0]
+                changed[j2] = np.flatnonzero(near.node[j2] == node[j])[0]
+                assert worth(changed) >= sum(ends[-1]) - 1e-6
+
+
+def test_rounding_keeps_closer_to_capacities_than_the_cheapest_nodes_or_draws():
+    problem = tight_problem(6, 2_000, 20)
+    free = np.zeros((21, 1))
+    near = nearest(problem, free, 21)
+    dual = climb(near, free)
+
+    def overload(columns):
+        load = problem.load(near.nodes_of(columns))
+        return float(np.maximum(load - problem.capacity, 0.0).sum())
+
+    weight = np.exp(
+        -(reduced(near, dual.prices) - reduced(near, dual.prices).min(axis=1)[:, None]) / dual.softness
+    )
+    share = np.cumsum(weight / weight.sum(axis=1)[:, None], axis=1)
+    drawn = (share < np.random.default_rng(0).random((2_000, 1))).sum(axis=1)
+    cheapest = np.zeros(2_000, np.int32)
+    assert overload(rounded(near, dual)) < 0.2 * min(overload(drawn), overload(cheapest))
 
 
 def test_the_cost_that_a_search_returns_is_that_of_its_choice():

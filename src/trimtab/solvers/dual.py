@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trimtab.domain.kernel import kernel
+from trimtab.domain.kernel import helper, kernel
 from trimtab.solvers.near import Floats, Near, reduced
 
 STAGES_FRAC = (0.1, 0.03, 0.01, 0.003)  # μ as a share of the spread of costs
@@ -82,7 +82,7 @@ def _stage(
     near: Near, prices: Floats, softness: float, reach: float, until_s: float, iterations: int
 ) -> Floats:
     """Accelerated ascent at one μ; returns the best prices met."""
-    longest = reach / _mean_demand(near)
+    longest = reach / mean_demand(near)
     point, momentum, last, best, best_value = prices, 1.0, -math.inf, prices, -math.inf
     settled = SETTLED_FRAC * float(near.capacity.sum())
     kept, shorter = np.zeros_like(prices), float(prices.shape[1])  # resources move together
@@ -111,10 +111,30 @@ def _stage(
     return best
 
 
-def _mean_demand(near: Near) -> Floats:
+def mean_demand(near: Near) -> Floats:
     """[resources] what a task uses on average, of the tasks that use it."""
     used = near.demand > 0
     return np.asarray(near.demand.sum(axis=(0, 1)) / np.maximum(used.sum(axis=(0, 1)), 1) + 1e-12)
+
+
+@helper(inline=True)
+def softmin_row(node: Any, cost: Any, demand: Any, prices: Any, softness: Any, j: Any, weight: Any) -> Any:
+    """Weights of the pairs of task j relative to the best's 1, into `weight`; returns (least, pairs, sum)."""
+    least = np.inf
+    count = 0
+    while count < node.shape[1] and node[j, count] >= 0:
+        v = cost[j, count]
+        for r in range(demand.shape[2]):
+            v += prices[node[j, count], r] * demand[j, count, r]
+        weight[count] = v
+        least = min(least, v)
+        count += 1
+    mass = 0.0
+    for k in range(count):
+        x = (weight[k] - least) / softness
+        weight[k] = np.exp(-x) if x < FORGOTTEN else 0.0
+        mass += weight[k]
+    return least, count, mass
 
 
 @kernel
@@ -122,67 +142,16 @@ def _softmin(
     node: Any, cost: Any, demand: Any, prices: Any, softness: Any, load: Any, curvature: Any
 ) -> float:
     """Σ of the smoothed minima; adds expected loads and Σ d² p (1 − p)."""
-    tasks, width = node.shape
-    resources = demand.shape[2]
-    weight = np.empty(width)
+    weight = np.empty(node.shape[1])
     total = 0.0
-    for j in range(tasks):
-        least = np.inf
-        count = 0
-        while count < width and node[j, count] >= 0:
-            i = node[j, count]
-            v = cost[j, count]
-            for r in range(resources):
-                v += prices[i, r] * demand[j, count, r]
-            weight[count] = v
-            least = min(least, v)
-            count += 1
-        mass = 0.0
-        for k in range(count):
-            x = (weight[k] - least) / softness
-            weight[k] = np.exp(-x) if x < FORGOTTEN else 0.0
-            mass += weight[k]
+    for j in range(node.shape[0]):
+        least, count, mass = softmin_row(node, cost, demand, prices, softness, j, weight)
         total += least - softness * np.log(mass)
         for k in range(count):
             if weight[k] > 0.0:
                 p = weight[k] / mass
-                for r in range(resources):
+                for r in range(demand.shape[2]):
                     d = demand[j, k, r]
                     load[node[j, k], r] += p * d
                     curvature[node[j, k], r] += d * d * p * (1.0 - p)
     return total
-
-
-@kernel
-def sample_choice(node: Any, cost: Any, demand: Any, prices: Any, softness: Any, uniform: Any) -> Any:
-    """Round: of each task [tasks] one column, drawn by softmin probabilities with `uniform` [tasks].
-
-    Many tasks tie between nodes at the optimum of the dual: the cheapest node would send a whole tie one way.
-    """
-    tasks, width = node.shape
-    resources = demand.shape[2]
-    weight = np.empty(width)
-    choice = np.empty(tasks, np.int32)
-    for j in range(tasks):
-        least = np.inf
-        count = 0
-        while count < width and node[j, count] >= 0:
-            v = cost[j, count]
-            for r in range(resources):
-                v += prices[node[j, count], r] * demand[j, count, r]
-            weight[count] = v
-            least = min(least, v)
-            count += 1
-        mass = 0.0
-        for k in range(count):
-            weight[k] = np.exp(-(weight[k] - least) / softness)
-            mass += weight[k]
-        left = uniform[j] * mass
-        choice[j] = 0
-        for k in range(count):
-            if weight[k] > 0.0:
-                choice[j] = k
-                left -= weight[k]
-                if left <= 0.0:
-                    break
-    return choice

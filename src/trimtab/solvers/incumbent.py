@@ -8,16 +8,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trimtab.solvers.dual import Dual, spread_of
+from trimtab.solvers.dual import Dual, mean_demand, spread_of
 from trimtab.solvers.exchange import search
-from trimtab.solvers.near import Floats, Ints, Near
-from trimtab.solvers.sweep import sweep
+from trimtab.solvers.near import Floats, Ints, Near, reduced
+from trimtab.solvers.problem import AssignmentProblem, IntArray
+from trimtab.solvers.pursuit import NO_OVERLOAD, Beam, Board, Position, beam_of, position_of, pursue
 
 SLICE_S = 0.04  # of search between two looks at the clock
 WEIGHT_OF_PRICE = 1.5  # a unit of overload costs at first this many times its price
 WEIGHT_OF_SPREAD = 0.1
-SWAP_WIDTH, SWAP_TRIES = 4, 12  # nodes, and tasks on each, that a task may change places with
+REACH_FRAC = 0.005  # of the spread of costs: regret that a chain hopes to save at its end
 ALL_ROUNDS = 1_000_000
+PART_TASKS = 20_000  # that chains begin at between two looks at the clock
+HARDEN = 3.0  # factor on the weights of what is overloaded, once chains have begun at all tasks
+MENDING_ROUNDS = 12  # of chains from overloaded nodes alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +71,19 @@ class Incumbent:
     cost: float = math.inf
     weight: Floats = field(init=False)
     _spread: float = field(init=False)
+    _board: Board = field(init=False)
+    _at: Position = field(init=False)
     _turns: int = 1
 
     def __post_init__(self) -> None:
-        used = np.maximum((self.near.demand > 0).sum(axis=(0, 1)), 1)
-        mean = self.near.demand.sum(axis=(0, 1)) / used + 1e-12
-        self._spread = spread_of(self.near)
-        self.weight = WEIGHT_OF_PRICE * self.dual.prices + WEIGHT_OF_SPREAD * self._spread / mean
+        near, prices = self.near, self.dual.prices
+        self._spread = spread_of(near)
+        self.weight = WEIGHT_OF_PRICE * prices + WEIGHT_OF_SPREAD * self._spread / mean_demand(near)
+        self._board = Board(
+            near.node, near.cost, reduced(near, prices), near.demand, near.capacity, prices,
+            REACH_FRAC * self._spread,
+        )  # fmt: skip
+        self._at = position_of(self.current, self.weight)
         self.best = self.current.copy()
 
     def improve(self, style: Style, *, turns: int | None = None) -> bool:
@@ -94,16 +104,35 @@ class Incumbent:
         self.cost = cost
         return is_better
 
-    def sweep(self) -> None:
-        """Shift or swap every task once, in a random order."""
-        near, order = self.near, self.generator.permutation(self.current.size)
-        _, cost, overload = sweep(
-            near.node, near.cost, near.demand, near.capacity, SWAP_WIDTH, SWAP_TRIES,
-            self.current, self.weight, order,
-        )  # fmt: skip
-        if overload == 0.0 and cost < self.cost:
-            self.cost = cost
-            self.best[:] = self.current
+    def pursue(self, depth: int, breadth: int, until_s: float = math.inf) -> None:
+        """A chain from each task in a random order, where one gains; then overload that is left is mended."""
+        beam = beam_of(depth, breadth)
+        self._chains(beam, np.arange(self.current.size), HARDEN, until_s)
+        for _ in range(MENDING_ROUNDS):
+            crowded = np.asarray((self._at.load > self.near.capacity + NO_OVERLOAD).any(axis=1))
+            if not crowded.any() or time.perf_counter() > until_s:
+                break
+            node = self.near.node[np.arange(self.current.size), self.current]
+            self._chains(beam, np.flatnonzero(crowded[node]), HARDEN, until_s)
+
+    def _chains(self, beam: Beam, tasks: IntArray, harden: float, until_s: float) -> None:
+        """Chains from some tasks; the weights of overload that is left harden."""
+        order = self.generator.permutation(tasks).astype(np.int32)
+        for begin in range(0, order.size, PART_TASKS):
+            part = order[begin : begin + PART_TASKS]
+            cost, overload = pursue(self._board, self._at, beam, part, harden ** (part.size / order.size))
+            if overload == 0.0 and cost < self.cost:
+                self.cost = cost
+                self.best[:] = self.current
+            if time.perf_counter() > until_s:
+                break
+
+    def admit(self, j: int, node: int, problem: AssignmentProblem) -> int:
+        """Column of a node for task j, which becomes one of its pairs where it is none."""
+        k = self.near.give(j, node, problem, self.dual.prices)
+        paid = self.dual.prices[node] @ self.near.demand[j, k]
+        self._board.reduced[j, k] = self.near.cost[j, k] + float(paid)
+        return k
 
     def offer(self, choice: Ints) -> None:
         """Take a choice without overload that another method found, if it is better."""

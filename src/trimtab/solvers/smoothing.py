@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.solvers.dual import Dual, climb, exact_value, sample_choice
+from trimtab.solvers.dual import Dual, climb, exact_value
 from trimtab.solvers.exact import CoreSearch, core_bound
 from trimtab.solvers.incumbent import Incumbent, Style
 from trimtab.solvers.near import Floats, Ints, Near, nearest, reduced
 from trimtab.solvers.problem import AssignmentProblem, BoolArray, IntArray
 from trimtab.solvers.repair import repaired
+from trimtab.solvers.rounding import rounded
 from trimtab.solvers.solution import Solution, Status, found, nothing
 
 ALL_PAIRS = 200_000  # up to here every pair is looked at, else the nearest nodes of each task
@@ -35,11 +36,11 @@ WHOLE_CORE_PAIRS = 4_000  # up to here HiGHS gets all pairs that matter at once:
 SEARCH_FIRST_FRAC = 0.08  # of the time before HiGHS begins, so that it gets a good start
 SPARE_S = 0.1  # what HiGHS may be late by
 DEEP = Style()
-FIRST_SWEEPS = 10  # before the chains begin
-MOST_SWEEPS = 400
-REPAIR_AFTER = 3  # sweeps that left overload
-LEAST_PROGRESS_FRAC = 1e-4  # gain of a sweep that counts
-PATIENCE, WARM_PATIENCE = 8, 1  # sweeps without
+BROAD = ((4, 4), (8, 4), (12, 4))  # depth and breadth of chains without kicks
+FIRST_PURSUITS = 3  # before kicks begin
+MOST_PURSUITS = 40
+LEAST_PROGRESS_FRAC = 1e-4  # gain of a pursuit that counts
+NEAR_FRAC, CLOSE_FRAC = 0.003, 0.001  # gaps at which a large search ends once it gains little, and at once
 
 
 @dataclass(slots=True)
@@ -54,7 +55,6 @@ class _State:
     bound: float  # of the cost
     is_integral: bool
     incumbent: Incumbent
-    patience: int  # sweeps without gain, after which a large search ends
 
     @property
     def left_s(self) -> float:
@@ -63,6 +63,10 @@ class _State:
     @property
     def is_proved(self) -> bool:
         return self.incumbent.cost <= self.bound + 1e-9 * max(1.0, abs(self.bound))
+
+    def is_within(self, gap_frac: float) -> bool:
+        """Whether the gap is at most so wide."""
+        return self.incumbent.cost - self.bound <= gap_frac * abs(self.incumbent.cost)
 
     def raise_bound(self, bound: float) -> None:
         """Costs that are whole numbers have a whole bound."""
@@ -141,8 +145,7 @@ def _prepared(
     if start is not None and softness == 0.0:
         current = _columns_of(near, start.assignment, problem.nodes)
     else:
-        uniform = generator.random(problem.tasks)
-        current = sample_choice(near.node, near.cost, near.demand, prices, softness, uniform)
+        current = rounded(near, dual)
     is_integral = problem.tasks <= CORE_TASKS and _is_integral(near)
     state = _State(
         problem,
@@ -153,7 +156,6 @@ def _prepared(
         -math.inf,
         is_integral,
         Incumbent(near, dual, current, generator),
-        PATIENCE if softness > 0 else WARM_PATIENCE,
     )
     state.raise_bound(dual.value)
     return state
@@ -190,37 +192,45 @@ def _is_integral(near: Near) -> bool:
 
 
 def _search_broadly(state: _State) -> None:
-    """Sweeps over all tasks, until some in a row gain little."""
-    incumbent, idle = state.incumbent, 0
-    for n in range(MOST_SWEEPS):
+    """Chains over all tasks, longer ones where the gap is wide; then kicks, unless it is narrow."""
+    incumbent, level = state.incumbent, 0
+    for _ in range(MOST_PURSUITS):
         before = incumbent.cost
-        incumbent.sweep()
-        if math.isinf(incumbent.cost) and n >= REPAIR_AFTER:
+        incumbent.pursue(*BROAD[level], state.until_s)
+        if math.isinf(incumbent.cost):
             _repair(state)
-        is_found = math.isfinite(incumbent.cost)
-        gain = before - incumbent.cost if math.isfinite(before) else math.inf
-        idle = 0 if gain > LEAST_PROGRESS_FRAC * abs(incumbent.cost) else idle + is_found
-        if state.left_s <= 0 or state.is_proved or idle >= state.patience:
-            return
+        if state.left_s <= 0 or state.is_proved:
+            break
+        if state.is_within(CLOSE_FRAC):
+            break
+        if before - incumbent.cost <= LEAST_PROGRESS_FRAC * abs(incumbent.cost):
+            level += 1
+            if state.is_within(NEAR_FRAC) or level == len(BROAD):
+                break
+    if math.isinf(incumbent.cost):
+        _repair(state)
+    while state.left_s > 0 and not state.is_within(NEAR_FRAC):
+        incumbent.improve(DEEP)
 
 
 def _repair(state: _State) -> None:
     """Let tasks leave overloaded nodes for any node of all."""
-    before = state.near.nodes_of(state.incumbent.current)
+    incumbent = state.incumbent
+    before = state.near.nodes_of(incumbent.current)
     after = repaired(state.problem, before, state.dual.prices)
     if after is None:
         return
-    choice = state.incumbent.current.copy()
+    choice = incumbent.current.copy()
     for j in np.flatnonzero(after != before):
-        choice[j] = state.near.give(int(j), int(after[j]), state.problem, state.dual.prices)
-    state.incumbent.offer(choice)
+        choice[j] = incumbent.admit(int(j), int(after[j]), state.problem)
+    incumbent.offer(choice)
 
 
 def _search_with_core(state: _State) -> None:
     """Chains in this thread and HiGHS on the core in another, until a proof or the time limit."""
     begin_s = time.perf_counter() + SEARCH_FIRST_FRAC * max(state.left_s, 0.0)
-    for _ in range(FIRST_SWEEPS):
-        state.incumbent.sweep()
+    for _ in range(FIRST_PURSUITS):
+        state.incumbent.pursue(*BROAD[-1], state.until_s)
     if math.isinf(state.incumbent.cost):
         _repair(state)
     state.incumbent.improve(DEEP)
