@@ -93,7 +93,8 @@ def test_the_recent_past_is_rehearsed_and_declared_work_while_there_is_little_of
 
 
 def test_notes_are_kept_in_a_plan() -> None:
-    notes = Notes(np.array([1.0, 0.0, 0.5, 0.0]), 77.0, 2.0, np.array([0.1, -0.2]))
+    told = RNG.random((4, len(PORTFOLIO)))
+    notes = Notes(np.array([1.0, 0.0, 0.5, 0.0]), 77.0, 2.0, told, np.array([0.1, -0.2]))
     again = Notes.read(notes.written())
     for a, b in zip(notes, again, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -110,6 +111,22 @@ def test_the_best_takes_over_and_nobody_does_for_little(policy: Policy) -> None:
     plan = planned(policy, Told(factors(i4=0.995)))
     assert plan is not None
     assert plan.active_idx.tolist() == [0]
+
+
+@pytest.mark.parametrize("policy", [WhatIf(), Auto()])
+def test_a_plan_holds_what_was_rehearsed(policy: Policy) -> None:
+    """Twice the standard errors, of 16 batches of 25 requests."""
+    assert policy.evidence(empty_plan()) is None
+    plan = planned(policy, Told(factors(i4=0.9)))
+    assert plan is not None
+    told = policy.evidence(plan)
+    error_s = 2.0 * SERVICES.reshape(16, 25).mean(axis=1).std(ddof=1) / 4.0
+    usual = np.array([1.0, 1.0, 1.0, 1.0, 0.9, 1.0, 1.0, 1.0])
+    assert told.objective == "mean"
+    np.testing.assert_allclose(told.value_s, usual * SERVICES.mean())
+    np.testing.assert_allclose(told.error_s, usual * error_s)
+    np.testing.assert_allclose(told.apart_s, (usual - 1.0) * SERVICES.mean(), atol=1e-12)
+    np.testing.assert_allclose(told.apart_error_s, (1.0 - usual) * error_s, atol=1e-12)
 
 
 @pytest.mark.parametrize("policy", [WhatIf(), Auto()])

@@ -33,6 +33,16 @@ class Variant(NamedTuple):
     plan: Plan = empty_plan()
 
 
+class Evidence(NamedTuple):
+    """What its rehearsals told a composite's planner, for those who want to see why a candidate decides."""
+
+    objective: str  # "mean" or "p99" of completion
+    value_s: NDArray[np.float64]  # [candidates]
+    error_s: NDArray[np.float64]  # [candidates], twice the standard error of that
+    apart_s: NDArray[np.float64]  # [candidates], less that of the candidate that was in force
+    apart_error_s: NDArray[np.float64]  # [candidates], twice the standard error of the difference, paired
+
+
 class Rehearse(Protocol):
     """Simulates what would become of work, from the state that was reported to the planner.
 

@@ -56,6 +56,10 @@ class Policy:
         """Think slowly: called every `plan_period_s`; None leaves the plan in force."""
         return None
 
+    def evidence(self, plan: Plan) -> Any:
+        """Of a composite: the `planning.Evidence` behind a plan of its own; None where there is none."""
+        return None
+
     @staticmethod
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Write node indices into `ranking`, best first, and return how many (at most 8).

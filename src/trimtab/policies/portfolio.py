@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.domain.planning import History, Rehearse, Variant
+from trimtab.domain.planning import Evidence, History, Rehearse, Variant
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import empty_plan
+from trimtab.domain.view import Plan, empty_plan
 from trimtab.policies.load_aware.cost_index import N_WEIGHTS, CostIndex
 from trimtab.policies.load_aware.even_work import EvenWork
 from trimtab.policies.load_aware.least_connections import LeastConnections
@@ -37,6 +37,9 @@ LEAST_ARRIVALS = 64  # fewer tell nothing
 UNSERVED = 2.0  # what is not served counts as this times the longest completion of all
 BATCHES = 16  # of consecutive requests: these are independent enough of each other
 MOVES = ((0, 2.0), (0, 0.5), (2, 2.0), (2, 0.5))  # local changes: (which weight, times what)
+_TOLD = 4  # fields of `Evidence` by candidate
+_BEGIN_OF_TOLD = N_WEIGHTS + 2  # in `plan.params`
+_END_OF_TOLD = _BEGIN_OF_TOLD + _TOLD * len(PORTFOLIO)
 TAIL_FRAC = 0.02  # an objective p99 counts the mean of the longest of these: steadier than one quantile
 
 
@@ -46,18 +49,22 @@ class Notes(NamedTuple):
     weights: Floats  # [N_WEIGHTS] of the cost index; first, where the cost index reads them
     last_serial: float  # of the arrivals that were rehearsed
     move: float  # local change that is tried next
+    told: Floats  # [4, candidates], or empty where nothing was rehearsed yet: the fields of `Evidence`
     scores: Floats  # [candidates] or empty, log of the objective over the candidates' mean, smoothed
 
     @classmethod
     def read(cls, params: Floats) -> Notes:
         """From the last plan; its first ones where there was none."""
-        if len(params) < N_WEIGHTS + 2:
-            return cls(np.array(FIRST_WEIGHTS), -1.0, 0.0, np.zeros(0))
-        return cls(params[:N_WEIGHTS], params[N_WEIGHTS], params[N_WEIGHTS + 1], params[N_WEIGHTS + 2 :])
+        if len(params) < _END_OF_TOLD:
+            return cls(np.array(FIRST_WEIGHTS), -1.0, 0.0, np.zeros((_TOLD, 0)), np.zeros(0))
+        told = params[_BEGIN_OF_TOLD:_END_OF_TOLD].reshape(_TOLD, len(PORTFOLIO))
+        scores = params[_END_OF_TOLD:]
+        return cls(params[:N_WEIGHTS], params[N_WEIGHTS], params[N_WEIGHTS + 1], told, scores)
 
     def written(self) -> Floats:
-        """As `plan.params`."""
-        return np.concatenate([self.weights, [self.last_serial, self.move], self.scores])
+        """As `plan.params`, once rehearsed."""
+        told = self.told.ravel()
+        return np.concatenate([self.weights, [self.last_serial, self.move], told, self.scores])
 
     def changed_weights(self) -> Floats:
         """The weights after the local change that is next."""
@@ -66,9 +73,12 @@ class Notes(NamedTuple):
         weights[which] = np.clip(weights[which] * factor, 0.02, 16.0)
         return weights
 
-    def after(self, history: History, has_gained: bool) -> Notes:
-        """Once rehearsed: a local change that gained is kept and tried again, else the next is due."""
-        notes = self._replace(last_serial=last_serial_of(history))
+    def after(self, history: History, cost: Floats, active: int, has_gained: bool) -> Notes:
+        """Once rehearsed, with costs [candidates, requests] and this candidate in force.
+
+        A local change that gained is kept and tried again, else the next is due.
+        """
+        notes = self._replace(last_serial=last_serial_of(history), told=_told(cost, active))
         if has_gained:
             return notes._replace(weights=self.changed_weights())
         return notes._replace(move=self.move + 1.0)
@@ -142,5 +152,33 @@ def is_better(challenger: Floats, holder: Floats, hysteresis_frac: float) -> boo
     gain = holder - challenger
     if gain.mean() <= hysteresis_frac * holder.mean():
         return False
-    means = np.array([batch.mean() for batch in np.array_split(gain, BATCHES)])
-    return bool(means.mean() > 2.0 * means.std(ddof=1) / np.sqrt(BATCHES))
+    means = _batch_means(gain)
+    return bool(means.mean() > _error_s(means))
+
+
+def evidence_of(plan: Plan, objective: str) -> Evidence | None:
+    """What rehearsals have told whoever made this plan; None before the first."""
+    told = Notes.read(plan.params).told
+    return Evidence(objective, *told) if told.size else None
+
+
+def _told(cost: Floats, active: int) -> Floats:
+    """The fields of `Evidence`, [4, candidates], of costs [candidates, requests]."""
+    of_each = [_batch_means(row) for row in cost]
+    apart = [_batch_means(row) for row in cost - cost[active]]
+    fields = (
+        cost.mean(axis=1),
+        [_error_s(means) for means in of_each],
+        cost.mean(axis=1) - cost[active].mean(),
+        [_error_s(means) for means in apart],
+    )
+    return np.array(fields)
+
+
+def _batch_means(values: Floats) -> Floats:
+    return np.array([batch.mean() for batch in np.array_split(values, BATCHES)])
+
+
+def _error_s(means: Floats) -> float:
+    """Twice the standard error of the mean of these, as independent."""
+    return float(2.0 * means.std(ddof=1) / np.sqrt(BATCHES))

@@ -56,6 +56,7 @@ class FakeControl:
         ]
         self.serial = 0
         self.reloads = 0
+        self.candidates: dict[str, Any] | None = None  # as decide.standing tells them
         for _ in range(lived_s):
             self.live_a_second()
 
@@ -196,6 +197,7 @@ class FakeControl:
                 "decisions": self.serial,
                 "failures": 0,
                 "decision_us": 2.8,
+                "candidates": self.candidates,
             },
             shadow={
                 "name": "join-idle-queue",

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from admin_harness import Admin, admin_in_thread
 from fake_control import FakeControl
@@ -15,6 +16,12 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from trimtab.domain.planning import Evidence
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import Plan, empty_plan
+from trimtab.policies.load_aware.cost_index import CostIndex
+from trimtab.policies.load_aware.sampled_completion import SampledCompletion
+from trimtab.runtime.gateway.decide.standing import Standing
 from trimtab.runtime.gateway.model import Health
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -64,6 +71,21 @@ def browser(chromium: Any, admin: Admin) -> Any:
     until(chromium, lambda: text(chromium, "#live") == "Live")
     chromium.get_log("browser")  # what earlier tests provoked
     return chromium
+
+
+class Rehearsing(Policy):
+    """A composite with known evidence."""
+
+    name = "auto"
+
+    @property
+    def candidates(self) -> tuple[Policy, ...]:
+        return (CostIndex(), SampledCompletion(d=8))
+
+    def evidence(self, plan: Plan) -> Evidence:
+        """The first takes 2 s, the second half a second less."""
+        apart = np.array([[0.0, -0.5], [0.0, 0.05]])
+        return Evidence("mean", np.array([2.0, 1.5]), np.array([0.1, 0.08]), *apart)
 
 
 def until(browser: Any, holds: Any) -> None:
@@ -146,6 +168,26 @@ def test_a_receipt_is_shown(browser: Any, admin: Admin) -> None:
     field.clear()
     field.send_keys("unknown", Keys.ENTER)
     until(browser, lambda: "no such request" in text(browser, "#receipt .body"))
+
+
+def test_candidates_of_a_composite_and_why_one_of_them_decides(browser: Any, admin: Admin) -> None:
+    policy = Rehearsing()
+    standing = Standing(policy, 0.0)
+    admin.control.candidates = standing.told(200.0)
+    until(browser, lambda: "Nothing was rehearsed yet" in text(browser, "#policy"))
+    standing.note(empty_plan()._replace(active_idx=np.array([1])), 200.0)
+    admin.control.candidates = standing.told(230.0)
+    until(browser, lambda: "simulated 30 s ago" in text(browser, "#policy"))
+    shown = "return [...document.querySelectorAll('#policy tbody tr')].map((row) => row.innerText)"
+    assert browser.execute_script(shown) == [
+        "cost-index\t2 s ± 100 ms\t–",
+        "sampled-completion (d 8)in force\t1.50 s ± 80 ms\t−25.0 % ± 2.5 %",
+    ]
+    assert "Before\ncost-index" in text(browser, "#policy")
+    for width in (1280, 390):
+        size(browser, width)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    admin.control.candidates = None
 
 
 def test_dark_by_the_system_and_by_the_button(browser: Any) -> None:

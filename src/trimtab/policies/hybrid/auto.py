@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.errors import UsageError
-from trimtab.domain.planning import History, Rehearse
+from trimtab.domain.planning import Evidence, History, Rehearse
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
 from trimtab.policies.portfolio import (
@@ -18,6 +18,7 @@ from trimtab.policies.portfolio import (
     TUNED,
     Floats,
     Notes,
+    evidence_of,
     is_better,
     rehearsed,
 )
@@ -81,13 +82,18 @@ class Auto(Policy):
         cost = rehearsed(notes, active, history, rehearse, self.window, self.objective)
         if cost is None:
             return None
-        after = notes.after(history, is_better(cost[-1], cost[TUNED], self.hysteresis_frac))
+        has_gained = is_better(cost[-1], cost[TUNED], self.hysteresis_frac)
+        after = notes.after(history, cost[:-1], active, has_gained)
         scores = _smoothed(notes.scores, cost[:-1], self.memory)
         best = int(np.argmin(scores))
         if scores[best] < scores[active] - self.hysteresis_frac:
             active = best
         params = after._replace(scores=scores).written()
         return empty_plan()._replace(params=params, active_idx=np.array([active]))
+
+    def evidence(self, plan: Plan) -> Evidence | None:
+        """The last rehearsal; what decides is smoothed over those before it too."""
+        return evidence_of(plan, self.objective)
 
 
 def _smoothed(before: Floats, cost: Floats, memory: float) -> Floats:

@@ -8,10 +8,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.planning import History, Rehearse
+from trimtab.domain.planning import Evidence, History, Rehearse
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
-from trimtab.policies.portfolio import COST_INDEX, PORTFOLIO, TUNED, Notes, is_better, rehearsed
+from trimtab.policies.portfolio import (
+    COST_INDEX,
+    PORTFOLIO,
+    TUNED,
+    Notes,
+    evidence_of,
+    is_better,
+    rehearsed,
+)
 
 
 @dataclass(frozen=True)
@@ -68,8 +76,12 @@ class WhatIf(Policy):
         has_gained = is_better(cost[-1], cost[TUNED], self.hysteresis_frac)
         if has_gained:
             cost[TUNED] = cost[-1]
+        after = notes.after(history, cost[:-1], active, has_gained)
         best = int(np.argmin(cost[:-1].mean(axis=1)))
         if is_better(cost[best], cost[active], self.hysteresis_frac):
             active = best
-        params = notes.after(history, has_gained).written()
-        return empty_plan()._replace(params=params, active_idx=np.array([active]))
+        return empty_plan()._replace(params=after.written(), active_idx=np.array([active]))
+
+    def evidence(self, plan: Plan) -> Evidence | None:
+        """The last rehearsal."""
+        return evidence_of(plan, "mean")

@@ -110,6 +110,7 @@ class LocalControl:
                 "decisions": sum(one["decisions"] for one in figures),
                 "failures": sum(one["failures"] for one in figures),
                 "decision_us": gateway.decider.notes.decision_s * 1e6 or None,
+                "candidates": max(figures, key=lambda one: one["decisions"])["candidates"],
             },
             "shadow": _shadow(gateway.comparison.told(), figures),
             "jobs": dict(gateway.job_counts),
@@ -211,7 +212,7 @@ def decider_figures(gateway: Gateway) -> Json:
     for exchange in waiting:
         model = exchange.facts.model if exchange.facts is not None else ""
         by_class[model] = by_class.get(model, 0) + 1
-    now_s = gateway.loop.time()
+    now_s, pool = gateway.loop.time(), decider.pools[decider.rules.default.spec]
     told = decider.notes.tally.figures()
     return {
         "length": len(waiting),
@@ -219,6 +220,7 @@ def decider_figures(gateway: Gateway) -> Json:
         "by_class": by_class,
         "decisions": decider.decisions,
         "failures": sum(p.policy_failures for p in decider.pools.values()),
+        "candidates": pool.standing.told(decider.now_s()),
         "shadow_decisions": told.decisions,
         "shadow_differ": told.differ,
         "shadow_predicted": told.predicted,

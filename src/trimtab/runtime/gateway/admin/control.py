@@ -16,6 +16,7 @@ class PolicyFigures(TypedDict):
     decisions: int
     failures: int
     decision_us: float | None  # mean time of a decision
+    candidates: Json | None  # decide.standing.Standing.told, of the process that decided most
 
 
 class Status(TypedDict, total=False):

@@ -17,6 +17,7 @@ from trimtab.policies.catalogue import find
 from trimtab.runtime.desk import Desk
 from trimtab.runtime.gateway.decide.shadow_plans import Later, ShadowPlans
 from trimtab.runtime.gateway.decide.shape import NO_ITEMS, Shape, item_positions, items_needed
+from trimtab.runtime.gateway.decide.standing import Standing
 from trimtab.runtime.gateway.model import Exchange
 from trimtab.runtime.planner import InlinePlanner, Planner, ProcessPlanner
 
@@ -85,6 +86,7 @@ class Pool:
         self.planning, self.shadow_planning = PlanningLog(), PlanningLog()
         self.shadow_plans: ShadowPlans | None = None
         self._planned: Policy | None = None  # with whom `planner` plans
+        self.standing = Standing(choice.policy, now())
         self._begin(shape, cluster, now())
 
     def _begin(self, shape: Shape, cluster: Cluster, begun_s: float) -> None:
@@ -108,12 +110,16 @@ class Pool:
         # Whether the policy, or its shadow, wants to know what nodes have cached:
         self.reads_prefix = len(self.live.prefix_tokens) > 0
         self._mark_resident()
-        if choice.policy != self._planned:
+        if choice.policy == self._planned:
+            self.standing.begin_anew(begun_s)
+        else:
+            self.standing = Standing(choice.policy, begun_s)
             self._change_planner(choice.policy)
         self._plan_for_shadow(choice.shadow)
         self.desk = Desk(self.live, self.planner, self._now, self._plan_came)
 
     def _plan_came(self, plan: Plan) -> None:
+        self.standing.note(plan, self._now())
         self._on_plan(self.choice.spec, plan)
         self._wake(self)
 

@@ -1,7 +1,7 @@
 // The panels: balance, policy and shadow, tenants, prediction, counts, jobs, and the receipt of a request.
 
 import { strip } from "./charts.js";
-import { facts, h, mebibytes, number, percent, seconds, signedPercent, table } from "./format.js";
+import { ago, facts, h, mebibytes, number, percent, seconds, signedPercent, table } from "./format.js";
 
 const entries = (counts) => Object.entries(counts || {}).filter(([, count]) => count);
 const none = (text) => h("p", { class: "also" }, text);
@@ -26,9 +26,32 @@ export function showPolicy(body, { policy, shadow }) {
       ["Each takes", policy.decision_us == null ? "–" : `${policy.decision_us.toFixed(1)} µs`],
       ["Fell back", number(policy.failures)],
     ]));
+    if (policy.candidates) parts.push(...candidateParts(policy.candidates));
   }
   parts.push(...(shadow ? shadowParts(shadow) : [none("No shadow policy. Name one as shadow: in gateway.yaml to see what it would do.")]));
   body.replaceChildren(...parts);
+}
+
+const plusMinus = (text, error) => h("span", {}, text, h("small", {}, ` ± ${error}`));
+
+function candidateParts(told) {
+  const parts = [facts([
+    ["In force", told.active],
+    ["Since", `${ago(told.since_s)} ago`],
+    ["Before", told.before || "–"],
+    ["Switches", number(told.switches)],
+  ])];
+  if (told.rehearsed_s == null) return [...parts, none("Nothing was rehearsed yet: that takes some requests.")];
+  const held = told.each.find((c) => c.name === told.against).value_s;
+  const table_ = table("Candidates and what rehearsals say of them", [
+    ["Candidate", (c) => h("span", {}, c.name, c.name === told.active ? h("span", { class: "tag" }, "in force") : null)],
+    [told.objective === "p99" ? "Longest 2 %" : "Mean", (c) => plusMinus(seconds(c.value_s), seconds(c.error_s)), "num"],
+    ["Difference", (c) => (c.name === told.against ? "–" : plusMinus(signedPercent(c.apart_s / held), percent(c.apart_error_s / held, 1))), "num"],
+  ], told.each);
+  table_.classList.add("candidates");
+  return [...parts, table_, h("p", { class: "how" },
+    `Completion time of the last requests, simulated ${ago(told.rehearsed_s)} ago from the state at that time; ` +
+    `difference from ${told.against}, then in force; ± two standard errors. Less is better.`)];
 }
 
 function withInterval({ difference_frac, low_frac, high_frac }) {

@@ -1,0 +1,133 @@
+"""Which candidate of a composite decides, since when, and what is told of its rehearsals."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from trimtab.domain.planning import Evidence
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import Plan, empty_plan
+from trimtab.policies.load_aware.least_connections import LeastConnections
+from trimtab.policies.load_aware.power_of_d import PowerOfD
+from trimtab.policies.load_aware.sampled_completion import SampledCompletion
+from trimtab.runtime.gateway.decide.dispatcher import Decider
+from trimtab.runtime.gateway.decide.pool import Chosen
+from trimtab.runtime.gateway.decide.rules import Rules
+from trimtab.runtime.gateway.decide.standing import Standing, label
+from trimtab.runtime.gateway.nodes.fleet import Fleet
+from trimtab.runtime.gateway.nodes.spec import NodeSpec
+
+FIRST, SECOND = LeastConnections(), PowerOfD(d=4)
+
+
+@dataclass(frozen=True)
+class Second(Policy):
+    """A composite whose every plan lets the second candidate decide."""
+
+    name: ClassVar[str] = "second"
+    plan_period_s: float = 0.01
+
+    dispatch = staticmethod(FIRST.dispatch)
+
+    @property
+    def candidates(self) -> tuple[Policy, ...]:
+        return (FIRST, SECOND)
+
+    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan:
+        return to(1)
+
+    def evidence(self, plan: Plan) -> Evidence | None:
+        """Of a plan with params: 2 s against 1.5 s."""
+        if not plan.params.size:
+            return None
+        assert plan.params[0] > 0.0, "no such plan"
+        apart = np.array([[0.0, -0.5], [0.0, 0.05]])
+        return Evidence("mean", np.array([2.0, 1.5]), np.array([0.1, 0.08]), *apart)
+
+
+def to(candidate: int, *params: float) -> Plan:
+    return empty_plan()._replace(active_idx=np.array([candidate]), params=np.array(params))
+
+
+def told(standing: Standing, now_s: float) -> dict[str, Any]:
+    said = standing.told(now_s)
+    assert said is not None
+    return said
+
+
+def test_switches_and_their_times() -> None:
+    standing = Standing(Second(), 10.0)
+    first = told(standing, 15.0)
+    assert (first["active"], first["since_s"], first["switches"], first["before"]) == (
+        "least-connections",
+        5.0,
+        0,
+        None,
+    )
+    standing.note(to(1), 20.0)
+    standing.note(to(1), 30.0)
+    after = told(standing, 32.0)
+    assert (after["active"], after["since_s"], after["switches"], after["before"]) == (
+        "power-of-d (d 4)",
+        12.0,
+        1,
+        "least-connections",
+    )
+    standing.begin_anew(33.0)
+    assert told(standing, 33.0)["active"] == "least-connections"
+
+
+def test_evidence_stands_beside_the_candidate_that_it_was_taken_against() -> None:
+    standing = Standing(Second(), 0.0)
+    assert told(standing, 1.0)["rehearsed_s"] is None
+    standing.note(to(1, 1.0), 2.0)
+    standing.note(to(1), 4.0)  # of no rehearsal: the last one stays
+    said = told(standing, 5.0)
+    assert (said["rehearsed_s"], said["against"], said["objective"]) == (3.0, "least-connections", "mean")
+    assert said["each"][1] == {
+        "name": "power-of-d (d 4)",
+        "value_s": 1.5,
+        "error_s": 0.08,
+        "apart_s": -0.5,
+        "apart_error_s": 0.05,
+    }
+
+
+def test_evidence_that_raises_is_logged_and_the_plan_counts(caplog: pytest.LogCaptureFixture) -> None:
+    standing = Standing(Second(), 0.0)
+    standing.note(to(1, -1.0), 2.0)
+    assert "no such plan" in caplog.text
+    assert told(standing, 3.0)["active"] == "power-of-d (d 4)"
+
+
+def test_others_have_none() -> None:
+    assert Standing(FIRST, 0.0).told(1.0) is None
+    assert (label(SampledCompletion()), label(SampledCompletion(d=8))) == (
+        "sampled-completion",
+        "sampled-completion (d 8)",
+    )
+
+
+def test_a_pool_follows_its_plans_and_begins_anew_with_its_state() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        fleet, policy = Fleet(loop), Second()
+        fleet.add(NodeSpec("n0", "http://127.0.0.1:1", ("a",), 4))
+        rules = Rules(Chosen("second", policy, policy))
+        decider = Decider(loop, fleet, rules, inline_plans=True, mode="interpreted")
+        await decider.open()
+        standing = decider.pools["second"].standing
+        for switches in (1, 3):  # a new state begins with the first candidate
+            async with asyncio.timeout(20):
+                while told(standing, decider.now_s())["switches"] < switches:
+                    await asyncio.sleep(0.01)
+            fleet.add(NodeSpec(f"n{switches}", f"http://127.0.0.1:{switches + 1}", ("a",), 4))
+        assert decider.pools["second"].standing is standing
+        decider.close()
+
+    asyncio.run(main())
