@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +12,17 @@ from desk import Desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cluster
+from builders import cluster, everything_on, with_resources
 from trimtab.domain.cluster import Cluster, ResourceName
 from trimtab.domain.errors import UsageError
-from trimtab.domain.view import MAX_RANKED
+from trimtab.domain.kernel import interpreted
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View
 from trimtab.policies.resource_aware.fragmentation_gradient import (
     FragmentationGradient,
     fragment_memory,
     fragments,
 )
+from trimtab.sim.simulator import run
 
 INF = float("inf")
 
@@ -114,13 +117,37 @@ def test_what_a_type_may_not_serve_is_stranded_there_anyway() -> None:
     assert Desk(c, FragmentationGradient()).decide() == [1, 0]
 
 
-def test_classes_weigh_by_how_often_they_have_come() -> None:
-    """Each decision counts one request once, however often it is offered again."""
+def test_a_request_counts_once_however_often_it_is_offered() -> None:
     desk = Desk(machines([[1000]], [[300], [1000]], "gpu_milli"), FragmentationGradient())
     desk.decide()
     desk.work["attempt"][0] = 1
     desk.decide()
     assert list(desk._memory.floats[MAX_RANKED : MAX_RANKED + 2]) == [2.0, 1.0]
+
+
+class Forgetful(FragmentationGradient):
+    """Works out every score at every decision."""
+
+    @staticmethod
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        kept = len(view.fixed_s) * view.host.n_nodes
+        for i in range(len(memory.floats) - kept, len(memory.floats)):
+            memory.floats[i] = np.nan
+        count = interpreted(FragmentationGradient.dispatch)(view, plan, work, memory, draws, ranking)
+        return int(count)
+
+
+@pytest.mark.parametrize("telemetry_period_s", [0.0, 0.4])
+def test_kept_scores_are_those_worked_out_anew(telemetry_period_s: float) -> None:
+    """Nodes that fail, requests that wait, two dispatchers, and reports that are fresh or old."""
+    c, work, options = everything_on()
+    c = replace(with_resources(c), resource_names=("cpu_cores", "gpu_milli"))
+    options = replace(options, telemetry_period_s=telemetry_period_s)
+    kept = run(c, work, options, FragmentationGradient(), mode="interpreted").state
+    anew = run(c, work, options, Forgetful(), mode="interpreted").state
+    for field in ("node_idx", "start_s", "finish_s", "status"):
+        np.testing.assert_array_equal(kept.requests[field], anew.requests[field])
+    assert len(np.unique(kept.requests["node_idx"])) > 3
 
 
 def test_without_accelerators_the_resource_that_runs_out_first_counts() -> None:

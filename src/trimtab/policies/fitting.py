@@ -56,14 +56,19 @@ def share_of(view: View, work: Any, j: int, k: int) -> float:
 
 
 @helper(inline=True)
-def starts_now(view: View, work: Any, j: int) -> bool:
-    """Whether node j has a slot free for this work, and room for its demand beside all that is there."""
-    if not can_take(view, work, j) or view.nodes.in_flight[j] >= view.nodes.slots[j]:
-        return False
+def has_room(view: View, work: Any, j: int) -> bool:
+    """Whether node j has room for this work's demand beside all that is there."""
     for k in range(n_resources(view)):  # noqa: SIM110 - numba compiles no generator expressions
         if left_of(view, work, j, k) < 0.0:
             return False
     return True
+
+
+@helper(inline=True)
+def starts_now(view: View, work: Any, j: int) -> bool:
+    """Whether node j has a slot free for this work, and room for its demand beside all that is there."""
+    nodes = view.nodes
+    return can_take(view, work, j) and nodes.in_flight[j] < nodes.slots[j] and has_room(view, work, j)
 
 
 @helper(inline=True)

@@ -11,12 +11,13 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.errors import UsageError
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
-from trimtab.policies.fitting import largest, left_of, room_left, starts_now
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, memory
+from trimtab.policies.fitting import has_room, largest, left_of, room_left
 from trimtab.policies.selection import rank
 
 _ACCELERATOR = "gpu_milli"
 _TIE = 1e-3  # weight of what is left over, at most one for each resource, beside whole steps of growth
+_COUNTED = 64  # requests after which classes' frequencies are looked at anew
 _EXACT = 1e-9  # steps, by which sums of rounded numbers may be off
 
 
@@ -82,8 +83,6 @@ def steepness(growth: float, step: float, left_over: float) -> float:
 def _growth(view: View, work: Any, j: int, memory: Memory) -> float:
     """By how much fragments of node j would grow with this work on it, its devices taken as one."""
     n_kinds, n_resources = view.demand.shape
-    if n_resources == 0:
-        return 0.0
     left, counted_idx, g = memory.floats, memory.ints[0], view.nodes.type_idx[j]
     first = MAX_RANKED + n_kinds
     for k in range(n_resources):
@@ -94,6 +93,43 @@ def _growth(view: View, work: Any, j: int, memory: Memory) -> float:
         left[first + k] += view.demand[work.class_idx, k]
     left[first + n_resources] = left[first + counted_idx]
     return after - fragments(view.demand, view.fixed_s, g, 1, memory)
+
+
+@helper
+def _score(view: View, work: Any, j: int, memory: Memory) -> float:
+    """What the choice is by on node j, whether it is up or not; inf where the work does not fit now."""
+    if not has_room(view, work, j):
+        return np.inf
+    left_over = room_left(view, work, j, memory.params)
+    if view.demand.shape[1] == 0:
+        return left_over
+    return steepness(_growth(view, work, j, memory), memory.params[len(memory.params) - 1], left_over)
+
+
+@helper
+def _first_score(view: View) -> int:
+    """Where the scores that are kept begin: [classes, nodes], nan where there is none."""
+    return MAX_RANKED + len(view.fixed_s) + view.demand.shape[1] + 1
+
+
+@helper
+def _keep_up(view: View, work: Any, memory: Memory) -> None:
+    """Count the request, and drop the scores that changes of nodes or of frequencies made void."""
+    n, n_kinds, first = view.host.n_nodes, len(view.fixed_s), _first_score(view)
+    counts = 1 + n_kinds
+    for i in range(view.host.n_changed):
+        for m in range(n_kinds):
+            memory.floats[first + m * n + view.changed[i]] = np.nan
+    if work.attempt > 0:
+        return
+    memory.ints[counts + work.class_idx] += 1
+    total = memory.ints[counts + n_kinds] + 1
+    memory.ints[counts + n_kinds] = total
+    if total <= _COUNTED or total % _COUNTED == 0:
+        for m in range(n_kinds):
+            memory.floats[MAX_RANKED + m] = float(memory.ints[counts + m])
+        for i in range(n_kinds * n):
+            memory.floats[first + i] = np.nan
 
 
 def _counted_idx(cluster: Cluster) -> int:
@@ -122,19 +158,20 @@ class FragmentationGradient(Policy):
         Capacity and use of each node's resources, the demands of all classes, slots, running and in-flight
         requests; which nodes are up, have room and serve which class; how many of each class came before.
     Cost
-        O(nodes × classes × resources).
+        O(nodes), and O(classes × resources) for each node that changed since such a request came last; each
+        64 requests for all nodes.
     When it wins / loses
         Wins where the accelerators fill up with requests of many shapes, small ones beside large: the last
         percents stay usable (docs/fragmentation.md). Far from full, any node will do, and it knows neither
         speeds nor models nor distances, so it loses to policies of expected completion on unequal nodes.
     Deviations from the source
         Classes' frequencies are counted as requests come, one request of each being given at the start, and
-        not known before. A node's accelerators are one pool, as hosts account for them; the bench on the
-        source's own trace has them apart. Growth is compared in whole steps, of 4 % of a device where the
-        largest node has eight, and of equals the node with the least left over comes first: the source's
-        simulator rounds its scores to about that, and without it the bench ends half a percent lower.
-        Requests leave again. Where no accelerators are modelled, fragments of the resource that runs out
-        first count; where no resources are, it is best fit by slots.
+        looked at anew at each of the first 64 and then at each 64th. A node's accelerators are one pool, as
+        hosts account for them; the bench on the source's own trace has them apart. Growth is compared in
+        whole steps, of 4 % of a device where the largest node has eight, and of equals the node with the
+        least left over comes first: the source's simulator rounds its scores to about that, and without it
+        the bench ends half a percent lower. Requests leave again. Where no accelerators are modelled,
+        fragments of the resource that runs out first count; where no resources are, it is best fit by slots.
     """
 
     name: ClassVar[str] = "fragmentation-gradient"
@@ -151,21 +188,27 @@ class FragmentationGradient(Policy):
             )
 
     def init(self, cluster: Cluster) -> Memory:
-        """One request seen of each class; the most that a node has of each resource, and the step."""
+        """That of `fragments`, as if one request of each class had come, then what came and the kept scores.
+
+        `params` are the most that a node has of each resource, and the step.
+        """
         once, most, counted_idx = np.ones(len(cluster.class_names)), largest(cluster), _counted_idx(cluster)
         params = [*most, self.step_frac * most[counted_idx]]
-        return fragment_memory(counted_idx, once, once, len(cluster.resource_names), 1, params)
+        kept = fragment_memory(counted_idx, once, once, len(cluster.resource_names), 1, params)
+        counts, scores = [*once, 0], np.full(len(once) * cluster.n_nodes, np.nan)
+        return memory(kept.params, [*kept.ints, *counts], [*kept.floats, *scores])
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Count the request, and rank the nodes where it fits by the growth of their fragments."""
-        if work.attempt == 0:
-            memory.floats[MAX_RANKED + work.class_idx] += 1.0
-        count, step = 0, memory.params[len(memory.params) - 1]
+        _keep_up(view, work, memory)
+        count, nodes, scores = 0, view.nodes, memory.floats
+        first = _first_score(view) + work.class_idx * view.host.n_nodes
         for j in range(view.host.n_nodes):
-            if starts_now(view, work, j):
-                left_over = room_left(view, work, j, memory.params)
-                score = steepness(_growth(view, work, j, memory), step, left_over)
-                count = rank(ranking, memory.floats, count, j, score)
+            if can_take(view, work, j) and nodes.in_flight[j] < nodes.slots[j]:
+                if np.isnan(scores[first + j]):
+                    scores[first + j] = _score(view, work, j, memory)
+                if scores[first + j] < np.inf:
+                    count = rank(ranking, scores, count, j, scores[first + j])
         return count
