@@ -18,6 +18,7 @@ from trimtab.domain.decision import Status
 from trimtab.domain.errors import ScenarioError, TraceError
 from trimtab.domain.options import FAULT, Cancel, Options
 from trimtab.domain.requests import Requests
+from trimtab.experiments.compare import compare
 from trimtab.experiments.recording import scenario_of
 from trimtab.experiments.replay import paired_by_batches, replay
 from trimtab.experiments.run import simulate
@@ -77,6 +78,11 @@ def test_clients_that_went_away_go_away_again(tmp_path: Path) -> None:
     assert done.policies[0].error_frac.mean_s == pytest.approx(0.0, abs=1e-9)
     again = simulate(trace=tmp_path, policy="least-expected-wait", mode="interpreted")
     assert (again.records.requests.status == Status.CANCELLED).sum() == live.n_cancelled
+    scenario = scenario_of(tmp_path)
+    compared = compare(scenario, ["random"], 1, sweep=(), out=tmp_path / "out", jobs=1, mode="interpreted")
+    (note,) = compared.notes()
+    unserved = f"{live.n_cancelled} of 400 recorded requests were not served to their end"
+    assert note == f"{unserved} ({live.n_cancelled} cancelled): what they take here is an estimate"
 
 
 def test_nodes_that_were_down_are_down_again(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from trimtab.domain.errors import ScenarioError, UsageError
 from trimtab.domain.policy import Policy
 from trimtab.experiments.bounds import compile_bounds
 from trimtab.experiments.machine import check_disk, check_memory, cores
-from trimtab.experiments.notes import unfit_note
+from trimtab.experiments.notes import unfit_note, unserved_note
 from trimtab.experiments.pool import Progress, Workfolder, run_tasks
 from trimtab.experiments.recorded import stamp_of
 from trimtab.experiments.scenario import Scenario, load_scenario
@@ -155,12 +155,26 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """What a reader of the figures must know."""
+        notes = self._notes_on_recording()
         by_seed = {run.seed: run for result in self.results for run in result.runs if run.n_fits_no_node}
-        if not by_seed:
+        if by_seed:
+            first = by_seed[min(by_seed)]
+            count = sum(run.n_fits_no_node for run in by_seed.values())
+            notes.append(unfit_note(count, first.fits_no_node, f"seed {first.seed}: "))
+        return notes
+
+    def _notes_on_recording(self) -> list[str]:
+        trace = self.scenario.workload.trace
+        if trace is None:
             return []
-        first = by_seed[min(by_seed)]
-        count = sum(run.n_fits_no_node for run in by_seed.values())
-        return [unfit_note(count, first.fits_no_node, f"seed {first.seed}: ")]
+        from trimtab.experiments.recorded import unserved_rows
+        from trimtab.traces.gateway import is_recording
+
+        if not is_recording(Path(trace.file)):
+            return []
+
+        requests, by_outcome = unserved_rows(trace)
+        return [unserved_note(requests, by_outcome)] if by_outcome else []
 
 
 def _listed(seeds: Sequence[int]) -> str:

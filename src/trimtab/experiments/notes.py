@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,16 @@ def unfit_note(count: int, first: Sequence[int], of: str = "") -> str:
     named = ", ".join([*map(str, first[:MOST_NAMED]), *(["…"] if count > len(first[:MOST_NAMED]) else [])])
     what = "1 request fits no node and was" if count == 1 else f"{count:,} requests fit no node and were"
     return f"{what} rejected ({of}{named})"
+
+
+def unserved_note(requests: int, by_outcome: Mapping[str, int]) -> str:
+    """How many recorded requests ended unserved, so that nobody knows what they would have taken."""
+    count = sum(by_outcome.values())
+    each = ", ".join(f"{n:,} {outcome}" for outcome, n in by_outcome.items())
+    return (
+        f"{count:,} of {requests:,} recorded requests were not served to their end ({each}): "
+        "what they take here is an estimate"
+    )
 
 
 def lateness_note(late_s: NDArray[np.float64]) -> str:

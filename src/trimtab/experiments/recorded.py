@@ -53,3 +53,12 @@ def chosen_rows(trace: Trace, options: TraceOptions, seed: int) -> pl.DataFrame:
 def recorded_rows(spec: TraceSpec) -> int:
     """Rows of the sample of seed 0."""
     return chosen_rows(recorded(spec), spec.options, 0).height
+
+
+def unserved_rows(spec: TraceSpec) -> tuple[int, dict[str, int]]:
+    """Rows of the sample of seed 0, and of a gateway's recording how many have which outcome but done."""
+    rows = chosen_rows(recorded(spec), spec.options, 0)
+    if "outcome" not in rows.columns:
+        return rows.height, {}
+    unserved = rows.filter(pl.col("outcome") != "done")["outcome"]
+    return rows.height, dict(unserved.value_counts(sort=True).iter_rows())
