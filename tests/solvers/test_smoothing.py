@@ -117,7 +117,13 @@ def test_kernels_give_the_same_bits_interpreted():
     for run in (lambda f: f, interpreted):
         choice, weight = first.copy(), dual.prices + 0.5
         worth = [
-            run(pursue)(board_of(near, dual), position_of(choice, weight), beam_of(3, 2), np.arange(20), 2.0)
+            run(pursue)(
+                board_of(near, dual),
+                position_of(choice, weight),
+                beam_of(3, 2),
+                np.arange(20, dtype=np.int32),
+                2.0,
+            )
             for _ in range(2)
         ]
         best, draws = choice.copy(), np.random.default_rng(2).random((3, 4))
@@ -138,7 +144,7 @@ def test_a_pursuit_lowers_cost_and_overload_and_says_what_they_are(resources):
     at = position_of(np.zeros(60, np.int32), dual.prices + 5.0)
     last = math.inf
     for _ in range(4):
-        cost, overload = pursue(board_of(near, dual), at, beam_of(4, 3), np.arange(60), 1.0)
+        cost, overload = pursue(board_of(near, dual), at, beam_of(4, 3), np.arange(60, dtype=np.int32), 1.0)
         assignment = near.nodes_of(at.choice)
         assert cost == problem.objective(assignment)
         excess = np.maximum(problem.load(assignment) - problem.capacity, 0.0)
@@ -155,7 +161,7 @@ def test_a_pursuit_by_chains_of_two_leaves_no_move_and_no_exchange_that_gains():
     dual = climb(near, free)
     board = board_of(near, dual)._replace(reach=1e9)
     at = position_of(rounded(near, dual), dual.prices + 5.0)
-    ends = [pursue(board, at, beam_of(2, 200), np.arange(30), 1.0) for _ in range(20)]
+    ends = [pursue(board, at, beam_of(2, 200), np.arange(30, dtype=np.int32), 1.0) for _ in range(20)]
     assert ends[-1] == ends[-2]
 
     def worth(choice):

@@ -1,9 +1,10 @@
 """The integer programme, or its core, solved by HiGHS.
 
-The core keeps of each task the pairs of least reduced cost. With dual value L(λ), a solution that uses a pair
-which was left out costs at least L(λ) + that pair's excess over the task's least reduced cost, so that
+The core keeps the pairs that a good solution is likely to have. The duals say of each pair what a solution
+costs at least that uses it, its floor: by tasks L(λ) + the pair's excess over the task's least reduced cost,
+by resources L(u) + what the node loses where it has to take the task. So
 
-    min(bound of the core, L(λ) + least excess left out)
+    min(bound of the core, least floor of what was left out)
 
 bounds the whole programme: with every pair there it is the exact method.
 """
@@ -119,8 +120,13 @@ def _model(near: Near, task: np.ndarray[Any, Any], column: np.ndarray[Any, Any])
     return lp
 
 
-def core_bound(result: CoreResult, near: Near, kept: BoolArray, reduced: Floats, dual: float) -> float:
-    """Bound of the whole programme's cost, by the core's and by what was left out of it; see above."""
-    excess = np.where(kept, np.inf, reduced).min(axis=1)
-    excess = np.minimum(excess, near.dropped) - reduced.min(axis=1)
-    return max(dual, min(result.bound, dual + float(excess.min())))
+def core_bound(result: CoreResult, kept: BoolArray, floors: Floats, least_dropped: float) -> float:
+    """Bound of the whole programme's cost, by the core's and by what was left out of it.
+
+    Args:
+        result: what HiGHS proved of the core.
+        kept: [tasks, width] the pairs of the core.
+        floors: [tasks, width] the least that a solution costs which uses a pair.
+        least_dropped: the same of all pairs that `floors` has no column for.
+    """
+    return min(result.bound, float(np.where(kept, np.inf, floors).min()), least_dropped)

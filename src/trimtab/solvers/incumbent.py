@@ -39,10 +39,10 @@ class Style:
         rounds: of a descent at most.
     """
 
-    width: int = 20
-    depth: int = 5
+    width: int = 4
+    depth: int = 8
     kicks: int = 5
-    reach: int = 5
+    reach: int = 3
     ease: float = 0.99
     harden: float = 1.1
     tolerance_frac: float = 0.02
@@ -73,6 +73,9 @@ class Incumbent:
     _spread: float = field(init=False)
     _board: Board = field(init=False)
     _at: Position = field(init=False)
+    _order: Ints = field(init=False)
+    _rank: Ints = field(init=False)
+    _ordered: Near = field(init=False)
     _turns: int = 1
 
     def __post_init__(self) -> None:
@@ -83,23 +86,32 @@ class Incumbent:
             near.node, near.cost, reduced(near, prices), near.demand, near.capacity, prices,
             REACH_FRAC * self._spread,
         )  # fmt: skip
+        self.order_by(np.broadcast_to(np.arange(near.node.shape[1], dtype=np.float64), near.node.shape))
         self._at = position_of(self.current, self.weight)
         self.best = self.current.copy()
 
+    def order_by(self, keys: Floats) -> None:
+        """Let `improve` look first at the columns of least key [tasks, width]."""
+        self._order = np.asarray(keys.argsort(axis=1, kind="stable"), np.int32)
+        self._rank = np.asarray(self._order.argsort(axis=1), np.int32)
+        self._ordered = self.near.ordered(self._order)
+
     def improve(self, style: Style, *, turns: int | None = None) -> bool:
         """Search for about a slice of time, or so many turns; returns whether a better choice was found."""
-        near, columns = self.near, self.near.node.shape[1]
+        near, columns, rows = self._ordered, self.near.node.shape[1], np.arange(self.current.size)
+        current, best = self._rank[rows, self.current], self._rank[rows, self.best]
         draws = self.generator.random((turns or self._turns, 2 * style.kicks))
         begun_s = time.perf_counter()
         cost = search(
             near.node, near.cost, near.demand, near.capacity,
             min(style.width, columns), style.depth, style.kicks, min(style.reach, columns),
             style.ease, style.harden, style.tolerance_frac * self._spread,
-            self.current, self.best, self.cost, self.weight, draws, style.rounds,
+            current, best, self.cost, self.weight, draws, style.rounds,
         )  # fmt: skip
         took_s = time.perf_counter() - begun_s
         if turns is None:
             self._turns = max(1, int(self._turns * min(4.0, SLICE_S / max(took_s, 1e-5))))
+        self.current[:], self.best[:] = self._order[rows, current], self._order[rows, best]
         is_better = bool(cost < self.cost)
         self.cost = cost
         return is_better

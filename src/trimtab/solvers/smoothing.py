@@ -1,9 +1,10 @@
-"""Large programmes: prices, rounding by probabilities, ejection chains, and HiGHS on the core beside them.
+"""Large programmes: prices, rounding, ejection chains, and HiGHS on the core beside them.
 
-Idea: the smoothed dual (`dual`) gives prices and a proven bound; each task draws its node by the softmin's
-probabilities; ejection chains (`exchange`) take away overload and cost. Where that pays, HiGHS solves the
-core (`exact`) at the same time in a thread of its own: the pairs of least reduced cost, or, if they are few,
-all that could still be part of a better solution.
+Idea: the smoothed dual (`dual`) gives prices and a proven bound; `rounding` makes one node a task of the
+softmin's shares; ejection chains (`pursuit`) take away overload and cost. Where tasks are few enough, the
+dual by resource (`knapsack`) proves more and says which pairs matter; chains with kicks (`exchange`) look at
+these first, and HiGHS solves the core (`exact`) at the same time in a thread of its own: the pairs of least
+floor, or, if they are few, all that could still be part of a better solution.
 Source: Lagrangian heuristics, Fisher, Management Science 27(1), 1981; core problems, Balas and Zemel,
 Operations Research 28(5), 1980; the parts name their own.
 """
@@ -19,6 +20,7 @@ import numpy as np
 from trimtab.solvers.dual import Dual, climb, exact_value
 from trimtab.solvers.exact import CoreSearch, core_bound
 from trimtab.solvers.incumbent import Incumbent, Style
+from trimtab.solvers.knapsack import Knapsacks, knapsacks_of
 from trimtab.solvers.near import Floats, Ints, Near, nearest, reduced
 from trimtab.solvers.problem import AssignmentProblem, BoolArray, IntArray
 from trimtab.solvers.repair import repaired
@@ -31,9 +33,9 @@ MANY_NODES = 400  # beyond which it takes twice as many
 SAMPLE_PER_NODE, SAMPLE_LEAST = 8, 2_000  # tasks that first prices are found on
 SAMPLE_ITERATIONS = 25
 CORE_TASKS = 2_500  # up to here HiGHS works beside the search
-CORE_WIDTHS = (4, 6, 10, 16, 1_000_000)  # pairs a task in the core, wider where it is solved in time
-WHOLE_CORE_PAIRS = 4_000  # up to here HiGHS gets all pairs that matter at once: a proof is near
+CORE_WIDTHS = (2, 3, 4, 6, 10, 16, 1_000_000)  # pairs a task in the core, wider where it is solved in time
 SEARCH_FIRST_FRAC = 0.08  # of the time before HiGHS begins, so that it gets a good start
+KNAPSACKS_FIRST_FRAC = 0.1  # of the time for the bound by resource
 SPARE_S = 0.1  # what HiGHS may be late by
 DEEP = Style()
 BROAD = ((4, 4), (8, 4), (12, 4))  # depth and breadth of chains without kicks
@@ -55,6 +57,7 @@ class _State:
     bound: float  # of the cost
     is_integral: bool
     incumbent: Incumbent
+    knapsacks: Knapsacks | None
 
     @property
     def left_s(self) -> float:
@@ -67,6 +70,12 @@ class _State:
     def is_within(self, gap_frac: float) -> bool:
         """Whether the gap is at most so wide."""
         return self.incumbent.cost - self.bound <= gap_frac * abs(self.incumbent.cost)
+
+    @property
+    def least_dropped(self) -> float:
+        """The least that a solution costs which uses a pair that is not near."""
+        first = reduced(self.near, self.dual.prices)[:, 0]
+        return self.dual.value + float((self.near.dropped - first).min())
 
     def raise_bound(self, bound: float) -> None:
         """Costs that are whole numbers have a whole bound."""
@@ -156,6 +165,7 @@ def _prepared(
         -math.inf,
         is_integral,
         Incumbent(near, dual, current, generator),
+        knapsacks_of(near, dual.prices) if is_deep else None,
     )
     state.raise_bound(dual.value)
     return state
@@ -228,16 +238,16 @@ def _repair(state: _State) -> None:
 
 def _search_with_core(state: _State) -> None:
     """Chains in this thread and HiGHS on the core in another, until a proof or the time limit."""
-    begin_s = time.perf_counter() + SEARCH_FIRST_FRAC * max(state.left_s, 0.0)
     for _ in range(FIRST_PURSUITS):
         state.incumbent.pursue(*BROAD[-1], state.until_s)
     if math.isinf(state.incumbent.cost):
         _repair(state)
+    _climb_knapsacks(state, KNAPSACKS_FIRST_FRAC * state.left_s)
     state.incumbent.improve(DEEP)
+    begin_s = time.perf_counter() + SEARCH_FIRST_FRAC * max(state.left_s, 0.0)
     while time.perf_counter() < begin_s and not state.is_proved:
         state.incumbent.improve(DEEP)
-    is_tiny = state.problem.tasks * state.problem.nodes <= WHOLE_CORE_PAIRS
-    for width in CORE_WIDTHS[-1:] if is_tiny else CORE_WIDTHS:
+    for width in CORE_WIDTHS:
         if state.is_proved or state.left_s <= SPARE_S:
             break
         _search_beside(state, width)
@@ -245,11 +255,21 @@ def _search_with_core(state: _State) -> None:
         state.incumbent.improve(DEEP)
 
 
+def _climb_knapsacks(state: _State, limit_s: float) -> None:
+    """The bound by resource, where there is one, until it settles or the time is over."""
+    knapsacks, until_s = state.knapsacks, time.perf_counter() + limit_s
+    while knapsacks and not (knapsacks.is_settled or state.is_proved) and time.perf_counter() < until_s:
+        knapsacks.climb(min(state.incumbent.cost, state.bound + abs(state.bound)))
+        state.raise_bound(knapsacks.value)
+    if knapsacks is not None:
+        state.incumbent.order_by(knapsacks.floors(state.near))
+
+
 def _search_beside(state: _State, width: int) -> None:
     """One core: HiGHS until it is done with it, chains meanwhile."""
     near, incumbent = state.near, state.incumbent
-    costs = reduced(near, state.dual.prices)
-    kept = _kept(state, costs, width)
+    floors = _floors(state)
+    kept = _kept(state, floors, width)
     start = incumbent.best if math.isfinite(incumbent.cost) else None
     if start is not None:
         kept[np.arange(start.size), start] = True
@@ -262,14 +282,23 @@ def _search_beside(state: _State, width: int) -> None:
         result = core.result()
     if result.choice is not None:
         incumbent.offer(result.choice)
-    state.raise_bound(core_bound(result, near, kept, costs, state.dual.value))
+    state.raise_bound(core_bound(result, kept, floors, state.least_dropped))
 
 
-def _kept(state: _State, costs: Floats, width: int) -> BoolArray:
+def _floors(state: _State) -> Floats:
+    """[tasks, width] the least that a solution costs which uses a pair, by both duals."""
+    costs = reduced(state.near, state.dual.prices)
+    floors = state.dual.value + costs - costs[:, :1]
+    if state.knapsacks is not None:
+        floors = np.maximum(floors, state.knapsacks.floors(state.near))
+    return floors
+
+
+def _kept(state: _State, floors: Floats, width: int) -> BoolArray:
     """The pairs of the core: all that a better solution may have if they are few, else each task's first."""
-    excess = costs - costs[:, :1]
     step = 1.0 - 1e-6 if state.is_integral else 0.0
-    useful = (state.near.node >= 0) & (state.dual.value + excess <= state.incumbent.cost - step)
+    useful = np.asarray((state.near.node >= 0) & (floors <= state.incumbent.cost - step))
     if useful.sum() <= width * useful.shape[0]:
         return useful
-    return useful & (np.arange(useful.shape[1]) < width)
+    rank = floors.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    return np.asarray(useful & (rank < width))

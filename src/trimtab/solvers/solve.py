@@ -93,8 +93,13 @@ def compile_solvers() -> None:
 
 
 def _use() -> None:
+    from trimtab.solvers.knapsack import knapsacks_of
     from trimtab.solvers.problem import assignment_problem
 
+    free = np.zeros((3, 1))
     for kind in (np.float32, np.float64):
         problem = assignment_problem(np.ones((4, 2), kind), np.ones((4, 2), kind), [2.0, 2.0])
         solve_by_dual(problem, time_limit_s=0.0)
+    knapsacks = knapsacks_of(nearest(problem, free, 3), free)
+    if knapsacks is not None:
+        knapsacks.climb(4.0)

@@ -1,0 +1,194 @@
+"""Prices of tasks: the dual by resource, a knapsack for each node.
+
+Idea: pay u[j] for task j, and let every node by itself take the tasks that pay it most within its capacity,
+    L(u) = Σ_j u_j − Σ_i max { Σ_j (u_j − c[j, i]) x_j : Σ_j d[j, i] x_j ≤ b_i, x binary },
+which bounds the cost of every assignment from below for any u: no less than the best dual by task (`dual`),
+since the knapsacks are solved in whole tasks. Whole demands only, one resource: each knapsack is a table.
+Source: Fisher, Jaikumar and Van Wassenhove, Management Science 32(9), 1986; steps towards the incumbent's
+cost by Polyak, USSR Computational Mathematics and Mathematical Physics 9(3), 1969.
+Deviations: it starts from the dual by task (u is each task's least reduced cost); the factor of the steps
+halves where the bound stands still.
+Cost: O(tasks · Σ capacity) a step.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.domain.kernel import helper, kernel
+from trimtab.solvers.near import Floats, Ints, Near
+from trimtab.solvers.problem import TOLERANCE_FRAC
+
+MOST_CELLS = 20_000_000  # of all tables of a step: about 20 ms
+SLICE_S = 0.04  # of steps between two looks at the clock
+PATIENCE = 12  # steps without gain before steps get shorter
+FIRST_FACTOR, LAST_FACTOR = 1.0, 2e-3
+
+
+@dataclass(slots=True)
+class Knapsacks:
+    """The climb: multipliers `best` [tasks] and the bound `value` that they prove.
+
+    Attributes:
+        cost: [nodes + 1, tasks] infinite where there is no pair; the last row is of being left out.
+        size: [nodes + 1, tasks] whole demands.
+        room: [nodes + 1] whole capacities.
+    """
+
+    cost: Floats
+    size: Ints
+    room: Ints
+    best: Floats
+    point: Floats
+    value: float = -math.inf
+    _factor: float = FIRST_FACTOR
+    _idle: int = 0
+    _steps: int = 1
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether steps have become so short that the bound will hardly rise."""
+        return self._factor < LAST_FACTOR
+
+    def climb(self, target: float) -> None:
+        """Steps for a slice of time towards the cost `target`."""
+        begun_s = time.perf_counter()
+        self.value, self._factor, self._idle = _climb(
+            self.cost, self.size, self.room, self.best, self.point, self.value, target,
+            self._factor, self._idle, self._steps,
+        )  # fmt: skip
+        took_s = time.perf_counter() - begun_s
+        self._steps = max(1, int(self._steps * min(4.0, SLICE_S / max(took_s, 1e-5))))
+
+    def floors(self, near: Near) -> Floats:
+        """[tasks, width] the least that a solution costs which uses a pair of `near`."""
+        loss = _forced(self.cost, self.size, self.room, self.best)
+        pairs = loss[np.maximum(near.node, 0), np.arange(near.node.shape[0])[:, None]]
+        return np.asarray(np.where(near.node >= 0, self.value + pairs, np.inf))
+
+
+def knapsacks_of(near: Near, prices: Floats) -> Knapsacks | None:
+    """The relaxation of pairs that are all here; None where demands aren't whole, or tables too large."""
+    if not near.is_complete or near.demand.shape[2] != 1:
+        return None
+    demand = near.demand[..., 0]
+    room = np.floor(near.capacity[:, 0] * (1 + TOLERANCE_FRAC))
+    if (demand != np.rint(demand)).any() or room.sum() * demand.shape[0] > MOST_CELLS:
+        return None
+    nodes, tasks = room.size, demand.shape[0]
+    cost, size = np.full((nodes, tasks), np.inf), np.zeros((nodes, tasks), np.int32)
+    task, column = np.nonzero(near.node >= 0)
+    node = near.node[task, column]
+    cost[node, task] = near.cost[task, column]
+    size[node, task] = demand[task, column]
+    first = (cost + prices[:, :1] * size).min(axis=0)
+    return Knapsacks(cost, size, room.astype(np.int32), first, first.copy())
+
+
+@helper
+def _gain(cost: Any, size: Any, room: Any, price: Any, i: Any, table: Any, value: Any, taken: Any) -> Any:
+    """What node i can earn at most; `taken` [tasks] says from what. `table` [tasks, room + 1] is scratch."""
+    capacity = room[i]
+    value[: capacity + 1] = 0.0
+    for j in range(price.size):
+        taken[j] = False
+        gain, s = price[j] - cost[i, j], size[i, j]
+        if gain <= 0.0 or s > capacity:
+            continue
+        for w in range(capacity, s - 1, -1):
+            better = value[w - s] + gain > value[w]
+            table[j, w] = better
+            if better:
+                value[w] = value[w - s] + gain
+    w = capacity
+    for j in range(price.size - 1, -1, -1):
+        s = size[i, j]
+        if price[j] - cost[i, j] > 0.0 and s <= w and table[j, w]:
+            taken[j] = True
+            w -= s
+    return value[capacity]
+
+
+@kernel(nogil=True)
+def _climb(
+    cost: Any,
+    size: Any,
+    room: Any,
+    best: Any,
+    point: Any,
+    best_value: Any,
+    target: Any,
+    factor: Any,
+    idle: Any,
+    steps: Any,
+) -> Any:
+    """So many steps from `point` [tasks]; changes it and `best`; returns (best value, factor, idle steps)."""
+    tasks, widest = point.size, room.max() + 1
+    table, taken = np.zeros((tasks, widest), np.bool_), np.zeros(tasks, np.bool_)
+    row, slope = np.zeros(widest), np.empty(tasks)
+    for _ in range(steps):
+        value = point.sum()
+        slope[:] = 1.0
+        for i in range(room.size):
+            value -= _gain(cost, size, room, point, i, table, row, taken)
+            for j in range(tasks):
+                if taken[j]:
+                    slope[j] -= 1.0
+        idle += 1
+        if value > best_value:
+            if value > best_value + 1e-4 * (target - best_value):
+                idle = 0
+            best_value = value
+            best[:] = point
+        if idle > PATIENCE:
+            factor *= 0.5
+            idle = 0
+            point[:] = best
+            continue
+        steep = (slope * slope).sum()
+        if steep == 0.0:
+            factor = 0.0
+            break
+        length = factor * max(target - value, 1e-3) / steep
+        for j in range(tasks):
+            point[j] += length * slope[j]
+    return best_value, factor, idle
+
+
+@kernel
+def _forced(cost: Any, size: Any, room: Any, price: Any) -> NDArray[np.float64]:
+    """[nodes + 1, tasks] what node i earns less if it has to take task j; infinite where it can't."""
+    tasks, widest = price.size, room.max() + 1
+    before, after = np.zeros((tasks + 1, widest)), np.zeros((tasks + 1, widest))
+    loss = np.full(cost.shape, np.inf)
+    for i in range(room.size):
+        capacity = room[i]
+        for j in range(tasks):
+            _put(before[j], before[j + 1], price[j] - cost[i, j], size[i, j], capacity)
+        for j in range(tasks - 1, -1, -1):
+            _put(after[j + 1], after[j], price[j] - cost[i, j], size[i, j], capacity)
+        for j in range(tasks):
+            left = capacity - size[i, j]
+            if left < 0 or cost[i, j] == np.inf:
+                continue
+            most = -np.inf
+            for w in range(left + 1):
+                most = max(most, before[j, w] + after[j + 1, left - w])
+            loss[i, j] = before[tasks, capacity] - most - (price[j] - cost[i, j])
+    return loss
+
+
+@helper
+def _put(source: Any, result: Any, gain: Any, s: Any, capacity: Any) -> None:
+    """One more task that may be taken: the best value for each room."""
+    for w in range(capacity + 1):
+        best = source[w]
+        if gain > 0.0 and w >= s:
+            best = max(best, source[w - s] + gain)
+        result[w] = best
