@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plain_caches import PlainLru, belady_hits
+from plain_caches import PlainLru
 
 from builders import MODEL_GIB, cluster, everything_on, run
 from by_hand import asked, count, fault_table, finishes, once, played
@@ -15,6 +15,7 @@ from mini_policies import SECOND, Emptiest, Scripted
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Eviction, Options
 from trimtab.domain.view import Plan, empty_plan
+from trimtab.experiments.bounds.caching import belady_hits
 from trimtab.mechanics.driver import Driver
 
 GDS, PINNED = Options(eviction=Eviction.GREEDY_DUAL_SIZE), Options(eviction=Eviction.PLAN_PINNED)
