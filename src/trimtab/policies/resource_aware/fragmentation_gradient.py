@@ -161,9 +161,10 @@ class FragmentationGradient(Policy):
         O(nodes), and O(classes × resources) for each node that changed since such a request came last; each
         64 requests for all nodes.
     When it wins / loses
-        Wins where the accelerators fill up with requests of many shapes, small ones beside large: the last
-        percents stay usable (docs/fragmentation.md). Far from full, any node will do, and it knows neither
-        speeds nor models nor distances, so it loses to policies of expected completion on unequal nodes.
+        Wins where the accelerators fill up with requests of many shapes, small ones beside large, and keep
+        them: the last percents stay usable (docs/fragmentation.md). Where requests leave again and a node's
+        accelerators are one pool, it was as good as best fit and no better. Knows neither speeds nor models
+        nor distances, so it loses to policies of expected completion on unequal nodes.
     Deviations from the source
         Classes' frequencies are counted as requests come, one request of each being given at the start, and
         looked at anew at each of the first 64 and then at each 64th. A node's accelerators are one pool, as
