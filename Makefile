@@ -4,6 +4,7 @@
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json
 # make bench-policies  every policy on every scenario, into bench/policies.json and docs/results.md (hours anew)
 # make bench-fragmentation  how full accelerators get, into bench/fragmentation.json and docs/fragmentation.md (7 minutes)
+# make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/caches.md (4 minutes)
 # make docs   writes the generated pages of docs/ anew
 # make clean  removes what the others made
 
@@ -14,7 +15,7 @@ OUT ?= trimtab-out
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo test lint bench bench-gateway bench-policies bench-fragmentation docs clean
+.PHONY: demo test lint bench bench-gateway bench-policies bench-fragmentation bench-caches docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -43,6 +44,9 @@ bench-policies: $(VENV)/.installed-bench
 
 bench-fragmentation: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.fragmentation
+
+bench-caches: $(VENV)/.installed-bench
+	$(BIN)/python -m bench.caches
 
 .venv-peers-%/.installed:
 	$(PYTHON) -m venv .venv-peers-$*
