@@ -24,20 +24,17 @@ def warmup(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compile simulator, policies, bounds, solvers and forecasts into the cache (about 3 minutes, once)."""
+    """Compile simulator, policies, bounds, solvers and forecasts into the cache (about a minute, once)."""
     from trimtab.domain.kernel import cache_folder, prune_cache
-    from trimtab.experiments.warm import compile_kernels
+    from trimtab.experiments.warm import compile_everything
     from trimtab.forecast.warm import compile_forecasts
-    from trimtab.policies import names
     from trimtab.solvers.solve import compile_solvers
 
     quiet = quiet or json
     pruned = prune_cache() if prune else 0
     begun_s = time.perf_counter()
     with spinner("compiling simulator, policies, bounds, solvers and forecasts …", quiet=quiet):
-        compile_kernels([*names("dispatch"), *(f"random+{name}" for name in names("order"))])
-        compile_solvers()
-        compile_forecasts()
+        compile_everything([compile_solvers, compile_forecasts])
     took_s = time.perf_counter() - begun_s
     if json:
         print_json({"folder": str(cache_folder()), "pruned_folders": pruned, "took_s": took_s})

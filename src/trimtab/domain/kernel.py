@@ -26,6 +26,7 @@ from numba.core.registry import CPUDispatcher
 from numba.core.types import IntegerLiteral
 
 from trimtab.domain.errors import PolicyError
+from trimtab.domain.linked import LinkedCompiler
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -138,7 +139,7 @@ def helper(function: F | None = None, *, inline: bool = False) -> Any:
         "no_cpython_wrapper": True,
         "no_cfunc_wrapper": True,
     }
-    return Helper(function, targetoptions=options)
+    return Helper(function, targetoptions=options, pipeline_class=LinkedCompiler)
 
 
 def is_kernel(function: object) -> bool:

@@ -9,6 +9,7 @@ a reference count. In plain Python the same expressions read a NamedTuple of mem
 from __future__ import annotations
 
 import functools
+import hashlib
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -43,7 +44,9 @@ class TableType(types.Type):
 
     def __init__(self, label: str, fields: tuple[tuple[str, Any], ...]) -> None:
         self.label, self.fields = label, fields
-        super().__init__(name=f"{label}({', '.join(f'{n}: {t}' for n, t in fields)})")
+        text = ", ".join(f"{n}: {t}" for n, t in fields)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # short: the name is a part of all symbols
+        super().__init__(name=f"{label}#{digest}")
 
     def position(self, name: str) -> int:
         """Position of a field."""
@@ -161,11 +164,23 @@ def _word(builder: Any, table: Any, position: int) -> Any:
 def _lower_field(context: Any, builder: Any, kind: TableType, value: Any, name: str) -> Any:
     k = kind.position(name)
     field = kind.fields[k][1]
-    address = _word(builder, value, WORDS * k)
     if not isinstance(field, types.Array):
-        return builder.inttoptr(address, context.get_value_type(field))
-    lengths = [_word(builder, value, WORDS * k + 1 + d) for d in range(field.ndim)]
-    return _array(context, builder, field, address, lengths)
+        return builder.inttoptr(_word(builder, value, WORDS * k), context.get_value_type(field))
+    return builder.call(_reader(context, builder.module, kind, k), [value])
+
+
+def _reader(context: Any, module: Any, kind: TableType, k: int) -> Any:
+    """The function of this module that makes field k an array; a field is read in hundreds of places."""
+    name, field = f"{kind.name}.{kind.fields[k][0]}", kind.fields[k][1]
+    if name not in module.globals:
+        made = ir.Function(module, ir.FunctionType(context.get_value_type(field), [cgutils.voidptr_t]), name)
+        made.linkage = "linkonce_odr"
+        made.attributes.add("alwaysinline")
+        builder = ir.IRBuilder(made.append_basic_block())
+        address = _word(builder, made.args[0], WORDS * k)
+        lengths = [_word(builder, made.args[0], WORDS * k + 1 + d) for d in range(field.ndim)]
+        builder.ret(_array(context, builder, field, address, lengths))
+    return module.globals[name]
 
 
 def _array(context: Any, builder: Any, kind: types.Array, address: Any, lengths: list[Any]) -> Any:

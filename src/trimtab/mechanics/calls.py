@@ -353,8 +353,6 @@ def _load_loop() -> None:
     """Compile the loop, or load it: `advance_bound`, of which `advance` has become a part in compiling."""
     if advance_bound.signatures:  # type: ignore[attr-defined]
         return
-    if not is_compiled(advance_bound):
-        compile_kernel(advance, ADVANCE)
     for function, signature in ((advance_bound, BOUND), (begin, BEGIN)):
         forget_source(compile_kernel(function, signature))
 

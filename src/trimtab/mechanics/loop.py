@@ -561,7 +561,7 @@ def _is_over(s: State) -> bool:
     return s.counts.in_system[0] == 0 or stuck
 
 
-@kernel
+@helper
 def advance(
     s: State,
     plan: Plan,
