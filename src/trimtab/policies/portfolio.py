@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from trimtab.domain.planning import Evidence, History, Rehearse, Variant
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, empty_plan
+from trimtab.policies.data_aware.locality import Locality
 from trimtab.policies.load_aware.cost_index import N_WEIGHTS, CostIndex
-from trimtab.policies.load_aware.even_work import EvenWork
 from trimtab.policies.load_aware.least_connections import LeastConnections
 from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
 from trimtab.policies.load_aware.least_expected_wait import LeastExpectedWait
@@ -29,7 +29,7 @@ PORTFOLIO: tuple[Policy, ...] = (
     SampledCompletion(),
     SampledCompletion(d=8),
     PowerOfD(),
-    EvenWork(),
+    Locality(),
 )
 FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait, COST_INDEX.w_price)
 TUNED = 0  # the candidate that has weights

@@ -33,7 +33,7 @@ class WhatIf(Policy):
         than chance in a paired test over batches of requests; so do weights. At first, where the host
         declares what work will come, that is rehearsed. Candidates: `cost-index` (the first),
         `least-expected-completion`, `least-expected-wait`, `least-connections`, `sampled-completion` with 3
-        and 8 samples, `power-of-d`, `even-work`.
+        and 8 samples, `power-of-d`, `locality`.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013.
