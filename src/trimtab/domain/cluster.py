@@ -82,10 +82,12 @@ class Cluster:
     @cached_property
     def _holds(self) -> NDArray[np.bool_]:
         """Whether some node of a type can hold a request of a class, [classes, types]."""
-        holds = np.zeros((len(self.class_names), self.n_types), np.bool_)
-        for j, g in enumerate(self.type_idx):
-            holds[:, g] |= (self.demand <= self.capacity[j]).all(axis=1) if self.resource_names else True
-        return holds
+        holds = np.zeros((self.n_types, len(self.class_names)), np.bool_)
+        fits = np.asarray(
+            (self.demand <= self.capacity[:, None]).all(axis=2) if self.resource_names else True
+        )
+        np.logical_or.at(holds, self.type_idx, fits)
+        return holds.T
 
     def best_estimate_s(self, class_idx: Ints, size: Floats) -> Floats:
         """Least service seconds over the nodes' types for each request, [requests]; inf = none serves it."""

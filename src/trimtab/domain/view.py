@@ -218,6 +218,18 @@ def missing_load_s(view: View, work: Any, j: int) -> float:
 
 
 @helper(inline=True)
+def own_s(view: View, work: Any, j: int) -> float:
+    """Seconds that this work would itself take of a slot of node j: loading and service, both estimated."""
+    return missing_load_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
+
+
+def estimates_s(view: View, work: Any, node_idx: Any) -> Any:
+    """`estimate_s` of each row of WORK on its node, [rows]; inf: can't be served there."""
+    at = work["class_idx"], view.nodes.type_idx[node_idx]
+    return view.fixed_s[at] + view.unit_s[at] * work["units"]
+
+
+@helper(inline=True)
 def can_take(view: View, work: Any, j: int) -> bool:
     """Whether node j, as seen, is up, has room, and serves this class."""
     nodes = view.nodes

@@ -18,7 +18,7 @@ from trimtab.domain.options import Options
 from trimtab.domain.planning import History, Variant
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
-from trimtab.domain.view import Memory, View, new_work
+from trimtab.domain.view import Memory, View, estimates_s, new_work
 from trimtab.mechanics.calls import Calls, Raised
 from trimtab.mechanics.loop import DONE, FULL
 from trimtab.mechanics.staging import Placed, last_used_s
@@ -167,8 +167,7 @@ class _Stage:
         """What waits at a node takes the time that is told of it, whatever class it passes for."""
         n, scene = self._n_placed, self._scene
         work, rows = scene["work"][:n], scene["requests"][:n]
-        at = work["class_idx"], view.nodes.type_idx[rows["node_idx"]]
-        nominal_s = view.fixed_s[at] + view.unit_s[at] * work["units"]
+        nominal_s = estimates_s(view, work, rows["node_idx"])
         known = np.isfinite(nominal_s) & (nominal_s > 0.0)
         scene["truth"]["factor"][:n] = np.where(known, rows["left_s"] / np.where(known, nominal_s, 1.0), 1.0)
 

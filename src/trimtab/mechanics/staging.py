@@ -11,7 +11,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.planning import History
-from trimtab.domain.view import Plan, View, new_work
+from trimtab.domain.view import Plan, View, estimates_s, new_work
 from trimtab.mechanics.nodes import anchor, queue_key
 from trimtab.mechanics.queues import enqueue
 from trimtab.mechanics.residency import acquire
@@ -78,8 +78,7 @@ class Placed:
 
 def _estimates(view: View, work: NDArray[Any], node_idx: NDArray[np.int64]) -> NDArray[np.float64]:
     """Estimated service seconds of each on its node; 0 where the node's type does not serve it any more."""
-    at = work["class_idx"], view.nodes.type_idx[node_idx]
-    seconds = view.fixed_s[at] + view.unit_s[at] * work["units"]
+    seconds = estimates_s(view, work, node_idx)
     return np.where(np.isfinite(seconds), seconds, 0.0)
 
 

@@ -102,10 +102,7 @@ CONFIG = np.dtype(
         ("max_retries", "i8"),
         ("live", "i8"),  # 1 = completions come from outside; 2 = all else too, and rows are used again
         ("shadows", "i8"),  # 1 = another policy is asked beside the one in force
-        (
-            "accounts",
-            "i8",
-        ),  # keys may grow while work waits: the order reads accounts of (1) cost, (2) shares
+        ("accounts", "i8"),  # that the order reads, of (1) cost, (2) shares: keys may grow while work waits
         ("token_caps", "i8"),  # 1 = nodes have bounds on tokens in flight
         ("margin", "i8"),  # room that the event heap must have before an event is taken
         ("n_zones", "i8"),

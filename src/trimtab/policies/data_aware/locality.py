@@ -12,6 +12,7 @@ from trimtab.domain.errors import UsageError
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, missing_load_s
+from trimtab.policies.data_aware.transfers import round_trip_s
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.selection import rank
 
@@ -19,7 +20,7 @@ from trimtab.policies.selection import rank
 @helper(inline=True)
 def _distance_s(view: View, work: Any, j: int) -> float:
     """Seconds that node j is from having all that the work needs: round trip, and loads that it lacks."""
-    rtt_s = view.rtt_s[work.zone_idx, view.nodes.zone_idx[j]]
+    rtt_s = round_trip_s(view, work, j)
     return float(rtt_s + missing_load_s(view, work, j))
 
 

@@ -19,6 +19,7 @@ from trimtab.domain.view import (
     can_take,
     empty_plan,
     estimate_s,
+    estimates_s,
     memory,
     missing_load_s,
 )
@@ -43,9 +44,8 @@ def slowness(view: View, history: History) -> Floats:
     by_node = np.lexsort((finish_s, node))
     done, node, finish_s = done[by_node], node[by_node], finish_s[by_node]
     work = history.work[done]
-    g, slots = view.nodes.type_idx[node], view.nodes.slots[node]
-    estimate = view.fixed_s[work["class_idx"], g] + view.unit_s[work["class_idx"], g] * work["units"]
-    before = np.arange(len(done)) - slots
+    estimate = estimates_s(view, work, node)
+    before = np.arange(len(done)) - view.nodes.slots[node]
     same = (before >= 0) & (node[np.maximum(before, 0)] == node)
     begin_s = np.maximum(work["arrival_s"], np.where(same, finish_s[np.maximum(before, 0)], -np.inf))
     fair = np.isfinite(estimate) & (estimate > 0.0)

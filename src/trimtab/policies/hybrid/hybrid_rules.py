@@ -12,17 +12,7 @@ from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import (
-    MAX_RANKED,
-    Memory,
-    Plan,
-    View,
-    can_take,
-    empty_plan,
-    estimate_s,
-    memory,
-    missing_load_s,
-)
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, empty_plan, memory, own_s
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.selection import rank
 
@@ -140,6 +130,6 @@ class HybridRules(Policy):
         count = 0
         for j in range(view.host.n_nodes):
             if can_take(view, work, j):
-                own_s = missing_load_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
-                count = rank(ranking, memory.floats, count, j, expected_wait_s(view, j) + factor * own_s)
+                score = expected_wait_s(view, j) + factor * own_s(view, work, j)
+                count = rank(ranking, memory.floats, count, j, score)
         return count

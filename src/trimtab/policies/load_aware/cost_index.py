@@ -11,6 +11,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, missing_load_s
+from trimtab.policies.data_aware.transfers import round_trip_s
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.selection import rank
 
@@ -34,7 +35,7 @@ def _cost_s(view: View, work: Any, j: int, wait_s: float, crowding: float, weigh
     g = view.nodes.type_idx[j]
     service_s = estimate_s(view, work, g)
     own_s = missing_load_s(view, work, j) + service_s
-    transfer_s = view.rtt_s[work.zone_idx, view.nodes.zone_idx[j]]
+    transfer_s = round_trip_s(view, work, j)
     price = weights[0] * own_s + weights[1] * (service_s - work.estimate_s)
     extra_s = crowding * price + weights[2] * wait_s + weights[3] * own_s * view.usd_per_s[g]
     return float(wait_s + own_s + transfer_s + extra_s)

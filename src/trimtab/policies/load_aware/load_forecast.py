@@ -12,7 +12,17 @@ from trimtab.domain.errors import UsageError
 from trimtab.domain.kernel import kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, empty_plan, estimate_s, memory
+from trimtab.domain.view import (
+    MAX_RANKED,
+    Memory,
+    Plan,
+    View,
+    can_take,
+    empty_plan,
+    estimate_s,
+    estimates_s,
+    memory,
+)
 from trimtab.policies.selection import rank
 
 STEPS = 32  # of the past, one period each
@@ -33,8 +43,7 @@ def past_loads_s(view: View, history: History, step_s: float) -> Floats:
         return np.zeros((1, n))
     steps = 1 + min(STEPS - 1, int((now_s - work["arrival_s"][0]) / step_s))
     at_s = now_s - step_s * np.arange(steps - 1, -1, -1)
-    c, g = work["class_idx"], nodes.type_idx[node]
-    estimate = view.fixed_s[c, g] + view.unit_s[c, g] * work["units"]
+    estimate = estimates_s(view, work, node)
     estimate = np.where(np.isfinite(estimate), estimate, 0.0)
     first = np.searchsorted(at_s, work["arrival_s"], side="left")
     last = np.searchsorted(at_s, np.where(np.isnan(finish_s), np.inf, finish_s), side="left")

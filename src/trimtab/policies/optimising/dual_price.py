@@ -9,17 +9,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.kernel import kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import (
-    MAX_RANKED,
-    Memory,
-    Plan,
-    View,
-    can_take,
-    empty_plan,
-    estimate_s,
-    memory,
-    missing_load_s,
-)
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, empty_plan, memory, own_s
 from trimtab.policies.foresight import expected
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.prices import smoothed_prices
@@ -74,8 +64,7 @@ class DualPrice(Policy):
         count = 0
         for j in range(view.host.n_nodes):
             if can_take(view, work, j):
-                own_s = missing_load_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
                 price = plan.price[j, 0] if len(plan.price) > 0 else 0.0
-                score = expected_wait_s(view, j) + (1.0 + price) * own_s
+                score = expected_wait_s(view, j) + (1.0 + price) * own_s(view, work, j)
                 count = rank(ranking, memory.floats, count, j, score)
         return count

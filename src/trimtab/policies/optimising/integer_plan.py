@@ -12,17 +12,7 @@ from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import (
-    MAX_RANKED,
-    Memory,
-    Plan,
-    View,
-    can_take,
-    empty_plan,
-    estimate_s,
-    memory,
-    missing_load_s,
-)
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, empty_plan, memory, own_s
 from trimtab.policies.foresight import Expected, expected
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.selection import rank
@@ -159,11 +149,12 @@ class IntegerPlan(Policy):
             _add_rounds(view, plan, work, memory)
         for j in range(n):
             if can_take(view, work, j):
-                own_s = missing_load_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
                 late_s = 0.0
                 if is_planned and memory.floats[first + j] <= 0.0:
                     late_s = memory.params[0] * work.estimate_s
-                count = rank(ranking, memory.floats, count, j, expected_wait_s(view, j) + own_s + late_s)
+                count = rank(
+                    ranking, memory.floats, count, j, expected_wait_s(view, j) + own_s(view, work, j) + late_s
+                )
         if count > 0 and is_planned:
             memory.floats[first + ranking[0]] = max(-1.0, memory.floats[first + ranking[0]] - 1.0)
         return count

@@ -13,17 +13,7 @@ from trimtab.domain.decision import Reason
 from trimtab.domain.kernel import kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import (
-    MAX_RANKED,
-    Memory,
-    Plan,
-    View,
-    can_take,
-    empty_plan,
-    estimate_s,
-    memory,
-    missing_load_s,
-)
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, empty_plan, memory, own_s
 from trimtab.policies.foresight import LOOK_BACK, Expected, expected
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.selection import rank
@@ -175,8 +165,7 @@ class Predictive(Policy):
         count, soonest_s, is_planned = 0, np.inf, len(plan.eligible) > 0
         for j in range(view.host.n_nodes):
             if can_take(view, work, j):
-                own_s = missing_load_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
-                score = expected_wait_s(view, j) + own_s
+                score = expected_wait_s(view, j) + own_s(view, work, j)
                 soonest_s = min(soonest_s, score)
                 if is_planned and plan.eligible[work.class_idx, j] == 0:
                     score += memory.params[0] * work.estimate_s

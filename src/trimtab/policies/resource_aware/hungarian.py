@@ -19,9 +19,8 @@ from trimtab.domain.view import (
     View,
     can_take,
     empty_plan,
-    estimate_s,
     memory,
-    missing_load_s,
+    own_s,
 )
 from trimtab.policies.selection import rank
 from trimtab.policies.tables import loads_s, remaining_s, services_s
@@ -128,6 +127,5 @@ class Hungarian(Policy):
         count, nodes = 0, view.nodes
         for j in range(view.host.n_nodes):
             if nodes.in_flight[j] < nodes.slots[j] and can_take(view, work, j):
-                own_s = missing_load_s(view, work, j) + estimate_s(view, work, nodes.type_idx[j])
-                count = rank(ranking, memory.floats, count, j, own_s)
+                count = rank(ranking, memory.floats, count, j, own_s(view, work, j))
         return count
