@@ -1,0 +1,1 @@
+"""Policies in the gateway over real backends, beside what the simulator predicted."""

@@ -1,0 +1,105 @@
+"""`python -m bench.live`: policies in the gateway over unequal backends, then docs/live.md."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.live.course import WARM_REQUESTS, Contestant, gateways, send, warm_up
+from bench.live.page import page
+from bench.live.traffic import LOAD, TRACE, Floats, Segment, overhead_s, predicted_s, segment
+from bench.machine import machine
+from bench.results import write_whole
+from bench.startup import ROOT
+from trimtab.experiments.replay import paired_by_batches, replay
+from trimtab.runtime.gateway.compiling import compile_here
+
+RESULTS, PAGE = ROOT / "bench" / "live.json", ROOT / "docs" / "live.md"
+BASELINES = ("round-robin", "least-connections")
+POLICIES = (*BASELINES, "cost-index", "what-if", "auto")
+SEGMENTS, REQUESTS = 5, 500  # and one more segment before them, which no figure counts
+WARM_UP = 400  # requests of that one: a window of what-if and auto
+
+
+def figures(completion_s: Floats) -> dict[str, float]:
+    """Mean and 99th percentile."""
+    return {"mean_s": float(completion_s.mean()), "p99_s": float(np.quantile(completion_s, 0.99))}
+
+
+def _told(one: Contestant, segments: list[Segment]) -> dict[str, Any]:
+    """What came of one policy, by segment and of all of them together."""
+    recording = one.folder / "recording"
+    beyond_s = overhead_s(segments[0], recording, WARM_REQUESTS)
+    simulated_s = predicted_s(segments, one.policy, beyond_s)[1:]
+    live_s = one.completion_s[1:]
+    (replayed,) = replay(recording).policies
+    return {
+        "policy": one.policy,
+        "overhead_s": beyond_s,
+        "segments": [
+            {"live": figures(live), "predicted": figures(simulated)}
+            for live, simulated in zip(live_s, simulated_s, strict=True)
+        ],
+        "live": figures(np.concatenate(live_s)),
+        "predicted": figures(np.concatenate(simulated_s)),
+        "replay_error_frac": {"mean": replayed.error_frac.mean_s, "p99": replayed.error_frac.p99_s},
+    }
+
+
+def _differences(one: Contestant, contestants: list[Contestant]) -> dict[str, Any]:
+    """Mean completion less that of each baseline, live, over the same requests."""
+    own_s = np.concatenate(one.completion_s[1:])
+    against = {other.policy: np.concatenate(other.completion_s[1:]) for other in contestants}
+    return {name: paired_by_batches(own_s, against[name])._asdict() for name in BASELINES}
+
+
+def measure(n_segments: int, requests: int, step: bool) -> dict[str, Any]:
+    """Run all of it. `step`: wait for a line on standard input before each segment."""
+    sizes = [WARM_UP, *([requests] * n_segments)]
+    segments = [segment(number, size) for number, size in enumerate(sizes)]
+    compile_here(POLICIES)  # once, rather than each gateway for itself
+    on, begun = machine(), time.strftime("%Y-%m-%d %H:%M")
+    with tempfile.TemporaryDirectory() as name:
+        with gateways(POLICIES, Path(name)) as contestants:
+            asyncio.run(warm_up(contestants))
+            for number, of in enumerate(segments):
+                print(f"segment {number}: {of.arrival_s[-1]:.0f} s", file=sys.stderr, flush=True)
+                if step:
+                    sys.stdin.readline()
+                asyncio.run(send(of, contestants))
+        told = [
+            _told(one, segments) | {"difference_s": _differences(one, contestants)} for one in contestants
+        ]
+    return {"measured": begun, "machine": on, "load": LOAD, "requests": requests, "policies": told}
+
+
+def main() -> int:
+    """Measure, save, write the page."""
+    parser = argparse.ArgumentParser("python -m bench.live", description=__doc__)
+    parser.add_argument("--docs", action="store_true", help="only write the page from what is saved")
+    parser.add_argument("--segments", type=int, default=SEGMENTS)
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="of each segment")
+    parser.add_argument("--step", action="store_true", help="wait for a line of input before each segment")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where to save")
+    arguments = parser.parse_args()
+    if not arguments.docs:
+        if not TRACE.exists():
+            parser.error(f"{TRACE} is not there")
+        saved = measure(arguments.segments, arguments.requests, arguments.step)
+        write_whole(arguments.out, json.dumps(saved, indent=1, ensure_ascii=False) + "\n")
+    if arguments.out == RESULTS:
+        write_whole(PAGE, page(json.loads(RESULTS.read_text(encoding="utf-8"))))
+        print(f"wrote {PAGE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Gateways with one policy each, over backends of their own, and the same requests to all at one time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import numpy as np
+import yaml
+
+from bench.live.traffic import FIXED_S, NODES, SPEEDS, UNIT_S, Floats, Segment
+from trimtab.runtime.gateway.demo import DemoProcess, Options, launched
+from trimtab.runtime.gateway.demo.answers import FACTOR
+
+KEY: Final = "sk-live-0123456789abcdef"
+START_S: Final = 300.0  # with no cache at hand all kernels are compiled first
+END_S: Final = 30.0
+PATIENCE_S: Final = 600.0
+MEGAPIXELS: Final = 1.048576  # of 1024 × 1024
+WARM_REQUESTS: Final = 8 * len(NODES)  # before the first segment
+WARM_GAP_S: Final = 0.15
+SIZES: Final = ((1, 30), (4, 30))  # images and steps of these
+READY: Final = re.compile(r"^  metrics +(\S+)/metrics$", re.MULTILINE)
+
+
+@dataclass
+class Contestant:
+    """A gateway that serves; its recording lies in its folder."""
+
+    policy: str
+    url: str
+    folder: Path
+    completion_s: list[Floats] = field(default_factory=list)  # of each segment
+
+
+@contextlib.contextmanager
+def gateways(policies: Sequence[str], folder: Path) -> Iterator[list[Contestant]]:
+    """One per policy, over nodes as `traffic.NODES` has them; all end with the block."""
+    with contextlib.ExitStack() as stack:
+        started = []
+        for number, policy in enumerate(policies):
+            backends = stack.enter_context(launched(*_backends(number)))
+            own = folder / f"{number}"
+            own.mkdir()
+            started.append(_start(stack, own, policy, backends))
+        yield [_ready(policy, process, own) for policy, (process, own) in zip(policies, started, strict=True)]
+
+
+def _backends(number: int) -> list[Options]:
+    shared: dict[str, Any] = {"kind": "image", "slots": 1, "base_s": FIXED_S, "step_s": UNIT_S / MEGAPIXELS}
+    return [
+        Options(name=f"{kind}-{number}-{k}", speed=SPEEDS[kind], **shared) for k, kind in enumerate(NODES)
+    ]
+
+
+def _start(
+    stack: contextlib.ExitStack, folder: Path, policy: str, backends: Sequence[DemoProcess]
+) -> tuple[subprocess.Popen[bytes], Path]:
+    nodes = [
+        {"name": b.name, "url": b.url, "models": list(b.models), "type": kind, "capacity": 1}
+        for kind, b in zip(NODES, backends, strict=True)
+    ]
+    config = {
+        "listen": "127.0.0.1:0",
+        "admin": {"listen": "127.0.0.1:0", "keys": [{"sha256": sha256(b"admin").hexdigest()}]},
+        "keys": [{"name": "bench", "sha256": sha256(KEY.encode()).hexdigest()}],
+        "nodes": nodes,
+        "policy": policy,
+        "queue": {"max_requests": 10_000, "max_wait_s": PATIENCE_S},
+        "record": {"folder": str(folder / "recording")},
+    }
+    (folder / "gateway.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    with (folder / "said").open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trimtab", "serve", "gateway.yaml"],
+            cwd=folder,
+            env={**os.environ, "TRIMTAB_STATE_DIR": str(folder / "state")},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+    stack.callback(_end, process)
+    return process, folder
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _ready(policy: str, process: subprocess.Popen[bytes], folder: Path) -> Contestant:
+    deadline_s = time.monotonic() + START_S
+    while READY.search(said := (folder / "said").read_text(encoding="utf-8")) is None:
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            raise RuntimeError(f"the gateway with {policy} does not serve: {said}")
+        time.sleep(0.1)
+    url = re.search(r"^trimtab serves (\S+)", said, re.MULTILINE)
+    assert url is not None
+    return Contestant(policy, url[1], folder)
+
+
+async def warm_up(contestants: Sequence[Contestant]) -> None:
+    """Some requests to all nodes, so that estimates are learned."""
+    async with _client() as session:
+        await asyncio.gather(*(_warm_up(session, one) for one in contestants))
+
+
+async def _warm_up(session: aiohttp.ClientSession, one: Contestant) -> None:
+    tasks = []
+    for number in range(WARM_REQUESTS):
+        tasks.append(asyncio.create_task(_ask(session, one.url, *SIZES[number % 2], 1.0)))
+        await asyncio.sleep(WARM_GAP_S)
+    await asyncio.gather(*tasks)
+
+
+async def send(of: Segment, contestants: Sequence[Contestant]) -> None:
+    """The segment's requests to all, at its times; completion counts from when a request was due."""
+    async with _client() as session:
+        took_s = await asyncio.gather(*(_send(session, of, one.url) for one in contestants))
+    for one, completion_s in zip(contestants, took_s, strict=True):
+        one.completion_s.append(completion_s)
+
+
+async def _send(session: aiohttp.ClientSession, of: Segment, url: str) -> Floats:
+    loop = asyncio.get_running_loop()
+    begun_s, tasks = loop.time(), []
+    images, steps = of.rows["images"].to_list(), of.rows["steps"].to_list()
+    for i, (at_s, factor) in enumerate(zip(of.arrival_s.tolist(), of.factor.tolist(), strict=True)):
+        await asyncio.sleep(begun_s + at_s - loop.time())
+        asked = _ask(session, url, images[i], steps[i], factor, due_s=begun_s + at_s)
+        tasks.append(loop.create_task(asked))
+    return np.array(await asyncio.gather(*tasks))
+
+
+async def _ask(
+    session: aiohttp.ClientSession, url: str, images: int, steps: int, factor: float, due_s: float = 0.0
+) -> float:
+    """Seconds since it was due, or since now."""
+    clock = asyncio.get_running_loop().time
+    due_s = due_s or clock()
+    body = {"model": "demo-image", "prompt": "a ship", "n": images, "steps": steps, "size": "1024x1024"}
+    headers = {"Authorization": f"Bearer {KEY}", FACTOR: repr(factor)}
+    async with session.post(f"{url}/v1/images/generations", json=body, headers=headers) as answer:
+        await answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"status {answer.status}: {(await answer.text())[:200]}")
+        return clock() - due_s
+
+
+def _client() -> aiohttp.ClientSession:
+    timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
