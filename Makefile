@@ -5,6 +5,7 @@
 # make bench-policies  every policy on every scenario, into bench/policies.json and docs/results.md (hours anew)
 # make bench-fragmentation  how full accelerators get, into bench/fragmentation.json and docs/fragmentation.md (7 minutes)
 # make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/caches.md (4 minutes)
+# make bench-live  policies in the gateway over unequal backends, beside the simulator's predictions (12 minutes)
 # make docs   writes the generated pages of docs/ anew
 # make clean  removes what the others made
 
@@ -15,7 +16,7 @@ OUT ?= trimtab-out
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo test lint bench bench-gateway bench-policies bench-fragmentation bench-caches docs clean
+.PHONY: demo test lint bench bench-gateway bench-live bench-policies bench-fragmentation bench-caches docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -38,6 +39,9 @@ bench: $(VENV)/.installed-bench
 bench-gateway: $(VENV)/.installed-bench $(PEERS:%=.venv-peers-%/.installed)
 	$(BIN)/python -m bench.gateway
 	$(BIN)/python -m bench.gateway --docs
+
+bench-live: $(VENV)/.installed-bench
+	$(BIN)/python -m bench.live
 
 bench-policies: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.policies
