@@ -34,15 +34,17 @@ SAMPLE_PER_NODE, SAMPLE_LEAST = 8, 2_000  # tasks that first prices are found on
 SAMPLE_ITERATIONS = 25
 CORE_TASKS = 2_500  # up to here HiGHS works beside the search
 CORE_WIDTHS = (2, 3, 4, 6, 10, 16, 1_000_000)  # pairs a task in the core, wider where it is solved in time
-SEARCH_FIRST_FRAC = 0.08  # of the time before HiGHS begins, so that it gets a good start
+SEARCH_FIRST_FRAC = 0.05  # of the time before HiGHS begins, so that it gets a good start
 KNAPSACKS_FIRST_FRAC = 0.1  # of the time for the bound by resource
+REST_FRAC, REST_AFTER_S = 0.002, 1.0  # gap and time without gain at which HiGHS gets the processor alone
+REST_S = 0.02
 SPARE_S = 0.1  # what HiGHS may be late by
 DEEP = Style()
 BROAD = ((4, 4), (8, 4), (12, 4))  # depth and breadth of chains without kicks
 FIRST_PURSUITS = 3  # before kicks begin
 MOST_PURSUITS = 40
 LEAST_PROGRESS_FRAC = 1e-4  # gain of a pursuit that counts
-NEAR_FRAC, CLOSE_FRAC = 0.003, 0.001  # gaps at which a large search ends once it gains little, and at once
+NEAR_FRAC, CLOSE_FRAC = 0.003, 0.002  # gaps at which a large search ends once it gains little, and at once
 
 
 @dataclass(slots=True)
@@ -266,7 +268,7 @@ def _climb_knapsacks(state: _State, limit_s: float) -> None:
 
 
 def _search_beside(state: _State, width: int) -> None:
-    """One core: HiGHS until it is done with it, chains meanwhile."""
+    """One core: HiGHS until it is done with it, chains meanwhile while they may gain."""
     near, incumbent = state.near, state.incumbent
     floors = _floors(state)
     kept = _kept(state, floors, width)
@@ -275,8 +277,13 @@ def _search_beside(state: _State, width: int) -> None:
         kept[np.arange(start.size), start] = True
     core = CoreSearch(near, kept, state.left_s - SPARE_S, start)
     try:
+        gained_s = time.perf_counter()
         while core.is_running and state.left_s > 0 and not state.is_proved:
-            incumbent.improve(DEEP)
+            is_idle = time.perf_counter() > gained_s + REST_AFTER_S
+            if is_idle and state.is_within(REST_FRAC):
+                time.sleep(REST_S)
+            elif incumbent.improve(DEEP):
+                gained_s = time.perf_counter()
     finally:
         core.cancel()
         result = core.result()
