@@ -10,7 +10,7 @@ from oracle import best_by_trying, check, random_problem
 from scipy.optimize import linprog
 
 from trimtab.domain.kernel import interpreted
-from trimtab.solvers import AssignmentProblem, Status, assignment_problem, solve
+from trimtab.solvers import AssignmentProblem, Status, assignment_problem, smoothing, solve
 from trimtab.solvers.dual import Dual, climb, exact_value
 from trimtab.solvers.exchange import search
 from trimtab.solvers.near import Near, dual_value, nearest, reduced
@@ -99,6 +99,18 @@ def test_a_large_problem_and_its_warm_start():
     warm = solve(changed, time_limit_s=10.0, start=cold)
     check(changed, warm)
     assert warm.gap_frac < 0.02
+
+
+def test_a_large_search_does_not_end_while_there_is_overload(monkeypatch):
+    """The first pass leaves some, and repair finds nothing: the search goes on."""
+    calls = []
+    monkeypatch.setattr(smoothing, "repaired", lambda *given: calls.append(given))
+    monkeypatch.setattr(smoothing, "rounded", lambda near, dual: np.zeros(near.node.shape[0], np.int32))
+    monkeypatch.setattr("trimtab.solvers.incumbent.MENDING_ROUNDS", 0)
+    problem = tight_problem(8, 3_000, 20)
+    solution = solve(problem, time_limit_s=20.0)
+    assert calls
+    check(problem, solution)
 
 
 def board_of(near: Near, dual: Dual) -> Board:

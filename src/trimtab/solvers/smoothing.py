@@ -30,6 +30,7 @@ from trimtab.solvers.solution import Solution, Status, found, nothing
 ALL_PAIRS = 200_000  # up to here every pair is looked at, else the nearest nodes of each task
 WIDTH = 24  # nodes of a task that are looked at beyond
 MANY_NODES = 400  # beyond which it takes twice as many
+WIDTH_FRAC = 0.048  # of the nodes, beyond a thousand: the prices of a sample are not exact enough for fewer
 SAMPLE_PER_NODE, SAMPLE_LEAST = 8, 2_000  # tasks that first prices are found on
 SAMPLE_ITERATIONS = 25
 CORE_TASKS = 2_500  # up to here HiGHS works beside the search
@@ -70,8 +71,9 @@ class _State:
         return self.incumbent.cost <= self.bound + 1e-9 * max(1.0, abs(self.bound))
 
     def is_within(self, gap_frac: float) -> bool:
-        """Whether the gap is at most so wide."""
-        return self.incumbent.cost - self.bound <= gap_frac * abs(self.incumbent.cost)
+        """Whether there is a solution, and the gap is at most so wide."""
+        cost = self.incumbent.cost
+        return math.isfinite(cost) and cost - self.bound <= gap_frac * abs(cost)
 
     @property
     def least_dropped(self) -> float:
@@ -189,7 +191,7 @@ def _cold_prices(problem: AssignmentProblem, until_s: float, generator: np.rando
 
 def _width(problem: AssignmentProblem) -> int:
     """Nodes of a task that a broad search looks at: with too few, the nearest ones of all tasks coincide."""
-    return WIDTH if problem.nodes <= MANY_NODES else 2 * WIDTH
+    return WIDTH if problem.nodes <= MANY_NODES else max(2 * WIDTH, math.ceil(WIDTH_FRAC * problem.nodes))
 
 
 def _columns_of(near: Near, assignment: IntArray, nodes: int) -> Ints:
