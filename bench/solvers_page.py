@@ -26,8 +26,14 @@ solution.status, solution.objective, solution.bound, solution.gap_frac, solution
 |---|---|---|
 | matching | all tasks need the same of a node (`matching_problem`) | the optimum |
 | exact: HiGHS | up to 200 pairs | the optimum, if the time allows |
-| dual smoothing, ejection chains, core by HiGHS | up to 2,500 tasks | a bound; the optimum where the core closes the gap |
-| dual smoothing, sweeps | beyond | a bound |
+| dual smoothing, ejection chains, knapsacks, core by HiGHS | up to 2,500 tasks | a bound; the optimum where the core closes the gap |
+| dual smoothing, ejection chains | beyond | a bound; the search ends at .2 %, or at .3 % where it stands still |
+
+Both relaxations are there. The one by task (prices of capacity) is the fast one and begins every solve. The one by
+resource (a knapsack for each node, prices of tasks) is climbed where demands are whole numbers of one resource and
+the tables are small enough: its bound is far better where nodes hold few tasks (type E with 20 nodes and 100 tasks:
+8,356 becomes 8,431, optimum 8,436; type C: 1,219 becomes 1,242, optimum 1,243) and it says which pairs matter, so
+that the core that HiGHS gets shrinks to a tenth to a half of the pairs.
 
 A solution of a problem that differs a little is a start: `solve(problem, start=solution)`. An infeasible problem
 gets the status `infeasible` and a reason; a search that the time limit ends says so and gives its gap.

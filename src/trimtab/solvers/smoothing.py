@@ -42,6 +42,7 @@ REST_S = 0.02
 SPARE_S = 0.1  # what HiGHS may be late by
 DEEP = Style()
 BROAD = ((4, 4), (8, 4), (12, 4))  # depth and breadth of chains without kicks
+SHORT = (2, 4)  # of a warm start at first: what long chains can gain was gained before
 FIRST_PURSUITS = 3  # before kicks begin
 MOST_PURSUITS = 40
 LEAST_PROGRESS_FRAC = 1e-4  # gain of a pursuit that counts
@@ -69,6 +70,11 @@ class _State:
     @property
     def is_proved(self) -> bool:
         return self.incumbent.cost <= self.bound + 1e-9 * max(1.0, abs(self.bound))
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the prices are those of another solution."""
+        return self.dual.softness == 0.0
 
     def is_within(self, gap_frac: float) -> bool:
         """Whether there is a solution, and the gap is at most so wide."""
@@ -208,9 +214,10 @@ def _is_integral(near: Near) -> bool:
 def _search_broadly(state: _State) -> None:
     """Chains over all tasks, longer ones where the gap is wide; then kicks, unless it is narrow."""
     incumbent, level = state.incumbent, 0
+    lengths = (SHORT, *BROAD) if state.is_warm else BROAD
     for _ in range(MOST_PURSUITS):
         before = incumbent.cost
-        incumbent.pursue(*BROAD[level], state.until_s)
+        incumbent.pursue(*lengths[level], state.until_s)
         if math.isinf(incumbent.cost):
             _repair(state)
         if state.left_s <= 0 or state.is_proved:
@@ -219,7 +226,7 @@ def _search_broadly(state: _State) -> None:
             break
         if before - incumbent.cost <= LEAST_PROGRESS_FRAC * abs(incumbent.cost):
             level += 1
-            if state.is_within(NEAR_FRAC) or level == len(BROAD):
+            if state.is_within(NEAR_FRAC) or level == len(lengths):
                 break
     if math.isinf(incumbent.cost):
         _repair(state)
