@@ -37,13 +37,14 @@ that shares one. Cores, memory and the types of accelerators that a pod names bi
   [`fragmentation-gradient`](policies.md#fragmentation-gradient), with the node's devices apart.
 """
 
-MEANING = """The published column is the mean of the ten runs that the authors' simulator repository holds for
-the default list (`experiments/analysis/expected_results`), at 130 % too; their draws are others. They have no
-first fit there. Their simulator rounds scores to whole points. For the gradient a point is about 4 % of a
-device: the policy compares growth in such steps as well, and of equals takes the node with the least left
-over. Compared as it is (last row), growth decides between nodes that differ by next to nothing: worse on
-the first two lists, and no better to speak of on the others. The dot product is rounded for the same reason
-(not rounded, it is a percent worse); best fit is better as it is.
+MEANING = """The published column is the mean of eight to ten runs that the authors' simulator repository
+holds for each
+rule on the default list (`experiments/analysis/expected_results`), at 130 % too; their draws are others.
+They have no first fit there. Their simulator rounds scores to whole points. For the gradient a point is
+about 4 % of a device: the policy compares growth in such steps as well, and of equals takes the node with
+the least left over. Compared as it is (last row), growth decides between nodes that differ by next to
+nothing: worse on the first two lists, and no better to speak of on the others. The dot product is rounded
+for the same reason (not rounded, it is a percent worse); best fit is better as it is.
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,11 @@ class Told:
     def __init__(self, factors: Sequence[float], declared: Any = None) -> None:
         self.factors, self.declared = factors, declared
         self.asked: list[Variant] = []
+        self.length = 0
 
     def __call__(self, variants: Sequence[Variant], future: Any) -> Any:
-        self.asked = list(variants)
-        return np.outer(self.factors, SERVICES[: len(future)])
+        self.asked, self.length = list(variants), len(future)
+        return np.outer(self.factors, np.resize(SERVICES, len(future)))
 
 
 def past(n: int, plan: Plan | None = None) -> History:
@@ -46,8 +48,15 @@ def past(n: int, plan: Plan | None = None) -> History:
     return History(work, np.full(n, np.nan), nowhere, nowhere >= 0, plan or empty_plan())
 
 
-def planned(policy: Policy, told: Told, plan: Plan | None = None, n: int = 400) -> Plan | None:
-    return policy.plan(None, past(n, plan), None, told)  # type: ignore[arg-type]
+def seen(in_flight: int) -> Any:
+    """What plans read of a view: one node with so many requests."""
+    return SimpleNamespace(nodes=SimpleNamespace(in_flight=np.array([in_flight])))
+
+
+def planned(
+    policy: Policy, told: Told, plan: Plan | None = None, n: int = 400, in_flight: int = 0
+) -> Plan | None:
+    return policy.plan(seen(in_flight), past(n, plan), None, told)
 
 
 def factors(**changes: float) -> list[float]:
@@ -101,7 +110,7 @@ def test_notes_are_kept_in_a_plan() -> None:
     assert again.changed_weights().tolist() == [1.0, 0.0, 1.0, 0.0]
 
 
-@pytest.mark.parametrize("policy", [WhatIf(), Auto()])
+@pytest.mark.parametrize("policy", [WhatIf(window=400), Auto(window=400)])
 def test_the_best_takes_over_and_nobody_does_for_little(policy: Policy) -> None:
     told = Told(factors(i4=0.9))
     plan = planned(policy, told)
@@ -113,7 +122,7 @@ def test_the_best_takes_over_and_nobody_does_for_little(policy: Policy) -> None:
     assert plan.active_idx.tolist() == [0]
 
 
-@pytest.mark.parametrize("policy", [WhatIf(), Auto()])
+@pytest.mark.parametrize("policy", [WhatIf(window=400), Auto(window=400)])
 def test_a_plan_holds_what_was_rehearsed(policy: Policy) -> None:
     """Twice the standard errors, of 16 batches of 25 requests."""
     assert policy.evidence(empty_plan()) is None
@@ -129,16 +138,16 @@ def test_a_plan_holds_what_was_rehearsed(policy: Policy) -> None:
     np.testing.assert_allclose(told.apart_error_s, (1.0 - usual) * error_s, atol=1e-12)
 
 
-@pytest.mark.parametrize("policy", [WhatIf(), Auto()])
+@pytest.mark.parametrize("policy", [WhatIf(window=400), Auto(window=400)])
 def test_it_rehearses_again_when_enough_has_come(policy: Policy) -> None:
     first = planned(policy, Told(factors()), n=600)
     assert first is not None
     assert planned(policy, Told(factors()), first, n=690) is None
     assert planned(policy, Told(factors()), first, n=700) is not None
-    assert policy.plan(None, past(400), None, None) is None  # type: ignore[arg-type]
+    assert policy.plan(seen(0), past(400), None, None) is None
 
 
-@pytest.mark.parametrize("policy", [WhatIf(), Auto()])
+@pytest.mark.parametrize("policy", [WhatIf(window=400), Auto(window=400)])
 def test_a_change_of_weights_that_helps_is_kept_and_tried_again(policy: Policy) -> None:
     plan = planned(policy, Told(factors(tuned=0.9)))
     assert plan is not None
@@ -153,9 +162,16 @@ def test_a_change_of_weights_that_helps_is_kept_and_tried_again(policy: Policy) 
     assert third.asked[-1].plan.params.tolist() == [1.0, 0.0, 0.3, 0.0]
 
 
+@pytest.mark.parametrize(("in_flight", "length"), [(0, 400), (200, 400), (300, 600), (900, 800)])
+def test_more_is_rehearsed_where_queues_are_long(in_flight: int, length: int) -> None:
+    told = Told(factors())
+    assert planned(WhatIf(window=400), told, n=1000, in_flight=in_flight) is not None
+    assert told.length == length
+
+
 def test_auto_goes_by_several_rehearsals_and_what_if_by_the_last() -> None:
     """Three times candidate 1 is 5 % better, then it is 4 % worse."""
-    for policy, expected in ((Auto(), 1), (WhatIf(), 0)):
+    for policy, expected in ((Auto(window=400), 1), (WhatIf(window=400), 0)):
         plan = None
         for i, factor in enumerate((0.95, 0.95, 0.95, 1.04)):
             plan = planned(policy, Told(factors(i1=factor)), plan, n=400 * (i + 1))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trimtab.domain.planning import Evidence, History, Rehearse, Variant
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import Plan, empty_plan
+from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.policies.data_aware.locality import Locality
 from trimtab.policies.load_aware.cost_index import N_WEIGHTS, CostIndex
 from trimtab.policies.load_aware.least_connections import LeastConnections
@@ -34,6 +34,7 @@ PORTFOLIO: tuple[Policy, ...] = (
 FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait, COST_INDEX.w_price)
 TUNED = 0  # the candidate that has weights
 LEAST_ARRIVALS = 64  # fewer tell nothing
+MOST_WINDOWS = 2  # that are rehearsed, of work that comes
 UNSERVED = 2.0  # what is not served counts as this times the longest completion of all
 BATCHES = 16  # of consecutive requests: these are independent enough of each other
 MOVES = ((0, 2.0), (0, 0.5), (2, 2.0), (2, 0.5))  # local changes: (which weight, times what)
@@ -92,6 +93,7 @@ def last_serial_of(history: History) -> float:
 def rehearsed(
     notes: Notes,
     active: int,
+    view: View,
     history: History,
     rehearse: Rehearse | None,
     window: int,
@@ -99,9 +101,12 @@ def rehearsed(
 ) -> Floats | None:
     """Costs [candidates + 1, requests] of the portfolio, and of the cost index after the local change.
 
+    Where more is on the nodes than half a window, work that comes waits for it, whatever the policy: then
+    twice as many arrivals as that are rehearsed, up to `MOST_WINDOWS`, so that some tell a difference.
     None where nothing can be rehearsed, or too little has come since the last time.
     """
-    work = None if rehearse is None else stretch(history, rehearse, window)
+    reach = min(max(window, 2 * int(view.nodes.in_flight.sum())), MOST_WINDOWS * window)
+    work = None if rehearse is None else stretch(history, rehearse, reach)
     is_early = 0.0 <= notes.last_serial > last_serial_of(history) - window // 4
     if rehearse is None or work is None or is_early:
         return None

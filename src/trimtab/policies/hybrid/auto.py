@@ -43,7 +43,8 @@ class Auto(Policy):
     Reads
         What its candidates read; past arrivals and where they are; what waits.
     Cost
-        O(what the active candidate takes) per request; a plan simulates 9 × `window` requests.
+        O(what the active candidate takes) per request; a plan simulates 9 × `window` requests, twice as many
+        where queues are long.
     When it wins / loses
         The default: near the best of its candidates wherever what comes is like what came, and better than
         each where the regime changes. It learns of a change from arrivals only, a window late at most.
@@ -55,9 +56,9 @@ class Auto(Policy):
     rehearses: ClassVar[bool] = True
     plan_period_s: float = 5.0
     objective: str = "mean"
-    window: int = 400  # requests
-    memory: float = 0.6
-    hysteresis_frac: float = 0.01
+    window: int = 800  # requests
+    memory: float = 0.3
+    hysteresis_frac: float = 0.02
 
     dispatch = staticmethod(COST_INDEX.dispatch)
 
@@ -79,7 +80,7 @@ class Auto(Policy):
     def plan(self, view: View, history: History, waiting: Any, rehearse: Rehearse | None) -> Plan | None:
         """Rehearse, add what comes of it to the evidence, and let the best by that take over."""
         notes, active = Notes.read(history.plan.params), int(history.plan.active_idx[0])
-        cost = rehearsed(notes, active, history, rehearse, self.window, self.objective)
+        cost = rehearsed(notes, active, view, history, rehearse, self.window, self.objective)
         if cost is None:
             return None
         has_gained = is_better(cost[-1], cost[TUNED], self.hysteresis_frac)

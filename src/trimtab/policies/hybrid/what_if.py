@@ -28,9 +28,10 @@ class WhatIf(Policy):
 
     Idea
         Every `plan_period_s`, once `window` / 4 requests have come since: simulate the last `window` arrivals
-        from the state that was reported, under each candidate, and under the cost index with one weight
-        doubled or halved. A candidate takes over that is `hysteresis_frac` better in the mean, and by more
-        than chance in a paired test over batches of requests; so do weights. At first, where the host
+        (up to twice as many where queues are long) from the state that was reported, under each candidate,
+        and under the cost index with one weight doubled or halved. A candidate takes over that is
+        `hysteresis_frac` better in the mean, and by more than chance in a paired test over batches of
+        requests; so do weights. At first, where the host
         declares what work will come, that is rehearsed. Candidates: `cost-index` (the first),
         `least-expected-completion`, `least-expected-wait`, `least-connections`, `sampled-completion` with 3
         and 8 samples, `power-of-d`, `locality`.
@@ -40,7 +41,8 @@ class WhatIf(Policy):
     Reads
         What its candidates read; past arrivals and where they are; what waits.
     Cost
-        O(what the active candidate takes) per request; a plan simulates 9 × `window` requests.
+        O(what the active candidate takes) per request; a plan simulates 9 × `window` requests, twice as many
+        where queues are long.
     When it wins / loses
         Wins where no policy is best for all of the time, or nobody knows which. Loses what rehearsals cost,
         and to the best fixed policy while evidence for a change is not in; it cannot see what never happened
@@ -53,7 +55,7 @@ class WhatIf(Policy):
     name: ClassVar[str] = "what-if"
     rehearses: ClassVar[bool] = True
     plan_period_s: float = 5.0
-    window: int = 400  # requests
+    window: int = 800  # requests
     hysteresis_frac: float = 0.02
 
     dispatch = staticmethod(COST_INDEX.dispatch)
@@ -70,7 +72,7 @@ class WhatIf(Policy):
     def plan(self, view: View, history: History, waiting: Any, rehearse: Rehearse | None) -> Plan | None:
         """Rehearse, and let the best take over."""
         notes, active = Notes.read(history.plan.params), int(history.plan.active_idx[0])
-        cost = rehearsed(notes, active, history, rehearse, self.window, "mean")
+        cost = rehearsed(notes, active, view, history, rehearse, self.window, "mean")
         if cost is None:
             return None
         has_gained = is_better(cost[-1], cost[TUNED], self.hysteresis_frac)
