@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class NamedScenario:
     """What reports ask a scenario for."""
 
     name: str = "synthetic-images"
+    workload: Any = field(default_factory=lambda: SimpleNamespace(trace=None))
 
     def hash(self) -> str:
         return "5f3c9a7be1d2" * 5
