@@ -12,10 +12,10 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.policies.data_aware.locality import Locality
 from trimtab.policies.load_aware.cost_index import N_WEIGHTS, CostIndex
+from trimtab.policies.load_aware.even_work import EvenWork
 from trimtab.policies.load_aware.least_connections import LeastConnections
 from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
 from trimtab.policies.load_aware.least_expected_wait import LeastExpectedWait
-from trimtab.policies.load_aware.power_of_d import PowerOfD
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
 
 Floats = NDArray[np.float64]
@@ -28,7 +28,7 @@ PORTFOLIO: tuple[Policy, ...] = (
     LeastConnections(),
     SampledCompletion(),
     SampledCompletion(d=8),
-    PowerOfD(),
+    EvenWork(),
     Locality(),
 )
 FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait, COST_INDEX.w_price)

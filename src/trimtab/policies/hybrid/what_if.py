@@ -34,7 +34,7 @@ class WhatIf(Policy):
         requests; so do weights. At first, where the host
         declares what work will come, that is rehearsed. Candidates: `cost-index` (the first),
         `least-expected-completion`, `least-expected-wait`, `least-connections`, `sampled-completion` with 3
-        and 8 samples, `power-of-d`, `locality`.
+        and 8 samples, `even-work`, `locality`.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013.
