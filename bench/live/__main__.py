@@ -26,7 +26,7 @@ RESULTS, PAGE = ROOT / "bench" / "live.json", ROOT / "docs" / "live.md"
 BASELINES = ("round-robin", "least-connections")
 POLICIES = (*BASELINES, "cost-index", "what-if", "auto")
 SEGMENTS, REQUESTS = 5, 500  # and one more segment before them, which no figure counts
-WARM_UP = 400  # requests of that one: half a window of what-if and auto
+WARM_UP = 400  # requests of that one: a window of what-if and auto
 
 
 def figures(completion_s: Floats) -> dict[str, float]:
