@@ -26,7 +26,7 @@ solution.status, solution.objective, solution.bound, solution.gap_frac, solution
 |---|---|---|
 | matching | all tasks need the same of a node (`matching_problem`) | the optimum |
 | exact: HiGHS | up to 200 pairs | the optimum, if the time allows |
-| dual smoothing, ejection chains, knapsacks, core by HiGHS | up to 2,500 tasks | a bound; the optimum where the core closes the gap |
+| dual smoothing, ejection chains, core by HiGHS | up to 2,500 tasks | a bound (by task, and by resource into knapsacks); the optimum where the core closes the gap |
 | dual smoothing, ejection chains | beyond | a bound; the search ends at .2 %, or at .3 % where it stands still |
 
 Both relaxations are there. The one by task (prices of capacity) is the fast one and begins every solve. The one by
