@@ -1,4 +1,4 @@
-"""Compiles functions that only ever become parts of kernels, in a third of the time that numba takes.
+"""Compiles functions that only ever become parts of kernels, in half of the time that numba takes.
 
 numba optimises each function that a kernel calls, with all that it calls in turn, and makes machine code of
 it, which nobody runs: the kernel contains them all and is optimised as a whole. Measured for the loop, of 185

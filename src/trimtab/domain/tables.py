@@ -164,23 +164,11 @@ def _word(builder: Any, table: Any, position: int) -> Any:
 def _lower_field(context: Any, builder: Any, kind: TableType, value: Any, name: str) -> Any:
     k = kind.position(name)
     field = kind.fields[k][1]
+    address = _word(builder, value, WORDS * k)
     if not isinstance(field, types.Array):
-        return builder.inttoptr(_word(builder, value, WORDS * k), context.get_value_type(field))
-    return builder.call(_reader(context, builder.module, kind, k), [value])
-
-
-def _reader(context: Any, module: Any, kind: TableType, k: int) -> Any:
-    """The function of this module that makes field k an array; a field is read in hundreds of places."""
-    name, field = f"{kind.name}.{kind.fields[k][0]}", kind.fields[k][1]
-    if name not in module.globals:
-        made = ir.Function(module, ir.FunctionType(context.get_value_type(field), [cgutils.voidptr_t]), name)
-        made.linkage = "linkonce_odr"
-        made.attributes.add("alwaysinline")
-        builder = ir.IRBuilder(made.append_basic_block())
-        address = _word(builder, made.args[0], WORDS * k)
-        lengths = [_word(builder, made.args[0], WORDS * k + 1 + d) for d in range(field.ndim)]
-        builder.ret(_array(context, builder, field, address, lengths))
-    return module.globals[name]
+        return builder.inttoptr(address, context.get_value_type(field))
+    lengths = [_word(builder, value, WORDS * k + 1 + d) for d in range(field.ndim)]
+    return _array(context, builder, field, address, lengths)
 
 
 def _array(context: Any, builder: Any, kind: types.Array, address: Any, lengths: list[Any]) -> Any:

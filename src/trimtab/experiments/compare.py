@@ -335,7 +335,7 @@ def _prepare(
         mode = "compiled" if is_warm or simulated > INTERPRET_UP_TO else "interpreted"
     if mode == "compiled":
         if notice is not None and not is_warm:
-            notice("compiling kernels (once, a minute or two)")
+            notice("compiling kernels (once, about a minute)")
         compile_kernels(specs)
     else:
         compile_bounds()

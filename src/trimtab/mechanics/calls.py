@@ -44,9 +44,6 @@ _WORK = numba.from_dtype(WORK)
 DISPATCH = types.int64(VIEW, PLAN, _WORK, MEMORY, _NUMBERS, _RANKING)
 ORDER = types.float64(VIEW, PLAN, _WORK, MEMORY)
 _DISPATCH_ENTRY, _ORDER_ENTRY = EntryType(DISPATCH), EntryType(ORDER)
-ADVANCE = types.int64(
-    STATE, PLAN, _DISPATCH_ENTRY, _ORDER_ENTRY, PLAN, _DISPATCH_ENTRY, types.float64, types.int64
-)
 BEGIN = types.void(STATE)
 TAKE_UP = types.void(STATE, PLAN, _ORDER_ENTRY, types.int64)
 TAKE_CHARGE = types.void(STATE, PLAN, _ORDER_ENTRY, types.int64, types.float64)

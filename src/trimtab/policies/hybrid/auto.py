@@ -46,8 +46,9 @@ class Auto(Policy):
         O(what the active candidate takes) per request; a plan simulates 9 × `window` requests, twice as many
         where queues are long.
     When it wins / loses
-        The default: near the best of its candidates wherever what comes is like what came, and better than
-        each where the regime changes. It learns of a change from arrivals only, a window late at most.
+        The default: near the best of its candidates wherever what comes is like what came. It learns of a
+        change from arrivals only, a window late at most; a window is too short to show that a candidate
+        saturates the nodes slowly, so that it was no better than the best of them where the regime changes.
     Deviations from the source
         As `what-if`; results of earlier rehearsals count besides the last one.
     """

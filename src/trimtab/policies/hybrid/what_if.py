@@ -31,10 +31,9 @@ class WhatIf(Policy):
         (up to twice as many where queues are long) from the state that was reported, under each candidate,
         and under the cost index with one weight doubled or halved. A candidate takes over that is
         `hysteresis_frac` better in the mean, and by more than chance in a paired test over batches of
-        requests; so do weights. At first, where the host
-        declares what work will come, that is rehearsed. Candidates: `cost-index` (the first),
-        `least-expected-completion`, `least-expected-wait`, `least-connections`, `sampled-completion` with 3
-        and 8 samples, `even-work`, `locality`.
+        requests; so do weights. At first, where the host declares what work will come, that is rehearsed.
+        Candidates: `cost-index` (the first), `least-expected-completion`, `least-expected-wait`,
+        `least-connections`, `sampled-completion` with 3 and 8 samples, `even-work`, `locality`.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013.
