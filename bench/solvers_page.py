@@ -26,14 +26,21 @@ solution.status, solution.objective, solution.bound, solution.gap_frac, solution
 |---|---|---|
 | matching | all tasks need the same of a node (`matching_problem`) | the optimum |
 | exact: HiGHS | up to 200 pairs | the optimum, if the time allows |
-| dual smoothing, ejection chains, core by HiGHS | up to 2,500 tasks | a bound (by task, and by resource into knapsacks); the optimum where the core closes the gap |
+| dual smoothing, ejection chains; dual by resource, branch and bound; core by HiGHS | up to 2,500 tasks | a bound by both relaxations; the optimum where branch and bound or the core closes the gap |
 | dual smoothing, ejection chains | beyond | a bound; the search ends at .2 %, or at .3 % where it stands still |
+
+`Solution.method` names the parts that had a turn: what is proved at once needs no core, and so on.
 
 Both relaxations are there. The one by task (prices of capacity) is the fast one and begins every solve. The one by
 resource (a knapsack for each node, prices of tasks) is climbed where demands are whole numbers of one resource and
 the tables are small enough: its bound is far better where nodes hold few tasks (type E with 20 nodes and 100 tasks:
 8,356 becomes 8,431, optimum 8,436; type C: 1,219 becomes 1,242, optimum 1,243) and it says which pairs matter, so
 that the core that HiGHS gets shrinks to a tenth to a half of the pairs.
+
+Where costs are whole numbers too, branch and bound on that relaxation asks whether there is a solution at the
+bound, then one above, and so on (Posta, Ferland and Michelon 2012): so near to the bound nearly all pairs are ruled
+out. The first yes is the optimum. It proves b05200 in a tenth of a second of search, where HiGHS on the same core
+takes ten.
 
 A solution of a problem that differs a little is a start: `solve(problem, start=solution)`. An infeasible problem
 gets the status `infeasible` and a reason; a search that the time limit ends says so and gives its gap.

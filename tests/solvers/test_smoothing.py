@@ -17,7 +17,6 @@ from trimtab.solvers.near import Near, dual_value, nearest, reduced
 from trimtab.solvers.pursuit import Board, beam_of, position_of, pursue
 from trimtab.solvers.rounding import rounded
 from trimtab.solvers.smoothing import solve_by_dual
-from trimtab.solvers.solve import compile_solvers
 
 
 def tight_problem(
@@ -41,11 +40,6 @@ def linear_bound(problem: AssignmentProblem) -> float:
         rows[np.arange(nodes) * resources + r, j * nodes + np.arange(nodes)] = amounts
     found = linprog(problem.value.ravel(), rows, problem.capacity.ravel(), once, np.ones(tasks))
     return float(found.fun)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compiled() -> None:
-    compile_solvers()
 
 
 @pytest.mark.parametrize("resources", [1, 3])
@@ -77,6 +71,7 @@ def test_small_problems_end_at_the_optimum(seed, options):
         assert solution.status is Status.OPTIMAL
         assert solution.objective == best
         check(problem, solution)
+        assert ("dual by resource" in solution.method) <= (problem.demand.shape[2] == 1)
 
 
 def test_a_tight_problem_within_its_time():
@@ -93,6 +88,7 @@ def test_a_large_problem_and_its_warm_start():
     cold = solve(problem, time_limit_s=10.0)
     check(problem, cold)
     assert cold.gap_frac < 0.02
+    assert cold.method == "dual smoothing, ejection chains"
     value = problem.value.copy()
     value[:30] = value[30:60]
     changed = assignment_problem(value, problem.demand, problem.capacity)

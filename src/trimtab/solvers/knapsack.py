@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trimtab.domain.kernel import helper, kernel
 from trimtab.solvers.near import Floats, Ints, Near
@@ -66,11 +65,13 @@ class Knapsacks:
         took_s = time.perf_counter() - begun_s
         self._steps = max(1, int(self._steps * min(4.0, SLICE_S / max(took_s, 1e-5))))
 
-    def floors(self, near: Near) -> Floats:
-        """[tasks, width] the least that a solution costs which uses a pair of `near`."""
-        loss = _forced(self.cost, self.size, self.room, self.best)
-        pairs = loss[np.maximum(near.node, 0), np.arange(near.node.shape[0])[:, None]]
-        return np.asarray(np.where(near.node >= 0, self.value + pairs, np.inf))
+    def floors(self) -> Floats:
+        """[nodes + 1, tasks] the least that a solution costs which uses a pair.
+
+        The node has to take the task, and all others have to do without it.
+        """
+        within, without = _forced(self.cost, self.size, self.room, self.best)
+        return np.asarray(self.value + within + (without.sum(axis=0) - without))
 
 
 def knapsacks_of(near: Near, prices: Floats) -> Knapsacks | None:
@@ -162,30 +163,38 @@ def _climb(
 
 
 @kernel
-def _forced(cost: Any, size: Any, room: Any, price: Any) -> NDArray[np.float64]:
-    """[nodes + 1, tasks] what node i earns less if it has to take task j; infinite where it can't."""
+def _forced(cost: Any, size: Any, room: Any, price: Any) -> tuple[Floats, Floats]:
+    """[nodes + 1, tasks] what node i earns less with task j (infinite where it can't be), and without."""
     tasks, widest = price.size, room.max() + 1
     before, after = np.zeros((tasks + 1, widest)), np.zeros((tasks + 1, widest))
-    loss = np.full(cost.shape, np.inf)
+    within, without = np.full(cost.shape, np.inf), np.zeros(cost.shape)
     for i in range(room.size):
         capacity = room[i]
         for j in range(tasks):
-            _put(before[j], before[j + 1], price[j] - cost[i, j], size[i, j], capacity)
+            put(before[j], before[j + 1], price[j] - cost[i, j], size[i, j], capacity)
         for j in range(tasks - 1, -1, -1):
-            _put(after[j + 1], after[j], price[j] - cost[i, j], size[i, j], capacity)
+            put(after[j + 1], after[j], price[j] - cost[i, j], size[i, j], capacity)
         for j in range(tasks):
-            left = capacity - size[i, j]
-            if left < 0 or cost[i, j] == np.inf:
-                continue
-            most = -np.inf
-            for w in range(left + 1):
-                most = max(most, before[j, w] + after[j + 1, left - w])
-            loss[i, j] = before[tasks, capacity] - most - (price[j] - cost[i, j])
-    return loss
+            if size[i, j] <= capacity and cost[i, j] < np.inf:
+                most, rest = before[tasks, capacity], capacity - size[i, j]
+                gain = price[j] - cost[i, j]
+                within[i, j] = most - gain - both(before[j], after[j + 1], rest)
+                if gain > 0.0:
+                    without[i, j] = most - both(before[j], after[j + 1], capacity)
+    return within, without
 
 
 @helper
-def _put(source: Any, result: Any, gain: Any, s: Any, capacity: Any) -> None:
+def both(before: Any, after: Any, capacity: Any) -> Any:
+    """Most value of two tables that share a room."""
+    most = -np.inf
+    for w in range(capacity + 1):
+        most = max(most, before[w] + after[capacity - w])
+    return most
+
+
+@helper
+def put(source: Any, result: Any, gain: Any, s: Any, capacity: Any) -> None:
     """One more task that may be taken: the best value for each room."""
     for w in range(capacity + 1):
         best = source[w]

@@ -3,8 +3,9 @@
 Idea: the smoothed dual (`dual`) gives prices and a proven bound; `rounding` makes one node a task of the
 softmin's shares; ejection chains (`pursuit`) take away overload and cost. Where tasks are few enough, the
 dual by resource (`knapsack`) proves more and says which pairs matter; chains with kicks (`exchange`) look at
-these first, and HiGHS solves the core (`exact`) at the same time in a thread of its own: the pairs of least
-floor, or, if they are few, all that could still be part of a better solution.
+these first; branch and bound on that dual raises the bound by one at a time where costs are whole (`asking`);
+and HiGHS solves the core (`exact`) at the same time in a thread of its own: the pairs of least floor, or, if
+they are few, all that could still be part of a better solution.
 Source: Lagrangian heuristics, Fisher, Management Science 27(1), 1981; core problems, Balas and Zemel,
 Operations Research 28(5), 1980; the parts name their own.
 """
@@ -13,10 +14,11 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from trimtab.solvers.asking import Ladder
 from trimtab.solvers.dual import Dual, climb, exact_value
 from trimtab.solvers.exact import CoreSearch, core_bound
 from trimtab.solvers.incumbent import Incumbent, Style
@@ -36,9 +38,11 @@ SAMPLE_ITERATIONS = 25
 CORE_TASKS = 2_500  # up to here HiGHS works beside the search
 CORE_WIDTHS = (2, 3, 4, 6, 10, 16, 1_000_000)  # pairs a task in the core, wider where it is solved in time
 SEARCH_FIRST_FRAC = 0.05  # of the time before HiGHS begins, so that it gets a good start
+ASK_FIRST_FRAC = 0.2  # the same where branch and bound begins with the search
 KNAPSACKS_FIRST_FRAC = 0.1  # of the time for the bound by resource
 REST_FRAC, REST_AFTER_S = 0.002, 1.0  # gap and time without gain at which HiGHS gets the processor alone
 REST_S = 0.02
+MOST_WHOLE = 1e8  # sum of whole costs up to which rounding in bounds is far below a millionth
 SPARE_S = 0.1  # what HiGHS may be late by
 DEEP = Style()
 BROAD = ((4, 4), (8, 4), (12, 4))  # depth and breadth of chains without kicks
@@ -62,6 +66,9 @@ class _State:
     is_integral: bool
     incumbent: Incumbent
     knapsacks: Knapsacks | None
+    floors: Floats = field(init=False)  # [tasks, width] the least that a solution costs which uses a pair
+    ladder: Ladder | None = None
+    parts: list[str] = field(default_factory=lambda: ["dual smoothing", "ejection chains"])  # that had a turn
 
     @property
     def left_s(self) -> float:
@@ -86,6 +93,11 @@ class _State:
         """The least that a solution costs which uses a pair that is not near."""
         first = reduced(self.near, self.dual.prices)[:, 0]
         return self.dual.value + float((self.near.dropped - first).min())
+
+    def note(self, part: str) -> None:
+        """A part of the method has its turn."""
+        if part not in self.parts:
+            self.parts.append(part)
 
     def raise_bound(self, bound: float) -> None:
         """Costs that are whole numbers have a whole bound."""
@@ -113,14 +125,12 @@ def solve_by_dual(
     began_s = time.perf_counter() if begun_s is None else begun_s
     state = _prepared(problem, began_s, time_limit_s, start, np.random.default_rng(seed))
     if problem.tasks <= CORE_TASKS:
-        method = "dual smoothing, ejection chains, core by HiGHS"
         _search_with_core(state)
     else:
-        method = "dual smoothing, ejection chains"
         _search_broadly(state)
     took_s = time.perf_counter() - state.begun_s
     out_of_time = f"the time limit of {time_limit_s:g} s"
-    bound = problem.sign * state.bound
+    bound, method = problem.sign * state.bound, ", ".join(state.parts)
     if math.isinf(state.incumbent.cost):
         return _without(problem, state, took_s, method, out_of_time)
     assignment = state.near.nodes_of(state.incumbent.best)
@@ -207,8 +217,9 @@ def _columns_of(near: Near, assignment: IntArray, nodes: int) -> Ints:
 
 
 def _is_integral(near: Near) -> bool:
+    """Whether costs are whole numbers whose sums are exact to a millionth."""
     cost = near.cost[near.node >= 0]
-    return bool((cost == np.rint(cost)).all())
+    return bool((cost == np.rint(cost)).all() and np.abs(cost).max() * near.node.shape[0] < MOST_WHOLE)
 
 
 def _search_broadly(state: _State) -> None:
@@ -255,8 +266,10 @@ def _search_with_core(state: _State) -> None:
         _repair(state)
     _climb_knapsacks(state, KNAPSACKS_FIRST_FRAC * state.left_s)
     state.incumbent.improve(DEEP)
-    begin_s = time.perf_counter() + SEARCH_FIRST_FRAC * max(state.left_s, 0.0)
+    share = SEARCH_FIRST_FRAC if state.ladder is None else ASK_FIRST_FRAC
+    begin_s = time.perf_counter() + share * max(state.left_s, 0.0)
     while time.perf_counter() < begin_s and not state.is_proved:
+        _ask(state)
         state.incumbent.improve(DEEP)
     for width in CORE_WIDTHS:
         if state.is_proved or state.left_s <= SPARE_S:
@@ -272,25 +285,46 @@ def _climb_knapsacks(state: _State, limit_s: float) -> None:
     while knapsacks and not (knapsacks.is_settled or state.is_proved) and time.perf_counter() < until_s:
         knapsacks.climb(min(state.incumbent.cost, state.bound + abs(state.bound)))
         state.raise_bound(knapsacks.value)
-    if knapsacks is not None:
-        state.incumbent.order_by(knapsacks.floors(state.near))
+    costs = reduced(state.near, state.dual.prices)
+    state.floors = state.dual.value + costs - costs[:, :1]
+    if knapsacks is not None and math.isfinite(knapsacks.value):
+        state.note("dual by resource")
+        floors, node = knapsacks.floors(), state.near.node
+        pairs = floors[np.maximum(node, 0), np.arange(node.shape[0])[:, None]]
+        state.floors = np.maximum(state.floors, np.where(node >= 0, pairs, np.inf))
+        state.incumbent.order_by(state.floors)
+        state.ladder = Ladder(knapsacks, floors) if state.is_integral else None
+
+
+def _ask(state: _State) -> bool:
+    """A slice of branch and bound for the cost that the bound allows; returns whether there is one."""
+    ladder = state.ladder
+    if ladder is None or ladder.is_over:
+        return False
+    state.note("branch and bound")
+    bound, nodes = ladder.search(state.bound)
+    state.raise_bound(bound)
+    if nodes is not None:
+        state.incumbent.offer(_columns_of(state.near, nodes, state.problem.nodes))
+    return True
 
 
 def _search_beside(state: _State, width: int) -> None:
     """One core: HiGHS until it is done with it, chains meanwhile while they may gain."""
     near, incumbent = state.near, state.incumbent
-    floors = _floors(state)
-    kept = _kept(state, floors, width)
+    kept = _kept(state, width)
     start = incumbent.best if math.isfinite(incumbent.cost) else None
     if start is not None:
         kept[np.arange(start.size), start] = True
+    state.note("core by HiGHS")
     core = CoreSearch(near, kept, state.left_s - SPARE_S, start)
     try:
         gained_s = time.perf_counter()
         while core.is_running and state.left_s > 0 and not state.is_proved:
             is_idle = time.perf_counter() > gained_s + REST_AFTER_S
+            is_asked = _ask(state)
             if is_idle and state.is_within(REST_FRAC):
-                time.sleep(REST_S)
+                time.sleep(0.0 if is_asked else REST_S)
             elif incumbent.improve(DEEP):
                 gained_s = time.perf_counter()
     finally:
@@ -298,23 +332,14 @@ def _search_beside(state: _State, width: int) -> None:
         result = core.result()
     if result.choice is not None:
         incumbent.offer(result.choice)
-    state.raise_bound(core_bound(result, kept, floors, state.least_dropped))
+    state.raise_bound(core_bound(result, kept, state.floors, state.least_dropped))
 
 
-def _floors(state: _State) -> Floats:
-    """[tasks, width] the least that a solution costs which uses a pair, by both duals."""
-    costs = reduced(state.near, state.dual.prices)
-    floors = state.dual.value + costs - costs[:, :1]
-    if state.knapsacks is not None:
-        floors = np.maximum(floors, state.knapsacks.floors(state.near))
-    return floors
-
-
-def _kept(state: _State, floors: Floats, width: int) -> BoolArray:
+def _kept(state: _State, width: int) -> BoolArray:
     """The pairs of the core: all that a better solution may have if they are few, else each task's first."""
     step = 1.0 - 1e-6 if state.is_integral else 0.0
-    useful = np.asarray((state.near.node >= 0) & (floors <= state.incumbent.cost - step))
+    useful = np.asarray((state.near.node >= 0) & (state.floors <= state.incumbent.cost - step))
     if useful.sum() <= width * useful.shape[0]:
         return useful
-    rank = floors.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    rank = state.floors.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
     return np.asarray(useful & (rank < width))

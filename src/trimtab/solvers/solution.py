@@ -30,7 +30,7 @@ class Solution:
         bound: no assignment is better than this: a proof.
         gap_frac: |objective − bound| / |objective|; infinite where there is no assignment.
         time_s: wall time it took.
-        method: which method found it.
+        method: which method found it; of a method of several parts, those that had a turn.
         assignment: [tasks] node of each task, −1 for none.
         prices: [nodes, resources] what a unit of capacity is worth (λ of the dual); None where unknown.
         reason: in words, why there is no solution or why the search ended before a proof; empty otherwise.

@@ -93,6 +93,7 @@ def compile_solvers() -> None:
 
 
 def _use() -> None:
+    from trimtab.solvers.asking import Ladder
     from trimtab.solvers.knapsack import knapsacks_of
     from trimtab.solvers.problem import assignment_problem
 
@@ -103,3 +104,4 @@ def _use() -> None:
     knapsacks = knapsacks_of(nearest(problem, free, 3), free)
     if knapsacks is not None:
         knapsacks.climb(4.0)
+        Ladder(knapsacks, knapsacks.floors()).search(4.0)

@@ -1,0 +1,113 @@
+"""Branch and bound: every question against the optimum, by trying everything or by HiGHS; rising bounds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from oracle import best_by_trying, random_problem
+
+from trimtab.domain.kernel import interpreted
+from trimtab.solvers import AssignmentProblem, Status, asking, assignment_problem, solve
+from trimtab.solvers.asking import Ladder, ask
+from trimtab.solvers.branching import NO, OPEN, YES, explore
+from trimtab.solvers.knapsack import Knapsacks, knapsacks_of
+from trimtab.solvers.near import nearest
+from trimtab.solvers.solve import solve_exact
+
+
+def climbed(problem: AssignmentProblem, target: float, times: int = 1) -> Knapsacks:
+    """The dual by resource, so many slices of time above nothing."""
+    free = np.zeros((problem.nodes + 1, 1))
+    knapsacks = knapsacks_of(nearest(problem, free, problem.nodes + 1), free)
+    assert knapsacks is not None
+    for _ in range(times):
+        knapsacks.climb(target)
+    return knapsacks
+
+
+def type_b(seed: int, tasks: int, nodes: int) -> AssignmentProblem:
+    """Type B of the literature (Martello and Toth 1981): capacities are scarce, demand and cost unrelated."""
+    draw = np.random.default_rng(seed)
+    demand, cost = draw.integers(5, 26, (tasks, nodes)), draw.integers(10, 51, (tasks, nodes))
+    cheapest = cost.argmin(axis=1)
+    load = np.bincount(cheapest, demand[np.arange(tasks), cheapest], nodes)
+    return assignment_problem(cost, demand, np.full(nodes, 0.7 * (9 * tasks / nodes + 0.4 * load.max())))
+
+
+def answer(problem: AssignmentProblem, knapsacks: Knapsacks, most: float) -> int:
+    """The answer to one question, with its solution checked."""
+    question = ask(knapsacks, knapsacks.floors(), most)
+    while question.answer == OPEN:
+        question.search()
+    if question.answer == YES:
+        assignment = np.where(question.nodes == problem.nodes, -1, question.nodes)
+        assert problem.is_feasible(assignment)
+        assert problem.sign * problem.objective(assignment) <= most
+    return question.answer
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("options", [{}, {"maximise": True}, {"optional": True, "skip_value": 40.0}])
+def test_small_questions_are_answered_as_by_trying_everything(seed, options):
+    problem = random_problem(seed, tasks=6, **options)
+    best = problem.sign * best_by_trying(problem)
+    knapsacks = climbed(problem, 200.0 if math.isnan(best) else best)
+    for most in range(math.floor(knapsacks.value), math.floor(knapsacks.value) + 40):
+        expected = YES if best <= most else NO  # with NaN, no solution at all: NO
+        assert answer(problem, knapsacks, float(most)) == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_questions_about_the_optimum_and_one_less(seed):
+    problem = type_b(seed, 40, 5)
+    best = solve_exact(problem, time_limit_s=30.0)
+    assert best.status is Status.OPTIMAL
+    knapsacks = climbed(problem, best.objective)
+    assert answer(problem, knapsacks, best.objective) == YES
+    assert answer(problem, knapsacks, best.objective - 1) == NO
+
+
+def test_a_ladder_climbs_to_the_optimum():
+    problem = type_b(7, 60, 5)
+    knapsacks = climbed(problem, 2_000.0)
+    ladder = Ladder(knapsacks, knapsacks.floors())
+    bound, nodes = math.ceil(knapsacks.value - 1e-6), None
+    while nodes is None:
+        bound, nodes = ladder.search(bound)
+    assert problem.objective(nodes) == bound == solve_exact(problem, time_limit_s=30.0).objective
+
+
+def test_a_ladder_ends_where_points_take_too_long(monkeypatch):
+    monkeypatch.setattr(asking, "MOST_CELLS", 100)
+    problem = type_b(1, 40, 5)
+    knapsacks = climbed(problem, 2_000.0)
+    ladder = Ladder(knapsacks, knapsacks.floors())
+    bound = math.ceil(knapsacks.value) + 50.0
+    assert ladder.search(bound) == (bound, None)
+    assert ladder.is_over
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_scarce_capacities_are_proved_within_the_time(seed):
+    """HiGHS alone is far from a proof of these in that time."""
+    problem = type_b(seed, 200, 5)
+    solution = solve(problem, time_limit_s=20.0)
+    assert solution.status is Status.OPTIMAL
+    assert problem.is_feasible(solution.assignment)
+    assert solution.method == "dual smoothing, ejection chains, dual by resource, branch and bound"
+
+
+def test_the_search_gives_the_same_bits_interpreted_and_in_parts():
+    problem = type_b(7, 50, 5)
+    knapsacks = climbed(problem, 2_000.0)
+    best = solve_exact(problem, time_limit_s=30.0).objective
+    ends = []
+    for run, points in ((explore, 1), (explore, 12), (interpreted(explore), 4)):
+        question = ask(knapsacks, knapsacks.floors(), best - 1)
+        tree = question._tree
+        found = [run(question.pairs, tree, question._scratch, best - 1, points) for _ in range(12 // points)]
+        ends.append((found[-1], [column.tolist() for column in tree]))
+    assert ends[0][0] == OPEN
+    assert ends[0] == ends[1] == ends[2]
