@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.errors import PolicyError
+from trimtab.domain.kernel import interpreted
 from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY, WAITING, History, checked_plan
 from trimtab.domain.policy import Policy, members
@@ -18,14 +20,16 @@ from trimtab.domain.requests import Requests
 from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.mechanics.bindings import located
 from trimtab.mechanics.calls import INTERPRET_UP_TO, Calls, Raised, is_ready
-from trimtab.mechanics.events import COMPLETION, LOSS, PLAN, push_event
+from trimtab.mechanics.events import COMPLETION, LOSS, PLAN, key_of
 from trimtab.mechanics.facade import Columns
-from trimtab.mechanics.loop import BAD_DECISION, FULL, MAX_IDLE_EVENTS, RAISED
+from trimtab.mechanics.loop import FULL, MAX_IDLE_EVENTS
 from trimtab.mechanics.past import is_sent
 from trimtab.mechanics.rehearsal import Rehearser, Setting
 from trimtab.mechanics.state import memory_of, new_state
 
 _NEVER = float("inf")
+_EVENT_ROW = Struct("=dq")  # an EVENT in one call
+_key_of = interpreted(key_of)
 IS_OVER = 1  # version of a LOSS event: nobody waits for the request
 
 
@@ -59,13 +63,6 @@ class Started(NamedTuple):
     node_idx: int
     version: int  # tells this start from a later one, and from having been cancelled
     until_s: float  # when its drawn service time is over
-
-
-class _Heap(NamedTuple):
-    """The part of a State that `push_event` works on."""
-
-    counts: Any
-    events: Any
 
 
 class Driver:
@@ -108,7 +105,7 @@ class Driver:
         self._is_placing = False  # the plan in force places items on nodes
         self.last_plan = empty_plan()
         self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
-        self._heap: Any = _Heap(self._counts, Columns(self.state.events))
+        self._see_events(self.state.events)
         self._arrival_s = Columns(self.state.work).arrival_s
         self._calls = Calls(self.state, self.policy, self.order, shadow, compiled=compiled)
         self._calls.begin()
@@ -130,20 +127,21 @@ class Driver:
 
     def advance_by(self, calls: Calls, until_s: float, max_steps: int = 1 << 62) -> int:
         """`advance` with the decisions of other functions than this driver's own."""
-        last = self._counts.steps[0] + max_steps
+        counts = self._counts
         while True:
+            before = counts.steps[0]
             try:
-                code = calls.advance(until_s, last - self._counts.steps[0])
+                code = calls.advance(until_s, max_steps)
             except Raised as error:
                 raise self._failure(f"raised {error.__cause__!r}", error.serial) from error.__cause__
-            if code == FULL:
-                self._enlarge_events(calls)
-            elif code in (BAD_DECISION, RAISED):
+            if code < FULL:
+                return code
+            if code != FULL:  # no decision, or the policy raised
                 answer = int(self.state.counts["answer"][0])
                 ranked = self.state.ranking[: max(0, min(answer, 8))].tolist()
                 raise self._failure(f"answered {answer} with candidates {ranked}", None)
-            else:
-                return code
+            self._enlarge_events(calls)
+            max_steps -= counts.steps[0] - before
 
     def _failure(self, what: str, serial: int | None) -> PolicyError:
         request = int(self.state.counts["deciding"][0]) if serial is None else serial
@@ -255,10 +253,14 @@ class Driver:
         self._calls.take_charge(False, self.now_s)
 
     def push(self, time_s: float, kind: int, serial: int, version: int) -> None:
-        """Schedule an event."""
-        if self._counts.events[0] == len(self.state.events):
+        """Schedule an event: the loop enters it when it goes on."""
+        counts = self._counts
+        told = counts.told[0]
+        at = (counts.events[0] + told) * _EVENT_ROW.size
+        if at == len(self._event_bytes):
             self._enlarge_events(self._calls)
-        push_event(self._heap, time_s, kind, serial, version)
+        _EVENT_ROW.pack_into(self._event_bytes, at, time_s, _key_of(kind, serial, version))
+        counts.told[0] = told + 1
 
     def skip_plans(self, now_s: float) -> None:
         """Begin later than at 0, before anything else was told: the plans until then were never due."""
@@ -269,9 +271,13 @@ class Driver:
     def _enlarge_events(self, calls: Calls) -> None:
         events = np.resize(self.state.events, 2 * len(self.state.events))
         self.state = self.state._replace(events=events)
-        self._heap = _Heap(self._counts, Columns(events))
+        self._see_events(events)
         for bound in {id(c): c for c in (self._calls, calls)}.values():
             bound.use_events(events)
+
+    def _see_events(self, events: Any) -> None:
+        self._event_s = Columns(events).time_s
+        self._event_bytes = memoryview(events.view(np.uint8))
 
     def arrive(self, now_s: float) -> None:
         """Live: the next request is here."""
@@ -316,7 +322,10 @@ class Driver:
     def next_event_s(self) -> float:
         """Live: when something happens next without a word from outside; inf = never."""
         counts = self._counts
-        next_s: float = self._heap.events.time_s[0] if counts.events[0] > 0 else _NEVER
+        told = counts.told[0]
+        next_s: float = self._event_s[0] if counts.events[0] > 0 else _NEVER
+        if told:
+            next_s = min(next_s, *self._event_s[counts.events[0] : counts.events[0] + told])
         if counts.arrived[0] < counts.work[0]:
             next_s = min(next_s, self._arrival_s[counts.arrived[0]])
         return next_s
@@ -326,5 +335,5 @@ class Driver:
         counts = self._counts
         if counts.arrived[0] < self.n_requests:
             return False
-        idle = counts.events[0] == 0 or counts.idle_events[0] > MAX_IDLE_EVENTS
+        idle = counts.events[0] + counts.told[0] == 0 or counts.idle_events[0] > MAX_IDLE_EVENTS
         return bool(counts.in_system[0] == 0 or (counts.in_nodes[0] == 0 and idle))

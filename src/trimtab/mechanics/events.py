@@ -30,7 +30,26 @@ def serial_of(key: int) -> int:
 @helper(inline=True)
 def push_event(s: State, time_s: float, kind: int, serial: int, version: int) -> None:
     """Add an event; the caller has made sure of the room (`config.margin`)."""
-    key = (kind << (SERIAL_BITS + VERSION_BITS)) | (serial << VERSION_BITS) | (version & (VERSIONS - 1))
+    _enter(s, time_s, key_of(kind, serial, version))
+
+
+@helper(inline=True)
+def key_of(kind: int, serial: int, version: int) -> int:
+    """What an event is filed under, besides its time."""
+    return (kind << (SERIAL_BITS + VERSION_BITS)) | (serial << VERSION_BITS) | (version & (VERSIONS - 1))
+
+
+@helper(inline=True)
+def take_told(s: State) -> None:
+    """Enter what the host has told since: it stands behind the heap, in the order in which it was told."""
+    for _ in range(s.counts.told[0]):
+        k = s.counts.events[0]
+        _enter(s, s.events.time_s[k], s.events.key[k])
+    s.counts.told[0] = 0
+
+
+@helper(inline=True)
+def _enter(s: State, time_s: float, key: int) -> None:
     times, keys = s.events.time_s, s.events.key
     k = s.counts.events[0]
     s.counts.events[0] = k + 1

@@ -6,6 +6,7 @@ lost or given up, a node is switched on or off) is told as an event of the prese
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -18,23 +19,22 @@ from trimtab.domain.options import Options
 from trimtab.domain.planning import WAITING, History
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
-from trimtab.domain.view import BACKGROUND, MAX_RANKED, PLACED, WORK, Plan, View, memory, new_work
+from trimtab.domain.view import BACKGROUND, PLACED, WORK, Plan, View, memory, new_work
 from trimtab.mechanics.accounts import note_tenant_unheld
 from trimtab.mechanics.calls import Calls
 from trimtab.mechanics.driver import IS_OVER, Driver, PlanningLog
-from trimtab.mechanics.events import ARRIVAL, COMPLETION, LOSS, SWITCH, VERSIONS
+from trimtab.mechanics.events import ARRIVAL, COMPLETION, LOSS, SWITCH
 from trimtab.mechanics.facade import Columns
 from trimtab.mechanics.fallback import Fallback
 from trimtab.mechanics.past import Past
 from trimtab.mechanics.rehearsal import Rehearser
 from trimtab.mechanics.state import AVOIDED
+from trimtab.mechanics.verdicts import ROW, SHADOW_IDX
 
 # All of a WORK row in one call, in the order of its fields: a write to each costs five times as much.
 _WORK_ROW = Struct("=q9dq11i")
 _WORK_BYTES = WORK.itemsize
-_AVOID_ROW = Struct(f"={AVOIDED}i")
-_AVOID_BYTES = _AVOID_ROW.size
-_AVOIDS_NONE = (-1,) * AVOIDED
+_VERDICT_BYTES = ROW.size
 _NEVER_S = float("inf")
 _HELD, _RUNNING, _RETRYING = int(Status.HELD), int(Status.RUNNING), int(Status.RETRYING)
 
@@ -79,6 +79,7 @@ class Live:
 
     Least connections decides wherever the policy raises or answers no decision: `policy_failures` counts it.
     `begun_s`: the time at which it begins; the first plan is due then. `planning` goes on with another's log.
+    `keeps_past` = False: nobody will ask for its `history`.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Live:
         mode: str = "compiled",
         begun_s: float = 0.0,
         planning: PlanningLog | None = None,
+        keeps_past: bool = True,
     ) -> None:
         truth = np.zeros(rows, TRUTH)
         truth["factor"] = 1.0
@@ -121,7 +123,7 @@ class Live:
         self.last_failure = ""
         self._free = list(range(rows - 1, -1, -1))
         self._linked: list[int] = []  # free once their queue has let them go
-        self._past = Past(state)
+        self._past = Past(state) if keeps_past else None
         self._serial = 0
         self._work, self._rows = Columns(state.work), Columns(state.requests)
         self._truth_units = Columns(state.truth).units
@@ -133,11 +135,13 @@ class Live:
         self._tenants: Any = _Tenants(memoryview(state.held_of), memoryview(state.held_charge), self._work)
         self._completed: list[int] = []
         self._work_bytes = memoryview(state.work.view(np.uint8))
-        self._avoid_bytes = memoryview(state.avoid.reshape(-1).view(np.uint8))
-        self._avoid, self._candidates = memoryview(state.avoid), memoryview(state.candidates)
+        self._avoid = memoryview(state.avoid)
+        self._avoiding: set[int] = set()  # rows that may have lost nodes
+        self._verdicts = memoryview(state.verdicts)
+        self._verdict_bytes = memoryview(state.verdicts.reshape(-1).view(np.uint8))
         self._fixed_s: Any = memoryview(state.fixed_s)
         self._unit_s: Any = memoryview(state.unit_s)
-        self._shadow_idx, self._started = memoryview(state.shadow_idx), memoryview(state.started)
+        self._started = memoryview(state.started)
 
     # What a planner, and whoever shows the state, reads.
 
@@ -209,6 +213,7 @@ class Live:
 
     def history(self) -> History:
         """The recent past, for planning."""
+        assert self._past is not None
         return self._past.history(self._driver.last_plan)
 
     @property
@@ -248,9 +253,12 @@ class Live:
         self._truth_units[row] = units
         rows.status[row] = rows.reason[row] = 0
         rows.node_idx[row] = -1
-        _AVOID_ROW.pack_into(self._avoid_bytes, row * _AVOID_BYTES, *_AVOIDS_NONE)
-        self._past.add(row)
-        self._push(now_s, ARRIVAL, row)
+        if row in self._avoiding:
+            self._avoiding.discard(row)
+            self.avoid(row, [-1] * AVOIDED)
+        if self._past is not None:
+            self._past.add(row)
+        self._driver.push(now_s, ARRIVAL, row, rows.version[row])
         return row
 
     def enter_at(self, node_idx: int, asked: Asked, estimate_s: float, now_s: float) -> int:
@@ -273,19 +281,23 @@ class Live:
         """Nodes that a request has lost, the latest first."""
         return [j for i in range(AVOIDED) if (j := self._avoid[row, i]) >= 0]
 
-    def avoid(self, row: int, nodes: list[int]) -> None:
+    def avoid(self, row: int, nodes: Sequence[int]) -> None:
         """A request has lost these nodes before it came here."""
         for i, j in enumerate(nodes):
             self._avoid[row, i] = j
+        if nodes:
+            self._avoiding.add(row)
 
     def complete(self, row: int, now_s: float) -> None:
         """A running request is served. Its row is free after the next `advance`."""
-        self._past.finish(row, now_s)
-        self._push(now_s, COMPLETION, row)
+        if self._past is not None:
+            self._past.finish(row, now_s)
+        self._driver.push(now_s, COMPLETION, row, self._rows.version[row])
         self._completed.append(row)
 
     def lose(self, row: int, now_s: float) -> None:
         """A running request has lost its node: it is dispatched again, to another."""
+        self._avoiding.add(row)
         self._driver.push(now_s, LOSS, row, 0)
 
     def abort(self, row: int, now_s: float) -> None:
@@ -388,46 +400,23 @@ class Live:
         """Carry out PLAN_READY."""
         self._driver.put_next_in_force()
 
-    def candidates(self, row: int, most: int = MAX_RANKED) -> list[int]:
-        """Nodes that the last decision about a request named, best first."""
-        ranked: list[int] = []
-        for i in range(most):
-            j = self._candidates[row, i]
-            if j < 0:
-                break
-            ranked.append(j)
-        return ranked
-
-    def decisions_about(self, row: int) -> int:
-        """How often a request was offered, since it entered this state."""
-        offered: int = self._work.attempt[row]
-        return offered
+    def verdict(self, row: int) -> tuple[float, ...]:
+        """The numbers of the last decision about a request, which `verdicts.read` names."""
+        return ROW.unpack_from(self._verdict_bytes, row * _VERDICT_BYTES)
 
     def shadow_choice(self, row: int) -> int:
         """Node that the shadow policy would have sent a request to; -1 = none."""
-        return int(self._shadow_idx[row])
+        return int(self._verdicts[row, SHADOW_IDX])
 
     @property
     def tables(self) -> tuple[Any, Any]:
         """`fixed_s` and `unit_s` as memoryviews: an entry costs a third of what it does of an array."""
         return self._fixed_s, self._unit_s
 
-    def estimate_of(self, class_idx: int, type_idx: int, units: float) -> float:
-        """Estimated seconds of so many units of a class on a node type."""
-        at = class_idx, type_idx
-        return float(self._fixed_s[at] + self._unit_s[at] * units)
-
     def set_estimate(self, class_idx: int, type_idx: int, fixed_s: float, unit_s: float) -> None:
         """Correct an entry of the tables."""
         at = class_idx, type_idx
         self._fixed_s[at], self._unit_s[at] = fixed_s, unit_s
-
-    def estimate_s(self, row: int) -> float:
-        """Estimated service seconds of a request on the node it was sent to."""
-        return float(self._rows.estimate_s[row])
-
-    def _push(self, now_s: float, kind: int, row: int) -> None:
-        self._driver.push(now_s, kind, row, self._rows.version[row] & (VERSIONS - 1))
 
     def _collect(self) -> None:
         """Find rows of cancelled requests that their queue has let go of."""
@@ -457,7 +446,7 @@ class Live:
             self._hosts.n_held[0] -= 1
             note_tenant_unheld(self._tenants, row)
         rows.status[row], rows.version[row] = _RETRYING, rows.version[row] + 1
-        self._push(now_s, ARRIVAL, row)
+        self._driver.push(now_s, ARRIVAL, row, rows.version[row])
 
     def _calls_of_fallback(self) -> Calls:
         state = self._driver.state

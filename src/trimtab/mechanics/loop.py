@@ -34,6 +34,7 @@ from trimtab.mechanics.events import (
     kind_of,
     push_event,
     serial_of,
+    take_told,
 )
 from trimtab.mechanics.faults import begin_faults, end, lose, on_fault, on_repair
 from trimtab.mechanics.links import abandon, move_on
@@ -69,6 +70,7 @@ from trimtab.mechanics.residency import release
 from trimtab.mechanics.results import answer, has_results, keep_result
 from trimtab.mechanics.state import AVOIDED, State
 from trimtab.mechanics.telemetry import begin_telemetry, clear_changes, note_change, on_telemetry
+from trimtab.mechanics.verdicts import ESTIMATE_S, SHADOW_IDX, SHADOW_S, note_decision, note_shadow
 
 # Why `advance` returned.
 DONE, PAUSED, REACHED, PLAN_DUE, PLAN_READY, FULL, BAD_DECISION, RAISED = range(8)
@@ -504,7 +506,8 @@ def _set_avoided(s: State, r: int, by: int) -> None:
 def _consult_shadow(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> None:
     """Note which node another policy would send request r to."""
     d = s.config.dispatchers[0]
-    s.shadow_idx[r] = -1
+    s.verdicts[r, SHADOW_IDX] = -1.0
+    s.verdicts[r, SHADOW_S] = 0.0
     s.counts.deciding[0] = r
     s.hosts.now_s[d] = now_s
     s.hosts.n_held[d] = s.hosts.n_held[0]
@@ -518,14 +521,8 @@ def _consult_shadow(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -
     for i in range(min(count, MAX_RANKED)):
         j = s.ranking[i]
         if j >= 0 and j < len(s.nodes.up) and accepts(s, r, j):
-            s.shadow_idx[r] = j
+            note_shadow(s, r, j)
             return
-
-
-@helper
-def _note_candidates(s: State, r: int, count: int) -> None:
-    for i in range(MAX_RANKED):
-        s.candidates[r, i] = s.ranking[i] if i < count else -1
 
 
 @helper(inline=True)
@@ -581,6 +578,7 @@ def advance(
     """
     counts = s.counts
     last = counts.steps[0] + max_steps
+    take_told(s)
     while True:
         if counts.freed[0] == 1:
             if not _has_room(s, 0):
@@ -656,10 +654,11 @@ def advance(
             count = decide(s, plan, dispatch, r, now_s)
         counts.bound[0] = 0
         if s.config.live[0] == 2:
-            _note_candidates(s, r, count)
+            note_decision(s, r, count)
         is_decision = _apply(s, plan, order, r, count, now_s)
         if s.config.live[0] == 2:
             _set_avoided(s, r, 1)
+            s.verdicts[r, ESTIMATE_S] = s.requests.estimate_s[r]
         if not is_decision:
             counts.answer[0] = count
             return RAISED if count == CALL_RAISED else BAD_DECISION

@@ -20,6 +20,7 @@ from trimtab.mechanics.reuse import reuse_arrays
 CACHE_LINE = 64  # bytes
 RESOURCE_STEP = 2.0**-20  # resources are counted in steps of this
 AVOIDED = 3  # nodes that one request can have lost and avoid
+VERDICT = 20  # numbers that are noted of a decision
 
 REQUEST = np.dtype(
     [
@@ -124,6 +125,7 @@ COUNTS = np.dtype(
         ("work", "i8"),  # rows of `work` that exist
         ("arrived", "i8"),  # rows that have arrived
         ("events", "i8"),  # size of the event heap
+        ("told", "i8"),  # events behind it that the host has told and the loop has not entered yet
         ("started", "i8"),  # live: requests started and not yet handed to a backend
         ("ended", "i8"),  # rows used again: requests rejected, cancelled or lost, and not yet told
         ("consulting", "i8"),  # 1 = the shadow is being asked
@@ -176,8 +178,7 @@ class State(NamedTuple):
     started: Any  # i8 [requests or 0], live: started and not yet handed over
     ended: Any  # i8 [requests or 0], rows used again: rejected, cancelled or lost, and not yet told
     avoid: Any  # i4 [requests or 0, AVOIDED], rows used again: nodes that the request has lost; -1 = none
-    candidates: Any  # i4 [requests or 0, MAX_RANKED], rows used again: the last ranking; -1 = no more
-    shadow_idx: Any  # i4 [requests or 0], node that the shadow would take; -1 = none
+    verdicts: Any  # f8 [requests or 0, VERDICT], rows used again: what was decided last, see `verdicts`
     accounts: Any  # f8 [tenants], what each has been served, by weight
     served_s: Any  # f8 [tenants, resources or 1], seconds of all of a resource that each has been served
     share: Any  # f8 [classes, resources or 1], of all there is, by one request; slots where none is modelled
@@ -251,8 +252,7 @@ STATE = table_type(
     started=array_of("i8"),
     ended=array_of("i8"),
     avoid=array_of("i4", 2),
-    candidates=array_of("i4", 2),
-    shadow_idx=array_of("i4"),
+    verdicts=array_of("f8", 2),
     accounts=array_of("f8"),
     served_s=array_of("f8", 2),
     share=array_of("f8", 2),
@@ -508,8 +508,7 @@ def new_state(
         started=np.zeros(len(work) if live else 0, "i8"),
         ended=np.zeros(rows_again, "i8"),
         avoid=np.full((rows_again, AVOIDED), -1, "i4"),
-        candidates=np.full((rows_again, MAX_RANKED), -1, "i4"),
-        shadow_idx=np.full(rows_again, -1, "i4"),
+        verdicts=np.full((rows_again, VERDICT), -1.0),
         accounts=np.zeros(len(requests.tenant_names)),
         served_s=np.zeros((len(requests.tenant_names), share.shape[1])),
         share=share,

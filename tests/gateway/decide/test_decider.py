@@ -566,15 +566,15 @@ def test_images_are_charged_by_their_steps_whatever_comes_back() -> None:
 def test_a_receipt_tells_what_the_decision_rested_on() -> None:
     async def test(bench: Bench) -> None:
         first, second, third = (bench.submit() for _ in range(3))
-        assert (first.decision.candidates, first.decision.in_flight) == (("n0", "n1"), (0, 0))
-        assert (second.decision.candidates[0], second.decision.in_flight[0]) == ("n1", 0)
-        assert first.decision.predicted_s[0] == first.estimate_s > 0.0
+        assert (first.decision.receipt.candidates, first.decision.receipt.in_flight) == (("n0", "n1"), (0, 0))
+        assert (second.decision.receipt.candidates[0], second.decision.receipt.in_flight[0]) == ("n1", 0)
+        assert first.decision.receipt.predicted_s[0] == first.estimate_s > 0.0
         bench.done(second)
-        assert third.decision.decisions == 2, "offered when it came, and when a place was free"
+        assert third.decision.receipt.decisions == 2, "offered when it came, and when a place was free"
         bench.decider.lost(first, Cause.RESET)
-        assert first.decision.decisions == 1
+        assert first.decision.receipt.decisions == 1
         bench.done(third)
-        assert (first.nodes, first.decision.decisions) == (["n0", "n1"], 3)
+        assert (first.nodes, first.decision.receipt.decisions) == (["n0", "n1"], 3)
 
     at(test)
 

@@ -257,7 +257,7 @@ class Exchange:
         self.units = 0.0  # estimated work units
         self.estimate_s = 0.0  # predicted service seconds on the node it runs on
         self.row = -1  # the dispatcher's own
-        self.decision: Any = None  # the dispatcher's receipt
+        self.decision: Any = None  # what the dispatcher noted of its decision
         self.attempts: list[Attempt] = []
         self.usage: Usage | None = None
         self.response_status = 0

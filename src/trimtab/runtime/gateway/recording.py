@@ -11,7 +11,7 @@ from trimtab.runtime.gateway.decide.knowledge import Knowledge
 from trimtab.runtime.gateway.decide.rules import LOOKAHEAD, MAX_RETRIES
 from trimtab.runtime.gateway.model import Endpoint, Facts, Usage
 from trimtab.runtime.gateway.nodes.fleet import Fleet
-from trimtab.runtime.gateway.observe.receipts import Receipt
+from trimtab.runtime.gateway.observe.receipts import Decision
 from trimtab.runtime.gateway.record.recorder import Recorder, RecordSettings, Together
 from trimtab.runtime.gateway.record.rows import ClassEstimate, Snapshot
 
@@ -28,9 +28,11 @@ def new_recorder(
         return None
 
     def candidates(decision: Any) -> tuple[int, ...]:
-        if not isinstance(decision, Receipt):
+        if not isinstance(decision, Decision):
             return ()
-        found = (fleet.find(name) for name in decision.candidates)
+        if decision.nodes is decider.knowledge.names:
+            return decision.node_idx
+        found = (fleet.find(name) for name in decision.receipt.candidates)
         return tuple(node.idx for node in found if node is not None)
 
     return Recorder(

@@ -10,6 +10,7 @@ from typing import Final
 
 from trimtab.mechanics.driver import PlanningLog
 from trimtab.mechanics.live import Asked
+from trimtab.mechanics.verdicts import ESTIMATE_S
 from trimtab.runtime.gateway.api.units import MEDIA
 from trimtab.runtime.gateway.decide.affinity import Affinity
 from trimtab.runtime.gateway.decide.asking import Asking
@@ -153,7 +154,7 @@ class Decider:
         else:
             turned = self.notes.timed_turn(pool, now_s)
         if pool.choice.shadow is not None:
-            self.notes.shadow(pool, exchange, row)
+            self.notes.shadow(pool, entry, row)
         self._settle(pool, turned, now_s)
 
     def resume(self, exchange: Exchange, node: Node) -> None:
@@ -309,9 +310,11 @@ class Decider:
             self._others.look_later()
         for entry, node_idx in started:
             exchange = entry.exchange
-            exchange.decision = self.notes.receipt(pool, entry)
+            numbers = pool.live.verdict(exchange.row)
+            exchange.decision = self.notes.decision(pool, entry, numbers)
+            exchange.estimate_s = estimate_s = numbers[ESTIMATE_S]
             self.decisions += 1
-            self._occupancy.take(pool, exchange, node_idx, now_s)
+            self._occupancy.take(pool, node_idx, estimate_s, now_s)
             if pool.reads_prefix:
                 self._affinity.note_prefix(exchange, node_idx)
         for entry, _ in started:

@@ -41,6 +41,7 @@ class Knowledge:
             spec = condition.spec
             members.append(member_of(node, condition.adapters, spec.weight, most, spec.adapter_load_s))
         self.shape: Shape = shape_of(members or [NOBODY])
+        self.names = tuple(member.name for member in self.shape.members)  # of nodes, by position
         self.forget_models()
         for known in self.classes.rows:
             known.forget_types()

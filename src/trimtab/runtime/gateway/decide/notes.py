@@ -5,19 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from time import perf_counter
-from typing import Final
 
 from trimtab.domain.view import Plan
-from trimtab.runtime.gateway.api.units import BLOCK_TOKENS
+from trimtab.mechanics.verdicts import ESTIMATE_S, SHADOW_IDX, SHADOW_S
 from trimtab.runtime.gateway.decide.knowledge import Knowledge
 from trimtab.runtime.gateway.decide.pool import Entry, Pool, Turned
-from trimtab.runtime.gateway.model import Exchange
-from trimtab.runtime.gateway.observe.receipts import Receipt
+from trimtab.runtime.gateway.observe.receipts import Decision
 from trimtab.runtime.gateway.record.shadow import ShadowTally
 
 logger = logging.getLogger(__name__)
-
-SHOWN_CANDIDATES: Final = 4  # in receipts
 
 
 class Notes:
@@ -39,41 +35,19 @@ class Notes:
         self.decision_s = took_s if not self.decision_s else 0.9 * self.decision_s + 0.1 * took_s
         return turned
 
-    def receipt(self, pool: Pool, entry: Entry) -> Receipt:
+    def decision(self, pool: Pool, entry: Entry, numbers: tuple[float, ...]) -> Decision:
         """What was known when a request was started."""
-        exchange, matched, live = entry.exchange, entry.matched, pool.live
-        candidates, in_flight = live.candidates(exchange.row, SHOWN_CANDIDATES), live.nodes.in_flight
-        shape, choice = self._knowledge.shape, pool.choice
-        members, types = shape.members, shape.type_idx
-        c, units, (fixed_s, unit_s) = exchange.class_idx, exchange.units, live.tables
-        shadow = ""
-        if choice.shadow is not None and (j := live.shadow_choice(exchange.row)) >= 0:
-            shadow = members[j].name
-        return Receipt(
-            policy=choice.spec,
-            candidates=tuple([members[j].name for j in candidates]),
-            predicted_s=tuple([fixed_s[c, types[j]] + unit_s[c, types[j]] * units for j in candidates]),
-            in_flight=tuple([in_flight[j] - (j == entry.node_idx) for j in candidates]),
-            prefix_tokens=tuple([BLOCK_TOKENS * matched.get(j, 0) for j in candidates]) if matched else (),
-            queue_length=live.n_held,
-            decisions=live.decisions_about(exchange.row),
-            fallback=pool.failed > 0,
-            shadow=shadow,
-        )
+        return Decision(pool.choice.spec, self._knowledge.names, numbers, entry.matched, pool.failed > 0)
 
-    def shadow(self, pool: Pool, exchange: Exchange, row: int) -> None:
+    def shadow(self, pool: Pool, entry: Entry, row: int) -> None:
         """One decision that both policies made."""
-        entry = pool.entries.get(row)
-        live_idx = entry.node_idx if entry is not None else -1
-        shadow_idx = pool.live.shadow_choice(row)
-        if entry is not None and live_idx >= 0 and live_idx == entry.asked.home_idx:
-            shadow_idx = live_idx  # its session lives there, whatever policies think
-        agrees = live_idx == shadow_idx
-        live_s = shadow_s = self._predicted_s(pool, exchange, live_idx)
-        if not agrees:
-            shadow_s = self._predicted_s(pool, exchange, shadow_idx)
+        numbers = pool.live.verdict(row)
+        live_idx, shadow_idx, shadow_s = entry.node_idx, int(numbers[SHADOW_IDX]), numbers[SHADOW_S]
+        live_s = numbers[ESTIMATE_S] if live_idx >= 0 else 0.0
+        if live_idx >= 0 and live_idx == entry.asked.home_idx:
+            shadow_idx, shadow_s = live_idx, live_s  # its session lives there, whatever policies think
         self.tally.note(live_idx, shadow_idx, live_s, shadow_s)
-        self.on_shadow(agrees)
+        self.on_shadow(live_idx == shadow_idx)
 
     def failures(self, pool: Pool) -> None:
         """The policy failed in the pool's last turn."""
@@ -82,10 +56,3 @@ class Notes:
             logger.error("%s; least connections decides instead (%d so far)", pool.live.last_failure, count)
         for _ in range(pool.failed):
             self.on_failure(pool.choice.spec)
-
-    def _predicted_s(self, pool: Pool, exchange: Exchange, node_idx: int) -> float:
-        """Predicted service seconds on a node; 0 where it has none."""
-        if node_idx < 0:
-            return 0.0
-        c, g = exchange.class_idx, self._knowledge.shape.type_idx[node_idx]
-        return pool.live.estimate_of(c, g, exchange.units)

@@ -20,9 +20,8 @@ class Occupancy:
         # Places that hedged exchanges hold besides their rows', to be given back at their ends:
         self._hedged: dict[Exchange, list[tuple[int, int, float]]] = {}  # node, requests, tokens
 
-    def take(self, pool: Pool, exchange: Exchange, node_idx: int, now_s: float) -> None:
-        """A pool has started a request on a node."""
-        estimate_s = exchange.estimate_s = pool.live.estimate_s(exchange.row)
+    def take(self, pool: Pool, node_idx: int, estimate_s: float, now_s: float) -> None:
+        """A pool has started a request on a node, of so many seconds."""
         self._nodes[node_idx].in_flight += 1
         if self._loads is not None:
             self._loads.add(node_idx, 1, estimate_s)

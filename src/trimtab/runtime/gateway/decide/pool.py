@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
@@ -37,15 +37,20 @@ def chosen(spec: str, shadow: str | None = None) -> Chosen:
     return Chosen(spec, *find(spec), None if shadow is None else find(shadow)[0])
 
 
-@dataclass(slots=True)
+_NONE: Mapping[int, int] = {}
+
+
 class Entry:
     """An exchange in a pool, and what it asked for."""
 
-    exchange: Exchange
-    asked: Asked
-    node_idx: int = -1  # where it runs
-    lost_nodes: list[int] = field(default_factory=list)  # set while it goes from one state to another
-    matched: dict[int, int] = field(default_factory=dict)  # node → blocks of its prompt that it seems to have
+    __slots__ = ("asked", "exchange", "lost_nodes", "matched", "node_idx")
+
+    def __init__(self, exchange: Exchange, asked: Asked, node_idx: int = -1) -> None:
+        self.exchange = exchange
+        self.asked = asked
+        self.node_idx = node_idx  # where it runs; -1 = nowhere yet
+        self.lost_nodes: Sequence[int] = ()  # set while it goes from one state to another
+        self.matched: Mapping[int, int] = _NONE  # node → blocks of its prompt that it seems to have
 
 
 Ask = Callable[[Entry, "Pool"], Asked]
@@ -103,6 +108,7 @@ class Pool:
             mode=self._mode,
             begun_s=begun_s,
             planning=self.planning,
+            keeps_past=any(p is not None and p.plan_period_s > 0.0 for p in (choice.policy, choice.shadow)),
         )
         self._types = range(len(shape.types))
         self._shape = shape

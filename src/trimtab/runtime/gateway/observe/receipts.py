@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from trimtab.mechanics.verdicts import read
+from trimtab.runtime.gateway.api.units import BLOCK_TOKENS
 from trimtab.runtime.gateway.model import Attempt, Exchange, Outcome, Refusal, Tenant
 
 KEPT: Final = 4096
@@ -14,7 +16,7 @@ KEPT: Final = 4096
 
 @dataclass(slots=True)
 class Receipt:
-    """What the dispatcher knew and decided, of the latest decision about a request: `exchange.decision`.
+    """What the dispatcher knew and decided, of the latest decision about a request.
 
     The tuples go together, the policy's first choice first; `prefix_tokens` may be empty: none has any.
     """
@@ -28,6 +30,37 @@ class Receipt:
     decisions: int = 1  # how often it was offered, to be sent first or again
     fallback: bool = False  # the policy failed: least connections decided
     shadow: str = ""  # the shadow policy's first choice; "" = it was not asked
+
+
+class Decision(NamedTuple):
+    """The same as it is noted for every request: `receipt` gives it names when somebody asks."""
+
+    policy: str
+    nodes: tuple[str, ...]  # names of all nodes, by position
+    numbers: tuple[float, ...]  # as `verdicts.read` takes them
+    matched: Mapping[int, int]  # node → blocks of its prompt that it seems to have
+    fallback: bool
+
+    @property
+    def node_idx(self) -> tuple[int, ...]:
+        """The candidates' positions, best first."""
+        return tuple(map(int, read(self.numbers).candidates))
+
+    @property
+    def receipt(self) -> Receipt:
+        """What it says."""
+        told, candidates, names = read(self.numbers), self.node_idx, self.nodes
+        return Receipt(
+            policy=self.policy,
+            candidates=tuple(names[j] for j in candidates),
+            predicted_s=told.predicted_s,
+            in_flight=tuple(map(int, told.in_flight)),
+            prefix_tokens=tuple(BLOCK_TOKENS * self.matched.get(j, 0) for j in candidates if self.matched),
+            queue_length=int(told.n_held),
+            decisions=int(told.decisions),
+            fallback=self.fallback,
+            shadow=names[int(told.shadow_idx)] if told.shadow_idx >= 0 else "",
+        )
 
 
 class _Kept(NamedTuple):
@@ -123,6 +156,8 @@ def _receipt(kept: _Kept, *, under_way: bool) -> dict[str, Any]:
 
 
 def _decision(decision: Any) -> dict[str, Any] | None:
+    if isinstance(decision, Decision):
+        decision = decision.receipt
     if not isinstance(decision, Receipt):
         return None
     candidates = [

@@ -1,0 +1,65 @@
+"""What a host whose rows are used again is told of a decision: the numbers of one row, read in one piece."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from trimtab.domain.decision import Status
+from trimtab.domain.kernel import helper
+from trimtab.mechanics.slots import expected_s
+from trimtab.mechanics.state import VERDICT, State
+
+SHOWN = 4  # candidates that are told of
+
+# The columns of `verdicts`.
+ESTIMATE_S, HELD, DECISIONS, SHADOW_IDX, SHADOW_S = range(5)
+CANDIDATES = 8  # nodes, best first; -1 = no more
+PREDICTED_S = CANDIDATES + SHOWN  # service seconds there
+IN_FLIGHT = PREDICTED_S + SHOWN  # other requests there
+
+ROW = Struct(f"={VERDICT}d")
+
+_HELD = int(Status.HELD)
+
+
+class Verdict(NamedTuple):
+    """A decision, in the order of its row."""
+
+    estimate_s: float  # service on the node that it was sent to
+    n_held: float  # other requests in the central queue
+    decisions: float  # how often it was offered
+    shadow_idx: float  # node that the shadow would take; -1 = none
+    shadow_s: float  # service seconds there
+    candidates: tuple[float, ...]
+    predicted_s: tuple[float, ...]
+    in_flight: tuple[float, ...]
+
+
+def read(numbers: tuple[float, ...]) -> Verdict:
+    """The numbers of a row by their names; what is told of candidates is as long as there are any."""
+    named = [numbers[i] for i in range(CANDIDATES, PREDICTED_S)]
+    n = named.index(-1.0) if -1.0 in named else SHOWN
+    lists = [numbers[first : first + n] for first in (CANDIDATES, PREDICTED_S, IN_FLIGHT)]
+    return Verdict(*numbers[: SHADOW_S + 1], *lists)  # type: ignore[arg-type]  # floats, then tuples
+
+
+@helper
+def note_decision(s: State, r: int, count: int) -> None:
+    """The policy has ranked so many candidates for request r; none of it is carried out yet."""
+    row, nodes = s.verdicts, s.nodes
+    row[r, HELD] = s.hosts.n_held[0] - (1 if s.requests.status[r] == _HELD else 0)
+    row[r, DECISIONS] = s.work.attempt[r]
+    for i in range(SHOWN):
+        j = s.ranking[i] if i < count else -1
+        row[r, CANDIDATES + i] = j
+        if 0 <= j < len(nodes.up):
+            row[r, PREDICTED_S + i] = expected_s(s, r, j)
+            row[r, IN_FLIGHT + i] = nodes.in_flight[j]
+
+
+@helper
+def note_shadow(s: State, r: int, j: int) -> None:
+    """Another policy would send request r to node j."""
+    s.verdicts[r, SHADOW_IDX] = j
+    s.verdicts[r, SHADOW_S] = expected_s(s, r, j)
