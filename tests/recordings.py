@@ -108,7 +108,7 @@ async def record(
     await recorder.open()
     exchanges = [exchange_of(driver, r, snapshot.nodes) for r in range(len(driver.state.requests))]
     for ended_s, x in sorted(exchanges, key=lambda pair: pair[0]):
-        now_s[0] = ended_s
+        now_s[0] = x.ended_s = ended_s
         recorder.ended(x)
     if tell is not None:
         tell(recorder, snapshot.nodes)

@@ -22,7 +22,7 @@ def make_exchange(
     exchange.facts, exchange.tenant = Facts(model), Tenant(tenant, 0) if tenant else None
     exchange.arrived_s, exchange.started_s = 100.0, 100.5
     exchange.attempts = [Attempt(node or make_node(), 100.5, 100.6, 100.9, 101.0, 102.5, status=200)]
-    exchange.outcome, exchange.response_status = Outcome.DONE, 200
+    exchange.ended_s, exchange.outcome, exchange.response_status = 102.5, Outcome.DONE, 200
     for name, value in changes.items():
         setattr(exchange, name, value)
     return exchange

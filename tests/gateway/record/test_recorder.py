@@ -87,7 +87,7 @@ def recorded(
         )
         await recorder.open()
         for k, x in enumerate(exchanges):
-            clock.now_s = x.attempts[-1].ended_s if x.attempts else clock.now_s
+            clock.now_s = x.ended_s = x.attempts[-1].ended_s if x.attempts else clock.now_s
             recorder.ended(x)
             if k % per_flush == per_flush - 1:
                 await recorder.flush()

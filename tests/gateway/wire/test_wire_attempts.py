@@ -386,6 +386,7 @@ def test_the_refusal_says_what_has_expired_and_not_the_clock(
             await g.until(lambda: g.dispatcher.held)
             g.dispatcher.held[0].deadline_s = asyncio.get_running_loop().time() + left_s
             g.dispatcher.held[0].refuse(refusal)
+            await g.until(lambda: g.notes.ends)
             assert g.notes.ends[0].outcome is outcome
             await closed(writer)
 

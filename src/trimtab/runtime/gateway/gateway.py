@@ -205,7 +205,7 @@ class Gateway:
     def _observers(self) -> tuple[Observer, ...]:
         which = Which.ALL if self.config.telemetry.log_requests else Which.FAILED
         parts: list[Observer] = [self.keeper.observer, self.metrics, self.receipts]
-        parts.append(RequestLog(self.loop.time, which))
+        parts.append(RequestLog(which))
         if self.recorder is not None:
             parts.append(self.recorder)
         if self.comparison.alternation is not None:

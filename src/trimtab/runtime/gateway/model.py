@@ -208,6 +208,7 @@ class Exchange:
         "committed",
         "deadline_s",
         "decision",
+        "ended_s",
         "endpoint",
         "estimate_s",
         "facts",
@@ -246,6 +247,7 @@ class Exchange:
         self.body: bytes | None = None  # None = spooled or streamed: not replayable
         self.arrived_s = 0.0  # when it was whole and handed to the dispatcher
         self.started_s = 0.0  # when it was first sent to a node
+        self.ended_s = 0.0  # when it was over
         self.deadline_s = float("inf")
         self.priority = 0
         self.background = False
@@ -320,7 +322,10 @@ class Observer(Protocol):
         """An attempt was lost; `attempt.cause` says how."""
 
     def ended(self, exchange: Exchange) -> None:
-        """It is over; `outcome` says how. Called once for every exchange, refused ones included."""
+        """It was over at `ended_s`; `outcome` says how. Called once for every exchange, refused ones too.
+
+        Those that end in one turn of the loop are told of as it ends.
+        """
 
 
 Observers = Sequence[Observer]

@@ -111,6 +111,7 @@ class DispatchedRunner:
                 self._dispatcher.abort(exchange)
             raise
         finally:
+            exchange.ended_s = asyncio.get_running_loop().time()
             for observer in self._observers:
                 observer.ended(exchange)
 

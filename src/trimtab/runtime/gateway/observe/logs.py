@@ -6,7 +6,6 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, TextIO
 
@@ -102,10 +101,9 @@ class Which(Enum):
 
 
 class RequestLog:
-    """An Observer that writes one line per request that ended. `clock` is the event loop's."""
+    """An Observer that writes one line per request that ended."""
 
-    def __init__(self, clock: Callable[[], float], which: Which = Which.FAILED) -> None:
-        self._clock = clock
+    def __init__(self, which: Which = Which.FAILED) -> None:
         self._writes_bad, self._writes_good = which is not Which.NONE, which is Which.ALL
         self._log = logging.getLogger(f"{ROOT}.gateway.requests")
 
@@ -124,7 +122,7 @@ class RequestLog:
         if self._writes_bad if bad else self._writes_good:
             level = logging.WARNING if bad else logging.INFO
             if self._log.isEnabledFor(level):
-                self._log.log(level, "request", extra=_fields(exchange, self._clock()))
+                self._log.log(level, "request", extra=_fields(exchange))
 
 
 def _is_bad(exchange: Exchange) -> bool:
@@ -132,7 +130,7 @@ def _is_bad(exchange: Exchange) -> bool:
     return outcome is _FAILED or outcome is _EXPIRED or exchange.response_status >= 500
 
 
-def _fields(exchange: Exchange, now_s: float) -> dict[str, Any]:
+def _fields(exchange: Exchange) -> dict[str, Any]:
     facts, attempts, refusal, usage = exchange.facts, exchange.attempts, exchange.refusal, exchange.usage
     last = attempts[-1] if attempts else None
     return {
@@ -147,7 +145,7 @@ def _fields(exchange: Exchange, now_s: float) -> dict[str, Any]:
         "node": last.node.name if last is not None else None,
         "attempts": len(attempts),
         "lost_by": last.cause.value if last is not None and last.cause is not None else None,
-        "duration_s": _rounded(now_s, exchange.arrived_s),
+        "duration_s": _rounded(exchange.ended_s, exchange.arrived_s),
         "wait_s": _rounded(exchange.started_s, exchange.arrived_s),
         "first_byte_s": _rounded(last.first_byte_s, exchange.arrived_s) if last is not None else None,
         "response_bytes": exchange.response_bytes,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import attrgetter
 from platform import python_version
-from typing import Final
+from typing import Any, Final
 
 from trimtab.runtime.gateway.model import (
     Attempt,
@@ -35,10 +36,10 @@ MOST_CODES: Final = 64
 MOST_KEPT: Final = 256  # ended requests that wait to be counted: about .3 ms of work
 # The members of an enum are looked up in Python, so here once:
 _DONE, _FAILED, _REFUSED, _EXPIRED = Outcome.DONE, Outcome.FAILED, Outcome.REFUSED, Outcome.EXPIRED
-_Kept = tuple[
-    Endpoint | None, Facts | None, Tenant | None, Usage | None, Outcome | None, int, int, int,
-    list[Attempt], float, float, float, float,
-]  # fmt: skip
+_kept_of = attrgetter(  # in one call what counts of an exchange, its body not being among it
+    "endpoint", "facts", "tenant", "usage", "outcome", "refusal", "response_status",
+    "response_bytes", "streamed_chunks", "attempts", "arrived_s", "started_s", "estimate_s", "ended_s",
+)  # fmt: skip
 _NODE_FAMILIES: Final = (
     "trimtab_in_flight",
     "trimtab_node_capacity",
@@ -93,7 +94,7 @@ class Metrics:
         self._shadow = self._book.row("trimtab_shadow_decisions_total")
         self._differs = self._book.row("trimtab_shadow_disagreements_total")
         self._timings = Timings()
-        self._kept: list[_Kept] = []
+        self._kept: list[tuple[Any, ...]] = []
         self._ticked_s = clock()
         self._second = self._book.seconds.setdefault(int(self._ticked_s), Second())
 
@@ -123,17 +124,8 @@ class Metrics:
 
     def ended(self, exchange: Exchange) -> None:
         """Keep what counts of it until the next tick, or until somebody reads."""
-        x, status, refusal, kept = exchange, exchange.response_status, exchange.refusal, self._kept
-        if refusal is not None:
-            status = refusal.status
-            self._code(refusal.code)[0] += 1
-        kept.append(
-            (
-                x.endpoint, x.facts, x.tenant, x.usage, x.outcome, status,
-                x.response_bytes, x.streamed_chunks, x.attempts,
-                x.arrived_s, x.started_s, x.estimate_s, self._clock(),
-            )
-        )  # fmt: skip
+        kept = self._kept
+        kept.append(_kept_of(exchange))
         if len(kept) >= MOST_KEPT:
             self._count()
 
@@ -143,9 +135,12 @@ class Metrics:
             return
         kept, self._kept = self._kept, []
         (
-            endpoints, facts, tenants, usages, outcomes, statuses, n_bytes, n_chunks,
+            endpoints, facts, tenants, usages, outcomes, refusals, answered, n_bytes, n_chunks,
             attempts, arrived_s, started_s, estimates_s, ended_s,
         ) = zip(*kept, strict=True)  # fmt: skip
+        statuses = [s if r is None else r.status for s, r in zip(answered, refusals, strict=True)]
+        for refusal in filter(None, refusals):
+            self._code(refusal.code)[0] += 1
         lines = self._count_outcomes(endpoints, facts, outcomes, statuses)
         self._count_tenants(tenants, usages)
         self._bytes[0] += sum(n_bytes)

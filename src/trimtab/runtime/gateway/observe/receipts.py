@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from trimtab.mechanics.verdicts import read
 from trimtab.runtime.gateway.api.units import BLOCK_TOKENS
-from trimtab.runtime.gateway.model import Attempt, Exchange, Outcome, Refusal, Tenant
+from trimtab.runtime.gateway.model import Attempt, Exchange, Facts, Outcome, Refusal, Tenant
 
 KEPT: Final = 4096
 
@@ -64,11 +65,11 @@ class Decision(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A request that ended: all but its body and its facts' text."""
+    """A request that ended: all but its body."""
 
     id: str
     path: str
-    model: str
+    facts: Facts | None
     tenant: Tenant | None
     priority: int
     arrived_s: float
@@ -88,7 +89,7 @@ class Receipts:
 
     def __init__(self, clock: Callable[[], float], kept: int = KEPT) -> None:
         self._clock = clock
-        self._ended: deque[_Kept] = deque(maxlen=kept)  # searched when asked: events are to be cheap
+        self._ended: deque[tuple[Any, ...]] = deque(maxlen=kept)  # searched when asked: events are cheap
         self._under_way: dict[Exchange, None] = {}  # in the order of arrival
 
     def arrived(self, exchange: Exchange) -> None:
@@ -104,27 +105,22 @@ class Receipts:
     def ended(self, exchange: Exchange) -> None:
         """Keep what matters of it, and forget the oldest."""
         self._under_way.pop(exchange, None)
-        self._ended.append(_keep(exchange, self._clock()))  # type: ignore[arg-type]  # named when it is read
+        self._ended.append(_kept_of(exchange))  # named when it is read: a plain tuple costs half
 
     def find(self, request_id: str) -> dict[str, Any] | None:
         """The receipt as JSON may hold it; None = unknown, or too long ago."""
         for exchange in reversed(self._under_way):
             if exchange.id == request_id:
-                return _receipt(_Kept._make(_keep(exchange, self._clock())), under_way=True)
+                return _receipt(
+                    _Kept._make(_kept_of(exchange))._replace(ended_s=self._clock()), under_way=True
+                )
         for kept in reversed(self._ended):
             if kept[0] == request_id:
                 return _receipt(_Kept._make(kept), under_way=False)
         return None
 
 
-def _keep(exchange: Exchange, now_s: float) -> tuple[Any, ...]:
-    """The fields of `_Kept`; a plain tuple costs half."""
-    x, facts = exchange, exchange.facts
-    return (
-        x.id, x.path, facts.model if facts is not None else "", x.tenant, x.priority,
-        x.arrived_s, x.started_s, now_s, x.estimate_s, x.units,
-        x.outcome, x.response_status, x.refusal, x.decision, x.attempts,
-    )  # fmt: skip
+_kept_of = attrgetter(*_Kept._fields)
 
 
 def _receipt(kept: _Kept, *, under_way: bool) -> dict[str, Any]:
@@ -137,7 +133,7 @@ def _receipt(kept: _Kept, *, under_way: bool) -> dict[str, Any]:
     return {
         "id": kept.id,
         "path": kept.path.partition("?")[0],
-        "model": kept.model,
+        "model": "" if kept.facts is None else kept.facts.model,
         "tenant": "" if kept.tenant is None else kept.tenant.name,
         "priority": kept.priority,
         "state": state,

@@ -36,6 +36,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, context: Context) -> None:
         settings = context.settings
         self.context = context
+        self._inbox = context.inbox
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.address = b"unknown"
         self.scheme = b"http"
@@ -82,6 +83,10 @@ class ClientConnection(asyncio.Protocol):
         context.sweep.watch(self)
 
     def data_received(self, data: bytes) -> None:
+        """Put it down until this turn of the loop ends."""
+        self._inbox.put(self, data)
+
+    def received(self, data: bytes) -> None:
         """Parse it now, or keep it until its turn comes."""
         if self._tunnel is not None:
             self._tunnel.from_client(data)
@@ -115,10 +120,12 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """A client that has finished sending is taken to be gone: a close looks the same on the wire."""
+        self._inbox.take()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: so is everything that was done for it."""
+        self._inbox.take()
         context = self.context
         context.connections.discard(self)
         context.sweep.unwatch(self)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trimtab.runtime.gateway.model import Attempt, Dispatcher, Exchange, Observer, Observers, Refusal
+from trimtab.runtime.gateway.wire.inbox import Inbox
 from trimtab.runtime.gateway.wire.outbox import Outbox
 from trimtab.runtime.gateway.wire.request import KnownHeads
 from trimtab.runtime.gateway.wire.sweep import Sweep
@@ -132,6 +133,7 @@ class Context:
     observers: Observers
     local: Local
     sweep: Sweep
+    inbox: Inbox
     outbox: Outbox
     pools: Pools
     retries: Budget
@@ -147,6 +149,7 @@ class Context:
     on_started: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_lost: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_ended: tuple[Callable[[Exchange], None], ...] = field(init=False)
+    _ended: list[Exchange] = field(default_factory=list)  # and observers have not heard of it yet
 
     def __post_init__(self) -> None:
         self.observe(self.observers)
@@ -158,6 +161,18 @@ class Context:
         self.on_started = tuple(one.started for one in observers if _is_own(one, "started"))
         self.on_lost = tuple(one.lost for one in observers if _is_own(one, "lost"))
         self.on_ended = tuple(one.ended for one in observers if _is_own(one, "ended"))
+
+    def tell_ended(self, exchange: Exchange) -> None:
+        """An exchange is over: observers are told as this turn of the loop ends, of all that ended in it."""
+        if not self._ended:
+            self.loop.call_soon(self._tell_ended)
+        self._ended.append(exchange)
+
+    def _tell_ended(self) -> None:
+        ended, self._ended = self._ended, []
+        for tell in self.on_ended:
+            for exchange in ended:
+                tell(exchange)
 
     def obey(self, settings: Settings) -> None:
         """Other limits and timeouts, for what comes from now on."""

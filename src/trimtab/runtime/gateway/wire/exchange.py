@@ -339,6 +339,7 @@ class WireExchange(Exchange):
         self.over = True
         self.outcome = outcome
         context = self.context
+        self.ended_s = context.loop.time()
         context.sweep.unwatch(self)
         context.exchanges -= 1
         body = self.request.body
@@ -347,8 +348,7 @@ class WireExchange(Exchange):
         if self.admitted is not None:
             limits, tokens = self.admitted
             limits.settle(tokens, self.usage, self.attempts)
-        for tell in context.on_ended:
-            tell(self)
+        context.tell_ended(self)
         if broken:
             self.client.abort()
         else:

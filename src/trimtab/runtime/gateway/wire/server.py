@@ -12,6 +12,7 @@ from trimtab.runtime.gateway.model import Dispatcher, Observers
 from trimtab.runtime.gateway.pulse import Pulse
 from trimtab.runtime.gateway.wire.client import ClientConnection
 from trimtab.runtime.gateway.wire.context import Budget, Context, Local, Settings
+from trimtab.runtime.gateway.wire.inbox import Inbox
 from trimtab.runtime.gateway.wire.outbox import Outbox
 from trimtab.runtime.gateway.wire.sweep import Sweep
 from trimtab.runtime.gateway.wire.upstream import Pools
@@ -33,6 +34,7 @@ def make_context(
 ) -> Context:
     """Everything that connections share."""
     sweep, outbox = Sweep(loop, pulse), Outbox(loop)
+    inbox = Inbox(loop, outbox)
     return Context(
         loop=loop,
         settings=settings,
@@ -41,8 +43,9 @@ def make_context(
         observers=observers,
         local=local,
         sweep=sweep,
+        inbox=inbox,
         outbox=outbox,
-        pools=Pools(loop, sweep, outbox, settings.idle_per_node, settings.idle_upstream_s),
+        pools=Pools(loop, sweep, inbox, outbox, settings.idle_per_node, settings.idle_upstream_s),
         retries=Budget(settings.retry_budget_frac),
         hedges=Budget(settings.hedge_max_frac, most=1.0),
     )

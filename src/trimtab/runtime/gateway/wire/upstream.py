@@ -17,6 +17,7 @@ from trimtab.runtime.gateway.wire.framing import (
     ResponseHead,
     parse_head,
 )
+from trimtab.runtime.gateway.wire.inbox import Inbox
 from trimtab.runtime.gateway.wire.outbox import Outbox
 from trimtab.runtime.gateway.wire.sweep import Sweep
 from trimtab.runtime.gateway.wire.tunnel import Tunnel
@@ -58,6 +59,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_buffer",
         "_chunks",
         "_head",
+        "_inbox",
         "_left",
         "_pool",
         "full",
@@ -71,6 +73,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._inbox = pool.inbox
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.leg: Leg | None = None
         self.reused = False
@@ -97,6 +100,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool.outbox.put(self.transport, request)
 
     def data_received(self, data: bytes) -> None:
+        """Put it down until this turn of the loop ends."""
+        self._inbox.put(self, data)
+
+    def received(self, data: bytes) -> None:
         """Follow the response."""
         pool = self._pool
         pool.node.last_byte_s = self.last_s = pool.time()
@@ -206,6 +213,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The node closed, or it broke."""
+        self._inbox.take()
         self._pool.forget(self)
         if self.tunnel is not None:
             self.tunnel.close(None if exc is None else Cause.RESET)
@@ -239,9 +247,11 @@ class UpstreamConnection(asyncio.Protocol):
 class Pool:
     """The connections of one node that wait for work, newest first."""
 
-    def __init__(self, node: Node, loop: asyncio.AbstractEventLoop, outbox: Outbox, most_idle: int) -> None:
+    def __init__(
+        self, node: Node, loop: asyncio.AbstractEventLoop, inbox: Inbox, outbox: Outbox, most_idle: int
+    ) -> None:
         self.node = node
-        self.outbox = outbox
+        self.inbox, self.outbox = inbox, outbox
         self.time = loop.time
         self._loop = loop
         self._most_idle = most_idle
@@ -316,6 +326,7 @@ class Pools:
         self,
         loop: asyncio.AbstractEventLoop,
         sweep: Sweep,
+        inbox: Inbox,
         outbox: Outbox,
         most_idle: int = 256,
         idle_s: float = 30.0,
@@ -325,7 +336,7 @@ class Pools:
         self._most_idle = most_idle
         self._idle_s = idle_s
         self._sweep = sweep
-        self._outbox = outbox
+        self._inbox, self._outbox = inbox, outbox
         self._pools: dict[Node, Pool] = {}
         self._leaving: list[Pool] = []
 
@@ -333,7 +344,7 @@ class Pools:
         """The node's pool."""
         pool = self._pools.get(node)
         if pool is None:
-            pool = self._pools[node] = Pool(node, self._loop, self._outbox, self._most_idle)
+            pool = self._pools[node] = Pool(node, self._loop, self._inbox, self._outbox, self._most_idle)
             self._sweep.watch(self)
         return pool
 

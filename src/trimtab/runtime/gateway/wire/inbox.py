@@ -1,0 +1,59 @@
+"""What is read in one turn of the loop is worked through in one go, and so is what it has led to.
+
+Between two reads the kernel uses the processor's caches for itself: the same code is quicker where it runs
+for one connection after the other. So connections only put down what they have read. As the turn ends all of
+it is taken in, then all that came of it is written, then those are told who look on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from trimtab.runtime.gateway.wire.outbox import Outbox
+
+
+class Receiver(Protocol):
+    """A connection. Whatever else happens to it, what it has read comes first: it calls `Inbox.take`."""
+
+    transport: asyncio.Transport
+
+    def received(self, data: bytes) -> None:
+        """Take in what was read."""
+
+
+class Inbox:
+    """Bytes from connections, in the order in which they were read."""
+
+    __slots__ = ("_call_soon", "_items", "_loop", "_outbox", "_take")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
+        self._loop, self._outbox = loop, outbox
+        self._call_soon = loop.call_soon
+        self._take = self.take  # bound once
+        self._items: list[tuple[Receiver, bytes]] = []
+
+    def put(self, receiver: Receiver, data: bytes) -> None:
+        """Take it in at the end of this turn."""
+        items = self._items
+        if not items:
+            self._call_soon(self._take)
+        items.append((receiver, data))
+
+    def take(self) -> None:
+        """Take in what was read, now, and write what comes of it."""
+        items = self._items
+        if items:
+            self._items = []
+            for receiver, data in items:
+                try:
+                    receiver.received(data)
+                except Exception as error:  # a fault with one connection is its own
+                    self._report(receiver, error)
+            self._outbox.flush()
+
+    def _report(self, receiver: Receiver, error: Exception) -> None:
+        """As the loop does where a protocol raises."""
+        context = {"message": "taking in what was read failed", "exception": error, "protocol": receiver}
+        self._loop.call_exception_handler({**context, "transport": receiver.transport})
+        receiver.transport.abort()
