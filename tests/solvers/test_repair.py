@@ -75,3 +75,10 @@ def test_forbidden_nodes_take_nobody():
 def test_none_where_no_task_can_leave():
     problem = assignment_problem(np.ones((3, 2)), [[1.0, 9.0], [1.0, 9.0], [1.0, 9.0]], [2.0, 5.0])
     assert repaired(problem, np.zeros(3, np.int32), np.zeros((3, 1))) is None
+
+
+def test_it_gives_up_when_the_time_is_over():
+    problem = assignment_problem(np.ones((4, 2)), np.ones((4, 2)), [2.0, 2.0])
+    crowded = np.zeros(4, np.int32)
+    assert repaired(problem, crowded, np.zeros((3, 1)), until_s=0.0) is None
+    assert problem.is_feasible(repaired(problem, crowded, np.zeros((3, 1))))

@@ -19,7 +19,7 @@ WEIGHT_OF_PRICE = 1.5  # a unit of overload costs at first this many times its p
 WEIGHT_OF_SPREAD = 0.1
 REACH_FRAC = 0.005  # of the spread of costs: regret that a chain hopes to save at its end
 ALL_ROUNDS = 1_000_000
-PART_TASKS = 20_000  # that chains begin at between two looks at the clock
+PART_TASKS = 5_000  # that chains begin at between two looks at the clock
 HARDEN = 3.0  # factor on the weights of what is overloaded, once chains have begun at all tasks
 MENDING_ROUNDS = 12  # of chains from overloaded nodes alone
 

@@ -5,24 +5,30 @@ Source: Martello and Toth, Knapsack Problems, 1990, §7.4; the order is by rise 
 
 from __future__ import annotations
 
+import math
+import time
+
 import numpy as np
 
 from trimtab.solvers.near import Floats, Ints
 from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem, FloatArray
 
 
-def repaired(problem: AssignmentProblem, assignment: Ints, prices: Floats) -> Ints | None:
+def repaired(
+    problem: AssignmentProblem, assignment: Ints, prices: Floats, until_s: float = math.inf
+) -> Ints | None:
     """An assignment [tasks] within the capacities made of one beside them; None where it can't be done so.
 
     Tasks leave an overloaded node one by one, the one with the least rise of reduced cost for each unit of
-    overload that it takes away, to the node where its reduced cost is least among those that it fits on.
+    overload that it takes away, to the node where its reduced cost is least among those that it fits on. It
+    gives up at a time (`until_s`, perf_counter).
     """
     assignment, load = assignment.copy(), problem.load(assignment)
     room = problem.capacity * (1 + TOLERANCE_FRAC)
     for node in np.flatnonzero((load > room).any(axis=1)):
         while (load[node] > room[node]).any():
             moved = _one_leaves(problem, assignment, prices, load, room, int(node))
-            if not moved:
+            if not moved or time.perf_counter() > until_s:
                 return None
     return assignment
 

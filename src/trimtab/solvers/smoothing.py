@@ -33,8 +33,9 @@ ALL_PAIRS = 200_000  # up to here every pair is looked at, else the nearest node
 WIDTH = 24  # nodes of a task that are looked at beyond
 MANY_NODES = 400  # beyond which it takes twice as many
 WIDTH_FRAC = 0.048  # of the nodes, beyond a thousand: the prices of a sample are not exact enough for fewer
-SAMPLE_PER_NODE, SAMPLE_LEAST = 8, 2_000  # tasks that first prices are found on
+SAMPLE_PER_NODE, SAMPLE_LEAST = 4, 2_000  # tasks that first prices are found on
 SAMPLE_ITERATIONS = 25
+SAMPLE_FRAC, PRICES_FRAC = 0.35, 0.7  # of the time, when first prices and prices are done at the latest
 CORE_TASKS = 2_500  # up to here HiGHS works beside the search
 CORE_WIDTHS = (2, 3, 4, 6, 10, 16, 1_000_000)  # pairs a task in the core, wider where it is solved in time
 SEARCH_FIRST_FRAC = 0.05  # of the time before HiGHS begins, so that it gets a good start
@@ -46,7 +47,9 @@ MOST_WHOLE = 1e8  # sum of whole costs up to which rounding in bounds is far bel
 SPARE_S = 0.1  # what HiGHS may be late by
 DEEP = Style()
 BROAD = ((4, 4), (8, 4), (12, 4))  # depth and breadth of chains without kicks
-SHORT = (2, 4)  # of a warm start at first: what long chains can gain was gained before
+SHORT = ((2, 1), (2, 4))  # of a large search at first: they take away most for an eighth of the time
+REPAIR_FRAC = 0.2  # of the time that is left then, kept for repair
+SINGLE = (1, 1)  # before all: it takes overload away, in case that there is time for nothing more
 FIRST_PURSUITS = 3  # before kicks begin
 MOST_PURSUITS = 40
 LEAST_PROGRESS_FRAC = 1e-4  # gain of a pursuit that counts
@@ -77,11 +80,6 @@ class _State:
     @property
     def is_proved(self) -> bool:
         return self.incumbent.cost <= self.bound + 1e-9 * max(1.0, abs(self.bound))
-
-    @property
-    def is_warm(self) -> bool:
-        """Whether the prices are those of another solution."""
-        return self.dual.softness == 0.0
 
     def is_within(self, gap_frac: float) -> bool:
         """Whether there is a solution, and the gap is at most so wide."""
@@ -167,7 +165,7 @@ def _prepared(
         prices = np.vstack([start.prices, np.zeros((1, start.prices.shape[1]))])
         softness = 0.0
     else:
-        dual = _cold_prices(problem, until_s, generator)
+        dual = _cold_prices(problem, begun_s, time_limit_s, generator)
         prices, softness = dual.prices, dual.softness
     near = nearest(problem, prices, width)
     dual = Dual(prices, exact_value(near, prices), softness)
@@ -191,8 +189,11 @@ def _prepared(
     return state
 
 
-def _cold_prices(problem: AssignmentProblem, until_s: float, generator: np.random.Generator) -> Dual:
+def _cold_prices(
+    problem: AssignmentProblem, begun_s: float, time_limit_s: float, generator: np.random.Generator
+) -> Dual:
     """Prices from nothing: on all pairs, or on a sample of the tasks first and on the nearest pairs then."""
+    sample_until_s, until_s = (begun_s + frac * time_limit_s for frac in (SAMPLE_FRAC, PRICES_FRAC))
     free = np.zeros((problem.nodes + 1, problem.capacity.shape[1]))
     if problem.tasks * problem.nodes <= ALL_PAIRS:
         return climb(nearest(problem, free, problem.nodes + 1), free, until_s)
@@ -200,7 +201,7 @@ def _cold_prices(problem: AssignmentProblem, until_s: float, generator: np.rando
     sample = generator.choice(problem.tasks, size, replace=False).astype(np.int32)
     part = nearest(problem, free, problem.nodes + 1, sample)
     part = part._replace(capacity=part.capacity * (size / problem.tasks))
-    rough = climb(part, free, until_s, (0.1, 0.03), SAMPLE_ITERATIONS)
+    rough = climb(part, free, sample_until_s, (0.1, 0.03), SAMPLE_ITERATIONS)
     near = nearest(problem, rough.prices, _width(problem))
     return climb(near, rough.prices, until_s, (0.01, 0.003))
 
@@ -224,14 +225,15 @@ def _is_integral(near: Near) -> bool:
 
 def _search_broadly(state: _State) -> None:
     """Chains over all tasks, longer ones where the gap is wide; then kicks, unless it is narrow."""
-    incumbent, level = state.incumbent, 0
-    lengths = (SHORT, *BROAD) if state.is_warm else BROAD
+    incumbent, level, lengths = state.incumbent, 0, (*SHORT, *BROAD)
+    until_s = state.until_s - REPAIR_FRAC * state.left_s
+    incumbent.pursue(*SINGLE, until_s)
     for _ in range(MOST_PURSUITS):
         before = incumbent.cost
-        incumbent.pursue(*lengths[level], state.until_s)
+        incumbent.pursue(*lengths[level], until_s)
         if math.isinf(incumbent.cost):
             _repair(state)
-        if state.left_s <= 0 or state.is_proved:
+        if time.perf_counter() > until_s or state.is_proved:
             break
         if state.is_within(CLOSE_FRAC):
             break
@@ -249,7 +251,7 @@ def _repair(state: _State) -> None:
     """Let tasks leave overloaded nodes for any node of all."""
     incumbent = state.incumbent
     before = state.near.nodes_of(incumbent.current)
-    after = repaired(state.problem, before, state.dual.prices)
+    after = repaired(state.problem, before, state.dual.prices, state.until_s)
     if after is None:
         return
     choice = incumbent.current.copy()
