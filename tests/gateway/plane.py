@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -18,6 +19,7 @@ from trimtab.runtime.gateway.wire.server import DataPlane, make_context
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
+KEY_DIGEST = hashlib.sha256(b"k").digest()
 TENANT = Tenant("t", 0)
 WAIT_S = 60.0  # against hanging only: nothing here takes long on any machine
 
@@ -35,7 +37,7 @@ async def local(exchange: Exchange, body: bytes) -> LocalAnswer:
 
 
 def front(**fields: Any) -> Front:
-    return Front(Endpoints(), lambda key: TENANT if key == b"k" else None, **fields)
+    return Front(Endpoints(), lambda digest: TENANT if digest == KEY_DIGEST else None, **fields)
 
 
 class Plane:

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gateway.plane import TENANT, answers, gateway, ok, post, run
+from gateway.plane import KEY_DIGEST, TENANT, answers, gateway, ok, post, run
 from trimtab.runtime.gateway.api.endpoints import Endpoints
 from trimtab.runtime.gateway.config.keys import TenantLimits
 from trimtab.runtime.gateway.config.routes import RouteSpec, resolved
@@ -47,7 +47,7 @@ KNOWN = {"big", "new", "small", *DOWN}
 def routed(tenant: Tenant = TENANT) -> Front:
     return Front(
         Endpoints(),
-        lambda key: tenant if key == b"k" else None,
+        lambda digest: tenant if digest == KEY_DIGEST else None,
         routes=ROUTES,
         known=KNOWN.__contains__,
         ready=lambda model: model not in DOWN,

@@ -12,6 +12,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, cast
 from zlib import crc32
 
@@ -221,7 +222,8 @@ async def live(case: Case, t: Trace, choice: Chosen, mode: str) -> Lived:
         loop, fleet, rules, estimates=estimates, tenants=N_TENANTS, inline_plans=True, mode=mode
     )
     await decider.open()
-    tenants = {b"%d" % k: Tenant(str(k), k, may_set_priority=True) for k in range(N_TENANTS)}
+    keys = [sha256(b"%d" % k).digest() for k in range(N_TENANTS)]
+    tenants = {keys[k]: Tenant(str(k), k, may_set_priority=True) for k in range(N_TENANTS)}
     front = Front(Endpoints(), tenants.get, known=decider.knowledge.known, ready=decider.knowledge.ready)
     settings = Settings(max_retries=0, retry_budget_frac=0.0)
     plane = DataPlane(make_context(loop, settings, front, decider, (witness,), cast(Any, None)))

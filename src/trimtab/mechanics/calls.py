@@ -286,16 +286,17 @@ class Calls:
 
     def advance(self, until_s: float, max_steps: int) -> int:
         """Run `loop.advance` under the plan in force. Raises `Raised` from whatever a policy raised."""
-        code = 0
         try:
             if self._compiled:
-                code = self._advance(self._addresses, until_s, max_steps)
+                code: int = self._advance(self._addresses, until_s, max_steps)
             else:
                 code = self._advance_interpreted(until_s, max_steps)
         except Exception as error:
+            code = 0
             self._raised = self._raised or (int(self._state.counts["deciding"][0]), error)
-        self._raise_what_was_raised()
-        return int(code)
+        if self._raised is not None:
+            self._raise_what_was_raised()
+        return code
 
     def _raise_what_was_raised(self) -> None:
         if self._raised is not None:

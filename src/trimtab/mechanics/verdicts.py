@@ -31,17 +31,29 @@ class Verdict(NamedTuple):
     decisions: float  # how often it was offered
     shadow_idx: float  # node that the shadow would take; -1 = none
     shadow_s: float  # service seconds there
-    candidates: tuple[float, ...]
+    candidates: tuple[int, ...]
     predicted_s: tuple[float, ...]
     in_flight: tuple[float, ...]
 
 
+def candidates_of(numbers: tuple[float, ...]) -> tuple[int, ...]:
+    """Positions of the nodes that were named, best first."""
+    return tuple([int(j) for j in numbers[CANDIDATES:PREDICTED_S] if j >= 0.0])
+
+
 def read(numbers: tuple[float, ...]) -> Verdict:
     """The numbers of a row by their names; what is told of candidates is as long as there are any."""
-    named = [numbers[i] for i in range(CANDIDATES, PREDICTED_S)]
-    n = named.index(-1.0) if -1.0 in named else SHOWN
-    lists = [numbers[first : first + n] for first in (CANDIDATES, PREDICTED_S, IN_FLIGHT)]
-    return Verdict(*numbers[: SHADOW_S + 1], *lists)  # type: ignore[arg-type]  # floats, then tuples
+    named = candidates_of(numbers)
+    return Verdict(
+        estimate_s=numbers[ESTIMATE_S],
+        n_held=numbers[HELD],
+        decisions=numbers[DECISIONS],
+        shadow_idx=numbers[SHADOW_IDX],
+        shadow_s=numbers[SHADOW_S],
+        candidates=named,
+        predicted_s=numbers[PREDICTED_S : PREDICTED_S + len(named)],
+        in_flight=numbers[IN_FLIGHT : IN_FLIGHT + len(named)],
+    )
 
 
 @helper

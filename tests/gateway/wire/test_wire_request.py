@@ -30,7 +30,7 @@ class Taker:
                 request.target,
                 request.path,
                 request.forward,
-                request.client_key,
+                request.key_digest,
                 request.content_type,
                 request.body.whole() or b"",
                 request.keep_alive,

@@ -80,7 +80,7 @@ class Front:
     """Looks at requests. All of it may be replaced while the gateway runs: a reload sets the fields."""
 
     endpoints: Endpoints
-    by_key: Callable[[bytes], Tenant | None]
+    by_digest: Callable[[bytes], Tenant | None]  # of a key, by SHA-256
     tenant_named: Callable[[str], Tenant | None] = no_tenant
     routes: Mapping[str, Resolved] = field(default_factory=dict)
     known: Callable[[str], bool] = all_ready  # a node has it, ready or not
@@ -103,7 +103,7 @@ class Front:
         kind = found.kind
         if kind is _HEALTH or kind is _READY:
             return None
-        tenant = self.by_key(request.client_key)
+        tenant = self.by_digest(request.key_digest)
         if tenant is None:
             return NO_KEY
         exchange.tenant = tenant
@@ -211,7 +211,7 @@ class Front:
             return None
         limits: Limits = tenant.limits
         tokens = self.tokens(facts) if limits.counts_tokens else 0.0
-        refusal = limits.admit(exchange.context.loop.time(), tokens)
+        refusal = limits.admit(exchange.arrived_s, tokens)
         if refusal is None:
             exchange.admitted = (limits, tokens)
         return refusal

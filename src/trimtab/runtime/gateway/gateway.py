@@ -242,7 +242,7 @@ class Gateway:
     def _new_front(self) -> Front:
         front = Front(
             endpoints=Endpoints(),
-            by_key=self.tenants.by_key,
+            by_digest=self.tenants.by_digest,
             tenant_named=self.tenant_named,
             known=self.decider.knowledge.known,
             ready=self.decider.knowledge.ready,

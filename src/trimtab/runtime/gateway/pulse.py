@@ -49,7 +49,8 @@ class Pulse:
 
     def spans_gap(self, begun_s: float) -> bool:
         """Whether there was a gap since then."""
-        self.notice()
+        if self._loop.time() - self._due_s >= AWAY_S:
+            self.notice()
         return begun_s < self.since_s
 
     def _arm(self) -> None:

@@ -63,15 +63,22 @@ class _Bucket:
         self.per_s = self.per_minute * frac / 60.0
         self.size = max(1.0, self.per_minute * frac)
 
-    def wait_s(self, now_s: float, amount: float) -> float:
-        """Seconds until so much is there; what is more than the bucket holds waits for a full one."""
+    def ask(self, now_s: float, amount: float) -> float:
+        """Take it if it is there; else how many seconds to wait for it, and nothing is taken.
+
+        What is more than the bucket holds waits for a full one.
+        """
         level, size = self.level, self.size
         if now_s > self.at_s:
             level += (now_s - self.at_s) * self.per_s
-            self.level = level = size if level > size else level  # `min` costs a call
+            level = size if level > size else level  # `min` costs a call
             self.at_s = now_s
         lacking = (size if amount > size else amount) - level
-        return lacking / self.per_s if lacking > _ROUNDING else 0.0
+        if lacking > _ROUNDING:
+            self.level = level
+            return lacking / self.per_s
+        self.level = level - amount
+        return 0.0
 
     def take(self, amount: float) -> None:
         """Take it, on credit if need be; a negative amount gives back."""
@@ -115,14 +122,12 @@ class Limits:
         if self.concurrency is not None and self.in_flight >= self.concurrency:
             return _refusal("concurrency_limit", f"{self.concurrency} requests at a time", BUSY_RETRY_S)
         requests, budget = self._requests, self._tokens
-        if requests is not None and (wait_s := requests.wait_s(now_s, 1.0)):
+        if requests is not None and (wait_s := requests.ask(now_s, 1.0)):
             return _refusal("requests_limit", f"{requests.per_minute:g} requests per minute", wait_s)
-        if budget is not None and (wait_s := budget.wait_s(now_s, tokens)):
+        if budget is not None and (wait_s := budget.ask(now_s, tokens)):
+            if requests is not None:
+                requests.take(-1.0)
             return _refusal("tokens_limit", f"{budget.per_minute:g} tokens per minute", wait_s)
-        if requests is not None:
-            requests.take(1.0)
-        if budget is not None:
-            budget.take(tokens)
         self.in_flight += 1
         return None
 
@@ -142,9 +147,10 @@ class Limits:
 
     def settle(self, tokens: float, usage: Usage | None, attempts: Sequence[Attempt]) -> None:
         """An admitted request is over: what was used counts instead of the tokens that were expected."""
-        self.release()
+        self.in_flight -= 1
         if usage is not None:
-            self.correct(usage.prompt_tokens + usage.completion_tokens - tokens)
+            if self._tokens is not None:
+                self._tokens.take(usage.prompt_tokens + usage.completion_tokens - tokens)
         elif all(attempt.cause is Cause.CONNECT or not attempt.sent_s for attempt in attempts):
             self.correct(-tokens)
 
@@ -186,7 +192,11 @@ class Tenants:
 
     def by_key(self, raw: bytes) -> Tenant | None:
         """Whose key this is; None = nobody's, where keys are asked for."""
-        return self._by_digest.get(sha256(raw).digest(), self._nobody)
+        return self.by_digest(sha256(raw).digest())
+
+    def by_digest(self, digest: bytes) -> Tenant | None:
+        """Whose key has this SHA-256 digest; None = nobody's, where keys are asked for."""
+        return self._by_digest.get(digest, self._nobody)
 
     def named(self, name: str) -> Tenant | None:
         """The tenant of this name, made if it is new; None = no name for one, or there are too many.

@@ -45,8 +45,7 @@ _KEEP: Final = {**dict.fromkeys(_SCALARS, 4_096), **dict.fromkeys(_PROMPTS, HASH
 
 def peek(endpoint: Endpoint, content_type: str, body: bytes) -> Facts | Refusal:
     """The facts of a body that is there as a whole, at most WHOLE_BYTES of it; else use `body_scan`."""
-    media_type = content_type if content_type in _JSON_TYPES else _media_type(content_type)
-    if not _is_json(media_type):
+    if content_type not in _JSON_TYPES and not _is_json(_media_type(content_type)):
         scan = body_scan(endpoint, content_type)
         if isinstance(scan, Refusal):
             return scan

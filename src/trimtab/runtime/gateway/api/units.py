@@ -60,14 +60,21 @@ class OutputEstimate:
     mostly don't.
     """
 
-    __slots__ = ("_counts", "_means")
+    __slots__ = ("_asked_tokens", "_counts", "_means", "_said_tokens")
 
     def __init__(self, mean_tokens: float = DEFAULT_OUTPUT_TOKENS) -> None:
         self._means = [mean_tokens] + [0.0] * _N_BUCKETS  # the first is the overall one
         self._counts = [0.0] * (_N_BUCKETS + 1)
+        self._asked_tokens = self._said_tokens = -1.0  # the last prediction: good until the next lesson
 
     def predict(self, max_tokens: float) -> float:
         """Expected output tokens of one answer; `max_tokens` 0 = the client sets no limit."""
+        if max_tokens == self._asked_tokens:
+            return self._said_tokens
+        self._asked_tokens, self._said_tokens = max_tokens, self._predicted(max_tokens)
+        return self._said_tokens
+
+    def _predicted(self, max_tokens: float) -> float:
         bucket = _bucket(max_tokens)
         prior = self._means[0]
         if 0.0 < max_tokens < prior:
@@ -78,18 +85,20 @@ class OutputEstimate:
 
     def observe(self, max_tokens: float, output_tokens: float) -> None:
         """One answer under this limit had so many tokens."""
-        self._enter(0, output_tokens)
-        self._enter(_bucket(max_tokens), output_tokens)
-
-    def _enter(self, bucket: int, output_tokens: float) -> None:
-        count = self._counts[bucket] = min(self._counts[bucket] + 1.0, _WINDOW)
-        self._means[bucket] += (output_tokens - self._means[bucket]) / count
+        self._asked_tokens = -1.0
+        counts, means = self._counts, self._means
+        for bucket in (0, _bucket(max_tokens)):
+            count = counts[bucket]
+            if count < _WINDOW:
+                count = counts[bucket] = count + 1.0
+            means[bucket] += (output_tokens - means[bucket]) / count
 
 
 def _bucket(max_tokens: float) -> int:
     if max_tokens < 1.0:
         return 1
-    return min(1 + int(max_tokens).bit_length(), _N_BUCKETS)
+    bucket = 1 + int(max_tokens).bit_length()
+    return bucket if bucket < _N_BUCKETS else _N_BUCKETS
 
 
 def estimate(facts: Facts, kind: Kind, output: OutputEstimate) -> tuple[float, float]:

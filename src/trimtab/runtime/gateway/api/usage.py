@@ -72,7 +72,7 @@ def _read(said: Any) -> Usage | None:
     if "prompt_tokens" in said or "completion_tokens" in said:
         details = said.get("prompt_tokens_details")
         cached = _count(details, "cached_tokens") if details else 0
-        return Usage(_count(said, "prompt_tokens"), _count(said, "completion_tokens"), cached)
+        return Usage(_bounded(said.get("prompt_tokens")), _bounded(said.get("completion_tokens")), cached)
     if "input_tokens" in said or "output_tokens" in said:
         return _read_input_output(said)
     if "total_tokens" in said:  # rerankers and some embedding servers
@@ -89,8 +89,13 @@ def _read_input_output(said: dict[str, Any]) -> Usage:
 
 
 def _count(said: Any, name: str) -> int:
-    value = said.get(name) if type(said) is dict else None
-    return min(value, _MAX_COUNT) if type(value) is int and value > 0 else 0
+    return _bounded(said.get(name)) if type(said) is dict else 0
+
+
+def _bounded(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        return 0
+    return value if value < _MAX_COUNT else _MAX_COUNT
 
 
 def _merged(old: Usage | None, new: Usage) -> Usage:

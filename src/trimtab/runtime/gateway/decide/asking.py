@@ -45,21 +45,15 @@ class Asking:
                 charge += rules.output_weight * units
             charge /= tenant.weight
         model_idx, adapter_idx = pool.items.get(model, NO_ITEMS)
-        return Asked(
-            class_idx=c,
-            units=units,
-            estimate_s=pool.best_estimate_s(c, units),
-            model_idx=model_idx,
-            adapter_idx=adapter_idx,
-            tenant_idx=tenant.idx if tenant is not None else 0,
-            priority=BACKGROUND if exchange.background else exchange.priority,
-            deadline_s=deadline_s,
-            tokens=tokens,
-            charge=charge,
-            key=_key(exchange, c),
-            home_idx=home,
-            stays_home=stays,
-        )
+        tenant_idx = tenant.idx if tenant is not None else 0
+        priority = BACKGROUND if exchange.background else exchange.priority
+        return _new(  # what it makes of names takes three times as long
+            Asked,
+            (
+                c, units, pool.best_estimate_s(c, units), model_idx, adapter_idx, tenant_idx, priority,
+                deadline_s, tokens, charge, _key(exchange, c), home, int(stays), None,
+            ),
+        )  # fmt: skip
 
     def is_own_deadline(self, entry: Entry) -> bool:
         """Whether the deadline of a row is the client's own, and not how long anything may wait.
@@ -75,6 +69,9 @@ class Asking:
         if arrived_s is None:
             arrived_s = entry.exchange.arrived_s - self._pools.origin_s
         return asked._replace(arrival_s=arrived_s, deadline_s=before.deadline_s)
+
+
+_new = tuple.__new__
 
 
 def _key(exchange: Exchange, c: int) -> int:

@@ -42,8 +42,8 @@ class Fit:
         self.n = 0.0
         self._w = self._u = self._d = self._uu = self._ud = 0.0
 
-    def add(self, units: float, seconds: float) -> None:
-        """One request of so many units took so long."""
+    def add(self, units: float, seconds: float) -> bool:
+        """One request of so many units took so long; returns whether the line is another now."""
         self.n += 1.0
         self._w = FORGET * self._w + 1.0
         self._u = FORGET * self._u + units
@@ -52,6 +52,8 @@ class Fit:
         self._ud = FORGET * self._ud + units * seconds
         if self.n < SOLVED_EACH or self.n % SOLVE_EVERY == 0.0:
             self._solve()
+            return True
+        return False
 
     def _solve(self) -> None:
         spread = self._w * self._uu - self._u * self._u
@@ -76,17 +78,22 @@ class Estimates:
         self._of_type: dict[str, dict[ClassKey, Fit]] = {}
         self._of_class: dict[ClassKey, Fit] = {}
 
-    def observe(self, key: ClassKey, type_name: str, units: float, seconds: float) -> tuple[float, float]:
-        """A request took so long on a node of this type; returns the estimate that now holds there."""
+    def observe(
+        self, key: ClassKey, type_name: str, units: float, seconds: float
+    ) -> tuple[float, float] | None:
+        """A request took so long on a node of this type; returns the estimate that now holds there.
+
+        None = the one that held before.
+        """
         fits = self._of_type.get(type_name)
         if fits is None:
             fits = self._of_type[type_name] = {}
         fit = fits.get(key)
         if fit is None:
             fit = fits[key] = Fit(0.0, 0.0)
-        fit.add(units, seconds)
-        if fit.n < SOLVED_EACH or fit.n % SOLVE_EVERY == 0.0:  # a sample will do for types yet unseen
-            self._class_fit(key).add(units, seconds)
+        if not fit.add(units, seconds):
+            return None
+        self._class_fit(key).add(units, seconds)  # a sample will do for types yet unseen
         return (fit.fixed_s, fit.unit_s) if fit.n >= ENOUGH else self.of(key, type_name)
 
     def of(self, key: ClassKey, type_name: str) -> tuple[float, float]:

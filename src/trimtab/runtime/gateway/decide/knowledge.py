@@ -77,9 +77,10 @@ class Knowledge:
 
     def has_room(self, model: str) -> bool:
         """Whether a node of this model gets work that is not busy with the one request of its trial."""
+        is_ready = self.ready(model) if self._ready is None else model in self._ready
         on_trial = self._fleet.on_trial
-        if not on_trial or not self.ready(model):
-            return self.ready(model)
+        if not on_trial or not is_ready:
+            return is_ready
         members = self.shape.members
         return any(
             model in members[node.idx].serves and not (node.idx in on_trial and node.in_flight)

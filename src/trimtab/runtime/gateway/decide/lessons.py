@@ -22,22 +22,22 @@ class Lessons:
     def learn(self, pool: Pool, entry: Entry, node: Node) -> None:
         """Its duration, its output, its account, its session's home."""
         exchange = entry.exchange
-        facts, usage = exchange.facts, exchange.usage
+        facts, usage, knowledge = exchange.facts, exchange.usage, self._knowledge
         if facts is None:
             return
-        attempt, of = exchange.attempts[-1], self._knowledge.classes.rows[exchange.class_idx]
+        attempt, of = exchange.attempts[-1], knowledge.classes.rows[exchange.class_idx]
         units = exchange.units
         if usage is not None:
             units = used(facts, of.kind, usage)[0]
             if usage.completion_tokens:
                 of.output.observe(facts.max_tokens, usage.completion_tokens / facts.answers)
-            if of.kind not in MEDIA:
+            if pool.choice.order.reads_accounts and of.kind not in MEDIA:
                 self._correct_account(pool, exchange, usage)
             prefixes = self._affinity.prefixes
-            if prefixes is not None and pool.reads_prefix and facts.prefix_blocks:
+            if pool.reads_prefix and prefixes is not None and facts.prefix_blocks:
                 matched = entry.matched.get(node.idx, 0)
                 prefixes.correct(node.idx, facts.prefix_blocks, usage.cached_tokens, matched)
-        if facts.model in self._knowledge.shape.bases:
+        if facts.model in knowledge.shape.bases:
             self._fleet.served_adapter(node, facts.model)
         seconds = attempt.ended_s - attempt.begun_s
         if seconds > 0.0 and not self._spans_gap(attempt.begun_s):
@@ -48,7 +48,10 @@ class Lessons:
 
     def _correct_estimate(self, of: RequestClass, node: Node, units: float, seconds: float) -> None:
         knowledge, type_name = self._knowledge, node.type_name or node.name
-        fixed_s, unit_s = knowledge.estimates.observe(of.key, type_name, units, seconds)
+        changed = knowledge.estimates.observe(of.key, type_name, units, seconds)
+        if changed is None:
+            return
+        fixed_s, unit_s = changed
         for g in of.types(knowledge.shape, type_name):
             for pool in self._pools.by_spec.values():
                 pool.live.set_estimate(of.idx, g, fixed_s, unit_s)
@@ -56,7 +59,7 @@ class Lessons:
     def _correct_account(self, pool: Pool, exchange: Exchange, usage: Usage) -> None:
         """Book what was really used instead of what was counted on the way."""
         tenant = exchange.tenant
-        if not pool.choice.order.reads_accounts or tenant is None or exchange.facts is None:
+        if tenant is None or exchange.facts is None:
             return
         rules = self._pools.rules
         prompt = rules.prompt_weight * (usage.prompt_tokens - exchange.facts.prompt_tokens)

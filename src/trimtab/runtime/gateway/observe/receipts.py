@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from trimtab.mechanics.verdicts import read
+from trimtab.mechanics.verdicts import candidates_of, read
 from trimtab.runtime.gateway.api.units import BLOCK_TOKENS
 from trimtab.runtime.gateway.model import Attempt, Exchange, Facts, Outcome, Refusal, Tenant
 
@@ -45,18 +45,18 @@ class Decision(NamedTuple):
     @property
     def node_idx(self) -> tuple[int, ...]:
         """The candidates' positions, best first."""
-        return tuple(map(int, read(self.numbers).candidates))
+        return candidates_of(self.numbers)
 
     @property
     def receipt(self) -> Receipt:
         """What it says."""
-        told, candidates, names = read(self.numbers), self.node_idx, self.nodes
+        told, names, matched = read(self.numbers), self.nodes, self.matched
         return Receipt(
             policy=self.policy,
-            candidates=tuple(names[j] for j in candidates),
+            candidates=tuple(names[j] for j in told.candidates),
             predicted_s=told.predicted_s,
             in_flight=tuple(map(int, told.in_flight)),
-            prefix_tokens=tuple(BLOCK_TOKENS * self.matched.get(j, 0) for j in candidates if self.matched),
+            prefix_tokens=tuple(BLOCK_TOKENS * matched.get(j, 0) for j in told.candidates) if matched else (),
             queue_length=int(told.n_held),
             decisions=int(told.decisions),
             fallback=self.fallback,

@@ -244,7 +244,7 @@ class ClientConnection(asyncio.Protocol):
         if close:
             self._close(lingers=exchange.request.awaits_body)
             return
-        self._since_s = self.context.loop.time()
+        self._since_s = exchange.ended_s
         more = self._waiting or self._backlog or self._refused is not None
         if more and not self._feeding:
             self._next()

@@ -210,7 +210,8 @@ class WireExchange(Exchange):
         self._go_on_with(leg)
         self.committed = True
         self.response_status = response.status
-        leg.attempt.first_byte_s = leg.pool.time()
+        assert leg.connection is not None
+        leg.attempt.first_byte_s = leg.connection.last_s
 
     def _go_on_with(self, leg: NodeLeg) -> None:
         """Of two attempts this one is left. The last attempt is the one that counts: its node is told."""
@@ -246,7 +247,8 @@ class WireExchange(Exchange):
 
     def leg_done(self, leg: NodeLeg, closes: bool) -> None:
         """The whole response is with the client."""
-        leg.attempt.ended_s = self.context.loop.time()
+        assert leg.connection is not None
+        leg.attempt.ended_s = leg.connection.last_s
         self.leg = None
         status = self.response_status
         cause = busy_or_error(status) if status >= 429 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from typing import Protocol
 
 import httptools
@@ -337,7 +338,7 @@ class RequestReader:
 def _read_headers(request: Request) -> None:
     """What the front will ask for."""
     headers = request.headers
-    request.client_key = key_of(headers)
+    request.key_digest = sha256(key_of(headers)).digest()
     request.content_type = headers.get(b"content-type", b"").decode("latin-1")
     given = headers.get(b"x-request-id")
     if given is not None and _ID.fullmatch(given):

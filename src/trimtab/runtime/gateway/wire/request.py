@@ -37,7 +37,6 @@ class Request:
 
     __slots__ = (
         "body",
-        "client_key",
         "complete",
         "content_length",
         "content_type",
@@ -51,6 +50,7 @@ class Request:
         "hinted",
         "http10",
         "keep_alive",
+        "key_digest",
         "lines",
         "method",
         "path",
@@ -74,7 +74,7 @@ class Request:
         self.has_body = False
         self.content_length = 0
         self.content_type = ""
-        self.client_key = b""
+        self.key_digest = b""  # SHA-256 of the client's key
         self.given_id = ""  # the client's request id, if it has the form of one
         self.hinted = False  # the gateway's own headers are among them, or a trace's
         self.complete = False
@@ -94,7 +94,7 @@ class Request:
         request.has_body = content_length > 0
         request.content_length = content_length
         request.content_type = self.content_type
-        request.client_key = self.client_key
+        request.key_digest = self.key_digest
         request.given_id = ""
         request.hinted = self.hinted
         request.body = Body(memory_bytes)
