@@ -10,7 +10,7 @@ from oracle import best_by_trying, random_problem
 
 from trimtab.domain.kernel import interpreted
 from trimtab.solvers import AssignmentProblem, Status, asking, assignment_problem, solve
-from trimtab.solvers.asking import Ladder, ask
+from trimtab.solvers.asking import Dives, Ladder, ask
 from trimtab.solvers.branching import NO, OPEN, YES, explore
 from trimtab.solvers.knapsack import Knapsacks, knapsacks_of
 from trimtab.solvers.near import nearest
@@ -89,6 +89,42 @@ def test_a_ladder_ends_where_points_take_too_long(monkeypatch):
     assert ladder.is_over
 
 
+def dived(problem: AssignmentProblem, dives: Dives, most: float = math.inf) -> tuple[float, list[float]]:
+    """(bound, costs of the solutions that were found) once they meet; each is better than the one before.
+
+    Where there is no solution, once the bound is `most`.
+    """
+    bound, costs = math.ceil(dives.knapsacks.value - 1e-6), [math.inf]
+    while bound < min(costs[-1], most):
+        bound, nodes = dives.search(bound, costs[-1])
+        if nodes is not None:
+            assignment = np.where(nodes == problem.nodes, -1, nodes)
+            assert problem.is_feasible(assignment)
+            assert problem.sign * problem.objective(assignment) < costs[-1]
+            costs.append(problem.sign * problem.objective(assignment))
+    return bound, costs
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("options", [{}, {"maximise": True}])
+def test_dives_end_at_the_optimum(seed, options):
+    problem = random_problem(seed, tasks=6, **options)
+    best = problem.sign * best_by_trying(problem)
+    knapsacks = climbed(problem, 200.0 if math.isnan(best) else best)
+    bound, costs = dived(problem, Dives(knapsacks, knapsacks.floors()), 400.0)
+    assert costs[-1] == (math.inf if math.isnan(best) else best)
+    assert math.isnan(best) or bound == best
+
+
+@pytest.mark.parametrize("patience_s", [0.2, 1e-4])
+def test_dives_that_are_given_up_are_taken_up_again(monkeypatch, patience_s):
+    monkeypatch.setattr(asking, "FIRST_SLICES", 1.0)
+    problem = type_b(7, 40, 5)
+    knapsacks = climbed(problem, 2_000.0)
+    bound, costs = dived(problem, Dives(knapsacks, knapsacks.floors(), _patience_s=patience_s))
+    assert bound == costs[-1] == solve_exact(problem, time_limit_s=30.0).objective
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_scarce_capacities_are_proved_within_the_time(seed):
     """HiGHS alone is far from a proof of these in that time."""
@@ -96,10 +132,11 @@ def test_scarce_capacities_are_proved_within_the_time(seed):
     solution = solve(problem, time_limit_s=20.0)
     assert solution.status is Status.OPTIMAL
     assert problem.is_feasible(solution.assignment)
-    assert solution.method == "dual smoothing, ejection chains, dual by resource, branch and bound"
+    assert solution.method.startswith("dual smoothing, ejection chains, dual by resource, branch and bound")
 
 
-def test_the_search_gives_the_same_bits_interpreted_and_in_parts():
+@pytest.mark.parametrize("share", [0.0, 0.2])
+def test_the_search_gives_the_same_bits_interpreted_and_in_parts(share):
     problem = type_b(7, 50, 5)
     knapsacks = climbed(problem, 2_000.0)
     best = solve_exact(problem, time_limit_s=30.0).objective
@@ -107,7 +144,9 @@ def test_the_search_gives_the_same_bits_interpreted_and_in_parts():
     for run, points in ((explore, 1), (explore, 12), (interpreted(explore), 4)):
         question = ask(knapsacks, knapsacks.floors(), best - 1)
         tree = question._tree
-        found = [run(question.pairs, tree, question._scratch, best - 1, points) for _ in range(12 // points)]
+        found = [
+            run(question.pairs, tree, question._scratch, best - 1, points, share) for _ in range(12 // points)
+        ]
         ends.append((found[-1], [column.tolist() for column in tree]))
     assert ends[0][0] == OPEN
     assert ends[0] == ends[1] == ends[2]

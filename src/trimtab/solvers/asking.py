@@ -1,7 +1,8 @@
-"""A bound that rises by one with every question that is answered with no (`branching`)."""
+"""Questions to `branching`: a bound that rises by one with every no, and dives for better solutions."""
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -13,6 +14,11 @@ from trimtab.solvers.near import Floats, Ints
 
 WHOLE = 1e-6  # rounding in bounds of whole costs
 SLICE_S = 0.04  # of search between two looks at the clock
+FIRST_HEIGHT, LAST_HEIGHT = 0.4, 0.9  # of a dive's question between bound and cost
+FIRST_PATIENCE_S = 0.2  # of a dive
+FIRST_SLICES = 5.0  # that it has at least, each as long as its first one, which is the longest
+DIVE_SHARE = 0.2  # of the open tasks that a dive settles at a point at first; less with more patience
+NO_COST_FRAC = 0.05  # of the bound above it: where dives look at the highest
 MOST_CELLS = 2_000_000  # of the tables of a first step of prices, about 2 ms: beyond, points take too long
 
 
@@ -22,10 +28,12 @@ class Question:
 
     Attributes:
         most: what is asked for.
+        share: of the open tasks that are settled at a point; 0 for one task at a time, the hardest to settle.
         answer: `OPEN`, `NO` or `YES`.
     """
 
     most: float
+    share: float
     answer: int
     pairs: Pairs
     _tree: Tree
@@ -35,7 +43,9 @@ class Question:
     def search(self) -> None:
         """Go on for about a slice of time."""
         begun_s = time.perf_counter()
-        self.answer = explore(self.pairs, self._tree, self._scratch, self.most + WHOLE, self._points)
+        self.answer = explore(
+            self.pairs, self._tree, self._scratch, self.most + WHOLE, self._points, self.share
+        )
         took_s = time.perf_counter() - begun_s
         self._points = max(1, int(self._points * min(4.0, SLICE_S / max(took_s, 1e-5))))
 
@@ -51,13 +61,14 @@ class Question:
         return np.asarray(self.pairs.owner[self._tree.chosen], np.int32)
 
 
-def ask(knapsacks: Knapsacks, floors: Floats, most: float) -> Question:
+def ask(knapsacks: Knapsacks, floors: Floats, most: float, share: float = 0.0) -> Question:
     """The question at its beginning.
 
     Args:
         knapsacks: with the prices to begin from.
         floors: [nodes + 1, tasks] the least that a solution costs which uses a pair.
         most: the cost that is asked for.
+        share: as of `Question`.
     """
     pairs = _pairs(knapsacks, floors, most)
     nodes, tasks, size = knapsacks.room.size, floors.shape[1], pairs.task.size
@@ -75,10 +86,10 @@ def ask(knapsacks: Knapsacks, floors: Floats, most: float) -> Question:
     scratch = Scratch(
         np.zeros((items, widest)), np.zeros((items, widest)), np.zeros((items, widest), np.bool_),
         np.zeros(items, np.int32), np.zeros(size), np.zeros(size), np.zeros(tasks), np.zeros(tasks),
-        np.zeros(tasks, np.int32),
+        np.zeros(tasks, np.int32), np.zeros(tasks, np.int32), np.zeros(tasks),
     )  # fmt: skip
     is_refuted = bool((count == 0).any() or (room < 0).any())
-    return Question(most, NO if is_refuted else OPEN, pairs, tree, scratch)
+    return Question(most, share, NO if is_refuted else OPEN, pairs, tree, scratch)
 
 
 def _pairs(knapsacks: Knapsacks, floors: Floats, most: float) -> Pairs:
@@ -123,3 +134,57 @@ class Ladder:
         if question.answer == NO:
             return bound + 1.0, None
         return bound, question.nodes if question.answer == YES else None
+
+
+@dataclass(slots=True)
+class Dives:
+    """Questions between the bound and the best cost, each given up after a while.
+
+    A yes is a better solution, and the next question is nearer to the bound by as much; one that was given up
+    is asked of a higher cost; once that is near the best one, all begins again with more patience.
+
+    Attributes:
+        knapsacks: the relaxation, climbed.
+        floors: [nodes + 1, tasks] of its pairs.
+        longest_s: the longest that `search` took.
+    """
+
+    knapsacks: Knapsacks
+    floors: Floats
+    longest_s: float = 0.0
+    _height: float = FIRST_HEIGHT
+    _patience_s: float = FIRST_PATIENCE_S
+    _left_s: float = 0.0
+    _question: Question | None = None
+
+    def search(self, bound: float, cost: float) -> tuple[float, Ints | None]:
+        """About a slice of time; returns (bound, nodes [tasks] of a solution that is better than `cost`)."""
+        question, begun_s = self._question, time.perf_counter()
+        is_new = question is None or question.most >= cost or question.most < bound - WHOLE
+        if is_new or question is None:
+            self._question = question = self._next(bound, cost)
+        if question.answer == OPEN:
+            question.search()
+        took_s = time.perf_counter() - begun_s
+        self.longest_s = max(self.longest_s, took_s)
+        self._left_s = max(self._patience_s, FIRST_SLICES * took_s) if is_new else self._left_s - took_s
+        if question.answer == OPEN and self._left_s > 0:
+            return bound, None
+        self._question = None
+        if question.answer == OPEN:
+            self._give_up()
+        if question.answer == NO:
+            return question.most + 1.0, None
+        return bound, question.nodes if question.answer == YES else None
+
+    def _next(self, bound: float, cost: float) -> Question:
+        high = min(cost, bound + NO_COST_FRAC * abs(bound) + 1.0)
+        most = min(max(math.floor(bound + self._height * (high - bound)), bound), cost - 1.0)
+        share = DIVE_SHARE * FIRST_PATIENCE_S / self._patience_s
+        return ask(self.knapsacks, self.floors, most, share)
+
+    def _give_up(self) -> None:
+        self._height = (1.0 + self._height) / 2.0
+        if self._height > LAST_HEIGHT:
+            self._height = FIRST_HEIGHT
+            self._patience_s *= 2.0

@@ -90,6 +90,8 @@ class Scratch(NamedTuple):
     point: Floats
     slope: Floats
     queue: Ints
+    first: Ints
+    score: Floats
 
 
 @helper
@@ -259,12 +261,15 @@ def _tables(pairs: Any, tree: Any, scratch: Any, price: Any, i: Any) -> None:
 
 
 @helper
-def _thin(pairs: Any, tree: Any, scratch: Any, value: Any, most: Any) -> Any:
-    """Strike pairs whose floor is beyond; returns (whether each task has one left, struck, pair to try)."""
+def _thin(pairs: Any, tree: Any, scratch: Any, value: Any, most: Any, is_dive: Any) -> Any:
+    """Strike pairs whose floor is beyond; returns (whether each task has one left, how many were struck).
+
+    Notes of each open task the pair of least floor in `first` and how soon it is to be tried in `score`.
+    """
     price = tree.price[tree.at[0]]
     for i in range(tree.room.size):
         _tables(pairs, tree, scratch, price, i)
-    before, best, tried = tree.trail[tree.trail.size - 1], -1.0, -1
+    before = tree.trail[tree.trail.size - 1]
     for j in range(tree.left.size):
         if tree.left[j] == 1:
             continue
@@ -273,7 +278,7 @@ def _thin(pairs: Any, tree: Any, scratch: Any, value: Any, most: Any) -> Any:
             p = pairs.of_task[n]
             if tree.alive[p]:
                 out += scratch.lose_out[p]
-        least, second, first = np.inf, np.inf, -1
+        least, second = np.inf, np.inf
         for n in range(pairs.first[j], pairs.first[j + 1]):
             p = pairs.of_task[n]
             if not tree.alive[p]:
@@ -281,23 +286,22 @@ def _thin(pairs: Any, tree: Any, scratch: Any, value: Any, most: Any) -> Any:
             floor = out - scratch.lose_out[p] + scratch.lose_in[p]
             scratch.lose_in[p] = floor
             if floor < least:
-                least, second, first = floor, least, p
+                least, second = floor, least
+                scratch.first[j] = p
             elif floor < second:
                 second = floor
-        score = (least - value + 1e-3) * (min(second, most + 1.0) - value + 1e-3)
-        if score > best:
-            best, tried = score, first
+        second = min(second, most + 1.0)
+        scratch.score[j] = second - least if is_dive else (least - value + 1e-3) * (second - value + 1e-3)
     for p in range(pairs.task.size):
         is_beyond = tree.alive[p] and tree.left[pairs.task[p]] > 1 and scratch.lose_in[p] > most
         if is_beyond and not _strike(pairs, tree, scratch.queue, p):
-            return False, 0, -1
-    return True, tree.trail[tree.trail.size - 1] - before, tried
+            return False, 0
+    return True, tree.trail[tree.trail.size - 1] - before
 
 
 @helper
-def _look(pairs: Any, tree: Any, scratch: Any, most: Any) -> Any:
-    """The point where the search is; returns the pair to try, `REFUTED` or `SOLVED`."""
-    tried = -1
+def _look(pairs: Any, tree: Any, scratch: Any, most: Any, is_dive: Any) -> Any:
+    """The point where the search is: the number of open tasks, `REFUTED` or `SOLVED`."""
     for _ in range(ROUNDS):
         settled, others = _settled_cost(pairs, tree)
         if others == 0:
@@ -305,22 +309,34 @@ def _look(pairs: Any, tree: Any, scratch: Any, most: Any) -> Any:
         value = _climb(pairs, tree, scratch, most, settled)
         if value > most:
             return REFUTED
-        is_possible, struck, tried = _thin(pairs, tree, scratch, value, most)
+        is_possible, struck = _thin(pairs, tree, scratch, value, most, is_dive)
         if not is_possible:
             return REFUTED
         if struck * WORTHWHILE < others:
             break
-    if tried >= 0 and tree.alive[tried] and tree.left[pairs.task[tried]] > 1:
-        return tried
-    for j in range(tree.left.size):
-        if tree.left[j] > 1:
-            return _only(pairs, tree, j)
-    settled, _ = _settled_cost(pairs, tree)
+    settled, others = _settled_cost(pairs, tree)
+    if others > 0:
+        return others
     if settled > most:
         return REFUTED
     for j in range(tree.left.size):
         tree.chosen[j] = _only(pairs, tree, j)
     return SOLVED
+
+
+@helper
+def _next(pairs: Any, tree: Any, scratch: Any) -> Any:
+    """The pair to try of the open task of the greatest score; −1 where no task is open."""
+    best, chosen = -np.inf, -1
+    for j in range(tree.left.size):
+        if tree.left[j] > 1:
+            p = scratch.first[j]
+            score = scratch.score[j]
+            if not tree.alive[p]:
+                p, score = _only(pairs, tree, j), 0.0
+            if score > best:
+                best, chosen = score, p
+    return chosen
 
 
 @helper
@@ -351,13 +367,21 @@ def _back(pairs: Any, tree: Any, scratch: Any) -> Any:
 
 
 @kernel(nogil=True)
-def explore(pairs: Any, tree: Any, scratch: Any, most: Any, points: Any) -> Any:
-    """Look at so many points at most; returns `OPEN`, `NO` or `YES`: is there a solution of cost `most`."""
+def explore(pairs: Any, tree: Any, scratch: Any, most: Any, points: Any, share: Any) -> Any:
+    """Look at so many points at most; returns `OPEN`, `NO` or `YES`: is there a solution of cost `most`.
+
+    With a `share` above 0 it dives: at each point that share of the open tasks is settled, the surest ones.
+    """
     for _ in range(points):
-        p = _look(pairs, tree, scratch, most)
-        if p == SOLVED:
+        others = _look(pairs, tree, scratch, most, share > 0.0)
+        if others == SOLVED:
             return YES
-        is_possible = p != REFUTED and _enter(pairs, tree, scratch, p)
+        is_possible = others != REFUTED
+        tries = max(1, int(share * others)) if is_possible else 0
+        for _ in range(tries):
+            p = _next(pairs, tree, scratch)
+            if p >= 0 and is_possible:
+                is_possible = _enter(pairs, tree, scratch, p)
         if not is_possible and not _back(pairs, tree, scratch):
             return NO
     return OPEN

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trimtab.solvers.asking import Ladder
+from trimtab.solvers.asking import Dives, Ladder
 from trimtab.solvers.dual import Dual, climb, exact_value
 from trimtab.solvers.exact import CoreSearch, core_bound
 from trimtab.solvers.incumbent import Incumbent, Style
@@ -71,6 +71,7 @@ class _State:
     knapsacks: Knapsacks | None
     floors: Floats = field(init=False)  # [tasks, width] the least that a solution costs which uses a pair
     ladder: Ladder | None = None
+    dives: Dives | None = None
     parts: list[str] = field(default_factory=lambda: ["dual smoothing", "ejection chains"])  # that had a turn
 
     @property
@@ -272,6 +273,7 @@ def _search_with_core(state: _State) -> None:
     begin_s = time.perf_counter() + share * max(state.left_s, 0.0)
     while time.perf_counter() < begin_s and not state.is_proved:
         _ask(state)
+        _dive(state)
         state.incumbent.improve(DEEP)
     for width in CORE_WIDTHS:
         if state.is_proved or state.left_s <= SPARE_S:
@@ -295,20 +297,35 @@ def _climb_knapsacks(state: _State, limit_s: float) -> None:
         pairs = floors[np.maximum(node, 0), np.arange(node.shape[0])[:, None]]
         state.floors = np.maximum(state.floors, np.where(node >= 0, pairs, np.inf))
         state.incumbent.order_by(state.floors)
-        state.ladder = Ladder(knapsacks, floors) if state.is_integral else None
+        if state.is_integral:
+            state.ladder, state.dives = Ladder(knapsacks, floors), Dives(knapsacks, floors)
 
 
 def _ask(state: _State) -> bool:
-    """A slice of branch and bound for the cost that the bound allows; returns whether there is one."""
+    """A slice of branch and bound for the cost that the bound allows; returns whether there was one."""
     ladder = state.ladder
-    if ladder is None or ladder.is_over:
+    if ladder is None or ladder.is_over or state.is_proved:
         return False
     state.note("branch and bound")
-    bound, nodes = ladder.search(state.bound)
+    _learn(state, *ladder.search(state.bound))
+    return True
+
+
+def _dive(state: _State) -> bool:
+    """A slice of branch and bound for something between bound and cost; returns whether there was one."""
+    dives = state.dives
+    if dives is None or state.is_proved or state.left_s < dives.longest_s:
+        return False
+    state.note("dives")
+    _learn(state, *dives.search(state.bound, state.incumbent.cost))
+    return True
+
+
+def _learn(state: _State, bound: float, nodes: Ints | None) -> None:
+    """Of a bound, and of the node of each task of a solution."""
     state.raise_bound(bound)
     if nodes is not None:
         state.incumbent.offer(_columns_of(state.near, nodes, state.problem.nodes))
-    return True
 
 
 def _search_beside(state: _State, width: int) -> None:
@@ -324,7 +341,7 @@ def _search_beside(state: _State, width: int) -> None:
         gained_s = time.perf_counter()
         while core.is_running and state.left_s > 0 and not state.is_proved:
             is_idle = time.perf_counter() > gained_s + REST_AFTER_S
-            is_asked = _ask(state)
+            is_asked = _ask(state) | _dive(state)
             if is_idle and state.is_within(REST_FRAC):
                 time.sleep(0.0 if is_asked else REST_S)
             elif incumbent.improve(DEEP):
