@@ -15,6 +15,11 @@ _RESPONSE: Final = Kind.RESPONSE
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _ID: Final = re.compile(rb'"id"\s*:\s*"([^"\\]{1,256})"')
 _FLAT: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]{0,1024}(?:\{[^{}]{0,1024}\}[^{}]{0,1024}){0,4}\})')
+_TOTAL: Final = rb'"total_tokens"\s*:\s*[0-9]{1,9}\s*'
+_PLAIN: Final = re.compile(  # as most servers write it
+    rb'"usage"\s*:\s*\{\s*"prompt_tokens"\s*:\s*([0-9]{1,9})\s*,\s*(?:%b,\s*)?'
+    rb'"completion_tokens"\s*:\s*([0-9]{1,9})\s*(?:,\s*%b)?\}' % (_TOTAL, _TOTAL)
+)
 _MAX_USAGE_BYTES: Final = 4_096
 _MAX_BRACES: Final = 32
 _HEAD_BYTES: Final = 4_096
@@ -29,6 +34,9 @@ def find_usage(data: bytes) -> Usage | None:
     """
     end = len(data)
     while (at := data.rfind(b'"usage"', 0, end)) >= 0:
+        plain = _PLAIN.match(data, at)
+        if plain and data[at - 1 : at] != b"\\":
+            return Usage(int(plain[1]), int(plain[2]))
         flat = _FLAT.match(data, at)
         if flat and data[at - 1 : at] != b"\\":
             usage = _read(_parsed(flat[1]))  # the usual case

@@ -110,7 +110,7 @@ class Pool:
             planning=self.planning,
             keeps_past=any(p is not None and p.plan_period_s > 0.0 for p in (choice.policy, choice.shadow)),
         )
-        self._types = range(len(shape.types))
+        self._n_types = len(shape.types)
         self._shape = shape
         self.items = items_needed(shape)
         # Whether the policy, or its shadow, wants to know what nodes have cached:
@@ -180,9 +180,10 @@ class Pool:
     def best_estimate_s(self, class_idx: int, units: float) -> float:
         """Estimated service seconds on the best type; a second where no type serves it yet."""
         fixed_s, unit_s = self.live.tables
+        first = class_idx * self._n_types
         best_s = math.inf
-        for g in self._types:
-            seconds = fixed_s[class_idx, g] + unit_s[class_idx, g] * units
+        for at in range(first, first + self._n_types):
+            seconds = fixed_s[at] + unit_s[at] * units
             if seconds < best_s:
                 best_s = seconds
         return best_s if best_s < math.inf else 1.0

@@ -181,9 +181,9 @@ class ClientConnection(asyncio.Protocol):
         context = self.context
         if self._deaf:
             return
-        body = request.body
-        if body.size + len(piece) > context.settings.body_bytes:
-            raise MalformedError(too_large(context.settings.body_bytes))
+        body, settings = request.body, context.settings
+        if body.size + len(piece) > settings.body_bytes:
+            raise MalformedError(too_large(settings.body_bytes))
         try:
             context.buffered_bytes += body.add(piece)
         except OSError:
@@ -192,7 +192,7 @@ class ClientConnection(asyncio.Protocol):
             raise MalformedError(
                 Refusal(503, "no_space", "There is no space for a request of this size.", 1.0)
             ) from None
-        if context.buffered_bytes > context.settings.buffered_bytes:
+        if context.buffered_bytes > settings.buffered_bytes:
             raise MalformedError(
                 Refusal(503, "too_much_buffered", "Too many bytes of requests are waiting.", 1.0)
             )

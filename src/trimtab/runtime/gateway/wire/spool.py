@@ -80,14 +80,15 @@ class Body:
 
     def add(self, piece: bytes) -> int:
         """Take a piece; return by how much the bytes in memory have changed. Raises OSError (disk full)."""
-        self.size += len(piece)
+        size = len(piece)
+        self.size += size
         if self._file is not None:
             _write(self._file, piece)
             return 0
-        if self.in_memory + len(piece) <= self._memory_bytes:
+        if self.in_memory + size <= self._memory_bytes:
             self._pieces.append(piece)
-            self.in_memory += len(piece)
-            return len(piece)
+            self.in_memory += size
+            return size
         self._file = tempfile.TemporaryFile(prefix="trimtab-body-", buffering=0)  # noqa: SIM115 closed by `close`
         for one in (*self._pieces, piece):
             _write(self._file, one)

@@ -156,10 +156,15 @@ class UpstreamConnection(asyncio.Protocol):
     def _begin(self, leg: Leg, head: ResponseHead, rest: bytes) -> None:
         self._head = head
         self._chunks = Chunks() if head.length is _CHUNKED else None
-        self._left = head.content_length
+        self._left = left = head.content_length
         leg.head(head)
         if self.leg is not leg:
             return  # it was given up meanwhile
+        if left and left == len(rest) and head.length is _COUNTED:  # the usual case: all of it at once
+            leg.data(rest, rest)
+            if self.leg is leg:
+                self._whole(leg, head, False)
+            return
         if head.length is _NONE or (head.length is _COUNTED and not self._left):
             self._whole(leg, head, bool(rest))
         elif rest:
