@@ -153,6 +153,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self.observe(self.observers)
+        self.inbox.then = self._tell_ended
 
     def observe(self, observers: Observers) -> None:
         """Tell these from now on. What an observer takes over from `Observer` unchanged is not called."""
@@ -164,15 +165,17 @@ class Context:
 
     def tell_ended(self, exchange: Exchange) -> None:
         """An exchange is over: observers are told as this turn of the loop ends, of all that ended in it."""
-        if not self._ended:
+        if not self._ended and not self.outbox.is_awaited:
             self.loop.call_soon(self._tell_ended)
         self._ended.append(exchange)
 
     def _tell_ended(self) -> None:
-        ended, self._ended = self._ended, []
-        for tell in self.on_ended:
-            for exchange in ended:
-                tell(exchange)
+        ended = self._ended
+        if ended:
+            self._ended = []
+            for tell in self.on_ended:
+                for exchange in ended:
+                    tell(exchange)
 
     def obey(self, settings: Settings) -> None:
         """Other limits and timeouts, for what comes from now on."""

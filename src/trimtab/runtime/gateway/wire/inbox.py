@@ -8,6 +8,7 @@ it is taken in, then all that came of it is written, then those are told who loo
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from trimtab.runtime.gateway.wire.outbox import Outbox
@@ -22,16 +23,21 @@ class Receiver(Protocol):
         """Take in what was read."""
 
 
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
 class Inbox:
     """Bytes from connections, in the order in which they were read."""
 
-    __slots__ = ("_call_soon", "_items", "_loop", "_outbox", "_take")
+    __slots__ = ("_call_soon", "_items", "_loop", "_outbox", "_take", "then")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
         self._loop, self._outbox = loop, outbox
         self._call_soon = loop.call_soon
         self._take = self.take  # bound once
         self._items: list[tuple[Receiver, bytes]] = []
+        self.then: Callable[[], None] = _nothing  # called once all is taken in and written
 
     def put(self, receiver: Receiver, data: bytes) -> None:
         """Take it in at the end of this turn."""
@@ -45,12 +51,15 @@ class Inbox:
         items = self._items
         if items:
             self._items = []
+            self._outbox.is_awaited = True
             for receiver, data in items:
                 try:
                     receiver.received(data)
                 except Exception as error:  # a fault with one connection is its own
                     self._report(receiver, error)
+            self._outbox.is_awaited = False
             self._outbox.flush()
+            self.then()
 
     def _report(self, receiver: Receiver, error: Exception) -> None:
         """As the loop does where a protocol raises."""
