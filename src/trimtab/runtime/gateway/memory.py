@@ -10,6 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 
+def collect_later() -> None:
+    """No garbage is looked for until `freeze`: what is imported stays, and looking through it takes long."""
+    gc.disable()
+
+
 def freeze() -> None:
     """What is there now stays: the collector need not look at it again. Free memory is given back.
 
@@ -18,6 +23,7 @@ def freeze() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    gc.enable()
     with suppress(OSError, AttributeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError, AttributeError):  # another system than Linux

@@ -17,6 +17,7 @@ from trimtab.domain.errors import ConfigError
 from trimtab.runtime.gateway.config import GatewayConfig, Overrides
 from trimtab.runtime.gateway.config.nodes import NodeEntry
 from trimtab.runtime.gateway.config.types import HostPort
+from trimtab.runtime.gateway.memory import collect_later
 from trimtab.runtime.gateway.tenants import ShownKeys, with_new_keys
 from trimtab.runtime.gateway.upgrade import Inheritance, inherited
 
@@ -44,6 +45,7 @@ def serve(
     `keys` are shown once. Raises ConfigError: a port in use, or what cannot be written.
     """
     raise_open_files()
+    collect_later()
     if config is not None:
         _run(config, reload, keys, quiet, example_model=None)
         return
