@@ -138,7 +138,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.node = SimpleNamespace(last_byte_s=0.0)
-        self.outbox = self  # which does nothing either
+        self.inbox = self.outbox = self  # which do nothing either
         self.is_closed = False
 
     def time(self) -> float:
@@ -151,6 +151,9 @@ class Wire:
         pass
 
     def put(self, transport: object, data: bytes) -> None:
+        pass
+
+    def take(self) -> None:
         pass
 
     def set_write_buffer_limits(self, high: int) -> None:
@@ -175,7 +178,7 @@ def answered(data: Iterable[bytes]) -> Answer:
     for piece in data:
         if wire.is_closed or answer.ends:
             break
-        connection.data_received(piece)
+        connection.received(piece)
     connection.connection_lost(None)
     must(len(answer.ends) == 1, f"it ended {len(answer.ends)} times")
     return answer  # type: ignore[no-any-return]
