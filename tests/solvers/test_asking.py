@@ -125,6 +125,31 @@ def test_dives_that_are_given_up_are_taken_up_again(monkeypatch, patience_s):
     assert bound == costs[-1] == solve_exact(problem, time_limit_s=30.0).objective
 
 
+def test_a_dive_on_a_part_of_the_pairs_proves_nothing(monkeypatch):
+    """With each task's first pair alone there is no solution, but of these pairs only."""
+    monkeypatch.setattr(asking, "MOST_DIVE_CELLS", 0)
+    monkeypatch.setattr(asking, "DIVE_WIDTH", 1)
+    problem = type_b(7, 40, 5)
+    knapsacks = climbed(problem, 2_000.0)
+    dives, bound = Dives(knapsacks, knapsacks.floors()), math.ceil(knapsacks.value - 1e-6)
+    for _ in range(30):
+        assert dives.search(bound, math.inf) == (bound, None)
+    monkeypatch.setattr(asking, "MOST_CUT_CELLS", -1)
+    dives.search(bound, math.inf)
+    assert dives.is_over
+
+
+def test_a_dive_on_a_part_of_the_pairs_finds_solutions(monkeypatch):
+    monkeypatch.setattr(asking, "MOST_DIVE_CELLS", 0)
+    problem = random_problem(5, tasks=60, nodes=6)
+    knapsacks = climbed(problem, 4_000.0)
+    dives, bound, nodes = Dives(knapsacks, knapsacks.floors()), math.ceil(knapsacks.value - 1e-6), None
+    for _ in range(200):
+        _, nodes = dives.search(bound, math.inf) if nodes is None else (bound, nodes)
+    assert nodes is not None
+    assert problem.is_feasible(nodes)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_scarce_capacities_are_proved_within_the_time(seed):
     """HiGHS alone is far from a proof of these in that time."""

@@ -20,6 +20,9 @@ FIRST_SLICES = 5.0  # that it has at least, each as long as its first one, which
 DIVE_SHARE = 0.2  # of the open tasks that a dive settles at a point at first; less with more patience
 NO_COST_FRAC = 0.05  # of the bound above it: where dives look at the highest
 MOST_CELLS = 2_000_000  # of the tables of a first step of prices, about 2 ms: beyond, points take too long
+MOST_DIVE_CELLS = 8_000_000  # the same of a dive over all pairs; where there are more,
+DIVE_WIDTH = 3  # it looks at so many pairs of each task, those of least floor,
+MOST_CUT_CELLS = 25_000_000  # and there is none beyond this
 
 
 @dataclass(slots=True)
@@ -147,11 +150,14 @@ class Dives:
         knapsacks: the relaxation, climbed.
         floors: [nodes + 1, tasks] of its pairs.
         longest_s: the longest that `search` took.
+        is_over: whether a question would take too long.
     """
 
     knapsacks: Knapsacks
     floors: Floats
     longest_s: float = 0.0
+    is_over: bool = False
+    _is_cut: bool = False
     _height: float = FIRST_HEIGHT
     _patience_s: float = FIRST_PATIENCE_S
     _left_s: float = 0.0
@@ -163,7 +169,7 @@ class Dives:
         is_new = question is None or question.most >= cost or question.most < bound - WHOLE
         if is_new or question is None:
             self._question = question = self._next(bound, cost)
-        if question.answer == OPEN:
+        if question.answer == OPEN and not self.is_over:
             question.search()
         took_s = time.perf_counter() - begun_s
         self.longest_s = max(self.longest_s, took_s)
@@ -171,17 +177,24 @@ class Dives:
         if question.answer == OPEN and self._left_s > 0:
             return bound, None
         self._question = None
-        if question.answer == OPEN:
+        if question.answer == OPEN or (question.answer == NO and self._is_cut):
             self._give_up()
-        if question.answer == NO:
+        elif question.answer == NO:
             return question.most + 1.0, None
         return bound, question.nodes if question.answer == YES else None
 
     def _next(self, bound: float, cost: float) -> Question:
+        """A new question; of fewer pairs where all of them would take too long."""
         high = min(cost, bound + NO_COST_FRAC * abs(bound) + 1.0)
         most = min(max(math.floor(bound + self._height * (high - bound)), bound), cost - 1.0)
         share = DIVE_SHARE * FIRST_PATIENCE_S / self._patience_s
-        return ask(self.knapsacks, self.floors, most, share)
+        question = ask(self.knapsacks, self.floors, most, share)
+        if question.cells > MOST_DIVE_CELLS and not self._is_cut:
+            rank = self.floors.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable")
+            self.floors, self._is_cut = np.where(rank < DIVE_WIDTH, self.floors, np.inf), True
+            question = ask(self.knapsacks, self.floors, most, share)
+        self.is_over = question.cells > MOST_CUT_CELLS
+        return question
 
     def _give_up(self) -> None:
         self._height = (1.0 + self._height) / 2.0

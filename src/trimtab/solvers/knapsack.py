@@ -24,7 +24,7 @@ from trimtab.domain.kernel import helper, kernel
 from trimtab.solvers.near import Floats, Ints, Near
 from trimtab.solvers.problem import TOLERANCE_FRAC
 
-MOST_CELLS = 20_000_000  # of all tables of a step: about 20 ms
+MOST_CELLS = 20_000_000  # of all tables of a step that is worth its time: about 20 ms
 SLICE_S = 0.04  # of steps between two looks at the clock
 PATIENCE = 12  # steps without gain before steps get shorter
 FIRST_FACTOR, LAST_FACTOR = 1.0, 2e-3
@@ -52,8 +52,9 @@ class Knapsacks:
 
     @property
     def is_settled(self) -> bool:
-        """Whether steps have become so short that the bound will hardly rise."""
-        return self._factor < LAST_FACTOR
+        """Whether the bound will hardly rise: steps have become too short, or take too long."""
+        too_large = int(self.room.sum(dtype=np.int64)) * self.best.size > MOST_CELLS
+        return too_large or self._factor < LAST_FACTOR
 
     def climb(self, target: float) -> None:
         """Steps for a slice of time towards the cost `target`."""
@@ -75,12 +76,12 @@ class Knapsacks:
 
 
 def knapsacks_of(near: Near, prices: Floats) -> Knapsacks | None:
-    """The relaxation of pairs that are all here; None where demands aren't whole, or tables too large."""
+    """The relaxation of pairs that are all here; None where demands aren't whole."""
     if not near.is_complete or near.demand.shape[2] != 1:
         return None
     demand = near.demand[..., 0]
     room = np.floor(near.capacity[:, 0] * (1 + TOLERANCE_FRAC))
-    if (demand != np.rint(demand)).any() or room.sum() * demand.shape[0] > MOST_CELLS:
+    if (demand != np.rint(demand)).any() or room.max() > MOST_CELLS:
         return None
     nodes, tasks = room.size, demand.shape[0]
     cost, size = np.full((nodes, tasks), np.inf), np.zeros((nodes, tasks), np.int32)

@@ -289,16 +289,26 @@ def _climb_knapsacks(state: _State, limit_s: float) -> None:
     while knapsacks and not (knapsacks.is_settled or state.is_proved) and time.perf_counter() < until_s:
         knapsacks.climb(min(state.incumbent.cost, state.bound + abs(state.bound)))
         state.raise_bound(knapsacks.value)
-    costs = reduced(state.near, state.dual.prices)
-    state.floors = state.dual.value + costs - costs[:, :1]
-    if knapsacks is not None and math.isfinite(knapsacks.value):
-        state.note("dual by resource")
-        floors, node = knapsacks.floors(), state.near.node
-        pairs = floors[np.maximum(node, 0), np.arange(node.shape[0])[:, None]]
-        state.floors = np.maximum(state.floors, np.where(node >= 0, pairs, np.inf))
+    state.floors = _floors(state)
+    if knapsacks is not None:
         state.incumbent.order_by(state.floors)
         if state.is_integral:
+            task, column = np.nonzero(state.near.node >= 0)
+            floors = np.full(knapsacks.cost.shape, np.inf)
+            floors[state.near.node[task, column], task] = state.floors[task, column]
             state.ladder, state.dives = Ladder(knapsacks, floors), Dives(knapsacks, floors)
+
+
+def _floors(state: _State) -> Floats:
+    """[tasks, width] the least that a solution costs which uses a pair, by both duals."""
+    near, knapsacks = state.near, state.knapsacks
+    costs = reduced(near, state.dual.prices)
+    floors = state.dual.value + costs - costs[:, :1]
+    if knapsacks is not None and math.isfinite(knapsacks.value):
+        state.note("dual by resource")
+        pairs = knapsacks.floors()[np.maximum(near.node, 0), np.arange(near.node.shape[0])[:, None]]
+        floors = np.maximum(floors, np.where(near.node >= 0, pairs, np.inf))
+    return np.asarray(floors)
 
 
 def _ask(state: _State) -> bool:
@@ -314,7 +324,7 @@ def _ask(state: _State) -> bool:
 def _dive(state: _State) -> bool:
     """A slice of branch and bound for something between bound and cost; returns whether there was one."""
     dives = state.dives
-    if dives is None or state.is_proved or state.left_s < dives.longest_s:
+    if dives is None or dives.is_over or state.is_proved or state.left_s < dives.longest_s:
         return False
     state.note("dives")
     _learn(state, *dives.search(state.bound, state.incumbent.cost))
