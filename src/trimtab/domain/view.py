@@ -17,6 +17,7 @@ from trimtab.domain.tables import array_of, record_of_dtype, table_type
 BACKGROUND = -(1 << 20)  # priority of work that only fills spare capacity, and below
 PLACED = 2  # `stays_home` of work that runs there already, when a host goes on with another state
 MAX_RANKED = 8  # candidates that one decision may name
+_INDEX_BITS = (1 << 31) - 1  # as many as no index has more of
 UNLIMITED = 1 << 30  # "no bound" for queue lengths
 
 HOST = np.dtype(
@@ -198,6 +199,53 @@ def empty_plan() -> Plan:
     )
 
 
+class Needs(NamedTuple):
+    """What scores read of the work at hand, read once: each store to memory may have changed the record.
+
+    Functions of nodes that take a WORK record take this too.
+    """
+
+    class_idx: Any
+    model_idx: Any
+    adapter_idx: Any
+    zone_idx: Any
+    units: Any
+    estimate_s: Any
+    payload_gib: Any
+
+
+@helper(inline=True)
+def plain(i: int) -> int:
+    """An index that is never negative, as one that plainly is not: kernels then count none from the end."""
+    return i & _INDEX_BITS
+
+
+@helper(inline=True)
+def type_of_node(view: View, j: int) -> int:
+    """Node type of node j."""
+    return plain(view.nodes.type_idx[j])
+
+
+@helper(inline=True)
+def zone_of_node(view: View, j: int) -> int:
+    """Zone of node j."""
+    return plain(view.nodes.zone_idx[j])
+
+
+@helper(inline=True)
+def needs_of(work: Any) -> Needs:
+    """The needs of this work, for policies that look at every node."""
+    return Needs(
+        plain(work.class_idx),
+        work.model_idx,
+        work.adapter_idx,
+        plain(work.zone_idx),
+        work.units,
+        work.estimate_s,
+        work.payload_gib,
+    )
+
+
 @helper(inline=True)
 def estimate_s(view: View, work: Any, type_idx: int) -> float:
     """Estimated service seconds of this work on a node type, without loading; inf: can't be served."""
@@ -208,19 +256,18 @@ def estimate_s(view: View, work: Any, type_idx: int) -> float:
 @helper(inline=True)
 def missing_load_s(view: View, work: Any, j: int) -> float:
     """Seconds of loading that node j would need before it can serve this work."""
-    wait = 0.0
-    g = view.nodes.type_idx[j]
-    if work.model_idx >= 0 and view.resident[j, work.model_idx] == 0:
-        wait += view.load_s[work.model_idx, g]
-    if work.adapter_idx >= 0 and view.resident[j, work.adapter_idx] == 0:
-        wait += view.load_s[work.adapter_idx, g]
-    return wait
+    wait_s, g = 0.0, type_of_node(view, j)
+    if work.model_idx >= 0:  # a product, not a branch: which nodes hold it can't be guessed
+        wait_s += view.load_s[work.model_idx, g] * (1 - view.resident[j, work.model_idx])
+    if work.adapter_idx >= 0:
+        wait_s += view.load_s[work.adapter_idx, g] * (1 - view.resident[j, work.adapter_idx])
+    return wait_s
 
 
 @helper(inline=True)
 def own_s(view: View, work: Any, j: int) -> float:
     """Seconds that this work would itself take of a slot of node j: loading and service, both estimated."""
-    return missing_load_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
+    return missing_load_s(view, work, j) + estimate_s(view, work, type_of_node(view, j))
 
 
 def estimates_s(view: View, work: Any, node_idx: Any) -> Any:
@@ -232,5 +279,5 @@ def estimates_s(view: View, work: Any, node_idx: Any) -> Any:
 @helper(inline=True)
 def can_take(view: View, work: Any, j: int) -> bool:
     """Whether node j, as seen, is up, has room, and serves this class."""
-    nodes = view.nodes
-    return nodes.up[j] == 1 and nodes.room[j] > 0 and view.fixed_s[work.class_idx, nodes.type_idx[j]] < np.inf
+    nodes, fixed_s = view.nodes, view.fixed_s[work.class_idx, type_of_node(view, j)]
+    return bool((nodes.up[j] == 1) & (nodes.room[j] > 0) & (fixed_s < np.inf))  # without branches

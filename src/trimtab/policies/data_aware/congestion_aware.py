@@ -5,20 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, missing_load_s
+from trimtab.domain.view import (
+    Memory,
+    Plan,
+    View,
+    can_take,
+    estimate_s,
+    memory,
+    missing_load_s,
+    needs_of,
+    type_of_node,
+)
 from trimtab.policies.data_aware.transfers import transfer_s
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.selection import rank
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 
 @helper(inline=True)
 def delivered_completion_s(view: View, work: Any, j: int) -> float:
     """Expected seconds until node j, which can serve it, has served this work, which must get there first."""
     start_s = max(transfer_s(view, work, j), expected_wait_s(view, j))
-    return start_s + missing_load_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
+    return start_s + missing_load_s(view, work, j) + estimate_s(view, work, type_of_node(view, j))
 
 
 @dataclass(frozen=True)
@@ -50,15 +62,15 @@ class CongestionAware(Policy):
     name: ClassVar[str] = "congestion-aware"
 
     def init(self, cluster: Cluster) -> Memory:
-        """Scores of the candidates."""
-        return memory(floats=MAX_RANKED)
+        """Notes of the nodes."""
+        return memory(floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected completion."""
-        count = 0
+        needs, floats = needs_of(work), memory.floats
         for j in range(view.host.n_nodes):
-            if can_take(view, work, j):
-                count = rank(ranking, memory.floats, count, j, delivered_completion_s(view, work, j))
-        return count
+            is_able = can_take(view, needs, j)
+            floats[NOTES + j] = delivered_completion_s(view, needs, j) if is_able else np.inf
+        return int(rank_noted(floats, ranking, view.host.n_nodes))

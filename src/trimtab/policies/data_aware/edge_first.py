@@ -10,43 +10,44 @@ import numpy as np
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, needs_of, plain
 from trimtab.policies.data_aware.congestion_aware import delivered_completion_s
 from trimtab.policies.data_aware.transfers import round_trip_s
-from trimtab.policies.selection import rank
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 
 @helper(inline=True)
-def _nearest_beyond_s(view: View, work: Any, beyond_s: float) -> float:
-    """Least round trip, over `beyond_s`, to a node that can take the work; inf: none is farther."""
-    nearest_s = np.inf
+def _note_completions(view: View, work: Any, floats: Any, first: int) -> tuple[float, float]:
+    """Note each node's expected completion, inf where it can't take the work, and keep it from `first` on.
+
+    Returns the least and the largest round trip to a node that can; inf and 0: none can.
+    """
+    nearest_s, farthest_s = np.inf, 0.0
     for j in range(view.host.n_nodes):
-        distance_s = round_trip_s(view, work, j)
-        if beyond_s < distance_s < nearest_s and can_take(view, work, j):
-            nearest_s = distance_s
-    return nearest_s
+        completion_s = delivered_completion_s(view, work, j) if can_take(view, work, j) else np.inf
+        floats[plain(first + j)] = completion_s
+        floats[NOTES + j] = completion_s
+        if completion_s < np.inf:
+            away_s = round_trip_s(view, work, j)
+            nearest_s, farthest_s = min(nearest_s, away_s), max(farthest_s, away_s)
+    return nearest_s, farthest_s
 
 
 @helper(inline=True)
-def _best_beyond(view: View, work: Any, beyond_s: float) -> tuple[int, float]:
-    """The node over `beyond_s` away where the work should end first, and in how many seconds; -1: none."""
-    best, best_s = -1, np.inf
+def _note_at(view: View, work: Any, distance_s: float, floats: Any, first: int) -> tuple[int, float]:
+    """Note the completions of the nodes at this distance; of those beyond, returns the best and the nearest.
+
+    The best is the node where the work should end first, -1 where there is none; the nearest a round trip.
+    """
+    best, best_s, nearest_s = -1, np.inf, np.inf
     for j in range(view.host.n_nodes):
-        if round_trip_s(view, work, j) > beyond_s and can_take(view, work, j):
-            completion_s = delivered_completion_s(view, work, j)
+        completion_s, away_s = floats[plain(first + j)], round_trip_s(view, work, j)
+        floats[NOTES + j] = completion_s if away_s == distance_s else np.inf
+        if away_s > distance_s and completion_s < np.inf:
+            nearest_s = min(nearest_s, away_s)
             if completion_s < best_s:
                 best, best_s = j, completion_s
-    return best, best_s
-
-
-@helper(inline=True)
-def _rank_at(view: View, work: Any, distance_s: float, ranking: Any, scores: Any) -> int:
-    """Rank the nodes at this distance by completion; returns how many there are."""
-    count = 0
-    for j in range(view.host.n_nodes):
-        if round_trip_s(view, work, j) == distance_s and can_take(view, work, j):
-            count = rank(ranking, scores, count, j, delivered_completion_s(view, work, j))
-    return count
+    return best, nearest_s
 
 
 @dataclass(frozen=True)
@@ -78,23 +79,26 @@ class EdgeFirst(Policy):
     name: ClassVar[str] = "edge-first"
 
     def init(self, cluster: Cluster) -> Memory:
-        """Scores of the candidates."""
-        return memory(floats=MAX_RANKED)
+        """Notes of the nodes, then each node's completion."""
+        return memory(floats=notes_room(cluster.n_nodes) + cluster.n_nodes)
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Go outwards until a node begins before the best farther one would end."""
-        scores, distance_s = memory.floats, _nearest_beyond_s(view, work, -1.0)
+        needs, floats, n = needs_of(work), memory.floats, view.host.n_nodes
+        first = len(floats) - n
+        distance_s, farthest_s = _note_completions(view, needs, floats, first)
+        if distance_s == farthest_s:
+            return int(rank_noted(floats, ranking, n))
         while distance_s < np.inf:
-            count = _rank_at(view, work, distance_s, ranking, scores)
-            farther, farther_s = _best_beyond(view, work, distance_s)
-            own_s = estimate_s(view, work, view.nodes.type_idx[ranking[0]])
+            farther, distance_s = _note_at(view, needs, distance_s, floats, first)
+            count = int(rank_noted(floats, ranking, n))
             if farther < 0:
                 return count
-            if scores[0] - own_s <= farther_s:
+            own_s = estimate_s(view, work, view.nodes.type_idx[ranking[0]])
+            if floats[0] - own_s <= floats[first + farther]:
                 count = min(count, MAX_RANKED - 1)
                 ranking[count] = farther
                 return count + 1
-            distance_s = _nearest_beyond_s(view, work, distance_s)
         return 0

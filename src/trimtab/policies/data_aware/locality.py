@@ -11,10 +11,20 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.errors import UsageError
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, missing_load_s
+from trimtab.domain.view import (
+    Memory,
+    Plan,
+    View,
+    can_take,
+    estimate_s,
+    memory,
+    missing_load_s,
+    needs_of,
+    type_of_node,
+)
 from trimtab.policies.data_aware.transfers import round_trip_s
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.selection import rank
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 
 @helper(inline=True)
@@ -26,27 +36,19 @@ def _distance_s(view: View, work: Any, j: int) -> float:
 
 @helper(inline=True)
 def _own_s(view: View, work: Any, j: int) -> float:
-    return _distance_s(view, work, j) + estimate_s(view, work, view.nodes.type_idx[j])
+    return _distance_s(view, work, j) + estimate_s(view, work, type_of_node(view, j))
 
 
 @helper(inline=True)
-def _best_free_s(view: View, work: Any) -> float:
-    """Least distance and service among nodes with a free slot; inf where there is none."""
+def _note_own_s(view: View, work: Any, floats: Any) -> float:
+    """Note distance and service of each node; returns the least with a free slot, inf where there is none."""
     best_s = np.inf
     for j in range(view.host.n_nodes):
+        own_s = _own_s(view, work, j)
+        floats[NOTES + j] = own_s
         if view.nodes.in_flight[j] < view.nodes.slots[j] and can_take(view, work, j):
-            best_s = min(best_s, _own_s(view, work, j))
+            best_s = min(best_s, own_s)
     return best_s
-
-
-@helper(inline=True)
-def _is_waited_for(view: View, work: Any, j: int, gained_s: float, patience: float) -> bool:
-    """Whether busy node j, which gains so many seconds over the best free one, is expected free in time.
-
-    The patience is counted from the arrival, and so spent once, however often the work is offered.
-    """
-    waited_s = view.host.now_s - work.arrival_s
-    return gained_s > 0.0 and waited_s + expected_wait_s(view, j) <= patience * gained_s
 
 
 @helper(inline=True)
@@ -60,10 +62,11 @@ def _forget_promises(view: View, memory: Memory, work: Any) -> None:
 @helper(inline=True)
 def _promise(view: View, memory: Memory, work: Any, j: int) -> bool:
     """Whether the work may be held for node j, which has no room: one at a time, until it should be free."""
-    if memory.ints[j] != 0 and memory.floats[MAX_RANKED + j] >= view.host.now_s:
+    until_at = len(memory.floats) - view.host.n_nodes + j
+    if memory.ints[j] != 0 and memory.floats[until_at] >= view.host.now_s:
         return False
     memory.ints[j] = work.serial + 1
-    memory.floats[MAX_RANKED + j] = view.host.now_s + expected_wait_s(view, j)
+    memory.floats[until_at] = view.host.now_s + expected_wait_s(view, j)
     return True
 
 
@@ -112,30 +115,32 @@ class Locality(Policy):
                 raise UsageError("too small", field=f"locality.{field}", value=value, expected="0 or more")
 
     def init(self, cluster: Cluster) -> Memory:
-        """The patiences; who was promised each node (serial + 1); scores, and until when promises hold."""
-        return memory(
-            params=[self.patience, self.hold], ints=cluster.n_nodes, floats=MAX_RANKED + cluster.n_nodes
-        )
+        """The patiences; who was promised each node (serial + 1); notes, and until when promises hold."""
+        room = notes_room(cluster.n_nodes) + cluster.n_nodes
+        return memory(params=[self.patience, self.hold], ints=cluster.n_nodes, floats=room)
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank by expected completion what is free, or near enough to wait for."""
-        count, nodes = 0, view.nodes
-        free_s = _best_free_s(view, work)
+        nodes, needs, floats = view.nodes, needs_of(work), memory.floats
+        free_s, waited_s = _note_own_s(view, needs, floats), view.host.now_s - work.arrival_s
         full, full_s = -1, np.inf
         _forget_promises(view, memory, work)
         for j in range(view.host.n_nodes):
-            own_s = _own_s(view, work, j)
-            completion_s = expected_wait_s(view, j) + own_s
+            own_s, wait_s = floats[NOTES + j], expected_wait_s(view, j)
+            floats[NOTES + j] = np.inf
             is_busy = nodes.in_flight[j] >= nodes.slots[j]
-            patience = memory.params[0 if nodes.room[j] > 0 else 1]
-            if is_busy and free_s < np.inf and not _is_waited_for(view, work, j, free_s - own_s, patience):
-                continue
-            if can_take(view, work, j):
-                count = rank(ranking, memory.floats, count, j, completion_s)
-            elif nodes.up[j] == 1 and is_busy and completion_s < full_s:
-                full, full_s = j, completion_s
-        if free_s < np.inf and full_s < memory.floats[0] and _promise(view, memory, work, full):
+            if is_busy and free_s < np.inf:
+                # The patience is counted from the arrival, and so spent once, however often it is offered.
+                patience, gained_s = memory.params[0 if nodes.room[j] > 0 else 1], free_s - own_s
+                if not (gained_s > 0.0 and waited_s + wait_s <= patience * gained_s):
+                    continue
+            if can_take(view, needs, j):
+                floats[NOTES + j] = wait_s + own_s
+            elif nodes.up[j] == 1 and is_busy and wait_s + own_s < full_s:
+                full, full_s = j, wait_s + own_s
+        count = int(rank_noted(floats, ranking, view.host.n_nodes))
+        if free_s < np.inf and full_s < floats[0] and _promise(view, memory, work, full):
             return 0
         return count

@@ -11,9 +11,18 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.errors import UsageError
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, missing_load_s
-from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.selection import rank
+from trimtab.domain.view import (
+    Memory,
+    Plan,
+    View,
+    estimate_s,
+    memory,
+    missing_load_s,
+    needs_of,
+    type_of_node,
+)
+from trimtab.policies.load_aware.least_expected_completion import note_waits
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 _ESCAPE, _WEIGHT, _HEADER = range(3)  # params: [header, work units of a prompt token by class]
 
@@ -22,16 +31,18 @@ _ESCAPE, _WEIGHT, _HEADER = range(3)  # params: [header, work units of a prompt 
 def _saved_s(view: View, work: Any, memory: Memory, j: int) -> float:
     """Service seconds that node j is spared by what it has of the prompt."""
     units = view.prefix_tokens[j] * memory.params[_HEADER + work.class_idx]
-    return float(view.unit_s[work.class_idx, view.nodes.type_idx[j]] * min(units, work.units))
+    return float(view.unit_s[work.class_idx, type_of_node(view, j)] * min(units, work.units))
 
 
 @helper(inline=True)
-def _least_wait_s(view: View, work: Any) -> float:
-    least_s = np.inf
-    for j in range(view.host.n_nodes):
-        if can_take(view, work, j):
-            least_s = min(least_s, expected_wait_s(view, j))
-    return least_s
+def _score_s(view: View, work: Any, memory: Memory, j: int, wait_s: float, least_wait_s: float) -> float:
+    """Expected completion on node j less what its cache saves."""
+    service_s = estimate_s(view, work, type_of_node(view, j))
+    saved_s = _saved_s(view, work, memory, j)
+    own_s = missing_load_s(view, work, j) + service_s - saved_s
+    is_calm = wait_s - least_wait_s <= memory.params[_ESCAPE] * service_s
+    bonus_s = (memory.params[_WEIGHT] - 1.0) * saved_s
+    return float(wait_s + (own_s - (bonus_s if is_calm else 0.0)))
 
 
 @dataclass(frozen=True)
@@ -79,23 +90,19 @@ class PrefixAffinity(Policy):
                 raise UsageError("too small", field=name, value=value, expected=f"{least:g} or more")
 
     def init(self, cluster: Cluster) -> Memory:
-        """Parameters, work units of a prompt token by class, and the scores of the candidates."""
+        """Parameters, work units of a prompt token by class, and notes of the nodes."""
         units = cluster.prompt_token_units
         per_token = np.zeros(len(cluster.class_names)) if units is None else units
-        return memory(params=[self.escape, self.weight, *per_token], floats=MAX_RANKED)
+        return memory(params=[self.escape, self.weight, *per_token], floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected completion less what their caches save."""
-        count, least_wait_s = 0, _least_wait_s(view, work)
+        needs, floats = needs_of(work), memory.floats
+        least_wait_s = note_waits(view, needs, floats)
         for j in range(view.host.n_nodes):
-            if can_take(view, work, j):
-                wait_s = expected_wait_s(view, j)
-                service_s = estimate_s(view, work, view.nodes.type_idx[j])
-                saved_s = _saved_s(view, work, memory, j)
-                own_s = missing_load_s(view, work, j) + service_s - saved_s
-                if wait_s - least_wait_s <= memory.params[_ESCAPE] * service_s:
-                    own_s -= (memory.params[_WEIGHT] - 1.0) * saved_s
-                count = rank(ranking, memory.floats, count, j, wait_s + own_s)
-        return count
+            wait_s = floats[NOTES + j]
+            if wait_s < np.inf:
+                floats[NOTES + j] = _score_s(view, needs, memory, j, wait_s, least_wait_s)
+        return int(rank_noted(floats, ranking, view.host.n_nodes))

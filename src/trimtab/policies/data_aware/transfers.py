@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.domain.kernel import helper
-from trimtab.domain.view import View
+from trimtab.domain.view import View, zone_of_node
 
 
 @helper(inline=True)
@@ -20,13 +20,13 @@ def _link_s(view: View, payload_gib: float, link: int) -> float:
 @helper(inline=True)
 def round_trip_s(view: View, work: Any, j: int) -> float:
     """Round trip between the work's zone and node j's."""
-    return float(view.rtt_s[work.zone_idx, view.nodes.zone_idx[j]])
+    return float(view.rtt_s[work.zone_idx, zone_of_node(view, j)])
 
 
 @helper(inline=True)
 def transfer_s(view: View, work: Any, j: int) -> float:
     """Seconds until the work's payload is at node j: a round trip, the link into its zone, the node's own."""
-    zone_idx, seconds = view.nodes.zone_idx[j], round_trip_s(view, work, j)
+    zone_idx, seconds = zone_of_node(view, j), round_trip_s(view, work, j)
     if work.payload_gib > 0.0:
         if zone_idx != work.zone_idx:
             seconds += _link_s(view, work.payload_gib, zone_idx)

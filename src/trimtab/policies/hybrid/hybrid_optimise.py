@@ -12,7 +12,6 @@ from trimtab.domain.kernel import kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
-    MAX_RANKED,
     Memory,
     Plan,
     View,
@@ -22,11 +21,13 @@ from trimtab.domain.view import (
     estimates_s,
     memory,
     missing_load_s,
+    needs_of,
+    type_of_node,
 )
 from trimtab.policies.foresight import expected
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.prices import smoothed_prices
-from trimtab.policies.selection import rank
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 MOST_CORRECTION = 8.0  # by which, or by one over which, an estimate is multiplied at most
 DOUBT_S = 4.0  # mean services of an unproved node that speak for no correction
@@ -96,8 +97,8 @@ class HybridOptimise(Policy):
     gain: float = 1.0
 
     def init(self, cluster: Cluster) -> Memory:
-        """Scores of the candidates."""
-        return memory(floats=MAX_RANKED)
+        """Notes of the nodes."""
+        return memory(floats=notes_room(cluster.n_nodes))
 
     def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan:
         """Corrections of the nodes' estimates, and prices of their time under them."""
@@ -111,13 +112,12 @@ class HybridOptimise(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by corrected completion and price."""
-        count, is_planned = 0, len(plan.weights) > 0
+        needs, floats, is_planned = needs_of(work), memory.floats, len(plan.weights) > 0
         for j in range(view.host.n_nodes):
-            if can_take(view, work, j):
-                weight = plan.weights[j] if is_planned else 1.0
-                price = plan.price[j, 0] if is_planned else 0.0
-                service_s = weight * estimate_s(view, work, view.nodes.type_idx[j])
-                own_s = missing_load_s(view, work, j) + service_s
-                score = weight * expected_wait_s(view, j) + (1.0 + price) * own_s
-                count = rank(ranking, memory.floats, count, j, score)
-        return count
+            weight = plan.weights[j] if is_planned else 1.0
+            price = plan.price[j, 0] if is_planned else 0.0
+            service_s = weight * estimate_s(view, needs, type_of_node(view, j))
+            own_s = missing_load_s(view, needs, j) + service_s
+            score = weight * expected_wait_s(view, j) + (1.0 + price) * own_s
+            floats[NOTES + j] = score if can_take(view, needs, j) else np.inf
+        return int(rank_noted(floats, ranking, view.host.n_nodes))

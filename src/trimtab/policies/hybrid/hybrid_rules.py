@@ -9,27 +9,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trimtab.domain.cluster import Cluster, Floats
-from trimtab.domain.kernel import helper, kernel
+from trimtab.domain.kernel import kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, empty_plan, memory, own_s
-from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.selection import rank
+from trimtab.domain.view import Memory, Plan, View, empty_plan, memory, needs_of, own_s
+from trimtab.policies.load_aware.least_expected_completion import note_waits
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 THRESHOLDS = (math.inf, 0.5, 2.0, 6.0)  # in services; the first is the plain rule
 ARMS = len(THRESHOLDS)
 PERIODS = 16  # whose requests are still told apart
 TRIED = 2.0  # periods of an arm that count as a trial of it
 _LENGTH = 1 + 2 * ARMS + 2 * PERIODS  # of plan.params: threshold, plays, losses, begins and arms of periods
-
-
-@helper
-def _is_crowded(view: View, work: Any, threshold: float) -> bool:
-    """Whether every node that can take the work lets it wait longer than so many of its best services."""
-    for j in range(view.host.n_nodes):
-        if can_take(view, work, j) and expected_wait_s(view, j) <= threshold * work.estimate_s:
-            return False
-    return True
 
 
 def mean_losses(plays: Floats, losses: Floats) -> Floats:
@@ -103,8 +94,8 @@ class HybridRules(Policy):
     margin: float = 0.0
 
     def init(self, cluster: Cluster) -> Memory:
-        """What node time costs in a crowd; scores of the candidates."""
-        return memory(params=[self.dearness], floats=MAX_RANKED)
+        """What node time costs in a crowd; notes of the nodes."""
+        return memory(params=[self.dearness], floats=notes_room(cluster.n_nodes))
 
     def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan:
         """The threshold of the next period, and all that the bandit remembers."""
@@ -126,10 +117,9 @@ class HybridRules(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by completion, with own time dearer in a crowd."""
         threshold = plan.params[0] if len(plan.params) > 0 else np.inf
-        factor = 1.0 + memory.params[0] if _is_crowded(view, work, threshold) else 1.0
-        count = 0
+        needs, floats = needs_of(work), memory.floats
+        is_crowded = not note_waits(view, needs, floats) <= threshold * work.estimate_s
+        factor = 1.0 + memory.params[0] if is_crowded else 1.0
         for j in range(view.host.n_nodes):
-            if can_take(view, work, j):
-                score = expected_wait_s(view, j) + factor * own_s(view, work, j)
-                count = rank(ranking, memory.floats, count, j, score)
-        return count
+            floats[NOTES + j] += factor * own_s(view, needs, j)
+        return int(rank_noted(floats, ranking, view.host.n_nodes))

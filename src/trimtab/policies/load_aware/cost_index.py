@@ -10,29 +10,27 @@ import numpy as np
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, missing_load_s
+from trimtab.domain.view import (
+    Memory,
+    Plan,
+    View,
+    estimate_s,
+    memory,
+    missing_load_s,
+    needs_of,
+    type_of_node,
+)
 from trimtab.policies.data_aware.transfers import round_trip_s
-from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.selection import rank
+from trimtab.policies.load_aware.least_expected_completion import note_waits
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 N_WEIGHTS = 4  # of work, excess, wait and price, in this order
 
 
 @helper(inline=True)
-def _note_waits(view: View, work: Any, waits_s: Any) -> float:
-    """Write each node's expected wait (inf: can't take it) to the end of `waits_s`; returns the least."""
-    least_s, first = np.inf, len(waits_s) - view.host.n_nodes
-    for j in range(view.host.n_nodes):
-        wait_s = expected_wait_s(view, j) if can_take(view, work, j) else np.inf
-        waits_s[first + j] = wait_s
-        least_s = min(least_s, wait_s)
-    return least_s
-
-
-@helper(inline=True)
 def _cost_s(view: View, work: Any, j: int, wait_s: float, crowding: float, weights: Any) -> float:
     """Score of node j."""
-    g = view.nodes.type_idx[j]
+    g = type_of_node(view, j)
     service_s = estimate_s(view, work, g)
     own_s = missing_load_s(view, work, j) + service_s
     transfer_s = round_trip_s(view, work, j)
@@ -76,21 +74,21 @@ class CostIndex(Policy):
     w_price: float = 0.0  # seconds per dollar
 
     def init(self, cluster: Cluster) -> Memory:
-        """The weights; scores of the candidates, then the wait of each node."""
+        """The weights; notes of the nodes."""
         weights = [self.w_work, self.w_excess, self.w_wait, self.w_price]
-        return memory(params=weights, floats=MAX_RANKED + cluster.n_nodes)
+        return memory(params=weights, floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by score."""
-        weights = plan.params if len(plan.params) >= N_WEIGHTS else memory.params
-        least_s = _note_waits(view, work, memory.floats)
+        given = plan.params if len(plan.params) >= N_WEIGHTS else memory.params
+        weights = given[0], given[1], given[2], given[3]
+        needs, floats = needs_of(work), memory.floats
+        least_s = note_waits(view, needs, floats)
         crowding = least_s / max(work.estimate_s, 1e-9)
-        count = 0
         for j in range(view.host.n_nodes):
-            wait_s = memory.floats[MAX_RANKED + j]
+            wait_s = floats[NOTES + j]
             if wait_s < np.inf:
-                score = _cost_s(view, work, j, wait_s, crowding, weights)
-                count = rank(ranking, memory.floats, count, j, score)
-        return count
+                floats[NOTES + j] = _cost_s(view, needs, j, wait_s, crowding, weights)
+        return int(rank_noted(floats, ranking, view.host.n_nodes))

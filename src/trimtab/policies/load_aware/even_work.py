@@ -11,24 +11,22 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.errors import UsageError
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory
+from trimtab.domain.view import Memory, Plan, View, can_take, estimate_s, memory, needs_of, plain
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
-from trimtab.policies.selection import rank
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 _AWAY = -1.0  # work of a node that is down: it begins with the rest when it comes back
 _SENT = 0  # place in `ints`: requests sent
-_SENT_S = (
-    MAX_RANKED  # places in `floats` from here on: seconds sent, completion per node, work per slot and node
-)
+# In `floats`: notes of the nodes, work per slot of each, seconds sent in all.
 
 
 @helper(inline=True)
-def _note_completions(view: View, work: Any, memory: Memory) -> float:
+def _note_completions(view: View, work: Any, floats: Any) -> float:
     """Write down each node's expected completion, inf where it can't take the work; returns the least."""
-    floats, best_s = memory.floats, np.inf
+    best_s = np.inf
     for j in range(view.host.n_nodes):
         completion_s = expected_completion_s(view, work, j) if can_take(view, work, j) else np.inf
-        floats[_SENT_S + 1 + j] = completion_s
+        floats[NOTES + j] = completion_s
         best_s = min(best_s, completion_s)
     return best_s
 
@@ -36,15 +34,17 @@ def _note_completions(view: View, work: Any, memory: Memory) -> float:
 @helper(inline=True)
 def _welcome_back(view: View, floats: Any, work_at: int) -> None:
     """Note which nodes are away; one that is back begins with the least work of those that stayed."""
-    least_s, returned = np.inf, 0
+    returned = 0
     for j in range(view.host.n_nodes):
         if view.nodes.up[j] == 0:
             floats[work_at + j] = _AWAY
         elif floats[work_at + j] == _AWAY:
             returned += 1
-        else:
-            least_s = min(least_s, floats[work_at + j])
     if returned > 0:
+        least_s = np.inf
+        for j in range(view.host.n_nodes):
+            if floats[work_at + j] != _AWAY:
+                least_s = min(least_s, floats[work_at + j])
         for j in range(view.host.n_nodes):
             if view.nodes.up[j] != 0 and floats[work_at + j] == _AWAY:
                 floats[work_at + j] = least_s if least_s < np.inf else 0.0
@@ -88,25 +88,28 @@ class EvenWork(Policy):
             )
 
     def init(self, cluster: Cluster) -> Memory:
-        """Scores of the candidates, seconds sent in all, each node's completion and its work per slot."""
-        return memory(params=[self.slack], ints=1, floats=MAX_RANKED + 1 + 2 * cluster.n_nodes)
+        """The slack; requests sent; notes of the nodes, work per slot of each, and seconds sent in all."""
+        room = notes_room(cluster.n_nodes) + cluster.n_nodes + 1
+        return memory(params=[self.slack], ints=1, floats=room)
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank the nodes that are good enough by work so far."""
-        floats, work_at, count = memory.floats, _SENT_S + 1 + view.host.n_nodes, 0
-        best_s = _note_completions(view, work, memory)
+        floats, n = memory.floats, view.host.n_nodes
+        work_at, sent_at = len(floats) - 1 - n, len(floats) - 1
+        best_s = _note_completions(view, needs_of(work), floats)
         if best_s == np.inf:
             return 0
         _welcome_back(view, floats, work_at)
-        limit_s = best_s + memory.params[0] * floats[_SENT_S] / max(1, memory.ints[_SENT])
-        for j in range(view.host.n_nodes):
-            if floats[_SENT_S + 1 + j] <= limit_s:
-                count = rank(ranking, floats, count, j, floats[work_at + j])
+        limit_s = best_s + memory.params[0] * floats[sent_at] / max(1, memory.ints[_SENT])
+        for j in range(n):
+            done_s = floats[plain(work_at + j)]
+            floats[NOTES + j] = done_s if floats[NOTES + j] <= limit_s else np.inf
+        count = rank_noted(floats, ranking, n)
         j = ranking[0]
         sent_s = estimate_s(view, work, view.nodes.type_idx[j])
         floats[work_at + j] += sent_s / view.nodes.slots[j]
-        floats[_SENT_S] += sent_s
+        floats[sent_at] += sent_s
         memory.ints[_SENT] += 1
-        return count
+        return int(count)

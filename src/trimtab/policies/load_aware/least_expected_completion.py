@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, memory, own_s
-from trimtab.policies.selection import rank
+from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of, own_s
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 OVERDUE_FRAC = 0.3  # lognormal services of cv .36 that take over their mean take .32 of it more
 
@@ -22,19 +24,29 @@ def expected_wait_s(view: View, j: int) -> float:
     less what its busy slots have worked off since, shared by its slots. Work that is overdue is not done: a
     share `OVERDUE_FRAC` of its estimate is taken to remain.
     """
-    nodes = view.nodes
-    if nodes.in_flight[j] < nodes.slots[j]:
-        return 0.0
+    nodes, slots = view.nodes, view.nodes.slots[j]
     left_s = nodes.backlog_s[j] - nodes.running[j] * (view.host.now_s - nodes.anchor_s[j])
-    if left_s <= 0.0:
-        left_s = OVERDUE_FRAC * nodes.outstanding_s[j]
-    return float(left_s / nodes.slots[j])
+    overdue_s = OVERDUE_FRAC * nodes.outstanding_s[j]
+    left_s = overdue_s if left_s <= 0.0 else left_s
+    wait_s = left_s / max(1, slots)
+    return float(0.0 if nodes.in_flight[j] < slots else wait_s)
 
 
 @helper(inline=True)
 def expected_completion_s(view: View, work: Any, j: int) -> float:
     """Expected seconds until node j, which can serve it, has served this work: wait, load and service."""
     return expected_wait_s(view, j) + own_s(view, work, j)
+
+
+@helper(inline=True)
+def note_waits(view: View, work: Any, floats: Any) -> float:
+    """Note each node's expected wait, inf where it can't take the work; returns the least."""
+    least_s = np.inf
+    for j in range(view.host.n_nodes):
+        wait_s = expected_wait_s(view, j) if can_take(view, work, j) else np.inf
+        floats[NOTES + j] = wait_s
+        least_s = min(least_s, wait_s)
+    return least_s
 
 
 @dataclass(frozen=True)
@@ -69,15 +81,15 @@ class LeastExpectedCompletion(Policy):
     name: ClassVar[str] = "least-expected-completion"
 
     def init(self, cluster: Cluster) -> Memory:
-        """Scores of the candidates."""
-        return memory(floats=MAX_RANKED)
+        """Notes of the nodes."""
+        return memory(floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected completion."""
-        count = 0
+        needs, floats = needs_of(work), memory.floats
         for j in range(view.host.n_nodes):
-            if can_take(view, work, j):
-                count = rank(ranking, memory.floats, count, j, expected_completion_s(view, work, j))
-        return count
+            is_able = can_take(view, needs, j)
+            floats[NOTES + j] = expected_completion_s(view, needs, j) if is_able else np.inf
+        return int(rank_noted(floats, ranking, view.host.n_nodes))

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from trimtab.domain.cluster import RESOURCES, Cluster
 from trimtab.domain.errors import UsageError
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, memory
+from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
 from trimtab.policies.fitting import share_of
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.selection import rank
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 _QUEUE, _BACKLOG, _RESOURCES = 0, 1, 2  # places in `params`: weights, those of the resources last
 
@@ -74,17 +76,18 @@ class LoadAware(Policy):
                 )
 
     def init(self, cluster: Cluster) -> Memory:
-        """The weights, those of resources in the order of the cluster, and scores of the candidates."""
+        """The weights, those of resources in the order of the cluster, and notes of the nodes."""
         of = dict(zip(RESOURCES, (self.cpu, self.ram, self.io, self.network, self.gpu), strict=True))
         weights = [of.get(name, 0.0) for name in cluster.resource_names]  # type: ignore[call-overload]
-        return memory(params=[self.queue, self.backlog, *weights], floats=MAX_RANKED)
+        params = [self.queue, self.backlog, *weights]
+        return memory(params=params, floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by load."""
-        count = 0
+        needs, floats = needs_of(work), memory.floats
         for j in range(view.host.n_nodes):
-            if can_take(view, work, j):
-                count = rank(ranking, memory.floats, count, j, _load(view, work, j, memory.params))
-        return count
+            is_able = can_take(view, needs, j)
+            floats[NOTES + j] = _load(view, needs, j, memory.params) if is_able else np.inf
+        return int(rank_noted(floats, ranking, view.host.n_nodes))

@@ -13,7 +13,6 @@ from trimtab.domain.kernel import kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
-    MAX_RANKED,
     Memory,
     Plan,
     View,
@@ -22,8 +21,10 @@ from trimtab.domain.view import (
     estimate_s,
     estimates_s,
     memory,
+    needs_of,
+    type_of_node,
 )
-from trimtab.policies.selection import rank
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 STEPS = 32  # of the past, one period each
 METHODS = ("naive", "ses", "holt", "ar", "mixture")
@@ -111,8 +112,8 @@ class LoadForecast(Policy):
             raise UsageError("unknown", field="method", value=self.method, expected=expected)
 
     def init(self, cluster: Cluster) -> Memory:
-        """Scores of the candidates."""
-        return memory(floats=MAX_RANKED)
+        """Notes of the nodes."""
+        return memory(floats=notes_room(cluster.n_nodes))
 
     def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan:
         """By how much each node's load is forecast to change."""
@@ -123,10 +124,10 @@ class LoadForecast(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by forecast load."""
-        nodes, count = view.nodes, 0
+        nodes, floats, needs = view.nodes, memory.floats, needs_of(work)
         for j in range(view.host.n_nodes):
-            if can_take(view, work, j):
-                present_s = nodes.outstanding_s[j] + estimate_s(view, work, nodes.type_idx[j])
-                change_s = plan.weights[j] if len(plan.weights) > 0 else 0.0
-                count = rank(ranking, memory.floats, count, j, present_s / nodes.slots[j] + change_s)
-        return count
+            present_s = nodes.outstanding_s[j] + estimate_s(view, needs, type_of_node(view, j))
+            change_s = plan.weights[j] if len(plan.weights) > 0 else 0.0
+            score = present_s / max(1, nodes.slots[j]) + change_s
+            floats[NOTES + j] = score if can_take(view, needs, j) else np.inf
+        return int(rank_noted(floats, ranking, view.host.n_nodes))

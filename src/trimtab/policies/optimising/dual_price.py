@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.kernel import kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, empty_plan, memory, own_s
+from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of, own_s
 from trimtab.policies.foresight import expected
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.prices import smoothed_prices
-from trimtab.policies.selection import rank
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ class DualPrice(Policy):
     kept: float = 0.8
 
     def init(self, cluster: Cluster) -> Memory:
-        """Scores of the candidates."""
-        return memory(floats=MAX_RANKED)
+        """Notes of the nodes."""
+        return memory(floats=notes_room(cluster.n_nodes))
 
     def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan:
         """Prices of the nodes' time."""
@@ -61,10 +63,9 @@ class DualPrice(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by completion and price."""
-        count = 0
+        needs, floats = needs_of(work), memory.floats
         for j in range(view.host.n_nodes):
-            if can_take(view, work, j):
-                price = plan.price[j, 0] if len(plan.price) > 0 else 0.0
-                score = expected_wait_s(view, j) + (1.0 + price) * own_s(view, work, j)
-                count = rank(ranking, memory.floats, count, j, score)
-        return count
+            price = plan.price[j, 0] if len(plan.price) > 0 else 0.0
+            score = expected_wait_s(view, j) + (1.0 + price) * own_s(view, needs, j)
+            floats[NOTES + j] = score if can_take(view, needs, j) else np.inf
+        return int(rank_noted(floats, ranking, view.host.n_nodes))

@@ -12,18 +12,14 @@ from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, empty_plan, memory, own_s
+from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
 from trimtab.policies.foresight import Expected, expected
-from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.selection import rank
+from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 # Of the search. No time limit: the same state gives the same plan.
 MOST_BRANCHES = 50
 GAP_FRAC = 0.01
-_ROUND, _CREDITS = (
-    MAX_RANKED,
-    MAX_RANKED + 1,
-)  # in memory.floats: begin of the plan followed; [classes, nodes]
 
 
 def quotas(work: Expected, group_idx: Any, left_out: float) -> Floats | None:
@@ -63,21 +59,28 @@ def quotas(work: Expected, group_idx: Any, left_out: float) -> Floats | None:
     return np.asarray(by_group[:, group] * share, np.float64)
 
 
+@helper(inline=True)
+def _credits_at(view: View) -> int:
+    """Where credits [classes, nodes] begin in memory.floats, just behind the begin of the plan followed."""
+    return NOTES + 2 * view.host.n_nodes + 1
+
+
 @helper
 def _begin_plan(view: View, plan: Plan, memory: Memory) -> None:
     """The first decision under a plan: every class has its quotas as credit."""
-    if memory.floats[_ROUND] != plan.params[0]:
-        memory.floats[_ROUND] = plan.params[0]
+    first = _credits_at(view)
+    if memory.floats[first - 1] != plan.params[0]:
+        memory.floats[first - 1] = plan.params[0]
         for c in range(len(plan.quota)):
             for j in range(view.host.n_nodes):
-                memory.floats[_CREDITS + c * view.host.n_nodes + j] = plan.quota[c, j]
+                memory.floats[first + c * view.host.n_nodes + j] = plan.quota[c, j]
 
 
 @helper
 def _add_rounds(view: View, plan: Plan, work: Any, memory: Memory) -> None:
     """Where no able node has credit for this class: as many rounds of quotas as one of them needs."""
     n, rounds = view.host.n_nodes, np.inf
-    first, c = _CREDITS + work.class_idx * n, work.class_idx
+    first, c = _credits_at(view) + work.class_idx * n, work.class_idx
     for j in range(n):
         if plan.quota[c, j] > 0.0 and can_take(view, work, j):
             if memory.floats[first + j] > 0.0:
@@ -124,11 +127,10 @@ class IntegerPlan(Policy):
     patience: float = 0.5
 
     def init(self, cluster: Cluster) -> Memory:
-        """The patience; scores of the candidates, the plan that is followed, credits [classes, nodes]."""
-        cells = len(cluster.class_names) * cluster.n_nodes
-        return memory(
-            params=[self.patience], floats=np.concatenate([np.zeros(MAX_RANKED), [-1.0], np.zeros(cells)])
-        )
+        """The patience; notes of the nodes, the plan that is followed, credits [classes, nodes]."""
+        notes, cells = notes_room(cluster.n_nodes), len(cluster.class_names) * cluster.n_nodes
+        floats = np.concatenate([np.zeros(notes), [-1.0], np.zeros(cells)])
+        return memory(params=[self.patience], floats=floats)
 
     def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan | None:
         """Quotas of the classes; params say when the plan was made."""
@@ -142,19 +144,17 @@ class IntegerPlan(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected completion, those without credit as if later."""
-        n, count, is_planned = view.host.n_nodes, 0, len(plan.quota) > 0
-        first = _CREDITS + work.class_idx * n
+        n, needs, is_planned = view.host.n_nodes, needs_of(work), len(plan.quota) > 0
+        floats, first = memory.floats, _credits_at(view) + work.class_idx * n
         if is_planned:
             _begin_plan(view, plan, memory)
-            _add_rounds(view, plan, work, memory)
+            _add_rounds(view, plan, needs, memory)
+        patience_s = memory.params[0] * work.estimate_s
         for j in range(n):
-            if can_take(view, work, j):
-                late_s = 0.0
-                if is_planned and memory.floats[first + j] <= 0.0:
-                    late_s = memory.params[0] * work.estimate_s
-                count = rank(
-                    ranking, memory.floats, count, j, expected_wait_s(view, j) + own_s(view, work, j) + late_s
-                )
+            late_s = patience_s if is_planned and floats[first + j] <= 0.0 else 0.0
+            completion_s = expected_completion_s(view, needs, j) + late_s
+            floats[NOTES + j] = completion_s if can_take(view, needs, j) else np.inf
+        count = int(rank_noted(floats, ranking, n))
         if count > 0 and is_planned:
-            memory.floats[first + ranking[0]] = max(-1.0, memory.floats[first + ranking[0]] - 1.0)
+            floats[first + ranking[0]] = max(-1.0, floats[first + ranking[0]] - 1.0)
         return count

@@ -13,10 +13,10 @@ from trimtab.domain.decision import Reason
 from trimtab.domain.kernel import kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, empty_plan, memory, own_s
+from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
 from trimtab.policies.foresight import LOOK_BACK, Expected, expected
-from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.selection import rank
+from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 _LATE = -int(Reason.POLICY)
 Mask = NDArray[np.uint8]
@@ -144,9 +144,9 @@ class Predictive(Policy):
     admission: bool = True
 
     def init(self, cluster: Cluster) -> Memory:
-        """The price of others' nodes, the grace (inf: nothing is rejected); scores of the candidates."""
+        """The price of others' nodes, the grace (inf: nothing is rejected); notes of the nodes."""
         grace = self.grace if self.admission else np.inf
-        return memory(params=[self.outside, grace], floats=MAX_RANKED)
+        return memory(params=[self.outside, grace], floats=notes_room(cluster.n_nodes))
 
     def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan | None:
         """Nodes of each class, and the models that they keep."""
@@ -162,14 +162,16 @@ class Predictive(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by completion, its own first; reject what would be late everywhere."""
-        count, soonest_s, is_planned = 0, np.inf, len(plan.eligible) > 0
+        needs, floats = needs_of(work), memory.floats
+        soonest_s, is_planned = np.inf, len(plan.eligible) > 0
+        outside_s = memory.params[0] * work.estimate_s
         for j in range(view.host.n_nodes):
-            if can_take(view, work, j):
-                score = expected_wait_s(view, j) + own_s(view, work, j)
-                soonest_s = min(soonest_s, score)
-                if is_planned and plan.eligible[work.class_idx, j] == 0:
-                    score += memory.params[0] * work.estimate_s
-                count = rank(ranking, memory.floats, count, j, score)
+            score = expected_completion_s(view, needs, j) if can_take(view, needs, j) else np.inf
+            soonest_s = min(soonest_s, score)
+            if is_planned and plan.eligible[needs.class_idx, j] == 0:
+                score += outside_s
+            floats[NOTES + j] = score
+        count = int(rank_noted(floats, ranking, view.host.n_nodes))
         late_s = view.host.now_s + soonest_s - work.deadline_s
         if count > 0 and work.deadline_s < np.inf and late_s > memory.params[1] * work.estimate_s:
             return _LATE

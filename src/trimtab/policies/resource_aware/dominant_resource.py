@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
+from trimtab.domain.view import Memory, Plan, View, memory, needs_of
 from trimtab.policies.fitting import n_resources, share_of, starts_now
-from trimtab.policies.selection import rank
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 
 @helper(inline=True)
@@ -53,15 +55,15 @@ class DominantResource(Policy):
     name: ClassVar[str] = "dominant-resource"
 
     def init(self, cluster: Cluster) -> Memory:
-        """Scores of the candidates."""
-        return memory(floats=MAX_RANKED)
+        """Notes of the nodes."""
+        return memory(floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank the nodes where it fits by their dominant share, least first."""
-        count = 0
+        needs, floats = needs_of(work), memory.floats
         for j in range(view.host.n_nodes):
-            if starts_now(view, work, j):
-                count = rank(ranking, memory.floats, count, j, _dominant_share(view, work, j))
-        return count
+            fits = starts_now(view, needs, j)
+            floats[NOTES + j] = _dominant_share(view, needs, j) if fits else np.inf
+        return int(rank_noted(floats, ranking, view.host.n_nodes))

@@ -13,16 +13,16 @@ from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     BINDING,
-    MAX_RANKED,
     Memory,
     Plan,
     View,
     can_take,
     empty_plan,
     memory,
+    needs_of,
     own_s,
 )
-from trimtab.policies.selection import rank
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.tables import loads_s, remaining_s, services_s
 
 MOST_SLOTS = 512  # that one matching looks at, the soonest free
@@ -90,8 +90,8 @@ class Hungarian(Policy):
     ageing: float = 1.0
 
     def init(self, cluster: Cluster) -> Memory:
-        """Scores of the candidates."""
-        return memory(floats=MAX_RANKED)
+        """Notes of the nodes."""
+        return memory(floats=notes_room(cluster.n_nodes))
 
     def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan | None:
         """Match what waits to slots."""
@@ -124,8 +124,8 @@ class Hungarian(Policy):
         """Rank idle nodes by load and service; hold what is promised a slot, and what finds none idle."""
         if is_promised(view, plan, work.serial):
             return 0
-        count, nodes = 0, view.nodes
+        nodes, needs, floats = view.nodes, needs_of(work), memory.floats
         for j in range(view.host.n_nodes):
-            if nodes.in_flight[j] < nodes.slots[j] and can_take(view, work, j):
-                count = rank(ranking, memory.floats, count, j, own_s(view, work, j))
-        return count
+            is_idle = nodes.in_flight[j] < nodes.slots[j] and can_take(view, needs, j)
+            floats[NOTES + j] = own_s(view, needs, j) if is_idle else np.inf
+        return int(rank_noted(floats, ranking, view.host.n_nodes))

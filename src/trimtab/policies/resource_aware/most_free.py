@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.kernel import kernel
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
+from trimtab.domain.view import Memory, Plan, View, memory, needs_of
 from trimtab.policies.fitting import largest, room_left, starts_now
-from trimtab.policies.selection import rank
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 
 @dataclass(frozen=True)
@@ -43,16 +45,15 @@ class MostFree(Policy):
     name: ClassVar[str] = "most-free"
 
     def init(self, cluster: Cluster) -> Memory:
-        """The most that a node has of each resource, and scores of the candidates."""
-        return memory(params=largest(cluster), floats=MAX_RANKED)
+        """The most that a node has of each resource, and notes of the nodes."""
+        return memory(params=largest(cluster), floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank the nodes where it fits by what would be left, most first."""
-        count = 0
+        needs, floats = needs_of(work), memory.floats
         for j in range(view.host.n_nodes):
-            if starts_now(view, work, j):
-                left = room_left(view, work, j, memory.params)
-                count = rank(ranking, memory.floats, count, j, -left)
-        return count
+            fits = starts_now(view, needs, j)
+            floats[NOTES + j] = -room_left(view, needs, j, memory.params) if fits else np.inf
+        return int(rank_noted(floats, ranking, view.host.n_nodes))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.kernel import kernel
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, memory
-from trimtab.policies.selection import rank
+from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 
 @dataclass(frozen=True)
@@ -37,20 +39,22 @@ class WeightedRoundRobin(Policy):
     name: ClassVar[str] = "weighted-round-robin"
 
     def init(self, cluster: Cluster) -> Memory:
-        """Scores of the candidates, then each node's credit."""
-        return memory(floats=MAX_RANKED + cluster.n_nodes)
+        """Notes of the nodes, then each node's credit."""
+        return memory(floats=notes_room(cluster.n_nodes) + cluster.n_nodes)
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Add credit to all able nodes and take the richest."""
-        credit, total, count = memory.floats, 0.0, 0
-        for j in range(view.host.n_nodes):
-            if can_take(view, work, j):
-                weight = view.nodes.weight[j]
-                total += weight
-                credit[MAX_RANKED + j] += weight
-                count = rank(ranking, memory.floats, count, j, -credit[MAX_RANKED + j])
+        needs, floats, total, n = needs_of(work), memory.floats, 0.0, view.host.n_nodes
+        first = len(floats) - n
+        for j in range(n):
+            floats[NOTES + j] = np.inf
+            if can_take(view, needs, j):
+                total += view.nodes.weight[j]
+                floats[first + j] += view.nodes.weight[j]
+                floats[NOTES + j] = -floats[first + j]
+        count = int(rank_noted(floats, ranking, n))
         if count > 0:
-            credit[MAX_RANKED + ranking[0]] -= total
+            floats[first + ranking[0]] -= total
         return count
