@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench import (
+    decisions,
     everything_on,
     interpreted,
     peers,
@@ -17,6 +18,7 @@ BENCHMARKS = {
     module.BENCHMARK.name: module.BENCHMARK
     for module in (
         policies_by_nodes,
+        decisions,
         peers,
         everything_on,
         python_policy,

@@ -27,6 +27,11 @@ SLOTS_TEXT = (
 
 def slots(n_nodes: int, n_requests: int) -> Built:
     """The slots model alone: every feature that can be off is off."""
+    return build(slots_scenario(n_nodes, n_requests), 0)
+
+
+def slots_scenario(n_nodes: int, n_requests: int) -> Scenario:
+    """What `slots` builds."""
     types = {f"type{k}": {"memory_gib": 1, "slots": SLOTS, "speed": s} for k, s in enumerate(SPEEDS)}
     nodes = [{"type": name, "count": n_nodes // len(types)} for name in types]
     generate = {
@@ -40,7 +45,7 @@ def slots(n_nodes: int, n_requests: int) -> Built:
         "classes": {"work": {"unit_s": 1.0}},
         "workload": {"generate": generate, "load": LOAD},
     }
-    return build(Scenario.model_validate(scenario), 0)
+    return Scenario.model_validate(scenario)
 
 
 def head(built: Built, n_requests: int) -> Built:
