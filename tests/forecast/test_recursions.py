@@ -118,8 +118,8 @@ def test_kernels_give_the_same_bits_as_python() -> None:
         interpreted(take_in)(made[1]._bank, row.copy())
     for one, other in zip(made[0]._bank, made[1]._bank, strict=True):
         np.testing.assert_array_equal(one, other)
-    shape = (len(made[0].names), 2, 3)
-    for kernel in (weigh, paths):
+    experts = len(made[0].names)
+    for kernel, shape in ((weigh, (experts, 3)), (paths, (experts, 2, 3))):
         a, b = np.zeros(shape), np.zeros(shape)
         kernel(made[0]._bank, a)
         interpreted(kernel)(made[1]._bank, b)

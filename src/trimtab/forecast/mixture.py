@@ -1,8 +1,7 @@
 """Online forecasts of many series: a mixture of smoothers, medians and an autoregressive filter.
 
 Idea: no method is best on all traffic, and which one is shows only afterwards. So all run, and the mixture
-weighs each by its recent error: weights ∝ (discounted absolute error)^−16, at the next step and at the
-horizon, and in between by interpolation.
+weighs each by its recent error: weights ∝ (discounted absolute error halfway to the horizon)^−32.
 Absolute errors make the point a median of what may come; with bursts the mean is more, so both are told.
 Source: combination by past error, Bates and Granger (Operational Research Quarterly 20, 1969); intervals from
 the quantiles of past errors at the same lead (split conformal prediction: Vovk, Gammerman and Shafer,
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.domain.errors import UsageError
-from trimtab.forecast.mixture_kernels import LAST, LEADS, NEXT, new_bank, paths, take_in, weigh
+from trimtab.forecast.mixture_kernels import LAST, NEXT, new_bank, paths, take_in, weigh
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -110,7 +109,7 @@ class Forecaster:
         self.names = (*(s.name for s in chosen), *tracked, *((FILTER_NAME,) if has_filter else ()))
         rows = np.array([(s.alpha, s.beta, s.phi, s.gamma) for s in chosen]).reshape(len(chosen), 4)
         self._bank = new_bank(rows, rates, has_filter, series, horizon, period, float(least), WINDOW)
-        self._weights = np.zeros((len(self.names), LEADS, series))
+        self._weights = np.zeros((len(self.names), series))
         self._paths = np.zeros((len(self.names), horizon, series))
 
     def update(self, values: npt.ArrayLike) -> None:
@@ -135,9 +134,9 @@ class Forecaster:
         return int(self._bank.steps[0])
 
     def weights(self) -> Floats:
-        """Shares of the experts (`names`) at the next step and at the horizon [series, experts, 2]."""
+        """Shares of the experts (`names`) [series, experts]."""
         weigh(self._bank, self._weights)
-        return self._weights.transpose(2, 0, 1).copy()
+        return self._weights.T.copy()
 
     def paths(self) -> Floats:
         """What each expert forecasts [series, experts, horizon]."""
@@ -152,9 +151,8 @@ class Forecaster:
             raise UsageError(
                 "cannot be used", field="levels", value=tuple(levels), expected="between 0 and 1"
             )
-        weights, near = self.weights(), _nearness(self._bank.horizon)
-        shares = near * weights[:, :, NEXT, None] + (1.0 - near) * weights[:, :, LAST, None]
-        point = np.einsum("seh,seh->sh", shares, self.paths())
+        near = _nearness(self._bank.horizon)
+        point = np.einsum("se,seh->sh", self.weights(), self.paths())
         bias = np.stack([self._mean_error(k) for k in (NEXT, LAST)])  # [LEADS, series]
         mean = np.maximum(
             point + near * bias[NEXT][:, None] + (1.0 - near) * bias[LAST][:, None], self._bank.least

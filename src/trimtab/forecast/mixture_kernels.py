@@ -1,8 +1,8 @@
 """The compiled part of the mixture: one pass over all series per step.
 
-Every expert is scored at two leads, the next step and the horizon, by its discounted absolute error. Its
-weight at a lead is (least error / its error)^16, interpolated between the two; so is the spread of past
-errors.
+Every expert is scored halfway to the horizon, by its discounted absolute error there, and its weight is
+(least error / its error)^32. Halfway says nearly what all leads together say, at the cost of one
+(docs/forecast.md). Errors of the mixture are kept of the next step and of the horizon.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ import numpy as np
 from trimtab.domain.kernel import helper, kernel
 from trimtab.forecast.recursions import (
     FILTER,
+    MEAN,
     MIDDLE,
+    ORDER,
     PARAMETERS,
     SEASON,
     TRACKER,
-    filter_ahead,
+    filter_path,
     filter_step,
     smooth,
     smooth_ahead,
     track,
 )
 
-NEXT, LAST, LEADS = range(3)  # the leads at which experts are scored
-DISCOUNT = 0.985  # of past errors, per step
+NEXT, LAST, LEADS = range(3)  # the leads at which the mixture's own errors are kept
+DISCOUNT = 0.995  # of past errors, per step
 EARLY = 0.9  # of the first of them, which soon counts for little
 TINY = 1e-12
 
@@ -42,13 +44,13 @@ class Bank(NamedTuple):
     smoothers: Any  # [smoothers, SEASON + period, series]
     trackers: Any  # [trackers, TRACKER, series]
     filters: Any  # [series, FILTER], or [series, 0] without
-    made: (
-        Any  # [horizon, experts + 1, LEADS, series]: forecasts by the step they were made; last: the mixture
-    )
-    losses: Any  # [experts, LEADS, series]
+    made: Any  # [horizon, experts, series]: forecasts for halfway, by the step they were made
+    mixed: Any  # [horizon, LEADS, series]: the mixture's forecasts
+    losses: Any  # [experts, series]
     errors: Any  # [LEADS, window, series]: last errors of the mixture
     scored: Any  # [LEADS]: how many errors there were
-    work: Any  # [2, series]
+    work: Any  # [4, series]
+    tape: Any  # [ORDER + horizon]: path of a filter
 
 
 def new_bank(
@@ -73,20 +75,28 @@ def new_bank(
         np.zeros((smoothers, SEASON + max(1, period), series)),
         np.zeros((trackers, TRACKER, series)),
         np.zeros((series, FILTER if has_filter else 0)),
-        np.zeros((horizon, experts + 1, LEADS, series)),
-        np.zeros((experts, LEADS, series)),
+        np.zeros((horizon, experts, series)),
+        np.zeros((horizon, LEADS, series)),
+        np.zeros((experts, series)),
         np.zeros((LEADS, window, series)),
         np.zeros(LEADS, np.int64),
-        np.zeros((2, series)),
+        np.zeros((4, series)),
+        np.zeros(ORDER + horizon),
     )
+
+
+@helper(inline=True)
+def _halfway(bank: Any) -> int:
+    """The lead at which experts are scored."""
+    return int((bank.horizon + 1) // 2)
 
 
 @kernel
 def take_in(bank: Any, values: Any) -> None:
     """Score, learn and forecast for a value of each series; the mixture's forecast stands in for nan."""
-    step, mixture = bank.steps[0], bank.made.shape[1] - 1
+    step = bank.steps[0]
     if step > 0:
-        expected = bank.made[(step - 1) % bank.horizon, mixture, NEXT]
+        expected = bank.mixed[(step - 1) % bank.horizon, NEXT]
         for s in range(len(values)):
             if not np.isfinite(values[s]):
                 values[s] = expected[s]
@@ -99,86 +109,101 @@ def take_in(bank: Any, values: Any) -> None:
         for s in range(len(values)):
             filter_step(bank.filters, s, step, values[s])
     bank.steps[0] = step + 1
-    for k in range(LEADS):
-        _look_ahead(bank, k)
+    _look_ahead(bank)
 
 
 @helper
 def _score(bank: Any, step: int, values: Any) -> None:
-    """Errors of what was forecast for now, one step ago and a horizon ago."""
-    rate = max(1.0 - DISCOUNT, 1.0 - EARLY if step < 2 else 1.0 / step)
-    mixture = bank.made.shape[1] - 1
-    for k in range(LEADS):
-        ago = 1 if k == NEXT else bank.horizon
-        if step < ago:
-            continue
-        made = bank.made[(step - ago) % bank.horizon]
-        for e in range(mixture):
-            losses, guess = bank.losses[e, k], made[e, k]
+    """Errors of what was forecast for now: by the experts halfway, by the mixture at both ends."""
+    if step >= _halfway(bank):
+        rate = max(1.0 - DISCOUNT, 1.0 - EARLY if step < 2 else 1.0 / step)
+        made = bank.made[(step - _halfway(bank)) % bank.horizon]
+        for e in range(len(made)):
+            losses, guess = bank.losses[e], made[e]
             for s in range(len(values)):
                 losses[s] = losses[s] + rate * (abs(values[s] - guess[s]) - losses[s])
-        errors, guess = bank.errors[k, bank.scored[k] % bank.errors.shape[1]], made[mixture, k]
-        for s in range(len(values)):
-            errors[s] = values[s] - guess[s]
-        bank.scored[k] += 1
+    for k in range(LEADS):
+        ago = 1 if k == NEXT else bank.horizon
+        if step >= ago:
+            guess = bank.mixed[(step - ago) % bank.horizon, k]
+            errors = bank.errors[k, bank.scored[k] % bank.errors.shape[1]]
+            for s in range(len(values)):
+                errors[s] = values[s] - guess[s]
+            bank.scored[k] += 1
 
 
 @helper
-def _look_ahead(bank: Any, k: int) -> None:
-    """Forecasts of all experts and of the mixture at one lead, kept until they can be scored."""
-    made = bank.made[(bank.steps[0] - 1) % bank.horizon]
-    lead = 1 if k == NEXT else bank.horizon
-    mixture = made.shape[0] - 1
-    mixed, total = made[mixture, k], bank.work[0]
-    _least_losses(bank, k, bank.work[1])
-    for s in range(len(mixed)):
-        mixed[s] = 0.0
-        total[s] = 0.0
-    for e in range(mixture):
-        guess = made[e, k]
-        expert_ahead(bank, e, lead, guess)
-        _add_weighted(bank.losses[e, k], bank.work[1], guess, mixed, total)
-    for s in range(len(mixed)):
-        mixed[s] = np.true_divide(mixed[s], total[s])
+def _look_ahead(bank: Any) -> None:
+    """Forecasts of the experts for halfway and of the mixture at both ends, kept until they can be scored."""
+    slot, halfway = (bank.steps[0] - 1) % bank.horizon, _halfway(bank)
+    made, mixed, total, least = bank.made[slot], bank.mixed[slot], bank.work[0], bank.work[1]
+    _least_losses(bank, least)
+    mixed[:] = 0.0
+    total[:] = 0.0
+    for e in range(len(made)):
+        near = made[e] if halfway == 1 else bank.work[2]
+        far = made[e] if bank.horizon == 1 else bank.work[3]
+        if e == len(bank.parameters) + len(bank.rates):
+            _filters_ahead(bank, near, made[e], far)
+        else:
+            expert_ahead(bank, e, halfway, made[e])
+            if halfway > 1:
+                expert_ahead(bank, e, 1, near)
+            if bank.horizon > 1:
+                expert_ahead(bank, e, bank.horizon, far)
+        _add_weighted(bank.losses[e], least, near, far, mixed, total)
+    for s in range(len(total)):
+        mixed[NEXT, s] = np.true_divide(mixed[NEXT, s], total[s])
+        mixed[LAST, s] = np.true_divide(mixed[LAST, s], total[s])
 
 
 @helper
-def _add_weighted(losses: Any, least: Any, guess: Any, mixed: Any, total: Any) -> None:
-    for s in range(len(mixed)):
+def _add_weighted(losses: Any, least: Any, near: Any, far: Any, mixed: Any, total: Any) -> None:
+    to_next, to_last = mixed[NEXT], mixed[LAST]
+    for s in range(len(total)):
         weight = _weight(losses[s], least[s])
-        mixed[s] = mixed[s] + weight * guess[s]
+        to_next[s] = to_next[s] + weight * near[s]
+        to_last[s] = to_last[s] + weight * far[s]
         total[s] = total[s] + weight
 
 
 @helper
+def _filters_ahead(bank: Any, near: Any, middle: Any, far: Any) -> None:
+    """What the filters forecast for the next step, halfway and the horizon, each into [series]."""
+    halfway, tape = _halfway(bank), bank.tape
+    for s in range(len(near)):
+        filter_path(bank.filters, s, bank.horizon, tape)
+        mean = bank.filters[s, MEAN]
+        near[s] = max(mean + tape[ORDER], bank.least)
+        middle[s] = max(mean + tape[ORDER + halfway - 1], bank.least)
+        far[s] = max(mean + tape[ORDER + bank.horizon - 1], bank.least)
+
+
+@helper
 def expert_ahead(bank: Any, e: int, lead: int, out: Any) -> None:
-    """What expert e forecasts `lead` steps ahead, into `out` [series]."""
+    """What expert e, a smoother or a median, forecasts `lead` steps ahead, into `out` [series]."""
     if e < len(bank.parameters):
         smooth_ahead(bank.smoothers[e], bank.parameters[e], bank.steps[0], lead, bank.least, out)
         return
     tracker = e - len(bank.parameters)
-    if tracker < len(bank.rates):
-        for s in range(len(out)):
-            out[s] = max(bank.trackers[tracker, MIDDLE, s], bank.least)
-        return
     for s in range(len(out)):
-        out[s] = max(filter_ahead(bank.filters, s, lead), bank.least)
+        out[s] = max(bank.trackers[tracker, MIDDLE, s], bank.least)
 
 
 @helper
-def _least_losses(bank: Any, k: int, least: Any) -> None:
-    for s in range(len(least)):
-        least[s] = np.inf
-    for e in range(bank.losses.shape[0]):
-        losses = bank.losses[e, k]
+def _least_losses(bank: Any, least: Any) -> None:
+    least[:] = np.inf
+    for e in range(len(bank.losses)):
+        losses = bank.losses[e]
         for s in range(len(least)):
             least[s] = losses[s] if losses[s] < least[s] else least[s]
 
 
 @helper(inline=True)
 def _weight(loss: float, least: float) -> float:
-    """(least / loss)^16, and 1 where both are nothing. The division never raises, so it can be vectorised."""
+    """(least / loss)^32, and 1 where both are nothing. The division never raises, so it can be vectorised."""
     ratio = np.true_divide(least + TINY, loss + TINY)
+    ratio = ratio * ratio
     ratio = ratio * ratio
     ratio = ratio * ratio
     ratio = ratio * ratio
@@ -187,24 +212,28 @@ def _weight(loss: float, least: float) -> float:
 
 @kernel
 def weigh(bank: Any, weights: Any) -> None:
-    """Shares of the experts at both leads into `weights` [experts, LEADS, series]."""
-    total = bank.work[0]
-    for k in range(LEADS):
-        _least_losses(bank, k, bank.work[1])
+    """Shares of the experts into `weights` [experts, series]."""
+    total, least = bank.work[0], bank.work[1]
+    _least_losses(bank, least)
+    total[:] = 0.0
+    for e in range(len(weights)):
         for s in range(len(total)):
-            total[s] = 0.0
-        for e in range(weights.shape[0]):
-            for s in range(len(total)):
-                weights[e, k, s] = _weight(bank.losses[e, k, s], bank.work[1, s])
-                total[s] = total[s] + weights[e, k, s]
-        for e in range(weights.shape[0]):
-            for s in range(len(total)):
-                weights[e, k, s] /= total[s]
+            weights[e, s] = _weight(bank.losses[e, s], least[s])
+            total[s] = total[s] + weights[e, s]
+    for e in range(len(weights)):
+        for s in range(len(total)):
+            weights[e, s] /= total[s]
 
 
 @kernel
 def paths(bank: Any, path: Any) -> None:
     """Forecasts of every expert into `path` [experts, horizon, series]."""
-    for e in range(path.shape[0]):
+    recursions = len(bank.parameters) + len(bank.rates)
+    for e in range(recursions):
         for h in range(path.shape[1]):
             expert_ahead(bank, e, h + 1, path[e, h])
+    for e in range(recursions, len(path)):  # the filter, if there is one
+        for s in range(path.shape[2]):
+            filter_path(bank.filters, s, bank.horizon, bank.tape)
+            for h in range(path.shape[1]):
+                path[e, h, s] = max(bank.filters[s, MEAN] + bank.tape[ORDER + h], bank.least)

@@ -92,21 +92,19 @@ def track(state: Any, rate: float, step: int, values: Any) -> None:
 
 
 @helper
-def filter_ahead(filters: Any, s: int, lead: int) -> float:
-    """Forecast of series s, `lead` steps on: fed with its own forecasts. `filters` [series, FILTER]."""
+def filter_path(filters: Any, s: int, steps: int, tape: Any) -> None:
+    """Forecasts of series s, fed with its own: deviations from the mean, into `tape` from ORDER on.
+
+    `filters` [series, FILTER]; `tape` [at least ORDER + steps] begins with the last deviations, oldest first.
+    """
+    reach = filters[s, REACH]
     for i in range(ORDER):
-        filters[s, WORK + i] = filters[s, RECENT + i]
-    value, reach = 0.0, filters[s, REACH]
-    for h in range(lead):
+        tape[ORDER - 1 - i] = filters[s, RECENT + i]
+    for h in range(steps):
         value = 0.0
-        for i in range(ORDER):
-            value += filters[s, COEFFICIENT + i] * filters[s, WORK + i]
-        value = min(max(value, -reach), reach)
-        if h + 1 < lead:
-            for i in range(ORDER - 1, 0, -1):
-                filters[s, WORK + i] = filters[s, WORK + i - 1]
-            filters[s, WORK] = value
-    return float(filters[s, MEAN] + value)
+        for i in range(ORDER):  # the newest last: the others need not wait for it
+            value += filters[s, COEFFICIENT + ORDER - 1 - i] * tape[h + i]
+        tape[ORDER + h] = min(max(value, -reach), reach)
 
 
 @helper
