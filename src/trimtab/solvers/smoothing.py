@@ -35,7 +35,7 @@ MANY_NODES = 400  # beyond which it takes twice as many
 WIDTH_FRAC = 0.048  # of the nodes, beyond a thousand: the prices of a sample are not exact enough for fewer
 SAMPLE_PER_NODE, SAMPLE_LEAST = 4, 2_000  # tasks that first prices are found on
 SAMPLE_ITERATIONS = 25
-SAMPLE_FRAC, PRICES_FRAC = 0.35, 0.7  # of the time, when first prices and prices are done at the latest
+SAMPLE_FRAC, PRICES_FRAC = 0.5, 0.8  # of the time, when first prices and prices are done at the latest
 CORE_TASKS = 2_500  # up to here HiGHS works beside the search
 CORE_WIDTHS = (2, 3, 4, 6, 10, 16, 1_000_000)  # pairs a task in the core, wider where it is solved in time
 SEARCH_FIRST_FRAC = 0.05  # of the time before HiGHS begins, so that it gets a good start
@@ -48,6 +48,7 @@ SPARE_S = 0.1  # what HiGHS may be late by
 DEEP = Style()
 BROAD = ((4, 4), (8, 4), (12, 4))  # depth and breadth of chains without kicks
 SHORT = ((2, 1), (2, 4))  # of a large search at first: they take away most for an eighth of the time
+REPAIR_GRACE_S = 0.3  # that repair may take beyond the limit: a solution late is better than none
 REPAIR_FRAC = 0.2  # of the time that is left then, kept for repair
 SINGLE = (1, 1)  # before all: it takes overload away, in case that there is time for nothing more
 FIRST_PURSUITS = 3  # before kicks begin
@@ -252,7 +253,7 @@ def _repair(state: _State) -> None:
     """Let tasks leave overloaded nodes for any node of all."""
     incumbent = state.incumbent
     before = state.near.nodes_of(incumbent.current)
-    after = repaired(state.problem, before, state.dual.prices, state.until_s)
+    after = repaired(state.problem, before, state.dual.prices, state.until_s + REPAIR_GRACE_S)
     if after is None:
         return
     choice = incumbent.current.copy()
