@@ -21,7 +21,16 @@ from bench.results import write_whole
 from bench.solver_instances import instance
 from bench.solvers_page import page
 from bench.startup import ROOT
-from trimtab.solvers import AssignmentProblem, Solution, assignment_problem, parse_gap, solve
+from trimtab.solvers import (
+    AssignmentProblem,
+    Solution,
+    assignment_problem,
+    matching_problem,
+    parse_gap,
+    solve,
+)
+from trimtab.solvers.matching import match, places_of
+from trimtab.solvers.smoothing import solve_by_dual
 from trimtab.solvers.solve import compile_solvers, solve_exact
 
 RESULTS, PAGE = ROOT / "bench" / "solvers.json", ROOT / "docs" / "solvers.md"
@@ -31,6 +40,9 @@ GENERATED = [
     (kind, nodes, tasks) for kind in "cde" for nodes, tasks in ((5, 200), (20, 200), (40, 400), (80, 1600))
 ]
 LARGE = [(100, 10_000, 5.0), (300, 30_000, 15.0), (1_000, 100_000, 60.0)]
+OTHERS_S = 10.0  # of HiGHS and CP-SAT on the smallest of these
+MATCHINGS = [("d", 100, 2_000), ("scheduler", 100, 2_000), ("d", 100, 10_000)]
+MATCHING_S = 60.0
 LARGE_KINDS = ("d", "scheduler")
 BESIDE = ("c05100", "c20100", "d05100", "d20100", "e20100", "e15900")  # also by the others
 
@@ -140,6 +152,41 @@ def _measure_large() -> Iterator[dict[str, Any]]:
             }
 
 
+def _measure_others() -> Iterator[dict[str, Any]]:
+    """The smallest large instances by ours, HiGHS, and where costs are whole CP-SAT."""
+    nodes, tasks, limit_s = LARGE[0]
+    for kind in LARGE_KINDS:
+        problem = instance(kind, nodes, tasks, seed=0)
+        ours = solve(problem, time_limit_s=limit_s)
+        highs = solve_exact(problem, time_limit_s=OTHERS_S)
+        row = _row("others", f"{kind} {nodes} × {tasks:,}", problem, ours)
+        row |= {"limit_s": OTHERS_S, "highs_value": highs.objective if highs.has_assignment else None}
+        row |= {"highs_s": round(highs.time_s, 3)}
+        if (problem.value == np.rint(problem.value)).all():
+            value, took_s = cp_sat_value(problem, OTHERS_S)
+            row |= {"cp_sat_value": value, "cp_sat_s": round(took_s, 3)}
+        yield row
+
+
+def _measure_matching() -> Iterator[dict[str, Any]]:
+    """Tasks of one size, nodes with as many places as there are tasks: by three ways to the same optimum."""
+    for kind, nodes, tasks in MATCHINGS:
+        problem = matching_problem(
+            instance(kind, nodes, tasks, seed=0).value.astype(np.float64), tasks // nodes
+        )
+        places = places_of(problem)
+        assert places is not None
+        ways = {
+            "linear": match(problem, places),
+            "dual": solve_by_dual(problem, time_limit_s=OTHERS_S),
+            "highs": solve_exact(problem, time_limit_s=MATCHING_S),
+        }
+        row: dict[str, Any] = {"name": f"{kind} {nodes} × {tasks:,}", "chosen": solve(problem).method}
+        for way, solution in ways.items():
+            row |= {f"{way}_s": round(solution.time_s, 3), f"{way}_gap_frac": solution.gap_frac}
+        yield row
+
+
 def _changed(problem: AssignmentProblem) -> AssignmentProblem:
     """The same with a hundredth of the tasks replaced by others' copies."""
     tasks = np.random.default_rng(1).choice(problem.tasks, problem.tasks // 100, replace=False)
@@ -148,7 +195,13 @@ def _changed(problem: AssignmentProblem) -> AssignmentProblem:
     return assignment_problem(value, demand, problem.capacity)
 
 
-PARTS = {"published": _measure_published, "generated": _measure_generated, "large": _measure_large}
+PARTS = {
+    "published": _measure_published,
+    "generated": _measure_generated,
+    "large": _measure_large,
+    "others": _measure_others,
+    "matching": _measure_matching,
+}
 
 
 def main() -> int:
