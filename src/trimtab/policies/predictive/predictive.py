@@ -168,8 +168,8 @@ class Predictive(Policy):
         for j in range(view.host.n_nodes):
             score = expected_completion_s(view, needs, j) if can_take(view, needs, j) else np.inf
             soonest_s = min(soonest_s, score)
-            if is_planned and plan.eligible[needs.class_idx, j] == 0:
-                score += outside_s
+            if is_planned:  # a product, not a branch, as with loads
+                score += outside_s * (1 - plan.eligible[needs.class_idx, j])
             floats[NOTES + j] = score
         count = int(rank_noted(floats, ranking, view.host.n_nodes))
         late_s = view.host.now_s + soonest_s - work.deadline_s
