@@ -54,6 +54,10 @@ class Desk:
         """Candidates for a request, best first."""
         return self.state.ranking[: self.answer(draws, request=request)].tolist()
 
+    def score(self) -> float:
+        """What the first candidate of the last decision scored."""
+        return float(self._memory.floats[0])
+
     def answer(self, draws: Sequence[float] = (), *, request: int = 0) -> int:
         """How many candidates there are; -r where the request is rejected for reason r."""
         self.state.hosts["n_changed"] = len(self._changed)

@@ -29,6 +29,9 @@ class Policy:
         resources to share out.
     reads_prefix : its `dispatch` reads `view.prefix_tokens`; hosts that have a prefix index then fill it in.
     rehearses : its `plan` wants a `planning.Rehearse`; else it may be given None.
+    compares : among how many held requests it chooses when a slot is free: of the first so many that it names
+        candidates for, the one whose first candidate has the least score, `memory.floats[0]`, is taken; then
+        again. Its `dispatch` writes nothing but scores to its memory. 0 = they are offered in turn.
     """
 
     name: ClassVar[str] = ""
@@ -38,6 +41,7 @@ class Policy:
     accounts_shares: ClassVar[bool] = False
     reads_prefix: ClassVar[bool] = False
     rehearses: ClassVar[bool] = False
+    compares: ClassVar[int] = 0
 
     @property
     def candidates(self) -> tuple[Policy, ...]:

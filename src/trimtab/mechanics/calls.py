@@ -180,6 +180,7 @@ class Calls:
         Without a shadow they are given as many draws as they ask for: some take as many samples.
         """
         many = len(order_memories)
+        self._state.config["compares"] = policy.compares
         if len(self._state.memories) == many:
             self._state = self._state._replace(draws=np.zeros(policy.draws))
         self._functions = policy.dispatch, order.order, self._functions[2]

@@ -284,10 +284,10 @@ def decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
 def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
     """Request r waits in its dispatcher's central queue, unless that is full."""
     d = r % s.config.dispatchers[0]
-    if s.counts.freed[0] == 1 and s.requests.status[r] == _HELD:  # offered in vain
-        s.skipped[s.counts.skipped[0]] = r
-        s.counts.skipped[0] += 1
-        s.vain[_lane_of(s, r)] += 1
+    if s.counts.freed[0] == 1 and s.requests.status[r] == _HELD:
+        _skip(s, r)
+        if s.config.compares[0] > 0:  # the best of its lane, and not taken: none of the others is
+            s.vain[_lane_of(s, r)] = s.config.compares[0]
     elif s.hosts.n_held[d] >= s.config.held_max[0]:
         _reject(s, r, _QUEUE_FULL, now_s)
     else:
@@ -299,6 +299,31 @@ def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
         enqueue(s, _central(s, _lane_of(s, r)), r)
         if s.config.live[0] == 2:
             _await_deadline(s, r, now_s)
+
+
+@helper(inline=True)
+def _skip(s: State, r: int) -> None:
+    """Held request r was offered in vain."""
+    s.skipped[s.counts.skipped[0]] = r
+    s.counts.skipped[0] += 1
+    s.vain[_lane_of(s, r)] += 1
+
+
+@helper
+def _compare(s: State, r: int, count: int) -> None:
+    """Held request r was offered beside others; the one whose first candidate scores least is the best."""
+    s.work.attempt[r] -= 1
+    _skip(s, r)
+    if count == 0:
+        s.vain[_lane_of(s, r)] -= 1  # no free node suits it: it is not one of those that are compared
+    scores = s.memories[r % s.config.dispatchers[0]].floats
+    for i in range(count):
+        j = s.ranking[i]
+        if j >= 0 and j < len(s.nodes.up) and accepts(s, r, j):
+            if s.counts.best[0] == 0 or scores[i] < s.counts.best_score[0]:
+                s.counts.best[0] = r + 1
+                s.counts.best_score[0] = scores[i]
+            return
 
 
 @helper
@@ -368,11 +393,31 @@ def _end_pass(s: State) -> None:
 
 
 @helper
+def _is_slot_free(s: State) -> bool:
+    """Whether any node has a slot to spare: else there is nothing to compare requests for."""
+    for j in range(len(s.nodes.up)):  # noqa: SIM110 - numba compiles no generator expressions
+        if s.nodes.in_flight[j] < s.nodes.slots[j] and s.nodes.up[j] == 1:
+            return True
+    return False
+
+
+@helper
+def _take_best(s: State) -> int:
+    """The best of the held requests that were compared; -1 where no node takes any."""
+    r = s.counts.best[0] - 1
+    s.counts.best[0] = 0
+    if r >= 0:
+        take_out(s, _central(s, _lane_of(s, r)), r)
+        s.counts.comparing[0] = 0
+    return int(r)
+
+
+@helper
 def _first_held(s: State, d: int) -> int:
     """The first request of a dispatcher's lanes, but for those in which enough was offered in vain; or -1."""
-    best = -1
+    best, most = -1, max(s.config.lookahead[0], s.config.compares[0])
     for lane in range(d * s.config.lanes[0], (d + 1) * s.config.lanes[0]):
-        if s.vain[lane] < s.config.lookahead[0]:
+        if s.vain[lane] < most and s.counts.skipped[0] < len(s.skipped):
             r = first_of(s, _central(s, lane))
             if r >= 0 and (best < 0 or comes_before(s, r, best)):
                 best = r
@@ -397,6 +442,9 @@ def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
 def _next_offer(s: State, plan: Plan, order: Any, now_s: float) -> int:
     """The next held request to offer: those bound by the plan, dispatcher by dispatcher; -1 at the end."""
     i = next_bound(s, plan, now_s) if s.counts.skipped[0] == 0 else -1
+    s.counts.comparing[0] = 1 if s.config.compares[0] > 0 and i < 0 else 0
+    if s.counts.comparing[0] == 1 and s.counts.skipped[0] == 0 and not _is_slot_free(s):
+        s.counts.offering[0] = s.config.dispatchers[0]
     if i >= 0:
         r = plan.binding.row_idx[i]
         take_out(s, _central(s, _lane_of(s, r)), r)
@@ -410,8 +458,12 @@ def _next_offer(s: State, plan: Plan, order: Any, now_s: float) -> int:
                 continue
             return int(r)
         _end_pass(s)
+        r = _take_best(s)
+        if r >= 0:
+            return r
         s.counts.offering[0] += 1
     s.counts.offering[0] = 0
+    s.counts.comparing[0] = 0
     s.counts.freed[0] = 0
     return -1
 
@@ -644,6 +696,7 @@ def advance(
             _set_avoided(s, r, -1)
             if s.config.shadows[0] == 1 and s.work.attempt[r] == 0:
                 _consult_shadow(s, shadow_plan, shadow, r, now_s)
+        is_compared = False
         if _is_home(s, r):
             s.ranking[0] = s.work.home_idx[r]
             count = 1
@@ -652,7 +705,13 @@ def advance(
             count = 1
         else:
             count = decide(s, plan, dispatch, r, now_s)
+            is_compared = counts.comparing[0] == 1 and count >= 0 and count <= MAX_RANKED
         counts.bound[0] = 0
+        if is_compared:
+            _compare(s, r, count)
+            if s.config.live[0] == 2:
+                _set_avoided(s, r, 1)
+            continue
         if s.config.live[0] == 2:
             note_decision(s, r, count)
         is_decision = _apply(s, plan, order, r, count, now_s)

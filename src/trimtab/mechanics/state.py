@@ -20,6 +20,7 @@ from trimtab.mechanics.reuse import reuse_arrays
 CACHE_LINE = 64  # bytes
 RESOURCE_STEP = 2.0**-20  # resources are counted in steps of this
 AVOIDED = 3  # nodes that one request can have lost and avoid
+LOOKED_AT = 4  # held requests that are looked at for each that a policy compares: some suit no free node
 VERDICT = 20  # numbers that are noted of a decision
 
 REQUEST = np.dtype(
@@ -97,6 +98,10 @@ CONFIG = np.dtype(
         ("held_max", "i8"),
         ("reject_refused", "i8"),
         ("lookahead", "i8"),
+        (
+            "compares",
+            "i8",
+        ),  # held requests that the policy in charge chooses the best of; 0 = it takes them in turn
         ("lanes", "i8"),  # per dispatcher: 1, or one per class
         ("cancel", "i8"),
         ("resume", "i8"),
@@ -149,6 +154,9 @@ COUNTS = np.dtype(
         ("freed", "i8"),  # 1 = held requests are to be offered
         ("offering", "i8"),  # dispatcher whose queue is being offered
         ("skipped", "i8"),  # requests offered in vain in this pass
+        ("comparing", "i8"),  # 1 = what is held is on offer to be compared
+        ("best", "i8"),  # 1 + the best request that was compared in this pass; 0 = none
+        ("best_score", "f8"),
         ("bound", "i8"),  # 1 + the node that the plan binds the request on offer to; 0 = none
         ("sample", "i8"),  # telemetry samples taken
         ("shown", "i8"),  # telemetry samples made visible
@@ -362,6 +370,7 @@ def _config_array(
     for name in ("held_max", "lookahead", "max_retries"):
         config[name] = getattr(options, name)
     config["plan_period_s"], config["seed"] = policy.plan_period_s, seed
+    config["compares"] = members(policy)[0].compares
     config["views"] = 1 if options.telemetry_period_s == 0 else options.dispatchers
     config["reject_refused"], config["cancel"] = int(options.on_refusal), int(options.cancel)
     config["resume"], config["live"] = int(options.on_failure), live
@@ -375,6 +384,11 @@ def _account_kind(orders: tuple[Policy, ...], live: int) -> int:
     if not any(order.reads_accounts for order in orders):
         return 0
     return 2 if live != 2 and any(order.accounts_shares for order in orders) else 1
+
+
+def _looked_at(options: Options, policy: Policy) -> int:
+    """How many held requests of a lane one pass may offer in vain, at most."""
+    return max(options.lookahead, *(LOOKED_AT * member.compares for member in members(policy)))
 
 
 def _n_lanes(options: Options, cluster: Cluster) -> int:
@@ -543,7 +557,7 @@ def new_state(
         report_of=np.zeros(1, "i8"),
         changed=changed,
         is_changed=np.zeros((logs, n), "u1"),
-        skipped=np.zeros(lanes * options.lookahead, "i8"),
+        skipped=np.zeros(lanes * _looked_at(options, policy), "i8"),
         draws=np.zeros(max(members(p)[0].draws for p in policies)),
         ranking=np.zeros(MAX_RANKED, "i8"),
         prefix_tokens=prefix_tokens,

@@ -13,8 +13,7 @@ from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.policies.data_aware.locality import Locality
 from trimtab.policies.load_aware.cost_index import N_WEIGHTS, CostIndex
 from trimtab.policies.load_aware.even_work import EvenWork
-from trimtab.policies.load_aware.least_connections import LeastConnections
-from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
+from trimtab.policies.load_aware.late_binding import LateBinding
 from trimtab.policies.load_aware.least_expected_wait import LeastExpectedWait
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
 
@@ -23,12 +22,11 @@ Floats = NDArray[np.float64]
 COST_INDEX = CostIndex()
 PORTFOLIO: tuple[Policy, ...] = (
     COST_INDEX,  # under weights that are tuned
-    LeastExpectedCompletion(),
     LeastExpectedWait(),
-    LeastConnections(),
     SampledCompletion(),
     SampledCompletion(d=8),
     EvenWork(),
+    LateBinding(),
     Locality(),
 )
 FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait, COST_INDEX.w_price)

@@ -43,12 +43,12 @@ class Auto(Policy):
     Reads
         What its candidates read; past arrivals and where they are; what waits.
     Cost
-        O(what the active candidate takes) per request; a plan simulates 9 × `window` requests, twice as many
+        O(what the active candidate takes) per request; a plan simulates 8 × `window` requests, twice as many
         where queues are long.
     When it wins / loses
-        The default: near the best of its candidates wherever what comes is like what came. It learns of a
-        change from arrivals only, a window late at most; a window is too short to show that a candidate
-        saturates the nodes slowly, so that it was no better than the best of them where the regime changes.
+        The default: near the best of its candidates wherever what comes is like what came, and better than
+        each where the traffic changes. It learns of a change from arrivals only, a window late at most; a
+        window is too short to show that a candidate saturates the nodes slowly.
     Deviations from the source
         As `what-if`; results of earlier rehearsals count besides the last one.
     """
@@ -57,7 +57,7 @@ class Auto(Policy):
     rehearses: ClassVar[bool] = True
     plan_period_s: float = 5.0
     objective: str = "mean"
-    window: int = 800  # requests
+    window: int = 600  # requests
     memory: float = 0.3
     hysteresis_frac: float = 0.02
 

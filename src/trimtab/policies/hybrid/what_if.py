@@ -32,15 +32,15 @@ class WhatIf(Policy):
         and under the cost index with one weight doubled or halved. A candidate takes over that is
         `hysteresis_frac` better in the mean, and by more than chance in a paired test over batches of
         requests; so do weights. At first, where the host declares what work will come, that is rehearsed.
-        Candidates: `cost-index` (the first), `least-expected-completion`, `least-expected-wait`,
-        `least-connections`, `sampled-completion` with 3 and 8 samples, `even-work`, `locality`.
+        Candidates: `cost-index` (the first), `least-expected-wait`, `sampled-completion` with 3 and 8
+        samples, `even-work`, `late-binding`, `locality`.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013.
     Reads
         What its candidates read; past arrivals and where they are; what waits.
     Cost
-        O(what the active candidate takes) per request; a plan simulates 9 × `window` requests, twice as many
+        O(what the active candidate takes) per request; a plan simulates 8 × `window` requests, twice as many
         where queues are long.
     When it wins / loses
         Wins where no policy is best for all of the time, or nobody knows which. Loses what rehearsals cost,
@@ -54,7 +54,7 @@ class WhatIf(Policy):
     name: ClassVar[str] = "what-if"
     rehearses: ClassVar[bool] = True
     plan_period_s: float = 5.0
-    window: int = 800  # requests
+    window: int = 600  # requests
     hysteresis_frac: float = 0.02
 
     dispatch = staticmethod(COST_INDEX.dispatch)

@@ -1,0 +1,118 @@
+"""Late binding: what no idle node suits waits centrally; a slot that comes free takes what suits it best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.errors import UsageError
+from trimtab.domain.kernel import helper, kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import (
+    MAX_RANKED,
+    Memory,
+    Plan,
+    View,
+    can_take,
+    estimate_s,
+    memory,
+    missing_load_s,
+    own_s,
+)
+from trimtab.policies.data_aware.transfers import round_trip_s
+from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
+from trimtab.policies.selection import rank
+
+
+@helper
+def _is_worth_waiting(view: View, work: Any, idle_s: float) -> bool:
+    """Whether a busy node is expected to complete the work sooner than an idle one, which takes `idle_s`.
+
+    All that are held may be waiting for that node: its wait counts once for each of them.
+    """
+    rivals = 1.0 + view.host.n_held
+    for j in range(view.host.n_nodes):
+        if view.nodes.in_flight[j] >= view.nodes.slots[j] and can_take(view, work, j):
+            gained_s = idle_s - own_s(view, work, j) - round_trip_s(view, work, j)
+            if gained_s > 0.0 and rivals * expected_wait_s(view, j) < gained_s:
+                return True
+    return False
+
+
+@dataclass(frozen=True)
+class LateBinding(Policy):
+    """Hold requests until a slot is free, and give it the one that wastes least of it and has waited longest.
+
+    Idea
+        Only idle nodes are given work. When one comes free, the host compares what is held: score(request,
+        node) = own + q · (w_load · load + w_waste · (service - best service)) - ageing · time waited, where
+        own = transfer + load + service, all estimated, and q = held requests per slot: about as many wait
+        for each second that is used now. The least score goes first, and then the next. While fewer than
+        `patient` are held, a request leaves an idle node to others where a busy one is expected to complete
+        it sooner, though all that are held should want that one.
+    Source
+        Muthucumaru Maheswaran, Shoukat Ali, Howard Jay Siegel, Debra Hensgen, Richard Freund: "Dynamic
+        mapping of a class of independent tasks onto heterogeneous computing systems", Journal of Parallel and
+        Distributed Computing 59(2), 1999 (batch mode, Min-min: of all tasks that wait, the one that completes
+        soonest is mapped first); late binding: Kay Ousterhout, Patrick Wendell, Matei Zaharia, Ion Stoica:
+        "Sparrow: distributed, low latency scheduling", SOSP 2013.
+    Reads
+        In-flight and running requests, slots, backlog and its time, resident models of each node; load times,
+        round trips; the estimated service time of this request per node type; its arrival; how many are held;
+        which nodes are up, have room and serve the class.
+    Cost
+        O(nodes) a decision; 128 decisions and more when a slot comes free while many are held.
+    When it wins / loses
+        Wins on the mean wherever its view is fresh: nothing is bound to a node by an estimate that turns out
+        wrong, and models are loaded for many requests at a time. The tail pays for it: who needs a load waits
+        for others. Loses with old reports, as it does not see that a slot is free; with long round trips
+        slots stand idle meanwhile.
+    Deviations from the source
+        Slots that are free now are filled, not all machines planned ahead; completion is priced by what it
+        wastes and by the time waited, lest a request starve; Min-min knows no loads of models.
+    """
+
+    name: ClassVar[str] = "late-binding"
+    compares: ClassVar[int] = 128
+    ageing: float = 0.7  # seconds of completion that a second of waiting is worth
+    w_load: float = 3.0  # a load displaces another model besides
+    w_waste: float = 1.0
+    patient: int = 16  # held requests
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        for field in ("ageing", "w_load", "w_waste", "patient"):
+            value = getattr(self, field)
+            if not 0.0 <= value < float("inf"):
+                raise UsageError(
+                    "out of range", field=f"late-binding.{field}", value=value, expected="a number from 0 on"
+                )
+
+    def init(self, cluster: Cluster) -> Memory:
+        """The parameters and the number of slots; scores of the candidates."""
+        params = [self.ageing, self.w_load, self.w_waste, float(self.patient), float(cluster.slots.sum())]
+        return memory(params=params, floats=MAX_RANKED)
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank idle nodes by score, unless a busy one is worth waiting for."""
+        count, nodes, params = 0, view.nodes, memory.params
+        crowding = view.host.n_held / params[4]
+        aged_s = params[0] * (view.host.now_s - work.arrival_s)
+        idle_s = np.inf
+        for j in range(view.host.n_nodes):
+            if nodes.in_flight[j] < nodes.slots[j] and can_take(view, work, j):
+                service_s = estimate_s(view, work, nodes.type_idx[j])
+                load_s = missing_load_s(view, work, j)
+                taken_s = round_trip_s(view, work, j) + load_s + service_s
+                idle_s = min(idle_s, taken_s)
+                wasted_s = params[1] * load_s + params[2] * (service_s - work.estimate_s)
+                count = rank(ranking, memory.floats, count, j, taken_s + crowding * wasted_s - aged_s)
+        is_patient = view.host.n_held < params[3] and idle_s > work.estimate_s
+        if count > 0 and is_patient and _is_worth_waiting(view, work, idle_s):
+            return 0
+        return count
