@@ -132,6 +132,21 @@ def test_with_several_slots_and_old_reports_it_comes_near(slots: int) -> None:
     assert told[-len(after_s) :].mean() == pytest.approx(after_s.mean(), rel=0.1)
 
 
+def test_what_arrives_may_differ_from_its_estimates_alike_for_all() -> None:
+    """On nodes that never queue, completion is service: its factors have mean 1 and the spread asked for."""
+    c = cluster(4000)
+    r = requests(c, 4000, load=0.9)
+    r.work["units"] = 1.0
+    rehearsal = rehearsal_of(driven(c, r, Options(), find("round-robin")[0], 0.0))
+    r.work["arrival_s"] = 0.0
+    variants = [Variant(find("round-robin")[0])] * 2
+    exact, noisy = rehearsal(variants, r.work), rehearsal(variants, r.work, 0.3)
+    np.testing.assert_array_equal(noisy[0], noisy[1])
+    factor = noisy[0] / exact[0]
+    assert factor.mean() == pytest.approx(1.0, abs=4.0 * 0.3 / np.sqrt(len(factor)))
+    assert factor.std() == pytest.approx(0.3, rel=0.1)
+
+
 def test_what_is_not_served_is_nan() -> None:
     c = cluster(2, queue_max=0)
     r = requests(c, 200, load=3.0)

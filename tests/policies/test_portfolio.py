@@ -34,7 +34,7 @@ class Told:
         self.asked: list[Variant] = []
         self.length = 0
 
-    def __call__(self, variants: Sequence[Variant], future: Any) -> Any:
+    def __call__(self, variants: Sequence[Variant], future: Any, service_cv: float = 0.0) -> Any:
         self.asked, self.length = list(variants), len(future)
         return np.outer(self.factors, np.resize(SERVICES, len(future)))
 
@@ -171,11 +171,11 @@ def test_more_is_rehearsed_where_queues_are_long(in_flight: int, length: int) ->
 
 
 def test_auto_goes_by_several_rehearsals_and_what_if_by_the_last() -> None:
-    """Three times candidate 1 is 5 % better, then it is 4 % worse."""
-    for policy, expected in ((Auto(window=400), 1), (WhatIf(window=400), 0)):
+    """Three times candidate 2 is 5 % better, then it is 4 % worse."""
+    for policy, expected in ((Auto(window=400), 2), (WhatIf(window=400), 0)):
         plan = None
         for i, factor in enumerate((0.95, 0.95, 0.95, 1.04)):
-            plan = planned(policy, Told(factors(i1=factor)), plan, n=400 * (i + 1))
+            plan = planned(policy, Told(factors(i2=factor)), plan, n=400 * (i + 1))
         assert plan is not None
         assert plan.active_idx.tolist() == [expected]
 

@@ -48,16 +48,20 @@ class Rehearse(Protocol):
 
     It knows no more than the planner: the View, past arrivals, what waits, and estimates. Running work takes
     what remains of its estimate, nodes that are down stay down, and none fails. A rehearsal has no other
-    source of chance than the draws of policies, which are the same for all variants: differences of their
-    results are differences of paired samples.
+    source of chance than the draws of policies and, where asked for, the errors of estimates, which are the
+    same for all variants: differences of their results are differences of paired samples.
     """
 
     declared: NDArray[np.void] | None  # WORK that the host's scenario might bring; never what it will bring
 
-    def __call__(self, variants: Sequence[Variant], future: NDArray[np.void]) -> NDArray[np.float64]:
+    def __call__(
+        self, variants: Sequence[Variant], future: NDArray[np.void], service_cv: float = 0.0
+    ) -> NDArray[np.float64]:
         """Completion seconds [variants, waiting + future]; nan = not served.
 
         `future`: WORK rows by arrival_s, which is told from now. Of waiting work the seconds from now count.
+        `service_cv`: how far what arrives is from its estimated service, as a coefficient of variation. With
+        exact estimates policies look better than they are that bind work to nodes early.
         """
 
 

@@ -26,6 +26,7 @@ from trimtab.mechanics.state import EVENT, State, memory_of, new_state
 
 SPARE_EVENTS = 1024
 _NEVER, _UNBOUNDED = float("inf"), 1 << 62
+_ERRORS = 1  # seed of errors of estimates
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +83,16 @@ class Rehearsal:
         self._rehearser, self._setting = rehearser, setting
         self._view, self._history, self._waiting = view, history, waiting
 
-    def __call__(self, variants: Sequence[Variant], future: NDArray[np.void]) -> NDArray[np.float64]:
+    def __call__(
+        self, variants: Sequence[Variant], future: NDArray[np.void], service_cv: float = 0.0
+    ) -> NDArray[np.float64]:
         """Completion seconds [variants, waiting + future]; nan = not served. Raises PolicyError."""
         placed = Placed(self._setting.cluster, self._view, self._history)
         rows = len(placed.work) + len(self._waiting) + len(future)
         stage = self._rehearser.stage(rows, {variant.policy for variant in variants})
         stage.set(placed, _arriving(self._waiting, future, self._view.host.now_s))
         stage.set_nodes(self._view, last_used_s(self._view, self._history, stage.n_items))
+        stage.set_errors(service_cv)
         return np.array([stage.play(variant) for variant in variants])
 
 
@@ -170,6 +174,12 @@ class _Stage:
         nominal_s = estimates_s(view, work, rows["node_idx"])
         known = np.isfinite(nominal_s) & (nominal_s > 0.0)
         scene["truth"]["factor"][:n] = np.where(known, rows["left_s"] / np.where(known, nominal_s, 1.0), 1.0)
+
+    def set_errors(self, service_cv: float) -> None:
+        """What arrives takes lognormal factors of its estimates, of mean 1, the same in every rehearsal."""
+        arriving = self._scene["truth"]["factor"][self._n_placed : self._n_rows]
+        sigma = np.sqrt(np.log1p(service_cv**2))
+        arriving *= np.random.default_rng(_ERRORS).lognormal(-(sigma**2) / 2.0, sigma, len(arriving))
 
     def play(self, variant: Variant) -> NDArray[np.float64]:
         """Completion seconds of what arrives."""

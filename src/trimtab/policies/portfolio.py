@@ -19,21 +19,22 @@ from trimtab.policies.load_aware.sampled_completion import SampledCompletion
 
 Floats = NDArray[np.float64]
 
-COST_INDEX = CostIndex()
+COST_INDEX, LATE_BINDING = CostIndex(), LateBinding()
 PORTFOLIO: tuple[Policy, ...] = (
+    LATE_BINDING,  # what it holds, any other can still place; what others have placed, it can't hold
     COST_INDEX,  # under weights that are tuned
     LeastExpectedWait(),
     SampledCompletion(),
     SampledCompletion(d=8),
     EvenWork(),
-    LateBinding(),
     Locality(),
 )
 FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait, COST_INDEX.w_price)
-TUNED = 0  # the candidate that has weights
+TUNED = 1  # the candidate that has weights
 LEAST_ARRIVALS = 64  # fewer tell nothing
 MOST_WINDOWS = 2  # that are rehearsed, of work that comes
 UNSERVED = 2.0  # what is not served counts as this times the longest completion of all
+SERVICE_CV = 0.3  # of services about their estimates: if rehearsed as exact, early binding looks too good
 BATCHES = 16  # of consecutive requests: these are independent enough of each other
 MOVES = ((0, 2.0), (0, 0.5), (2, 2.0), (2, 0.5))  # local changes: (which weight, times what)
 _TOLD = 4  # fields of `Evidence` by candidate
@@ -110,7 +111,7 @@ def rehearsed(
         return None
     now, changed = (empty_plan()._replace(params=w) for w in (notes.weights, notes.changed_weights()))
     variants = [Variant(policy, now) for policy in PORTFOLIO] + [Variant(COST_INDEX, changed)]
-    return costs(rehearse(variants, work), objective, active)
+    return costs(rehearse(variants, work, SERVICE_CV), objective, active)
 
 
 def stretch(history: History, rehearse: Rehearse, window: int) -> NDArray[np.void] | None:

@@ -13,7 +13,6 @@ from trimtab.domain.planning import Evidence, History, Rehearse
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
 from trimtab.policies.portfolio import (
-    COST_INDEX,
     PORTFOLIO,
     TUNED,
     Floats,
@@ -61,7 +60,7 @@ class Auto(Policy):
     memory: float = 0.3
     hysteresis_frac: float = 0.02
 
-    dispatch = staticmethod(COST_INDEX.dispatch)
+    dispatch = staticmethod(PORTFOLIO[0].dispatch)
 
     def __post_init__(self) -> None:
         """Check the objective."""

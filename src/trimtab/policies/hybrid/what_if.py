@@ -12,7 +12,6 @@ from trimtab.domain.planning import Evidence, History, Rehearse
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
 from trimtab.policies.portfolio import (
-    COST_INDEX,
     PORTFOLIO,
     TUNED,
     Notes,
@@ -32,8 +31,8 @@ class WhatIf(Policy):
         and under the cost index with one weight doubled or halved. A candidate takes over that is
         `hysteresis_frac` better in the mean, and by more than chance in a paired test over batches of
         requests; so do weights. At first, where the host declares what work will come, that is rehearsed.
-        Candidates: `cost-index` (the first), `least-expected-wait`, `sampled-completion` with 3 and 8
-        samples, `even-work`, `late-binding`, `locality`.
+        Candidates: `late-binding` (the first), `cost-index`, `least-expected-wait`, `sampled-completion` with
+        3 and 8 samples, `even-work`, `locality`.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013.
@@ -57,7 +56,7 @@ class WhatIf(Policy):
     window: int = 600  # requests
     hysteresis_frac: float = 0.02
 
-    dispatch = staticmethod(COST_INDEX.dispatch)
+    dispatch = staticmethod(PORTFOLIO[0].dispatch)
 
     @property
     def candidates(self) -> tuple[Policy, ...]:
