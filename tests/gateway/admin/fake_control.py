@@ -123,6 +123,7 @@ class FakeControl:
         exchange.attempts.append(attempt)
         exchange.response_status, exchange.outcome = 200, Outcome.DONE
         exchange.response_bytes, exchange.streamed_chunks = 2048, 64
+        exchange.ended_s = self.now_s
         self.metrics_.started(exchange, attempt)
         node.served += 1
         if pick.random() < 0.01:
