@@ -286,8 +286,7 @@ def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
     d = r % s.config.dispatchers[0]
     if s.counts.freed[0] == 1 and s.requests.status[r] == _HELD:
         _skip(s, r)
-        if s.config.compares[0] > 0:  # the best of its lane, and not taken: none of the others is
-            s.vain[_lane_of(s, r)] = s.config.compares[0]
+        s.vain[_lane_of(s, r)] += max(1, s.config.compares[0])  # where the best is not taken, no other is
     elif s.hosts.n_held[d] >= s.config.held_max[0]:
         _reject(s, r, _QUEUE_FULL, now_s)
     else:
@@ -306,7 +305,6 @@ def _skip(s: State, r: int) -> None:
     """Held request r was offered in vain."""
     s.skipped[s.counts.skipped[0]] = r
     s.counts.skipped[0] += 1
-    s.vain[_lane_of(s, r)] += 1
 
 
 @helper
@@ -314,8 +312,8 @@ def _compare(s: State, r: int, count: int) -> None:
     """Held request r was offered beside others; the one whose first candidate scores least is the best."""
     s.work.attempt[r] -= 1
     _skip(s, r)
-    if count == 0:
-        s.vain[_lane_of(s, r)] -= 1  # no free node suits it: it is not one of those that are compared
+    if count > 0:  # else no free node suits it: it is not one of those that are compared
+        s.vain[_lane_of(s, r)] += 1
     scores = s.memories[r % s.config.dispatchers[0]].floats
     for i in range(count):
         j = s.ranking[i]
@@ -442,14 +440,14 @@ def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
 def _next_offer(s: State, plan: Plan, order: Any, now_s: float) -> int:
     """The next held request to offer: those bound by the plan, dispatcher by dispatcher; -1 at the end."""
     i = next_bound(s, plan, now_s) if s.counts.skipped[0] == 0 else -1
-    s.counts.comparing[0] = 1 if s.config.compares[0] > 0 and i < 0 else 0
-    if s.counts.comparing[0] == 1 and s.counts.skipped[0] == 0 and not _is_slot_free(s):
-        s.counts.offering[0] = s.config.dispatchers[0]
     if i >= 0:
         r = plan.binding.row_idx[i]
         take_out(s, _central(s, _lane_of(s, r)), r)
-        s.counts.bound[0] = plan.binding.node_idx[i] + 1
+        s.counts.bound[0], s.counts.comparing[0] = plan.binding.node_idx[i] + 1, 0
         return int(r)
+    s.counts.comparing[0] = 1 if s.config.compares[0] > 0 else 0
+    if s.counts.comparing[0] == 1 and s.counts.skipped[0] == 0 and not _is_slot_free(s):
+        s.counts.offering[0] = s.config.dispatchers[0]
     while s.counts.offering[0] < s.config.dispatchers[0]:
         r = _first_held(s, s.counts.offering[0])
         if r >= 0:

@@ -98,10 +98,7 @@ CONFIG = np.dtype(
         ("held_max", "i8"),
         ("reject_refused", "i8"),
         ("lookahead", "i8"),
-        (
-            "compares",
-            "i8",
-        ),  # held requests that the policy in charge chooses the best of; 0 = it takes them in turn
+        ("compares", "i8"),  # of the policy in charge
         ("lanes", "i8"),  # per dispatcher: 1, or one per class
         ("cancel", "i8"),
         ("resume", "i8"),

@@ -20,7 +20,9 @@ from trimtab.domain.view import (
     estimate_s,
     memory,
     missing_load_s,
+    needs_of,
     own_s,
+    type_of_node,
 )
 from trimtab.policies.data_aware.transfers import round_trip_s
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
@@ -100,19 +102,19 @@ class LateBinding(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank idle nodes by score, unless a busy one is worth waiting for."""
-        count, nodes, params = 0, view.nodes, memory.params
+        count, nodes, params, needs = 0, view.nodes, memory.params, needs_of(work)
         crowding = view.host.n_held / params[4]
         aged_s = params[0] * (view.host.now_s - work.arrival_s)
         idle_s = np.inf
         for j in range(view.host.n_nodes):
-            if nodes.in_flight[j] < nodes.slots[j] and can_take(view, work, j):
-                service_s = estimate_s(view, work, nodes.type_idx[j])
-                load_s = missing_load_s(view, work, j)
-                taken_s = round_trip_s(view, work, j) + load_s + service_s
+            if nodes.in_flight[j] < nodes.slots[j] and can_take(view, needs, j):
+                service_s = estimate_s(view, needs, type_of_node(view, j))
+                load_s = missing_load_s(view, needs, j)
+                taken_s = round_trip_s(view, needs, j) + load_s + service_s
                 idle_s = min(idle_s, taken_s)
-                wasted_s = params[1] * load_s + params[2] * (service_s - work.estimate_s)
+                wasted_s = params[1] * load_s + params[2] * (service_s - needs.estimate_s)
                 count = rank(ranking, memory.floats, count, j, taken_s + crowding * wasted_s - aged_s)
-        is_patient = view.host.n_held < params[3] and idle_s > work.estimate_s
-        if count > 0 and is_patient and _is_worth_waiting(view, work, idle_s):
+        is_patient = view.host.n_held < params[3] and idle_s > needs.estimate_s
+        if count > 0 and is_patient and _is_worth_waiting(view, needs, idle_s):
             return 0
         return count

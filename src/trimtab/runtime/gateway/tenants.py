@@ -147,10 +147,9 @@ class Limits:
 
     def settle(self, tokens: float, usage: Usage | None, attempts: Sequence[Attempt]) -> None:
         """An admitted request is over: what was used counts instead of the tokens that were expected."""
-        self.in_flight -= 1
+        self.release()
         if usage is not None:
-            if self._tokens is not None:
-                self._tokens.take(usage.prompt_tokens + usage.completion_tokens - tokens)
+            self.correct(usage.prompt_tokens + usage.completion_tokens - tokens)
         elif all(attempt.cause is Cause.CONNECT or not attempt.sent_s for attempt in attempts):
             self.correct(-tokens)
 
