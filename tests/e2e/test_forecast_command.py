@@ -9,16 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-RNG = np.random.default_rng(0)
-
 
 def column_file(path: Path, values: object, name: str = "load") -> Path:
     path.write_text("\n".join([f"step,{name}", *(f"{i},{v}" for i, v in enumerate(values))]))  # type: ignore[call-overload]
     return path
 
 
-def test_json_has_forecast_and_accuracy(cli, tmp_path):
-    file = column_file(tmp_path / "s.csv", RNG.poisson(30, 200))
+def test_json_has_forecast_and_accuracy(cli, tmp_path, rng):
+    file = column_file(tmp_path / "s.csv", rng.poisson(30, 200))
     result = cli("forecast", file, "--column", "load", "--horizon", 3, "--period", 7, "--json")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
@@ -41,8 +39,8 @@ def test_json_has_forecast_and_accuracy(cli, tmp_path):
     assert found["loses_to_naive"] is False
 
 
-def test_table_and_plot_of_counted_times(cli, tmp_path):
-    times = np.sort(RNG.uniform(0, 3000, 2000))
+def test_table_and_plot_of_counted_times(cli, tmp_path, rng):
+    times = np.sort(rng.uniform(0, 3000, 2000))
     lines = "\n".join(json.dumps({"at": float(t)}) for t in times)
     (tmp_path / "t.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     result = cli("forecast", "t.jsonl.gz", "--column", "at", "--window", 30, "--horizon", 5, "--arima")
@@ -61,8 +59,8 @@ def test_dates_are_counted_in_any_order(cli, tmp_path):
     assert found["forecast"][0]["mean"] == pytest.approx(1.0)
 
 
-def test_a_forecast_that_loses_to_naive_says_so(cli, tmp_path):
-    steps = np.repeat(RNG.normal(0, 100, 40), 30) + np.arange(1200) % 2 * 1e-3
+def test_a_forecast_that_loses_to_naive_says_so(cli, tmp_path, rng):
+    steps = np.repeat(rng.normal(0, 100, 40), 30) + np.arange(1200) % 2 * 1e-3
     file = column_file(tmp_path / "s.csv", steps)
     result = cli("forecast", file, "--column", "load", "--horizon", 1, "--json")
     found = json.loads(result.stdout)

@@ -13,9 +13,10 @@ from trimtab.forecast.history import checked_history
 from trimtab.forecast.mixture import Forecaster, Smoother
 from trimtab.forecast.mixture_kernels import paths, take_in, weigh
 
-RNG = np.random.default_rng(4)
-COUNTS = RNG.poisson(30.0 + 10.0 * np.sin(np.arange(120) / 12 * 2 * np.pi) + np.arange(120) / 10).astype(
-    float
+COUNTS = (
+    np.random.default_rng(4)
+    .poisson(30.0 + 10.0 * np.sin(np.arange(120) / 12 * 2 * np.pi) + np.arange(120) / 10)
+    .astype(float)
 )
 PERIOD, HORIZON = 12, 15
 
@@ -64,8 +65,8 @@ def test_triple_smoothing_is_as_in_statsmodels() -> None:
     np.testing.assert_allclose(made[-1], fit.forecast(HORIZON), rtol=1e-9)
 
 
-def test_the_filter_is_discounted_least_squares() -> None:
-    values = RNG.normal(size=300)
+def test_the_filter_is_discounted_least_squares(rng: np.random.Generator) -> None:
+    values = rng.normal(size=300)
     for t in range(2, 300):
         values[t] += 0.6 * values[t - 1] - 0.3 * values[t - 2]
     filters, deviations = np.zeros((1, r.FILTER)), []
@@ -82,10 +83,10 @@ def test_the_filter_is_discounted_least_squares() -> None:
     assert filters[0, r.COEFFICIENT] == pytest.approx(0.6, abs=0.15)
 
 
-def test_arima_runs_as_in_statsmodels() -> None:
+def test_arima_runs_as_in_statsmodels(rng: np.random.Generator) -> None:
     from statsmodels.tsa.arima.model import ARIMA
 
-    noise, changes = RNG.normal(size=400), np.zeros(400)
+    noise, changes = rng.normal(size=400), np.zeros(400)
     for step in range(2, 400):
         changes[step] = (
             0.5 * changes[step - 1] - 0.2 * changes[step - 2] + noise[step] + 0.4 * noise[step - 1]
@@ -109,9 +110,9 @@ def test_a_fit_finds_no_worse_than_statsmodels() -> None:
     assert errors[0] <= errors[1] * (1 + 1e-6)
 
 
-def test_kernels_give_the_same_bits_as_python() -> None:
+def test_kernels_give_the_same_bits_as_python(rng: np.random.Generator) -> None:
     made = [Forecaster(3, horizon=2, period=4, least=0.0) for _ in range(2)]
-    values = RNG.poisson(5.0, (40, 3)).astype(float)
+    values = rng.poisson(5.0, (40, 3)).astype(float)
     values[7, 1] = np.nan
     for row in values:
         take_in(made[0]._bank, row.copy())

@@ -22,8 +22,7 @@ from trimtab.policies.hybrid.what_if import WhatIf
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
 from trimtab.policies.portfolio import PORTFOLIO, TAIL_FRAC, TUNED, Notes, costs, is_better, stretch
 
-RNG = np.random.default_rng(3)
-SERVICES = RNG.exponential(1.0, 400)
+SERVICES = np.random.default_rng(3).exponential(1.0, 400)
 
 
 class Told:
@@ -101,8 +100,8 @@ def test_the_recent_past_is_rehearsed_and_declared_work_while_there_is_little_of
     assert stretch(past(10), Told(factors()), 300) is None
 
 
-def test_notes_are_kept_in_a_plan() -> None:
-    told = RNG.random((4, len(PORTFOLIO)))
+def test_notes_are_kept_in_a_plan(rng: np.random.Generator) -> None:
+    told = rng.random((4, len(PORTFOLIO)))
     notes = Notes(np.array([1.0, 0.0, 0.5, 0.0]), 77.0, 2.0, told, np.array([0.1, -0.2]))
     again = Notes.read(notes.written())
     for a, b in zip(notes, again, strict=True):
