@@ -15,7 +15,7 @@ from trimtab.policies import find
 def test_least_work_goes_first_among_the_good_enough() -> None:
     """Speeds 1 and 4, one unit each: completions 1 and .25 s, so the slow node is good enough later."""
     desk = Desk(cluster(2, types=2, speeds=[1.0, 4.0]), find("even-work(slack=4)")[0])
-    desk.work["units"] = 1.0
+    desk.work["units"], desk.work["estimate_s"] = 1.0, 0.25
     first = [desk.decide() for _ in range(7)]
     assert first[0] == [1]  # nothing is sent yet, so a mean service is 0
     assert [ranked[0] for ranked in first] == [1, 0, 1, 1, 1, 0, 1]  # a second of work each by then
@@ -24,7 +24,7 @@ def test_least_work_goes_first_among_the_good_enough() -> None:
 
 def test_a_node_far_from_the_best_completion_does_not_compete() -> None:
     desk = Desk(cluster(2), find("even-work(slack=2)")[0])
-    desk.work["units"] = 1.0
+    desk.work["units"] = desk.work["estimate_s"] = 1.0
     assert desk.decide()[0] == 0
     desk.set(1, in_flight=3, running=1, outstanding_s=2.5, backlog_s=2.5)
     assert desk.decide() == [0]  # 3.5 s there, 1 s here

@@ -17,7 +17,7 @@ from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 _AWAY = -1.0  # work of a node that is down: it begins with the rest when it comes back
 _SENT = 0  # place in `ints`: requests sent
-# In `floats`: notes of the nodes, work per slot of each, seconds sent in all.
+# In `floats`: notes of the nodes, work per slot of each, seconds that the best type would take for all sent.
 
 
 @helper(inline=True)
@@ -63,8 +63,8 @@ class EvenWork(Policy):
         1966 (list scheduling: the machine with the least work so far is next).
     Reads
         Backlog and its time, running and in-flight requests, slots, resident models of each node; the
-        estimated service time of this request per node type; which nodes are up, have room and serve the
-        class.
+        estimated service time of this request per node type, and the best of these; which nodes are up, have
+        room and serve the class.
     Cost
         O(nodes).
     When it wins / loses
@@ -88,7 +88,7 @@ class EvenWork(Policy):
             )
 
     def init(self, cluster: Cluster) -> Memory:
-        """The slack; requests sent; notes of the nodes, work per slot of each, and seconds sent in all."""
+        """The slack; requests sent; notes of the nodes, work per slot of each, best seconds of all sent."""
         room = notes_room(cluster.n_nodes) + cluster.n_nodes + 1
         return memory(params=[self.slack], ints=1, floats=room)
 
@@ -108,8 +108,7 @@ class EvenWork(Policy):
             floats[NOTES + j] = done_s if floats[NOTES + j] <= limit_s else np.inf
         count = rank_noted(floats, ranking, n)
         j = ranking[0]
-        sent_s = estimate_s(view, work, view.nodes.type_idx[j])
-        floats[work_at + j] += sent_s / view.nodes.slots[j]
-        floats[sent_at] += sent_s
+        floats[work_at + j] += estimate_s(view, work, view.nodes.type_idx[j]) / view.nodes.slots[j]
+        floats[sent_at] += work.estimate_s
         memory.ints[_SENT] += 1
         return int(count)
