@@ -123,6 +123,10 @@ class Answer:
         self.raw += raw
         self.payload += payload
 
+    def whole(self, head: ResponseHead, body: bytes) -> None:
+        self.head(head)
+        self.data(body, body)
+
     def end(self) -> None:
         self.ends.append("end")
 

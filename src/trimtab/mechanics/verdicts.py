@@ -38,7 +38,10 @@ class Verdict(NamedTuple):
 
 def candidates_of(numbers: tuple[float, ...]) -> tuple[int, ...]:
     """Positions of the nodes that were named, best first."""
-    return tuple([int(j) for j in numbers[CANDIDATES:PREDICTED_S] if j >= 0.0])
+    named = numbers[CANDIDATES:PREDICTED_S]
+    if min(named) < 0.0:  # not as many as there is room for
+        named = tuple([j for j in named if j >= 0.0])
+    return tuple(map(int, named))
 
 
 def read(numbers: tuple[float, ...]) -> Verdict:

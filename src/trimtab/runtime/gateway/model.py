@@ -329,3 +329,10 @@ class Observer(Protocol):
 
 
 Observers = Sequence[Observer]
+
+
+class BatchObserver(Observer, Protocol):
+    """An observer that is told of all exchanges that ended in one turn of the loop in one call."""
+
+    def all_ended(self, exchanges: Sequence[Exchange]) -> None:
+        """As `ended` for each of them, in their order."""

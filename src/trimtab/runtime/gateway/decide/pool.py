@@ -181,11 +181,10 @@ class Pool:
         """Estimated service seconds on the best type; a second where no type serves it yet."""
         fixed_s, unit_s = self.live.tables
         first = class_idx * self._n_types
-        best_s = math.inf
-        for at in range(first, first + self._n_types):
-            seconds = fixed_s[at] + unit_s[at] * units
-            if seconds < best_s:
-                best_s = seconds
+        types = slice(first, first + self._n_types)
+        best_s = min(
+            [fixed + each * units for fixed, each in zip(fixed_s[types], unit_s[types], strict=True)]
+        )
         return best_s if best_s < math.inf else 1.0
 
     def enter(self, exchange: Exchange, asked: Asked, now_s: float) -> Entry:

@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 import time
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Final, TextIO
 
@@ -118,16 +119,17 @@ class RequestLog:
 
     def ended(self, exchange: Exchange) -> None:
         """Write the line, if this one gets one."""
-        bad = _is_bad(exchange)
-        if self._writes_bad if bad else self._writes_good:
-            level = logging.WARNING if bad else logging.INFO
-            if self._log.isEnabledFor(level):
-                self._log.log(level, "request", extra=_fields(exchange))
+        self.all_ended((exchange,))
 
-
-def _is_bad(exchange: Exchange) -> bool:
-    outcome = exchange.outcome
-    return outcome is _FAILED or outcome is _EXPIRED or exchange.response_status >= 500
+    def all_ended(self, exchanges: Sequence[Exchange]) -> None:
+        """The same of several."""
+        for exchange in exchanges:
+            outcome = exchange.outcome
+            bad = outcome is _FAILED or outcome is _EXPIRED or exchange.response_status >= 500
+            if self._writes_bad if bad else self._writes_good:
+                level = logging.WARNING if bad else logging.INFO
+                if self._log.isEnabledFor(level):
+                    self._log.log(level, "request", extra=_fields(exchange))
 
 
 def _fields(exchange: Exchange) -> dict[str, Any]:

@@ -124,8 +124,12 @@ class Metrics:
 
     def ended(self, exchange: Exchange) -> None:
         """Keep what counts of it until the next tick, or until somebody reads."""
+        self.all_ended((exchange,))
+
+    def all_ended(self, exchanges: Sequence[Exchange]) -> None:
+        """The same of several."""
         kept = self._kept
-        kept.append(_kept_of(exchange))
+        kept.extend(map(_kept_of, exchanges))
         if len(kept) >= MOST_KEPT:
             self._count()
 

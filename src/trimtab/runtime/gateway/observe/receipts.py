@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -104,8 +104,14 @@ class Receipts:
 
     def ended(self, exchange: Exchange) -> None:
         """Keep what matters of it, and forget the oldest."""
-        self._under_way.pop(exchange, None)
-        self._ended.append(_kept_of(exchange))  # named when it is read: a plain tuple costs half
+        self.all_ended((exchange,))
+
+    def all_ended(self, exchanges: Sequence[Exchange]) -> None:
+        """The same of several."""
+        forget = self._under_way.pop
+        for exchange in exchanges:
+            forget(exchange, None)
+        self._ended.extend(map(_kept_of, exchanges))  # named when it is read: plain tuples cost half
 
     def find(self, request_id: str) -> dict[str, Any] | None:
         """The receipt as JSON may hold it; None = unknown, or too long ago."""

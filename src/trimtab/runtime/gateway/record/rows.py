@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import orjson
 
 from trimtab.runtime.gateway.model import (
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION: Final = 1
 TICKS_PER_S: Final = 1e6  # times are written in whole microseconds
-_WHOLE: Final = 1.5 * 2.0**52  # x + _WHOLE - _WHOLE is x rounded to a whole number, for |x| < 2^51
 _NEVER_S: Final = float("inf")
 MOST_PLANNED: Final = 4096  # numbers of one field of a plan
 NODE_EVENTS: Final = ("up", "down", "drained", "added", "removed", "capacity")
@@ -90,6 +91,14 @@ class Ended(NamedTuple):
     usage: Usage | None
     outcome: Outcome | None
     refusal: Refusal | None
+
+
+_at = Ended._fields.index
+_ENDPOINT, _FACTS, _ATTEMPTS = _at("endpoint"), _at("facts"), _at("attempts")
+_request_times_of = itemgetter(*map(_at, ("ended_s", "arrived_s", "deadline_s", "estimate_s", "started_s")))
+_NO_TIMES: Final = (0.0, 0.0, 0.0)
+_SINCE_BEGUN: Final = [0, 1, 5, 7]  # of what `RowWriter._times` tells: since the recording began
+_times_of = attrgetter("begun_s", "first_byte_s", "ended_s")
 
 
 def line(record: str, at_s: float, **said: Any) -> bytes:
@@ -169,7 +178,7 @@ def _waiting(exchange: Exchange, begun_s: float) -> dict[str, Any]:
 class RowWriter:
     """Makes the lines of one recording that are requests.
 
-    All of them pass here, on the loop: hence few calls, and neither `round` nor `//`, which are slow.
+    All of them pass here, on the loop: hence few calls, and times are worked out for many requests at once.
     """
 
     def __init__(
@@ -186,45 +195,58 @@ class RowWriter:
         self._candidates_of, self._units_of, self._adapter_of = candidates_of, units_of, adapter_of
         self._ticks_per_s, self._begun_ticks = ticks_per_s, begun_s * ticks_per_s
 
-    def lines(self, ended: Iterable[Ended | tuple[Any, ...]]) -> tuple[bytes, int]:
+    def lines(self, ended: Iterable[tuple[Any, ...]]) -> tuple[bytes, int]:
         """The lines of these requests, and how many they are; what was no work for a node has none.
 
         One call of the encoder for all of them: a call for each takes three times as long in all.
         """
-        rows = [row for one in ended if (row := self._row(*one)) is not None]
-        if not rows:
+        work = [
+            one
+            for one in ended
+            if one[_FACTS] is not None and (endpoint := one[_ENDPOINT]) is not None and not endpoint.local
+        ]
+        if not work:
             return b"", 0
+        lasts = [_last_of(one[_ATTEMPTS]) for one in work]
+        times = self._times(work, lasts)
+        rows = [self._row(last, told, one) for one, last, told in zip(work, lasts, times, strict=True)]
         # a quote within a string is escaped: so this stands between two rows, and nowhere else
         whole = orjson.dumps(rows).replace(b'},{"arrival_s":', b'}\n{"arrival_s":')
         return whole[1:-1] + b"\n", len(rows)
 
-    def _row(
-        self,
-        ended_s: float,
-        arrived_s: float,
-        class_idx: int,
-        endpoint: Endpoint | None,
-        facts: Facts | None,
-        tenant: Tenant | None,
-        session: str,
-        priority: int,
-        deadline_s: float,
-        units: float,
-        estimate_s: float,
-        decision: Any,
-        started_s: float,
-        attempts: list[Attempt],
-        usage: Usage | None,
-        outcome: Outcome | None,
-        refusal: Refusal | None,
-    ) -> dict[str, Any] | None:
-        """The arguments are the fields of `Ended`: so they are unpacked once, not looked up by name."""
-        if facts is None or endpoint is None or endpoint.local:
-            return None
-        ticks_per_s, begun_ticks, came_s = self._ticks_per_s, self._begun_ticks, arrived_s or ended_s
+    def _times(self, work: Sequence[tuple[Any, ...]], lasts: Sequence[Attempt | None]) -> list[list[float]]:
+        """Of each, in seconds: arrival, end, deadline after the arrival; then of the last attempt what was
+        predicted, the wait before it, its begin, its duration and its first byte. All in whole ticks."""
+        of_attempts = [_NO_TIMES if last is None else _times_of(last) for last in lasts]
+        ended, arrived, due, estimate, started = np.array(list(map(_request_times_of, work))).T
+        begun, first, left = np.array(of_attempts).T
+        came = np.where(arrived, arrived, ended)
+        ticks = self._ticks_per_s * np.array(
+            (
+                came,
+                ended,
+                due - came,
+                estimate,
+                np.where(started, started, begun) - arrived,
+                begun,
+                np.where(left, left, ended) - begun,
+                first,
+            )
+        )
+        ticks[_SINCE_BEGUN] -= self._begun_ticks
+        told: list[list[float]] = (np.rint(ticks) / self._ticks_per_s).T.tolist()
+        return told
+
+    def _row(self, last: Attempt | None, told: Sequence[float], one: tuple[Any, ...]) -> dict[str, Any]:
+        """`told` by `_times`. All is unpacked in one go: to look fields up by name takes longer."""
+        arrival_s, finish_s, due_s, estimate_s, wait_s, started_s, service_s, first_byte_s = told
+        (
+            _, _, class_idx, endpoint, facts, tenant, session, priority, _, units, _, decision, _,
+            attempts, usage, outcome, refusal,
+        ) = one  # fmt: skip
         row: dict[str, Any] = {  # `_value_`: `value` is a Python-level property
-            "arrival_s": (came_s * ticks_per_s - begun_ticks + _WHOLE - _WHOLE) / ticks_per_s,
-            "finish_s": (ended_s * ticks_per_s - begun_ticks + _WHOLE - _WHOLE) / ticks_per_s,
+            "arrival_s": arrival_s,
+            "finish_s": finish_s,
             "kind": endpoint.kind._value_,
             "model": facts.model,
             "units": units,
@@ -235,31 +257,25 @@ class RowWriter:
         if refusal is not None:
             row["refusal"], row["status"] = refusal.code, refusal.status
         if candidates := self._candidates_of(decision):
-            row["candidates"] = tuple(candidates)
+            row["candidates"] = candidates
         self._add_sizes(row, endpoint, facts, usage)
         if tenant is not None:
             row["tenant"] = self._names.tenant(tenant.name)
         if priority:
             row["priority"] = priority
-        if deadline_s < _NEVER_S:
-            due_ticks = (deadline_s - came_s) * ticks_per_s + _WHOLE - _WHOLE
-            row["deadline_s"] = max(0.0, due_ticks / ticks_per_s)
+        if due_s < _NEVER_S:
+            row["deadline_s"] = due_s if due_s > 0.0 else 0.0
         self._add_names(row, facts, session)
-        if attempts:
-            last = attempts[0] if len(attempts) == 1 else _add_retries(row, attempts)
+        if last is not None:
+            if len(attempts) > 1 and (lost := sum(a.cause is not None for a in attempts if a is not last)):
+                row["retries"] = lost
             row["node"] = last.node.idx
-            begun_s, first_s, wait_s = (
-                last.begun_s,
-                last.first_byte_s,
-                (started_s or last.begun_s) - arrived_s,
-            )
-            row["estimate_s"] = (estimate_s * ticks_per_s + _WHOLE - _WHOLE) / ticks_per_s
-            row["wait_s"] = (wait_s * ticks_per_s + _WHOLE - _WHOLE) / ticks_per_s
-            row["started_s"] = (begun_s * ticks_per_s - begun_ticks + _WHOLE - _WHOLE) / ticks_per_s
-            service_s = (last.ended_s or ended_s) - begun_s
-            row["service_s"] = (service_s * ticks_per_s + _WHOLE - _WHOLE) / ticks_per_s
-            if first_s:
-                row["first_byte_s"] = (first_s * ticks_per_s - begun_ticks + _WHOLE - _WHOLE) / ticks_per_s
+            row["estimate_s"] = estimate_s
+            row["wait_s"] = wait_s
+            row["started_s"] = started_s
+            row["service_s"] = service_s
+            if last.first_byte_s:
+                row["first_byte_s"] = first_byte_s
         return row
 
     def _add_sizes(self, row: dict[str, Any], endpoint: Endpoint, facts: Facts, usage: Usage | None) -> None:
@@ -287,12 +303,11 @@ class RowWriter:
             row["prefix_blocks"] = self._names.blocks.of_all(facts.prefix_blocks)
 
 
-def _add_retries(row: dict[str, Any], attempts: Sequence[Attempt]) -> Attempt:
-    """Returns the attempt that was answered, or else the last."""
-    last = max(attempts, key=_answered)
-    if lost := sum(attempt.cause is not None for attempt in attempts if attempt is not last):
-        row["retries"] = lost
-    return last
+def _last_of(attempts: Sequence[Attempt]) -> Attempt | None:
+    """The attempt that was answered, or else the last; None where there was none."""
+    if len(attempts) == 1:
+        return attempts[0]
+    return max(attempts, key=_answered, default=None)
 
 
 def _media(facts: Facts) -> dict[str, Any]:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from trimtab.runtime.gateway.model import Attempt, Dispatcher, Exchange, Observer, Observers, Refusal
+from trimtab.runtime.gateway.model import (
+    Attempt,
+    BatchObserver,
+    Dispatcher,
+    Exchange,
+    Observer,
+    Observers,
+    Refusal,
+)
 from trimtab.runtime.gateway.wire.inbox import Inbox
 from trimtab.runtime.gateway.wire.outbox import Outbox
 from trimtab.runtime.gateway.wire.request import KnownHeads
@@ -148,7 +156,7 @@ class Context:
     on_arrived: tuple[Callable[[Exchange], None], ...] = field(init=False)
     on_started: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_lost: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
-    on_ended: tuple[Callable[[Exchange], None], ...] = field(init=False)
+    on_ended: tuple[Callable[[Sequence[Exchange]], None], ...] = field(init=False)
     _ended: list[Exchange] = field(default_factory=list)  # and observers have not heard of it yet
 
     def __post_init__(self) -> None:
@@ -161,7 +169,7 @@ class Context:
         self.on_arrived = tuple(one.arrived for one in observers if _is_own(one, "arrived"))
         self.on_started = tuple(one.started for one in observers if _is_own(one, "started"))
         self.on_lost = tuple(one.lost for one in observers if _is_own(one, "lost"))
-        self.on_ended = tuple(one.ended for one in observers if _is_own(one, "ended"))
+        self.on_ended = tuple(_all_ended(one) for one in observers if _is_own(one, "ended"))
 
     def tell_ended(self, exchange: Exchange) -> None:
         """An exchange is over: observers are told as this turn of the loop ends, of all that ended in it."""
@@ -174,8 +182,7 @@ class Context:
         if ended:
             self._ended = []
             for tell in self.on_ended:
-                for exchange in ended:
-                    tell(exchange)
+                tell(ended)
 
     def obey(self, settings: Settings) -> None:
         """Other limits and timeouts, for what comes from now on."""
@@ -193,6 +200,19 @@ class Context:
     def timeouts(self, model: str) -> Timeouts:
         """Those of a model."""
         return self.settings.model_timeouts.get(model, self.settings.timeouts)
+
+
+def _all_ended(observer: Observer) -> Callable[[Sequence[Exchange]], None]:
+    """Tells an observer of several exchanges."""
+    if hasattr(observer, "all_ended"):
+        return cast(BatchObserver, observer).all_ended
+    ended = observer.ended
+
+    def each(exchanges: Sequence[Exchange]) -> None:
+        for exchange in exchanges:
+            ended(exchange)
+
+    return each
 
 
 def _is_own(observer: Observer, name: str) -> bool:

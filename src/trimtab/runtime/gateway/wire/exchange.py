@@ -90,14 +90,14 @@ class WireExchange(Exchange):
 
     def start(self, node: Node) -> None:
         """Send it to this node."""
-        if self.over:
-            return
-        self._begin(node, hedge=False)
+        if not self.over:
+            self._begin(node)
 
-    def _begin(self, node: Node, hedge: bool) -> None:
+    def _begin(self, node: Node, hedge: bool = False) -> None:
         context = self.context
         now_s = context.loop.time()
-        attempt = Attempt(node, now_s, hedge=hedge)
+        attempt = Attempt(node, now_s)
+        attempt.hedge = hedge
         if not self.attempts:
             self.started_s = now_s
         self.attempts.append(attempt)
@@ -203,11 +203,12 @@ class WireExchange(Exchange):
 
     def _take(self, leg: NodeLeg, response: ResponseHead) -> None:
         """This leg is the one that answers."""
-        other = self.hedge_leg if leg is self.leg else self.leg
-        if other is not None and other is not leg:
-            other.drop()
-            self.context.dispatcher.release(other.attempt.node, self)
-        self._go_on_with(leg)
+        if self.hedge_leg is not None:
+            other = self.hedge_leg if leg is self.leg else self.leg
+            if other is not None and other is not leg:
+                other.drop()
+                self.context.dispatcher.release(other.attempt.node, self)
+            self._go_on_with(leg)
         self.committed = True
         self.response_status = response.status
         assert leg.connection is not None

@@ -71,6 +71,7 @@ class ResponseHead:
         "content_length",
         "content_type",
         "encoded",
+        "is_plain",
         "json",
         "keep_alive",
         "length",
@@ -94,6 +95,7 @@ class ResponseHead:
         self.retry_after = b""
         self.encoded = False  # compressed
         self.keep_alive = True
+        self.is_plain = False  # a counted body, no stream, no error of the node's, and the connection goes on
 
     def of_length(self, content_length: int) -> ResponseHead:
         """The same head of a body of this length."""
@@ -110,6 +112,7 @@ class ResponseHead:
         head.retry_after = self.retry_after
         head.encoded = self.encoded
         head.keep_alive = self.keep_alive
+        head.is_plain = self.is_plain
         return head
 
 
@@ -140,6 +143,22 @@ def parse_head(raw: bytes, method: str) -> ResponseHead:
     return known if length is None else known.of_length(size)
 
 
+def whole_head(data: bytes, end: int) -> ResponseHead | None:
+    """The head of a response to anything but HEAD that is all of `data`, where its like was read before.
+
+    `data[:end]` is the head. None = it is unknown, not `is_plain`, or there is more or less than its body.
+    The length of the body that it tells may be another's.
+    """
+    length = _LENGTH.search(data, 0, end)
+    if length is None:
+        return None
+    start, stop = length.span(1)
+    known = _known.get((data[:start], data[stop:end]))
+    if known is None or not known.is_plain or int(length[1]) != len(data) - end:
+        return None
+    return known
+
+
 def _read(raw: bytes, method: str) -> ResponseHead:
     match = _HEAD.fullmatch(raw)
     if match is None:
@@ -167,6 +186,8 @@ def _read(raw: bytes, method: str) -> ResponseHead:
         _connection(head, seen[b"connection"].lower())
     _frame(head, seen, method)
     head.block = head.status_line + b"".join(head.lines)
+    counted = head.length is _COUNTED and head.content_length > 0
+    head.is_plain = counted and head.keep_alive and not head.stream and 200 <= head.status < 429
     return head
 
 

@@ -170,6 +170,14 @@ class NodeLeg:
         else:
             self._held += raw
 
+    def whole(self, head: ResponseHead, body: bytes) -> None:
+        """A head, no error of the node's, and all of its body."""
+        assert self.connection is not None
+        self.attempt.head_s = self.connection.last_s
+        self.attempt.status = head.status
+        self._whole = True
+        self._closes = self._exchange.commit_whole(self, head, body)
+
     def _keep(self, payload: bytes) -> None:
         self._kept += payload
         if len(self._kept) > KEPT_BYTES:

@@ -141,13 +141,16 @@ class RequestReader:
         request = self.request = known.again(size, self._memory_bytes)
         receiver = self._receiver
         receiver.request_head(request)
-        if size:
+        stop = end + size
+        if stop > len(data):
             self._left = size
             return self._more(data[end:]) if end < len(data) else b""
+        if size:
+            receiver.request_body(request, data[end:stop])
         self.request = None
         request.complete = True
         receiver.request_complete(request)
-        return data[end:]
+        return data[stop:]
 
     def _more(self, data: bytes) -> bytes:
         """Bytes of a body whose length is known; returns what follows it."""

@@ -85,9 +85,10 @@ class Body:
         if self._file is not None:
             _write(self._file, piece)
             return 0
-        if self.in_memory + size <= self._memory_bytes:
+        in_memory = self.in_memory + size
+        if in_memory <= self._memory_bytes:
             self._pieces.append(piece)
-            self.in_memory += size
+            self.in_memory = in_memory
             return size
         self._file = tempfile.TemporaryFile(prefix="trimtab-body-", buffering=0)  # noqa: SIM115 closed by `close`
         for one in (*self._pieces, piece):

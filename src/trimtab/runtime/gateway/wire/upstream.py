@@ -16,6 +16,7 @@ from trimtab.runtime.gateway.wire.framing import (
     Length,
     ResponseHead,
     parse_head,
+    whole_head,
 )
 from trimtab.runtime.gateway.wire.inbox import Inbox
 from trimtab.runtime.gateway.wire.outbox import Outbox
@@ -41,6 +42,9 @@ class Leg(Protocol):
 
     def end(self) -> None:
         """The response is whole."""
+
+    def whole(self, head: ResponseHead, body: bytes) -> None:
+        """A head and its body at once, for `head` and `data`; what it says of a length is of another body."""
 
     def lost(self, cause: Cause) -> None:
         """It never will be."""
@@ -136,6 +140,13 @@ class UpstreamConnection(asyncio.Protocol):
             if end > MAX_HEAD_BYTES:
                 raise BadResponseError("head too long")
             self._buffer = b""
+            known = whole_head(data, end) if leg.method != "HEAD" else None
+            if known is not None:  # the usual case: all of it at once
+                self._head = known
+                leg.whole(known, data[end:])
+                if self.leg is leg:
+                    self._whole(leg, known, False)
+                return
             head = parse_head(data[:end], leg.method)
             if head.status == 101:
                 self._switch(leg, head, data[end:])
@@ -156,15 +167,10 @@ class UpstreamConnection(asyncio.Protocol):
     def _begin(self, leg: Leg, head: ResponseHead, rest: bytes) -> None:
         self._head = head
         self._chunks = Chunks() if head.length is _CHUNKED else None
-        self._left = left = head.content_length
+        self._left = head.content_length
         leg.head(head)
         if self.leg is not leg:
             return  # it was given up meanwhile
-        if left and left == len(rest) and head.length is _COUNTED:  # the usual case: all of it at once
-            leg.data(rest, rest)
-            if self.leg is leg:
-                self._whole(leg, head, False)
-            return
         if head.length is _NONE or (head.length is _COUNTED and not self._left):
             self._whole(leg, head, bool(rest))
         elif rest:
