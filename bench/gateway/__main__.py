@@ -14,6 +14,7 @@ from rich.console import Console
 from bench.figures import Benchmark, Effort
 from bench.gateway.contests import contests
 from bench.gateway.course import Course, program_version
+from bench.gateway.interpreters import build_of, run_by
 from bench.gateway.page import page
 from bench.gateway.pinned import can_pin
 from bench.gateway.proxies import PROXIES, Proxy
@@ -34,6 +35,11 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         "--only", nargs="+", metavar="NAME", choices=names, help=f"proxies: {', '.join(names)}"
     )
     parser.add_argument("--quick", action="store_true", help="tiny, to see that everything works; not saved")
+    parser.add_argument(
+        "--python",
+        metavar="PROGRAM",
+        help="runs trimtab and litellm; of this one's minor version (default: it)",
+    )
     parser.add_argument("--out", type=Path, help=f"where to save (default: {RESULTS.relative_to(ROOT)})")
     parser.add_argument(
         "--docs", action="store_true", help=f"write {PAGE.relative_to(ROOT)} from what is saved"
@@ -74,6 +80,8 @@ def main(given: Sequence[str] | None = None) -> int:
         print("error: two cores and `taskset` are needed", file=sys.stderr)
         return 2
     proxies = [p for p in PROXIES if not arguments.only or p.name in arguments.only]
+    if arguments.python:
+        proxies = [run_by(proxy, arguments.python) for proxy in proxies]
     course = Course(proxies)
     for number in (signal.SIGTERM, signal.SIGINT):  # proxies have sessions of their own: they must be ended
         signal.signal(number, lambda *_: sys.exit(1))
@@ -82,6 +90,9 @@ def main(given: Sequence[str] | None = None) -> int:
     finally:
         course.close()
     new = _with_versions(new, proxies)
+    if arguments.python:
+        told = {"trimtab and litellm run by Python": build_of(arguments.python)}
+        new = {name: dataclasses.replace(r, versions={**r.versions, **told}) for name, r in new.items()}
     if out is not None:
         known = {**(load(out) if out.exists() else {}), **new}
         save(out, {name: known[name] for name in CONTESTS if name in known})

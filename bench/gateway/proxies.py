@@ -30,6 +30,9 @@ class Proxy:
     start_s: float = 60.0  # the longest that it may take to answer
     environment: Mapping[str, str] = field(default_factory=dict)
     is_slow: bool = False  # hundreds of requests a second at most: less is asked of it
+    python_env: Path | None = (
+        None  # written in Python, as the first word of its command: where it is installed
+    )
 
     @property
     def is_installed(self) -> bool:
@@ -45,7 +48,11 @@ class Proxy:
 
 
 def _peer(venv: str, program: str) -> str:
-    return str(ROOT / f".venv-peers-{venv}" / "bin" / program)
+    return str(_environment(venv) / "bin" / program)
+
+
+def _environment(venv: str) -> Path:
+    return ROOT / f".venv-peers-{venv}"
 
 
 def _urls(backends: Sequence[int]) -> list[str]:
@@ -130,9 +137,9 @@ def _litellm(folder: Path, port: int, backends: Sequence[int]) -> list[str]:
         "general_settings": {"master_key": KEY},
     }
     (folder / "litellm.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    program = _peer("litellm", "litellm")
+    program = [_peer("litellm", "python"), _peer("litellm", "litellm")]
     config = str(folder / "litellm.yaml")
-    return [program, "--config", config, "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
+    return [*program, "--config", config, "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
 
 
 def trimtab_config(folder: Path, port: int, backends: Sequence[int]) -> dict[str, object]:
@@ -186,6 +193,7 @@ PROXIES = (
         "policy on; one data process",
         sys.executable,
         _trimtab,
+        python_env=Path(sys.prefix),
     ),
     Proxy(
         "nginx", "one worker, least_conn, 512 kept connections, no access log, unbuffered", "nginx", _nginx
@@ -214,5 +222,6 @@ PROXIES = (
             "LITELLM_MODE": "PRODUCTION",
         },
         is_slow=True,
+        python_env=_environment("litellm"),
     ),
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from bench.figures import Skipped, at_least, figure
+from bench.gateway.interpreters import build_of, run_by
 from bench.gateway.load import Job, Run
 from bench.gateway.page import page
 from bench.gateway.proxies import PROXIES
@@ -56,3 +57,17 @@ def test_page_shows_options_targets_and_what_is_missing() -> None:
     assert "| requests | 1 KiB · speed, over nginx's | 2.00 |  | × | ≥ 1.3 | yes |" in text
     assert "| trimtab | 11.0 (10.0 – 12.0) |" in text
     assert "Not measured: litellm (not installed)" in text
+
+
+def test_another_python_runs_what_is_written_in_it(tmp_path: Path) -> None:
+    written = {proxy.name: proxy for proxy in PROXIES if proxy.python_env is not None}
+    assert set(written) == {"trimtab", "litellm"}
+    for proxy in PROXIES:
+        other = run_by(proxy, "another-python")
+        first, *rest = other.command(tmp_path, 1, [2])
+        assert rest == proxy.command(tmp_path, 1, [2])[1:]
+        assert (first == "another-python") == (proxy.name in written)
+        if proxy.name in written:
+            packages = other.environment["PYTHONPATH"].split(":")[-1]
+            assert Path(packages).is_relative_to(proxy.python_env or "")
+    assert build_of(sys.executable).startswith(".".join(map(str, sys.version_info[:3])))
