@@ -12,14 +12,15 @@ from trimtab.solvers.dual import Dual, mean_demand, spread_of
 from trimtab.solvers.exchange import search
 from trimtab.solvers.near import Floats, Ints, Near, reduced
 from trimtab.solvers.problem import AssignmentProblem, IntArray
-from trimtab.solvers.pursuit import NO_OVERLOAD, Beam, Board, Position, beam_of, position_of, pursue
+from trimtab.solvers.pursuit import Beam, Board, Position, beam_of, crowded_tasks, position_of, pursue
 
 SLICE_S = 0.04  # of search between two looks at the clock
 WEIGHT_OF_PRICE = 1.5  # a unit of overload costs at first this many times its price
 WEIGHT_OF_SPREAD = 0.1
 REACH_FRAC = 0.005  # of the spread of costs: regret that a chain hopes to save at its end
 ALL_ROUNDS = 1_000_000
-PART_TASKS = 5_000  # that chains begin at between two looks at the clock
+SHAKEN_FRAC, SHAKEN_REACH = 0.02, 3  # of the tasks, to so many columns
+FIRST_PART, LEAST_PART = 200, 20  # tasks that chains begin at between two looks at the clock
 HARDEN = 3.0  # factor on the weights of what is overloaded, once chains have begun at all tasks
 MENDING_ROUNDS = 12  # of chains from overloaded nodes alone
 
@@ -77,6 +78,7 @@ class Incumbent:
     _rank: Ints = field(init=False)
     _ordered: Near = field(init=False)
     _turns: int = 1
+    _part: int = FIRST_PART
 
     def __post_init__(self) -> None:
         near, prices = self.near, self.dual.prices
@@ -121,30 +123,49 @@ class Incumbent:
         beam = beam_of(depth, breadth)
         self._chains(beam, np.arange(self.current.size), HARDEN, until_s)
         for _ in range(MENDING_ROUNDS):
-            crowded = np.asarray((self._at.load > self.near.capacity + NO_OVERLOAD).any(axis=1))
-            if not crowded.any() or time.perf_counter() > until_s:
+            crowded = crowded_tasks(self.near.node, self.near.capacity, self._at)
+            if not crowded.size or time.perf_counter() > until_s:
                 break
-            node = self.near.node[np.arange(self.current.size), self.current]
-            self._chains(beam, np.flatnonzero(crowded[node]), HARDEN, until_s)
+            self._chains(beam, crowded, HARDEN, until_s)
+
+    def shake(self, depth: int, breadth: int, until_s: float) -> None:
+        """Move some tasks of the best choice at random, then chains; undone where that is no better."""
+        before = self.cost
+        tasks = self.generator.choice(
+            self.current.size, max(1, int(SHAKEN_FRAC * self.current.size)), replace=False
+        )
+        columns = self.generator.integers(0, min(SHAKEN_REACH, self.near.node.shape[1]), tasks.size)
+        is_pair = self.near.node[tasks, columns] >= 0
+        self.current[tasks[is_pair]] = columns[is_pair]
+        self.pursue(depth, breadth, until_s)
+        if math.isfinite(self.cost) and self.cost >= before:
+            self.current[:] = self.best
 
     def _chains(self, beam: Beam, tasks: IntArray, harden: float, until_s: float) -> None:
         """Chains from some tasks; the weights of overload that is left harden."""
-        order = self.generator.permutation(tasks).astype(np.int32)
-        for begin in range(0, order.size, PART_TASKS):
-            part = order[begin : begin + PART_TASKS]
+        order, begin = self.generator.permutation(tasks).astype(np.int32), 0
+        while begin < order.size:
+            begun_s = time.perf_counter()
+            part = order[begin : begin + self._part]
             cost, overload = pursue(self._board, self._at, beam, part, harden ** (part.size / order.size))
             if overload == 0.0 and cost < self.cost:
                 self.cost = cost
                 self.best[:] = self.current
-            if time.perf_counter() > until_s:
+            begin, now_s = begin + part.size, time.perf_counter()
+            self._part = max(LEAST_PART, int(self._part * min(4.0, SLICE_S / max(now_s - begun_s, 1e-5))))
+            if now_s > until_s:
                 break
 
-    def admit(self, j: int, node: int, problem: AssignmentProblem) -> int:
-        """Column of a node for task j, which becomes one of its pairs where it is none."""
-        k = self.near.give(j, node, problem, self.dual.prices)
-        paid = self.dual.prices[node] @ self.near.demand[j, k]
-        self._board.reduced[j, k] = self.near.cost[j, k] + float(paid)
-        return k
+    def admit(self, nodes: Ints, problem: AssignmentProblem) -> Ints:
+        """Columns [tasks] of a node for each task, which becomes one of its pairs where it is none.
+
+        `current` and `best` have to be of no worth: the pair that goes may be theirs.
+        """
+        choice, new = self.near.give(nodes, problem, self.dual.prices)
+        paid = (self.dual.prices[nodes[new]] * self.near.demand[new, -1]).sum(axis=1)
+        self._board.reduced[new, -1] = self.near.cost[new, -1] + paid
+        self._ordered = self.near.ordered(self._order)
+        return choice
 
     def offer(self, choice: Ints) -> None:
         """Take a choice without overload that another method found, if it is better."""

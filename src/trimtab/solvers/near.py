@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.domain.kernel import kernel
-from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem
+from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem, IntArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -40,19 +40,25 @@ class Near(NamedTuple):
         node = self.node[np.arange(choice.size), choice]
         return np.asarray(np.where(node == self.capacity.shape[0] - 1, -1, node), np.int32)
 
-    def give(self, j: int, node: int, problem: AssignmentProblem, prices: Floats) -> int:
-        """Column of a node for task j; it takes the place of the last one where it was not near."""
-        at = np.flatnonzero(self.node[j] == node)
-        if at.size:
-            return int(at[0])
-        k = int(self.node.shape[1]) - 1
-        if self.node[j, k] >= 0:
-            lost = self.cost[j, k] + float((prices[self.node[j, k]] * self.demand[j, k]).sum())
-            self.dropped[j] = min(float(self.dropped[j]), lost)
-        self.node[j, k] = node
-        self.cost[j, k] = problem.sign * problem.value[j, node]
-        self.demand[j, k] = problem.demand[j, node]
-        return k
+    def give(self, nodes: Ints, problem: AssignmentProblem, prices: Floats) -> tuple[Ints, Ints]:
+        """Columns [tasks] of a node for each task, and the tasks that it was none of the pairs of.
+
+        There it takes the place of the last pair. A node is its number, that of all nodes for being left out.
+        """
+        is_there = self.node == nodes[:, None]
+        column, k = is_there.argmax(axis=1), int(self.node.shape[1]) - 1
+        new = np.flatnonzero(~is_there.any(axis=1))
+        paid = (prices[self.node[new, k]] * self.demand[new, k]).sum(axis=1)
+        lost = np.where(self.node[new, k] >= 0, self.cost[new, k] + paid, np.inf)
+        self.dropped[new] = np.minimum(self.dropped[new], lost)
+        column[new], node = k, nodes[new]
+        is_out, placed = node == problem.nodes, np.minimum(node, problem.nodes - 1)
+        self.node[new, k] = node
+        self.cost[new, k] = np.where(
+            is_out, skip_costs(problem)[new], problem.sign * problem.value[new, placed]
+        )
+        self.demand[new, k] = np.where(is_out[:, None], 0.0, problem.demand[new, placed])
+        return np.asarray(column, np.int32), np.asarray(new, np.int32)
 
     def ordered(self, order: Ints) -> Near:
         """The same pairs in another order of each task's columns [tasks, width]."""
@@ -92,6 +98,11 @@ def nearest(problem: AssignmentProblem, prices: Floats, width: int, tasks: Ints 
     _nearest(value, demand, room, prices, problem.sign, skip, node, cost, packed, dropped)
     none = np.zeros((1, room.shape[1]))
     return Near(node, cost, packed, np.concatenate([problem.capacity, none]), dropped)
+
+
+def numbered(assignment: IntArray, nodes: int) -> Ints:
+    """[tasks] with the number of nodes in place of −1 for being left out."""
+    return np.asarray(np.where(assignment < 0, nodes, assignment), np.int32)
 
 
 def skip_costs(problem: AssignmentProblem) -> Floats:

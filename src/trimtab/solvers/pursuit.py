@@ -249,3 +249,9 @@ def beam_of(depth: int, breadth: int) -> Beam:
     """Room for chains of so many tasks, of which so many are carried on."""
     columns = [np.zeros((depth, breadth), np.int32) for _ in range(3)]
     return Beam(np.zeros((depth, breadth)), *columns)
+
+
+def crowded_tasks(node: Ints, capacity: Floats, at: Position) -> Ints:
+    """The tasks that are on nodes with overload."""
+    crowded = np.asarray((at.load > capacity + NO_OVERLOAD).any(axis=1))
+    return np.flatnonzero(crowded[node[np.arange(at.choice.size), at.choice]]).astype(np.int32)

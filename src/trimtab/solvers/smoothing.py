@@ -21,9 +21,10 @@ import numpy as np
 from trimtab.solvers.asking import Dives, Ladder
 from trimtab.solvers.dual import Dual, climb, exact_value
 from trimtab.solvers.exact import CoreSearch, core_bound
+from trimtab.solvers.first import first_assignment
 from trimtab.solvers.incumbent import Incumbent, Style
 from trimtab.solvers.knapsack import Knapsacks, knapsacks_of
-from trimtab.solvers.near import Floats, Ints, Near, nearest, reduced
+from trimtab.solvers.near import Floats, Ints, Near, nearest, numbered, reduced
 from trimtab.solvers.problem import AssignmentProblem, BoolArray, IntArray
 from trimtab.solvers.repair import repaired
 from trimtab.solvers.rounding import rounded
@@ -50,6 +51,8 @@ BROAD = ((4, 4), (8, 4), (12, 4))  # depth and breadth of chains without kicks
 SHORT = ((2, 1), (2, 4))  # of a large search at first: they take away most for an eighth of the time
 REPAIR_GRACE_S = 0.3  # that repair may take beyond the limit: a solution late is better than none
 REPAIR_FRAC = 0.2  # of the time that is left then, kept for repair
+MAKESHIFT_GRACE_S = 1.0  # that the last chains of a makeshift may take beyond the limit
+ADOPT_FRAC = 0.5  # of the time, when a large search gives up an overloaded position for the makeshift
 SINGLE = (1, 1)  # before all: it takes overload away, in case that there is time for nothing more
 FIRST_PURSUITS = 3  # before kicks begin
 MOST_PURSUITS = 40
@@ -71,6 +74,8 @@ class _State:
     incumbent: Incumbent
     knapsacks: Knapsacks | None
     floors: Floats = field(init=False)  # [tasks, width] the least that a solution costs which uses a pair
+    makeshift: Ints | None = None  # [tasks] nodes, made for want of anything else
+    is_makeshift_tried: bool = False
     ladder: Ladder | None = None
     dives: Dives | None = None
     parts: list[str] = field(default_factory=lambda: ["dual smoothing", "ejection chains"])  # that had a turn
@@ -128,6 +133,8 @@ def solve_by_dual(
         _search_with_core(state)
     else:
         _search_broadly(state)
+    if not math.isinf(state.bound):
+        _adopt(state)
     took_s = time.perf_counter() - state.begun_s
     out_of_time = f"the time limit of {time_limit_s:g} s"
     bound, method = problem.sign * state.bound, ", ".join(state.parts)
@@ -215,8 +222,7 @@ def _width(problem: AssignmentProblem) -> int:
 
 def _columns_of(near: Near, assignment: IntArray, nodes: int) -> Ints:
     """Columns [tasks] of an assignment; the cheapest by price where its node is not near."""
-    wanted = np.where(assignment < 0, nodes, assignment)[:, None]
-    return np.asarray((near.node == wanted).argmax(axis=1), np.int32)
+    return np.asarray((near.node == numbered(assignment, nodes)[:, None]).argmax(axis=1), np.int32)
 
 
 def _is_integral(near: Near) -> bool:
@@ -230,11 +236,15 @@ def _search_broadly(state: _State) -> None:
     incumbent, level, lengths = state.incumbent, 0, (*SHORT, *BROAD)
     until_s = state.until_s - REPAIR_FRAC * state.left_s
     incumbent.pursue(*SINGLE, until_s)
+    _have_makeshift(state)
+    adopt_s = time.perf_counter() + ADOPT_FRAC * state.left_s
     for _ in range(MOST_PURSUITS):
         before = incumbent.cost
         incumbent.pursue(*lengths[level], until_s)
         if math.isinf(incumbent.cost):
             _repair(state)
+        if time.perf_counter() > adopt_s:
+            _adopt(state)
         if time.perf_counter() > until_s or state.is_proved:
             break
         if state.is_within(CLOSE_FRAC):
@@ -246,7 +256,7 @@ def _search_broadly(state: _State) -> None:
     if math.isinf(incumbent.cost):
         _repair(state)
     while state.left_s > 0 and not state.is_within(NEAR_FRAC):
-        incumbent.improve(DEEP)
+        incumbent.shake(*BROAD[-1], state.until_s)
 
 
 def _repair(state: _State) -> None:
@@ -256,20 +266,39 @@ def _repair(state: _State) -> None:
     after = repaired(state.problem, before, state.dual.prices, state.until_s + REPAIR_GRACE_S)
     if after is None:
         return
-    choice = incumbent.current.copy()
-    for j in np.flatnonzero(after != before):
-        choice[j] = incumbent.admit(int(j), int(after[j]), state.problem)
-    incumbent.offer(choice)
+    incumbent.offer(incumbent.admit(numbered(after, state.problem.nodes), state.problem))
+
+
+def _have_makeshift(state: _State) -> None:
+    """Where nothing keeps to the capacities yet, build an assignment that does, for what comes."""
+    if math.isinf(state.incumbent.cost) and not state.is_makeshift_tried:
+        state.is_makeshift_tried = True
+        until_s = max(state.until_s, time.perf_counter() + MAKESHIFT_GRACE_S)
+        state.makeshift = first_assignment(state.problem, state.dual.prices, until_s)
+
+
+def _adopt(state: _State) -> None:
+    """Go on from the makeshift where nothing else keeps to the capacities; one round of chains at least."""
+    _have_makeshift(state)
+    if math.isfinite(state.incumbent.cost) or state.makeshift is None:
+        return
+    state.note("construction")
+    nodes = numbered(state.makeshift, state.problem.nodes)
+    state.incumbent.offer(state.incumbent.admit(nodes, state.problem))
+    state.incumbent.pursue(*SINGLE, state.until_s)
 
 
 def _search_with_core(state: _State) -> None:
     """Chains in this thread and HiGHS on the core in another, until a proof or the time limit."""
     for _ in range(FIRST_PURSUITS):
-        state.incumbent.pursue(*BROAD[-1], state.until_s)
+        if state.left_s > 0:
+            state.incumbent.pursue(*BROAD[-1], state.until_s)
     if math.isinf(state.incumbent.cost):
         _repair(state)
+    _have_makeshift(state)
     _climb_knapsacks(state, KNAPSACKS_FIRST_FRAC * state.left_s)
-    state.incumbent.improve(DEEP)
+    if state.left_s > 0:
+        state.incumbent.improve(DEEP)
     share = SEARCH_FIRST_FRAC if state.ladder is None else ASK_FIRST_FRAC
     begin_s = time.perf_counter() + share * max(state.left_s, 0.0)
     while time.perf_counter() < begin_s and not state.is_proved:

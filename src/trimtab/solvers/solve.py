@@ -9,8 +9,9 @@ import numpy as np
 
 from trimtab.domain.errors import ProblemError
 from trimtab.solvers.exact import CoreSearch
+from trimtab.solvers.first import first_assignment
 from trimtab.solvers.matching import MOST_CELLS, expanded_cells, match, places_of
-from trimtab.solvers.near import nearest
+from trimtab.solvers.near import nearest, numbered
 from trimtab.solvers.problem import AssignmentProblem
 from trimtab.solvers.refutation import why_infeasible
 from trimtab.solvers.smoothing import solve_by_dual
@@ -72,15 +73,18 @@ def solve_exact(
     begun_s = time.perf_counter() if begun_s is None else begun_s
     free = np.zeros((problem.nodes + 1, problem.capacity.shape[1]))
     near = nearest(problem, free, problem.nodes + 1)
+    first = first_assignment(problem, free, begun_s + time_limit_s)
+    start = None if first is None else near.give(numbered(first, problem.nodes), problem, free)[0]
     left_s = time_limit_s - (time.perf_counter() - begun_s)
-    result = CoreSearch(near, near.node >= 0, left_s).result()
+    result = CoreSearch(near, near.node >= 0, left_s, start).result()
+    choice = start if result.choice is None else result.choice
     took_s, reason = time.perf_counter() - begun_s, f"the time limit of {time_limit_s:g} s"
-    if result.choice is None:
+    if choice is None:
         status = Status.INFEASIBLE if result.is_infeasible else Status.UNKNOWN
         why = "no assignment keeps to all capacities (HiGHS)" if result.is_infeasible else reason
         empty = np.full(problem.tasks, -1, np.int32)
         return nothing(problem, status, empty, problem.sign * result.bound, took_s, "exact", why)
-    assignment = near.nodes_of(result.choice)
+    assignment = near.nodes_of(choice)
     return found(problem, assignment, problem.sign * result.bound, took_s, "exact", reason=reason)
 
 
@@ -101,6 +105,8 @@ def _use() -> None:
     for kind in (np.float32, np.float64):
         problem = assignment_problem(np.ones((4, 2), kind), np.ones((4, 2), kind), [2.0, 2.0])
         solve_by_dual(problem, time_limit_s=0.0)
+        packed = assignment_problem(np.ones((3, 2), kind), np.full((3, 2), 2, kind), [3.0, 3.0])
+        first_assignment(packed, free)  # one task too many: it goes all the way
     knapsacks = knapsacks_of(nearest(problem, free, 3), free)
     if knapsacks is not None:
         knapsacks.climb(4.0)
