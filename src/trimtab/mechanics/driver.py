@@ -29,6 +29,7 @@ from trimtab.mechanics.state import memory_of, new_state
 
 _NEVER = float("inf")
 _EVENT_ROW = Struct("=dq")  # an EVENT in one call
+_EVENT_BYTES, _pack_event = _EVENT_ROW.size, _EVENT_ROW.pack_into
 _key_of = interpreted(key_of)
 IS_OVER = 1  # version of a LOSS event: nobody waits for the request
 
@@ -256,10 +257,10 @@ class Driver:
         """Schedule an event: the loop enters it when it goes on."""
         counts = self._counts
         told = counts.told[0]
-        at = (counts.events[0] + told) * _EVENT_ROW.size
-        if at == len(self._event_bytes):
+        at = (counts.events[0] + told) * _EVENT_BYTES
+        if at == self._event_room:
             self._enlarge_events(self._calls)
-        _EVENT_ROW.pack_into(self._event_bytes, at, time_s, _key_of(kind, serial, version))
+        _pack_event(self._event_bytes, at, time_s, _key_of(kind, serial, version))
         counts.told[0] = told + 1
 
     def skip_plans(self, now_s: float) -> None:
@@ -278,6 +279,7 @@ class Driver:
     def _see_events(self, events: Any) -> None:
         self._event_s = Columns(events).time_s
         self._event_bytes = memoryview(events.view(np.uint8))
+        self._event_room = len(self._event_bytes)
 
     def arrive(self, now_s: float) -> None:
         """Live: the next request is here."""

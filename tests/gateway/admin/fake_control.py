@@ -45,9 +45,11 @@ class FakeControl:
         self.random = random.Random(7)
         self.now_s = 10_000.0
         self.node_list = [self._node(i) for i in range(nodes)]
-        self.queue = 0
+        self.queue = self.shadow_decisions = self.shadow_differs = 0
+        shadow = lambda: (self.shadow_decisions, self.shadow_differs)  # noqa: E731
         self.metrics_ = Metrics(
-            lambda: self.now_s, Sources(lambda: self.node_list, lambda: self.queue, self._jobs)
+            lambda: self.now_s,
+            Sources(lambda: self.node_list, lambda: self.queue, self._jobs, shadow=shadow),
         )
         self.metrics_.know_models(MODELS)
         self.receipts = Receipts(lambda: self.now_s)
@@ -131,7 +133,8 @@ class FakeControl:
         self.receipts.arrived(exchange)
         self.receipts.ended(exchange)
         self.metrics_.ended(exchange)
-        self.metrics_.shadow_decided(pick.random() > 0.18)
+        self.shadow_decisions += 1
+        self.shadow_differs += pick.random() <= 0.18
         return exchange
 
     async def nodes(self) -> list[NodeFigures]:

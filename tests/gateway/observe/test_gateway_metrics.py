@@ -76,7 +76,7 @@ def test_one_answer_is_counted_everywhere() -> None:
 
 
 def test_failures_retries_hedges_and_refusals() -> None:
-    metrics, node = make_metrics(), make_node()
+    metrics, node = make_metrics(Sources(shadow=lambda: (2, 1))), make_node()
     exchange = make_exchange(node)
     lost = Attempt(node, 100.1, cause=Cause.BUSY)
     exchange.attempts.insert(0, lost)
@@ -87,8 +87,6 @@ def test_failures_retries_hedges_and_refusals() -> None:
     metrics.ended(refused)
     metrics.ended(make_exchange(outcome=Outcome.FAILED, response_status=502))
     metrics.policy_failed("jsq")
-    metrics.shadow_decided(agrees=False)
-    metrics.shadow_decided(agrees=True)
     seen = samples(metrics.book())
     assert seen["trimtab_attempts_lost_total", ("busy",)] == 1
     assert seen["trimtab_retries_total", ("busy",)] == 1

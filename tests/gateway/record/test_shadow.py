@@ -55,6 +55,22 @@ def test_batch_means_cover_the_mean_of_dependent_values() -> None:
     assert 0.90 <= covered / 200 <= 0.99
 
 
+def test_values_may_come_one_by_one_or_many_at_a_time() -> None:
+    rng = random.Random(5)
+    values = [float(rng.randrange(1000)) for _ in range(5000)]  # whole: sums do not depend on their order
+    one_by_one, many = BatchMeans(), BatchMeans()
+    for value in values:
+        one_by_one.add(value)
+    begin = 0
+    while begin < len(values):
+        n = rng.choice((0, 1, 2, 7, 256, 900))
+        many.add_all(values[begin : begin + n])
+        begin += n
+    assert many.count == 5000
+    assert many.interval() == one_by_one.interval()
+    assert many.interval().mean == sum(values) / 5000
+
+
 def test_an_interval_of_independent_values_is_the_textbooks() -> None:
     found = mean_interval([1.0, 2.0, 3.0, 4.0])
     assert found.mean == 2.5

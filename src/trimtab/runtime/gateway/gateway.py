@@ -113,7 +113,6 @@ class Gateway:
             )
         )
         self.fleet.listeners.append(Departures(self.plane.context.pools.remove))
-        self.decider.notes.on_shadow = self.metrics.shadow_decided
         self.decider.notes.on_failure = self.metrics.policy_failed
         self._sources_of_nodes: list[DnsSource | FileSource] = []
         self._registrar = self._new_registrar()
@@ -233,6 +232,7 @@ class Gateway:
             jobs=lambda: self.job_counts,
             recorder_dropped=lambda: 0 if self.recorder is None else self.recorder.dropped,
             plans=self._plans,
+            shadow=lambda: self.decider.notes.tally.counts,
         )
 
     def _plans(self) -> dict[tuple[str, str], int]:

@@ -225,7 +225,7 @@ class StreamMeter:
                 self.usage = _merged(self.usage, usage)
                 if self._content == _CHOICES:
                     return 0
-        if self._kind is Kind.RESPONSE and not self.response_id:
+        if self._kind is _RESPONSE and not self.response_id:
             self.response_id = _stream_id(event)
         if event.find(self._content, 0, _TYPE_BYTES) >= 0:
             return 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from trimtab.domain.cluster import Cluster
-from trimtab.runtime.gateway.api.units import estimate
 from trimtab.runtime.gateway.decide.classes import Classes, RequestClass
 from trimtab.runtime.gateway.decide.estimates import ClassKey, Estimates
 from trimtab.runtime.gateway.decide.shape import (
@@ -17,7 +16,7 @@ from trimtab.runtime.gateway.decide.shape import (
     shape_of,
 )
 from trimtab.runtime.gateway.front import stated_tokens
-from trimtab.runtime.gateway.model import Endpoint, Exchange, Facts, Kind
+from trimtab.runtime.gateway.model import Endpoint, Exchange, Facts
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 
 UNKNOWN: Final = "?"  # stands for models that no node is known to serve yet
@@ -128,7 +127,9 @@ class Knowledge:
         if not facts.max_tokens:
             return facts.prompt_tokens
         output = self.classes.output_of(facts)
-        return stated_tokens(facts) if output is None else estimate(facts, Kind.CHAT, output)[1]
+        if output is None:
+            return stated_tokens(facts)
+        return facts.prompt_tokens + output.predict(facts.max_tokens) * facts.answers
 
     def cluster(self) -> Cluster:
         """What policies see of all this."""

@@ -22,7 +22,6 @@ class Notes:
     def __init__(self, knowledge: Knowledge) -> None:
         self.decision_s = 0.0  # of a turn, a running mean over the timed ones; 0 = none yet
         self.tally = ShadowTally()
-        self.on_shadow: Callable[[bool], None] = lambda agrees: None
         self.on_failure: Callable[[str], None] = lambda policy: None
         self.on_plan: Callable[[str, Plan], None] = lambda policy, plan: None
         self._knowledge = knowledge
@@ -47,7 +46,6 @@ class Notes:
         if live_idx >= 0 and live_idx == entry.asked.home_idx:
             shadow_idx, shadow_s = live_idx, live_s  # its session lives there, whatever policies think
         self.tally.note(live_idx, shadow_idx, live_s, shadow_s)
-        self.on_shadow(live_idx == shadow_idx)
 
     def failures(self, pool: Pool) -> None:
         """The policy failed in the pool's last turn."""

@@ -6,6 +6,7 @@ beyond the first of their kind. So a client cannot make the gateway remember nam
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -40,6 +41,7 @@ _kept_of = attrgetter(  # in one call what counts of an exchange, its body not b
     "endpoint", "facts", "tenant", "usage", "outcome", "refusal", "response_status",
     "response_bytes", "streamed_chunks", "attempts", "arrived_s", "started_s", "estimate_s", "ended_s",
 )  # fmt: skip
+_tokens_of = attrgetter("prompt_tokens", "completion_tokens", "cached_tokens")
 _NODE_FAMILIES: Final = (
     "trimtab_in_flight",
     "trimtab_node_capacity",
@@ -58,6 +60,10 @@ def _no_plans() -> Mapping[tuple[str, str], int]:
     return {}
 
 
+def _no_shadow() -> tuple[int, int]:
+    return 0, 0
+
+
 def _zero() -> int:
     return 0
 
@@ -71,6 +77,7 @@ class Sources:
     jobs: Callable[[], Mapping[str, int]] = _no_jobs  # by state
     recorder_dropped: Callable[[], int] = _zero
     plans: Callable[[], Mapping[tuple[str, str], int]] = _no_plans  # by role and outcome
+    shadow: Callable[[], tuple[int, int]] = _no_shadow  # its decisions, and those that differ
 
 
 class Metrics:
@@ -91,8 +98,6 @@ class Metrics:
         self._bytes = self._book.row("trimtab_response_bytes_total")
         self._chunks = self._book.row("trimtab_stream_chunks_total")
         self._hedges = self._book.row("trimtab_hedges_total")
-        self._shadow = self._book.row("trimtab_shadow_decisions_total")
-        self._differs = self._book.row("trimtab_shadow_disagreements_total")
         self._timings = Timings()
         self._kept: list[tuple[Any, ...]] = []
         self._ticked_s = clock()
@@ -181,16 +186,16 @@ class Metrics:
         return lines
 
     def _count_tenants(self, tenants: Sequence[Tenant | None], usages: Sequence[Usage | None]) -> None:
-        known = self._tenants
+        used: defaultdict[str, list[Usage | None]] = defaultdict(list)
         for tenant, usage in zip(tenants, usages, strict=True):
-            if tenant is None:
-                continue
-            rows = known.get(tenant.name) or self._new_tenant(tenant.name)
-            rows[0][0] += 1
-            if usage is not None:
-                rows[1][0] += usage.prompt_tokens
-                rows[2][0] += usage.completion_tokens
-                rows[3][0] += usage.cached_tokens
+            if tenant is not None:
+                used[tenant.name].append(usage)
+        for name, all_of_it in used.items():
+            rows = self._tenants.get(name) or self._new_tenant(name)
+            rows[0][0] += len(all_of_it)
+            told = map(_tokens_of, filter(None, all_of_it))
+            for row, tokens in zip(rows[1:], zip(*told, strict=True), strict=False):
+                row[0] += sum(tokens)
 
     def _note_times(
         self,
@@ -220,12 +225,6 @@ class Metrics:
             )
         if len(self._timings.noted) >= MOST_NOTED:
             self._timings.count(self._second)
-
-    def shadow_decided(self, agrees: bool) -> None:
-        """The shadow policy decided about a request too."""
-        self._shadow[0] += 1
-        if not agrees:
-            self._differs[0] += 1
 
     def policy_failed(self, policy: str) -> None:
         """The policy raised or returned nonsense, and least connections decided instead."""
@@ -296,6 +295,8 @@ class Metrics:
             book.set("trimtab_jobs", count, state)
         for how, count in self._sources.plans().items():
             book.set("trimtab_plans_total", count, *how)
+        for name, count in zip(("decisions", "disagreements"), self._sources.shadow(), strict=True):
+            book.set(f"trimtab_shadow_{name}_total", count)
         book.set("trimtab_recorder_dropped_total", self._sources.recorder_dropped())
         book.set("trimtab_workers", 1)
         book.set("trimtab_build_info", 1, __version__, python_version())

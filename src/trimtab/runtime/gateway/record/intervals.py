@@ -66,16 +66,25 @@ class BatchMeans:
 
     def add(self, value: float) -> None:
         """The next value."""
-        self.count += 1
-        self._total += value
-        self._open += value
-        self._n_open += 1
-        if self._n_open == self._size:
-            self._sums.append(self._open)
-            self._open, self._n_open = 0.0, 0
-            if len(self._sums) == self.MOST:
-                self._sums = [a + b for a, b in zip(self._sums[::2], self._sums[1::2], strict=True)]
-                self._size *= 2
+        self.add_all((value,))
+
+    def add_all(self, values: Sequence[float]) -> None:
+        """The next values."""
+        self.count += len(values)
+        self._total = sum(values, self._total)
+        while values:
+            part, values = values[: self._size - self._n_open], values[self._size - self._n_open :]
+            self._open, self._n_open = sum(part, self._open), self._n_open + len(part)
+            if self._n_open == self._size:
+                self._close()
+
+    def _close(self) -> None:
+        """A batch is whole."""
+        self._sums.append(self._open)
+        self._open, self._n_open = 0.0, 0
+        if len(self._sums) == self.MOST:
+            self._sums = [a + b for a, b in zip(self._sums[::2], self._sums[1::2], strict=True)]
+            self._size *= 2
 
     def interval(self) -> Interval:
         """Mean of all values, and the interval by the whole batches; none before there are 20."""
