@@ -59,9 +59,15 @@ class Signals:
 
     def ended(self, exchange: Exchange) -> None:
         """An observer's call."""
-        for attempt in exchange.attempts:
-            if attempt in self._open:
-                self._close(exchange, attempt)
+        self.all_ended((exchange,))
+
+    def all_ended(self, exchanges: Sequence[Exchange]) -> None:
+        """An observer's call."""
+        is_open, close = self._open, self._close
+        for exchange in exchanges:
+            for attempt in exchange.attempts:
+                if attempt in is_open:
+                    close(exchange, attempt)
 
     def _close(self, exchange: Exchange, attempt: Attempt) -> None:
         self._open.remove(attempt)

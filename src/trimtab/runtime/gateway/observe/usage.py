@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from trimtab.runtime.gateway.model import Attempt, Exchange, Usage
 
@@ -33,10 +34,25 @@ class UsageObserver:
 
     def ended(self, exchange: Exchange) -> None:
         """Book a request that a node has served; an error is no service, nor is a client that left before."""
-        tenant, attempts = exchange.tenant, exchange.attempts
-        if tenant is None or not attempts or not 0 < exchange.response_status < 400:
-            return
-        usage, last = exchange.usage or Usage(), attempts[-1]
-        service_s = max(0.0, (last.ended_s or last.begun_s) - last.begun_s)
-        model = exchange.facts.model if exchange.facts is not None else ""
-        self._book.add(tenant.name, model, usage.prompt_tokens, usage.completion_tokens, service_s)
+        self.all_ended((exchange,))
+
+    def all_ended(self, exchanges: Sequence[Exchange]) -> None:
+        """The same of several."""
+        add = self._book.add
+        for exchange in exchanges:
+            tenant, attempts = exchange.tenant, exchange.attempts
+            if tenant is None or not attempts or not 0 < exchange.response_status < 400:
+                continue
+            usage, last, facts = exchange.usage or _NONE, attempts[-1], exchange.facts
+            service_s = last.ended_s - last.begun_s
+            model = facts.model if facts is not None else ""
+            add(
+                tenant.name,
+                model,
+                usage.prompt_tokens,
+                usage.completion_tokens,
+                service_s if service_s > 0.0 else 0.0,  # it may have no end
+            )
+
+
+_NONE: Final = Usage()

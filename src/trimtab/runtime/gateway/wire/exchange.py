@@ -83,7 +83,8 @@ class WireExchange(Exchange):
             self.limits = own[facts.model]
         self.submitted = True
         context.retries.earn()
-        context.hedges.earn()
+        if context.settings.hedge_after_s:
+            context.hedges.earn()
         for tell in context.on_arrived:
             tell(self)
         context.dispatcher.submit(self)
