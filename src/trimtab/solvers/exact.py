@@ -19,7 +19,7 @@ import highspy
 import numpy as np
 
 from trimtab.solvers.near import Floats, Ints, Near
-from trimtab.solvers.problem import BoolArray
+from trimtab.solvers.problem import TOLERANCE_FRAC, BoolArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,13 @@ class CoreSearch:
         chosen = np.flatnonzero(np.asarray(self._highs.getSolution().col_value) > 0.5)
         choice = np.full(self._near.node.shape[0], -1, np.int32)
         choice[self._task[chosen]] = self._column[chosen]
-        return choice if (choice >= 0).all() else None
+        return choice if (choice >= 0).all() and self._keeps_capacities(choice) else None
+
+    def _keeps_capacities(self, choice: Ints) -> bool:
+        """What HiGHS takes for feasible, within its own tolerances, may not be so."""
+        rows, load = np.arange(choice.size), np.zeros_like(self._near.capacity)
+        np.add.at(load, self._near.node[rows, choice], self._near.demand[rows, choice])
+        return bool((load <= self._near.capacity * (1 + TOLERANCE_FRAC)).all())
 
 
 def _options(time_limit_s: float) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from trimtab.solvers.matching import MOST_CELLS, expanded_cells, match, places_o
 from trimtab.solvers.near import nearest, numbered
 from trimtab.solvers.problem import AssignmentProblem
 from trimtab.solvers.refutation import why_infeasible
+from trimtab.solvers.scaling import scaling_of
 from trimtab.solvers.smoothing import solve_by_dual
 from trimtab.solvers.solution import Solution, Status, found, nothing
 
@@ -45,14 +46,24 @@ def solve(
         empty, bound = np.full(problem.tasks, -1, np.int32), problem.sign * math.inf
         took_s = time.perf_counter() - begun_s
         return nothing(problem, Status.INFEASIBLE, empty, bound, took_s, "refutation", reason)
+    scaling = scaling_of(problem)
+    if scaling.is_none:
+        return _solve(problem, time_limit_s, start, seed, begun_s)
+    scaled_start = None if start is None else scaling.start(start)
+    solution = _solve(scaling.scaled(problem), time_limit_s, scaled_start, seed, begun_s)
+    return scaling.unscaled(solution)
+
+
+def _solve(
+    problem: AssignmentProblem, time_limit_s: float, start: Solution | None, seed: int, begun_s: float
+) -> Solution:
+    """By the method that fits, in units that tolerances suit."""
     places = places_of(problem)
     if places is not None and expanded_cells(problem, places) <= MOST_CELLS:
-        solution = match(problem, places, begun_s)
-    elif problem.tasks * problem.nodes <= EXACT_PAIRS:
-        solution = solve_exact(problem, time_limit_s=time_limit_s, begun_s=begun_s)
-    else:
-        solution = solve_by_dual(problem, time_limit_s=time_limit_s, start=start, seed=seed, begun_s=begun_s)
-    return solution
+        return match(problem, places, begun_s)
+    if problem.tasks * problem.nodes <= EXACT_PAIRS:
+        return solve_exact(problem, time_limit_s=time_limit_s, begun_s=begun_s)
+    return solve_by_dual(problem, time_limit_s=time_limit_s, start=start, seed=seed, begun_s=begun_s)
 
 
 def _check_start(problem: AssignmentProblem, start: Solution | None) -> None:
@@ -73,7 +84,7 @@ def solve_exact(
     begun_s = time.perf_counter() if begun_s is None else begun_s
     free = np.zeros((problem.nodes + 1, problem.capacity.shape[1]))
     near = nearest(problem, free, problem.nodes + 1)
-    first = first_assignment(problem, free, begun_s + time_limit_s)
+    first = None if why_infeasible(problem) else first_assignment(problem, free, begun_s + time_limit_s)
     start = None if first is None else near.give(numbered(first, problem.nodes), problem, free)[0]
     left_s = time_limit_s - (time.perf_counter() - begun_s)
     result = CoreSearch(near, near.node >= 0, left_s, start).result()
