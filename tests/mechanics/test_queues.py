@@ -25,7 +25,7 @@ from trimtab.mechanics.events import (
     serial_of,
 )
 from trimtab.mechanics.facade import facade
-from trimtab.mechanics.queues import drop_first_of, enqueue, first_of, take_out
+from trimtab.mechanics.queues import drop_first_of, enqueue, first_of, put_back, take_out
 from trimtab.mechanics.state import new_state
 
 N, QUEUES = 60, 3
@@ -49,6 +49,7 @@ operation = st.one_of(
     st.tuples(st.just("pop"), st.integers(0, QUEUES - 1), st.just(0)),
     st.tuples(st.just("cancel"), st.integers(0, N - 1), st.just(0)),
     st.tuples(st.just("take out"), st.integers(0, N - 1), st.just(0)),
+    st.tuples(st.just("look at"), st.integers(0, QUEUES - 1), st.integers(1, 4)),
 )
 
 
@@ -90,6 +91,11 @@ def test_queues_serve_by_key_then_serial(operations: list[tuple[str, int, int]],
         elif name == "take out" and (q := oracle.cancel(i)) >= 0:
             take_out(s, q, i)
             fresh.insert(0, i)
+        elif name == "look at":
+            seen = [r for r in (_take(s, i) for _ in range(key)) if r >= 0]
+            assert seen == [r for _, r in sorted(oracle.queues[i])[:key]]
+            for r in reversed(seen):
+                put_back(s, i, r)
         assert [s.queues.length[q] for q in range(QUEUES)] == [len(rows) for rows in oracle.queues]
     for q, rows in enumerate(oracle.queues):
         assert [_take(s, q) for _ in rows] == [r for _, r in sorted(rows)]

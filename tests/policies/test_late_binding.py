@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from desk import Desk
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from builders import cluster
 from trimtab.domain.errors import UsageError
@@ -59,6 +62,24 @@ def test_a_busy_node_that_completes_sooner_is_waited_for(wait_s: float, held: in
 def test_with_many_held_nobody_is_patient() -> None:
     assert at_work([0, 9, 0.01], held=15).decide() == []
     assert at_work([0, 9, 0.01], held=16).decide() == [0]
+
+
+CHANGE = st.fixed_dictionaries(
+    {"j": st.integers(0, 5), "in_flight": st.integers(0, 2)},
+    optional={"up": st.integers(0, 1), "room": st.integers(0, 1)},
+)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.lists(CHANGE, max_size=4), min_size=1, max_size=8))
+def test_it_finds_every_idle_node_after_any_history(history: list[list[dict[str, int]]]) -> None:
+    desk = Desk(cluster(6, slots=[1, 2, 1, 2, 1, 2]), find("late-binding(patient=0)")[0])
+    desk.work["units"] = desk.work["estimate_s"] = 1.0
+    for changes in history:
+        for change in changes:
+            desk.set(**change)
+        idle = (desk.nodes["in_flight"] < desk.nodes["slots"]) & (desk.nodes["up"] == 1)
+        assert desk.decide() == np.flatnonzero(idle & (desk.nodes["room"] > 0)).tolist()
 
 
 def test_parameters_are_checked() -> None:

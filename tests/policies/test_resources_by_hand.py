@@ -14,6 +14,7 @@ from builders import cluster
 from trimtab.domain.cluster import RESOURCES, Cluster
 from trimtab.domain.errors import UsageError
 from trimtab.domain.policy import Policy
+from trimtab.policies.load_aware.late_binding import LateBinding
 from trimtab.policies.load_aware.load_aware import LoadAware
 from trimtab.policies.resource_aware.best_fit import BestFit
 from trimtab.policies.resource_aware.dominant_resource import DominantResource
@@ -40,6 +41,16 @@ def desk_of(c: Cluster, policy: Policy, used: list[list[float]]) -> Desk:
         running = int(any(row))
         desk.set(j, running=running, in_flight=running)
     return desk
+
+
+def test_late_binding_fills_nodes_that_begin_at_once() -> None:
+    """Both have slots free, but a request of 6 does not fit beside 5 of 10."""
+    desk = desk_of(machines([[10.0], [10.0]], [6.0]), LateBinding(), [[5.0], [0.0]])
+    assert desk.decide() == [1]
+    desk.set(1, in_flight=1)  # on its way, and taken to need as much
+    assert desk.decide() == []
+    desk.state.used[0] = 4.0
+    assert desk.decide() == [0]
 
 
 @pytest.mark.parametrize(

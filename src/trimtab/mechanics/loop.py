@@ -65,7 +65,7 @@ from trimtab.mechanics.parts import (
 )
 from trimtab.mechanics.placement import take_placement
 from trimtab.mechanics.prefixes import has_prefixes, show_prefixes
-from trimtab.mechanics.queues import comes_before, drop_first_of, enqueue, first_of, take_out
+from trimtab.mechanics.queues import comes_before, drop_first_of, enqueue, first_of, put_back, take_out
 from trimtab.mechanics.residency import release
 from trimtab.mechanics.results import answer, has_results, keep_result
 from trimtab.mechanics.state import AVOIDED, State
@@ -382,11 +382,11 @@ def _apply(s: State, plan: Plan, order: Any, r: int, count: int, now_s: float) -
 
 @helper
 def _end_pass(s: State) -> None:
-    """What was offered in vain goes back with the key it had."""
-    for i in range(s.counts.skipped[0]):
+    """What was offered in vain goes back with the key it had: before all that was not offered."""
+    for i in range(s.counts.skipped[0] - 1, -1, -1):
         r = s.skipped[i]
         s.vain[_lane_of(s, r)] = 0
-        enqueue(s, _central(s, _lane_of(s, r)), r)
+        put_back(s, _central(s, _lane_of(s, r)), r)
     s.counts.skipped[0] = 0
 
 

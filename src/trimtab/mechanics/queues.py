@@ -72,6 +72,17 @@ def enqueue(s: State, q: int, r: int) -> None:
         queues.root[q] = r if root < 0 else _meld(s, root, r)
 
 
+@helper(inline=True)
+def put_back(s: State, q: int, r: int) -> None:
+    """Put request r, which comes before all that is in queue q, into it again."""
+    queues, after = s.queues, s.requests.next
+    queues.length[q] += 1
+    if queues.head[q] < 0:
+        queues.tail[q] = r
+    after[r] = queues.head[q]
+    queues.head[q] = r
+
+
 @helper
 def _drop_ended(s: State, q: int) -> None:
     queues, status = s.queues, s.requests.status

@@ -68,7 +68,7 @@ def has_room(view: View, work: Any, j: int) -> bool:
 def starts_now(view: View, work: Any, j: int) -> bool:
     """Whether node j has a slot free for this work, and room for its demand beside all that is there."""
     nodes = view.nodes
-    return can_take(view, work, j) and nodes.in_flight[j] < nodes.slots[j] and has_room(view, work, j)
+    return nodes.in_flight[j] < nodes.slots[j] and can_take(view, work, j) and has_room(view, work, j)
 
 
 @helper(inline=True)

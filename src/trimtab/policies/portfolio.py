@@ -102,16 +102,19 @@ def rehearsed(
 
     Where more is on the nodes than half a window, work that comes waits for it, whatever the policy: then
     twice as many arrivals as that are rehearsed, up to `MOST_WINDOWS`, so that some tell a difference.
-    None where nothing can be rehearsed, or too little has come since the last time.
+    Only the second half counts: what the others have placed, and the models they have loaded, stand in the
+    first half in the way of whoever takes over. None where nothing can be rehearsed, or too little has come
+    since the last time.
     """
-    reach = min(max(window, 2 * int(view.nodes.in_flight.sum())), MOST_WINDOWS * window)
-    work = None if rehearse is None else stretch(history, rehearse, reach)
     is_early = 0.0 <= notes.last_serial > last_serial_of(history) - window // 4
-    if rehearse is None or work is None or is_early:
+    reach = min(max(window, 2 * int(view.nodes.in_flight.sum())), MOST_WINDOWS * window)
+    work = None if rehearse is None or is_early else stretch(history, rehearse, reach)
+    if rehearse is None or work is None:
         return None
     now, changed = (empty_plan()._replace(params=w) for w in (notes.weights, notes.changed_weights()))
     variants = [Variant(policy, now) for policy in PORTFOLIO] + [Variant(COST_INDEX, changed)]
-    return costs(rehearse(variants, work, SERVICE_CV), objective, active)
+    completion_s = rehearse(variants, work, SERVICE_CV)
+    return costs(completion_s[:, completion_s.shape[1] // 2 :], objective, active)
 
 
 def stretch(history: History, rehearse: Rehearse, window: int) -> NDArray[np.void] | None:
@@ -168,21 +171,25 @@ def evidence_of(plan: Plan, objective: str) -> Evidence | None:
 
 def _told(cost: Floats, active: int) -> Floats:
     """The fields of `Evidence`, [4, candidates], of costs [candidates, requests]."""
-    of_each = [_batch_means(row) for row in cost]
-    apart = [_batch_means(row) for row in cost - cost[active]]
+    apart = cost - cost[active]
     fields = (
         cost.mean(axis=1),
-        [_error_s(means) for means in of_each],
-        cost.mean(axis=1) - cost[active].mean(),
-        [_error_s(means) for means in apart],
+        _error_s(_batch_means(cost)),
+        apart.mean(axis=1),
+        _error_s(_batch_means(apart)),
     )
     return np.array(fields)
 
 
 def _batch_means(values: Floats) -> Floats:
-    return np.array([batch.mean() for batch in np.array_split(values, BATCHES)])
+    """Means of consecutive batches of values [..., requests]: [..., BATCHES]."""
+    n = values.shape[-1]
+    begins = np.arange(BATCHES) * n // BATCHES
+    means: Floats = np.add.reduceat(values, begins, axis=-1) / np.diff(begins, append=n)
+    return means
 
 
-def _error_s(means: Floats) -> float:
-    """Twice the standard error of the mean of these, as independent."""
-    return float(2.0 * means.std(ddof=1) / np.sqrt(BATCHES))
+def _error_s(means: Floats) -> Floats:
+    """Twice the standard error of the mean of these [..., BATCHES], as independent."""
+    error_s: Floats = 2.0 * means.std(axis=-1, ddof=1) / np.sqrt(BATCHES)
+    return error_s

@@ -57,7 +57,7 @@ class Auto(Policy):
     plan_period_s: float = 5.0
     objective: str = "mean"
     window: int = 600  # requests
-    memory: float = 0.3
+    memory: float = 0.5
     hysteresis_frac: float = 0.02
 
     dispatch = staticmethod(PORTFOLIO[0].dispatch)

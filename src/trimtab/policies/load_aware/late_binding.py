@@ -25,6 +25,8 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.policies.data_aware.transfers import round_trip_s
+from trimtab.policies.fitting import starts_now
+from trimtab.policies.idle import idle_at, n_idle, room_for_idle
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.selection import rank
 
@@ -49,8 +51,9 @@ class LateBinding(Policy):
     """Hold requests until a slot is free, and give it the one that wastes least of it and has waited longest.
 
     Idea
-        Only idle nodes are given work. When one comes free, the host compares what is held: score(request,
-        node) = own + q · (w_load · load + w_waste · (service - best service)) - ageing · time waited, where
+        Only nodes that begin with it at once are given work: with a slot free, and enough of every resource
+        that is modelled. When a slot comes free, the host compares what is held: score(request, node)
+        = own + q · (w_load · load + w_waste · (service - best service)) - ageing · time waited, where
         own = transfer + load + service, all estimated, and q = held requests per slot: about as many wait
         for each second that is used now. The least score goes first, and then the next. While fewer than
         `patient` are held, a request leaves an idle node to others where a busy one is expected to complete
@@ -62,11 +65,13 @@ class LateBinding(Policy):
         soonest is mapped first); late binding: Kay Ousterhout, Patrick Wendell, Matei Zaharia, Ion Stoica:
         "Sparrow: distributed, low latency scheduling", SOSP 2013.
     Reads
-        In-flight and running requests, slots, backlog and its time, resident models of each node; load times,
-        round trips; the estimated service time of this request per node type; its arrival; how many are held;
-        which nodes are up, have room and serve the class.
+        In-flight and running requests, slots, backlog and its time, resident models of each node, capacity
+        and use of its resources; the class's demand; load times, round trips; the estimated service time of
+        this request per node type; its arrival; how many are held; which nodes are up, have room and serve
+        the class.
     Cost
-        O(nodes) a decision; 128 decisions and more when a slot comes free while many are held.
+        O(idle nodes) a decision, O(nodes) while few are held; 128 decisions and more when a slot comes free
+        while many are held.
     When it wins / loses
         Wins on the mean wherever its view is fresh: nothing is bound to a node by an estimate that turns out
         wrong, and models are loaded for many requests at a time. The tail pays for it: who needs a load waits
@@ -94,20 +99,21 @@ class LateBinding(Policy):
                 )
 
     def init(self, cluster: Cluster) -> Memory:
-        """The parameters and the number of slots; scores of the candidates."""
+        """The parameters and the number of slots; which nodes are idle; scores of the candidates."""
         params = [self.ageing, self.w_load, self.w_waste, float(self.patient), float(cluster.slots.sum())]
-        return memory(params=params, floats=MAX_RANKED)
+        return memory(params=params, ints=room_for_idle(cluster), floats=MAX_RANKED)
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank idle nodes by score, unless a busy one is worth waiting for."""
-        count, nodes, params, needs = 0, view.nodes, memory.params, needs_of(work)
+        count, params, needs = 0, memory.params, needs_of(work)
         crowding = view.host.n_held / params[4]
         aged_s = params[0] * (view.host.now_s - work.arrival_s)
         idle_s = np.inf
-        for j in range(view.host.n_nodes):
-            if nodes.in_flight[j] < nodes.slots[j] and can_take(view, needs, j):
+        for i in range(n_idle(view, memory.ints)):
+            j = idle_at(memory.ints, i)
+            if starts_now(view, needs, j):
                 service_s = estimate_s(view, needs, type_of_node(view, j))
                 load_s = missing_load_s(view, needs, j)
                 taken_s = round_trip_s(view, needs, j) + load_s + service_s
