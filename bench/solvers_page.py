@@ -24,10 +24,15 @@ solution.status, solution.objective, solution.bound, solution.gap_frac, solution
 
 | method | when | what it proves |
 |---|---|---|
-| matching | all tasks need the same of a node (`matching_problem`) | the optimum |
+| matching: linear assignment | all tasks need the same of a node (`matching_problem`), and tasks × places are up to a million, or there are at most three tasks a node and the time is enough | the optimum |
 | exact: HiGHS | up to 200 pairs | the optimum, if the time allows |
-| dual smoothing, ejection chains; dual by resource, branch and bound, dives; core by HiGHS | up to 2,500 tasks | a bound by both relaxations; the optimum where branch and bound or the core closes the gap |
+| dual smoothing, ejection chains; dual by resource, branch and bound, dives; core by HiGHS | up to 2,500 tasks and a million pairs | a bound by both relaxations; the optimum where branch and bound or the core closes the gap |
 | dual smoothing, ejection chains | beyond | a bound; the search ends at .2 %, or at .3 % where it stands still |
+
+Linear assignment needs a column for each place of a node. With one or two places a node it is the only way here to a
+proof; from about ten places on, the dual and its core prove the same optimum sooner as soon as there are a million
+cells, and where costs are like a scheduler's, many times sooner (table below). It can't be stopped either, so it is only
+taken where its worst time is within the limit.
 
 `Solution.method` names the parts that had a turn: what is proved at once needs no core, and so on.
 
@@ -169,7 +174,7 @@ def _above(r: dict[str, Any], key: str) -> str:
 def _matching(rows: list[dict[str, Any]]) -> str:
     head = (
         "Linear assignment with a column for each place, the dual, and the transportation programme by HiGHS, "
-        "all from the same problem; `solve` takes linear assignment while its matrix is small, else the dual.\n\n"
+        "all from the same problem, and the method that `solve` takes.\n\n"
         "| instance | linear assignment s | dual s | its gap % | HiGHS s | its gap % | `solve` took |\n"
         "|---|---|---|---|---|---|---|\n"
     )

@@ -12,7 +12,11 @@ from oracle import best_by_trying, check, random_problem
 from trimtab.domain.kernel import interpreted
 from trimtab.solvers import AssignmentProblem, Status, assignment_problem, solve
 from trimtab.solvers import first as first_module
+from trimtab.solvers.dual import climb
 from trimtab.solvers.first import first_assignment
+from trimtab.solvers.incumbent import Incumbent
+from trimtab.solvers.near import nearest
+from trimtab.solvers.rounding import rounded
 from trimtab.solvers.solve import solve_exact
 
 
@@ -72,13 +76,13 @@ def test_the_whole_programme_by_highs_falls_back_on_it_too():
 
 
 class Clock:
-    """Every look at it takes a hundredth of a second."""
+    """Every look at it takes a while."""
 
-    def __init__(self) -> None:
-        self.now_s = 0.0
+    def __init__(self, step_s: float = 0.01) -> None:
+        self.now_s, self.step_s = 0.0, step_s
 
     def __call__(self) -> float:
-        self.now_s += 0.01
+        self.now_s += self.step_s
         return self.now_s
 
 
@@ -88,6 +92,19 @@ def test_a_search_that_its_time_ends_anywhere_has_an_assignment(limit_s, monkeyp
     monkeypatch.setattr(time, "perf_counter", Clock())
     problem = planted_problem("d", 20, 3_000, 0.97)
     check(problem, solve(problem, time_limit_s=limit_s))
+
+
+def test_parts_of_a_round_do_not_grow_for_ever_while_there_is_little_to_do(monkeypatch):
+    """Under a clock that stands, each full part is quadrupled; there are none beyond the number of tasks."""
+    problem = planted_problem("d", 4, 60, 0.95)
+    free = np.zeros((5, 1))
+    near = nearest(problem, free, 5)
+    dual = climb(near, free)
+    incumbent = Incumbent(near, dual, rounded(near, dual), np.random.default_rng(0))
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    for _ in range(600):
+        incumbent.pursue(1, 1)
+    assert math.isfinite(incumbent.cost)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -152,7 +152,9 @@ class Incumbent:
                 self.cost = cost
                 self.best[:] = self.current
             begin, now_s = begin + part.size, time.perf_counter()
-            self._part = max(LEAST_PART, int(self._part * min(4.0, SLICE_S / max(now_s - begun_s, 1e-5))))
+            if part.size == self._part:
+                growth = min(4.0, SLICE_S / max(now_s - begun_s, 1e-5))
+                self._part = max(LEAST_PART, int(self._part * growth))
             if now_s > until_s:
                 break
 

@@ -22,7 +22,10 @@ from trimtab.solvers.near import Floats, Ints
 from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem, IntArray, assignment_problem
 from trimtab.solvers.solution import Solution, Status, found, nothing
 
-MOST_CELLS = 30_000_000  # of the expanded matrix: about 5 s and 240 MB
+MOST_CELLS = 30_000_000  # of the expanded matrix: 240 MB
+QUICK_CELLS = 1_000_000  # up to here it is the quicker way whatever the number of places
+FEW_PLACES = 3.0  # tasks a node, up to which the dual has a hard time to prove an optimum
+SLOWEST_S, GROWTH = 1.2, 1.5  # of a million cells, costs as of a scheduler; the power that it grows by
 
 
 def places_of(problem: AssignmentProblem) -> Ints | None:
@@ -41,6 +44,14 @@ def expanded_cells(problem: AssignmentProblem, places: Ints) -> int:
     """Cells of the matrix that linear assignment gets."""
     skips = problem.tasks if problem.optional.any() and not problem.optional.all() else 0
     return problem.tasks * (int(places.sum(dtype=np.int64)) + skips)
+
+
+def is_worth_it(problem: AssignmentProblem, places: Ints, time_limit_s: float) -> bool:
+    """Whether linear assignment is the way to take: in time, and quicker to the optimum than the dual is."""
+    cells = expanded_cells(problem, places)
+    is_in_time = SLOWEST_S * (cells / 1e6) ** GROWTH <= time_limit_s
+    is_quicker = cells <= QUICK_CELLS or problem.tasks <= FEW_PLACES * np.count_nonzero(places)
+    return cells <= MOST_CELLS and is_in_time and bool(is_quicker)
 
 
 def match(problem: AssignmentProblem, places: Ints, begun_s: float | None = None) -> Solution:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from trimtab.domain.kernel import kernel
 from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem, IntArray
 
+MOST_INSERTED = 100  # pairs of a task that are inserted one by one; more are sorted, which is quicker then
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
@@ -132,7 +134,7 @@ def _nearest(
 ) -> None:
     tasks, nodes = value.shape
     resources, width = demand.shape[2], node.shape[1]
-    key = np.empty(width)
+    key = np.empty(nodes + 1)
     for j in range(tasks):
         count = 0
         left = np.inf
@@ -145,6 +147,9 @@ def _nearest(
                     if demand[j, i, r] > room[i, r]:
                         v = np.inf
                     v += prices[i, r] * demand[j, i, r]
+            if width > MOST_INSERTED:
+                key[i + 1] = v
+                continue
             if v == np.inf:
                 continue
             if count == width:
@@ -161,6 +166,14 @@ def _nearest(
             key[at] = v
             node[j, at] = i if i >= 0 else nodes
             count += 1
+        if width > MOST_INSERTED:
+            order = np.argsort(key, kind="mergesort")  # keeps the order of equals, as inserting does
+            while count < width and key[order[count]] < np.inf:
+                i = order[count] - 1
+                node[j, count] = i if i >= 0 else nodes
+                count += 1
+            if count < nodes + 1:
+                left = key[order[count]]
         dropped[j] = left
         for k in range(count):
             i = node[j, k]

@@ -37,7 +37,7 @@ WIDTH_FRAC = 0.048  # of the nodes, beyond a thousand: the prices of a sample ar
 SAMPLE_PER_NODE, SAMPLE_LEAST = 4, 2_000  # tasks that first prices are found on
 SAMPLE_ITERATIONS = 25
 SAMPLE_FRAC, PRICES_FRAC = 0.5, 0.8  # of the time, when first prices and prices are done at the latest
-CORE_TASKS = 2_500  # up to here HiGHS works beside the search
+CORE_TASKS, CORE_PAIRS = 2_500, 1_000_000  # up to here HiGHS works beside the search
 CORE_WIDTHS = (2, 3, 4, 6, 10, 16, 1_000_000)  # pairs a task in the core, wider where it is solved in time
 SEARCH_FIRST_FRAC = 0.05  # of the time before HiGHS begins, so that it gets a good start
 ASK_FIRST_FRAC = 0.2  # the same where branch and bound begins with the search
@@ -129,7 +129,7 @@ def solve_by_dual(
     """
     began_s = time.perf_counter() if begun_s is None else begun_s
     state = _prepared(problem, began_s, time_limit_s, start, np.random.default_rng(seed))
-    if problem.tasks <= CORE_TASKS:
+    if _is_deep(problem):
         _search_with_core(state)
     else:
         _search_broadly(state)
@@ -168,7 +168,7 @@ def _prepared(
 ) -> _State:
     """Prices, the pairs by reduced cost, a bound, and a first position."""
     until_s = begun_s + time_limit_s
-    is_deep = problem.tasks <= CORE_TASKS
+    is_deep = _is_deep(problem)
     width = problem.nodes + 1 if is_deep else _width(problem)
     if start is not None and start.prices is not None:
         prices = np.vstack([start.prices, np.zeros((1, start.prices.shape[1]))])
@@ -182,7 +182,7 @@ def _prepared(
         current = _columns_of(near, start.assignment, problem.nodes)
     else:
         current = rounded(near, dual)
-    is_integral = problem.tasks <= CORE_TASKS and _is_integral(near)
+    is_integral = is_deep and _is_integral(near)
     state = _State(
         problem,
         begun_s,
@@ -213,6 +213,11 @@ def _cold_prices(
     rough = climb(part, free, sample_until_s, (0.1, 0.03), SAMPLE_ITERATIONS)
     near = nearest(problem, rough.prices, _width(problem))
     return climb(near, rough.prices, until_s, (0.01, 0.003))
+
+
+def _is_deep(problem: AssignmentProblem) -> bool:
+    """Whether all pairs are looked at, to the end."""
+    return problem.tasks <= CORE_TASKS and problem.tasks * problem.nodes <= CORE_PAIRS
 
 
 def _width(problem: AssignmentProblem) -> int:

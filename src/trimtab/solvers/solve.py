@@ -10,7 +10,7 @@ import numpy as np
 from trimtab.domain.errors import ProblemError
 from trimtab.solvers.exact import CoreSearch
 from trimtab.solvers.first import first_assignment
-from trimtab.solvers.matching import MOST_CELLS, expanded_cells, match, places_of
+from trimtab.solvers.matching import is_worth_it, match, places_of
 from trimtab.solvers.near import nearest, numbered
 from trimtab.solvers.problem import AssignmentProblem
 from trimtab.solvers.refutation import why_infeasible
@@ -59,7 +59,7 @@ def _solve(
 ) -> Solution:
     """By the method that fits, in units that tolerances suit."""
     places = places_of(problem)
-    if places is not None and expanded_cells(problem, places) <= MOST_CELLS:
+    if places is not None and is_worth_it(problem, places, time_limit_s):
         return match(problem, places, begun_s)
     if problem.tasks * problem.nodes <= EXACT_PAIRS:
         return solve_exact(problem, time_limit_s=time_limit_s, begun_s=begun_s)
