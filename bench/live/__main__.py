@@ -20,13 +20,14 @@ from bench.machine import machine
 from bench.results import write_whole
 from bench.startup import ROOT
 from trimtab.experiments.replay import paired_by_batches, replay
+from trimtab.policies.hybrid.auto import Auto
 from trimtab.runtime.gateway.compiling import compile_here
 
 RESULTS, PAGE = ROOT / "bench" / "live.json", ROOT / "docs" / "live.md"
 BASELINES = ("round-robin", "least-connections")
 POLICIES = (*BASELINES, "cost-index", "what-if", "auto")
 SEGMENTS, REQUESTS = 5, 500  # and one more segment before them, which no figure counts
-WARM_UP = 400  # requests of that one: a window of what-if and auto
+WARM_UP = Auto().window  # requests of that one; what-if's is as long
 
 
 def figures(completion_s: Floats) -> dict[str, float]:
@@ -78,7 +79,8 @@ def measure(n_segments: int, requests: int, step: bool) -> dict[str, Any]:
         told = [
             _told(one, segments) | {"difference_s": _differences(one, contestants)} for one in contestants
         ]
-    return {"measured": begun, "machine": on, "load": LOAD, "requests": requests, "policies": told}
+    asked = {"load": LOAD, "first_requests": WARM_UP, "requests": requests}
+    return {"measured": begun, "machine": on, **asked, "policies": told}
 
 
 def main() -> int:

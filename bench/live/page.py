@@ -34,8 +34,8 @@ All gateways get the same requests at the same time: {counted} segments of {save
 of GenTD26, at {saved["load"]:g} of the capacity on average (the trace comes in bursts far above it), each in
 proportion to what was recorded, {MEAN_S:.1f} s on average at speed 1. Steps and images are in the request;
 what they do not explain of the recorded time is hidden from the gateway. Estimates are learned in
-{WARM_REQUESTS} requests before, and a first segment of 400 requests (a window of `auto` and `what-if`) is in
-no figure. Completion is what the client sees, from when the request was due.
+{WARM_REQUESTS} requests before, and a first segment of {saved["first_requests"]} requests (a window of
+`auto` and `what-if`) is in no figure. Completion is what the client sees, from when the request was due.
 
 Measured {saved["measured"]} on {on["cpu"]}, {on["cores"]} cores for clients, gateways and all backends,
 with other work beside; load average {on["load_average"]:g} when it began.
