@@ -1,7 +1,8 @@
 # make demo   installs into .venv and compares the policies on the built-in scenario
 # make test   installs what the tests need and runs all of them
 # make bench  speed, as ratios taken in one run, into bench/results.json and docs/performance.md (6 minutes)
-# make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json
+# make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json;
+#             GATEWAY_PYTHON=PROGRAM runs it and litellm by another Python, such as the distribution's (decision 0012)
 # make bench-policies  every policy on every scenario, into bench/policies.json and docs/results.md (hours anew)
 # make bench-fragmentation  how full accelerators get, into bench/fragmentation.json and docs/fragmentation.md (7 minutes)
 # make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/caches.md (4 minutes)
@@ -37,7 +38,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m bench --docs
 
 bench-gateway: $(VENV)/.installed-bench $(PEERS:%=.venv-peers-%/.installed)
-	$(BIN)/python -m bench.gateway
+	$(BIN)/python -m bench.gateway $(if $(GATEWAY_PYTHON),--python $(GATEWAY_PYTHON))
 	$(BIN)/python -m bench.gateway --docs
 
 bench-live: $(VENV)/.installed-bench
