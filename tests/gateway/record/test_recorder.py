@@ -175,6 +175,20 @@ def test_pseudonyms_hold_within_one_recording_only(tmp_path: Path) -> None:
     assert names.tenant("x") == names.tenant("x") != names.tenant("y")
 
 
+def test_those_that_ended_together_are_kept_as_far_as_there_is_room(tmp_path: Path) -> None:
+    async def main() -> Recorder:
+        recorder = Recorder(RecordSettings(tmp_path, max_rows=5), snapshot, Clock())
+        await recorder.open()
+        recorder.all_ended([exchange() for _ in range(3)])
+        recorder.all_ended([exchange() for _ in range(4)])
+        recorder.all_ended([exchange()])
+        await recorder.close()
+        return recorder
+
+    recorder = asyncio.run(main())
+    assert (recorder.written, recorder.dropped) == (5, 3)
+
+
 def test_processes_that_record_together_write_one_recording(tmp_path: Path) -> None:
     """A process that takes another's place goes on after its files."""
     shared = together(0.0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.runtime.gateway.wire.framing import BadResponseError, Chunks, Length, parse_head
+from trimtab.runtime.gateway.wire.framing import BadResponseError, Chunks, Length, parse_head, whole_head
 
 PIECES = st.lists(st.binary(min_size=1, max_size=40), max_size=6)
 
@@ -168,3 +168,31 @@ def test_heads_are_rewritten() -> None:
     assert not head.keep_alive
     assert parse_head(b"HTTP/1.1 304 Not Modified\r\ncontent-length: 9\r\n\r\n", "GET").length is Length.NONE
     assert parse_head(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", "HEAD").length is Length.NONE
+
+
+@pytest.mark.parametrize(
+    ("status", "more", "is_known"),
+    [
+        (b"200 OK", b"X-Case: 1\r\n", True),
+        (b"404 Not Found", b"X-Case: 2\r\n", True),
+        (b"429 Too Many Requests", b"X-Case: 3\r\n", False),  # the node may be asked to be left alone
+        (b"503 Service Unavailable", b"X-Case: 4\r\n", False),
+        (b"304 Not Modified", b"X-Case: 5\r\n", False),  # has no body
+        (b"200 OK", b"X-Case: 6\r\nConnection: close\r\n", False),
+        (b"200 OK", b"X-Case: 7\r\nContent-Type: text/event-stream\r\n", False),
+    ],
+)
+def test_a_head_that_was_read_before_is_known_again(status: bytes, more: bytes, is_known: bool) -> None:
+    template = b"HTTP/1.1 " + status + b"\r\nContent-Length: %d\r\n" + more + b"\r\n"
+    first, again = template % 5, template % 12
+    assert whole_head(again + b"twelve bytes", len(again)) is None  # not read yet
+    parse_head(first, "POST")
+    known = whole_head(again + b"twelve bytes", len(again))
+    assert (known is not None) == is_known
+    if known is not None:
+        read = parse_head(again, "POST")
+        assert (known.status, known.block, known.json) == (read.status, read.block, read.json)
+    assert whole_head(again + b"eleven byte", len(again)) is None
+    assert whole_head(again + b"thirteen byte", len(again)) is None
+    other = again.replace(b"X-Case", b"X-Other")
+    assert whole_head(other + b"twelve bytes", len(other)) is None
