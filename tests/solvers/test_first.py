@@ -12,12 +12,15 @@ from oracle import best_by_trying, check, random_problem
 from trimtab.domain.kernel import interpreted
 from trimtab.solvers import AssignmentProblem, Status, assignment_problem, solve
 from trimtab.solvers import first as first_module
+from trimtab.solvers import near as near_module
 from trimtab.solvers.dual import climb
+from trimtab.solvers.exchange import search
 from trimtab.solvers.first import first_assignment
 from trimtab.solvers.incumbent import Incumbent
 from trimtab.solvers.near import nearest
+from trimtab.solvers.pursuit import pursue
 from trimtab.solvers.rounding import rounded
-from trimtab.solvers.solve import solve_exact
+from trimtab.solvers.solve import _use, solve_exact
 
 
 def planted_problem(
@@ -142,3 +145,18 @@ def test_kernels_give_the_same_bits_interpreted(monkeypatch):
     for name in ("_least_share", "_place", "_make_way", "pursue"):
         monkeypatch.setattr(first_module, name, interpreted(getattr(first_module, name)))
     assert first_assignment(problem, np.zeros((5, 1))).tolist() == compiled.tolist()
+
+
+def test_nothing_is_left_to_compile_once_the_solvers_are():
+    """A limit is for solving; a search of each sort and precision finds all its kernels."""
+    _use()  # loads what is in the cache
+    kernels = (search, pursue, first_module._place, first_module._make_way, near_module._nearest)
+    before = [set(kernel.signatures) for kernel in kernels]
+    for kind in (np.float32, np.float64):
+        for tasks in (300, 3_000):
+            planted = planted_problem("d", 20, tasks, 0.97)
+            problem = assignment_problem(
+                planted.value.astype(kind), planted.demand.astype(kind), planted.capacity
+            )
+            check(problem, solve(problem, time_limit_s=0.2))
+    assert [set(kernel.signatures) for kernel in kernels] == before

@@ -101,6 +101,8 @@ def assignment_problem(
         ProblemError: shapes that don't fit, no task or node, NaN, negative demands or capacities.
     """
     values, demands, capacities = _floats(value), _floats(demand), _floats(capacity).astype(np.float64)
+    if values.dtype != demands.dtype:  # kernels are compiled for one precision of both
+        values, demands = values.astype(np.float64), demands.astype(np.float64)
     demands = demands[..., None] if demands.ndim == 2 else demands
     capacities = capacities[:, None] if capacities.ndim == 1 else capacities
     _check_shapes(values, demands, capacities)

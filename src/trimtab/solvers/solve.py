@@ -15,7 +15,7 @@ from trimtab.solvers.near import nearest, numbered
 from trimtab.solvers.problem import AssignmentProblem
 from trimtab.solvers.refutation import why_infeasible
 from trimtab.solvers.scaling import scaling_of
-from trimtab.solvers.smoothing import solve_by_dual
+from trimtab.solvers.smoothing import DEEP, SINGLE, solve_by_dual
 from trimtab.solvers.solution import Solution, Status, found, nothing
 
 EXACT_PAIRS = 200  # up to here HiGHS alone is the quickest way to a proof
@@ -109,6 +109,8 @@ def compile_solvers() -> None:
 
 def _use() -> None:
     from trimtab.solvers.asking import Ladder
+    from trimtab.solvers.dual import Dual
+    from trimtab.solvers.incumbent import Incumbent
     from trimtab.solvers.knapsack import knapsacks_of
     from trimtab.solvers.problem import assignment_problem
 
@@ -118,7 +120,11 @@ def _use() -> None:
         solve_by_dual(problem, time_limit_s=0.0)
         packed = assignment_problem(np.ones((3, 2), kind), np.full((3, 2), 2, kind), [3.0, 3.0])
         first_assignment(packed, free)  # one task too many: it goes all the way
-    knapsacks = knapsacks_of(nearest(problem, free, 3), free)
+    near = nearest(problem, free, 3)
+    incumbent = Incumbent(near, Dual(free, 0.0, 1.0), np.zeros(4, np.int32), np.random.default_rng(0))
+    incumbent.improve(DEEP, turns=1)
+    incumbent.pursue(*SINGLE)
+    knapsacks = knapsacks_of(near, free)
     if knapsacks is not None:
         knapsacks.climb(4.0)
         Ladder(knapsacks, knapsacks.floors()).search(4.0)
