@@ -241,7 +241,6 @@ def _search_broadly(state: _State) -> None:
     incumbent, level, lengths = state.incumbent, 0, (*SHORT, *BROAD)
     until_s = state.until_s - REPAIR_FRAC * state.left_s
     incumbent.pursue(*SINGLE, until_s)
-    _have_makeshift(state)
     adopt_s = time.perf_counter() + ADOPT_FRAC * state.left_s
     for _ in range(MOST_PURSUITS):
         before = incumbent.cost
