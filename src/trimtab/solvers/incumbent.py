@@ -15,6 +15,7 @@ from trimtab.solvers.problem import AssignmentProblem, IntArray
 from trimtab.solvers.pursuit import Beam, Board, Position, beam_of, crowded_tasks, position_of, pursue
 
 SLICE_S = 0.04  # of search between two looks at the clock
+PART_S = 0.2  # of chains, likewise: each part begins with a walk over all tasks
 WEIGHT_OF_PRICE = 1.5  # a unit of overload costs at first this many times its price
 WEIGHT_OF_SPREAD = 0.1
 REACH_FRAC = 0.005  # of the spread of costs: regret that a chain hopes to save at its end
@@ -153,7 +154,7 @@ class Incumbent:
                 self.best[:] = self.current
             begin, now_s = begin + part.size, time.perf_counter()
             if part.size == self._part:
-                growth = min(4.0, SLICE_S / max(now_s - begun_s, 1e-5))
+                growth = min(4.0, PART_S / max(now_s - begun_s, 1e-5))
                 self._part = max(LEAST_PART, int(self._part * growth))
             if now_s > until_s:
                 break
