@@ -185,7 +185,8 @@ def _measure_matching() -> Iterator[dict[str, Any]]:
         }
         row: dict[str, Any] = {"name": f"{kind} {nodes} × {tasks:,}", "chosen": solve(problem).method}
         for way, solution in ways.items():
-            row |= {f"{way}_s": round(solution.time_s, 3), f"{way}_gap_frac": solution.gap_frac}
+            gap_frac = solution.gap_frac if solution.has_assignment else None
+            row |= {f"{way}_s": round(solution.time_s, 3), f"{way}_gap_frac": gap_frac}
         yield row
 
 
@@ -221,9 +222,8 @@ def main() -> int:
                 print(row, file=sys.stderr, flush=True)
                 rows.append(row)
             saved["parts"][part] = {"measured": time.strftime("%Y-%m-%d %H:%M"), "machine": on, "rows": rows}
-            write_whole(
-                RESULTS, json.dumps(saved, indent=1, ensure_ascii=False) + "\n"
-            )  # what is done is kept
+            text = json.dumps(saved, indent=1, ensure_ascii=False, allow_nan=False)
+            write_whole(RESULTS, text + "\n")  # what is done is kept
     write_whole(PAGE, page(saved))
     print(f"wrote {PAGE.relative_to(ROOT)}")
     return 0
