@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -38,10 +39,12 @@ class Verdict(NamedTuple):
 
 def candidates_of(numbers: tuple[float, ...]) -> tuple[int, ...]:
     """Positions of the nodes that were named, best first."""
-    named = numbers[CANDIDATES:PREDICTED_S]
-    if min(named) < 0.0:  # not as many as there is room for
-        named = tuple([j for j in named if j >= 0.0])
-    return tuple(map(int, named))
+    return _positions(numbers[CANDIDATES:PREDICTED_S])
+
+
+@lru_cache(1024)  # mostly the same ones again
+def _positions(named: tuple[float, ...]) -> tuple[int, ...]:
+    return tuple([int(j) for j in named if j >= 0.0])
 
 
 def read(numbers: tuple[float, ...]) -> Verdict:

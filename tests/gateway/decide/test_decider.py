@@ -458,6 +458,7 @@ def test_tenants_are_charged_for_what_was_used() -> None:
         exchanges[0].usage = Usage(prompt_tokens=120, completion_tokens=10)
         bench.done(exchanges[0])
         assert pool.live.accounts[0] == (120 + 2 * 10) / 2.0
+        assert exchanges[0].actual_units == 10 + 0.05 * 120
 
     at(test, policy="least-connections+vtc")
 
@@ -559,6 +560,7 @@ def test_images_are_charged_by_their_steps_whatever_comes_back() -> None:
         picture.usage = Usage(prompt_tokens=50, completion_tokens=4000)
         bench.done(picture)
         assert pool.live.accounts[0] == charged
+        assert picture.actual_units == 3 * 20
 
     at(test, policy="least-connections+vtc")
 

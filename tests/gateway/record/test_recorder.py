@@ -56,7 +56,7 @@ def exchange(arrived_s: float = 1.0, ended_s: float = 3.0, **changed: Any) -> Ex
     x.facts = Facts("m", prompt_tokens=50.2, prefix_blocks=(991, 992), session="conversation-9")
     x.started_s, x.estimate_s, x.outcome = arrived_s + 0.5, 1.25, Outcome.DONE
     x.attempts = [Attempt(node(1), arrived_s + 0.5, first_byte_s=arrived_s + 0.7, ended_s=ended_s)]
-    x.usage = Usage(48, 96, 16)
+    x.usage, x.actual_units = Usage(48, 96, 16), 98.4
     for name, value in changed.items():
         setattr(x, name, value)
     return x
@@ -82,7 +82,6 @@ def recorded(
             snapshot,
             clock,
             candidates_of=lambda decision: decision or (),
-            units_of=lambda endpoint, facts, usage: usage.completion_tokens + 0.5 * usage.prompt_tokens,
             adapter_of=lambda model: "",
         )
         await recorder.open()
@@ -113,7 +112,7 @@ def test_a_row_says_what_happened(tmp_path: Path) -> None:
     first, second = requests_of(lines)
     expected = {
         "arrival_s": 1.0, "finish_s": 3.0, "kind": "chat", "class": "m/chat", "model": "m", "units": 120.0,
-        "actual_units": 120.0, "prompt_tokens": 48, "output_tokens": 96, "cached_tokens": 16, "priority": 2,
+        "actual_units": 98.4, "prompt_tokens": 48, "output_tokens": 96, "cached_tokens": 16, "priority": 2,
         "deadline_s": 8.0, "session": 0, "prefix_blocks": [0, 1], "outcome": "done", "candidates": [1, 0],
         "node": 1, "estimate_s": 1.25, "wait_s": 0.5, "started_s": 1.5, "service_s": 1.5, "first_byte_s": 1.7,
     }  # fmt: skip

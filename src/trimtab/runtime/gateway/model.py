@@ -200,6 +200,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "actual_units",
         "arrived_s",
         "attempts",
         "background",
@@ -257,6 +258,7 @@ class Exchange:
         self.committed = False  # the client has the first body byte
         self.class_idx = -1
         self.units = 0.0  # estimated work units
+        self.actual_units = 0.0  # by what its node says it used; 0 = it does not say
         self.estimate_s = 0.0  # predicted service seconds on the node it runs on
         self.row = -1  # the dispatcher's own
         self.decision: Any = None  # what the dispatcher noted of its decision

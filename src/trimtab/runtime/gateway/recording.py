@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trimtab.runtime.gateway.api.units import used
 from trimtab.runtime.gateway.decide.dispatcher import Decider
 from trimtab.runtime.gateway.decide.knowledge import Knowledge
 from trimtab.runtime.gateway.decide.rules import LOOKAHEAD, MAX_RETRIES
-from trimtab.runtime.gateway.model import Endpoint, Facts, Usage
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.observe.receipts import Decision
 from trimtab.runtime.gateway.record.recorder import Recorder, RecordSettings, Together
@@ -40,7 +38,6 @@ def new_recorder(
         lambda: _snapshot(fleet, decider, shadow()),
         fleet.loop.time,
         candidates_of=candidates,
-        units_of=_units_of,
         adapter_of=decider.knowledge.adapter_of,
         shared=shared,
     )
@@ -80,7 +77,3 @@ def _class_estimates(knowledge: Knowledge) -> list[ClassEstimate]:
             )
         )
     return rows
-
-
-def _units_of(endpoint: Endpoint, facts: Facts, usage: Usage) -> float:
-    return used(facts, endpoint.kind, usage)[0]

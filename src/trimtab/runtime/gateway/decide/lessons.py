@@ -28,7 +28,7 @@ class Lessons:
         attempt, of = exchange.attempts[-1], knowledge.classes.rows[exchange.class_idx]
         units = exchange.units
         if usage is not None:
-            units = used(facts, of.kind, usage)[0]
+            units = exchange.actual_units = used(facts, of.kind, usage)[0]
             if usage.completion_tokens:
                 of.output.observe(facts.max_tokens, usage.completion_tokens / facts.answers)
             if pool.choice.order.reads_accounts and of.kind not in MEDIA:

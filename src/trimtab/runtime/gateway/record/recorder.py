@@ -24,7 +24,6 @@ from trimtab.runtime.gateway.record.rows import (
     Ended,
     RowWriter,
     Snapshot,
-    UnitsOf,
     class_rows,
     head_line,
     line,
@@ -73,10 +72,6 @@ def _no_candidates(_: Any) -> tuple[int, ...]:
     return ()
 
 
-def _no_units(*_: Any) -> float:
-    return 0.0
-
-
 def _no_adapter(_: str) -> str:
     return ""
 
@@ -95,13 +90,12 @@ class Recorder:
         clock: Callable[[], float],
         *,
         candidates_of: CandidatesOf = _no_candidates,
-        units_of: UnitsOf = _no_units,
         adapter_of: Callable[[str], str] = _no_adapter,
         shared: Together | None = None,
         ticks_per_s: float = TICKS_PER_S,
     ) -> None:
         self.settings, self._snapshot, self._clock = settings, snapshot, clock
-        self._candidates_of, self._units_of, self._adapter_of = candidates_of, units_of, adapter_of
+        self._candidates_of, self._adapter_of = candidates_of, adapter_of
         shared = shared or together(clock())
         self.shared, self.recording, self.begun_s = shared, shared.recording, shared.begun_s
         self.written = 0
@@ -245,7 +239,6 @@ class Recorder:
             names,
             self._names,
             self._candidates_of,
-            self._units_of,
             self._adapter_of,
             self._ticks_per_s,
         )

@@ -39,9 +39,6 @@ _NEVER_S: Final = float("inf")
 MOST_PLANNED: Final = 4096  # numbers of one field of a plan
 NODE_EVENTS: Final = ("up", "down", "drained", "added", "removed", "capacity")
 
-UnitsOf = Callable[[Endpoint, Facts, Usage], float]
-"""Work units from what a backend says it has used; 0 = it does not say."""
-
 CandidatesOf = Callable[[Any], Sequence[int]]
 """Node positions that a decision named, best first."""
 
@@ -84,6 +81,7 @@ class Ended(NamedTuple):
     priority: int
     deadline_s: float
     units: float
+    actual_units: float
     estimate_s: float
     decision: Any
     started_s: float
@@ -187,12 +185,11 @@ class RowWriter:
         class_names: Sequence[str],
         names: Pseudonyms,
         candidates_of: CandidatesOf,
-        units_of: UnitsOf,
         adapter_of: Callable[[str], str],
         ticks_per_s: float = TICKS_PER_S,
     ) -> None:
         self._class_names, self._names = class_names, names
-        self._candidates_of, self._units_of, self._adapter_of = candidates_of, units_of, adapter_of
+        self._candidates_of, self._adapter_of = candidates_of, adapter_of
         self._ticks_per_s, self._begun_ticks = ticks_per_s, begun_s * ticks_per_s
 
     def lines(self, ended: Iterable[tuple[Any, ...]]) -> tuple[bytes, int]:
@@ -241,8 +238,8 @@ class RowWriter:
         """`told` by `_times`. All is unpacked in one go: to look fields up by name takes longer."""
         arrival_s, finish_s, due_s, estimate_s, wait_s, started_s, service_s, first_byte_s = told
         (
-            _, _, class_idx, endpoint, facts, tenant, session, priority, _, units, _, decision, _,
-            attempts, usage, outcome, refusal,
+            _, _, class_idx, endpoint, facts, tenant, session, priority, _, units, actual_units, _, decision,
+            _, attempts, usage, outcome, refusal,
         ) = one  # fmt: skip
         row: dict[str, Any] = {  # `_value_`: `value` is a Python-level property
             "arrival_s": arrival_s,
@@ -258,7 +255,9 @@ class RowWriter:
             row["refusal"], row["status"] = refusal.code, refusal.status
         if candidates := self._candidates_of(decision):
             row["candidates"] = candidates
-        self._add_sizes(row, endpoint, facts, usage)
+        if actual_units:
+            row["actual_units"] = actual_units
+        self._add_sizes(row, facts, usage)
         if tenant is not None:
             row["tenant"] = self._names.tenant(tenant.name)
         if priority:
@@ -278,15 +277,13 @@ class RowWriter:
                 row["first_byte_s"] = first_byte_s
         return row
 
-    def _add_sizes(self, row: dict[str, Any], endpoint: Endpoint, facts: Facts, usage: Usage | None) -> None:
+    def _add_sizes(self, row: dict[str, Any], facts: Facts, usage: Usage | None) -> None:
         prompt_tokens: float = facts.prompt_tokens
         if facts.max_tokens:
             row["max_tokens"] = int(facts.max_tokens)
         if facts.images or facts.audio_s or facts.video_s:
             row |= _media(facts)
         if usage is not None:
-            if units := self._units_of(endpoint, facts, usage):
-                row["actual_units"] = units
             prompt_tokens = usage.prompt_tokens or prompt_tokens
             row["output_tokens"] = usage.completion_tokens
             if usage.cached_tokens:
