@@ -160,3 +160,17 @@ def test_nothing_is_left_to_compile_once_the_solvers_are():
             )
             check(problem, solve(problem, time_limit_s=0.2))
     assert [set(kernel.signatures) for kernel in kernels] == before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_chains_place_what_has_no_node_where_nodes_are_few(seed: int) -> None:
+    """Fewer nodes than chains look at: rows end with pairs that are not there, none of them a place."""
+    rng = np.random.default_rng(seed)
+    demand = rng.integers(5, 30, (40, 5)).astype(float)
+    planted = rng.integers(0, 5, 40)
+    capacity = np.bincount(planted, demand[np.arange(40), planted], 5) * 1.06 + 1.0
+    problem = assignment_problem(rng.integers(10, 50, (40, 5)).astype(float), demand, capacity)
+    partly = np.where(np.arange(40) < 6, -1, planted).astype(np.int32)
+    whole = first_module._uncrowded(problem, partly, np.full((6, 1), 1e4), math.inf)
+    assert whole is not None
+    assert problem.is_feasible(whole)

@@ -20,7 +20,7 @@ import numpy as np
 from trimtab.domain.kernel import helper, kernel
 from trimtab.solvers.dual import climb, mean_demand, spread_of
 from trimtab.solvers.exchange import link, unlink
-from trimtab.solvers.near import Floats, Ints, Near, nearest, reduced
+from trimtab.solvers.near import Floats, Ints, Near, nearest, numbered, reduced
 from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem
 from trimtab.solvers.pursuit import Board, beam_of, crowded_tasks, position_of, pursue
 
@@ -36,6 +36,7 @@ DEPTH, BREADTH = 5, 4  # of these chains
 PART_TASKS = 20  # that chains begin at between two looks at the clock
 PASSES = 30  # over the tasks of crowded nodes
 HARDEN = 1.5  # factor on the weights of overload that a pass leaves
+_NOWHERE = -2  # no node, nor the −1 of a pair that is not there
 
 
 def first_assignment(problem: AssignmentProblem, prices: Floats, until_s: float = math.inf) -> Ints | None:
@@ -99,8 +100,8 @@ def _uncrowded(problem: AssignmentProblem, assignment: Ints, tightest: Floats, u
     """What has no node goes to its first; then chains that see overload alone."""
     near = nearest(problem, tightest, NEAR_NODES)
     near = near._replace(cost=np.zeros_like(near.cost), capacity=near.capacity * (1 + TOLERANCE_FRAC))
-    wanted = np.where((assignment < 0) & problem.optional, problem.nodes, assignment)[:, None]
-    choice = np.asarray((near.node == wanted).argmax(axis=1), np.int32)
+    wanted = np.where(problem.optional | (assignment >= 0), numbered(assignment, problem.nodes), _NOWHERE)
+    choice = np.asarray((near.node == wanted[:, None]).argmax(axis=1), np.int32)
     none = np.zeros_like(near.capacity)
     board = Board(near.node, near.cost, near.cost, near.demand, near.capacity, none, 0.0)
     at, beam = position_of(choice, none + 1.0 / mean_demand(near)), beam_of(DEPTH, BREADTH)

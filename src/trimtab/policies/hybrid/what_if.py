@@ -28,10 +28,10 @@ class WhatIf(Policy):
     Idea
         Every `plan_period_s`, once `window` / 4 requests have come since: simulate the last `window` arrivals
         (up to twice as many where queues are long) from the state that was reported, under each candidate,
-        and under the cost index with one weight doubled or halved. A candidate takes over that is
-        `hysteresis_frac` better in the mean, and by more than chance in a paired test over batches of
-        requests; so do weights. At first, where the host declares what work will come, that is rehearsed.
-        Candidates: `late-binding` (the first), `cost-index`, `least-expected-wait`, `sampled-completion` with
+        and under the cost index with one weight doubled or halved. The second half counts: in the first, what
+        others have placed stands in the way. A candidate takes over that is `hysteresis_frac` better in the
+        mean, and by more than chance in a paired test over batches of requests; so do weights. At first,
+        where the host declares what work will come, that is rehearsed. Candidates: `late-binding` (the first), `cost-index`, `least-expected-wait`, `sampled-completion` with
         3 and 8 samples, `even-work`, `locality`.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
