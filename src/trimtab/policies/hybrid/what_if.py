@@ -31,8 +31,9 @@ class WhatIf(Policy):
         and under the cost index with one weight doubled or halved. The second half counts: in the first, what
         others have placed stands in the way. A candidate takes over that is `hysteresis_frac` better in the
         mean, and by more than chance in a paired test over batches of requests; so do weights. At first,
-        where the host declares what work will come, that is rehearsed. Candidates: `late-binding` (the first), `cost-index`, `least-expected-wait`, `sampled-completion` with
-        3 and 8 samples, `even-work`, `locality`.
+        where the host declares what work will come, that is rehearsed. Candidates: `late-binding` (the
+        first), `cost-index`, `least-expected-wait`, `sampled-completion` with 3 and 8 samples, `even-work`,
+        `locality`.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013.
