@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from bench.forecast_page import page
+from bench.forecast_page import FAR, MIXTURE, page
 from bench.machine import machine, versions
 from bench.results import write_whole
 from bench.startup import ROOT
-from trimtab.forecast import Forecaster, rolling_accuracy
+from trimtab.forecast import Forecaster, errors_by_origin, rolling_accuracy
 from trimtab.forecast.queueing import ggc
 from trimtab.traces.series import read_counts
 
@@ -31,9 +31,16 @@ DATA = ROOT.parent / "shared" / "data"
 RESULTS, PAGE = ROOT / "bench" / "forecast.json", ROOT / "docs" / "forecast.md"
 
 
+DRAWS_OF_ORIGINS, BLOCK = 4_000, 24
+
+
 @dataclass(frozen=True)
 class Source:
-    """A recorded series: counts of the times of a column per window (in the units of the column)."""
+    """A recorded series: counts of the times of a column per window (in the units of the column).
+
+    With `by` it is a column's sum at each time of that other column instead; with `is_level` its mean, and
+    the mean of `window` times in a row.
+    """
 
     name: str
     file: str
@@ -42,14 +49,25 @@ class Source:
     step: str
     horizons: Sequence[int]
     period: int = 0
+    by: str = ""
+    is_level: bool = False
+    has_gaps: bool = False  # rows without a time, which are left out
     is_held_out: bool = False  # not looked at when the experts and their weights were chosen
 
     def read(self) -> Any:
         path = DATA / self.file
-        if self.column == "rate_rps":  # rates of clients, summed
-            table = pl.read_csv(path, infer_schema_length=None).group_by("start_s").agg(pl.sum("rate_rps"))
-            return table.sort("start_s")["rate_rps"].to_numpy()
-        return read_counts(path, self.column, self.window)
+        if self.has_gaps:
+            times = pl.read_csv(path, infer_schema_length=None)[self.column].drop_nulls().to_numpy()
+            return np.bincount(((times - times.min()) // self.window).astype(int))[:-1].astype(float)
+        if not self.by:
+            return read_counts(path, self.column, self.window)
+        column = pl.col(self.column)
+        table = pl.read_csv(path, infer_schema_length=None).group_by(self.by)
+        one = (
+            table.agg(column.mean() if self.is_level else column.sum()).sort(self.by)[self.column].to_numpy()
+        )
+        rows = int(self.window) if self.is_level else 1
+        return one[: len(one) // rows * rows].reshape(-1, rows).mean(axis=1)
 
 
 def _itp(cluster: str) -> Source:
@@ -57,19 +75,48 @@ def _itp(cluster: str) -> Source:
     return Source(f"ITP {cluster}", file, "submission_time", 3600, "1 h", (1, 24), 24)
 
 
-MM_IMAGE = "servegen/mm-image-trace.csv.gz"
+def _level(
+    name: str, file: str, column: str, by: str, rows: int, step: str, horizons: Sequence[int], period: int
+) -> Source:
+    return Source(name, file, column, rows, step, horizons, period, by, is_level=True, is_held_out=True)
+
+
+SMALL, MM_IMAGE = (f"servegen/{name}-trace.csv.gz" for name in ("m-small-week1", "mm-image"))
 OPENB = "alibaba_openb_2023/openb_pod_list_default.csv.gz"
+DLRM = "alibaba_dlrm_2025/disaggregated_DLRM_trace.csv.gz"
+HELIOS, PHILLY_NODES = "_cluster_sequence_vc.csv.gz", "philly_2017/philly_node_sequence.csv.gz"
+DUTY = "alibaba_genai_2026/pod_gpu_duty_cycle_anon.csv.gz"
+KALOS = "acme_2023/converted_kalos_trace.csv"
 AZURE = "azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz"
 SOURCES = (
     Source("Azure conversation", AZURE, "TIMESTAMP", 10, "10 s", (1, 6)),
     Source("Azure conversation", AZURE, "TIMESTAMP", 60, "1 min", (1,)),
     Source("Mooncake", "mooncake_fast25/conversation_trace.jsonl.gz", "timestamp", 10_000, "10 s", (1, 6)),
     Source("GenTD26", "alibaba_genai_2026/lora_request_trace.csv.gz", "gmt_create", 3600, "1 h", (1, 24), 24),
-    Source("ServeGen", "servegen/m-small-week1-trace.csv.gz", "rate_rps", 600, "10 min", (1, 36), 144),
+    Source("ServeGen", SMALL, "rate_rps", 600, "10 min", (1, 36), 144, "start_s"),
     Source("Philly", "philly_2017/philly.csv.gz", "timestamp", 3600, "1 h", (1, 24), 24),
     *(_itp(cluster) for cluster in ("01", "02", "04", "05", "06", "08")),
-    Source("ServeGen images", MM_IMAGE, "rate_rps", 600, "10 min", (1, 6), is_held_out=True),
-    Source("openb pods", OPENB, "creation_time", 3600, "1 h", (1, 24), 24, is_held_out=True),
+    Source("ServeGen images", MM_IMAGE, "rate_rps", 600, "10 min", (1, 6), by="start_s"),
+    Source("openb pods", OPENB, "creation_time", 3600, "1 h", (1, 24), 24),
+    Source(
+        "DLRM instances", DLRM, "creation_time", 3600, "1 h", (1, 24), 24, has_gaps=True, is_held_out=True
+    ),
+    *(
+        _level(
+            f"Helios {name} GPUs",
+            f"helios_earth_vc/{name}{HELIOS}",
+            "running_gpu_num",
+            "time",
+            10,
+            "10 min",
+            (1, 6),
+            144,
+        )
+        for name in ("vc6YE", "vchbv")
+    ),
+    _level("Philly nodes", PHILLY_NODES, "active", "time", 60, "1 h", (1, 24), 24),
+    _level("GenTD26 GPU duty", DUTY, "value", "timestamp_anon", 1, "57 s", (1, 10), 0),
+    Source("Kalos jobs", KALOS, "arrival_time", 21_600, "6 h", (1, 4), 4, is_held_out=True),
 )
 
 
@@ -83,7 +130,31 @@ def accuracy() -> Iterator[dict[str, Any]]:
             print(f"{source.name}, {source.step}, {horizon} …", file=sys.stderr, flush=True)
             rows = rolling_accuracy(values, horizon=horizon, period=source.period, least=0.0, has_arima=True)
             named = {"series": source.name, "step": source.step, "horizon": horizon, "values": len(values)}
-            yield {**named, "is_held_out": source.is_held_out, "methods": [asdict(row) for row in rows]}
+            found = {**named, "is_held_out": source.is_held_out, "methods": [asdict(row) for row in rows]}
+            yield found | _doubt(found, values, source.period)
+
+
+def _doubt(row: dict[str, Any], values: Any, period: int) -> dict[str, Any]:
+    """Where the mixture is far behind the best: the ratio without its worst origin, and over drawn ones.
+
+    Origins are drawn anew in blocks, as errors of neighbours go together (Künsch, Annals of Statistics 17,
+    1989).
+    """
+    mase = {method["method"]: method["mase"] for method in row["methods"]}
+    best = min((name for name in mase if name != MIXTURE), key=mase.__getitem__)
+    if mase[MIXTURE] <= FAR * mase[best] or best == "ARIMA":
+        return {}
+    ours, theirs = (
+        errors_by_origin(values, method, horizon=row["horizon"], period=period, least=0.0)
+        for method in (MIXTURE, best)
+    )
+    others = np.arange(len(ours)) != (ours - theirs).argmax()
+    starts = np.random.default_rng(0).integers(0, len(ours), (DRAWS_OF_ORIGINS, -(-len(ours) // BLOCK)))
+    at = (starts[:, :, None] + np.arange(BLOCK)).reshape(DRAWS_OF_ORIGINS, -1)[:, : len(ours)] % len(ours)
+    ratios = ours[at].sum(axis=1) / theirs[at].sum(axis=1)
+    low, high = (float(np.quantile(ratios, level)) for level in (0.05, 0.95))
+    without = float(ours[others].sum() / theirs[others].sum())
+    return {"origins": len(ours), "ratio_without_worst": without, "ratio_5": low, "ratio_95": high}
 
 
 def _median_ms(run: Callable[[], Any], repetitions: int) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trimtab.domain.errors import UsageError
-from trimtab.forecast import Forecaster, Smoother, loses_to_naive, rolling_accuracy
+from trimtab.forecast import Forecaster, Smoother, errors_by_origin, loses_to_naive, rolling_accuracy
 from trimtab.forecast.mixture import NAIVE, SEASONAL_NAIVE
 
 
@@ -39,14 +39,22 @@ def test_the_mixture_goes_to_who_is_right(rng: np.random.Generator) -> None:
 def test_weights_are_shares_of_past_errors(rng: np.random.Generator) -> None:
     values = rng.poisson(9.0, (200, 1)).astype(float)
     forecaster = fed(values, smoothers=(Smoother("a", 1.0), Smoother("b", 0.1)), has_filter=False)
-    losses = np.zeros(2)
+    losses, unit = np.zeros(2), 0.0
     level = values[0, 0]
     for step in range(1, 200):
         errors = np.abs(values[step, 0] - np.array([values[step - 1, 0], level]))
         level += 0.1 * (values[step, 0] - level)
-        losses += max(0.005, 0.1 if step < 2 else 1 / step) * (errors - losses)
+        unit += max(0.03, 1 / step) * (errors.mean() - unit)
+        losses += max(0.005, 0.1 if step < 2 else 1 / step) * (errors / unit - losses)
     shares = losses**-32 / (losses**-32).sum()
     np.testing.assert_allclose(forecaster.weights()[0], shares, rtol=1e-5)
+
+
+def test_a_quiet_stretch_teaches_as_much_as_a_loud_one(rng: np.random.Generator) -> None:
+    loud, quiet = 30.0 * rng.normal(size=200).cumsum(), rng.normal(size=400)  # a random walk, then noise
+    values = np.concatenate([loud, loud[-1] + quiet])[:, None]
+    forecaster = fed(values, smoothers=(Smoother("naive", 1.0), Smoother("slow", 0.1)), has_filter=False)
+    assert forecaster.weights()[0, 1] > 0.9  # though what it saves now is nothing beside what it lost before
 
 
 @pytest.mark.parametrize("noise", ["normal", "poisson", "heavy"])
@@ -107,6 +115,7 @@ def test_one_series_does_not_disturb_another(rng: np.random.Generator) -> None:
         (lambda: fed(np.ones((5, 1))).forecast((0.5, 1.0)), "levels"),
         (lambda: rolling_accuracy(np.arange(10.0), horizon=1), "history"),
         (lambda: rolling_accuracy(np.arange(40.0), horizon=1, period=30), "history"),
+        (lambda: errors_by_origin(np.arange(40.0), "best", horizon=1), "method"),
     ],
 )
 def test_refusals_name_the_field(call: object, field: str) -> None:
@@ -121,6 +130,9 @@ def test_accuracy_by_hand() -> None:
     in_sample, out_of_sample = np.abs(np.diff(values[:6])).mean(), np.abs(np.diff(values[5:])).mean()
     assert naive.method == "naive"
     assert naive.mase == pytest.approx(out_of_sample / in_sample)
+    np.testing.assert_allclose(errors_by_origin(values, "naive", horizon=1), np.abs(np.diff(values[5:])))
+    two_ahead = errors_by_origin(values, "naive", horizon=2)  # from 4 to 4 and 9, then to 9 and 2, …
+    np.testing.assert_allclose(two_ahead, [2.5, 3.5, 5.5, 3.0, 1.5])
 
 
 def test_a_random_walk_is_best_left_naive_and_it_says_so(rng: np.random.Generator) -> None:

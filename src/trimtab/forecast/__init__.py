@@ -4,7 +4,7 @@
 `fit_smoother` and `fit_arima` (statsmodels) fit single methods offline.
 """
 
-from trimtab.forecast.accuracy import Accuracy, loses_to_naive, rolling_accuracy
+from trimtab.forecast.accuracy import Accuracy, errors_by_origin, loses_to_naive, rolling_accuracy
 from trimtab.forecast.fits import Arima, arima_paths, fit_arima, fit_smoother
 from trimtab.forecast.history import checked_history
 from trimtab.forecast.mixture import Forecast, Forecaster, Smoother
@@ -17,6 +17,7 @@ __all__ = [
     "Smoother",
     "arima_paths",
     "checked_history",
+    "errors_by_origin",
     "fit_arima",
     "fit_smoother",
     "loses_to_naive",

@@ -64,6 +64,24 @@ def rolling_accuracy(
     return rows
 
 
+def errors_by_origin(
+    series: Floats, method: str, *, horizon: int, period: int = 0, least: float = -np.inf
+) -> Floats:
+    """Mean absolute error of one method of `rolling_accuracy` (no ARIMA) from each origin [origins].
+
+    Raises UsageError: no such method.
+    """
+    values = checked_history(series, horizon=horizon)
+    start = int(TRAIN_FRAC * len(values))
+    methods = _methods(values[:start], horizon, period, least)
+    if method not in methods:
+        raise UsageError(
+            "no such method", field="method", value=method, expected=f"one of {', '.join(methods)}"
+        )
+    points, _ = _run(methods[method](), values, start)
+    return np.asarray(_off(points, _truth(values, start, horizon)).mean(axis=1))
+
+
 def loses_to_naive(rows: list[Accuracy], method: str = MIXTURE) -> bool:
     """Whether a method errs more than the naive forecast."""
     mase: Mapping[str, Any] = {row.method: row.mase for row in rows}
@@ -103,19 +121,28 @@ def _scored(
     name: str, values: Floats, start: int, means: Floats, quantiles: Floats | None, horizon: int
 ) -> Accuracy:
     scale = float(np.abs(np.diff(values[:start])).mean())
-    truth = np.lib.stride_tricks.sliding_window_view(values[start:], horizon)
-    origins = len(truth)
+    truth = _truth(values, start, horizon)
 
     def scaled(error: float) -> float | None:
         return error / scale if scale > 0.0 and isfinite(error) else None
 
-    mase = scaled(float(np.abs(means[:origins] - truth).mean()))
+    mase = scaled(float(_off(means, truth).mean()))
     if quantiles is None:
         return Accuracy(name, mase)
-    short = truth[:, :, None] - quantiles[:origins]
+    short = truth[:, :, None] - quantiles[: len(truth)]
     level = np.asarray(LEVELS)
     pinball = scaled(float(np.maximum(level * short, (level - 1.0) * short).mean()))
     return Accuracy(name, mase, pinball, _covered(short, 0.1, 0.9), _covered(short, 0.05, 0.95))
+
+
+def _truth(values: Floats, start: int, horizon: int) -> Floats:
+    """What came after each origin of the later part [origins, horizon]."""
+    return np.lib.stride_tricks.sliding_window_view(values[start:], horizon)
+
+
+def _off(points: Floats, truth: Floats) -> Floats:
+    """Absolute errors [origins, horizon]; there may be points of further origins."""
+    return np.abs(points[: len(truth)] - truth)
 
 
 def _covered(short: Floats, low: float, high: float) -> float | None:

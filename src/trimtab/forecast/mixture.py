@@ -1,7 +1,8 @@
 """Online forecasts of many series: a mixture of smoothers, medians and an autoregressive filter.
 
 Idea: no method is best on all traffic, and which one is shows only afterwards. So all run, and the mixture
-weighs each by its recent error: weights ∝ (discounted absolute error halfway to the horizon)^−32.
+weighs each by its recent error: weights ∝ (discounted absolute error halfway to the horizon)^−32, errors in
+units of what all experts err by in the last few dozens of steps.
 Absolute errors make the point a median of what may come; with bursts the mean is more, so both are told.
 Source: combination by past error, Bates and Granger (Operational Research Quarterly 20, 1969); intervals from
 the quantiles of past errors at the same lead (split conformal prediction: Vovk, Gammerman and Shafer,

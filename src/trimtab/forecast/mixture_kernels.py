@@ -1,8 +1,10 @@
 """The compiled part of the mixture: one pass over all series per step.
 
 Every expert is scored halfway to the horizon, by its discounted absolute error there, and its weight is
-(least error / its error)^32. Halfway says nearly what all leads together say, at the cost of one
-(docs/forecast.md). Errors of the mixture are kept of the next step and of the horizon.
+(least error / its error)^32. Errors count in units of what all experts err by of late, so that a quiet
+stretch teaches as much as a loud one, and one value far out no more than 1 / (1 − DISCOUNT_UNIT) usual ones.
+Halfway says nearly what all leads together say, at the cost of one (docs/forecast.md). Errors of the mixture
+are kept of the next step and of the horizon.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from trimtab.forecast.recursions import (
 NEXT, LAST, LEADS = range(3)  # the leads at which the mixture's own errors are kept
 DISCOUNT = 0.995  # of past errors, per step
 EARLY = 0.9  # of the first of them, which soon counts for little
+DISCOUNT_UNIT = 0.97  # of the mean error of all experts, which is the unit of errors
 TINY = 1e-12
 
 
@@ -46,7 +49,8 @@ class Bank(NamedTuple):
     filters: Any  # [series, FILTER], or [series, 0] without
     made: Any  # [horizon, experts, series]: forecasts for halfway, by the step they were made
     mixed: Any  # [horizon, LEADS, series]: the mixture's forecasts
-    losses: Any  # [experts, series]
+    losses: Any  # [experts, series], in units
+    units: Any  # [series], recent mean error of all experts
     errors: Any  # [LEADS, window, series]: last errors of the mixture
     scored: Any  # [LEADS]: how many errors there were
     work: Any  # [4, series]
@@ -78,6 +82,7 @@ def new_bank(
         np.zeros((horizon, experts, series)),
         np.zeros((horizon, LEADS, series)),
         np.zeros((experts, series)),
+        np.zeros(series),
         np.zeros((LEADS, window, series)),
         np.zeros(LEADS, np.int64),
         np.zeros((4, series)),
@@ -116,12 +121,7 @@ def take_in(bank: Any, values: Any) -> None:
 def _score(bank: Any, step: int, values: Any) -> None:
     """Errors of what was forecast for now: by the experts halfway, by the mixture at both ends."""
     if step >= _halfway(bank):
-        rate = max(1.0 - DISCOUNT, 1.0 - EARLY if step < 2 else 1.0 / step)
-        made = bank.made[(step - _halfway(bank)) % bank.horizon]
-        for e in range(len(made)):
-            losses, guess = bank.losses[e], made[e]
-            for s in range(len(values)):
-                losses[s] = losses[s] + rate * (abs(values[s] - guess[s]) - losses[s])
+        _learn(bank, step, values, bank.made[(step - _halfway(bank)) % bank.horizon])
     for k in range(LEADS):
         ago = 1 if k == NEXT else bank.horizon
         if step >= ago:
@@ -130,6 +130,26 @@ def _score(bank: Any, step: int, values: Any) -> None:
             for s in range(len(values)):
                 errors[s] = values[s] - guess[s]
             bank.scored[k] += 1
+
+
+@helper
+def _learn(bank: Any, step: int, values: Any, made: Any) -> None:
+    """Move the unit of errors, then the losses by the errors of what the experts `made` in that unit."""
+    total, units = bank.work[0], bank.units
+    total[:] = 0.0
+    for e in range(len(made)):
+        guess = made[e]
+        for s in range(len(values)):
+            total[s] = total[s] + abs(values[s] - guess[s])
+    pace = max(1.0 - DISCOUNT_UNIT, 1.0 / (step - _halfway(bank) + 1))
+    for s in range(len(values)):
+        units[s] = units[s] + pace * (np.true_divide(total[s], len(made)) - units[s])
+        total[s] = np.true_divide(1.0, units[s] + TINY)
+    rate = max(1.0 - DISCOUNT, 1.0 - EARLY if step < 2 else 1.0 / step)
+    for e in range(len(made)):
+        losses, guess = bank.losses[e], made[e]
+        for s in range(len(values)):
+            losses[s] = losses[s] + rate * (abs(values[s] - guess[s]) * total[s] - losses[s])
 
 
 @helper
