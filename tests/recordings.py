@@ -109,7 +109,7 @@ async def record(
     exchanges = [exchange_of(driver, r, snapshot.nodes) for r in range(len(driver.state.requests))]
     for ended_s, x in sorted(exchanges, key=lambda pair: pair[0]):
         now_s[0] = x.ended_s = ended_s
-        recorder.ended(x)
+        recorder.ended([x])
     if tell is not None:
         tell(recorder, snapshot.nodes)
     await recorder.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node, Refusal
 
 
@@ -85,5 +87,5 @@ class Notes:
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
         self.losses.append(attempt.cause)
 
-    def ended(self, exchange: Exchange) -> None:
-        self.ends.append(exchange)
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
+        self.ends.extend(exchanges)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, cast
@@ -144,12 +144,13 @@ class Witness:
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
         raise AssertionError(attempt.cause)
 
-    def ended(self, exchange: Exchange) -> None:
-        i = int(exchange.id)
-        self.outcome[i], self.units[i] = exchange.outcome, exchange.units
-        if exchange.outcome is Outcome.DONE:
-            self.end_s[i] = exchange.attempts[-1].ended_s
-        self.left -= 1
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
+        for exchange in exchanges:
+            i = int(exchange.id)
+            self.outcome[i], self.units[i] = exchange.outcome, exchange.units
+            if exchange.outcome is Outcome.DONE:
+                self.end_s[i] = exchange.attempts[-1].ended_s
+        self.left -= len(exchanges)
         if self.left == 0:
             self.all_over.set()
 

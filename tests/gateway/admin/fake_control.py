@@ -131,8 +131,8 @@ class FakeControl:
         if pick.random() < 0.01:
             exchange.refusal, exchange.outcome = Refusal(429, "rate_limit", "too many"), Outcome.REFUSED
         self.receipts.arrived(exchange)
-        self.receipts.ended(exchange)
-        self.metrics_.ended(exchange)
+        self.receipts.ended([exchange])
+        self.metrics_.ended([exchange])
         self.shadow_decisions += 1
         self.shadow_differs += pick.random() <= 0.18
         return exchange

@@ -149,7 +149,7 @@ class Traffic:
     def _end(self, exchange: Exchange, outcome: Outcome) -> None:
         exchange.outcome = outcome
         exchange.attempts[-1].node.in_flight -= 1
-        self.signals.ended(exchange)
+        self.signals.ended([exchange])
 
 
 class Backend:

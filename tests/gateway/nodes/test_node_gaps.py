@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from node_world import Backend, Traffic, VirtualLoop, fleet_of, run_virtual, until
 
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Health
 from trimtab.runtime.gateway.nodes.health import Checker, HealthOptions
 from trimtab.runtime.gateway.nodes.keeper import Keeper
-from trimtab.runtime.gateway.nodes.signals import Judge, Signals
+from trimtab.runtime.gateway.nodes.signals import Answer, Judge, Signals
 from trimtab.runtime.gateway.pulse import AWAY_S, Pulse
 
 
@@ -73,8 +74,8 @@ class Told(Judge):
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def answered(self, exchange: Exchange, attempt: Attempt) -> None:
-        self.seen.append("answered")
+    def answered(self, answers: Sequence[Answer]) -> None:
+        self.seen += ["answered" for _ in answers]
 
     def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         self.seen.append("lost")

@@ -1,7 +1,7 @@
 """Signals reach the judges once, and the whole room starts and closes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import uvloop
@@ -10,7 +10,7 @@ from node_world import Backend, Traffic, fleet_of, run_virtual, until
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Health, Node, Outcome
 from trimtab.runtime.gateway.nodes.health import HealthOptions
 from trimtab.runtime.gateway.nodes.keeper import Keeper, KeeperOptions
-from trimtab.runtime.gateway.nodes.signals import Signals
+from trimtab.runtime.gateway.nodes.signals import Answer, Signals
 from trimtab.runtime.gateway.pulse import Pulse
 
 
@@ -21,8 +21,8 @@ class Notes:
     def began(self, exchange: Exchange, attempt: Attempt) -> None:
         self.seen.append(("began", attempt.node.idx, None))
 
-    def answered(self, exchange: Exchange, attempt: Attempt) -> None:
-        self.seen.append(("answered", attempt.node.idx, None))
+    def answered(self, answers: Sequence[Answer]) -> None:
+        self.seen += [("answered", attempt.node.idx, None) for _, attempt in answers]
 
     def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         self.seen.append(("lost", attempt.node.idx, cause))
@@ -41,8 +41,8 @@ def test_a_final_loss_is_told_once_whether_or_not_the_observer_heard_of_it(is_to
         attempt.cause, exchange.outcome = Cause.RESET, Outcome.FAILED
         if is_told:
             signals.lost(exchange, attempt)
-        signals.ended(exchange)
-        signals.ended(exchange)
+        signals.ended([exchange])
+        signals.ended([exchange])
         assert notes.seen == [("began", 0, None), ("lost", 0, Cause.RESET)]
 
     run_virtual(main)

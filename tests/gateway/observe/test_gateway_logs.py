@@ -27,8 +27,8 @@ def lines(form: str, which: Which, level: str = "info") -> str:
     stream = io.StringIO()
     set_up_logs(form, level, stream)
     log = RequestLog(which)
-    log.ended(make_exchange(usage=Usage(3, 4), path="/v1/chat/completions?key=abc", body=b"my prompt"))
-    log.ended(make_exchange(id="r-2", outcome=Outcome.FAILED, response_status=502))
+    log.ended([make_exchange(usage=Usage(3, 4), path="/v1/chat/completions?key=abc", body=b"my prompt")])
+    log.ended([make_exchange(id="r-2", outcome=Outcome.FAILED, response_status=502)])
     return stream.getvalue()
 
 
@@ -60,7 +60,7 @@ def test_a_client_cannot_forge_a_line() -> None:
     for form in ("json", "text"):
         stream = io.StringIO()
         set_up_logs(form, stream=stream)
-        RequestLog(Which.ALL).ended(make_exchange(id="x\nINFO forged\x1b[31m"))
+        RequestLog(Which.ALL).ended([make_exchange(id="x\nINFO forged\x1b[31m")])
         assert stream.getvalue().count("\n") == 1
         assert "\x1b" not in stream.getvalue()
 

@@ -57,7 +57,7 @@ def test_one_answer_is_counted_everywhere() -> None:
     exchange = make_exchange(estimate_s=1.5, usage=Usage(10, 20, 5), response_bytes=99, streamed_chunks=3)
     metrics.arrived(exchange)
     metrics.started(exchange, exchange.attempts[0])
-    metrics.ended(exchange)
+    metrics.ended([exchange])
     seen = samples(metrics.book())
     assert seen["trimtab_requests_total", ("llama", "chat", "done", "2xx")] == 1
     assert seen["trimtab_request_duration_seconds_sum", ("llama", "chat")] == 2.5
@@ -84,8 +84,8 @@ def test_failures_retries_hedges_and_refusals() -> None:
     metrics.started(exchange, exchange.attempts[-1])
     metrics.started(exchange, Attempt(node, 100.2, hedge=True))
     refused = make_exchange(attempts=[], refusal=Refusal(429, "rate_limit", "x"), outcome=Outcome.REFUSED)
-    metrics.ended(refused)
-    metrics.ended(make_exchange(outcome=Outcome.FAILED, response_status=502))
+    metrics.ended([refused])
+    metrics.ended([make_exchange(outcome=Outcome.FAILED, response_status=502)])
     metrics.policy_failed("jsq")
     seen = samples(metrics.book())
     assert seen["trimtab_attempts_lost_total", ("busy",)] == 1
@@ -113,7 +113,7 @@ def test_what_waits_to_be_counted_is_counted_when_it_is_read() -> None:
     count = MOST_KEPT + MOST_KEPT // 2
     for k in range(count):
         exchange = make_exchange(usage=Usage(1, 2, 0), response_bytes=10)
-        metrics.ended(exchange)
+        metrics.ended([exchange])
         if k == 9:
             metrics.know_models([])  # those so far keep their label
     clock.now_s += 1.0
@@ -124,7 +124,7 @@ def test_what_waits_to_be_counted_is_counted_when_it_is_read() -> None:
         assert seen["trimtab_tokens_total", ("t", "completion")] == 2 * count
         assert seen["trimtab_response_bytes_total", ()] == 10 * count
     metrics.tick()
-    metrics.ended(make_exchange())
+    metrics.ended([make_exchange()])
     first, second = metrics.book().seconds.values()
     assert (first.requests, second.requests) == (count, 1)  # each in the second in which it ended
 
@@ -134,7 +134,7 @@ def test_what_is_kept_holds_no_body() -> None:
     exchange = make_exchange(body=b"x" * 1000)
     for observer in (metrics, receipts):
         observer.arrived(exchange)
-        observer.ended(exchange)
+        observer.ended([exchange])
     assert not [one for one in gc.get_referrers(exchange) if isinstance(one, list | tuple | dict | deque)]
 
 
@@ -142,8 +142,8 @@ def test_labels_are_bounded() -> None:
     metrics = make_metrics()
     for i in range(1000):
         refusal = Refusal(404, f"code-{i}", "x")
-        metrics.ended(make_exchange(model=f"m-{i}", tenant=f"t-{i}", attempts=[], refusal=refusal))
-    metrics.ended(make_exchange(facts=None, endpoint=None, tenant=None, attempts=[], outcome=None))
+        metrics.ended([make_exchange(model=f"m-{i}", tenant=f"t-{i}", attempts=[], refusal=refusal)])
+    metrics.ended([make_exchange(facts=None, endpoint=None, tenant=None, attempts=[], outcome=None)])
     tables = metrics.book().tables
     assert {labels[0] for labels in tables["trimtab_requests_total"]} == {"other"}
     assert len(tables["trimtab_tenant_requests_total"]) == MOST_TENANTS + 1
@@ -157,7 +157,7 @@ def test_the_books_of_two_processes_add_up() -> None:
     two = make_metrics(Sources(lambda: [node], lambda: 4), clock)
     for metrics, count in ((one, 2), (two, 5)):
         for _ in range(count):
-            metrics.ended(make_exchange(estimate_s=1.0))
+            metrics.ended([make_exchange(estimate_s=1.0)])
     clock.now_s += 1.0
     node.in_flight = 1
     one.tick()
@@ -179,7 +179,7 @@ def test_the_books_of_two_processes_add_up() -> None:
 
 def test_a_single_book_survives_its_bytes() -> None:
     metrics = make_metrics(Sources(lambda: [make_node()]))
-    metrics.ended(make_exchange())
+    metrics.ended([make_exchange()])
     metrics.tick()
     book = metrics.book()
     assert exposition(Book.from_bytes(book.to_bytes())) == exposition(book)
@@ -213,7 +213,7 @@ def test_percentiles_and_variance_of_the_window() -> None:
     for duration_s in durations_s.tolist():
         exchange = make_exchange()
         exchange.attempts[0].ended_s = 100.0 + duration_s
-        metrics.ended(exchange)
+        metrics.ended([exchange])
     clock.now_s += 1.0
     metrics.tick()
     book = metrics.book()
@@ -247,7 +247,7 @@ def test_nothing_happened_yet() -> None:
 def test_the_counts_of_the_whole_window_are_counted_without_ticks() -> None:
     metrics = make_metrics()
     for _ in range(10_000):
-        metrics.ended(make_exchange())
+        metrics.ended([make_exchange()])
     assert samples(metrics.book())["trimtab_request_duration_seconds_count", ("llama", "chat")] == 10_000
 
 

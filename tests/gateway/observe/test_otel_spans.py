@@ -18,7 +18,7 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 def spans_of(exchange: Exchange) -> list[object]:
     exporter = InMemorySpanExporter()
     spans = Spans(lambda: 102.5, SimpleSpanProcessor(exporter))
-    spans.ended(exchange)
+    spans.ended([exchange])
     spans.close()
     return list(exporter.get_finished_spans())
 

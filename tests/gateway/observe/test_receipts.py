@@ -16,7 +16,7 @@ def test_a_receipt_tells_candidates_attempts_and_prediction() -> None:
     exchange.attempts.insert(0, Attempt(make_node("a"), 100.1, ended_s=100.4, cause=Cause.CONNECT))
     exchange.decision = Receipt("jsq", ("b", "c"), (1.5, 1.8), (0, 3), decisions=2, shadow="c")
     receipts.arrived(exchange)
-    receipts.ended(exchange)
+    receipts.ended([exchange])
     found = receipts.find("r-1")
     assert found is not None
     assert (found["node"], found["wait_s"], found["predicted_s"], found["actual_s"]) == ("b", 0.5, 1.5, 2.0)
@@ -43,7 +43,7 @@ def test_a_request_under_way_is_found() -> None:
 def test_a_refusal_has_a_receipt() -> None:
     receipts = Receipts(lambda: 100.0)
     refusal = Refusal(503, "queue_full", "x")
-    receipts.ended(make_exchange(attempts=[], refusal=refusal, outcome=Outcome.REFUSED, arrived_s=0.0))
+    receipts.ended([make_exchange(attempts=[], refusal=refusal, outcome=Outcome.REFUSED, arrived_s=0.0)])
     found = receipts.find("r-1")
     assert found is not None
     assert (found["status"], found["refusal"], found["node"], found["total_s"]) == (
@@ -59,10 +59,10 @@ def test_the_oldest_is_forgotten_and_repeated_ids_do_not_leak() -> None:
     for request_id in ("a", "same", "same", "b", "same", "c"):
         exchange = make_exchange(id=request_id)
         receipts.arrived(exchange)
-        receipts.ended(exchange)
+        receipts.ended([exchange])
     assert receipts.find("a") is None
     assert all(receipts.find(known) for known in ("b", "same", "c"))
     for i in range(10):
-        receipts.ended(make_exchange(id=str(i)))
+        receipts.ended([make_exchange(id=str(i))])
     assert [i for i in range(10) if receipts.find(str(i))] == [7, 8, 9]
     assert receipts.find("same") is None

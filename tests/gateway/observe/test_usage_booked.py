@@ -36,12 +36,12 @@ class Book:
 def test_served_requests_are_booked(status: int, outcome: Outcome, n_booked: int) -> None:
     book = Book()
     usage = Usage(prompt_tokens=30, completion_tokens=12)
-    UsageObserver(book).ended(make_exchange(usage=usage, response_status=status, outcome=outcome))
+    UsageObserver(book).ended([make_exchange(usage=usage, response_status=status, outcome=outcome)])
     assert book.rows == [("t", "llama", 30, 12, 2.0)] * n_booked
 
 
 def test_what_no_node_got_and_what_nobody_pays_for_is_not_booked() -> None:
     book = Book()
     for exchange in (make_exchange(attempts=[]), make_exchange(tenant=None)):
-        UsageObserver(book).ended(exchange)
+        UsageObserver(book).ended([exchange])
     assert not book.rows

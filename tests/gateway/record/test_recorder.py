@@ -87,7 +87,7 @@ def recorded(
         await recorder.open()
         for k, x in enumerate(exchanges):
             clock.now_s = x.ended_s = x.attempts[-1].ended_s if x.attempts else clock.now_s
-            recorder.ended(x)
+            recorder.ended([x])
             if k % per_flush == per_flush - 1:
                 await recorder.flush()
         await recorder.close()
@@ -178,9 +178,9 @@ def test_those_that_ended_together_are_kept_as_far_as_there_is_room(tmp_path: Pa
     async def main() -> Recorder:
         recorder = Recorder(RecordSettings(tmp_path, max_rows=5), snapshot, Clock())
         await recorder.open()
-        recorder.all_ended([exchange() for _ in range(3)])
-        recorder.all_ended([exchange() for _ in range(4)])
-        recorder.all_ended([exchange()])
+        recorder.ended([exchange() for _ in range(3)])
+        recorder.ended([exchange() for _ in range(4)])
+        recorder.ended([exchange()])
         await recorder.close()
         return recorder
 
@@ -197,7 +197,7 @@ def test_processes_that_record_together_write_one_recording(tmp_path: Path) -> N
             settings = RecordSettings(tmp_path, worker=worker)
             recorder = Recorder(settings, snapshot, Clock(), shared=shared)
             await recorder.open()
-            recorder.ended(exchange())
+            recorder.ended([exchange()])
             await recorder.close()
 
     asyncio.run(main())
@@ -259,16 +259,16 @@ def test_a_full_disk_costs_rows_but_no_half_line(tmp_path: Path, monkeypatch: py
     async def main() -> Recorder:
         recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock())
         await recorder.open()
-        recorder.ended(exchange())
+        recorder.ended([exchange()])
         await recorder.flush()
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", write)
             room[0] = 40  # half a line, then nothing
-            recorder.ended(exchange())
+            recorder.ended([exchange()])
             await recorder.flush()
             assert recorder.error == "No space left on device"
             assert recorder.dropped == 1
-        recorder.ended(exchange())
+        recorder.ended([exchange()])
         await recorder.flush()
         assert recorder.error == ""
         await recorder.close()
@@ -297,7 +297,7 @@ def test_the_task_writes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     async def main() -> None:
         recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock())
         await recorder.open()
-        recorder.ended(exchange())
+        recorder.ended([exchange()])
         while not recorder.written:
             await asyncio.sleep(0.01)
         await recorder.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gateway.plane import CHAT, answers, gateway, ok, post, run
 from trimtab.runtime.gateway.model import Exchange, Observer
 
@@ -33,8 +35,8 @@ def test_observers_are_called_for_what_they_have_methods_of_their_own() -> None:
         def __init__(self) -> None:
             self.n = 0
 
-        def ended(self, exchange: Exchange) -> None:
-            self.n += 1
+        def ended(self, exchanges: Sequence[Exchange]) -> None:
+            self.n += len(exchanges)
 
     async def main() -> None:
         ends = Ends()

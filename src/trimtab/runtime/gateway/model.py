@@ -323,18 +323,11 @@ class Observer(Protocol):
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
         """An attempt was lost; `attempt.cause` says how."""
 
-    def ended(self, exchange: Exchange) -> None:
-        """It was over at `ended_s`; `outcome` says how. Called once for every exchange, refused ones too.
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
+        """They were over at their `ended_s`, in this order; `outcome` says how.
 
-        Those that end in one turn of the loop are told of as it ends.
+        Every exchange is told of once, refused ones too: all that ended in one turn of the loop as it ends.
         """
 
 
 Observers = Sequence[Observer]
-
-
-class BatchObserver(Observer, Protocol):
-    """An observer that is told of all exchanges that ended in one turn of the loop in one call."""
-
-    def all_ended(self, exchanges: Sequence[Exchange]) -> None:
-        """As `ended` for each of them, in their order."""

@@ -47,11 +47,15 @@ class Pulse:
         if self.was_away(self._due_s):
             self._due_s = self.since_s + BEAT_S  # noticed once; the beat itself is still to come
 
-    def spans_gap(self, begun_s: float) -> bool:
-        """Whether there was a gap since then."""
+    def ran_since_s(self) -> float:
+        """Since when it has run without a gap, as of this turn of the loop."""
         if self._loop.time() - self._due_s >= AWAY_S:
             self.notice()
-        return begun_s < self.since_s
+        return self.since_s
+
+    def spans_gap(self, begun_s: float) -> bool:
+        """Whether there was a gap since then."""
+        return begun_s < self.ran_since_s()
 
     def _arm(self) -> None:
         self._due_s = self._loop.time() + BEAT_S

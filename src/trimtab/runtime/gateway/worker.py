@@ -9,6 +9,8 @@ import os
 import pickle
 import signal
 import socket
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,7 +57,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._usage: list[tuple[str, str, int, int, float]] = []
-        self._requests: dict[str, int] = {}
+        self._requests: Counter[str] = Counter()
 
     def add(
         self, tenant: str, model: str, prompt_tokens: int, completion_tokens: int, service_s: float
@@ -72,16 +74,14 @@ class Tally:
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
         """Nothing: it is one request still."""
 
-    def ended(self, exchange: Exchange) -> None:
-        """Count it, refused or not: who is refused wants more."""
-        if exchange.tenant is not None:
-            name = exchange.tenant.name
-            self._requests[name] = self._requests.get(name, 0) + 1
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
+        """Count them, refused or not: who is refused wants more."""
+        self._requests.update([one.tenant.name for one in exchanges if one.tenant is not None])
 
     def take(self) -> dict[str, Any]:
         """What came since the last time."""
         taken = {"usage": self._usage, "requests": self._requests}
-        self._usage, self._requests = [], {}
+        self._usage, self._requests = [], Counter()
         return taken
 
 

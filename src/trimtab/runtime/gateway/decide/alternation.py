@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 
 from trimtab.runtime.gateway.decide.dispatcher import Decider
@@ -42,10 +43,11 @@ class Alternation:
     # What it does not want to hear is the Protocol's own, and so is not called.
     arrived, started, lost = Observer.arrived, Observer.started, Observer.lost
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
         """Note what was served."""
-        if exchange.outcome is Outcome.DONE and exchange.attempts:
-            self._switchback.note(exchange.arrived_s, self._loop.time() - exchange.arrived_s)
+        for exchange in exchanges:
+            if exchange.outcome is Outcome.DONE and exchange.attempts:
+                self._switchback.note(exchange.arrived_s, self._loop.time() - exchange.arrived_s)
 
     def told(self) -> dict[str, Any]:
         """What was measured so far, as the dashboard shows it: other − own."""

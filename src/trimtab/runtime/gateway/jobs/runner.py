@@ -113,7 +113,7 @@ class DispatchedRunner:
         finally:
             exchange.ended_s = asyncio.get_running_loop().time()
             for observer in self._observers:
-                observer.ended(exchange)
+                observer.ended((exchange,))
 
     async def poll(self, job: Job, deliver: Delivery) -> JobResult:
         """Wait for a job that its backend knows; it is at its node already, and takes a place there."""

@@ -7,13 +7,13 @@ below 500 closes the breaker whatever it says.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf
 
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node
 from trimtab.runtime.gateway.nodes.condition import Hold
 from trimtab.runtime.gateway.nodes.fleet import Fleet
-from trimtab.runtime.gateway.nodes.signals import Judge
+from trimtab.runtime.gateway.nodes.signals import Answer, Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,16 @@ class Breaker(Judge):
         self._fleet, self._options = fleet, options or BreakerOptions()
         self._records: dict[int, _Record] = {}
 
-    def answered(self, exchange: Exchange, attempt: Attempt) -> None:
+    def answered(self, answers: Sequence[Answer]) -> None:
         """A judge's call."""
-        node = attempt.node
-        record = self._records.get(node.idx)  # most nodes have none: nothing was ever wrong
-        if record is not None:
-            record.failures = record.times_open = record.pauses = 0
-        if self._fleet.condition(node).warm_from_s == inf:  # `is_on_trial`, without a call
-            self._fleet.warm(node)
+        if not self._records and not self._fleet.on_trial:
+            return  # nothing was ever wrong
+        for node in {attempt.node for _, attempt in answers}:
+            record = self._records.get(node.idx)
+            if record is not None:
+                record.failures = record.times_open = record.pauses = 0
+            if self._fleet.condition(node).is_on_trial:
+                self._fleet.warm(node)
 
     def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         """A judge's call."""

@@ -15,11 +15,12 @@ that is welcome.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node
 from trimtab.runtime.gateway.nodes.fleet import Fleet
-from trimtab.runtime.gateway.nodes.signals import Judge
+from trimtab.runtime.gateway.nodes.signals import Answer, Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +141,13 @@ class AutoCapacity(Judge):
         if attempt.node.idx not in self._limits:
             self.limit(attempt.node)
 
-    def answered(self, exchange: Exchange, attempt: Attempt) -> None:
+    def answered(self, answers: Sequence[Answer]) -> None:
         """A judge's call."""
-        limit = self._limits.get(attempt.node.idx)  # made when it began
-        if limit is not None:
+        limits = self._limits
+        for exchange, attempt in answers:
+            limit = limits.get(attempt.node.idx)  # made when it began
+            if limit is None:
+                continue
             latency_s, units = attempt.ended_s - attempt.begun_s, exchange.units or 1.0
             in_flight = attempt.node.in_flight + 1  # it has just left
             limit.sample(latency_s, units, in_flight, attempt.begun_s, self._fleet.loop.time())

@@ -13,13 +13,14 @@ ejected beyond that is reported and gets work.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node
 from trimtab.runtime.gateway.nodes.condition import Hold
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 from trimtab.runtime.gateway.nodes.rounds import Rounds
-from trimtab.runtime.gateway.nodes.signals import Judge
+from trimtab.runtime.gateway.nodes.signals import Answer, Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +88,17 @@ class Ejector(Judge):
         """Compare no more. It can be started again."""
         await self._rounds.close()
 
-    def answered(self, exchange: Exchange, attempt: Attempt) -> None:
+    def answered(self, answers: Sequence[Answer]) -> None:
         """A judge's call."""
-        record = self._records.get(attempt.node.idx) or self._record(attempt.node)
-        record.good += 1
-        record.in_a_row = 0
-        estimate_s = exchange.estimate_s
-        if estimate_s > 0:
-            record.timed += 1
-            record.ratio_sum += (attempt.ended_s - attempt.begun_s) / estimate_s
+        records = self._records
+        for exchange, attempt in answers:
+            record = records.get(attempt.node.idx) or self._record(attempt.node)
+            record.good += 1
+            record.in_a_row = 0
+            estimate_s = exchange.estimate_s
+            if estimate_s > 0.0:
+                record.timed += 1
+                record.ratio_sum += (attempt.ended_s - attempt.begun_s) / estimate_s
 
     def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         """A judge's call."""

@@ -12,6 +12,8 @@ from typing import Final
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node, Outcome
 from trimtab.runtime.gateway.pulse import Pulse
 
+Answer = tuple[Exchange, Attempt]
+
 
 class Judge:
     """Who draws conclusions. Calls must not raise or wait; those that a judge leaves out are not made."""
@@ -19,8 +21,8 @@ class Judge:
     def began(self, exchange: Exchange, attempt: Attempt) -> None:
         """It is on its way to `attempt.node`."""
 
-    def answered(self, exchange: Exchange, attempt: Attempt) -> None:
-        """A whole response with a status below 500, 429 excepted."""
+    def answered(self, answers: Sequence[Answer]) -> None:
+        """Whole responses with a status below 500, 429 excepted: some that came in one turn of the loop."""
 
     def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         """No such response, for this cause."""
@@ -36,7 +38,7 @@ class Signals:
     """An Observer that tells the judges. It does not matter whether a final loss is told as `lost` too."""
 
     def __init__(self, judges: Sequence[Judge], pulse: Pulse) -> None:
-        self._spans_gap = pulse.spans_gap
+        self._ran_since_s = pulse.ran_since_s
         self._began = [judge.began for judge in judges if type(judge).began is not Judge.began]
         self._answered = [judge.answered for judge in judges if type(judge).answered is not Judge.answered]
         self._lost = [judge.lost for judge in judges if type(judge).lost is not Judge.lost]
@@ -57,46 +59,57 @@ class Signals:
         if attempt in self._open:
             self._close(exchange, attempt)
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
         """An observer's call."""
-        self.all_ended((exchange,))
-
-    def all_ended(self, exchanges: Sequence[Exchange]) -> None:
-        """An observer's call."""
-        is_open, close = self._open, self._close
+        is_open, answers, since_s = self._open, [], self._ran_since_s()
         for exchange in exchanges:
             for attempt in exchange.attempts:
-                if attempt in is_open:
-                    close(exchange, attempt)
+                if attempt not in is_open:
+                    continue
+                if _is_answered(exchange, attempt, since_s):
+                    is_open.remove(attempt)
+                    answers.append((exchange, attempt))
+                    continue
+                if answers:  # all is told in its order
+                    self._tell(answers)
+                    answers = []
+                self._close(exchange, attempt)
+        if answers:
+            self._tell(answers)
+
+    def _tell(self, answers: Sequence[Answer]) -> None:
+        for answered in self._answered:
+            answered(answers)
 
     def _close(self, exchange: Exchange, attempt: Attempt) -> None:
+        """Tell of an attempt that came to nothing, or of which nothing can be said."""
         self._open.remove(attempt)
-        status, cause = attempt.status, attempt.cause
-        if cause is None and status >= _LEAST_BAD:
-            cause = _cause_of(status)
-        is_void = self._spans_gap(attempt.begun_s)  # how long it took, and why it broke, may be our own doing
-        if cause is not None and not is_void:
-            for lost in self._lost:
-                lost(exchange, attempt, cause)
-        elif not is_void and _is_answered(exchange, attempt):
-            for answered in self._answered:
-                answered(exchange, attempt)
-        else:
+        cause = attempt.cause or _cause_of(attempt.status)
+        if cause is None or attempt.begun_s < self._ran_since_s():  # why it broke may be our own doing
             for left in self._left:
                 left(exchange, attempt)
+        else:
+            for lost in self._lost:
+                lost(exchange, attempt, cause)
 
 
 _DONE: Final = Outcome.DONE  # an enum looks its members up in Python
-_LEAST_BAD: Final = 429
+_BUSY: Final = 429
 
 
-def _is_answered(exchange: Exchange, attempt: Attempt) -> bool:
-    """Not where the client left, nor for a hedge that lost."""
-    return exchange.outcome is _DONE and attempt.status > 0 and attempt.ended_s >= attempt.begun_s
+def _is_answered(exchange: Exchange, attempt: Attempt, since_s: float) -> bool:
+    """Not where the client left, nor for a hedge that lost, nor where this process has not run since then."""
+    return (
+        attempt.cause is None
+        and exchange.outcome is _DONE
+        and 0 < attempt.status < 500
+        and attempt.status != _BUSY
+        and attempt.ended_s >= attempt.begun_s >= since_s
+    )
 
 
 def _cause_of(status: int) -> Cause | None:
     """What a status says, for an answer that was handed on as it was."""
-    if status in (429, 503):
+    if status in (_BUSY, 503):
         return Cause.BUSY
     return Cause.SERVER_ERROR if status >= 500 else None

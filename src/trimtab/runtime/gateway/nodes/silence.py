@@ -17,13 +17,13 @@ Time in which this process itself did not run is nobody's silence.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node
 from trimtab.runtime.gateway.nodes.condition import Hold
 from trimtab.runtime.gateway.nodes.fleet import Fleet
-from trimtab.runtime.gateway.nodes.signals import Judge
+from trimtab.runtime.gateway.nodes.signals import Answer, Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class _Mean:
             self.mean, self.deviation = value, value / 2
         else:
             off = value - self.mean
-            self.deviation += gain * (abs(off) - self.deviation)
+            self.deviation += gain * ((off if off > 0.0 else -off) - self.deviation)
             self.mean += gain * off
         self.n += 1
 
@@ -63,7 +63,6 @@ class _Mean:
 class _Kind:
     """What a class of requests has shown on a type of node."""
 
-    is_stream: bool
     first_byte: _Mean = field(default_factory=_Mean)  # relative to the prediction, where there is one
     gap_s: _Mean = field(default_factory=_Mean)
 
@@ -115,19 +114,22 @@ class Silence(Judge):
         watch = self._watches.get(node.idx) or self._watch(node)
         watch.open[attempt] = (exchange, exchange.estimate_s)
 
-    def answered(self, exchange: Exchange, attempt: Attempt) -> None:
+    def answered(self, answers: Sequence[Answer]) -> None:
         """A judge's call."""
-        opened = self._close(attempt)
-        if opened is None:
-            return
-        estimate_s = opened[1]
-        kind = self._kind(attempt.node, exchange)
-        first_s = attempt.first_byte_s or attempt.ended_s
-        if estimate_s > 0:
-            kind.first_byte.add((first_s - attempt.begun_s) / estimate_s, self._gain)
-        chunks = exchange.streamed_chunks
-        if chunks > 1 and kind.is_stream:
-            kind.gap_s.add((attempt.ended_s - first_s) / (chunks - 1), self._gain)
+        watches, kinds, gain = self._watches, self._kinds, self._gain
+        for exchange, attempt in answers:
+            node, facts = attempt.node, exchange.facts
+            watch = watches.get(node.idx)  # none for a node that was removed before it had ended
+            opened = None if watch is None else watch.open.pop(attempt, None)
+            if opened is None:
+                continue
+            estimate_s, is_stream = opened[1], facts is not None and facts.stream
+            kind = kinds.get((node.type_name, exchange.class_idx, is_stream)) or self._kind(node, exchange)
+            first_s = attempt.first_byte_s or attempt.ended_s
+            if estimate_s > 0.0:
+                kind.first_byte.add((first_s - attempt.begun_s) / estimate_s, gain)
+            if is_stream and (chunks := exchange.streamed_chunks) > 1:
+                kind.gap_s.add((attempt.ended_s - first_s) / (chunks - 1), gain)
 
     def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         """A judge's call."""
@@ -250,7 +252,7 @@ class Silence(Judge):
         key = (node.type_name, exchange.class_idx, is_stream)
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = _Kind(is_stream)
+            kind = self._kinds[key] = _Kind()
         return kind
 
     def _watch(self, node: Node) -> _Watch:

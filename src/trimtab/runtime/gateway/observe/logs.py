@@ -117,12 +117,8 @@ class RequestLog:
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
         """Nothing: the line counts the attempts."""
 
-    def ended(self, exchange: Exchange) -> None:
-        """Write the line, if this one gets one."""
-        self.all_ended((exchange,))
-
-    def all_ended(self, exchanges: Sequence[Exchange]) -> None:
-        """The same of several."""
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
+        """Write a line for each that gets one."""
         for exchange in exchanges:
             outcome = exchange.outcome
             bad = outcome is _FAILED or outcome is _EXPIRED or exchange.response_status >= 500

@@ -127,12 +127,8 @@ class Metrics:
         if attempt.cause is not None:
             self._book.row("trimtab_attempts_lost_total", attempt.cause._value_)[0] += 1
 
-    def ended(self, exchange: Exchange) -> None:
-        """Keep what counts of it until the next tick, or until somebody reads."""
-        self.all_ended((exchange,))
-
-    def all_ended(self, exchanges: Sequence[Exchange]) -> None:
-        """The same of several."""
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
+        """Keep what counts of them until the next tick, or until somebody reads."""
         kept = self._kept
         kept.extend(map(_kept_of, exchanges))
         if len(kept) >= MOST_KEPT:

@@ -7,7 +7,7 @@ They are made when the request ends, with the times it had, so a running request
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trimtab.domain.errors import MissingExtra
@@ -48,8 +48,12 @@ class Spans:
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
         """Nothing: spans are made at the end."""
 
-    def ended(self, exchange: Exchange) -> None:
-        """Make the request's span and those of its attempts."""
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
+        """Make the requests' spans and those of their attempts."""
+        for exchange in exchanges:
+            self._spans(exchange)
+
+    def _spans(self, exchange: Exchange) -> None:
         now_s, epoch_ns = self._clock(), time.time_ns()
 
         def wall_ns(at_s: float) -> int:

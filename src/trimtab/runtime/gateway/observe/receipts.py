@@ -102,12 +102,8 @@ class Receipts:
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
         """Nothing: the exchange holds its attempts."""
 
-    def ended(self, exchange: Exchange) -> None:
-        """Keep what matters of it, and forget the oldest."""
-        self.all_ended((exchange,))
-
-    def all_ended(self, exchanges: Sequence[Exchange]) -> None:
-        """The same of several."""
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
+        """Keep what matters of them, and forget the oldest."""
         forget = self._under_way.pop
         for exchange in exchanges:
             forget(exchange, None)

@@ -32,12 +32,8 @@ class UsageObserver:
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
         """What is lost is not booked."""
 
-    def ended(self, exchange: Exchange) -> None:
-        """Book a request that a node has served; an error is no service, nor is a client that left before."""
-        self.all_ended((exchange,))
-
-    def all_ended(self, exchanges: Sequence[Exchange]) -> None:
-        """The same of several."""
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
+        """Book what a node has served; an error is no service, nor is a client that left before."""
         add = self._book.add
         for exchange in exchanges:
             tenant, attempts = exchange.tenant, exchange.attempts

@@ -127,12 +127,8 @@ class Recorder:
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
         """Nothing: the retries are counted at the end."""
 
-    def ended(self, exchange: Exchange) -> None:
-        """Keep what is needed of it until the next flush."""
-        self.all_ended((exchange,))
-
-    def all_ended(self, exchanges: Sequence[Exchange]) -> None:
-        """The same of several, as far as there is room."""
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
+        """Keep what is needed of them until the next flush, as far as there is room."""
         room = self._max_rows - len(self._rows)
         if room < len(exchanges):
             self.dropped += len(exchanges) - room

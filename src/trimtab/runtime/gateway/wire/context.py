@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trimtab.runtime.gateway.model import (
     Attempt,
-    BatchObserver,
     Dispatcher,
     Exchange,
     Observer,
@@ -169,7 +168,7 @@ class Context:
         self.on_arrived = tuple(one.arrived for one in observers if _is_own(one, "arrived"))
         self.on_started = tuple(one.started for one in observers if _is_own(one, "started"))
         self.on_lost = tuple(one.lost for one in observers if _is_own(one, "lost"))
-        self.on_ended = tuple(_all_ended(one) for one in observers if _is_own(one, "ended"))
+        self.on_ended = tuple(one.ended for one in observers if _is_own(one, "ended"))
 
     def tell_ended(self, exchange: Exchange) -> None:
         """An exchange is over: observers are told as this turn of the loop ends, of all that ended in it."""
@@ -200,19 +199,6 @@ class Context:
     def timeouts(self, model: str) -> Timeouts:
         """Those of a model."""
         return self.settings.model_timeouts.get(model, self.settings.timeouts)
-
-
-def _all_ended(observer: Observer) -> Callable[[Sequence[Exchange]], None]:
-    """Tells an observer of several exchanges."""
-    if hasattr(observer, "all_ended"):
-        return cast(BatchObserver, observer).all_ended
-    ended = observer.ended
-
-    def each(exchanges: Sequence[Exchange]) -> None:
-        for exchange in exchanges:
-            ended(exchange)
-
-    return each
 
 
 def _is_own(observer: Observer, name: str) -> bool:
