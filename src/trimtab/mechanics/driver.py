@@ -321,6 +321,11 @@ class Driver:
         """Requests decided about so far."""
         return int(self._counts.arrived[0])
 
+    def first_event_s(self) -> float:
+        """Live: the time of the first event, where there is one and nothing was told since."""
+        first_s: float = self._event_s[0]
+        return first_s
+
     def next_event_s(self) -> float:
         """Live: when something happens next without a word from outside; inf = never."""
         counts = self._counts

@@ -7,6 +7,7 @@ lost or given up, a node is switched on or off) is told as an event of the prese
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -28,12 +29,16 @@ from trimtab.mechanics.facade import Columns
 from trimtab.mechanics.fallback import Fallback
 from trimtab.mechanics.past import Past
 from trimtab.mechanics.rehearsal import Rehearser
-from trimtab.mechanics.state import AVOIDED
+from trimtab.mechanics.slots import SOME_S, UNESTIMATED
+from trimtab.mechanics.state import AVOIDED, COUNTS
 from trimtab.mechanics.verdicts import ROW, SHADOW_IDX
 
-# All of a WORK row in one call, in the order of its fields: a write to each costs five times as much.
-_WORK_ROW = Struct("=q9dq11i")
-_WORK_BYTES = WORK.itemsize
+# All of a WORK row in one call, in the order of its fields, of which an "x" is 0: a write to each costs five
+# times as much.
+_WORK_ROW = Struct("=q4d 8x 2d 16x q4i 4x i 8x 2i 4x")
+_WORK_BYTES, _pack_work = WORK.itemsize, _WORK_ROW.pack_into
+_COUNTED = Struct("=4q")  # of COUNTS: events, told, started and ended, in one call
+_COUNTED_AT = (COUNTS.fields or {})["events"][1]
 _VERDICT_BYTES = ROW.size
 _NEVER_S = float("inf")
 _HELD, _RUNNING, _RETRYING = int(Status.HELD), int(Status.RUNNING), int(Status.RETRYING)
@@ -44,7 +49,7 @@ class Asked(NamedTuple):
 
     class_idx: int
     units: float
-    estimate_s: float
+    estimate_s: float = UNESTIMATED  # of service on the best type of node; the tables say it
     model_idx: int = -1
     adapter_idx: int = -1
     tenant_idx: int = 0
@@ -56,6 +61,17 @@ class Asked(NamedTuple):
     home_idx: int = -1
     stays_home: int = 0  # 1 = nowhere else
     arrival_s: float | None = None  # where it came before it enters here
+
+
+_in_order = itemgetter(  # of WORK, after serial and arrival
+    *map(
+        Asked._fields.index,
+        (
+            "deadline_s", "units", "estimate_s", "tokens", "charge", "key", "class_idx", "model_idx",
+            "adapter_idx", "tenant_idx", "priority", "home_idx", "stays_home",
+        ),
+    )
+)  # fmt: skip
 
 
 class Ended(NamedTuple):
@@ -126,7 +142,11 @@ class Live:
         self._past = Past(state) if keeps_past else None
         self._serial = 0
         self._work, self._rows = Columns(state.work), Columns(state.requests)
-        self._truth_units = Columns(state.truth).units
+        self._status, self._version, self._node_of = (
+            self._rows.status,
+            self._rows.version,
+            self._rows.node_idx,
+        )
         self._nodes, self._hidden = Columns(state.nodes), Columns(state.hidden)
         self._counts, self._hosts = Columns(state.counts), Columns(state.hosts)
         self._n_held = self._hosts.n_held
@@ -135,14 +155,13 @@ class Live:
         self._tenants: Any = _Tenants(memoryview(state.held_of), memoryview(state.held_charge), self._work)
         self._completed: list[int] = []
         self._work_bytes = memoryview(state.work.view(np.uint8))
+        self._count_bytes = memoryview(state.counts.view(np.uint8))
         self._avoid = memoryview(state.avoid)
         self._avoiding: set[int] = set()  # rows that may have lost nodes
         self._verdicts = memoryview(state.verdicts)
         self._verdict_bytes = memoryview(state.verdicts.reshape(-1).view(np.uint8))
         self._fixed_s: Any = memoryview(state.fixed_s)
         self._unit_s: Any = memoryview(state.unit_s)
-        self._flat_fixed_s: Any = memoryview(state.fixed_s.reshape(-1))
-        self._flat_unit_s: Any = memoryview(state.unit_s.reshape(-1))
         self._started = memoryview(state.started)
 
     # What a planner, and whoever shows the state, reads.
@@ -239,29 +258,26 @@ class Live:
 
     def enter(self, asked: Asked, now_s: float) -> int:
         """A request is here; returns its row. The caller has made sure that there is one (`has_row`)."""
-        (
-            class_idx, units, estimate_s, model_idx, adapter_idx, tenant_idx, priority,
-            deadline_s, tokens, charge, key, home_idx, stays_home, arrival_s,
-        ) = asked  # fmt: skip
-        row, rows, serial = self._free.pop(), self._rows, self._serial
+        row, serial, arrival_s = self._free.pop(), self._serial, asked[-1]
         self._serial = serial + 1
-        if arrival_s is None:
-            arrival_s = now_s
-        _WORK_ROW.pack_into(
-            self._work_bytes, row * _WORK_BYTES,
-            serial, arrival_s, deadline_s, units, estimate_s, 0.0, tokens, charge, 0.0, 0.0, key,
-            class_idx, model_idx, adapter_idx, tenant_idx, 0, priority, 0, 0, home_idx, stays_home, 0,
-        )  # fmt: skip
-        self._truth_units[row] = units
-        rows.status[row] = rows.reason[row] = 0
-        rows.node_idx[row] = -1
+        at = row * _WORK_BYTES
+        _pack_work(self._work_bytes, at, serial, now_s if arrival_s is None else arrival_s, *_in_order(asked))
+        self._status[row] = 0
         if row in self._avoiding:
             self._avoiding.discard(row)
             self.avoid(row, [-1] * AVOIDED)
-        if self._past is not None:
+        if self._past is not None:  # which copies the row before the loop has seen it
+            if asked.estimate_s == UNESTIMATED:
+                self._work.estimate_s[row] = self.best_estimate_s(asked.class_idx, asked.units)
             self._past.add(row)
-        self._driver.push(now_s, ARRIVAL, row, rows.version[row])
+        self._driver.push(now_s, ARRIVAL, row, self._version[row])
         return row
+
+    def best_estimate_s(self, class_idx: int, units: float) -> float:
+        """Estimated service seconds on the best type; a second where no type serves it yet."""
+        state = self._driver.state
+        best_s = float((state.fixed_s[class_idx] + state.unit_s[class_idx] * units).min())
+        return best_s if best_s < _NEVER_S else SOME_S
 
     def enter_at(self, node_idx: int, asked: Asked, estimate_s: float, now_s: float) -> int:
         """A request runs on a node already, whatever its bounds now are; returns its row.
@@ -294,7 +310,7 @@ class Live:
         """A running request is served. Its row is free after the next `advance`."""
         if self._past is not None:
             self._past.finish(row, now_s)
-        self._driver.push(now_s, COMPLETION, row, self._rows.version[row])
+        self._driver.push(now_s, COMPLETION, row, self._version[row])
         self._completed.append(row)
 
     def lose(self, row: int, now_s: float) -> None:
@@ -368,7 +384,7 @@ class Live:
         if count == 0:
             return []
         self._started_count[0] = 0
-        started, node_idx, status = self._started, self._rows.node_idx, self._rows.status
+        started, node_idx, status = self._started, self._node_of, self._status
         if count == 1:
             row = started[0]
             return [(row, node_idx[row])] if status[row] == _RUNNING else []
@@ -388,7 +404,10 @@ class Live:
 
     def next_event_s(self) -> float:
         """When something happens next without a word from outside; inf = never."""
-        return self._driver.next_event_s()
+        n_events, n_told, _, _ = _COUNTED.unpack_from(self._count_bytes, _COUNTED_AT)
+        if n_told:
+            return self._driver.next_event_s()
+        return self._driver.first_event_s() if n_events else _NEVER_S
 
     def adopt(self, plan: Plan, at_s: float) -> None:
         """Let a plan take force at `at_s`."""
@@ -409,11 +428,6 @@ class Live:
     def shadow_choice(self, row: int) -> int:
         """Node that the shadow policy would have sent a request to; -1 = none."""
         return int(self._verdicts[row, SHADOW_IDX])
-
-    @property
-    def tables(self) -> tuple[Any, Any]:
-        """`fixed_s` and `unit_s` as flat memoryviews, row by row: ten times as fast as arrays."""
-        return self._flat_fixed_s, self._flat_unit_s
 
     def set_estimate(self, class_idx: int, type_idx: int, fixed_s: float, unit_s: float) -> None:
         """Correct an entry of the tables."""

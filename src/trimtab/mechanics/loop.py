@@ -68,6 +68,7 @@ from trimtab.mechanics.prefixes import has_prefixes, show_prefixes
 from trimtab.mechanics.queues import comes_before, drop_first_of, enqueue, first_of, put_back, take_out
 from trimtab.mechanics.residency import release
 from trimtab.mechanics.results import answer, has_results, keep_result
+from trimtab.mechanics.slots import begin_row
 from trimtab.mechanics.state import AVOIDED, State
 from trimtab.mechanics.telemetry import begin_telemetry, clear_changes, note_change, on_telemetry
 from trimtab.mechanics.verdicts import ESTIMATE_S, SHADOW_IDX, SHADOW_S, note_decision, note_shadow
@@ -238,6 +239,8 @@ def _admit(s: State, r: int, now_s: float) -> bool:
     s.counts.arrived[0] += 1
     s.counts.in_system[0] += 1
     s.counts.idle_events[0] = 0
+    if s.config.live[0] == 2:
+        begin_row(s, r)
     if s.work.estimate_s[r] == np.inf:
         _reject(s, r, _FITS_NO_NODE, now_s)
         return False

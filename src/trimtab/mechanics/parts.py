@@ -8,12 +8,11 @@ in `in_system` again when its last part is done, while the parts are joined, or 
 
 from __future__ import annotations
 
-import numpy as np
-
 from trimtab.domain.decision import Status
 from trimtab.domain.kernel import helper
 from trimtab.domain.view import Plan
 from trimtab.mechanics.events import ARRIVAL, COMPLETION, LOSS, push_event
+from trimtab.mechanics.slots import best_estimate_s
 from trimtab.mechanics.state import State
 
 PART_FAILED = 2  # version of a LOSS event: a part of the request was rejected or lost
@@ -76,16 +75,7 @@ def _fill_in(s: State, part: int, r: int, share: float) -> None:
     work.tokens[part] = work.tokens[r] * share
     work.charge[part] = work.charge[r] * share
     s.truth.units[part] = s.truth.units[r] * share
-    work.estimate_s[part] = _best_estimate_s(s, part)
-
-
-@helper
-def _best_estimate_s(s: State, r: int) -> float:
-    c, best_s = s.work.class_idx[r], np.inf
-    for j in range(len(s.nodes.up)):
-        g = s.nodes.type_idx[j]
-        best_s = min(best_s, s.fixed_s[c, g] + s.unit_s[c, g] * s.work.units[r])
-    return best_s
+    work.estimate_s[part] = best_estimate_s(s, part)
 
 
 @helper

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
+
 from trimtab.domain.kernel import helper
 from trimtab.mechanics.events import COMPLETION, push_event
 from trimtab.mechanics.prefixes import cached_units, has_prefixes
 from trimtab.mechanics.state import State
+
+UNESTIMATED: Final = -1.0  # what a host writes that leaves the estimate of a request to the loop
+SOME_S: Final = 1.0  # the estimate where no node can serve it yet
 
 
 @helper(inline=True)
@@ -24,6 +31,27 @@ def expected_s(s: State, r: int, j: int) -> float:
     if has_prefixes(s):
         units = max(0.0, units - cached_units(s, r, j))
     return s.fixed_s[c, g] + s.unit_s[c, g] * units
+
+
+@helper
+def best_estimate_s(s: State, r: int) -> float:
+    """The same on the best node, with nothing of the prompt; inf = no node can serve it."""
+    c, best_s = s.work.class_idx[r], np.inf
+    for j in range(len(s.nodes.up)):
+        g = s.nodes.type_idx[j]
+        best_s = min(best_s, s.fixed_s[c, g] + s.unit_s[c, g] * s.work.units[r])
+    return best_s
+
+
+@helper(inline=True)
+def begin_row(s: State, r: int) -> None:
+    """Request r came from outside into a row that is used again: write what its host leaves to the loop."""
+    s.requests.reason[r] = 0
+    s.requests.node_idx[r] = -1
+    s.truth.units[r] = s.work.units[r]
+    if s.work.estimate_s[r] == UNESTIMATED:
+        best_s = best_estimate_s(s, r)
+        s.work.estimate_s[r] = best_s if best_s < np.inf else SOME_S
 
 
 @helper(inline=True)

@@ -604,8 +604,8 @@ def test_estimates_are_the_best_of_all_types() -> None:
         c = bench.submit().class_idx
         pool.live.fixed_s[c] = [2.0, 3.0]
         pool.live.unit_s[c] = [1.0, 0.5]
-        assert pool.best_estimate_s(c, 1.0) == 3.0
-        assert pool.best_estimate_s(c, 10.0) == 8.0
-        assert pool.best_estimate_s(c + 1, 1.0) == 1.0, "no type serves it now"
+        assert pool.live.best_estimate_s(c, 1.0) == 3.0
+        assert pool.live.best_estimate_s(c, 10.0) == 8.0
+        assert pool.live.best_estimate_s(c + 1, 1.0) == 1.0, "no type serves it now"
 
     at(test)

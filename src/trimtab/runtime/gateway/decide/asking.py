@@ -6,6 +6,7 @@ from zlib import crc32
 
 from trimtab.domain.view import BACKGROUND
 from trimtab.mechanics.live import Asked
+from trimtab.mechanics.slots import UNESTIMATED
 from trimtab.runtime.gateway.api.units import MEDIA, estimate
 from trimtab.runtime.gateway.decide.affinity import Affinity
 from trimtab.runtime.gateway.decide.knowledge import Knowledge
@@ -25,8 +26,9 @@ class Asking:
         """What a whole request asks for now. Notes its class and its units of work in the exchange."""
         facts, tenant, knowledge = exchange.facts, exchange.tenant, self._knowledge
         model = facts.model if facts is not None else ""
-        own, endpoint = knowledge.model_of(exchange), exchange.endpoint
-        of = knowledge.classes.find(own, endpoint) or self._pools.add_class(own, endpoint)
+        of = knowledge.class_of(exchange)
+        if of is None:
+            of = self._pools.add_class(knowledge.model_of(exchange), exchange.endpoint)
         c = exchange.class_idx = of.idx
         units, tokens = (1.0, 0.0) if facts is None else estimate(facts, of.kind, of.output)
         exchange.units = units
@@ -50,7 +52,7 @@ class Asking:
         return _new(  # what it makes of names takes three times as long
             Asked,
             (
-                c, units, pool.best_estimate_s(c, units), model_idx, adapter_idx, tenant_idx, priority,
+                c, units, UNESTIMATED, model_idx, adapter_idx, tenant_idx, priority,
                 deadline_s, tokens, charge, _key(exchange, c), home, int(stays), None,
             ),
         )  # fmt: skip

@@ -139,7 +139,7 @@ class Decider:
         now_s = self.now_s()
         if self._others is not None:
             self._others.fold(now_s)
-        pool = self._pools.of(exchange)
+        pool = self._pools.only or self._pools.of(exchange)
         if not pool.live.has_row:
             exchange.refuse(queue_full(pool))
             return
@@ -154,7 +154,7 @@ class Decider:
         else:
             turned = self.notes.timed_turn(pool, now_s)
         if pool.choice.shadow is not None:
-            self.notes.shadow(pool, entry, row)
+            self.notes.shadow(entry, pool.live.verdict(row))
         self._settle(pool, turned, now_s)
 
     def resume(self, exchange: Exchange, node: Node) -> None:
@@ -164,7 +164,7 @@ class Decider:
         """
         pool = self._pools.of(exchange)
         asked = self._asking.asked(exchange, pool, self.now_s())
-        exchange.estimate_s = asked.estimate_s
+        exchange.estimate_s = pool.live.best_estimate_s(asked.class_idx, asked.units)
         self._occupancy.inherit(pool, Entry(exchange, asked, node.idx))
         self._pools.remake()
 
@@ -178,7 +178,7 @@ class Decider:
     def done(self, exchange: Exchange) -> None:
         """Its attempt has ended with a whole response."""
         now_s = self.now_s()
-        pool = self._pools.of(exchange)
+        pool = self._pools.only or self._pools.of(exchange)
         entry = self._leave(pool, exchange, now_s)
         if entry is None:
             return

@@ -28,7 +28,7 @@ class Knowledge:
     def __init__(self, fleet: Fleet, estimates: Estimates) -> None:
         self.estimates, self.classes = estimates, Classes()
         self.rows = SPARE_CLASSES  # of the tables: classes that they have room for
-        self._fleet = fleet
+        self._fleet, self._on_trial = fleet, fleet.on_trial
         self.look_again()
 
     def look_again(self) -> None:
@@ -53,6 +53,7 @@ class Knowledge:
         """Which models are served, and which are ready, is to be found out again."""
         self._known: set[str] | None = None
         self._ready: set[str] | None = None
+        self._class_of: dict[tuple[str, str], RequestClass] = {}  # by known model and path
 
     # --- models
 
@@ -77,7 +78,7 @@ class Knowledge:
     def has_room(self, model: str) -> bool:
         """Whether a node of this model gets work that is not busy with the one request of its trial."""
         is_ready = self.ready(model) if self._ready is None else model in self._ready
-        on_trial = self._fleet.on_trial
+        on_trial = self._on_trial
         if not on_trial or not is_ready:
             return is_ready
         members = self.shape.members
@@ -105,6 +106,19 @@ class Knowledge:
     def class_rows(self) -> dict[ClassKey, int]:
         """Class → its row in every pool's tables."""
         return {known.key: known.idx for known in self.classes.rows}
+
+    def class_of(self, exchange: Exchange) -> RequestClass | None:
+        """The class of a request; None = it is the first of its class."""
+        facts, endpoint = exchange.facts, exchange.endpoint
+        if facts is None or endpoint is None:
+            return self.classes.find(self.model_of(exchange), endpoint)
+        at = facts.model, endpoint.path
+        found = self._class_of.get(at)
+        if found is None:
+            found = self.classes.find(self.model_of(exchange), endpoint)
+            if found is not None and self._known is not None and facts.model in self._known:
+                self._class_of[at] = found
+        return found
 
     def model_of(self, exchange: Exchange) -> str:
         """Whose class a request is of: its model's, once a node serves it. Clients cannot invent classes."""

@@ -45,8 +45,9 @@ class Occupancy:
                 self._loads.add(node_idx, -1, -exchange.estimate_s)
             if len(self._pools.by_spec) > 1:
                 self._tell_others(pool, node_idx, -1, -exchange.estimate_s, now_s)
-        for node_idx, requests, tokens in self._hedged.pop(exchange, ()):
-            self._change_load(node_idx, -requests, -tokens, now_s)
+        if self._hedged:
+            for node_idx, requests, tokens in self._hedged.pop(exchange, ()):
+                self._change_load(node_idx, -requests, -tokens, now_s)
 
     def hedge(self, pool: Pool, exchange: Exchange, now_s: float) -> Node | None:
         """Take a place for a second attempt, where the smallest share of a node's places is taken."""

@@ -110,7 +110,6 @@ class Pool:
             planning=self.planning,
             keeps_past=any(p is not None and p.plan_period_s > 0.0 for p in (choice.policy, choice.shadow)),
         )
-        self._n_types = len(shape.types)
         self._shape = shape
         self.items = items_needed(shape)
         # Whether the policy, or its shadow, wants to know what nodes have cached:
@@ -176,16 +175,6 @@ class Pool:
     def policy_failures(self) -> int:
         """How often least connections had to decide instead."""
         return self.policy_failures_before + self.live.policy_failures
-
-    def best_estimate_s(self, class_idx: int, units: float) -> float:
-        """Estimated service seconds on the best type; a second where no type serves it yet."""
-        fixed_s, unit_s = self.live.tables
-        first = class_idx * self._n_types
-        types = slice(first, first + self._n_types)
-        best_s = min(
-            [fixed + each * units for fixed, each in zip(fixed_s[types], unit_s[types], strict=True)]
-        )
-        return best_s if best_s < math.inf else 1.0
 
     def enter(self, exchange: Exchange, asked: Asked, now_s: float) -> Entry:
         """A request asks for a node; `turn` decides."""

@@ -59,6 +59,7 @@ class Pools:
     ) -> None:
         self.rules = rules
         self.by_spec: dict[str, Pool] = {}
+        self.only: Pool | None = None  # the one that all requests go to
         self.origin_s = loop.time()  # on the loop's clock
         self._loop, self._fleet, self._knowledge, self._turns = loop, fleet, knowledge, turns
         self._ask, self._burden, self._on_plan = ask, burden, on_plan
@@ -204,6 +205,8 @@ class Pools:
             if choice.spec not in self.by_spec:
                 self.by_spec[choice.spec] = pool = self._new_pool(choice)
                 self._switch_all(pool, self.now_s())
+        rules = self.rules
+        self.only = None if rules.by_model or rules.by_route else self.by_spec[rules.default.spec]
 
     def _new_pool(self, choice: Chosen) -> Pool:
         return Pool(

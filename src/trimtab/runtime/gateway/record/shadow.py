@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trimtab.runtime.gateway.children import LEAST_PRIORITY, said_by
 from trimtab.runtime.gateway.record.intervals import BatchMeans, Interval
 
 REPLAY_TIMEOUT_S = 600.0
-NOTED = 256  # decisions whose predictions are added up together: one by one takes several times as long
+NOTED = 256  # decisions that are counted together: one by one takes several times as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,11 @@ class ShadowFigures:
     predicted_difference_frac: float | None  # of the live choice's mean; None before there is one
 
 
+Compared = tuple[float, float, float, float, float]
+"""A decision of both: nodes that the live policy sent it to, that its session lives on and that the shadow
+chose, −1 = none; predicted completions from now on the first and on the last, in seconds."""
+
+
 class ShadowTally:
     """Counts as decisions are made; constant memory."""
 
@@ -41,32 +48,36 @@ class ShadowTally:
         self._differ = 0
         self._predicted = BatchMeans()
         self._live_total_s = 0.0  # of the decisions in `_predicted`
-        self._noted_s: list[float] = []  # differences that `_predicted` has not got yet
+        self._noted: list[Compared] = []  # and not counted yet
 
     @property
     def counts(self) -> tuple[int, int]:
         """Decisions, and those that differ."""
+        self._count()
         return self._decisions, self._differ
 
-    def note(
-        self, live_node_idx: int, shadow_node_idx: int, live_estimate_s: float, shadow_estimate_s: float
-    ) -> None:
-        """One decision; −1: the policy holds the request. Estimates are predicted completions from now."""
-        self._decisions += 1
-        if live_node_idx != shadow_node_idx:
-            self._differ += 1
-            if live_node_idx < 0 or shadow_node_idx < 0:
-                return
-        difference_s = shadow_estimate_s - live_estimate_s
-        if -_FOREVER_S < difference_s < _FOREVER_S:
-            self._live_total_s += live_estimate_s
-            self._noted_s.append(difference_s)
-            if len(self._noted_s) >= NOTED:
-                self._count()
+    def note(self, decision: Compared) -> None:
+        """One decision of both policies."""
+        self._noted.append(decision)
+        if len(self._noted) >= NOTED:
+            self._count()
 
     def _count(self) -> None:
-        self._predicted.add_all(self._noted_s)
-        self._noted_s.clear()
+        """Count what was noted."""
+        if not self._noted:
+            return
+        live_idx, home_idx, shadow_idx, live_s, shadow_s = np.array(self._noted).T
+        self._noted.clear()
+        is_home = (live_idx >= 0) & (live_idx == home_idx)  # its session lives there, whatever policies think
+        differs = (live_idx != shadow_idx) & ~is_home
+        self._decisions += len(live_idx)
+        self._differ += int(differs.sum())
+        with np.errstate(invalid="ignore"):  # two estimates that are infinite
+            difference_s = np.where(is_home, 0.0, shadow_s - live_s)
+        is_held = differs & ((live_idx < 0) | (shadow_idx < 0))
+        is_predicted = (np.abs(difference_s) < _FOREVER_S) & ~is_held & (np.abs(live_s) < np.inf)
+        self._live_total_s += float(live_s[is_predicted].sum())
+        self._predicted.add_all(difference_s[is_predicted].tolist())
 
     def figures(self) -> ShadowFigures:
         """So far."""
