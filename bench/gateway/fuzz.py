@@ -127,6 +127,9 @@ class Answer:
         self.head(head)
         self.data(body, body)
 
+    def flow(self) -> None:
+        """Every chunk is to come by `data`."""
+
     def end(self) -> None:
         self.ends.append("end")
 

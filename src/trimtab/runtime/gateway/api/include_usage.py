@@ -79,6 +79,11 @@ class UsageStripper:
         self._passing = False  # in the middle of an event that is too long to be it
         self.stripped = 0  # events taken out
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held back, and no event has begun."""
+        return not self._open and not self._passing
+
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that the client gets for these."""
         whole = not self._open and not self._passing and chunk.endswith(b"\n\n")

@@ -42,6 +42,11 @@ class EventSplitter:
     def __init__(self) -> None:
         self._open = b""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no event has begun that is not whole."""
+        return not self._open
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events that this chunk completes."""
         if not self._open and chunk.find(b"\n\n") == len(chunk) - 2 >= 0 and b"\r" not in chunk:

@@ -123,9 +123,14 @@ class Meter(Protocol):
     usage: Usage | None  # what has been said up to now
     response_id: str  # of the Responses API, for `previous_response_id`; empty elsewhere
     ended: bool  # the stream's own last event has come; a plain body's length says it instead
+    content: bytes  # what marks an event of content; empty = it counts none
 
     def feed(self, chunk: bytes) -> int:
         """The next bytes of the body; how many chunks of content they hold (tokens, about)."""
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether an event that has `content` in its first `TYPE_BYTES`, and no usage, only counts."""
 
     def finish(self) -> None:
         """The body is over."""
@@ -142,6 +147,9 @@ class BodyMeter:
     """Usage and id of a plain JSON answer, from its first 4 KiB and its last 16 KiB."""
 
     __slots__ = ("_head", "_kind", "_tail", "ended", "response_id", "usage")
+
+    content = b""
+    is_between_events = False
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
@@ -188,7 +196,7 @@ def _top_level_id(head: bytes) -> str:
 class StreamMeter:
     """Usage, content chunks, id and end of a stream of events."""
 
-    __slots__ = ("_content", "_kind", "_last", "_splitter", "ended", "response_id", "usage")
+    __slots__ = ("_kind", "_last", "_splitter", "content", "ended", "response_id", "usage")
 
     def __init__(self, kind: Kind, dialect: Dialect) -> None:
         self._kind = kind
@@ -197,13 +205,13 @@ class StreamMeter:
         self.response_id = ""
         self.ended = False
         if dialect is Dialect.ANTHROPIC:
-            self._content: bytes = b"content_block_delta"
+            self.content: bytes = b"content_block_delta"
             self._last: tuple[bytes, ...] = (b"message_stop",)
         elif kind in (Kind.CHAT, Kind.COMPLETION):
-            self._content = _CHOICES
+            self.content = _CHOICES
             self._last = (b"[DONE]",)
         else:
-            self._content = b".delta"
+            self.content = b".delta"
             self._last = _LAST_TYPES
 
     def feed(self, chunk: bytes) -> int:
@@ -212,6 +220,11 @@ class StreamMeter:
         for event in self._splitter.feed(chunk):
             content += self._meet(event)
         return content
+
+    @property
+    def is_between_events(self) -> bool:
+        """All that came was whole events, and of the Responses API the id is known."""
+        return self._splitter.is_empty and (self.response_id != "" or self._kind is not _RESPONSE)
 
     def finish(self) -> None:
         """The stream is over; an event whose empty line is missing counts too."""
@@ -223,20 +236,20 @@ class StreamMeter:
             usage = find_usage(event)
             if usage is not None:
                 self.usage = _merged(self.usage, usage)
-                if self._content == _CHOICES:
+                if self.content == _CHOICES:
                     return 0
         if self._kind is _RESPONSE and not self.response_id:
             self.response_id = _stream_id(event)
-        if event.find(self._content, 0, _TYPE_BYTES) >= 0:
+        if event.find(self.content, 0, TYPE_BYTES) >= 0:
             return 1
         if not self.ended:
-            head = event[:_TYPE_BYTES]
+            head = event[:TYPE_BYTES]
             self.ended = any(last in head for last in self._last)
         return 0
 
 
 _CHOICES: Final = b'"choices"'
-_TYPE_BYTES: Final = 400  # events say what they are in these: an `event:` line, or first keys of the data
+TYPE_BYTES: Final = 400  # events say what they are in these: an `event:` line, or first keys of the data
 _LAST_TYPES: Final = (
     b"response.completed",
     b"response.failed",

@@ -255,6 +255,11 @@ class Chunks:
         """What was handed on so far ends with a whole chunk: something may be put in here."""
         return self._state in (0, 3)
 
+    @property
+    def is_between(self) -> bool:
+        """What came so far ends with a whole chunk, and it was not the last."""
+        return self._state == 0 and not self._line
+
     def feed(self, data: bytes) -> bytes:
         """Take bytes; return those to hand on (a started size line waits). Raises BadResponseError."""
         if self._line:

@@ -17,6 +17,7 @@ def look(exchange: WireExchange, now_s: float) -> float:
     leg = exchange.leg
     if exchange.over or leg is None:
         return inf  # where it waits in the queue, its time is the dispatcher's
+    leg.settle()
     if not exchange.committed and now_s >= exchange.deadline_s:
         exchange.give_up(Refusal(504, DEADLINE_CODE, "The deadline passed before a node had answered."))
         return inf

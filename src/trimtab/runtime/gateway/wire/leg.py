@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from trimtab.runtime.gateway.model import Attempt, Cause
+from trimtab.runtime.gateway.wire.flow import Flow
 from trimtab.runtime.gateway.wire.framing import Length, ResponseHead
 from trimtab.runtime.gateway.wire.tunnel import open_tunnel
 from trimtab.runtime.gateway.wire.upstream import Pool, UpstreamConnection
@@ -28,6 +29,7 @@ class NodeLeg:
     __slots__ = (
         "_closes",
         "_exchange",
+        "_flow",
         "_fresh",
         "_held",
         "_kept",
@@ -65,6 +67,7 @@ class NodeLeg:
         self._whole = False  # the response came at once and is with the client
         self._closes = False  # and the client's connection ends with it
         self._relay: Relay | None = None
+        self._flow: Flow | None = None
         self._fresh = False
         self._pumping = False
 
@@ -195,11 +198,25 @@ class NodeLeg:
             self._held = b""
         relay.body(head, raw, payload)
         exchange.response_bytes += len(payload)
-        if relay.watch is not None:
-            exchange.watched(relay.watch)
+        watch = relay.watch
+        if watch is not None:
+            exchange.watched(watch)
+            if watch.stream and relay.keeps_chunks:
+                self._flow = Flow(exchange, watch)
+
+    def flow(self) -> Flow | None:
+        """What takes the next chunk of a stream; None = `data` does."""
+        flow = self._flow
+        return flow if flow is not None and flow.is_open else None
+
+    def settle(self) -> None:
+        """Tell what has passed of a stream up to now."""
+        if self._flow is not None:
+            self._flow.settle()
 
     def end(self) -> None:
         """The response is whole; the connection is already back in its pool, or closed."""
+        self.settle()
         if self.paused:
             self.resume_reading()
         self.over = True
@@ -255,6 +272,7 @@ class NodeLeg:
     def drop(self) -> None:
         """Give the attempt up and tell the node so by closing."""
         self.over = True
+        self.settle()
         if self._task is not None:
             self._task.cancel()
             self._task = None

@@ -68,6 +68,11 @@ class Relay:
             framing = b"content-length: %d\r\n" % head.content_length
         return b"%b%b%b%b\r\n" % (head.block, framing, connection_line(self.closes, keep_alive_10), extra)
 
+    @property
+    def keeps_chunks(self) -> bool:
+        """Whether a whole chunk goes to the client as it came, where it is framed as this would frame it."""
+        return self._mode is _CHUNKED or (self._mode is _VERBATIM and self._head.length is Length.CHUNKED)
+
     def body(self, before: bytes, raw: bytes, payload: bytes) -> None:
         """Write a piece, and before it what was held back (the head)."""
         watch = self.watch

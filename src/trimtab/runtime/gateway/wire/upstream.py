@@ -9,6 +9,7 @@ from math import inf
 from typing import Any, Protocol, cast
 
 from trimtab.runtime.gateway.model import Cause, Node
+from trimtab.runtime.gateway.wire.flow import Flow
 from trimtab.runtime.gateway.wire.framing import (
     MAX_HEAD_BYTES,
     BadResponseError,
@@ -40,6 +41,9 @@ class Leg(Protocol):
     def data(self, raw: bytes, payload: bytes) -> None:
         """Bytes as they came, and the body's bytes among them."""
 
+    def flow(self) -> Flow | None:
+        """What takes the next chunk if that is like most; None = `data` does. Asked between two."""
+
     def end(self) -> None:
         """The response is whole."""
 
@@ -62,6 +66,7 @@ class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
         "_buffer",
         "_chunks",
+        "_flow",
         "_head",
         "_inbox",
         "_left",
@@ -88,6 +93,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._buffer = b""
         self._head: ResponseHead | None = None
         self._chunks: Chunks | None = None
+        self._flow: Flow | None = None  # nothing of this connection is in the inbox, nor unfinished
         self._left = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -104,7 +110,14 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool.outbox.put(self.transport, request)
 
     def data_received(self, data: bytes) -> None:
-        """Put it down until this turn of the loop ends."""
+        """Put it down until this turn of the loop ends, unless it is one of many of a stream."""
+        flow = self._flow
+        if flow is not None:
+            if flow.passes(data):
+                pool = self._pool
+                pool.node.last_byte_s = self.last_s = pool.time()
+                return
+            self._flow = None  # what follows must not overtake this
         self._inbox.put(self, data)
 
     def received(self, data: bytes) -> None:
@@ -182,8 +195,12 @@ class UpstreamConnection(asyncio.Protocol):
             raw = chunks.feed(data)
             if raw:
                 leg.data(raw, chunks.payload)
-            if chunks.done and self.leg is leg:
+            if self.leg is not leg:
+                return
+            if chunks.done:
                 self._whole(leg, head, chunks.extra)
+            elif chunks.is_between:
+                self._flow = leg.flow()
         elif head.length is _COUNTED:
             left = self._left - len(data)
             self._left = left
@@ -218,7 +235,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def abandon(self) -> None:
         """Nobody waits for the answer any more: end the connection so that the node stops working on it."""
-        self.leg = None
+        self.leg = self._flow = None
         self.tunnel = None
         self.transport.abort()
 

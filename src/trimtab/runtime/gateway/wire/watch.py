@@ -41,6 +41,21 @@ class Watch:
         return self._meter.response_id
 
     @property
+    def content(self) -> bytes:
+        """What marks an event of content."""
+        return self._meter.content
+
+    @property
+    def is_between_events(self) -> bool:
+        """What came of a stream was whole events: one of content, without usage, is only counted."""
+        stripper = self._stripper
+        return (
+            self._meter.is_between_events
+            and (stripper is None or stripper.is_empty)
+            and self._last.endswith(b"\n\n")
+        )
+
+    @property
     def at_event_border(self) -> bool:
         """What went to the client so far ends with a whole event of a stream."""
         return self.stream and self._last.endswith((b"\n\n", b"\n\r\n"))
