@@ -38,7 +38,7 @@ from trimtab.mechanics.verdicts import ROW, SHADOW_IDX
 _WORK_ROW = Struct("=q4d 8x 2d 16x q4i 4x i 8x 2i 4x")
 _WORK_BYTES, _pack_work = WORK.itemsize, _WORK_ROW.pack_into
 _COUNTED = Struct("=4q")  # of COUNTS: events, told, started and ended, in one call
-_COUNTED_AT = (COUNTS.fields or {})["events"][1]
+_COUNTED_AT = int(COUNTS.fields["events"][1])  # type: ignore[index]  # it has fields
 _VERDICT_BYTES = ROW.size
 _NEVER_S = float("inf")
 _HELD, _RUNNING, _RETRYING = int(Status.HELD), int(Status.RUNNING), int(Status.RETRYING)

@@ -60,12 +60,13 @@ class OutputEstimate:
     mostly don't.
     """
 
-    __slots__ = ("_asked_tokens", "_counts", "_means", "_said_tokens")
+    __slots__ = ("_asked_tokens", "_counts", "_means", "_said_tokens", "_seen_bucket", "_seen_tokens")
 
     def __init__(self, mean_tokens: float = DEFAULT_OUTPUT_TOKENS) -> None:
         self._means = [mean_tokens] + [0.0] * _N_BUCKETS  # the first is the overall one
         self._counts = [0.0] * (_N_BUCKETS + 1)
         self._asked_tokens = self._said_tokens = -1.0  # the last prediction: good until the next lesson
+        self._seen_tokens, self._seen_bucket = 0.0, _bucket(0.0)  # of the last lesson
 
     def predict(self, max_tokens: float) -> float:
         """Expected output tokens of one answer; `max_tokens` 0 = the client sets no limit."""
@@ -86,12 +87,17 @@ class OutputEstimate:
     def observe(self, max_tokens: float, output_tokens: float) -> None:
         """One answer under this limit had so many tokens."""
         self._asked_tokens = -1.0
-        counts, means = self._counts, self._means
-        for bucket in (0, _bucket(max_tokens)):
-            count = counts[bucket]
-            if count < _WINDOW:
-                count = counts[bucket] = count + 1.0
-            means[bucket] += (output_tokens - means[bucket]) / count
+        if max_tokens != self._seen_tokens:
+            self._seen_tokens, self._seen_bucket = max_tokens, _bucket(max_tokens)
+        counts, means, bucket = self._counts, self._means, self._seen_bucket
+        count, mean = counts[0], means[0]
+        if count < _WINDOW:
+            count = counts[0] = count + 1.0
+        means[0] = mean + (output_tokens - mean) / count
+        count, mean = counts[bucket], means[bucket]
+        if count < _WINDOW:
+            count = counts[bucket] = count + 1.0
+        means[bucket] = mean + (output_tokens - mean) / count
 
 
 def _bucket(max_tokens: float) -> int:
@@ -111,15 +117,12 @@ def estimate(facts: Facts, kind: Kind, output: OutputEstimate) -> tuple[float, f
     return token_units(facts.prompt_tokens, 0.0), facts.prompt_tokens
 
 
-def used(facts: Facts, kind: Kind, usage: Usage) -> tuple[float, float]:
-    """The same two of a finished request, with what its backend says it used."""
-    prompt_tokens = usage.prompt_tokens or facts.prompt_tokens
-    if kind in _GENERATING:
-        units = token_units(prompt_tokens, usage.completion_tokens)
-        return units, prompt_tokens + usage.completion_tokens
+def used(facts: Facts, kind: Kind, usage: Usage) -> float:
+    """Work units of a finished request, with what its backend says it used."""
     if kind in MEDIA:
-        return _media_units(facts, kind), prompt_tokens
-    return token_units(prompt_tokens, 0.0), prompt_tokens
+        return _media_units(facts, kind)
+    output_tokens = usage.completion_tokens if kind in _GENERATING else 0.0
+    return token_units(usage.prompt_tokens or facts.prompt_tokens, output_tokens)
 
 
 def token_units(prompt_tokens: float, output_tokens: float) -> float:

@@ -44,16 +44,16 @@ class Fit:
 
     def add(self, units: float, seconds: float) -> bool:
         """One request of so many units took so long; returns whether the line is another now."""
-        self.n += 1.0
+        self.n = n = self.n + 1.0
         self._w = FORGET * self._w + 1.0
         self._u = FORGET * self._u + units
         self._d = FORGET * self._d + seconds
         self._uu = FORGET * self._uu + units * units
         self._ud = FORGET * self._ud + units * seconds
-        if self.n < SOLVED_EACH or self.n % SOLVE_EVERY == 0.0:
-            self._solve()
-            return True
-        return False
+        if n >= SOLVED_EACH and n % SOLVE_EVERY:
+            return False
+        self._solve()
+        return True
 
     def _solve(self) -> None:
         spread = self._w * self._uu - self._u * self._u
@@ -75,7 +75,7 @@ class Estimates:
     """Of all classes and types of nodes. Fits are kept through reloads."""
 
     def __init__(self) -> None:
-        self._of_type: dict[str, dict[ClassKey, Fit]] = {}
+        self._of_type: dict[tuple[ClassKey, str], Fit] = {}
         self._of_class: dict[ClassKey, Fit] = {}
 
     def observe(
@@ -85,12 +85,9 @@ class Estimates:
 
         None = the one that held before.
         """
-        fits = self._of_type.get(type_name)
-        if fits is None:
-            fits = self._of_type[type_name] = {}
-        fit = fits.get(key)
+        fit = self._of_type.get((key, type_name))
         if fit is None:
-            fit = fits[key] = Fit(0.0, 0.0)
+            fit = self._of_type[key, type_name] = Fit(0.0, 0.0)
         if not fit.add(units, seconds):
             return None
         self._class_fit(key).add(units, seconds)  # a sample will do for types yet unseen
@@ -98,7 +95,7 @@ class Estimates:
 
     def of(self, key: ClassKey, type_name: str) -> tuple[float, float]:
         """Seconds, and seconds per unit."""
-        own = self._of_type.get(type_name, {}).get(key)
+        own = self._of_type.get((key, type_name))
         fit = own if own is not None and own.n >= ENOUGH else self._class_fit(key)
         return fit.fixed_s, fit.unit_s
 

@@ -8,7 +8,7 @@ from trimtab.runtime.gateway.decide.classes import RequestClass
 from trimtab.runtime.gateway.decide.knowledge import Knowledge
 from trimtab.runtime.gateway.decide.pool import Entry, Pool
 from trimtab.runtime.gateway.decide.pools import Pools
-from trimtab.runtime.gateway.model import Exchange, Node, Usage
+from trimtab.runtime.gateway.model import Facts, Node, Usage
 from trimtab.runtime.gateway.nodes.fleet import Fleet
 
 
@@ -21,47 +21,45 @@ class Lessons:
 
     def learn(self, pool: Pool, entry: Entry, node: Node) -> None:
         """Its duration, its output, its account, its session's home."""
-        exchange = entry.exchange
-        facts, usage, knowledge = exchange.facts, exchange.usage, self._knowledge
+        exchange, knowledge = entry.exchange, self._knowledge
+        facts = exchange.facts
         if facts is None:
             return
         attempt, of = exchange.attempts[-1], knowledge.classes.rows[exchange.class_idx]
-        units = exchange.units
+        usage, units, seconds = exchange.usage, exchange.units, attempt.ended_s - attempt.begun_s
         if usage is not None:
-            units = exchange.actual_units = used(facts, of.kind, usage)[0]
-            if usage.completion_tokens:
-                of.output.observe(facts.max_tokens, usage.completion_tokens / facts.answers)
-            if pool.choice.order.reads_accounts and of.kind not in MEDIA:
-                self._correct_account(pool, exchange, usage)
-            prefixes = self._affinity.prefixes
-            if pool.reads_prefix and prefixes is not None and facts.prefix_blocks:
-                matched = entry.matched.get(node.idx, 0)
-                prefixes.correct(node.idx, facts.prefix_blocks, usage.cached_tokens, matched)
+            units = exchange.actual_units = used(facts, of.kind, usage)
+            self._learn_use(pool, entry, of, node, facts, usage)
         if facts.model in knowledge.shape.bases:
             self._fleet.served_adapter(node, facts.model)
-        seconds = attempt.ended_s - attempt.begun_s
         if seconds > 0.0 and not self._spans_gap(attempt.begun_s):
-            self._correct_estimate(of, node, units, seconds)
+            type_name = node.type_name or node.name
+            changed = knowledge.estimates.observe(of.key, type_name, units, seconds)
+            if changed is not None:
+                self._correct_estimate(of, type_name, *changed)
         response_id = getattr(exchange, "response_id", "")
         if exchange.session or response_id:
             self._affinity.remember(exchange, response_id, node)
 
-    def _correct_estimate(self, of: RequestClass, node: Node, units: float, seconds: float) -> None:
-        knowledge, type_name = self._knowledge, node.type_name or node.name
-        changed = knowledge.estimates.observe(of.key, type_name, units, seconds)
-        if changed is None:
-            return
-        fixed_s, unit_s = changed
-        for g in of.types(knowledge.shape, type_name):
+    def _learn_use(
+        self, pool: Pool, entry: Entry, of: RequestClass, node: Node, facts: Facts, usage: Usage
+    ) -> None:
+        """What it really used: its class's output, its tenant's account, what its node had of the prompt."""
+        exchange, output_tokens = entry.exchange, usage.completion_tokens
+        tenant = exchange.tenant
+        if output_tokens:
+            of.output.observe(facts.max_tokens, output_tokens / facts.answers)
+        if tenant is not None and pool.reads_accounts and of.kind not in MEDIA:
+            rules = self._pools.rules  # instead of what was counted on the way
+            prompt = rules.prompt_weight * (usage.prompt_tokens - facts.prompt_tokens)
+            output = rules.output_weight * (output_tokens - exchange.streamed_chunks)
+            pool.live.charge(tenant.idx, (prompt + output) / tenant.weight)
+        prefixes = self._affinity.prefixes
+        if pool.reads_prefix and prefixes is not None and facts.prefix_blocks:
+            matched = entry.matched.get(node.idx, 0)
+            prefixes.correct(node.idx, facts.prefix_blocks, usage.cached_tokens, matched)
+
+    def _correct_estimate(self, of: RequestClass, type_name: str, fixed_s: float, unit_s: float) -> None:
+        for g in of.types(self._knowledge.shape, type_name):
             for pool in self._pools.by_spec.values():
                 pool.live.set_estimate(of.idx, g, fixed_s, unit_s)
-
-    def _correct_account(self, pool: Pool, exchange: Exchange, usage: Usage) -> None:
-        """Book what was really used instead of what was counted on the way."""
-        tenant = exchange.tenant
-        if tenant is None or exchange.facts is None:
-            return
-        rules = self._pools.rules
-        prompt = rules.prompt_weight * (usage.prompt_tokens - exchange.facts.prompt_tokens)
-        output = rules.output_weight * (usage.completion_tokens - exchange.streamed_chunks)
-        pool.live.charge(tenant.idx, (prompt + output) / tenant.weight)

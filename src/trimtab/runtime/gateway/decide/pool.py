@@ -112,6 +112,7 @@ class Pool:
         )
         self._shape = shape
         self.items = items_needed(shape)
+        self.reads_accounts = choice.order.reads_accounts
         # Whether the policy, or its shadow, wants to know what nodes have cached:
         self.reads_prefix = len(self.live.prefix_tokens) > 0
         self._mark_resident()

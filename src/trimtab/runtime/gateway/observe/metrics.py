@@ -6,19 +6,20 @@ beyond the first of their kind. So a client cannot make the gateway remember nam
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from platform import python_version
 from typing import Any, Final
 
+import numpy as np
+
 from trimtab.runtime.gateway.model import (
     Attempt,
-    Endpoint,
     Exchange,
-    Facts,
     Health,
     Node,
     Outcome,
@@ -35,8 +36,12 @@ MOST_MODELS: Final = 500
 MOST_TENANTS: Final = 200
 MOST_CODES: Final = 64
 MOST_KEPT: Final = 256  # ended requests that wait to be counted: about .3 ms of work
-# The members of an enum are looked up in Python, so here once:
-_DONE, _FAILED, _REFUSED, _EXPIRED = Outcome.DONE, Outcome.FAILED, Outcome.REFUSED, Outcome.EXPIRED
+_How = tuple[str, str, str, int]  # model, kind, outcome and status, by which ends are counted
+_DONE, _REFUSED = Outcome.DONE, Outcome.REFUSED  # an enum looks its members up in Python
+_FAILURES: Final = (Outcome.FAILED.value, Outcome.EXPIRED.value)
+# Columns of many requests are taken in C; `_value_`: `value` is a Python-level property.
+_model_of, _kind_of, _value_of = attrgetter("model"), attrgetter("kind._value_"), attrgetter("_value_")
+_last_of, _times_of = itemgetter(-1), attrgetter("begun_s", "first_byte_s", "ended_s")
 _kept_of = attrgetter(  # in one call what counts of an exchange, its body not being among it
     "endpoint", "facts", "tenant", "usage", "outcome", "refusal", "response_status",
     "response_bytes", "streamed_chunks", "attempts", "arrived_s", "started_s", "estimate_s", "ended_s",
@@ -50,6 +55,11 @@ _NODE_FAMILIES: Final = (
     "trimtab_node_served_total",
     "trimtab_node_failed_total",
 )
+
+
+def _each(of: Callable[[Any], str], them: Sequence[Any]) -> Iterable[str]:
+    """What each has; OTHER where there is none."""
+    return map(of, them) if all(them) else [OTHER if one is None else of(one) for one in them]
 
 
 def _no_jobs() -> Mapping[str, int]:
@@ -92,7 +102,7 @@ class Metrics:
         self._book = Book()
         self._models: dict[str, str] = {}
         self._lines: dict[tuple[str, str], int] = {}  # model and kind → its place among the timings
-        self._ends: dict[tuple[str, str, str, int], tuple[int, Row]] = {}  # and outcome and status // 100
+        self._ends: dict[_How, tuple[int, Row]] = {}
         self._tenants: dict[str, tuple[Row, Row, Row, Row]] = {}
         self._codes: dict[str, Row] = {}
         self._bytes = self._book.row("trimtab_response_bytes_total")
@@ -143,43 +153,33 @@ class Metrics:
             endpoints, facts, tenants, usages, outcomes, refusals, answered, n_bytes, n_chunks,
             attempts, arrived_s, started_s, estimates_s, ended_s,
         ) = zip(*kept, strict=True)  # fmt: skip
-        statuses = [s if r is None else r.status for s, r in zip(answered, refusals, strict=True)]
-        for refusal in filter(None, refusals):
-            self._code(refusal.code)[0] += 1
-        lines = self._count_outcomes(endpoints, facts, outcomes, statuses)
+        statuses = answered
+        if any(refusals):
+            statuses = tuple([s if r is None else r.status for s, r in zip(answered, refusals, strict=True)])
+            for refusal in filter(None, refusals):
+                self._code(refusal.code)[0] += 1
+        models = map(self._models.get, _each(_model_of, facts), repeat(OTHER))
+        kinds, hows = _each(_kind_of, endpoints), _each(_value_of, outcomes)
+        lines = self._count_outcomes(list(zip(models, kinds, hows, statuses, strict=False)))
         self._count_tenants(tenants, usages)
         self._bytes[0] += sum(n_bytes)
         self._chunks[0] += sum(n_chunks)
         times_s = zip(arrived_s, started_s, estimates_s, ended_s, strict=True)
-        self._note_times(lines, outcomes, statuses, attempts, times_s)
+        self._note_times(list(zip(lines, outcomes, statuses, attempts, times_s, strict=True)))
 
-    def _count_outcomes(
-        self,
-        endpoints: Sequence[Endpoint | None],
-        facts: Sequence[Facts | None],
-        outcomes: Sequence[Outcome | None],
-        statuses: Sequence[int],
-    ) -> list[int]:
+    def _count_outcomes(self, hows: Sequence[_How]) -> list[int]:
         """Returns the requests' lines among the timings."""
-        models, ends, lines, refused, failed = self._models, self._ends, [], 0, 0
-        for endpoint, fact, outcome, status in zip(endpoints, facts, outcomes, statuses, strict=True):
-            how = (  # `_value_`: `value` is a Python-level property, and enums hash in Python
-                models.get(fact.model, OTHER) if fact is not None else OTHER,
-                endpoint.kind._value_ if endpoint is not None else OTHER,
-                outcome._value_ if outcome is not None else OTHER,
-                status // 100,
-            )
-            line, row = ends.get(how) or self._new_end(*how)
-            row[0] += 1
-            lines.append(line)
-            if outcome is not _DONE:
-                refused += outcome is _REFUSED
-                failed += outcome is _FAILED or outcome is _EXPIRED
-        second = self._second
-        second.requests += len(lines)
-        second.refused += refused
-        second.failed += failed
-        return lines
+        ends, second = self._ends, self._second
+        for how, count in Counter(hows).items():
+            row = (ends.get(how) or self._new_end(*how))[1]
+            row[0] += count
+            outcome = how[2]
+            second.requests += count
+            if outcome == _REFUSED.value:
+                second.refused += count
+            elif outcome in _FAILURES:
+                second.failed += count
+        return [line for line, _ in map(ends.__getitem__, hows)]
 
     def _count_tenants(self, tenants: Sequence[Tenant | None], usages: Sequence[Usage | None]) -> None:
         used: defaultdict[str, list[Usage | None]] = defaultdict(list)
@@ -193,33 +193,27 @@ class Metrics:
             for row, tokens in zip(rows[1:], zip(*told, strict=True), strict=False):
                 row[0] += sum(tokens)
 
-    def _note_times(
-        self,
-        lines: Sequence[int],
-        outcomes: Sequence[Outcome | None],
-        statuses: Sequence[int],
-        attempts: Sequence[list[Attempt]],
-        times_s: Iterable[tuple[float, float, float, float]],
-    ) -> None:
-        note = self._timings.noted.extend
-        rows = zip(lines, outcomes, statuses, attempts, times_s, strict=True)
-        for line, outcome, status, tries, (arrived_s, started_s, estimate_s, over_s) in rows:
-            if not tries or outcome is _REFUSED:
-                continue
-            attempt = tries[-1]
-            first_s, ended_s = attempt.first_byte_s, attempt.ended_s or over_s
-            is_measured = estimate_s > 0.0 and outcome is _DONE and status < 400
-            note(
-                (
-                    line,
-                    ended_s - arrived_s,
-                    started_s - arrived_s,
-                    first_s - arrived_s if first_s > 0.0 else -1.0,
-                    ended_s - attempt.begun_s if is_measured else -1.0,
-                    estimate_s,
-                )
-            )
-        if len(self._timings.noted) >= MOST_NOTED:
+    def _note_times(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """`rows`: line, outcome, status, attempts; and the times of arrival, start, estimate and end."""
+        rows = [row for row in rows if row[3] and row[1] is not _REFUSED]
+        if not rows:
+            return
+        lines, outcomes, statuses, attempts, times_s = zip(*rows, strict=True)
+        arrived_s, started_s, estimate_s, over_s = np.array(times_s).T
+        begun_s, first_s, left_s = np.array(list(map(_times_of, map(_last_of, attempts)))).T
+        ended_s = np.where(left_s, left_s, over_s)
+        is_measured = (
+            np.array([one is _DONE for one in outcomes]) & (np.array(statuses) < 400) & (estimate_s > 0.0)
+        )
+        self._timings.note(
+            lines,
+            ended_s - arrived_s,
+            started_s - arrived_s,
+            np.where(first_s > 0.0, first_s - arrived_s, -1.0),
+            np.where(is_measured, ended_s - begun_s, -1.0),
+            estimate_s,
+        )
+        if self._timings.n_noted >= MOST_NOTED:
             self._timings.count(self._second)
 
     def policy_failed(self, policy: str) -> None:
@@ -228,12 +222,12 @@ class Metrics:
 
     # --- first of their kind
 
-    def _new_end(self, model: str, kind: str, outcome: str, code_class: int) -> tuple[int, Row]:
+    def _new_end(self, model: str, kind: str, outcome: str, status: int) -> tuple[int, Row]:
         line = self._lines.get((model, kind))
         if line is None:
             line = self._lines[model, kind] = self._timings.new_line(model, kind)
-        row = self._book.row("trimtab_requests_total", model, kind, outcome, f"{code_class}xx")
-        self._ends[model, kind, outcome, code_class] = line, row
+        row = self._book.row("trimtab_requests_total", model, kind, outcome, f"{status // 100}xx")
+        self._ends[model, kind, outcome, status] = line, row
         return line, row
 
     def _new_tenant(self, name: str) -> tuple[Row, Row, Row, Row]:

@@ -1,11 +1,11 @@
 """Durations by model and kind: noted as they come, counted many at a time, which costs a tenth.
 
-A line is one model and kind. What is noted waits in one flat list until `count`.
+A line is one model and kind.
 """
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -15,8 +15,7 @@ from trimtab.runtime.gateway.observe.book import Book
 from trimtab.runtime.gateway.observe.families import DURATION_BOUNDS_S, ERROR_BOUNDS
 from trimtab.runtime.gateway.observe.window import Buckets, Second, buckets_of
 
-_COLUMNS: Final = 6  # line, duration, wait, first byte, service, estimate
-MOST_NOTED: Final = 4096 * _COLUMNS
+MOST_NOTED: Final = 4096  # answers
 _HISTOGRAMS: Final = (
     "trimtab_request_duration_seconds",
     "trimtab_queue_seconds",
@@ -46,12 +45,12 @@ class _Histograms:
 class Timings:
     """The histograms of all lines of this process.
 
-    Who notes an answer extends `noted` by: line, duration, wait, time to the first byte, service time and its
-    prediction, in seconds; -1 = there is none of it. From MOST_NOTED numbers on, `count` is due.
+    From MOST_NOTED answers on, `count` is due.
     """
 
     def __init__(self) -> None:
-        self.noted: list[float] = []  # flat: a call per answer would cost more than the counting
+        self.n_noted = 0  # answers that are not counted yet
+        self._noted: list[FloatArray] = []  # [columns, answers] each
         self._labels: list[tuple[str, str]] = []
         self._times = [_Histograms(DURATION_BOUNDS_S) for _ in _HISTOGRAMS]
         self._errors = _Histograms(ERROR_BOUNDS)
@@ -63,13 +62,26 @@ class Timings:
         self._labels.append((model, kind))
         return len(self._labels) - 1
 
+    def note(
+        self,
+        lines: Sequence[int],
+        durations_s: FloatArray,
+        waits_s: FloatArray,
+        first_bytes_s: FloatArray,
+        services_s: FloatArray,
+        estimates_s: FloatArray,
+    ) -> None:
+        """Keep what some answers took, each on its line, until `count`; -1 = there is none of it."""
+        self.n_noted += len(lines)
+        self._noted.append(np.array((lines, durations_s, waits_s, first_bytes_s, services_s, estimates_s)))
+
     def count(self, second: Second) -> None:
         """Count what was noted, as of this second."""
-        if not self.noted:
+        if not self._noted:
             return
-        packed = struct.pack(f"{len(self.noted)}d", *self.noted)  # a quarter of what `np.array` takes
-        noted = np.frombuffer(packed).reshape(-1, _COLUMNS)
-        self.noted.clear()
+        noted = np.hstack(self._noted).T
+        self._noted.clear()
+        self.n_noted = 0
         self._grow()
         line = noted[:, 0]
         for column, histograms in enumerate(self._times, start=1):
