@@ -106,6 +106,7 @@ class Driver:
         self._is_placing = False  # the plan in force places items on nodes
         self.last_plan = empty_plan()
         self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
+        self._steps, self._n_told, self._n_events = self._counts.steps, self._counts.told, self._counts.events
         self._see_events(self.state.events)
         self._arrival_s = Columns(self.state.work).arrival_s
         self._calls = Calls(self.state, self.policy, self.order, shadow, compiled=compiled)
@@ -128,9 +129,8 @@ class Driver:
 
     def advance_by(self, calls: Calls, until_s: float, max_steps: int = 1 << 62) -> int:
         """`advance` with the decisions of other functions than this driver's own."""
-        counts = self._counts
         while True:
-            before = counts.steps[0]
+            before = self._steps[0]
             try:
                 code = calls.advance(until_s, max_steps)
             except Raised as error:
@@ -142,7 +142,7 @@ class Driver:
                 ranked = self.state.ranking[: max(0, min(answer, 8))].tolist()
                 raise self._failure(f"answered {answer} with candidates {ranked}", None)
             self._enlarge_events(calls)
-            max_steps -= counts.steps[0] - before
+            max_steps -= self._steps[0] - before
 
     def _failure(self, what: str, serial: int | None) -> PolicyError:
         request = int(self.state.counts["deciding"][0]) if serial is None else serial
@@ -255,13 +255,13 @@ class Driver:
 
     def push(self, time_s: float, kind: int, serial: int, version: int) -> None:
         """Schedule an event: the loop enters it when it goes on."""
-        counts = self._counts
-        told = counts.told[0]
-        at = (counts.events[0] + told) * _EVENT_BYTES
+        n_told = self._n_told
+        told = n_told[0]
+        at = (self._n_events[0] + told) * _EVENT_BYTES
         if at == self._event_room:
             self._enlarge_events(self._calls)
         _pack_event(self._event_bytes, at, time_s, _key_of(kind, serial, version))
-        counts.told[0] = told + 1
+        n_told[0] = told + 1
 
     def skip_plans(self, now_s: float) -> None:
         """Begin later than at 0, before anything else was told: the plans until then were never due."""

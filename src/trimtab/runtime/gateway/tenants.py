@@ -73,6 +73,9 @@ class _Bucket:
             level += (now_s - self.at_s) * self.per_s
             level = size if level > size else level  # `min` costs a call
             self.at_s = now_s
+        if amount <= level:
+            self.level = level - amount
+            return 0.0
         lacking = (size if amount > size else amount) - level
         if lacking > _ROUNDING:
             self.level = level

@@ -153,9 +153,7 @@ class Decider:
             turned = pool.turn(now_s)
         else:
             turned = self.notes.timed_turn(pool, now_s)
-        if pool.choice.shadow is not None:
-            self.notes.shadow(entry, pool.live.verdict(row))
-        self._settle(pool, turned, now_s)
+        self._settle(pool, turned, now_s, entry, row)
 
     def resume(self, exchange: Exchange, node: Node) -> None:
         """It runs on this node already, whatever its bounds are: it takes a place there. `abort` ends it.
@@ -300,9 +298,13 @@ class Decider:
         else:
             self.turn(pool, now_s)
 
-    def _settle(self, pool: Pool, turned: Turned, now_s: float) -> None:
-        """Do what a turn has decided."""
+    def _settle(
+        self, pool: Pool, turned: Turned, now_s: float, asker: Entry | None = None, row: int = -1
+    ) -> None:
+        """Do what a turn has decided. `asker` came with it, in `row`: what a shadow says of it is noted."""
         started, ended = turned
+        if pool.choice.shadow is None:
+            asker = None
         if pool.failed:
             self.notes.failures(pool)
         self._set_timer(pool)
@@ -311,12 +313,17 @@ class Decider:
         for entry, node_idx in started:
             exchange = entry.exchange
             numbers = pool.live.verdict(exchange.row)
+            if entry is asker:
+                self.notes.shadow(entry, numbers)
+                asker = None
             exchange.decision = self.notes.decision(pool, entry, numbers)
             exchange.estimate_s = estimate_s = numbers[ESTIMATE_S]
             self.decisions += 1
             self._occupancy.take(pool, node_idx, estimate_s, now_s)
             if pool.reads_prefix:
                 self._affinity.note_prefix(exchange, node_idx)
+        if asker is not None:  # it is held, or has ended
+            self.notes.shadow(asker, pool.live.verdict(row))
         for entry, _ in started:
             if entry.node_idx >= 0:
                 entry.exchange.start(self.fleet.nodes[entry.node_idx])

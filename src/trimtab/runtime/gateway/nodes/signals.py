@@ -66,7 +66,14 @@ class Signals:
             for attempt in exchange.attempts:
                 if attempt not in is_open:
                     continue
-                if _is_answered(exchange, attempt, since_s):
+                status = attempt.status
+                if (  # not where the client left, nor for a hedge that lost, nor across a gap of our own
+                    exchange.outcome is _DONE
+                    and attempt.cause is None
+                    and 0 < status < 500
+                    and status != _BUSY
+                    and attempt.ended_s >= attempt.begun_s >= since_s
+                ):
                     is_open.remove(attempt)
                     answers.append((exchange, attempt))
                     continue
@@ -95,17 +102,6 @@ class Signals:
 
 _DONE: Final = Outcome.DONE  # an enum looks its members up in Python
 _BUSY: Final = 429
-
-
-def _is_answered(exchange: Exchange, attempt: Attempt, since_s: float) -> bool:
-    """Not where the client left, nor for a hedge that lost, nor where this process has not run since then."""
-    return (
-        attempt.cause is None
-        and exchange.outcome is _DONE
-        and 0 < attempt.status < 500
-        and attempt.status != _BUSY
-        and attempt.ended_s >= attempt.begun_s >= since_s
-    )
 
 
 def _cause_of(status: int) -> Cause | None:

@@ -24,7 +24,11 @@ _SECRETS: Final = re.compile(
     r"|(\b[a-z][a-z0-9+.-]*://)[^/\s@]+@"  # user and password of a URL
     r"|\b(?:sk|tt)-[A-Za-z0-9_-]{8,}"
 )
-_FAILED, _EXPIRED = Outcome.FAILED, Outcome.EXPIRED  # an enum looks its members up in Python
+_DONE, _FAILED, _EXPIRED = (
+    Outcome.DONE,
+    Outcome.FAILED,
+    Outcome.EXPIRED,
+)  # an enum looks its members up in Python
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160))}
 
 
@@ -120,8 +124,10 @@ class RequestLog:
     def ended(self, exchanges: Sequence[Exchange]) -> None:
         """Write a line for each that gets one."""
         for exchange in exchanges:
-            outcome = exchange.outcome
-            bad = outcome is _FAILED or outcome is _EXPIRED or exchange.response_status >= 500
+            outcome, status = exchange.outcome, exchange.response_status
+            if outcome is _DONE and status < 500 and not self._writes_good:
+                continue  # most of all
+            bad = outcome is _FAILED or outcome is _EXPIRED or status >= 500
             if self._writes_bad if bad else self._writes_good:
                 level = logging.WARNING if bad else logging.INFO
                 if self._log.isEnabledFor(level):
