@@ -201,8 +201,8 @@ class NodeLeg:
         watch = relay.watch
         if watch is not None:
             exchange.watched(watch)
-            if watch.stream and relay.keeps_chunks:
-                self._flow = Flow(exchange, watch)
+            if watch.stream and relay.keeps_chunks and self.connection is not None:
+                self._flow = Flow(exchange, watch, self.connection)
 
     def flow(self) -> Flow | None:
         """What takes the next chunk of a stream; None = `data` does."""
