@@ -67,8 +67,8 @@ def has_room(view: View, work: Any, j: int) -> bool:
 @helper(inline=True)
 def starts_now(view: View, work: Any, j: int) -> bool:
     """Whether node j has a slot free for this work, and room for its demand beside all that is there."""
-    nodes = view.nodes
-    return nodes.in_flight[j] < nodes.slots[j] and can_take(view, work, j) and has_room(view, work, j)
+    is_able = (view.nodes.in_flight[j] < view.nodes.slots[j]) & can_take(view, work, j)
+    return is_able and (view.demand.shape[1] == 0 or has_room(view, work, j))
 
 
 @helper(inline=True)

@@ -1,7 +1,8 @@
 """Nodes with a slot free, kept up to date from the change log: policies that fill these look at no others.
 
-Memory: ints = [built, how many are idle, the idle nodes in any order (as many places as nodes), and of each
-node 1 + its place among them, 0 where it is not idle].
+Memory: ints = [built, how many are idle, the idle nodes in ascending order (as many places as nodes), and of
+each node whether it is one of them]. In that order, as of equal candidates the first is the best: what comes
+later then never moves one that is ranked, which a processor can guess.
 """
 
 from __future__ import annotations
@@ -21,19 +22,34 @@ def room_for_idle(cluster: Cluster) -> int:
 
 
 @helper(inline=True)
+def _place_of(ints: Any, j: int) -> int:
+    """Where node j stands among the idle ones, or would."""
+    low, high = _IDLE, _IDLE + ints[_COUNT]
+    while low < high:
+        middle = (low + high) >> 1
+        if ints[middle] < j:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@helper
 def _set_idle(ints: Any, n_nodes: int, j: int, is_idle: bool) -> None:
     """Node j is among the idle ones, or is not."""
-    places = _IDLE + n_nodes
-    place = ints[places + j]
-    if is_idle and place == 0:
-        ints[_IDLE + ints[_COUNT]] = j
+    flag = _IDLE + n_nodes + j
+    if is_idle == (ints[flag] == 1):
+        return
+    ints[flag] = 1 if is_idle else 0
+    place, end = _place_of(ints, j), _IDLE + ints[_COUNT]
+    if is_idle:
+        for i in range(end, place, -1):
+            ints[i] = ints[i - 1]
+        ints[place] = j
         ints[_COUNT] += 1
-        ints[places + j] = ints[_COUNT]
-    elif not is_idle and place > 0:
-        last = ints[_IDLE + ints[_COUNT] - 1]
-        ints[_IDLE + place - 1] = last
-        ints[places + last] = place
-        ints[places + j] = 0
+    else:
+        for i in range(place + 1, end):
+            ints[i - 1] = ints[i]
         ints[_COUNT] -= 1
 
 
@@ -54,5 +70,5 @@ def n_idle(view: View, ints: Any) -> int:
 
 @helper(inline=True)
 def idle_at(ints: Any, i: int) -> int:
-    """The i-th of the idle nodes, whose order tells nothing."""
+    """The i-th of the idle nodes."""
     return int(ints[_IDLE + i])

@@ -17,15 +17,14 @@ from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 
 @helper(inline=True)
-def _note_completions(view: View, work: Any, floats: Any, first: int) -> tuple[float, float]:
-    """Note each node's expected completion, inf where it can't take the work, and keep it from `first` on.
+def _note_completions(view: View, work: Any, floats: Any) -> tuple[float, float]:
+    """Note each node's expected completion, inf where it can't take the work.
 
     Returns the least and the largest round trip to a node that can; inf and 0: none can.
     """
     nearest_s, farthest_s = np.inf, 0.0
     for j in range(view.host.n_nodes):
         completion_s = delivered_completion_s(view, work, j) if can_take(view, work, j) else np.inf
-        floats[plain(first + j)] = completion_s
         floats[NOTES + j] = completion_s
         if completion_s < np.inf:
             away_s = round_trip_s(view, work, j)
@@ -88,9 +87,11 @@ class EdgeFirst(Policy):
         """Go outwards until a node begins before the best farther one would end."""
         needs, floats, n = needs_of(work), memory.floats, view.host.n_nodes
         first = len(floats) - n
-        distance_s, farthest_s = _note_completions(view, needs, floats, first)
+        distance_s, farthest_s = _note_completions(view, needs, floats)
         if distance_s == farthest_s:
             return int(rank_noted(floats, ranking, n))
+        for j in range(n):
+            floats[plain(first + j)] = floats[NOTES + j]
         while distance_s < np.inf:
             farther, distance_s = _note_at(view, needs, distance_s, floats, first)
             count = int(rank_noted(floats, ranking, n))

@@ -46,17 +46,17 @@ def _note_own_s(view: View, work: Any, floats: Any) -> float:
     for j in range(view.host.n_nodes):
         own_s = _own_s(view, work, j)
         floats[NOTES + j] = own_s
-        if view.nodes.in_flight[j] < view.nodes.slots[j] and can_take(view, work, j):
-            best_s = min(best_s, own_s)
+        is_free = (view.nodes.in_flight[j] < view.nodes.slots[j]) & can_take(view, work, j)
+        best_s = min(best_s, own_s if is_free else np.inf)
     return best_s
 
 
 @helper(inline=True)
 def _forget_promises(view: View, memory: Memory, work: Any) -> None:
     """The work is offered again: no node is kept for it."""
+    own = work.serial + 1
     for j in range(view.host.n_nodes):
-        if memory.ints[j] == work.serial + 1:
-            memory.ints[j] = 0
+        memory.ints[j] = 0 if memory.ints[j] == own else memory.ints[j]
 
 
 @helper(inline=True)
@@ -128,17 +128,20 @@ class Locality(Policy):
         full, full_s = -1, np.inf
         _forget_promises(view, memory, work)
         for j in range(view.host.n_nodes):
-            own_s, wait_s = floats[NOTES + j], expected_wait_s(view, j)
-            floats[NOTES + j] = np.inf
-            is_busy = nodes.in_flight[j] >= nodes.slots[j]
-            if is_busy and free_s < np.inf:
+            own_s, is_busy = floats[NOTES + j], nodes.in_flight[j] >= nodes.slots[j]
+            is_able = can_take(view, needs, j)
+            floats[NOTES + j] = own_s if is_able & (not is_busy) else np.inf
+            if not (is_busy & (own_s < free_s)):
+                continue
+            wait_s = expected_wait_s(view, j)
+            if free_s < np.inf:
                 # The patience is counted from the arrival, and so spent once, however often it is offered.
-                patience, gained_s = memory.params[0 if nodes.room[j] > 0 else 1], free_s - own_s
-                if not (gained_s > 0.0 and waited_s + wait_s <= patience * gained_s):
+                patience = memory.params[0 if nodes.room[j] > 0 else 1]
+                if waited_s + wait_s > patience * (free_s - own_s):
                     continue
-            if can_take(view, needs, j):
+            if is_able:
                 floats[NOTES + j] = wait_s + own_s
-            elif nodes.up[j] == 1 and is_busy and wait_s + own_s < full_s:
+            elif nodes.up[j] == 1 and wait_s + own_s < full_s:
                 full, full_s = j, wait_s + own_s
         count = int(rank_noted(floats, ranking, view.host.n_nodes))
         if free_s < np.inf and full_s < floats[0] and _promise(view, memory, work, full):

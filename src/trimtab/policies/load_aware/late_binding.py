@@ -12,7 +12,6 @@ from trimtab.domain.errors import UsageError
 from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
-    MAX_RANKED,
     Memory,
     Plan,
     View,
@@ -28,7 +27,7 @@ from trimtab.policies.data_aware.transfers import round_trip_s
 from trimtab.policies.fitting import starts_now
 from trimtab.policies.idle import idle_at, n_idle, room_for_idle
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.selection import rank
+from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 
 @helper
@@ -37,12 +36,12 @@ def _is_worth_waiting(view: View, work: Any, idle_s: float) -> bool:
 
     All that are held may be waiting for that node: its wait counts once for each of them.
     """
-    rivals = 1.0 + view.host.n_held
+    nodes, rivals = view.nodes, 1.0 + view.host.n_held
     for j in range(view.host.n_nodes):
-        if view.nodes.in_flight[j] >= view.nodes.slots[j] and can_take(view, work, j):
-            gained_s = idle_s - own_s(view, work, j) - round_trip_s(view, work, j)
-            if gained_s > 0.0 and rivals * expected_wait_s(view, j) < gained_s:
-                return True
+        gained_s = idle_s - own_s(view, work, j) - round_trip_s(view, work, j)
+        is_busy, is_able = nodes.in_flight[j] >= nodes.slots[j], can_take(view, work, j)
+        if is_busy & is_able & (gained_s > 0.0) & (rivals * expected_wait_s(view, j) < gained_s):
+            return True  # the only branch: the others could not be guessed
     return False
 
 
@@ -99,28 +98,31 @@ class LateBinding(Policy):
                 )
 
     def init(self, cluster: Cluster) -> Memory:
-        """The parameters and the number of slots; which nodes are idle; scores of the candidates."""
+        """The parameters and the number of slots; which nodes are idle; notes of the idle nodes."""
         params = [self.ageing, self.w_load, self.w_waste, float(self.patient), float(cluster.slots.sum())]
-        return memory(params=params, ints=room_for_idle(cluster), floats=MAX_RANKED)
+        return memory(params=params, ints=room_for_idle(cluster), floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank idle nodes by score, unless a busy one is worth waiting for."""
-        count, params, needs = 0, memory.params, needs_of(work)
+        params, needs, floats = memory.params, needs_of(work), memory.floats
         crowding = view.host.n_held / params[4]
         aged_s = params[0] * (view.host.now_s - work.arrival_s)
-        idle_s = np.inf
-        for i in range(n_idle(view, memory.ints)):
+        idle_s, idle = np.inf, n_idle(view, memory.ints)
+        for i in range(idle):
             j = idle_at(memory.ints, i)
-            if starts_now(view, needs, j):
-                service_s = estimate_s(view, needs, type_of_node(view, j))
-                load_s = missing_load_s(view, needs, j)
-                taken_s = round_trip_s(view, needs, j) + load_s + service_s
-                idle_s = min(idle_s, taken_s)
-                wasted_s = params[1] * load_s + params[2] * (service_s - needs.estimate_s)
-                count = rank(ranking, memory.floats, count, j, taken_s + crowding * wasted_s - aged_s)
+            service_s = estimate_s(view, needs, type_of_node(view, j))
+            load_s = missing_load_s(view, needs, j)
+            taken_s = round_trip_s(view, needs, j) + load_s + service_s
+            wasted_s = params[1] * load_s + params[2] * (service_s - needs.estimate_s)
+            is_able = starts_now(view, needs, j)
+            idle_s = min(idle_s, taken_s if is_able else np.inf)
+            floats[NOTES + i] = taken_s + crowding * wasted_s - aged_s if is_able else np.inf
+        count = rank_noted(floats, ranking, idle)
+        for i in range(count):
+            ranking[i] = idle_at(memory.ints, ranking[i])
         is_patient = view.host.n_held < params[3] and idle_s > needs.estimate_s
         if count > 0 and is_patient and _is_worth_waiting(view, needs, idle_s):
             return 0
-        return count
+        return int(count)
