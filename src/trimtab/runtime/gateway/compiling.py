@@ -5,9 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable
-from typing import Any, Final
-
-from numba.core.registry import cpu_target
+from typing import Final
 
 from trimtab.domain.errors import UsageError
 from trimtab.mechanics.calls import compile_all, is_ready
@@ -16,7 +14,6 @@ from trimtab.policies.catalogue import find
 from trimtab.runtime.gateway.children import ChildError, said_by
 
 COMPILE_TIMEOUT_S = 300.0
-_BLAS: Final = ("scipy.linalg", "scipy.linalg.cython_blas")
 
 
 def compile_here(policies: Iterable[str]) -> None:
@@ -32,22 +29,6 @@ def compile_first(policies: list[str]) -> None:
     if not all(is_ready(*find(spec)) for spec in policies):
         command = [sys.executable, "-c", _COMPILE, *policies]
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-
-
-def wake_numba() -> None:
-    """Let numba load what it loads at its first use, but for scipy: 25 MiB, to see whether it is there.
-
-    Kernels from the cache run as they are. One that multiplies matrices can't be compiled in this process
-    any more; those are compiled in others.
-    """
-    names = [name for name in _BLAS if name not in sys.modules]
-    blocked: dict[str, Any] = dict.fromkeys(names)  # None: it can't be imported
-    sys.modules.update(blocked)
-    try:
-        cpu_target.target_context.refresh()
-    finally:
-        for name in names:
-            del sys.modules[name]
 
 
 async def compile_elsewhere(policies: list[str]) -> None:

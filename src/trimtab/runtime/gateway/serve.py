@@ -61,7 +61,8 @@ def _run(
     quiet: bool,
     example_model: str | None,
 ) -> None:
-    from trimtab.runtime.gateway.compiling import compile_first, wake_numba
+    from trimtab.domain.kernel import wake_numba
+    from trimtab.runtime.gateway.compiling import compile_first
     from trimtab.runtime.gateway.options import policies_of
     from trimtab.runtime.gateway.process import Sockets, run_process
 
