@@ -20,7 +20,7 @@ from trimtab.mechanics.state import REQUEST
 from trimtab.metrics import compute
 
 SIZES, NODES, POLICY = (1_000_000, 3_000_000, 10_000_000), 100, "power-of-d"
-MADE_BYTES, STATE_BYTES = WORK.itemsize + TRUTH.itemsize, WORK.itemsize + REQUEST.itemsize
+MADE_BYTES = WORK.itemsize + TRUTH.itemsize
 MEMORY_GB, LINEAR = 4.0, 1.25
 
 
@@ -102,8 +102,8 @@ BENCHMARK = Benchmark(
     f"linear if a request costs at most {LINEAR} times as much. {SLOTS_TEXT}.",
     measure,
     pivot=("figure", "requests"),
-    profile=f"A request takes {MADE_BYTES} bytes as it is made and {STATE_BYTES} more in the state of a run, "
-    "which has its own copy of what policies see; the records of a run are copies beside these.",
+    profile=f"A request takes {MADE_BYTES} bytes as it is made, which runs share and do not change, and "
+    f"{REQUEST.itemsize} more in the state of a run; some of a run's records are copies beside these.",
 )
 
 

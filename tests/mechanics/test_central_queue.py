@@ -65,7 +65,7 @@ def test_what_was_offered_in_vain_keeps_its_place() -> None:
     c = cluster(1, queue_max=0)
     d = played(c, asked(c, [0.0, 0.1, 0.2, 0.3], 1.0), Options(lookahead=3))
     assert starts(d) == [0.0, 1.0, 2.0, 3.0]
-    assert d.state.work["attempt"].tolist() == [1, 2, 1 + 2, 1 + 3]
+    assert d.state.requests["attempt"].tolist() == [1, 2, 1 + 2, 1 + 3]
 
 
 def test_the_central_queue_is_in_the_order_of_the_key_and_then_of_arrival() -> None:

@@ -76,7 +76,7 @@ def test_slots_that_are_free_at_once_are_filled_one_after_the_other() -> None:
 
 def test_being_compared_is_no_decision() -> None:
     d = played(ONE, asked(ONE, [0.0, 0.1, 0.2, 0.3], [1.0, 3.0, 2.0, 1.0]), policy=ShortestOfThree())
-    assert d.state.work["attempt"].tolist() == [1, 2, 2, 2]
+    assert d.state.requests["attempt"].tolist() == [1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -61,7 +61,7 @@ def test_waiting_work_moves_on_without_costing_a_retry() -> None:
     d = played(TWO, r, Options(faults=fault_table(once(0, 1.0, 9.0)), max_retries=0))
     assert d.state.requests["status"].tolist() == [Status.LOST, Status.FINISHED]
     assert starts(d)[1] == 1.0
-    assert d.state.work["retries"].tolist() == [0, 0]
+    assert d.state.requests["retries"].tolist() == [0, 0]
 
 
 def test_a_slow_down_rescales_what_is_left() -> None:

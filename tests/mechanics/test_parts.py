@@ -145,7 +145,7 @@ def test_a_part_whose_node_fails_is_dispatched_again_or_ends_its_request(retries
     assert status(d) == [end]
     if end is Status.FINISHED:
         assert finishes(d)[0] == pytest.approx(4.0 + 4.0 + 0.25)
-        assert d.state.work["retries"][0] == 1
+        assert d.state.requests["retries"][0] == 1
     else:
         assert d.state.requests["ended_s"][0] == 1.0
         assert d.state.requests["reason"][0] == Reason.RETRIES

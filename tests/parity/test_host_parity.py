@@ -66,7 +66,7 @@ def assert_same(simulated: Driver, live: Driver) -> None:
     for a, b in zip(simulated.state.memories, live.state.memories, strict=True):
         for x, y in zip(a, b, strict=True):
             np.testing.assert_array_equal(x, y)
-    np.testing.assert_array_equal(simulated.state.work["attempt"], live.state.work["attempt"])
+    np.testing.assert_array_equal(simulated.state.requests["attempt"], live.state.requests["attempt"])
     for name in set(simulated.state.counts.dtype.names or ()) - HOSTS_OWN:
         assert simulated.state.counts[name][0] == live.state.counts[name][0], name
 

@@ -29,7 +29,7 @@ class Watched(Policy):
 
         def order(view: Any, plan: Any, work: Any, memory: Any) -> float:
             key = float(tag(view, plan, work, memory))
-            seen.append((view.host.now_s, work.serial, work.account, key))
+            seen.append((view.host.now_s, work.serial, view.host.account, key))
             return key
 
         self.order = order  # type: ignore[method-assign]

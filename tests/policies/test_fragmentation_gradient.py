@@ -120,7 +120,7 @@ def test_what_a_type_may_not_serve_is_stranded_there_anyway() -> None:
 def test_a_request_counts_once_however_often_it_is_offered() -> None:
     desk = Desk(machines([[1000]], [[300], [1000]], "gpu_milli"), FragmentationGradient())
     desk.decide()
-    desk.work["attempt"][0] = 1
+    desk.state.hosts["attempt"] = 1
     desk.decide()
     assert list(desk._memory.floats[MAX_RANKED : MAX_RANKED + 2]) == [2.0, 1.0]
 

@@ -37,9 +37,11 @@ def state_of(case: Case, mode: str) -> State:
 @quick
 @given(cases)
 def test_compiled_is_interpreted_is_its_twin(case: Case) -> None:
+    asked = case.requests.work.tobytes()
     compiled = state_of(case, "compiled")
     assert not differences(compiled, state_of(case, "interpreted"))
     assert not differences(compiled, state_of(case, "compiled"))
+    assert case.requests.work.tobytes() == asked  # runs share these rows
 
 
 @quick

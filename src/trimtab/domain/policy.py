@@ -23,8 +23,8 @@ class Policy:
     draws : how many uniform numbers in [0, 1) one decision uses; `draws[i]` depends on the seed, the request
         and how often it has been offered, never on the policy.
     plan_period_s : how often `plan` is called; 0 = never.
-    reads_accounts : its `order` reads `work.account`, so keys may grow while work waits: the host asks again
-        when the first in a central queue is taken out.
+    reads_accounts : its `order` reads `view.host.account`, so keys may grow while work waits: the host asks
+        again when the first in a central queue is taken out.
     accounts_shares : these accounts are dominant shares of resources rather than cost, where the host has
         resources to share out.
     reads_prefix : its `dispatch` reads `view.prefix_tokens`; hosts that have a prefix index then fill it in.

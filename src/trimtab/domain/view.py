@@ -27,6 +27,10 @@ HOST = np.dtype(
         ("n_changed", "i8"),  # entries of view.changed that are new since this dispatcher's last decision
         ("n_held", "i8"),  # requests in this dispatcher's central queue
         ("dispatcher_idx", "i8"),
+        ("attempt", "i4"),  # decisions made about this work before this one
+        ("retries", "i4"),  # nodes that it has lost
+        ("account", "f8"),  # for an order that reads it: what its tenant's account stands at
+        ("ahead", "f8"),  # while it is queued centrally: the charges of its tenant's requests held before it
     ],
     align=True,
 )
@@ -59,8 +63,6 @@ WORK = np.dtype(
         ("payload_gib", "f8"),
         ("tokens", "f8"),  # that it takes of a node's memory while it is served
         ("charge", "f8"),  # what its tenant's account is charged when it is sent to a node
-        ("account", "f8"),  # what its tenant's account stood at when this was last offered or queued
-        ("ahead", "f8"),  # while it is queued centrally: the charges of its tenant's requests held before it
         ("key", "i8"),  # affinity key: session, or model and adapter
         ("class_idx", "i4"),
         ("model_idx", "i4"),  # item that must be resident; -1 = none
@@ -68,8 +70,6 @@ WORK = np.dtype(
         ("tenant_idx", "i4"),
         ("zone_idx", "i4"),  # where it comes from
         ("priority", "i4"),  # higher is more urgent
-        ("attempt", "i4"),  # decisions made about it before this one
-        ("retries", "i4"),  # nodes that it has lost
         ("home_idx", "i4"),  # node where its session lives; -1 = none
         ("stays_home", "i4"),  # 1 = no other node can serve it; PLACED
         ("parts_max", "i4"),  # images or tiles that can be served apart; 0 or 1 = it can't be split

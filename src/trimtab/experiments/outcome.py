@@ -81,7 +81,7 @@ def _request_records(driver: Driver, cluster: Cluster, requests: Requests) -> Re
         class_idx=work["class_idx"],
         priority=work["priority"],
         deadline_s=work["deadline_s"],
-        attempts=1 + work["retries"],
+        attempts=1 + rows["retries"],
         work_s=work_s,
         best_work_s=best_work_s,
     )

@@ -75,4 +75,4 @@ def note_tenant_unheld(s: State, r: int) -> None:
     t = s.work.tenant_idx[r]
     s.held_of[t] -= 1
     s.held_charge[t] = s.held_charge[t] - s.work.charge[r] if s.held_of[t] > 0 else 0.0
-    s.work.ahead[r] = 0.0
+    s.requests.ahead[r] = 0.0

@@ -89,10 +89,10 @@ def lose(s: State, r: int, j: int, now_s: float) -> None:
     """Request r, running on node j, is dispatched again, or lost if that was tried often enough."""
     vacate(s, r, j, now_s)
     withdraw(s, r, j)
-    if s.work.retries[r] >= s.config.max_retries[0]:
+    if s.requests.retries[r] >= s.config.max_retries[0]:
         end(s, r, _LOST, _RETRIES, now_s)
     else:
-        s.work.retries[r] += 1
+        s.requests.retries[r] += 1
         s.counts.retries[0] += 1
         send_back(s, r, now_s)
 

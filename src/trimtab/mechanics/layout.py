@@ -41,7 +41,7 @@ class Rows(NamedTuple):
 
 def rows_alone(requests: Requests) -> Rows:
     """No request splits."""
-    return Rows(replace(requests, work=requests.work.copy()), np.zeros(0, PART))
+    return Rows(requests, np.zeros(0, PART))
 
 
 def rows_with_parts(requests: Requests, dispatchers: int) -> Rows:

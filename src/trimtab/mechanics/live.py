@@ -35,7 +35,7 @@ from trimtab.mechanics.verdicts import ROW, SHADOW_IDX
 
 # All of a WORK row in one call, in the order of its fields, of which an "x" is 0: a write to each costs five
 # times as much.
-_WORK_ROW = Struct("=q4d 8x 2d 16x q4i 4x i 8x 2i 4x")
+_WORK_ROW = Struct("=q4d 8x 2d q4i 4x 3i 4x")
 _WORK_BYTES, _pack_work = WORK.itemsize, _WORK_ROW.pack_into
 _COUNTED = Struct("=4q")  # of COUNTS: events, told, started and ended, in one call
 _COUNTED_AT = int(COUNTS.fields["events"][1])  # type: ignore[index]  # it has fields
@@ -88,6 +88,7 @@ class _Tenants(NamedTuple):
     held_of: Any
     held_charge: Any
     work: Any
+    requests: Any
 
 
 class Live:
@@ -152,7 +153,8 @@ class Live:
         self._n_held = self._hosts.n_held
         self._accounts: Any = memoryview(state.accounts)
         self._ended_count, self._started_count = self._counts.ended, self._counts.started
-        self._tenants: Any = _Tenants(memoryview(state.held_of), memoryview(state.held_charge), self._work)
+        held_of, held_charge = memoryview(state.held_of), memoryview(state.held_charge)
+        self._tenants: Any = _Tenants(held_of, held_charge, self._work, self._rows)
         self._completed: list[int] = []
         self._work_bytes = memoryview(state.work.view(np.uint8))
         self._count_bytes = memoryview(state.counts.view(np.uint8))

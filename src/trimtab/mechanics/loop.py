@@ -236,6 +236,7 @@ def _arrive_at_node(s: State, plan: Plan, order: Any, r: int, now_s: float) -> N
 @helper(inline=True)
 def _admit(s: State, r: int, now_s: float) -> bool:
     """Request r arrives; False where it ends at once: no node could ever serve it, or its result is known."""
+    s.requests.attempt[r] = s.requests.retries[r] = 0
     s.counts.arrived[0] += 1
     s.counts.in_system[0] += 1
     s.counts.idle_events[0] = 0
@@ -263,7 +264,7 @@ def _await_deadline(s: State, r: int, now_s: float) -> None:
 @helper(inline=True)
 def _draw(s: State, r: int) -> None:
     if len(s.draws) > 0:
-        state = stream(s.config.seed[0], s.work.serial[r], s.work.attempt[r])
+        state = stream(s.config.seed[0], s.work.serial[r], s.requests.attempt[r])
         for i in range(len(s.draws)):
             s.draws[i] = uniform(state, i)
 
@@ -273,13 +274,14 @@ def decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
     """Ask the policy about request r; `ranking` holds its candidates."""
     d = r % s.config.dispatchers[0]
     s.hosts.now_s[d] = now_s
+    s.hosts.attempt[d], s.hosts.retries[d] = s.requests.attempt[r], s.requests.retries[r]
     s.counts.deciding[0] = r
     _draw(s, r)
     if has_prefixes(s):
         show_prefixes(s, r)
     count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)
     clear_changes(s, d)
-    s.work.attempt[r] += 1
+    s.requests.attempt[r] += 1
     return int(count)
 
 
@@ -293,7 +295,7 @@ def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
     elif s.hosts.n_held[d] >= s.config.held_max[0]:
         _reject(s, r, _QUEUE_FULL, now_s)
     else:
-        s.work.ahead[r] = s.held_charge[s.work.tenant_idx[r]]
+        s.requests.ahead[r] = s.held_charge[s.work.tenant_idx[r]]
         s.requests.key[r] = central_key(s, plan, order, r, now_s)
         s.requests.status[r] = _HELD
         s.hosts.n_held[d] += 1
@@ -313,7 +315,7 @@ def _skip(s: State, r: int) -> None:
 @helper
 def _compare(s: State, r: int, count: int) -> None:
     """Held request r was offered beside others; the one whose first candidate scores least is the best."""
-    s.work.attempt[r] -= 1
+    s.requests.attempt[r] -= 1
     _skip(s, r)
     if count > 0:  # else no free node suits it: it is not one of those that are compared
         s.vain[_lane_of(s, r)] += 1
@@ -430,7 +432,7 @@ def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
     """Whether r, just taken out of its queue, went back there with a key that has grown meanwhile."""
     if s.config.accounts[0] == 0:
         return False
-    s.work.ahead[r] = 0.0  # it is its tenant's first
+    s.requests.ahead[r] = 0.0  # it is its tenant's first
     key = central_key(s, plan, order, r, now_s)
     if key <= s.requests.key[r]:
         return False
@@ -695,7 +697,7 @@ def advance(
                     continue
         if s.config.live[0] == 2:
             _set_avoided(s, r, -1)
-            if s.config.shadows[0] == 1 and s.work.attempt[r] == 0:
+            if s.config.shadows[0] == 1 and s.requests.attempt[r] == 0:
                 _consult_shadow(s, shadow_plan, shadow, r, now_s)
         is_compared = False
         if _is_home(s, r):

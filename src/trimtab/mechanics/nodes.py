@@ -42,7 +42,8 @@ def queue_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
     s.hosts.now_s[d] = now_s
     s.counts.deciding[0] = r
     if s.config.accounts[0] != 0:
-        s.work.account[r] = s.accounts[s.work.tenant_idx[r]]
+        s.hosts.account[d] = s.accounts[s.work.tenant_idx[r]]
+        s.hosts.ahead[d] = s.requests.ahead[r]
     key = order(s.views[d], plan, s.work[r], s.order_memories[d])
     if key != key:
         raise ValueError("order is not a number")

@@ -127,7 +127,7 @@ def gather(s: State, r: int) -> None:
     """Record of a split request: first start of any part, and all nodes that parts have lost."""
     for i in range(s.parts.count[r]):
         part = part_of(s, r, i)
-        s.work.retries[r] += s.work.retries[part]
+        s.requests.retries[r] += s.requests.retries[part]
         s.requests.start_s[r] = _earlier(s.requests.start_s[r], s.requests.start_s[part])
         begun_s = s.requests.service_start_s[part]
         s.requests.service_start_s[r] = _earlier(s.requests.service_start_s[r], begun_s)

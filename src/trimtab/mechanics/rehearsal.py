@@ -144,8 +144,7 @@ class _Stage:
             self._scene[name][...] = array
         work, n = np.concatenate([placed.work, arriving]), len(placed.work)
         work["serial"] = np.arange(len(work))
-        work["attempt"] = work["retries"] = work["stays_home"] = 0
-        work["home_idx"] = -1
+        work["stays_home"], work["home_idx"] = 0, -1
         self._n_placed, self._n_rows = n, len(work)
         scene = self._scene
         scene["work"][: len(work)] = work

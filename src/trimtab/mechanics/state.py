@@ -32,10 +32,13 @@ REQUEST = np.dtype(
         ("key", "f8"),  # queue key, or what is left of its payload's transfer
         ("estimate_s", "f8"),  # what it adds to its node's outstanding_s
         ("left_s", "f8"),  # service seconds left at full speed (a paused request), else its whole service
+        ("ahead", "f8"),  # while it is held: the charges of its tenant's requests held before it
         ("next", "i4"),  # queue links: next in the run, or next sibling
         ("child", "i4"),
         ("node_idx", "i4"),
         ("slot", "i4"),  # position among the node's running requests
+        ("attempt", "i4"),  # decisions made about it
+        ("retries", "i4"),  # nodes that it has lost
         ("version", "i4"),  # events of older versions are void
         ("status", "u1"),
         ("reason", "u1"),
@@ -50,6 +53,13 @@ HIDDEN = np.dtype(
         ("speed", "f8"),  # 1 = as specified, less = slowed down
         ("allocated_slot_s", "f8"),  # slot-seconds held by ended occupancies
         ("busy_slot_s", "f8"),  # of these, computing
+        ("token_room", "f8"),  # tokens that it would still take
+        ("queue_max", "i4"),
+        ("reserve", "i4"),  # places kept free of background work
+        ("first_slot", "i4"),  # where this node's rows of `slots` begin
+        ("down", "i4"),  # failures in force
+        ("unplaced", "i4"),  # 1 = it may lack some of what the plan places here
+        # What a request without a model needs ends here, in the first of two cache lines.
         ("memory_used_gib", "f8"),
         ("memory_gib_s", "f8"),  # integral of memory used
         ("memory_since_s", "f8"),
@@ -59,12 +69,6 @@ HIDDEN = np.dtype(
         ("nic_gib_per_s", "f8"),
         ("placed_gib", "f8"),  # of the items that the plan places here
         ("inflation", "f8"),  # credit of what was last evicted (GreedyDual-Size)
-        ("queue_max", "i4"),
-        ("token_room", "f8"),  # tokens that it would still take
-        ("reserve", "i4"),  # places kept free of background work
-        ("first_slot", "i4"),  # where this node's rows of `slots` begin
-        ("down", "i4"),  # failures in force
-        ("unplaced", "i4"),  # 1 = it may lack some of what the plan places here
     ],
     align=True,
 )
@@ -172,7 +176,7 @@ class State(NamedTuple):
 
     config: Any  # CONFIG [1]
     counts: Any  # COUNTS [1]
-    work: Any  # WORK [requests]
+    work: Any  # WORK [requests]; the requests' own rows, which a run does not change
     truth: Any  # TRUTH [requests]
     requests: Any  # REQUEST [requests]
     nodes: Any  # NODE [nodes], the truth
@@ -484,7 +488,7 @@ def new_state(
     config["shadows"] = logs - d
     splits, batches = options.join_s is not None, options.batch_marginal_frac is not None
     rows = rows_with_parts(requests, d) if splits else rows_alone(requests)
-    work = rows.requests.work
+    work = rows.requests.work.copy() if live == 1 else rows.requests.work  # that host notes when each came
     batch, groups = batch_rows(work) if batches else (np.zeros(0, BATCH), 0)
     config["splits"], config["batches"], config["groups"] = splits, batches, groups
     if splits:  # as many parts arrive, or leave and let others start, in one event

@@ -67,7 +67,7 @@ def note_decision(s: State, r: int, count: int) -> None:
     """The policy has ranked so many candidates for request r; none of it is carried out yet."""
     row, nodes = s.verdicts, s.nodes
     row[r, HELD] = s.hosts.n_held[0] - (1 if s.requests.status[r] == _HELD else 0)
-    row[r, DECISIONS] = s.work.attempt[r]
+    row[r, DECISIONS] = s.requests.attempt[r]
     for i in range(SHOWN):
         j = s.ranking[i] if i < count else -1
         row[r, CANDIDATES + i] = j

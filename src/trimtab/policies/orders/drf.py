@@ -49,4 +49,4 @@ class DominantResourceFairness(Policy):
     @kernel
     def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
         """The tenant's dominant share so far, in seconds of the whole cluster."""
-        return float(work.account)
+        return float(view.host.account)

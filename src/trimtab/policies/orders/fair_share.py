@@ -45,4 +45,4 @@ class FairShare(Policy):
     @kernel
     def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
         """The virtual start."""
-        return float(work.account + work.ahead)
+        return float(view.host.account + view.host.ahead)

@@ -43,4 +43,4 @@ class VirtualTokenCounter(Policy):
     @kernel
     def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
         """The tenant's account."""
-        return float(work.account)
+        return float(view.host.account)

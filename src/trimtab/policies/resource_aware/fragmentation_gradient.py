@@ -120,7 +120,7 @@ def _keep_up(view: View, work: Any, memory: Memory) -> None:
     for i in range(view.host.n_changed):
         for m in range(n_kinds):
             memory.floats[first + m * n + view.changed[i]] = np.nan
-    if work.attempt > 0:
+    if view.host.attempt > 0:
         return
     memory.ints[counts + work.class_idx] += 1
     total = memory.ints[counts + n_kinds] + 1
