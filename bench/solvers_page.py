@@ -55,8 +55,11 @@ Where the chains have found nothing within the capacities after their first roun
 assignment is constructed that keeps to them (`construction`), and it is what a search ends with that has no time for better: with a limit far too
 short for the size, the answer is late by about a second, or a few at 100,000 tasks × 1,000 nodes, but it is there.
 
-A solution of a problem that differs a little is a start: `solve(problem, start=solution)`. An infeasible problem
-gets the status `infeasible` and a reason; a search that the time limit ends says so and gives its gap.
+A solution of a problem that differs a little is a start: `solve(problem, start=solution)`. In a large search
+chains then begin only at tasks that are left with regret, and where that does not come within .3 %, prices are
+climbed from the old ones and the search begins anew. Over 30 changes of 1 % each (100 × 10,000, of both kinds below)
+every re-solve ends within .3 %; four of five take a fifth of a cold solve, the others as long as one. An infeasible
+problem gets the status `infeasible` and a reason; a search that the time limit ends says so and gives its gap.
 
 ## The textbook example
 

@@ -97,6 +97,60 @@ def test_a_large_problem_and_its_warm_start():
     assert warm.gap_frac < 0.02
 
 
+def sized_problem(draw: np.random.Generator, tasks: int, nodes: int) -> AssignmentProblem:
+    """As a scheduler's: tasks have a size, which is their demand, and nodes a speed."""
+    size, speed = draw.lognormal(3.0, 0.8, tasks), draw.choice([1.0, 2.0, 4.0], nodes)
+    cost = size[:, None] / speed * draw.uniform(0.7, 1.3, (tasks, nodes))
+    demand = np.broadcast_to(size[:, None], (tasks, nodes)).copy()
+    return assignment_problem(cost, demand, np.full(nodes, 1.1 * size.sum() / nodes))
+
+
+def replaced(draw: np.random.Generator, problem: AssignmentProblem, count: int) -> AssignmentProblem:
+    """The problem with some tasks replaced by copies of others."""
+    tasks, others = draw.choice(problem.tasks, (2, count), replace=False)
+    value, demand = problem.value.copy(), problem.demand.copy()
+    value[tasks], demand[tasks] = value[others], demand[others]
+    return assignment_problem(value, demand, problem.capacity)
+
+
+def test_change_after_change_every_warm_start_is_near_enough(rng, monkeypatch):
+    """Prices and positions that were good once are given up when they no longer do."""
+    anew = []
+    search_anew = smoothing._search_anew
+    monkeypatch.setattr(smoothing, "_search_anew", lambda state: anew.append(state) or search_anew(state))
+    problem = sized_problem(rng, 3_000, 20)
+    solution = solve(problem)
+    for _ in range(25):
+        problem = replaced(rng, problem, 30)
+        solution = solve(problem, start=solution)
+        check(problem, solution)
+        assert solution.gap_frac <= smoothing.NEAR_FRAC
+    assert 1 <= len(anew) <= 12
+
+
+def test_a_start_that_will_not_do_is_kept_for_want_of_better(rng, monkeypatch):
+    problem = sized_problem(rng, 3_000, 20)
+    start = solve(problem)
+    monkeypatch.setattr(smoothing, "NEAR_FRAC", 0.0)
+    monkeypatch.setattr(smoothing, "_search_broadly", lambda state: None)  # finds nothing
+    solution = solve(problem, start=start)
+    check(problem, solution)
+    assert solution.objective <= start.objective * (1 + 1e-12)
+
+
+def test_chains_pass_over_tasks_of_little_regret(rng):
+    problem = sized_problem(rng, 200, 5)
+    near = nearest(problem, np.zeros((6, 1)), 6)
+    dual = climb(near, np.zeros((6, 1)))
+    order, ends = np.arange(200, dtype=np.int32), []
+    for least in (0.0, 1e9):
+        choice = rounded(near, dual)
+        at = position_of(choice, np.ones((6, 1)))
+        pursue(board_of(near, dual), at, beam_of(3, 4), order, least, 1.0)
+        ends.append((choice == rounded(near, dual)).all())
+    assert ends == [False, True]
+
+
 def test_a_large_search_does_not_end_while_there_is_overload(monkeypatch):
     """The first pass leaves some, and repair finds nothing: the search goes on."""
     calls = []
@@ -130,6 +184,7 @@ def test_kernels_give_the_same_bits_interpreted():
                 position_of(choice, weight),
                 beam_of(3, 2),
                 np.arange(20, dtype=np.int32),
+                0.0,
                 2.0,
             )
             for _ in range(2)
@@ -152,7 +207,9 @@ def test_a_pursuit_lowers_cost_and_overload_and_says_what_they_are(resources):
     at = position_of(np.zeros(60, np.int32), dual.prices + 5.0)
     last = math.inf
     for _ in range(4):
-        cost, overload = pursue(board_of(near, dual), at, beam_of(4, 3), np.arange(60, dtype=np.int32), 1.0)
+        cost, overload = pursue(
+            board_of(near, dual), at, beam_of(4, 3), np.arange(60, dtype=np.int32), 0.0, 1.0
+        )
         assignment = near.nodes_of(at.choice)
         assert cost == problem.objective(assignment)
         excess = np.maximum(problem.load(assignment) - problem.capacity, 0.0)
@@ -169,7 +226,7 @@ def test_a_pursuit_by_chains_of_two_leaves_no_move_and_no_exchange_that_gains():
     dual = climb(near, free)
     board = board_of(near, dual)._replace(reach=1e9)
     at = position_of(rounded(near, dual), dual.prices + 5.0)
-    ends = [pursue(board, at, beam_of(2, 200), np.arange(30, dtype=np.int32), 1.0) for _ in range(20)]
+    ends = [pursue(board, at, beam_of(2, 200), np.arange(30, dtype=np.int32), 0.0, 1.0) for _ in range(20)]
     assert ends[-1] == ends[-2]
 
     def worth(choice):

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trimtab.domain.kernel import helper, kernel
-from trimtab.solvers.near import Floats, Near, reduced
+from trimtab.solvers.near import Floats, Near
 
 STAGES_FRAC = (0.1, 0.03, 0.01, 0.003)  # μ as a share of the spread of costs
 ITERATIONS = 40  # of a stage
@@ -54,7 +54,9 @@ def spread_of(near: Near) -> float:
 
 def exact_value(near: Near, prices: Floats) -> float:
     """L(λ) over the pairs at hand."""
-    return float(reduced(near, prices).min(axis=1).sum() - (prices * near.capacity).sum())
+    least = np.empty(near.node.shape[0])
+    _least(near.node, near.cost, near.demand, prices, least)
+    return float(least.sum() - (prices * near.capacity).sum())
 
 
 def climb(
@@ -115,6 +117,20 @@ def mean_demand(near: Near) -> Floats:
     """[resources] what a task uses on average, of the tasks that use it."""
     used = near.demand > 0
     return np.asarray(near.demand.sum(axis=(0, 1)) / np.maximum(used.sum(axis=(0, 1)), 1) + 1e-12)
+
+
+@kernel
+def _least(node: Any, cost: Any, demand: Any, prices: Any, least: Any) -> None:
+    """The least reduced cost of each task into `least` [tasks]."""
+    for j in range(least.size):
+        least[j] = np.inf
+        for k in range(node.shape[1]):
+            if node[j, k] < 0:
+                break
+            v = cost[j, k]
+            for r in range(demand.shape[2]):
+                v += prices[node[j, k], r] * demand[j, k, r]
+            least[j] = min(least[j], v)
 
 
 @helper(inline=True)

@@ -19,7 +19,7 @@ import numpy as np
 
 from trimtab.domain.kernel import helper, kernel
 from trimtab.solvers.dual import climb, mean_demand, spread_of
-from trimtab.solvers.exchange import link, unlink
+from trimtab.solvers.exchange import LEAST_GAIN, link, unlink
 from trimtab.solvers.near import Floats, Ints, Near, nearest, numbered, reduced
 from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem
 from trimtab.solvers.pursuit import Board, beam_of, crowded_tasks, position_of, pursue
@@ -110,7 +110,7 @@ def _uncrowded(problem: AssignmentProblem, assignment: Ints, tightest: Floats, u
         order, overload = generator.permutation(tasks).astype(np.int32), math.inf
         for begin in range(0, order.size, PART_TASKS):
             part = order[begin : begin + PART_TASKS]
-            _, overload = pursue(board, at, beam, part, HARDEN ** (part.size / order.size))
+            _, overload = pursue(board, at, beam, part, LEAST_GAIN, HARDEN ** (part.size / order.size))
             if overload == 0.0 or time.perf_counter() > until_s:
                 break
         if overload == 0.0:

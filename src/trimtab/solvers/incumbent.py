@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trimtab.solvers.dual import Dual, mean_demand, spread_of
-from trimtab.solvers.exchange import search
+from trimtab.solvers.exchange import LEAST_GAIN, search
 from trimtab.solvers.near import Floats, Ints, Near, reduced
 from trimtab.solvers.problem import AssignmentProblem, IntArray
 from trimtab.solvers.pursuit import Beam, Board, Position, beam_of, crowded_tasks, position_of, pursue
@@ -89,7 +89,10 @@ class Incumbent:
             near.node, near.cost, reduced(near, prices), near.demand, near.capacity, prices,
             REACH_FRAC * self._spread,
         )  # fmt: skip
-        self.order_by(np.broadcast_to(np.arange(near.node.shape[1], dtype=np.float64), near.node.shape))
+        self._order = self._rank = np.broadcast_to(
+            np.arange(near.node.shape[1], dtype=np.int32), near.node.shape
+        )
+        self._ordered = near
         self._at = position_of(self.current, self.weight)
         self.best = self.current.copy()
 
@@ -119,15 +122,18 @@ class Incumbent:
         self.cost = cost
         return is_better
 
-    def pursue(self, depth: int, breadth: int, until_s: float = math.inf) -> None:
-        """A chain from each task in a random order, where one gains; then overload that is left is mended."""
-        beam = beam_of(depth, breadth)
-        self._chains(beam, np.arange(self.current.size), HARDEN, until_s)
+    def pursue(self, depth: int, breadth: int, until_s: float = math.inf, *, least_frac: float = 0.0) -> None:
+        """A chain from each task in a random order, where one gains; then overload that is left is mended.
+
+        Tasks whose regret, with that of their node, is below so much of the spread of costs are passed over.
+        """
+        beam, least = beam_of(depth, breadth), max(LEAST_GAIN, least_frac * self._spread)
+        self._chains(beam, np.arange(self.current.size), least, until_s)
         for _ in range(MENDING_ROUNDS):
             crowded = crowded_tasks(self.near.node, self.near.capacity, self._at)
             if not crowded.size or time.perf_counter() > until_s:
                 break
-            self._chains(beam, crowded, HARDEN, until_s)
+            self._chains(beam, crowded, least, until_s)
 
     def shake(self, depth: int, breadth: int, until_s: float) -> None:
         """Move some tasks of the best choice at random, then chains; undone where that is no better."""
@@ -142,13 +148,15 @@ class Incumbent:
         if math.isfinite(self.cost) and self.cost >= before:
             self.current[:] = self.best
 
-    def _chains(self, beam: Beam, tasks: IntArray, harden: float, until_s: float) -> None:
+    def _chains(self, beam: Beam, tasks: IntArray, least: float, until_s: float) -> None:
         """Chains from some tasks; the weights of overload that is left harden."""
         order, begin = self.generator.permutation(tasks).astype(np.int32), 0
         while begin < order.size:
             begun_s = time.perf_counter()
             part = order[begin : begin + self._part]
-            cost, overload = pursue(self._board, self._at, beam, part, harden ** (part.size / order.size))
+            cost, overload = pursue(
+                self._board, self._at, beam, part, least, HARDEN ** (part.size / order.size)
+            )
             if overload == 0.0 and cost < self.cost:
                 self.cost = cost
                 self.best[:] = self.current

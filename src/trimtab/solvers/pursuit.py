@@ -195,11 +195,11 @@ def _move(board: Any, at: Any, j: Any, k: Any) -> None:
 
 
 @helper
-def _chain_from(board: Any, at: Any, beam: Any, j: Any) -> None:
-    """Make the best chain found from task j, if one gains."""
+def _chain_from(board: Any, at: Any, beam: Any, j: Any, least: Any) -> None:
+    """Make the best chain found from task j, if one gains and the regret that it may end is above `least`."""
     own = at.choice[j]
     a = board.node[j, own]
-    if board.reduced[j, own] - board.reduced[j, 0] + at.now[a] <= LEAST_GAIN:
+    if board.reduced[j, own] - board.reduced[j, 0] + at.now[a] <= least:
         return
     gone = _regret(board, at, a, -1, 0, j)
     count, best, k = _begin(board, at, beam, j, gone)
@@ -219,9 +219,10 @@ def _chain_from(board: Any, at: Any, beam: Any, j: Any) -> None:
 
 
 @kernel(nogil=True)
-def pursue(board: Any, at: Any, beam: Any, order: Any, harden: Any) -> Any:
+def pursue(board: Any, at: Any, beam: Any, order: Any, least: Any, harden: Any) -> Any:
     """Make a chain from each task of `order` that gains by one; returns (cost, weighted overload).
 
+    Only tasks are looked at whose regret, with that of their node, is above `least`.
     Changes `at`: loads and lists are made anew from its choice; weights of what stays overloaded `harden`.
     """
     relink(board.node, board.demand, at.choice, at.load, at.head, at.after, at.before)
@@ -230,7 +231,7 @@ def pursue(board: Any, at: Any, beam: Any, order: Any, harden: Any) -> Any:
     for j in range(at.choice.size):
         _note(board, at, j)
     for n in range(order.size):
-        _chain_from(board, at, beam, order[n])
+        _chain_from(board, at, beam, order[n], least)
     relink(board.node, board.demand, at.choice, at.load, at.head, at.after, at.before)
     total, over = worth(board.node, board.cost, board.capacity, at.choice, at.load, at.weight)
     reweigh(at.load, board.capacity, at.weight, harden, 1.0)

@@ -60,13 +60,17 @@ class Scaling:
 def scaling_of(problem: AssignmentProblem) -> Scaling:
     """Factors by the median capacity of the nodes that have any, and by the largest value."""
     amounts = [_factor(_usual(column)) for column in problem.capacity.T]
-    value = problem.value
-    largest = max(
-        float(np.max(value, where=np.isfinite(value), initial=0.0)),
-        -float(np.min(value, where=np.isfinite(value), initial=0.0)),
-        float(np.abs(problem.skip_value).max()),
-    )
+    largest = max(_largest(problem.value), float(np.abs(problem.skip_value).max()))
     return Scaling(_factor(largest), np.array(amounts))
+
+
+def _largest(value: FloatArray) -> float:
+    """The largest absolute value that is finite; 0 for none."""
+    low, high = float(value.min()), float(value.max())
+    if math.isinf(low) or math.isinf(high):  # only then: it takes several times as long
+        finite = np.isfinite(value)
+        low, high = (float(end(value, where=finite, initial=0.0)) for end in (np.min, np.max))
+    return max(-low, high, 0.0)
 
 
 def _usual(capacity: FloatArray) -> float:

@@ -19,6 +19,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trimtab.solvers.asking import Dives, Ladder
+from trimtab.solvers.beginning import (
+    FRESH_STAGES,
+    PRICES_FRAC,
+    cold_prices,
+    columns_of,
+    is_deep,
+    is_integral,
+    width_of,
+)
 from trimtab.solvers.dual import Dual, climb, exact_value
 from trimtab.solvers.exact import CoreSearch, core_bound
 from trimtab.solvers.first import first_assignment
@@ -30,21 +39,12 @@ from trimtab.solvers.repair import repaired
 from trimtab.solvers.rounding import rounded
 from trimtab.solvers.solution import Solution, Status, found, nothing
 
-ALL_PAIRS = 200_000  # up to here every pair is looked at, else the nearest nodes of each task
-WIDTH = 24  # nodes of a task that are looked at beyond
-MANY_NODES = 400  # beyond which it takes twice as many
-WIDTH_FRAC = 0.048  # of the nodes, beyond a thousand: the prices of a sample are not exact enough for fewer
-SAMPLE_PER_NODE, SAMPLE_LEAST = 4, 2_000  # tasks that first prices are found on
-SAMPLE_ITERATIONS = 25
-SAMPLE_FRAC, PRICES_FRAC = 0.5, 0.8  # of the time, when first prices and prices are done at the latest
-CORE_TASKS, CORE_PAIRS = 2_500, 1_000_000  # up to here HiGHS works beside the search
 CORE_WIDTHS = (2, 3, 4, 6, 10, 16, 1_000_000)  # pairs a task in the core, wider where it is solved in time
 SEARCH_FIRST_FRAC = 0.05  # of the time before HiGHS begins, so that it gets a good start
 ASK_FIRST_FRAC = 0.2  # the same where branch and bound begins with the search
 KNAPSACKS_FIRST_FRAC = 0.1  # of the time for the bound by resource
 REST_FRAC, REST_AFTER_S = 0.002, 1.0  # gap and time without gain at which HiGHS gets the processor alone
 REST_S = 0.02
-MOST_WHOLE = 1e8  # sum of whole costs up to which rounding in bounds is far below a millionth
 SPARE_S = 0.1  # what HiGHS may be late by
 DEEP = Style()
 BROAD = ((4, 4), (8, 4), (12, 4))  # depth and breadth of chains without kicks
@@ -53,6 +53,8 @@ REPAIR_GRACE_S = 0.3  # that repair may take beyond the limit: a solution late i
 REPAIR_FRAC = 0.2  # of the time that is left then, kept for repair
 MAKESHIFT_GRACE_S = 1.0  # that the last chains of a makeshift may take beyond the limit
 ADOPT_FRAC = 0.5  # of the time, when a large search gives up an overloaded position for the makeshift
+AGAIN, AGAIN_LEAST_FRAC = (3, 4), 0.1  # from a start: only of tasks with regret, as a share of the spread
+AGAIN_TRIES = 3  # to be without overload
 SINGLE = (1, 1)  # before all: it takes overload away, in case that there is time for nothing more
 FIRST_PURSUITS = 3  # before kicks begin
 MOST_PURSUITS = 40
@@ -74,6 +76,7 @@ class _State:
     incumbent: Incumbent
     knapsacks: Knapsacks | None
     floors: Floats = field(init=False)  # [tasks, width] the least that a solution costs which uses a pair
+    is_warm: bool = False  # the position is a start's
     makeshift: Ints | None = None  # [tasks] nodes, made for want of anything else
     is_makeshift_tried: bool = False
     ladder: Ladder | None = None
@@ -129,10 +132,13 @@ def solve_by_dual(
     """
     began_s = time.perf_counter() if begun_s is None else begun_s
     state = _prepared(problem, began_s, time_limit_s, start, np.random.default_rng(seed))
-    if _is_deep(problem):
+    if is_deep(problem):
         _search_with_core(state)
     else:
-        _search_broadly(state)
+        if not state.is_warm:
+            _search_broadly(state)
+        elif not _search_again(state) and state.left_s > 0:
+            state = _search_anew(state)
     if not math.isinf(state.bound):
         _adopt(state)
     took_s = time.perf_counter() - state.begun_s
@@ -168,21 +174,26 @@ def _prepared(
 ) -> _State:
     """Prices, the pairs by reduced cost, a bound, and a first position."""
     until_s = begun_s + time_limit_s
-    is_deep = _is_deep(problem)
-    width = problem.nodes + 1 if is_deep else _width(problem)
     if start is not None and start.prices is not None:
         prices = np.vstack([start.prices, np.zeros((1, start.prices.shape[1]))])
-        softness = 0.0
-    else:
-        dual = _cold_prices(problem, begun_s, time_limit_s, generator)
-        prices, softness = dual.prices, dual.softness
-    near = nearest(problem, prices, width)
+        return _begun(problem, begun_s, until_s, prices, start.assignment, generator)
+    dual = cold_prices(problem, begun_s, time_limit_s, generator)
+    return _begun(problem, begun_s, until_s, dual.prices, dual.softness, generator)
+
+
+def _begun(
+    problem: AssignmentProblem,
+    begun_s: float,
+    until_s: float,
+    prices: Floats,
+    given: IntArray | float,
+    generator: np.random.Generator,
+) -> _State:
+    """The state at these prices; the position is a given one [tasks], or rounded at a given softness."""
+    has_all_pairs = is_deep(problem)
+    near = nearest(problem, prices, problem.nodes + 1 if has_all_pairs else width_of(problem))
+    softness = given if isinstance(given, float) else 0.0
     dual = Dual(prices, exact_value(near, prices), softness)
-    if start is not None and softness == 0.0:
-        current = _columns_of(near, start.assignment, problem.nodes)
-    else:
-        current = rounded(near, dual)
-    is_integral = is_deep and _is_integral(near)
     state = _State(
         problem,
         begun_s,
@@ -190,50 +201,51 @@ def _prepared(
         near,
         dual,
         -math.inf,
-        is_integral,
-        Incumbent(near, dual, current, generator),
-        knapsacks_of(near, dual.prices) if is_deep else None,
+        has_all_pairs and is_integral(near),
+        Incumbent(
+            near,
+            dual,
+            rounded(near, dual) if isinstance(given, float) else columns_of(near, given, problem.nodes),
+            generator,
+        ),
+        knapsacks_of(near, dual.prices) if has_all_pairs else None,
+        is_warm=not isinstance(given, float),
     )
     state.raise_bound(dual.value)
     return state
 
 
-def _cold_prices(
-    problem: AssignmentProblem, begun_s: float, time_limit_s: float, generator: np.random.Generator
-) -> Dual:
-    """Prices from nothing: on all pairs, or on a sample of the tasks first and on the nearest pairs then."""
-    sample_until_s, until_s = (begun_s + frac * time_limit_s for frac in (SAMPLE_FRAC, PRICES_FRAC))
-    free = np.zeros((problem.nodes + 1, problem.capacity.shape[1]))
-    if problem.tasks * problem.nodes <= ALL_PAIRS:
-        return climb(nearest(problem, free, problem.nodes + 1), free, until_s)
-    size = min(max(SAMPLE_PER_NODE * problem.nodes, SAMPLE_LEAST), problem.tasks)
-    sample = generator.choice(problem.tasks, size, replace=False).astype(np.int32)
-    part = nearest(problem, free, problem.nodes + 1, sample)
-    part = part._replace(capacity=part.capacity * (size / problem.tasks))
-    rough = climb(part, free, sample_until_s, (0.1, 0.03), SAMPLE_ITERATIONS)
-    near = nearest(problem, rough.prices, _width(problem))
-    return climb(near, rough.prices, until_s, (0.01, 0.003))
+def _search_anew(state: _State) -> _State:
+    """A search from prices of today and a rounding of its own; what became of the start is kept beside it."""
+    problem, before = state.problem, state.incumbent
+    climb_until_s = time.perf_counter() + PRICES_FRAC * state.left_s
+    dual = climb(state.near, state.dual.prices, climb_until_s, FRESH_STAGES)
+    fresh = _begun(problem, state.begun_s, state.until_s, dual.prices, dual.softness, before.generator)
+    fresh.raise_bound(state.bound)
+    if math.isfinite(before.cost):
+        fresh.makeshift, fresh.is_makeshift_tried = state.near.nodes_of(before.best), True
+    _search_broadly(fresh)
+    if fresh.makeshift is not None and fresh.incumbent.cost > before.cost:
+        _offer(fresh, fresh.makeshift)
+    return fresh
 
 
-def _is_deep(problem: AssignmentProblem) -> bool:
-    """Whether all pairs are looked at, to the end."""
-    return problem.tasks <= CORE_TASKS and problem.tasks * problem.nodes <= CORE_PAIRS
+def _offer(state: _State, assignment: IntArray) -> None:
+    """Go on from an assignment within the capacities, where there is none so far."""
+    nodes = numbered(assignment, state.problem.nodes)
+    state.incumbent.offer(state.incumbent.admit(nodes, state.problem))
 
 
-def _width(problem: AssignmentProblem) -> int:
-    """Nodes of a task that a broad search looks at: with too few, the nearest ones of all tasks coincide."""
-    return WIDTH if problem.nodes <= MANY_NODES else max(2 * WIDTH, math.ceil(WIDTH_FRAC * problem.nodes))
-
-
-def _columns_of(near: Near, assignment: IntArray, nodes: int) -> Ints:
-    """Columns [tasks] of an assignment; the cheapest by price where its node is not near."""
-    return np.asarray((near.node == numbered(assignment, nodes)[:, None]).argmax(axis=1), np.int32)
-
-
-def _is_integral(near: Near) -> bool:
-    """Whether costs are whole numbers whose sums are exact to a millionth."""
-    cost = near.cost[near.node >= 0]
-    return bool((cost == np.rint(cost)).all() and np.abs(cost).max() * near.node.shape[0] < MOST_WHOLE)
+def _search_again(state: _State) -> bool:
+    """Chains of those tasks alone that a change left with regret; returns whether that is near enough."""
+    incumbent, until_s = state.incumbent, state.until_s - REPAIR_FRAC * state.left_s
+    for _ in range(AGAIN_TRIES):
+        incumbent.pursue(*AGAIN, until_s, least_frac=AGAIN_LEAST_FRAC)
+        if math.isinf(incumbent.cost):
+            _repair(state)
+        if math.isfinite(incumbent.cost) or time.perf_counter() > until_s:
+            break
+    return state.is_within(NEAR_FRAC)
 
 
 def _search_broadly(state: _State) -> None:
@@ -270,7 +282,7 @@ def _repair(state: _State) -> None:
     after = repaired(state.problem, before, state.dual.prices, state.until_s + REPAIR_GRACE_S)
     if after is None:
         return
-    incumbent.offer(incumbent.admit(numbered(after, state.problem.nodes), state.problem))
+    _offer(state, after)
 
 
 def _have_makeshift(state: _State) -> None:
@@ -287,8 +299,7 @@ def _adopt(state: _State) -> None:
     if math.isfinite(state.incumbent.cost) or state.makeshift is None:
         return
     state.note("construction")
-    nodes = numbered(state.makeshift, state.problem.nodes)
-    state.incumbent.offer(state.incumbent.admit(nodes, state.problem))
+    _offer(state, state.makeshift)
     state.incumbent.pursue(*SINGLE, state.until_s)
 
 
@@ -369,7 +380,7 @@ def _learn(state: _State, bound: float, nodes: Ints | None) -> None:
     """Of a bound, and of the node of each task of a solution."""
     state.raise_bound(bound)
     if nodes is not None:
-        state.incumbent.offer(_columns_of(state.near, nodes, state.problem.nodes))
+        state.incumbent.offer(columns_of(state.near, nodes, state.problem.nodes))
 
 
 def _search_beside(state: _State, width: int) -> None:
