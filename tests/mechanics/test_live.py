@@ -104,6 +104,24 @@ def live_of(policy: str = "least-connections", nodes: int = 2, slots: int = 1, *
 ONE = Asked(0, 1.0, 1.0)
 
 
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_the_tables_estimate_what_the_host_leaves_open(mode: str) -> None:
+    c = builders.cluster(2, types=2, slots=1, queue_max=0, classes=2, unserved=[(1, 0), (1, 1)])
+    live = Live(c, Options(cancel=Cancel.WAITING), *find("least-connections"), rows=1, mode=mode)
+    for units in (1.0, 40.0):  # the second request has the row of the first
+        row = live.enter(Asked(0, units), units)
+        live.advance(units)
+        best_s = min(c.fixed_s[0] + c.unit_s[0] * units)
+        assert live._driver.state.work["estimate_s"][row] == best_s == live.best_estimate_s(0, units)
+        assert [started for started, _ in live.take_started()] == [row]
+        live.complete(row, units)
+        live.advance(units)
+    stuck = live.enter(Asked(1, 1.0), 50.0)  # no type serves its class yet
+    live.advance(50.0)
+    assert live.waiting()["estimate_s"].tolist() == [1.0] == [live.best_estimate_s(1, 1.0)]
+    assert live._driver.state.requests["node_idx"][stuck] == -1
+
+
 def test_a_lost_request_goes_to_another_node_and_never_back() -> None:
     live = live_of(nodes=3)
     row = live.enter(ONE, 0.0)

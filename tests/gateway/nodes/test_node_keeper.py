@@ -67,6 +67,28 @@ def test_a_retry_is_a_loss_and_an_answer_and_a_hedge_that_lost_is_neither() -> N
     run_virtual(main)
 
 
+def test_what_ends_in_one_turn_is_told_in_its_order() -> None:
+    async def main() -> None:
+        notes = Notes()
+        signals = Signals([notes], Pulse(asyncio.get_running_loop()))
+        traffic, fleet = Traffic(signals), fleet_of(5)
+        begun = [traffic.begin(node) for node in fleet.nodes]
+        for (exchange, attempt), status in zip(begun, (200, 404, 429, 200, 0), strict=True):
+            exchange.outcome = Outcome.DONE if status else Outcome.CANCELLED
+            attempt.status, attempt.ended_s = status, traffic.loop.time()
+        del notes.seen[:]
+        signals.ended([exchange for exchange, _ in begun])
+        assert notes.seen == [
+            ("answered", 0, None),
+            ("answered", 1, None),
+            ("lost", 2, Cause.BUSY),
+            ("answered", 3, None),
+            ("left", 4, None),
+        ]
+
+    run_virtual(main)
+
+
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_the_room_starts_closes_and_starts_again(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def main() -> None:
