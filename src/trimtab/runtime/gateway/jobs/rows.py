@@ -85,8 +85,15 @@ def counts(connection: sa.Connection) -> dict[str, int]:
     return {str(state): int(count) for state, count in connection.execute(query)}
 
 
+# Whether there may be any: asked every second, so made once, and mostly the answer is no.
+_FREE = sa.select(jobs.c.id).where(jobs.c.state == _QUEUED, jobs.c.owner.is_(None)).limit(1)
+_OWNED = sa.select(jobs.c.id).where(jobs.c.state.in_(_ACTIVE), jobs.c.owner.is_not(None)).limit(1)
+
+
 def claim(connection: sa.Connection, owner: str, place: str, now_s: float, limit: int) -> list[Job]:
     """Up to `limit` queued jobs become `owner`'s: tenants and models take turns, each in its own order."""
+    if connection.scalar(_FREE) is None:
+        return []
     turn = sa.func.row_number().over(
         partition_by=(jobs.c.tenant, jobs.c.model), order_by=(jobs.c.created_s, jobs.c.id)
     )
@@ -109,6 +116,8 @@ def claim(connection: sa.Connection, owner: str, place: str, now_s: float, limit
 
 def adopt(connection: sa.Connection, owner: str, place: str, lease_s: float) -> list[Job]:
     """Active jobs whose owner has left, or been silent for `lease_s`, become `owner`'s."""
+    if connection.scalar(_OWNED) is None:
+        return []
     orphaned = sa.select(jobs.c.id, jobs.c.owner).where(
         jobs.c.state.in_(_ACTIVE),
         jobs.c.place == place,
