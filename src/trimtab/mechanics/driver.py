@@ -104,6 +104,7 @@ class Driver:
         self.rehearser = self.rehearser_for(self.policy, None if self.order is self.policy else self.order)
         self._pending: deque[Plan] = deque()  # made, not yet in force
         self._is_placing = False  # the plan in force places items on nodes
+        self._first_open = 0  # all requests before this one are over
         self.last_plan = empty_plan()
         self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
         self._steps, self._n_told, self._n_events = self._counts.steps, self._counts.told, self._counts.events
@@ -171,8 +172,10 @@ class Driver:
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
-        status = self.state.requests["status"]
-        held = np.flatnonzero(status[: self._counts.arrived[0]] == Status.HELD)
+        status, arrived = self.state.requests["status"], self._counts.arrived[0]
+        is_over = status[self._first_open : arrived] >= Status.FINISHED
+        self._first_open += len(is_over) if is_over.all() else int(np.argmin(is_over))
+        held = self._first_open + np.flatnonzero(status[self._first_open : arrived] == Status.HELD)
         parts = self.n_requests + np.flatnonzero(status[self.n_requests :] == Status.HELD)
         held = np.concatenate([held, parts])
         first = np.argsort(self.state.requests["key"][held], kind="stable")[:WAITING]
