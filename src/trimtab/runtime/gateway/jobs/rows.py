@@ -81,13 +81,16 @@ def active_of(connection: sa.Connection, tenant: str) -> int:
 
 def counts(connection: sa.Connection) -> dict[str, int]:
     """How many jobs there are in each state."""
-    query = sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state)
-    return {str(state): int(count) for state, count in connection.execute(query)}
+    return {str(state): int(count) for state, count in connection.execute(_COUNTED)}
 
 
-# Whether there may be any: asked every second, so made once, and mostly the answer is no.
+# Asked every second or two, so made once. The first two: whether there may be any, and mostly there is none.
 _FREE = sa.select(jobs.c.id).where(jobs.c.state == _QUEUED, jobs.c.owner.is_(None)).limit(1)
 _OWNED = sa.select(jobs.c.id).where(jobs.c.state.in_(_ACTIVE), jobs.c.owner.is_not(None)).limit(1)
+_COUNTED = sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state)
+_OWN = sa.select(jobs.c.id, jobs.c.cancel_requested).where(
+    jobs.c.owner == sa.bindparam("owner"), jobs.c.state.in_(_ACTIVE)
+)
 
 
 def claim(connection: sa.Connection, owner: str, place: str, now_s: float, limit: int) -> list[Job]:
@@ -152,10 +155,8 @@ def release(connection: sa.Connection, owner: str) -> None:
 
 def owned(connection: sa.Connection, owner: str) -> dict[str, bool]:
     """The active jobs of `owner`, and whether each is to be cancelled."""
-    query = sa.select(jobs.c.id, jobs.c.cancel_requested).where(
-        jobs.c.owner == owner, jobs.c.state.in_(_ACTIVE)
-    )
-    return {str(job_id): bool(cancel) for job_id, cancel in connection.execute(query)}
+    found = connection.execute(_OWN, {"owner": owner})
+    return {str(job_id): bool(cancel) for job_id, cancel in found}
 
 
 def dispatch(connection: sa.Connection, mine: Mine, node: str, idempotent: bool, now_s: float) -> bool:
