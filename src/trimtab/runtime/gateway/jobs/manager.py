@@ -229,21 +229,21 @@ class Jobs:
     async def _life(self) -> None:
         """Give a sign of life, hear of cancellations and lost claims, adopt what silent processes left."""
         now_s = asyncio.get_running_loop().time()
-        owned = await self._store.write(partial(_alive, owner=self.gateway))
+        since_s = now_s if self._alive_since_s is None else self._alive_since_s
+        # A database that was away for all makes all look silent: wait until the others have been heard.
+        lease_s = self.settings.lease_s if now_s - since_s >= self.settings.lease_s else _EVER_S
+        place = None if self._draining else self._place
+        owned, adopted = await self._store.write(
+            partial(_alive, owner=self.gateway, place=place, lease_s=lease_s)
+        )
+        self._alive_since_s = since_s
         for job_id in list(self._running):
             if owned.get(job_id):
                 self._stop(job_id)
-        if self._draining:
-            return
-        await self._find_strays(owned.keys() - self._running.keys())
-        if self._alive_since_s is None:
-            self._alive_since_s = now_s
-        # A database that was away for all makes all look silent: wait until the others have been heard.
-        heard = now_s - self._alive_since_s >= self.settings.lease_s
-        lease_s = self.settings.lease_s if heard else _EVER_S
-        adopt = partial(rows.adopt, owner=self.gateway, place=self._place, lease_s=lease_s)
-        for job in await self._store.write(adopt):
+        for job in adopted:
             self._begin(job, self._recover)
+        if not self._draining:
+            await self._find_strays(owned.keys() - self._running.keys())
 
     async def _find_strays(self, idle: set[str]) -> None:
         again, self._strays = idle & self._strays, idle
@@ -366,6 +366,10 @@ def _insert(connection: sa.Connection, job: Job, most: int) -> None:
     rows.insert(connection, job)
 
 
-def _alive(connection: sa.Connection, owner: str) -> dict[str, bool]:
+def _alive(
+    connection: sa.Connection, owner: str, place: str | None, lease_s: float
+) -> tuple[dict[str, bool], list[Job]]:
+    """A sign of life, in one transaction with what it is asked with: jobs that are ours, and adopted ones."""
     sign_of_life(connection, owner)
-    return rows.owned(connection, owner)
+    owned = rows.owned(connection, owner)
+    return owned, [] if place is None else rows.adopt(connection, owner, place, lease_s)

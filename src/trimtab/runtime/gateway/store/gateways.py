@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from trimtab.runtime.gateway.store.dialect import database_now_s, upsert
 from trimtab.runtime.gateway.store.schema import gateways
 
+_SIGNS: dict[str, Any] = {}  # by dialect: given every second, so made once
+
 
 def sign_of_life(connection: sa.Connection, gateway: str) -> None:
     """`gateway` lives now."""
-    insert = upsert(connection, gateways).values(id=gateway, seen_s=database_now_s(connection), usage_batch=0)
-    connection.execute(
-        insert.on_conflict_do_update(index_elements=[gateways.c.id], set_={"seen_s": insert.excluded.seen_s})
-    )
+    dialect = connection.dialect.name
+    if dialect not in _SIGNS:
+        insert = upsert(connection, gateways).values(seen_s=database_now_s(connection), usage_batch=0)
+        seen = {"seen_s": insert.excluded.seen_s}
+        _SIGNS[dialect] = insert.on_conflict_do_update(index_elements=[gateways.c.id], set_=seen)
+    connection.execute(_SIGNS[dialect], {"id": gateway})
 
 
 def living(connection: sa.Connection, lease_s: float) -> sa.Select[tuple[str]]:
