@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.figures import Benchmark, Effort
+from bench.figures import Effort
 from bench.gateway.contests import contests
 from bench.gateway.course import Course, program_version
 from bench.gateway.interpreters import build_of, run_by
@@ -51,21 +51,17 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _measure(known: dict[str, Benchmark], names: Sequence[str], effort: Effort) -> dict[str, Result]:
-    results = {}
-    for name in names:
-        print(f"{name} …", file=sys.stderr, flush=True)
-        results[name] = measured(known[name], effort)
-        print(f"{name}: {results[name].took_s:.0f} s", file=sys.stderr)
-    return results
-
-
-def _with_versions(results: dict[str, Result], proxies: Sequence[Proxy]) -> dict[str, Result]:
-    """The results, with the versions of the programs that were measured."""
+def _versions(proxies: Sequence[Proxy], python: str | None) -> dict[str, str]:
+    """Of the programs that are measured."""
     found = {
         p.name.split(" ")[0]: program_version(p) for p in proxies if p.is_installed and p.name != "trimtab"
     }
-    return {name: dataclasses.replace(r, versions={**r.versions, **found}) for name, r in results.items()}
+    return {**found, "trimtab and litellm run by Python": build_of(python)} if python else found
+
+
+def _merge_into(out: Path, new: dict[str, Result]) -> None:
+    known = {**(load(out) if out.exists() else {}), **new}
+    save(out, {name: known[name] for name in CONTESTS if name in known})
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -85,17 +81,18 @@ def main(given: Sequence[str] | None = None) -> int:
     course = Course(proxies)
     for number in (signal.SIGTERM, signal.SIGINT):  # proxies have sessions of their own: they must be ended
         signal.signal(number, lambda *_: sys.exit(1))
+    known, effort, new = contests(course), Effort(arguments.quick), dict[str, Result]()
+    versions = _versions(proxies, arguments.python)
     try:
-        new = _measure(contests(course), arguments.names or CONTESTS, Effort(arguments.quick))
+        for name in arguments.names or CONTESTS:
+            print(f"{name} …", file=sys.stderr, flush=True)
+            done = measured(known[name], effort)
+            new[name] = dataclasses.replace(done, versions={**done.versions, **versions})
+            print(f"{name}: {done.took_s:.0f} s", file=sys.stderr)
+            if out is not None:  # each at once: all together take half an hour
+                _merge_into(out, new)
     finally:
         course.close()
-    new = _with_versions(new, proxies)
-    if arguments.python:
-        told = {"trimtab and litellm run by Python": build_of(arguments.python)}
-        new = {name: dataclasses.replace(r, versions={**r.versions, **told}) for name, r in new.items()}
-    if out is not None:
-        known = {**(load(out) if out.exists() else {}), **new}
-        save(out, {name: known[name] for name in CONTESTS if name in known})
     Console(width=None if sys.stdout.isatty() else 150, highlight=False).print(result_table(new))
     return 0
 
