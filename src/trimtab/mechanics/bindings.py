@@ -6,6 +6,8 @@ stale when it has expired or its request is held no longer, and then means nothi
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from trimtab.domain.decision import Status
@@ -17,12 +19,12 @@ from trimtab.mechanics.state import State
 _HELD = int(Status.HELD)
 
 
-def located(plan: Plan, state: State) -> Plan:
-    """The plan, which now takes force, with the rows of the requests that it binds; −1 where none is held."""
-    if not len(plan.binding):
-        return plan
-    held = np.flatnonzero(state.requests["status"] == _HELD)
-    serials = state.work["serial"][held]
+def located(plan: Plan, held: Any, work: Any) -> Plan:
+    """The plan, which now takes force, with the rows of the requests that it binds; −1 where none is held.
+
+    `held`: rows of `work` that the central queue holds.
+    """
+    serials = work["serial"][held]
     by_serial = np.argsort(serials)
     binding = plan.binding.copy()
     at = np.searchsorted(serials, binding["serial"], sorter=by_serial)

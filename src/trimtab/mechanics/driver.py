@@ -104,6 +104,7 @@ class Driver:
         self.rehearser = self.rehearser_for(self.policy, None if self.order is self.policy else self.order)
         self._pending: deque[Plan] = deque()  # made, not yet in force
         self._is_placing = False  # the plan in force places items on nodes
+        self._reuses_rows = live == 2  # so they are in no order
         self._first_open = 0  # all requests before this one are over
         self.last_plan = empty_plan()
         self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
@@ -161,26 +162,35 @@ class Driver:
         return View(host.view(np.recarray)[0], nodes.view(np.recarray), *rest)
 
     def history(self) -> History:
-        """The recent past, for planning."""
+        """The recent past, for planning; its work is the run's own, to be read before it goes on."""
         arrived = self._counts.arrived[0]
         past = slice(max(0, arrived - HISTORY), arrived)
         work, rows = self.state.work[past], self.state.requests[past]
+        work.flags.writeable = False
         finish_s = np.where(rows["status"] == Status.FINISHED, rows["finish_s"], np.nan)
         node_idx = rows["node_idx"].copy()
         in_flight = is_sent(rows["status"]) & (node_idx >= 0)  # what is split is nowhere itself
-        return History(work.copy(), finish_s, node_idx, in_flight, self.last_plan)
+        return History(work, finish_s, node_idx, in_flight, self.last_plan)
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
-        status, arrived = self.state.requests["status"], self._counts.arrived[0]
-        is_over = status[self._first_open : arrived] >= Status.FINISHED
-        self._first_open += len(is_over) if is_over.all() else int(np.argmin(is_over))
-        held = self._first_open + np.flatnonzero(status[self._first_open : arrived] == Status.HELD)
-        parts = self.n_requests + np.flatnonzero(status[self.n_requests :] == Status.HELD)
-        held = np.concatenate([held, parts])
-        first = np.argsort(self.state.requests["key"][held], kind="stable")[:WAITING]
+        held = self.held()
+        serials = self.state.work["serial"][held]
+        first = np.lexsort((serials, self.state.requests["key"][held]))[:WAITING]
         rows: np.ndarray = self.state.work[held[first]]
         return rows
+
+    def held(self) -> np.ndarray:
+        """Rows of the requests that the central queue holds, in no order."""
+        status = self.state.requests["status"]
+        if self._reuses_rows:
+            return np.flatnonzero(status == Status.HELD)
+        arrived = self._counts.arrived[0]
+        is_over = status[self._first_open : arrived] >= Status.FINISHED
+        self._first_open += len(is_over) if is_over.all() else int(np.argmin(is_over))
+        of_requests = self._first_open + np.flatnonzero(status[self._first_open : arrived] == Status.HELD)
+        of_parts = self.n_requests + np.flatnonzero(status[self.n_requests :] == Status.HELD)
+        return np.concatenate([of_requests, of_parts])
 
     def make_plan(self) -> Plan | None:
         """Let the policy plan, here and now. Raises PolicyError where it raises or returns no plan."""
@@ -225,7 +235,7 @@ class Driver:
         self._put_in_force(self._pending.popleft())
 
     def _put_in_force(self, plan: Plan) -> None:
-        self._calls.set_plan(located(plan, self.state))
+        self._calls.set_plan(located(plan, self.held(), self.state.work) if len(plan.binding) else plan)
         if plan.active_idx[0] != self.active_idx:
             self.active_idx = int(plan.active_idx[0])
             self._hand_over(members(self.policy)[self.active_idx])

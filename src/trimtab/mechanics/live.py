@@ -17,7 +17,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.errors import PolicyError
 from trimtab.domain.options import Options
-from trimtab.domain.planning import WAITING, History
+from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import BACKGROUND, PLACED, WORK, Plan, View, memory, new_work
@@ -250,11 +250,7 @@ class Live:
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
-        state = self._driver.state
-        held = np.flatnonzero(state.requests["status"] == Status.HELD)
-        first = np.lexsort((state.work["serial"][held], state.requests["key"][held]))[:WAITING]
-        rows: np.ndarray = state.work[held[first]]
-        return rows
+        return self._driver.waiting()
 
     # What comes from outside. Each is decided about by the next `advance`.
 

@@ -12,7 +12,6 @@ from trimtab.domain.view import WORK, Plan, new_work
 from trimtab.mechanics.state import State
 
 _WORK_BYTES = WORK.itemsize
-_SENT = (Status.TRANSFER, Status.QUEUED, Status.RUNNING)
 
 
 class Past:
@@ -62,4 +61,4 @@ def _written(array: Any) -> Any:
 
 def is_sent(status: np.ndarray) -> np.ndarray:
     """Which of these requests are with a node, or on their way to it."""
-    return np.isin(status, _SENT)
+    return np.asarray((status >= Status.TRANSFER) & (status <= Status.RUNNING))

@@ -96,7 +96,9 @@ class Planner(Protocol):
 def snapshot(driver: Planned) -> Snapshot:
     """The present state as the policy may see it."""
     view = View(*(field.copy() for field in driver.view()))
-    return Snapshot(view, driver.history(), driver.waiting(), driver.rehearser)
+    history = driver.history()
+    history = history._replace(work=history.work.copy())
+    return Snapshot(view, history, driver.waiting(), driver.rehearser)
 
 
 def attempt(policy: Policy, given: Snapshot) -> Outcome:

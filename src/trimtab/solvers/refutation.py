@@ -18,6 +18,8 @@ def usable(problem: AssignmentProblem, begin: int, end: int) -> BoolArray:
 
 def why_infeasible(problem: AssignmentProblem) -> str:
     """The first constraint that can't be kept, in words; empty where none shows."""
+    if problem.optional.all():
+        return ""
     least = np.zeros(problem.capacity.shape[1])
     step = max(1, CHUNK_PAIRS // problem.nodes)
     for begin in range(0, problem.tasks, step):
