@@ -141,6 +141,21 @@ def thousand(course: Course, effort: Effort) -> Iterator[Measured]:
         yield figure([done.load["took_s"]], "s", proxy=name, figure=f"took, {count * 0.05:g} s at best")
 
 
+def startup(course: Course, effort: Effort) -> Iterator[Measured]:
+    """From the start of a process to its first answer, several times; its files are in the system's cache."""
+    names = course.names()
+    yield from _skipped(course)
+    course.answer_with(size=1024)
+    for name in names:
+        proxy, took_s = course.proxy(name), []
+        target = at_most(3.0) if name == OURS else None
+        for _ in range(1 if proxy.is_slow else 2 * effort.repetitions - 1):
+            contestant = course.start(proxy)
+            contestant.tree.stop()
+            took_s.append(contestant.startup_s)
+        yield figure(took_s, "s", target, proxy=name, figure="start to first answer")
+
+
 def memory(course: Course, effort: Effort) -> Iterator[Measured]:
     """Memory at the start and after many requests, of processes started for this."""
     course.names()
@@ -156,8 +171,6 @@ def _memory_of(course: Course, name: str, steps: Sequence[int]) -> Iterator[Meas
     contestant = course.start(proxy)
     tree = contestant.tree
     try:
-        target = at_most(3.0) if name == OURS else None
-        yield figure([contestant.startup_s], "s", target, proxy=name, figure="start to first answer")
         yield figure([tree.resident_mib()], "MiB", proxy=name, figure="all processes, at start")
         sent = 0
         for step in steps[:1] if proxy.is_slow else steps:
@@ -212,8 +225,14 @@ def contests(course: Course) -> dict[str, Benchmark]:
             thousand,
         ),
         (
+            "startup",
+            "Start",
+            f"{_ABOUT}; until the first answer to a client that asks all the time. Five times, litellm once.",
+            startup,
+        ),
+        (
             "memory",
-            "Memory and start-up",
+            "Memory",
             f"{_ABOUT}; fresh processes. Pages shared between processes count once. The data process is the "
             "one that works most. A hundredth of the requests for litellm.",
             memory,
