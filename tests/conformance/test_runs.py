@@ -17,6 +17,7 @@ from trimtab.domain.view import MAX_RANKED, can_take
 from trimtab.mechanics.driver import Driver
 from trimtab.mechanics.loop import PLAN_DUE, REACHED
 from trimtab.mechanics.state import State
+from trimtab.policies import names, policy_class
 
 RECORDED = ("requests", "nodes", "hidden", "counts")
 
@@ -59,7 +60,7 @@ class Watched(Policy):
         self.draws, self.plan_period_s = policy.draws, policy.plan_period_s
         self.init, self.plan = policy.init, policy.plan  # type: ignore[method-assign]
         decide, able = interpreted(policy.dispatch), interpreted(can_take)
-        self.reads_prefix = policy.reads_prefix  # type: ignore[misc]
+        self.reads_prefix, self.compares = policy.reads_prefix, policy.compares  # type: ignore[misc]
         self.watched = tuple(Watched(candidate) for candidate in policy.candidates)
         self.rehearses = policy.rehearses  # type: ignore[misc]
         self._own_decisions = 0
@@ -91,6 +92,29 @@ def test_decisions_name_nodes_that_could_take_the_work(spec: str, case: str) -> 
     watched = Watched(policy)
     run(*CASES[case](), watched, order)
     assert watched.decisions > 0
+
+
+class AsksTwice(Policy):
+    """Decides as another policy that compares, which it asks about an earlier request first."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.draws, self.compares, self.init = policy.draws, policy.compares, policy.init  # type: ignore[misc, method-assign]
+        decide, earlier = interpreted(policy.dispatch), []
+
+        def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
+            if earlier:
+                decide(view, plan, earlier[-1], memory, draws, ranking)
+            earlier[:] = [work]
+            return int(decide(view, plan, work, memory, draws, ranking))
+
+        self.dispatch = dispatch  # type: ignore[method-assign]
+
+
+@every_case
+@pytest.mark.parametrize("name", [name for name in names("dispatch") if policy_class(name).compares])
+def test_a_comparison_leaves_no_trace_in_the_memory(name: str, case: str) -> None:
+    policy, order = pair(name)
+    assert_same(run(*CASES[case](), AsksTwice(policy), order), run(*CASES[case](), policy, order))
 
 
 def check_conservation(state: State) -> None:
