@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 
 import pytest
@@ -30,6 +31,16 @@ def test_maximise_and_the_table(cli, tmp_path):
     assert result.exit_code == 0
     for part in ("optimal", "12", "method", "exact", "3 placed, 0 left out"):  # 5 + 6 on node 1, 1 on node 0
         assert part in result.stdout
+
+
+def test_compiling_does_not_use_up_the_time(cli, tmp_path, monkeypatch):
+    module, compiled = importlib.import_module("trimtab.solvers.solve"), []
+    monkeypatch.setattr(module, "are_solvers_compiled", lambda: bool(compiled))
+    monkeypatch.setattr(module, "compile_solvers", lambda: compiled.append(True))
+    (tmp_path / "instance").write_text(INSTANCE)
+    runs = [cli("solve", "gap", "instance") for _ in range(2)]
+    assert ["compiling" in run.stderr for run in runs] == [True, False]
+    assert len(compiled) == 1
 
 
 def test_infeasible_is_an_answer(cli, tmp_path):

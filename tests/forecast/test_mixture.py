@@ -143,8 +143,11 @@ def test_a_random_walk_is_best_left_naive_and_it_says_so(rng: np.random.Generato
     assert rows["mixture"].mase < 1.05 * rows["naive"].mase  # type: ignore[operator]
 
 
-def test_a_constant_series_has_no_scaled_error() -> None:
-    assert {row.mase for row in rolling_accuracy(np.ones(40), horizon=2)} == {None}
+@pytest.mark.parametrize("value", [1.0, 0.1, 7.3e9])
+def test_a_constant_series_has_no_scaled_error_and_lies_in_every_interval(value: float) -> None:
+    rows = rolling_accuracy(np.full(40, value), horizon=2)
+    assert {row.mase for row in rows} == {None}
+    assert {(row.coverage_80_frac, row.coverage_90_frac) for row in rows} == {(1.0, 1.0)}
 
 
 def test_statsmodels_is_not_imported_before_it_is_needed() -> None:

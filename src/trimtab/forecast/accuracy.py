@@ -25,6 +25,7 @@ ARIMA_ORDER: Final = (2, 1, 1)
 TRAIN_FRAC: Final = 0.5
 MEDIAN_RATE: Final = 0.1
 FEWEST_TO_SCORE: Final = 12  # values
+ROUNDING_FRAC: Final = 1e-12  # of the largest value: a weighted mean of equal numbers is off by that
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,9 @@ def _scored(
     short = truth[:, :, None] - quantiles[: len(truth)]
     level = np.asarray(LEVELS)
     pinball = scaled(float(np.maximum(level * short, (level - 1.0) * short).mean()))
-    return Accuracy(name, mase, pinball, _covered(short, 0.1, 0.9), _covered(short, 0.05, 0.95))
+    rounding = ROUNDING_FRAC * float(np.abs(values).max())
+    covered = [_covered(short, low, high, rounding) for low, high in ((0.1, 0.9), (0.05, 0.95))]
+    return Accuracy(name, mase, pinball, *covered)
 
 
 def _truth(values: Floats, start: int, horizon: int) -> Floats:
@@ -145,7 +148,8 @@ def _off(points: Floats, truth: Floats) -> Floats:
     return np.abs(points[: len(truth)] - truth)
 
 
-def _covered(short: Floats, low: float, high: float) -> float | None:
+def _covered(short: Floats, low: float, high: float, rounding: float) -> float | None:
     """Fraction within two quantiles; `short` [origins, horizon, levels] is value − quantile."""
-    inside = (short[:, :, LEVELS.index(low)] >= 0.0) & (short[:, :, LEVELS.index(high)] <= 0.0)
+    above, below = short[:, :, LEVELS.index(low)], short[:, :, LEVELS.index(high)]
+    inside = (above >= -rounding) & (below <= rounding)
     return float(inside.mean()) if np.isfinite(short).all() else None

@@ -8,7 +8,9 @@ import time
 import numpy as np
 
 from trimtab.domain.errors import ProblemError
+from trimtab.domain.kernel import compile_by_use, is_compiled
 from trimtab.solvers.exact import CoreSearch
+from trimtab.solvers.exchange import search
 from trimtab.solvers.first import first_assignment
 from trimtab.solvers.matching import is_worth_it, match, places_of
 from trimtab.solvers.near import nearest, numbered
@@ -99,11 +101,13 @@ def solve_exact(
     return found(problem, assignment, problem.sign * result.bound, took_s, "exact", reason=reason)
 
 
+def are_solvers_compiled() -> bool:
+    """Whether the kernels are in the cache: compiling them takes longer than most problems."""
+    return is_compiled(search)
+
+
 def compile_solvers() -> None:
     """Compile the kernels here and now, unless they are in the cache."""
-    from trimtab.domain.kernel import compile_by_use
-    from trimtab.solvers.exchange import search
-
     compile_by_use(search, _use)
 
 
