@@ -24,7 +24,8 @@ def stop_for(seconds: float) -> None:
 def test_a_gap_is_noticed_by_whoever_asks_first_and_a_short_delay_is_none() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        pulse = Pulse(loop)
+        pulse, is_needed = Pulse(loop), [True]
+        pulse.on_beat.append(lambda: bool(is_needed))
         pulse.start()
         begun_s = loop.time()
         await asyncio.sleep(1.0)
@@ -36,9 +37,46 @@ def test_a_gap_is_noticed_by_whoever_asks_first_and_a_short_delay_is_none() -> N
         begun_s = loop.time()
         await asyncio.sleep(1.0)
         assert not pulse.spans_gap(begun_s)
+        is_needed.clear()
+        await asyncio.sleep(1.0)
+        stop_for(10.0)
+        assert not pulse.spans_gap(begun_s)  # nobody waited for anything
+        is_needed.append(True)
+        pulse.start()
+        await asyncio.sleep(1.0)
+        assert not pulse.spans_gap(begun_s)  # nor is it one for what begins after it
+        stop_for(10.0)
+        assert pulse.spans_gap(begun_s)
+        begun_s = loop.time()
         pulse.close()
         stop_for(10.0)
         assert not pulse.spans_gap(begun_s)
+
+    run_virtual(main)
+
+
+def test_nothing_beats_while_nothing_is_under_way() -> None:
+    async def main() -> None:
+        keeper = Keeper(fleet_of(1))
+        traffic, node, pulse = Traffic(keeper.observer), keeper.fleet.nodes[0], keeper.fleet.pulse
+        beats: list[float] = []
+
+        def beat() -> bool:
+            beats.append(keeper.fleet.loop.time())
+            return False
+
+        pulse.on_beat.append(beat)
+        keeper.silence.start()
+        await asyncio.sleep(10.0)
+        assert not beats
+        exchange, _ = traffic.begin(node)
+        await asyncio.sleep(1.05)
+        assert len(beats) == 10
+        traffic.finish(exchange)
+        await asyncio.sleep(10.0)
+        assert len(beats) == 11
+        keeper.silence.close()
+        keeper.fleet.close()
 
     run_virtual(main)
 
@@ -47,7 +85,6 @@ def test_time_in_which_the_gateway_did_not_run_is_nobodys_silence() -> None:
     async def main() -> None:
         keeper = Keeper(fleet_of(1))
         traffic, node, fleet = Traffic(keeper.observer), keeper.fleet.nodes[0], keeper.fleet
-        fleet.pulse.start()
         keeper.silence.start()
         moves: list[Attempt] = []
         traffic.begin(node, estimate_s=1, moves=moves)  # nothing is known of its class: 3 s are allowed
@@ -88,7 +125,6 @@ def test_an_attempt_that_spans_a_gap_speaks_neither_for_nor_against_its_node() -
     async def main() -> None:
         told, (node,) = Told(), fleet_of(1).nodes
         pulse = Pulse(asyncio.get_running_loop())
-        pulse.start()
         traffic = Traffic(Signals([told], pulse))
         (good, _), (bad, _) = traffic.begin(node), traffic.begin(node)
         stop_for(60.0)
@@ -108,7 +144,6 @@ def test_a_check_that_spans_a_gap_is_void_and_done_again_at_once() -> None:
             fleet = fleet_of(1, url=backend.url)
             options = HealthOptions(period_s=1000.0, timeout_s=5.0, unhealthy_after=1)
             checker, node = Checker(fleet, options), fleet.nodes[0]
-            fleet.pulse.start()
             checker.start()
             await until(lambda: fleet.condition(node).was_up)
             backend.is_silent = True
@@ -122,7 +157,6 @@ def test_a_check_that_spans_a_gap_is_void_and_done_again_at_once() -> None:
             assert node.health is Health.UP
             assert fleet.problems == {}
             await checker.close()
-            fleet.pulse.close()
             fleet.close()
 
     run_virtual(main)

@@ -214,7 +214,7 @@ async def stop_and_go_on(process: asyncio.subprocess.Process) -> None:
     port = int(await process.stdout.readline())
     options = KeeperOptions(
         health=HealthOptions(period_s=0.05, timeout_s=0.2, unhealthy_after=100_000),
-        silence=SilenceOptions(sweep_s=0.02, least_s=0.1),
+        silence=SilenceOptions(least_s=0.1),
     )
     keeper = Keeper(fleet_of(1, url=f"http://127.0.0.1:{port}"), options)
     fleet, node, traffic = keeper.fleet, keeper.fleet.nodes[0], Traffic(keeper.observer)

@@ -1,12 +1,14 @@
 """Whether this process itself ran: it may have been stopped, or its machine too busy to let it run.
 
 What was begun before such a gap and seems late after it says nothing of others: their answer may lie unread
-in a socket. Whoever judges by time asks here first.
+in a socket. Whoever judges by time asks here first. A gap in which nobody waited for anything is no news, so
+the pulse beats only while somebody does.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from math import inf
 
 BEAT_S = 0.1
@@ -14,16 +16,20 @@ AWAY_S = 0.25  # a timer that fires so much late was held up by more than work o
 
 
 class Pulse:
-    """Notices gaps. Before `start` only those that `was_away` is told of."""
+    """Notices gaps while it beats; else only those that `was_away` is told of.
+
+    `on_beat` are called at every beat; the beats go on as long as one of them returns True.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.since_s = -inf  # since when it has run without a gap
+        self.on_beat: list[Callable[[], bool]] = []
         self._loop = loop
         self._due_s = inf
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Notice every gap from now on; a second call does nothing."""
+        """Something begins that is waited for: notice every gap from now on. A second call does nothing."""
         if self._timer is None:
             self._arm()
 
@@ -63,4 +69,7 @@ class Pulse:
 
     def _beat(self) -> None:
         self.was_away(self._due_s)
-        self._arm()
+        self._arm()  # first: what raises must not end the beats
+        is_needed = [beat() for beat in self.on_beat]  # all are called
+        if not any(is_needed):
+            self.close()

@@ -65,6 +65,8 @@ class Checker:
         self._is_excused, self._answered = is_excused, answered
         self._client = Client(self._options.timeout_s)
         self._checks: dict[int, _Check] = {}
+        self._asked = 0  # pages that have not come yet
+        fleet.pulse.on_beat.append(lambda: self._asked > 0)
         self._closing: set[asyncio.Task[None]] = set()
         self._is_running = False
 
@@ -158,7 +160,12 @@ class Checker:
     async def _get(self, node: Node, path: str) -> Page:
         condition = self._fleet.condition(node)
         address = replace(condition.address, server_name=node.server_name)
-        return await self._client.get(node, address, path)
+        self._fleet.pulse.start()
+        self._asked += 1
+        try:
+            return await self._client.get(node, address, path)
+        finally:
+            self._asked -= 1
 
     def _failed(self, node: Node, check: _Check, problem: str) -> None:
         condition = self._fleet.condition(node)

@@ -48,7 +48,6 @@ class Keeper:
 
     def start(self) -> None:
         """Look after them from now on. Nothing is waited for: a node that cannot be reached shows later."""
-        self.fleet.pulse.start()
         self.checker.start()
         self.ejector.start()
         self.silence.start()

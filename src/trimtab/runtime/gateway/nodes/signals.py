@@ -38,18 +38,22 @@ class Signals:
     """An Observer that tells the judges. It does not matter whether a final loss is told as `lost` too."""
 
     def __init__(self, judges: Sequence[Judge], pulse: Pulse) -> None:
+        self._pulse = pulse
         self._ran_since_s = pulse.ran_since_s
         self._began = [judge.began for judge in judges if type(judge).began is not Judge.began]
         self._answered = [judge.answered for judge in judges if type(judge).answered is not Judge.answered]
         self._lost = [judge.lost for judge in judges if type(judge).lost is not Judge.lost]
         self._left = [judge.left for judge in judges if type(judge).left is not Judge.left]
         self._open: set[Attempt] = set()
+        pulse.on_beat.append(lambda: bool(self._open))
 
     def arrived(self, exchange: Exchange) -> None:
         """An observer's call."""
 
     def started(self, exchange: Exchange, attempt: Attempt) -> None:
         """An observer's call."""
+        if not self._open:
+            self._pulse.start()
         self._open.add(attempt)
         for began in self._began:
             began(exchange, attempt)

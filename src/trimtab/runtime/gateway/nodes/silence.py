@@ -16,7 +16,6 @@ Time in which this process itself did not run is nobody's silence.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +29,6 @@ from trimtab.runtime.gateway.nodes.signals import Answer, Judge
 class SilenceOptions:
     """How long is too long."""
 
-    sweep_s: float = 0.1
     least_s: float = 0.5  # a shorter silence means nothing
     unseen_factor: float = 3.0  # times the prediction, while a class has shown nothing
     unpredicted_s: float = 30.0  # without a prediction
@@ -95,18 +93,16 @@ class Silence(Judge):
         self._gain = self._options.gain
         self._watches: dict[int, _Watch] = {}
         self._kinds: dict[tuple[str, int, bool], _Kind] = {}
-        self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look at all nodes from now on."""
-        if self._timer is None:
-            self._timer = self._fleet.loop.call_later(self._options.sweep_s, self._sweep)
+        """Look at all nodes from now on, at every beat of the pulse."""
+        if self._beat not in self._fleet.pulse.on_beat:
+            self._fleet.pulse.on_beat.append(self._beat)
 
     def close(self) -> None:
         """Look no more. It can be started again."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._beat in self._fleet.pulse.on_beat:
+            self._fleet.pulse.on_beat.remove(self._beat)
 
     def began(self, exchange: Exchange, attempt: Attempt) -> None:
         """A judge's call."""
@@ -176,7 +172,6 @@ class Silence(Judge):
 
     def look(self, now_s: float) -> None:
         """Ask who is overdue, and hold it if it does not answer; give up what a frozen node has."""
-        self._fleet.pulse.notice()  # what came while this process was away is still to be read
         for watch in list(self._watches.values()):  # every change may start requests, on nodes new to this
             node = watch.node
             if node.last_byte_s > watch.heard_s:
@@ -261,6 +256,6 @@ class Silence(Judge):
             watch = self._watches[node.idx] = _Watch(node)
         return watch
 
-    def _sweep(self) -> None:
-        self._timer = self._fleet.loop.call_later(self._options.sweep_s, self._sweep)
+    def _beat(self) -> bool:
         self.look(self._fleet.loop.time())
+        return False  # it beats on while anything is in flight: the signals see to that
