@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import io
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from trimtab.runtime.gateway.jobs import rows
+from trimtab.runtime.gateway.jobs import manager, rows
 from trimtab.runtime.gateway.jobs.job import Delivery, Job, JobResult, State
 from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings, TooManyJobs
 from trimtab.runtime.gateway.jobs.order import Order
@@ -161,6 +162,36 @@ def test_a_fault_in_one_turn_does_not_end_the_running_of_jobs(
             assert not faults
 
     asyncio.run(main())
+
+
+def test_a_gateway_without_jobs_writes_its_sign_of_life_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        runner, seen = HandRunner(), Counter[str]()
+        for module, name in ((rows, "found"), (rows, "claim"), (rows, "adopt"), (manager, "sign_of_life")):
+            monkeypatch.setattr(module, name, counted(getattr(module, name), seen, name))
+        quick = settings(tmp_path / "jobs", lease_s=2.0, poll_s=0.01)
+        async with opened(f"sqlite:///{tmp_path / 'store.db'}", runner, quick) as jobs:
+            await until(lambda: seen["sign_of_life"] >= 2)  # the second after half a second
+            assert seen["found"] > seen["sign_of_life"]
+            assert seen["claim"] == 0
+            job = await jobs.submit(order(), b"{}")
+            await reach(jobs, job, State.DISPATCHED)
+            assert seen["claim"] == 1
+            signs, adoptions = seen["sign_of_life"], seen["adopt"]
+            await until(lambda: seen["sign_of_life"] >= signs + 5)  # at every look now: it has a job
+            assert seen["adopt"] >= adoptions + 5
+
+    asyncio.run(main())
+
+
+def counted(function: Callable[..., Any], seen: Counter[str], name: str) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        seen[name] += 1
+        return function(*args, **kwargs)
+
+    return call
 
 
 def test_a_tenant_sees_its_own_jobs_page_by_page(store_url: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestServer
 
 from gateway.plane import listening
 from trimtab.runtime.gateway.config import GatewayConfig
+from trimtab.runtime.gateway.control import LocalControl
 from trimtab.runtime.gateway.gateway import Gateway
 from trimtab.runtime.gateway.jobs.service import JobService
 from trimtab.runtime.gateway.process import _opened
@@ -48,8 +49,8 @@ class Studio:
 class Served:
     """What a test holds."""
 
-    def __init__(self, gateway: Gateway, url: str) -> None:
-        self.gateway, self.url = gateway, url
+    def __init__(self, gateway: Gateway, service: JobService, url: str) -> None:
+        self.gateway, self.service, self.url = gateway, service, url
         self.client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
 
     async def ended(self, video_id: str) -> Any:
@@ -82,8 +83,9 @@ async def serving(folder: Path, nodes: list[dict[str, Any]]) -> AsyncIterator[Se
         {"insecure_no_auth": True, "nodes": nodes, "store": store, "queue": {"max_wait_s": 20}}
     )
     gateway, sock = Gateway(config, asyncio.get_running_loop()), listening()
-    async with _opened(gateway, JobService(config), sock):
-        served = Served(gateway, f"http://127.0.0.1:{sock.getsockname()[1]}")
+    service = JobService(config)
+    async with _opened(gateway, service, sock):
+        served = Served(gateway, service, f"http://127.0.0.1:{sock.getsockname()[1]}")
         async with asyncio.timeout(60):
             while not gateway.is_ready:
                 await asyncio.sleep(0.01)
@@ -154,5 +156,24 @@ def test_a_job_that_is_found_again_keeps_its_place_at_its_node(tmp_path: Path) -
                 assert (await served.ended(video.id)).status == "completed"
                 await _until(lambda: node.in_flight == 0)
                 assert studio.films == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
+def test_jobs_are_counted_as_of_when_somebody_looks(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with studios("only") as ((studio,), nodes), serving(tmp_path, nodes) as served:
+            control = LocalControl(served.gateway, None, served.service)
+            assert b"trimtab_jobs{" not in await control.metrics()
+            video = await served.client.videos.create(prompt="a boat", model="m")
+            await _until(lambda: "GET /v1/videos/only-1" in studio.seen)
+            assert b'trimtab_jobs{state="dispatched"} 1' in await control.metrics()
+            studio.done.set()
+            await served.ended(video.id)
+            told = await control.metrics()
+            assert b'trimtab_jobs{state="done"} 1' in told
+            assert b'trimtab_jobs{state="dispatched"} 0' in told
+            assert (await control.status())["jobs"] == {"dispatched": 0, "done": 1}
 
     asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,11 @@ from trimtab.domain.errors import ConfigError, UsageError
 from trimtab.runtime.gateway.admin.control import Json, Status
 from trimtab.runtime.gateway.config import GatewayConfig
 from trimtab.runtime.gateway.gateway import Gateway
+from trimtab.runtime.gateway.jobs.service import JobService
 from trimtab.runtime.gateway.model import Health
 from trimtab.runtime.gateway.observe import exposition, status
 from trimtab.runtime.gateway.observe.book import Book
 from trimtab.runtime.gateway.observe.status import NodeFigures
-from trimtab.runtime.gateway.store.usage import UsageBook
 from trimtab.version import __version__
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ Reload = Callable[[], GatewayConfig]
 class LocalControl:
     """Implements `admin.control.Control`. `reload` reads the configuration again; None = there is no file."""
 
-    def __init__(self, gateway: Gateway, reload: Reload | None, usage: UsageBook) -> None:
-        self._gateway, self._reload, self._usage = gateway, reload, usage
+    def __init__(self, gateway: Gateway, reload: Reload | None, service: JobService) -> None:
+        self._gateway, self._reload, self._service = gateway, reload, service
         self._began_s = time.time()
 
     async def nodes(self) -> list[NodeFigures]:
@@ -83,17 +84,23 @@ class LocalControl:
 
     async def usage(self, tenant: str | None) -> list[Json]:
         """What tenants have used of models."""
-        return await self._usage.told(tenant)
+        return await self._service.usage.told(tenant)
 
     async def metrics(self) -> bytes:
         """The text of `/metrics`."""
+        await self.count_jobs()
         return exposition.exposition(self._gateway.metrics.book())
 
     async def status(self) -> Status:
         """Everything that the dashboard shows."""
+        await self.count_jobs()
         told = self.status_of(self._gateway.metrics.book(), [decider_figures(self._gateway)])
         told["nodes"] = await self.nodes()
         return told
+
+    async def count_jobs(self) -> None:
+        """What is told of jobs next is as of now: they are counted when somebody looks."""
+        await self._service.count()
 
     def status_of(self, book: Book, figures: Sequence[Json]) -> Status:
         """All of the status but `nodes`: of one process, or of several with their book and figures."""
@@ -170,12 +177,12 @@ class PooledControl:
 
     async def metrics(self) -> bytes:
         """The text of `/metrics`: all processes together."""
-        await self._workers.look()
+        await asyncio.gather(self._workers.look(), self._local.count_jobs())
         return exposition.exposition(self._book())
 
     async def status(self) -> Status:
         """Everything that the dashboard shows."""
-        figures = await self._workers.look()
+        figures, _ = await asyncio.gather(self._workers.look(), self._local.count_jobs())
         book = self._book()
         told = self._local.status_of(book, [decider_figures(self._gateway), *figures])
         told["ready"] = any(one["ready"] for one in figures)

@@ -72,7 +72,7 @@ async def run_process(
         observers=(UsageObserver(service.usage),),
     )
     async with _opened(gateway, service, sockets.clients if crew is None else None):
-        local = LocalControl(gateway, reload, service.usage)
+        local = LocalControl(gateway, reload, service)
         if crew is None:
             await _serve(local, gateway, sockets, reload, ready, _with_jobs(gateway.drain, service))
             return

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,13 @@ class Jobs:
         self._loops: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
         self._alive_since_s: float | None = None  # of the unbroken signs of life, by the loop's clock
+        self._signed_s = -inf  # when the last of them was given
+        self._period_s = min(settings.poll_s, settings.lease_s / 4)
 
     async def open(self) -> None:
         """Begin to run jobs. Raises OSError where the folder cannot be made."""
         self._place = await asyncio.to_thread(self._files.open)
-        for loop in (self._claim_loop(), self._life_loop(), self._sweep_loop()):
+        for loop in (self._look_loop(), self._sweep_loop()):
             self._loops.append(asyncio.create_task(loop))
 
     async def drain(self, timeout_s: float) -> int:
@@ -193,13 +196,25 @@ class Jobs:
         path = self._files.result(job.result_file)
         return path if path.exists() else None
 
-    async def _claim_loop(self) -> None:
+    async def _look_loop(self) -> None:
+        """Look for jobs when one was submitted or has ended here, and at times for those of others."""
         while True:
             self._wake.clear()
-            await self._tried(self._claim)
+            if not await self._tried(self._look):
+                self._alive_since_s = None
             with suppress(TimeoutError):
-                async with asyncio.timeout(self.settings.poll_s):
+                async with asyncio.timeout(self._period_s):
                     await self._wake.wait()
+
+    async def _look(self) -> None:
+        """Ask what there is to do: mostly nothing, and then it is one statement that changes nothing."""
+        is_free, is_owned = await self._store.read(rows.found)
+        silent_s = asyncio.get_running_loop().time() - self._signed_s
+        is_due = silent_s >= (self._period_s if is_owned else self.settings.lease_s / 4)
+        if is_due and not await self._tried(self._life):
+            self._alive_since_s = None
+        if is_free:
+            await self._tried(self._claim)
 
     async def _tried(self, turn: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """Take a turn of a loop that must not end: without it jobs would be accepted and never run."""
@@ -220,12 +235,6 @@ class Jobs:
         for job in await self._store.write(claim):
             self._begin(job, self._run)
 
-    async def _life_loop(self) -> None:
-        while True:
-            if not await self._tried(self._life):
-                self._alive_since_s = None
-            await asyncio.sleep(min(self.settings.poll_s, self.settings.lease_s / 4))
-
     async def _life(self) -> None:
         """Give a sign of life, hear of cancellations and lost claims, adopt what silent processes left."""
         now_s = asyncio.get_running_loop().time()
@@ -236,7 +245,7 @@ class Jobs:
         owned, adopted = await self._store.write(
             partial(_alive, owner=self.gateway, place=place, lease_s=lease_s)
         )
-        self._alive_since_s = since_s
+        self._alive_since_s, self._signed_s = since_s, now_s
         for job_id in list(self._running):
             if owned.get(job_id):
                 self._stop(job_id)

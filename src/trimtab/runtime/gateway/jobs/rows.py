@@ -84,19 +84,25 @@ def counts(connection: sa.Connection) -> dict[str, int]:
     return {str(state): int(count) for state, count in connection.execute(_COUNTED)}
 
 
-# Asked every second or two, so made once. The first two: whether there may be any, and mostly there is none.
-_FREE = sa.select(jobs.c.id).where(jobs.c.state == _QUEUED, jobs.c.owner.is_(None)).limit(1)
-_OWNED = sa.select(jobs.c.id).where(jobs.c.state.in_(_ACTIVE), jobs.c.owner.is_not(None)).limit(1)
+# Asked every second, or whenever somebody looks, so made once.
+_FOUND = sa.select(
+    sa.exists().where(jobs.c.state == _QUEUED, jobs.c.owner.is_(None)),
+    sa.exists().where(jobs.c.state.in_(_ACTIVE), jobs.c.owner.is_not(None)),
+)
 _COUNTED = sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state)
 _OWN = sa.select(jobs.c.id, jobs.c.cancel_requested).where(
     jobs.c.owner == sa.bindparam("owner"), jobs.c.state.in_(_ACTIVE)
 )
 
 
+def found(connection: sa.Connection) -> tuple[bool, bool]:
+    """Whether any job is free to be claimed, and whether any is owned by a gateway: mostly none is."""
+    is_free, is_owned = connection.execute(_FOUND).one()
+    return bool(is_free), bool(is_owned)
+
+
 def claim(connection: sa.Connection, owner: str, place: str, now_s: float, limit: int) -> list[Job]:
     """Up to `limit` queued jobs become `owner`'s: tenants and models take turns, each in its own order."""
-    if connection.scalar(_FREE) is None:
-        return []
     turn = sa.func.row_number().over(
         partition_by=(jobs.c.tenant, jobs.c.model), order_by=(jobs.c.created_s, jobs.c.id)
     )
@@ -112,15 +118,13 @@ def claim(connection: sa.Connection, owner: str, place: str, now_s: float, limit
     )
     query = sa.select(free.c.id).order_by(free.c.turn, free.c.created_s).limit(limit)
     free_still = (jobs.c.state == _QUEUED, jobs.c.owner.is_(None))
-    found = connection.scalars(query).all()
-    claimed = [job_id for job_id in found if _taken(connection, job_id, owner, *free_still)]
+    ids = connection.scalars(query).all()
+    claimed = [job_id for job_id in ids if _taken(connection, job_id, owner, *free_still)]
     return _by_ids(connection, claimed)
 
 
 def adopt(connection: sa.Connection, owner: str, place: str, lease_s: float) -> list[Job]:
     """Active jobs whose owner has left, or been silent for `lease_s`, become `owner`'s."""
-    if connection.scalar(_OWNED) is None:
-        return []
     orphaned = sa.select(jobs.c.id, jobs.c.owner).where(
         jobs.c.state.in_(_ACTIVE),
         jobs.c.place == place,
@@ -155,8 +159,8 @@ def release(connection: sa.Connection, owner: str) -> None:
 
 def owned(connection: sa.Connection, owner: str) -> dict[str, bool]:
     """The active jobs of `owner`, and whether each is to be cancelled."""
-    found = connection.execute(_OWN, {"owner": owner})
-    return {str(job_id): bool(cancel) for job_id, cancel in found}
+    rows = connection.execute(_OWN, {"owner": owner})
+    return {str(job_id): bool(cancel) for job_id, cancel in rows}
 
 
 def dispatch(connection: sa.Connection, mine: Mine, node: str, idempotent: bool, now_s: float) -> bool:

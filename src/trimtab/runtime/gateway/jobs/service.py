@@ -23,7 +23,7 @@ from trimtab.runtime.gateway.wire.exchange import WireExchange
 logger = logging.getLogger(__name__)
 
 LAST_FLUSH_S = 5.0
-COUNT_PERIOD_S = 2.0
+COUNT_S = 1.0
 
 
 def job_settings(config: GatewayConfig) -> JobSettings:
@@ -44,7 +44,7 @@ class JobService:
         self._settings = job_settings(config)
         self._intake = Intake(self._settings)
         self.declare(config)
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, int] = {}  # of jobs by state, as of the last `count`
         self._runner: DispatchedRunner | None = None
         self._jobs: Jobs | None = None
         self._api: JobsApi | None = None
@@ -72,7 +72,6 @@ class JobService:
             logger.error("no jobs are taken: their folder cannot be made: %s", error)
             return
         self._runner, self._jobs, self._api = runner, jobs, JobsApi(jobs)
-        self._work.append(asyncio.create_task(self._count()))
 
     async def drain(self, timeout_s: float) -> int:
         """Begin no job any more and wait for those that a restart would lose; returns how many are left."""
@@ -91,12 +90,12 @@ class JobService:
                 await self.usage.flush()
         await self._store.close()
 
-    async def _count(self) -> None:
-        while True:
-            with contextlib.suppress(StoreUnavailable):
-                assert self._jobs is not None
-                self.counts.update(await self._jobs.counts())
-            await asyncio.sleep(COUNT_PERIOD_S)
+    async def count(self) -> None:
+        """Bring `counts` up to date. Where the store does not answer within a second they stay."""
+        if self._jobs is not None:
+            with contextlib.suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(COUNT_S):
+                    self.counts |= dict.fromkeys(self.counts, 0) | await self._jobs.counts()
 
     async def answer(self, exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
         """A request for /v1/jobs…, /v1/videos…, or one that is to become a job."""
