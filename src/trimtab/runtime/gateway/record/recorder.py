@@ -192,7 +192,8 @@ class Recorder:
             await asyncio.sleep(FLUSH_PERIOD_S)
             if self._now_s() >= self._estimates_due_s:
                 self.note_estimates()
-            await asyncio.shield(self.flush())
+            if self._rows or self._notes or self.dropped > self._told_dropped:
+                await asyncio.shield(self.flush())
 
     async def flush(self) -> None:
         """Write what has ended so far. A failure to write is counted, not raised."""

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -81,10 +82,9 @@ class UsageBook:
         """Flush every `period_s`, until cancelled; call `flush` once more then."""
         while True:
             await asyncio.sleep(period_s)
-            try:
-                await self.flush()
-            except StoreUnavailable:
-                continue  # `Store.available` tells; the batch is kept
+            if self._open or self._sent:
+                with suppress(StoreUnavailable):  # `Store.available` tells; the batch is kept
+                    await self.flush()
 
     async def told(self, tenant: str | None = None) -> list[dict[str, Any]]:
         """All usage up to now by tenant and model, as JSON may hold it; None = of all tenants.
