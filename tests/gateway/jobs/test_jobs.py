@@ -174,7 +174,7 @@ def test_a_gateway_without_jobs_writes_its_sign_of_life_and_nothing_else(
         quick = settings(tmp_path / "jobs", lease_s=2.0, poll_s=0.01)
         async with opened(f"sqlite:///{tmp_path / 'store.db'}", runner, quick) as jobs:
             await until(lambda: seen["sign_of_life"] >= 2)  # the second after half a second
-            assert seen["found"] > seen["sign_of_life"]
+            assert seen["found"] <= seen["sign_of_life"] + 1  # nor does it ask more often
             assert seen["claim"] == 0
             job = await jobs.submit(order(), b"{}")
             await reach(jobs, job, State.DISPATCHED)

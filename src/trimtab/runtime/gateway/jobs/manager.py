@@ -51,7 +51,7 @@ class JobSettings:
     max_active_per_tenant: int = 1000
     lease_s: float = 15.0
     min_free_bytes: int = 64 << 20  # of the folder's disk, else jobs are refused and wait
-    poll_s: float = 1.0  # how often other processes' jobs and wishes are looked for
+    poll_s: float = 1.0  # how often other processes' jobs and wishes are looked for while there are any
     sweep_s: float = 60.0
 
 
@@ -87,7 +87,7 @@ class Jobs:
         self._wake = asyncio.Event()
         self._alive_since_s: float | None = None  # of the unbroken signs of life, by the loop's clock
         self._signed_s = -inf  # when the last of them was given
-        self._period_s = min(settings.poll_s, settings.lease_s / 4)
+        self._pause_s = 0.0  # until it is looked again
 
     async def open(self) -> None:
         """Begin to run jobs. Raises OSError where the folder cannot be made."""
@@ -203,15 +203,18 @@ class Jobs:
             if not await self._tried(self._look):
                 self._alive_since_s = None
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._period_s):
+                async with asyncio.timeout(self._pause_s):
                     await self._wake.wait()
 
     async def _look(self) -> None:
-        """Ask what there is to do: mostly nothing, and then it is one statement that changes nothing."""
+        """Ask what there is to do. While no gateway has a job to do, one look per sign of life is enough."""
+        sign_s = self.settings.lease_s / 4
+        self._pause_s = min(self.settings.poll_s, sign_s)
         is_free, is_owned = await self._store.read(rows.found)
+        if not is_free and not is_owned:
+            self._pause_s = sign_s
         silent_s = asyncio.get_running_loop().time() - self._signed_s
-        is_due = silent_s >= (self._period_s if is_owned else self.settings.lease_s / 4)
-        if is_due and not await self._tried(self._life):
+        if silent_s >= (self._pause_s if is_owned else sign_s) and not await self._tried(self._life):
             self._alive_since_s = None
         if is_free:
             await self._tried(self._claim)
