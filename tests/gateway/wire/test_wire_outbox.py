@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from gateway.plane import answers, gateway, ok, post, run
+from trimtab.runtime.gateway.wire.inbox import Inbox
 from trimtab.runtime.gateway.wire.outbox import Outbox
 
 
@@ -71,6 +72,49 @@ def test_what_is_meant_for_a_closed_transport_is_dropped() -> None:
         a.close()
         await asyncio.sleep(0)
         assert log == [("a", b"closed"), ("b", b"2")]
+
+    run(main())
+
+
+class _Answering:
+    """A receiver that answers what it is sent, and notes when it has done more."""
+
+    def __init__(self, outbox: Outbox, log: list[tuple[str, bytes]], transport: Any) -> None:
+        self.transport, self._outbox, self._log = transport, outbox, log
+
+    def received(self, data: bytes) -> None:
+        self._outbox.put(self.transport, data)
+        self._outbox.put(self.transport, data.upper())
+        self._log.append(("learned", data))
+
+
+def test_what_came_of_the_only_read_of_a_turn_is_written_before_anything_else_is_done() -> None:
+    async def main() -> None:
+        log, a, b = _two()
+        loop = asyncio.get_running_loop()
+        outbox = Outbox(loop)
+        inbox = Inbox(loop, outbox)
+        inbox.then = lambda: log.append(("told", b""))
+        one, other = _Answering(outbox, log, a), _Answering(outbox, log, b)
+        inbox.put(one, b"x")
+        await asyncio.sleep(0)
+        assert log == [("a", b"x"), ("a", b"X"), ("learned", b"x"), ("told", b"")]
+        log.clear()
+        inbox.put(one, b"x")
+        inbox.put(other, b"y")
+        await asyncio.sleep(0)
+        written = [("a", b"x"), ("a", b"X"), ("b", b"y"), ("b", b"Y")]
+        assert log == [("learned", b"x"), ("learned", b"y"), *written, ("told", b"")]
+        log.clear()
+        outbox.put(b, b"before")
+        inbox.put(other, b"y")
+        inbox.take()
+        assert log == [("learned", b"y"), ("b", b"before"), ("b", b"y"), ("b", b"Y"), ("told", b"")]
+        log.clear()
+        a.close()
+        inbox.put(one, b"x")
+        inbox.take()
+        assert log == [("a", b"closed"), ("learned", b"x"), ("told", b"")]
 
     run(main())
 

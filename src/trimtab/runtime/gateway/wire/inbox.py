@@ -2,7 +2,8 @@
 
 Between two reads the kernel uses the processor's caches for itself: the same code is quicker where it runs
 for one connection after the other. So connections only put down what they have read. As the turn ends all of
-it is taken in, then all that came of it is written, then those are told who look on.
+it is taken in, then all that came of it is written, then those are told who look on. Where only one has read
+nothing is gained by that: what comes of it is written at once, and lessons are drawn from it afterwards.
 """
 
 from __future__ import annotations
@@ -51,14 +52,16 @@ class Inbox:
         items = self._items
         if items:
             self._items = []
-            self._outbox.is_awaited = True
+            outbox = self._outbox
+            outbox.is_awaited = True
+            outbox.is_direct = len(items) == 1
             for receiver, data in items:
                 try:
                     receiver.received(data)
                 except Exception as error:  # a fault with one connection is its own
                     self._report(receiver, error)
-            self._outbox.is_awaited = False
-            self._outbox.flush()
+            outbox.is_awaited = outbox.is_direct = False
+            outbox.flush()
             self.then()
 
     def _report(self, receiver: Receiver, error: Exception) -> None:

@@ -17,19 +17,25 @@ class Outbox:
     dropped, as a write to it would be.
     """
 
-    __slots__ = ("_call_soon", "_flush", "_items", "is_awaited")
+    __slots__ = ("_call_soon", "_flush", "_items", "is_awaited", "is_direct")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._call_soon = loop.call_soon
         self._flush = self.flush  # bound once
         self._items: list[tuple[asyncio.WriteTransport, bytes]] = []
         self.is_awaited = False  # somebody flushes it soon
+        self.is_direct = False  # what is put is written at once
 
     def put(self, transport: asyncio.WriteTransport, data: bytes) -> None:
         """Write it at the end of this turn."""
         items = self._items
-        if not items and not self.is_awaited:
-            self._call_soon(self._flush)
+        if not items:
+            if self.is_direct:
+                if not transport.is_closing():
+                    transport.write(data)
+                return
+            if not self.is_awaited:
+                self._call_soon(self._flush)
         items.append((transport, data))
 
     def flush(self) -> None:
