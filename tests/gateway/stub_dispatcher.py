@@ -31,6 +31,9 @@ class RoundRobin:
         else:
             self._start(exchange)
 
+    def decide(self) -> None:
+        """All is decided about already."""
+
     def _start(self, exchange: Exchange) -> None:
         lost = {attempt.node for attempt in exchange.attempts}
         left = [node for node in self.nodes if node not in lost]

@@ -386,7 +386,7 @@ class Live:
         if count == 1:
             row = started[0]
             return [(row, node_idx[row])] if status[row] == _RUNNING else []
-        rows = [started[i] for i in range(count)]
+        rows = started[:count].tolist()
         return [(row, node_idx[row]) for row in rows if status[row] == _RUNNING]  # not given up since
 
     def take_ended(self) -> list[Ended]:

@@ -80,6 +80,7 @@ class Bench:
         exchange = exchange or Asking()
         exchange.arrived_s = self.loop.time()
         self.decider.submit(exchange)
+        self.decider.decide()
         return exchange
 
     def done(self, exchange: Asking) -> None:
@@ -108,6 +109,65 @@ def at(test: Callable[[Bench], Awaitable[None]], **how: Any) -> None:
             bench.close()
 
     run_virtual(main())
+
+
+def test_what_is_submitted_together_is_decided_as_one_by_one() -> None:
+    outcomes = []
+    for together in (False, True):
+
+        async def test(bench: Bench, together: bool = together) -> None:
+            decider = bench.decider
+            decider.use(Rules(chosen("power-of-d", "least-connections"), held_max=3))
+            exchanges = [Asking() for _ in range(16)]
+            for exchange in exchanges:
+                exchange.arrived_s = bench.loop.time()
+                decider.submit(exchange)
+                if not together:
+                    decider.decide()
+                await asyncio.sleep(0.01)
+            assert any(exchange.nodes for exchange in exchanges) != together
+            decider.decide()
+            nodes = [exchange.nodes for exchange in exchanges]
+            refused = [exchange.refusal is not None for exchange in exchanges]
+            assert (sum(map(len, nodes)), sum(refused)) == (12, 1)
+            receipts = [exchange.decision.receipt for exchange in exchanges if exchange.nodes]
+            tally = decider.notes.tally
+            outcomes.append((nodes, refused, receipts, tally.counts, tally.figures()))
+
+        at(test, slots=3, nodes=4)
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][3][0] == 16  # the shadow was asked about each
+
+
+def test_what_came_before_a_lesson_is_decided_without_it() -> None:
+    async def test(bench: Bench) -> None:
+        first, second = bench.submit(), Asking()
+        bench.decider.submit(second)
+        assert not second.nodes
+        bench.done(first)
+        assert second.nodes == ["n1"], "the other node had not given its place back when it came"
+
+    at(test)
+
+
+def test_a_fault_in_starting_one_request_is_its_own() -> None:
+    class Faulty(Asking):
+        def start(self, node: Node) -> None:
+            raise RuntimeError("no start")
+
+    async def test(bench: Bench) -> None:
+        problems: list[Any] = []
+        bench.loop.set_exception_handler(lambda loop, said: problems.append(said["exception"]))
+        faulty, sound = Faulty(), Asking()
+        for exchange in (faulty, sound):
+            bench.decider.submit(exchange)
+        bench.decider.decide()
+        assert sound.nodes == ["n1"]
+        assert [str(problem) for problem in problems] == ["no start"]
+        bench.decider.abort(faulty)
+        assert bench.in_flight() == {"n0": 0, "n1": 1}
+
+    at(test)
 
 
 def test_a_lost_request_goes_elsewhere_and_an_aborted_one_frees_its_place() -> None:

@@ -42,6 +42,7 @@ async def decider_of(rules: Rules) -> tuple[Decider, Fleet]:
 def submitted(decider: Decider, model: str, route: str = "") -> Sent:
     exchange = Sent(model, route)
     decider.submit(exchange)
+    decider.decide()
     assert exchange.attempts, exchange.refusal
     return exchange
 
@@ -113,6 +114,7 @@ def test_a_shorter_queue_holds_from_the_change_on() -> None:
         waiting, refused = Sent("a"), Sent("a")
         decider.submit(waiting)
         decider.submit(refused)
+        decider.decide()
         assert waiting.refusal is None
         assert refused.refusal is not None
         assert refused.refusal.code == "queue_full"
@@ -133,6 +135,7 @@ def test_tenants_beyond_those_at_the_start_have_accounts() -> None:
         exchange = Sent("a")
         exchange.tenant = Tenant("late", 899)
         decider.submit(exchange)
+        decider.decide()
         assert exchange.attempts
         decider.progress(exchange, 3)
         pool = decider.pools["round-robin+vtc"]

@@ -68,6 +68,9 @@ class FirstNode:
         else:
             exchange.refuse(Refusal(503, "no_node", "no node"))
 
+    def decide(self) -> None:
+        """All is decided about already."""
+
     def lost(self, exchange: Exchange, cause: Cause) -> None:
         self.submit(exchange)
 

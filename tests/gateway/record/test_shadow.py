@@ -30,15 +30,15 @@ def test_quantiles_are_students(degrees: int) -> None:
 def test_disagreement_is_exact_and_the_prediction_apart() -> None:
     tally = ShadowTally()
     assert np.isnan(tally.figures().disagreement_frac)
-    tally.note((0, -1, 0, 1.0, 1.0))
-    tally.note((0, -1, 1, 1.0, 3.0))
-    tally.note((0, -1, -1, 1.0, float("inf")))  # held: no prediction
-    tally.note((2, -1, 1, 2.0, 1.0))
-    tally.note((2, -1, 1, float("inf"), 1.0))
+    tally.note([(0, -1, 0, 1.0, 1.0)])
+    tally.note([(0, -1, 1, 1.0, 3.0)])
+    tally.note([(0, -1, -1, 1.0, float("inf"))])  # held: no prediction
+    tally.note([(2, -1, 1, 2.0, 1.0)])
+    tally.note([(2, -1, 1, float("inf"), 1.0)])
     assert tally.counts == (5, 4)
-    tally.note((2, 2, 1, 5.0, 1.0))  # its session lives there: no policy was asked
-    tally.note((-1, 2, 1, 0.0, 1.0))  # its home had no room
-    tally.note((-1, -1, -1, 0.0, 0.0))  # both hold it
+    tally.note([(2, 2, 1, 5.0, 1.0)])  # its session lives there: no policy was asked
+    tally.note([(-1, 2, 1, 0.0, 1.0)])  # its home had no room
+    tally.note([(-1, -1, -1, 0.0, 0.0)])  # both hold it
     found = tally.figures()
     assert (found.decisions, found.differ, found.disagreement_frac) == (8, 5, 0.625)
     assert found.predicted == 5

@@ -287,7 +287,10 @@ class Dispatcher(Protocol):
     """The deciding side, as the data plane sees it. Calls may call `start` or `refuse` at once."""
 
     def submit(self, exchange: Exchange) -> None:
-        """A whole request asks for a node: `start` or `refuse` follows, now or later."""
+        """A whole request asks for a node: `start` or `refuse` follows, from `decide` on."""
+
+    def decide(self) -> None:
+        """Decide about all that was submitted: to be called once what came at a time is submitted."""
 
     def progress(self, exchange: Exchange, chunks: int) -> None:
         """So many more chunks of its stream have come: for token counts while it runs."""

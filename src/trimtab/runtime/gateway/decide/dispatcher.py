@@ -136,24 +136,43 @@ class Decider:
         if response_id and self._affinity.is_foreign(exchange, response_id):
             exchange.refuse(no_response(response_id))
             return
-        now_s = self.now_s()
-        if self._others is not None:
-            self._others.fold(now_s)
         pool = self._pools.only or self._pools.of(exchange)
         if not pool.live.has_row:
-            exchange.refuse(queue_full(pool))
-            return
-        asked = self._asking.asked(exchange, pool, now_s)
+            self.decide()  # which gives back the rows of what has ended
+            if not pool.live.has_row:
+                exchange.refuse(queue_full(pool))
+                return
+        now_s = self.now_s()
+        if pool.reads_prefix or self._others is not None:
+            self._decide_alone(exchange, pool, now_s)
+        else:
+            self._enter(exchange, pool, now_s)
+
+    def _decide_alone(self, exchange: Exchange, pool: Pool, now_s: float) -> None:
+        """Policies see one request's prefix at a time; other processes are asked before each start."""
+        if self._others is not None:
+            self._others.fold(now_s)
         matched = self._affinity.show_prefix(exchange, pool) if pool.reads_prefix else None
-        entry = pool.enter(exchange, asked, now_s)
+        entry = self._enter(exchange, pool, now_s)
         if matched:
             entry.matched = matched
-        row = exchange.row
-        if self.decisions & TIMED_MASK:
-            turned = pool.turn(now_s)
-        else:
-            turned = self.notes.timed_turn(pool, now_s)
-        self._settle(pool, turned, now_s, entry, row)
+        self.decide()
+
+    def _enter(self, exchange: Exchange, pool: Pool, now_s: float) -> Entry:
+        entry = pool.enter(exchange, self._asking.asked(exchange, pool, now_s), now_s)
+        pool.newcomers.append(entry)
+        return entry
+
+    def decide(self) -> None:
+        """Decide about all that was submitted, in one turn of each pool: every request as of its own time."""
+        for pool in tuple(self.pools.values()):
+            if pool.newcomers:
+                now_s = self.now_s()
+                if self.decisions & TIMED_MASK:
+                    turned = pool.turn(now_s)
+                else:
+                    turned = self.notes.timed_turn(pool, now_s)
+                self._settle(pool, turned, now_s)
 
     def resume(self, exchange: Exchange, node: Node) -> None:
         """It runs on this node already, whatever its bounds are: it takes a place there. `abort` ends it.
@@ -177,6 +196,8 @@ class Decider:
         """Its attempt has ended with a whole response."""
         now_s = self.now_s()
         pool = self._pools.only or self._pools.of(exchange)
+        if pool.newcomers:
+            self.decide()  # by what was known when they came
         entry = self._leave(pool, exchange, now_s)
         if entry is None:
             return
@@ -298,13 +319,13 @@ class Decider:
         else:
             self.turn(pool, now_s)
 
-    def _settle(
-        self, pool: Pool, turned: Turned, now_s: float, asker: Entry | None = None, row: int = -1
-    ) -> None:
-        """Do what a turn has decided. `asker` came with it, in `row`: what a shadow says of it is noted."""
+    def _settle(self, pool: Pool, turned: Turned, now_s: float) -> None:
+        """Do what a turn has decided, and note what a shadow says of those who came with it."""
         started, ended = turned
-        if pool.choice.shadow is None:
-            asker = None
+        if pool.newcomers:
+            newcomers, pool.newcomers = pool.newcomers, []
+            if pool.choice.shadow is not None:
+                self.notes.shadow(pool, newcomers)
         if pool.failed:
             self.notes.failures(pool)
         self._set_timer(pool)
@@ -313,20 +334,19 @@ class Decider:
         for entry, node_idx in started:
             exchange = entry.exchange
             numbers = pool.live.verdict(exchange.row)
-            if entry is asker:
-                self.notes.shadow(entry, numbers)
-                asker = None
             exchange.decision = self.notes.decision(pool, entry, numbers)
             exchange.estimate_s = estimate_s = numbers[ESTIMATE_S]
             self.decisions += 1
             self._occupancy.take(pool, node_idx, estimate_s, now_s)
             if pool.reads_prefix:
                 self._affinity.note_prefix(exchange, node_idx)
-        if asker is not None:  # it is held, or has ended
-            self.notes.shadow(asker, pool.live.verdict(row))
         for entry, _ in started:
             if entry.node_idx >= 0:
-                entry.exchange.start(self.fleet.nodes[entry.node_idx])
+                try:
+                    entry.exchange.start(self.fleet.nodes[entry.node_idx])
+                except Exception as error:  # a fault with one request is its own
+                    said = {"message": "starting a request failed", "exception": error}
+                    self._loop.call_exception_handler(said)
         for entry, end in ended:
             exchange = entry.exchange
             exchange.refuse(refusal(pool, end, self._asking.is_own_deadline(entry)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 
 from trimtab.domain.view import Plan
@@ -23,17 +23,17 @@ class Notes:
     """For those who look on; nothing here changes a decision."""
 
     def __init__(self, knowledge: Knowledge) -> None:
-        self.decision_s = 0.0  # of a turn, a running mean over the timed ones; 0 = none yet
+        self.decision_s = 0.0  # of a decision, a running mean over the timed ones; 0 = none yet
         self.tally = ShadowTally()
         self.on_failure: Callable[[str], None] = lambda policy: None
         self.on_plan: Callable[[str, Plan], None] = lambda policy, plan: None
         self._knowledge = knowledge
 
     def timed_turn(self, pool: Pool, now_s: float) -> Turned:
-        """A turn whose duration is noted."""
+        """A turn whose duration is noted, by each of those who came with it."""
         begun_s = perf_counter()
         turned = pool.turn(now_s)
-        took_s = perf_counter() - begun_s
+        took_s = (perf_counter() - begun_s) / len(pool.newcomers)
         self.decision_s = took_s if not self.decision_s else 0.9 * self.decision_s + 0.1 * took_s
         return turned
 
@@ -42,11 +42,14 @@ class Notes:
         told = pool.choice.spec, self._knowledge.names, numbers, entry.matched, pool.failed > 0
         return _new(Decision, told)  # what it makes of names takes twice as long
 
-    def shadow(self, entry: Entry, numbers: tuple[float, ...]) -> None:
-        """One decision that both policies made."""
-        live_idx = entry.node_idx
-        live_s = numbers[ESTIMATE_S] if live_idx >= 0 else 0.0
-        self.tally.note((live_idx, entry.asked.home_idx, numbers[SHADOW_IDX], live_s, numbers[SHADOW_S]))
+    def shadow(self, pool: Pool, entries: Iterable[Entry]) -> None:
+        """Decisions that both policies made."""
+        verdict, decisions = pool.live.verdict, []
+        for entry in entries:
+            numbers, live_idx = verdict(entry.exchange.row), entry.node_idx
+            live_s = numbers[ESTIMATE_S] if live_idx >= 0 else 0.0
+            decisions.append((live_idx, entry.asked.home_idx, numbers[SHADOW_IDX], live_s, numbers[SHADOW_S]))
+        self.tally.note(decisions)
 
     def failures(self, pool: Pool) -> None:
         """The policy failed in the pool's last turn."""

@@ -83,6 +83,7 @@ class Pool:
         self._now, self._wake, self._mode, self._inline = now, wake, mode, inline_plans
         self.options = options
         self.entries: dict[int, Entry] = {}
+        self.newcomers: list[Entry] = []  # that no turn has decided about
         self._inherited: list[Entry] = []
         self.timer: asyncio.TimerHandle | None = None
         self.timer_s = math.inf

@@ -101,6 +101,7 @@ class DispatchedRunner:
         if isinstance(exchange, JobResult):
             return exchange
         self._dispatcher.submit(exchange)
+        self._dispatcher.decide()
         for observer in self._observers:
             observer.arrived(exchange)
         try:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,9 @@ class ShadowTally:
         self._count()
         return self._decisions, self._differ
 
-    def note(self, decision: Compared) -> None:
-        """One decision of both policies."""
-        self._noted.append(decision)
+    def note(self, decisions: Iterable[Compared]) -> None:
+        """Decisions of both policies."""
+        self._noted += decisions
         if len(self._noted) >= NOTED:
             self._count()
 

@@ -160,6 +160,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self.observe(self.observers)
+        self.inbox.decide = self.dispatcher.decide
         self.inbox.then = self._tell_ended
 
     def observe(self, observers: Observers) -> None:

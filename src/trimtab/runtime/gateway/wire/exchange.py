@@ -88,6 +88,8 @@ class WireExchange(Exchange):
         for tell in context.on_arrived:
             tell(self)
         context.dispatcher.submit(self)
+        if not context.outbox.is_awaited:
+            context.dispatcher.decide()
 
     def start(self, node: Node) -> None:
         """Send it to this node."""

@@ -2,7 +2,8 @@
 
 Between two reads the kernel uses the processor's caches for itself: the same code is quicker where it runs
 for one connection after the other. So connections only put down what they have read. As the turn ends all of
-it is taken in, then all that came of it is written, then those are told who look on. Where only one has read
+it is taken in, what nodes sent before what clients did; then it is decided about all requests together, all
+that came of it is written, and those are told who look on. Where only one has read
 nothing is gained by that: what comes of it is written at once, and lessons are drawn from it afterwards.
 """
 
@@ -31,27 +32,36 @@ def _nothing() -> None:
 class Inbox:
     """Bytes from connections, in the order in which they were read."""
 
-    __slots__ = ("_call_soon", "_items", "_loop", "_outbox", "_take", "then")
+    __slots__ = ("_answers", "_call_soon", "_items", "_loop", "_outbox", "_take", "decide", "then")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
         self._loop, self._outbox = loop, outbox
         self._call_soon = loop.call_soon
         self._take = self.take  # bound once
         self._items: list[tuple[Receiver, bytes]] = []
-        self.then: Callable[[], None] = _nothing  # called once all is taken in and written
+        self._answers: list[tuple[Receiver, bytes]] = []  # what nodes sent
+        self.decide: Callable[[], None] = _nothing  # called once all is taken in
+        self.then: Callable[[], None] = _nothing  # called once it is written, too
 
     def put(self, receiver: Receiver, data: bytes) -> None:
         """Take it in at the end of this turn."""
         items = self._items
-        if not items:
+        if not items and not self._answers:
             self._call_soon(self._take)
         items.append((receiver, data))
 
+    def put_answer(self, receiver: Receiver, data: bytes) -> None:
+        """The same with what a node sent, which is taken in first: it gives back places."""
+        answers = self._answers
+        if not answers and not self._items:
+            self._call_soon(self._take)
+        answers.append((receiver, data))
+
     def take(self) -> None:
         """Take in what was read, now, and write what comes of it."""
-        items = self._items
+        items = self._answers + self._items
         if items:
-            self._items = []
+            self._answers, self._items = [], []
             outbox = self._outbox
             outbox.is_awaited = True
             outbox.is_direct = len(items) == 1
@@ -60,6 +70,11 @@ class Inbox:
                     receiver.received(data)
                 except Exception as error:  # a fault with one connection is its own
                     self._report(receiver, error)
+            try:
+                self.decide()
+            except Exception as error:
+                said = {"message": "deciding about what was read failed", "exception": error}
+                self._loop.call_exception_handler(said)
             outbox.is_awaited = outbox.is_direct = False
             outbox.flush()
             self.then()

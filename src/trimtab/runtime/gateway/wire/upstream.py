@@ -116,7 +116,7 @@ class UpstreamConnection(asyncio.Protocol):
             if flow.passes(data):
                 return
             self._flow = None  # what follows must not overtake this
-        self._inbox.put(self, data)
+        self._inbox.put_answer(self, data)
 
     def received(self, data: bytes) -> None:
         """Follow the response."""

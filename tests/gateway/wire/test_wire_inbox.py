@@ -1,0 +1,68 @@
+"""A turn of the loop: what nodes sent is taken in first, all is decided together, then it is written."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from gateway.plane import run
+from trimtab.runtime.gateway.wire.inbox import Inbox
+from trimtab.runtime.gateway.wire.outbox import Outbox
+
+
+class _Peer:
+    """A connection and its transport in one: it answers what it gets."""
+
+    def __init__(self, log: list[str], name: str, outbox: Outbox) -> None:
+        self._log, self._name, self._outbox, self.transport = log, name, outbox, self
+
+    def received(self, data: bytes) -> None:
+        self._log.append(f"{self._name} got {data.decode()}")
+        self._outbox.put(cast(Any, self), data)
+
+    def write(self, data: bytes) -> None:
+        self._log.append(f"{self._name} wrote {data.decode()}")
+
+    def is_closing(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_answers_come_first_and_the_decision_before_what_is_written(fails: bool) -> None:
+    async def main() -> None:
+        loop, log, problems = asyncio.get_running_loop(), cast(list[str], []), cast(list[str], [])
+        loop.set_exception_handler(lambda loop, said: problems.append(str(said["exception"])))
+        outbox = Outbox(loop)
+        inbox = Inbox(loop, outbox)
+        client, node = _Peer(log, "client", outbox), _Peer(log, "node", outbox)
+
+        def decide() -> None:
+            log.append("decided")
+            if fails:
+                raise RuntimeError("undecided")
+
+        inbox.decide, inbox.then = decide, lambda: log.append("told")
+        for turn in range(2):
+            log.clear()
+            inbox.put(client, b"1")
+            inbox.put_answer(node, b"2")
+            inbox.put(client, b"3")
+            assert log == []
+            await asyncio.sleep(0)
+            assert log == [
+                "node got 2",
+                "client got 1",
+                "client got 3",
+                "decided",
+                "node wrote 2",
+                "client wrote 1",
+                "client wrote 3",
+                "told",
+            ], turn
+            await asyncio.sleep(0)
+            assert len(log) == 8  # each once
+        assert problems == (["undecided"] * 2 if fails else [])
+
+    run(main())
