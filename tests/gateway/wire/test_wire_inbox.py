@@ -13,14 +13,22 @@ from trimtab.runtime.gateway.wire.outbox import Outbox
 
 
 class _Peer:
-    """A connection and its transport in one: it answers what it gets."""
+    """A connection and its transport in one: it answers what it gets. A client goes on with what is whole."""
 
-    def __init__(self, log: list[str], name: str, outbox: Outbox) -> None:
-        self._log, self._name, self._outbox, self.transport = log, name, outbox, self
+    def __init__(self, log: list[str], name: str, inbox: Inbox, outbox: Outbox) -> None:
+        self._log, self._name, self._outbox = log, name, outbox
+        self._inbox, self.transport = inbox, cast(Any, self)
 
     def received(self, data: bytes) -> None:
         self._log.append(f"{self._name} got {data.decode()}")
-        self._outbox.put(cast(Any, self), data)
+        self._outbox.put(self.transport, data)
+        if self._name == "client":
+            self._inbox.put_whole(self)
+
+    def go_on(self) -> None:
+        self._log.append(f"{self._name} goes on")
+        if self._log.count("client goes on") == 2:
+            self._inbox.put_whole(self)  # the next one waited behind it
 
     def write(self, data: bytes) -> None:
         self._log.append(f"{self._name} wrote {data.decode()}")
@@ -36,7 +44,7 @@ def test_answers_come_first_and_the_decision_before_what_is_written(fails: bool)
         loop.set_exception_handler(lambda loop, said: problems.append(str(said["exception"])))
         outbox = Outbox(loop)
         inbox = Inbox(loop, outbox)
-        client, node = _Peer(log, "client", outbox), _Peer(log, "node", outbox)
+        client, node = (_Peer(log, name, inbox, outbox) for name in ("client", "node"))
 
         def decide() -> None:
             log.append("decided")
@@ -55,6 +63,7 @@ def test_answers_come_first_and_the_decision_before_what_is_written(fails: bool)
                 "node got 2",
                 "client got 1",
                 "client got 3",
+                *["client goes on"] * 3,
                 "decided",
                 "node wrote 2",
                 "client wrote 1",
@@ -62,7 +71,7 @@ def test_answers_come_first_and_the_decision_before_what_is_written(fails: bool)
                 "told",
             ], turn
             await asyncio.sleep(0)
-            assert len(log) == 8  # each once
+            assert len(log) == 11  # each once
         assert problems == (["undecided"] * 2 if fails else [])
 
     run(main())

@@ -221,12 +221,21 @@ class ClientConnection(asyncio.Protocol):
             context.outbox.now(self.transport, b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _go(self, exchange: WireExchange) -> None:
-        """The request is whole: size it up and hand it on."""
+        """The request is whole."""
         context = self.context
         exchange.arrived_s = context.loop.time()
         if exchange.request.body.spooled and not exchange.is_local:
             exchange.task = context.spawn(size_up(exchange))
             return
+        if context.outbox.is_awaited:
+            self._inbox.put_whole(self)
+        else:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Size up the request that is whole, and hand it on."""
+        context, exchange = self.context, self._exchange
+        assert exchange is not None  # nothing else ends it while this turn's bytes are taken in
         refusal = context.front.body(exchange)
         if refusal is not None:
             exchange.refuse(refusal)

@@ -2,9 +2,9 @@
 
 Between two reads the kernel uses the processor's caches for itself: the same code is quicker where it runs
 for one connection after the other. So connections only put down what they have read. As the turn ends all of
-it is taken in, what nodes sent before what clients did; then it is decided about all requests together, all
-that came of it is written, and those are told who look on. Where only one has read
-nothing is gained by that: what comes of it is written at once, and lessons are drawn from it afterwards.
+it is taken in, what nodes sent before what clients did. Then all requests that are whole are sized up, and
+decided about together; all that came of it is written, and those are told who look on. Where only one has
+read nothing is gained by putting off: what comes of it is written at once, and lessons are drawn afterwards.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ class Receiver(Protocol):
         """Take in what was read."""
 
 
+class Asker(Receiver, Protocol):
+    """A client's connection."""
+
+    def go_on(self) -> None:
+        """Go on with the request that is whole."""
+
+
 def _nothing() -> None:
     """Nobody wants to know."""
 
@@ -32,7 +39,17 @@ def _nothing() -> None:
 class Inbox:
     """Bytes from connections, in the order in which they were read."""
 
-    __slots__ = ("_answers", "_call_soon", "_items", "_loop", "_outbox", "_take", "decide", "then")
+    __slots__ = (
+        "_answers",
+        "_call_soon",
+        "_items",
+        "_loop",
+        "_outbox",
+        "_take",
+        "_whole",
+        "decide",
+        "then",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
         self._loop, self._outbox = loop, outbox
@@ -40,6 +57,7 @@ class Inbox:
         self._take = self.take  # bound once
         self._items: list[tuple[Receiver, bytes]] = []
         self._answers: list[tuple[Receiver, bytes]] = []  # what nodes sent
+        self._whole: list[Asker] = []  # with a request that came whole
         self.decide: Callable[[], None] = _nothing  # called once all is taken in
         self.then: Callable[[], None] = _nothing  # called once it is written, too
 
@@ -57,6 +75,10 @@ class Inbox:
             self._call_soon(self._take)
         answers.append((receiver, data))
 
+    def put_whole(self, asker: Asker) -> None:
+        """While bytes are taken in: it goes on once all are."""
+        self._whole.append(asker)
+
     def take(self) -> None:
         """Take in what was read, now, and write what comes of it."""
         items = self._answers + self._items
@@ -70,6 +92,13 @@ class Inbox:
                     receiver.received(data)
                 except Exception as error:  # a fault with one connection is its own
                     self._report(receiver, error)
+            while self._whole:  # what was refused is followed by more
+                whole, self._whole = self._whole, []
+                for asker in whole:
+                    try:
+                        asker.go_on()
+                    except Exception as error:
+                        self._report(asker, error)
             try:
                 self.decide()
             except Exception as error:
