@@ -47,9 +47,10 @@ class RoundRobin:
     def progress(self, exchange: Exchange, chunks: int) -> None:
         self.progressed += chunks
 
-    def done(self, exchange: Exchange) -> None:
-        self.log.append(("done", exchange.response_status))
-        self.done_by.append(exchange.attempts[-1].node.name)
+    def done(self, exchanges: Sequence[Exchange]) -> None:
+        for exchange in exchanges:
+            self.log.append(("done", exchange.response_status))
+            self.done_by.append(exchange.attempts[-1].node.name)
 
     def lost(self, exchange: Exchange, cause: Cause) -> None:
         self.log.append(("lost", cause))

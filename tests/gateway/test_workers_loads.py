@@ -159,7 +159,7 @@ async def _taking_turns(draw: random.Random) -> None:
         pair = decider, exchange = draw.choice(started)
         under_way.remove(pair)
         exchange.attempts[-1].ended_s, exchange.response_status = loop.time(), 200
-        decider.done(exchange)
+        decider.done((exchange,))
 
     for _ in range(400):
         if draw.random() < 0.55 or not under_way:
@@ -232,7 +232,7 @@ async def _twofold() -> None:
     loads.changes = lambda: (looks.append(sum(e.node is not None for e in waiting)), changes())[1]
     for decider, exchange in ((other, theirs), (mine, ours)):
         exchange.attempts[-1].ended_s, exchange.response_status = loop.time(), 200
-        decider.done(exchange)
+        decider.done((exchange,))
     assert sum(exchange.node is not None for exchange in waiting) == 2
     started = [*looks, 2]
     assert max(b - a for a, b in itertools.pairwise(started)) == 1  # a look before each start

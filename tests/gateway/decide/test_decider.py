@@ -85,7 +85,7 @@ class Bench:
 
     def done(self, exchange: Asking) -> None:
         exchange.attempts[-1].ended_s = exchange.attempts[-1].begun_s + 1.0
-        self.decider.done(exchange)
+        self.decider.done((exchange,))
 
     def in_flight(self) -> dict[str, int]:
         """As the fleet counts them; every pool must agree."""
@@ -146,6 +146,45 @@ def test_what_came_before_a_lesson_is_decided_without_it() -> None:
         assert not second.nodes
         bench.done(first)
         assert second.nodes == ["n1"], "the other node had not given its place back when it came"
+
+    at(test)
+
+
+def test_answers_of_one_turn_are_learned_from_before_what_waits_is_decided() -> None:
+    async def test(bench: Bench) -> None:
+        running, waiting = [bench.submit() for _ in range(2)], [bench.submit() for _ in range(3)]
+        for exchange in running:
+            exchange.usage = Usage(100, 7)
+            exchange.attempts[-1].ended_s = exchange.attempts[-1].begun_s + 1.0
+        running[1].facts = None  # there is nothing to learn from it
+        seen: list[list[float]] = []
+        learn = bench.decider._lessons.learn
+        bench.decider._lessons.learn = lambda pool, entry: (  # type: ignore[method-assign]
+            seen.append([sum(map(len, (x.nodes for x in waiting)))]),
+            learn(pool, entry),
+        )[1]
+        bench.decider.done(running)
+        assert seen == [[0], [0]]
+        assert [x.nodes for x in waiting] == [["n0"], ["n1"], []]
+        assert (running[0].actual_units, running[1].actual_units) == (12.0, 0.0)
+        assert [node.served for node in bench.fleet.nodes] == [1, 1]
+
+    at(test)
+
+
+def test_a_fault_in_learning_from_one_answer_is_its_own() -> None:
+    async def test(bench: Bench) -> None:
+        problems: list[str] = []
+        bench.loop.set_exception_handler(lambda loop, said: problems.append(str(said["exception"])))
+        faulty, sound, held = bench.submit(), bench.submit(), bench.submit()
+        for exchange in (faulty, sound):
+            exchange.usage = Usage(100, 7)
+            exchange.attempts[-1].ended_s = exchange.attempts[-1].begun_s + 1.0
+        faulty.class_idx = 99
+        bench.decider.done([faulty, sound])
+        assert problems == ["list index out of range"]
+        assert sound.actual_units == 12.0
+        assert held.nodes
 
     at(test)
 

@@ -63,7 +63,7 @@ def test_a_routes_policy_goes_before_its_models() -> None:
         ):
             exchange = submitted(decider, model, route)
             assert exchange.row in decider.pools[spec].entries
-            decider.done(exchange)
+            decider.done((exchange,))
         decider.close()
         fleet.close()
 
@@ -78,7 +78,7 @@ def test_requests_in_flight_follow_their_model_to_its_new_policy() -> None:
         assert (held(decider, "round-robin"), held(decider, "least-connections")) == ({"a"}, {"b"})
         assert sum(node.in_flight for node in fleet.nodes) == 4
         for exchange in running:
-            decider.done(exchange)
+            decider.done((exchange,))
         assert [node.in_flight for node in fleet.nodes] == [0, 0]
         decider.catch_up()
         for pool in decider.pools.values():
@@ -97,7 +97,7 @@ def test_a_policy_that_goes_leaves_its_requests_to_the_others() -> None:
         decider.use(Rules(LEAST))
         assert list(decider.pools) == ["least-connections"]
         for exchange in running:
-            decider.done(exchange)
+            decider.done((exchange,))
         decider.catch_up()
         assert decider.pools["least-connections"].live.nodes.in_flight.tolist() == [0, 0]
         decider.close()
@@ -119,9 +119,9 @@ def test_a_shorter_queue_holds_from_the_change_on() -> None:
         assert refused.refusal is not None
         assert refused.refusal.code == "queue_full"
         for exchange in running:
-            decider.done(exchange)
+            decider.done((exchange,))
         assert waiting.attempts
-        decider.done(waiting)
+        decider.done((waiting,))
         decider.close()
         fleet.close()
 
@@ -140,7 +140,7 @@ def test_tenants_beyond_those_at_the_start_have_accounts() -> None:
         decider.progress(exchange, 3)
         pool = decider.pools["round-robin+vtc"]
         assert pool.live.accounts[899] > 0
-        decider.done(exchange)
+        decider.done((exchange,))
         decider.close()
         fleet.close()
 

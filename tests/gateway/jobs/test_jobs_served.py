@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,8 +74,8 @@ class FirstNode:
     def lost(self, exchange: Exchange, cause: Cause) -> None:
         self.submit(exchange)
 
-    def done(self, exchange: Exchange) -> None:
-        self.ended.append(("done", exchange))
+    def done(self, exchanges: Sequence[Exchange]) -> None:
+        self.ended += (("done", exchange) for exchange in exchanges)
 
     def failed(self, exchange: Exchange, cause: Cause) -> None:
         self.ended.append((cause.value, exchange))

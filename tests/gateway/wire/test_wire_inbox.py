@@ -51,6 +51,7 @@ def test_answers_come_first_and_the_decision_before_what_is_written(fails: bool)
             if fails:
                 raise RuntimeError("undecided")
 
+        inbox.answered = lambda: log.append(f"answered {inbox.is_answered}")
         inbox.decide, inbox.then = decide, lambda: log.append("told")
         for turn in range(2):
             log.clear()
@@ -61,6 +62,7 @@ def test_answers_come_first_and_the_decision_before_what_is_written(fails: bool)
             await asyncio.sleep(0)
             assert log == [
                 "node got 2",
+                "answered True",
                 "client got 1",
                 "client got 3",
                 *["client goes on"] * 3,
@@ -71,7 +73,7 @@ def test_answers_come_first_and_the_decision_before_what_is_written(fails: bool)
                 "told",
             ], turn
             await asyncio.sleep(0)
-            assert len(log) == 11  # each once
+            assert len(log) == 12  # each once
         assert problems == (["undecided"] * 2 if fails else [])
 
     run(main())

@@ -295,8 +295,8 @@ class Dispatcher(Protocol):
     def progress(self, exchange: Exchange, chunks: int) -> None:
         """So many more chunks of its stream have come: for token counts while it runs."""
 
-    def done(self, exchange: Exchange) -> None:
-        """Its attempt has ended with a whole response; usage and status are set."""
+    def done(self, exchanges: Sequence[Exchange]) -> None:
+        """Their attempts have ended with whole responses, in this order; usage and status are set."""
 
     def lost(self, exchange: Exchange, cause: Cause) -> None:
         """Its attempt was lost and another is allowed: decide again, not for the nodes it has lost."""

@@ -6,6 +6,7 @@ Whatever the data plane tells becomes an event of the pool's state, then the des
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from trimtab.mechanics.driver import PlanningLog
@@ -192,21 +193,30 @@ class Decider:
         if pool.choice.order.reads_accounts and tenant is not None and is_text:
             pool.live.charge(tenant.idx, self._pools.rules.output_weight * chunks / tenant.weight)
 
-    def done(self, exchange: Exchange) -> None:
-        """Its attempt has ended with a whole response."""
-        now_s = self.now_s()
-        pool = self._pools.only or self._pools.of(exchange)
-        if pool.newcomers:
-            self.decide()  # by what was known when they came
-        entry = self._leave(pool, exchange, now_s)
-        if entry is None:
+    def done(self, exchanges: Sequence[Exchange]) -> None:
+        """Their attempts have ended with whole responses."""
+        if self._others is not None and len(exchanges) > 1:
+            for exchange in exchanges:  # other processes are asked before each start
+                self.done((exchange,))
             return
-        node = exchange.attempts[-1].node
-        node.served += 1
-        if exchange.response_status < 400:
-            self._lessons.learn(pool, entry, node)
-        if pool.live.n_held:
-            self.turn(pool, now_s)  # else the next turn sees it: nothing waits for this place
+        now_s, only = self.now_s(), self._pools.only
+        left: list[tuple[Pool, Entry]] = []
+        for exchange in exchanges:
+            pool = only or self._pools.of(exchange)
+            if pool.newcomers:
+                self.decide()  # by what was known when they came
+            entry = self._leave(pool, exchange, now_s)
+            if entry is not None:
+                left.append((pool, entry))
+        learn = self._lessons.learn
+        for pool, entry in left:
+            try:
+                learn(pool, entry)
+            except Exception as error:  # a fault with one request is its own
+                self._report("learning from a request failed", error)
+        for pool in dict.fromkeys([pool for pool, _ in left]):
+            if pool.live.n_held:
+                self.turn(pool, now_s)  # else the next turn sees it: nothing waits for these places
 
     def lost(self, exchange: Exchange, cause: Cause) -> None:
         """Its attempt was lost and another is allowed."""
@@ -344,12 +354,14 @@ class Decider:
             if entry.node_idx >= 0:
                 try:
                     entry.exchange.start(self.fleet.nodes[entry.node_idx])
-                except Exception as error:  # a fault with one request is its own
-                    said = {"message": "starting a request failed", "exception": error}
-                    self._loop.call_exception_handler(said)
+                except Exception as error:
+                    self._report("starting a request failed", error)
         for entry, end in ended:
             exchange = entry.exchange
             exchange.refuse(refusal(pool, end, self._asking.is_own_deadline(entry)))
+
+    def _report(self, problem: str, error: Exception) -> None:
+        self._loop.call_exception_handler({"message": problem, "exception": error})
 
     def _set_timer(self, pool: Pool) -> None:
         at_s = pool.live.next_event_s()

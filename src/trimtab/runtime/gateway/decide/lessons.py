@@ -19,11 +19,12 @@ class Lessons:
         self._spans_gap = fleet.pulse.spans_gap
         self._fleet, self._pools, self._knowledge, self._affinity = fleet, pools, knowledge, affinity
 
-    def learn(self, pool: Pool, entry: Entry, node: Node) -> None:
-        """Its duration, its output, its account, its session's home."""
+    def learn(self, pool: Pool, entry: Entry) -> None:
+        """It has been served; of a good answer, its duration, its output, its account, its session's home."""
         exchange, knowledge = entry.exchange, self._knowledge
-        facts = exchange.facts
-        if facts is None:
+        facts, node = exchange.facts, exchange.attempts[-1].node
+        node.served += 1
+        if facts is None or exchange.response_status >= 400:
             return
         attempt, of = exchange.attempts[-1], knowledge.classes.rows[exchange.class_idx]
         usage, units, seconds = exchange.usage, exchange.units, attempt.ended_s - attempt.begun_s

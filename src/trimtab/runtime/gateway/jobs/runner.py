@@ -185,7 +185,7 @@ class DispatchedRunner:
             attempt.ended_s = asyncio.get_running_loop().time()
             if isinstance(result, JobResult):
                 exchange.outcome = Outcome.DONE
-                self._dispatcher.done(exchange)
+                self._dispatcher.done((exchange,))
                 return result
             attempt.cause = result
             for observer in self._observers:

@@ -156,10 +156,12 @@ class Context:
     on_started: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_lost: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_ended: tuple[Callable[[Sequence[Exchange]], None], ...] = field(init=False)
+    _done: list[Exchange] = field(default_factory=list)  # and the dispatcher has not heard of it yet
     _ended: list[Exchange] = field(default_factory=list)  # and observers have not heard of it yet
 
     def __post_init__(self) -> None:
         self.observe(self.observers)
+        self.inbox.answered = self._tell_done
         self.inbox.decide = self.dispatcher.decide
         self.inbox.then = self._tell_ended
 
@@ -170,6 +172,19 @@ class Context:
         self.on_started = tuple(one.started for one in observers if _is_own(one, "started"))
         self.on_lost = tuple(one.lost for one in observers if _is_own(one, "lost"))
         self.on_ended = tuple(one.ended for one in observers if _is_own(one, "ended"))
+
+    def tell_done(self, exchange: Exchange) -> None:
+        """A whole response is with the client: the dispatcher hears of all that nodes sent in a turn."""
+        if self.inbox.is_answered:
+            self.dispatcher.done((exchange,))
+        else:
+            self._done.append(exchange)
+
+    def _tell_done(self) -> None:
+        done = self._done
+        if done:
+            self._done = []
+            self.dispatcher.done(done)
 
     def tell_ended(self, exchange: Exchange) -> None:
         """An exchange is over: observers are told as this turn of the loop ends, of all that ended in it."""

@@ -257,7 +257,7 @@ class WireExchange(Exchange):
         status = self.response_status
         cause = busy_or_error(status) if status >= 429 else None
         if cause is None:
-            self.context.dispatcher.done(self)
+            self.context.tell_done(self)
         else:
             leg.attempt.cause = cause
             self.context.dispatcher.failed(self, cause)

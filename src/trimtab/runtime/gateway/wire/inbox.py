@@ -47,7 +47,9 @@ class Inbox:
         "_outbox",
         "_take",
         "_whole",
+        "answered",
         "decide",
+        "is_answered",
         "then",
     )
 
@@ -58,6 +60,8 @@ class Inbox:
         self._items: list[tuple[Receiver, bytes]] = []
         self._answers: list[tuple[Receiver, bytes]] = []  # what nodes sent
         self._whole: list[Asker] = []  # with a request that came whole
+        self.is_answered = True  # nothing of what nodes sent is being taken in
+        self.answered: Callable[[], None] = _nothing  # called once that is
         self.decide: Callable[[], None] = _nothing  # called once all is taken in
         self.then: Callable[[], None] = _nothing  # called once it is written, too
 
@@ -81,17 +85,18 @@ class Inbox:
 
     def take(self) -> None:
         """Take in what was read, now, and write what comes of it."""
-        items = self._answers + self._items
-        if items:
+        answers, items = self._answers, self._items
+        if answers or items:
             self._answers, self._items = [], []
             outbox = self._outbox
             outbox.is_awaited = True
-            outbox.is_direct = len(items) == 1
-            for receiver, data in items:
-                try:
-                    receiver.received(data)
-                except Exception as error:  # a fault with one connection is its own
-                    self._report(receiver, error)
+            outbox.is_direct = len(answers) + len(items) == 1
+            if answers:
+                self.is_answered = False
+                self._hand_out(answers)
+                self.is_answered = True
+                self._call(self.answered)
+            self._hand_out(items)
             while self._whole:  # what was refused is followed by more
                 whole, self._whole = self._whole, []
                 for asker in whole:
@@ -99,14 +104,24 @@ class Inbox:
                         asker.go_on()
                     except Exception as error:
                         self._report(asker, error)
-            try:
-                self.decide()
-            except Exception as error:
-                said = {"message": "deciding about what was read failed", "exception": error}
-                self._loop.call_exception_handler(said)
+            self._call(self.decide)
             outbox.is_awaited = outbox.is_direct = False
             outbox.flush()
             self.then()
+
+    def _hand_out(self, items: list[tuple[Receiver, bytes]]) -> None:
+        for receiver, data in items:
+            try:
+                receiver.received(data)
+            except Exception as error:  # a fault with one connection is its own
+                self._report(receiver, error)
+
+    def _call(self, who: Callable[[], None]) -> None:
+        try:
+            who()
+        except Exception as error:  # what others have to write goes out all the same
+            said = {"message": "deciding about what was read failed", "exception": error}
+            self._loop.call_exception_handler(said)
 
     def _report(self, receiver: Receiver, error: Exception) -> None:
         """As the loop does where a protocol raises."""

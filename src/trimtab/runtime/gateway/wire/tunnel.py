@@ -107,5 +107,5 @@ def tunnel_closed(exchange: WireExchange, cause: Cause | None) -> None:
         exchange.context.dispatcher.failed(exchange, cause)
         exchange.finish(Outcome.FAILED, close=True)
     else:
-        exchange.context.dispatcher.done(exchange)
+        exchange.context.tell_done(exchange)
         exchange.finish(Outcome.DONE, close=True)
