@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,14 @@ from trimtab.domain.errors import UsageError
 from trimtab.domain.options import Options
 from trimtab.domain.planning import History, Variant
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import Plan, empty_plan, new_work
+from trimtab.domain.view import Plan, View, empty_plan, new_work
 from trimtab.experiments.build import build, declared_for
 from trimtab.experiments.scenario import load_scenario
+from trimtab.mechanics.driver import Driver
 from trimtab.policies.hybrid.auto import Auto
 from trimtab.policies.hybrid.what_if import WhatIf
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
+from trimtab.policies.optimising.dual_price import DualPrice
 from trimtab.policies.portfolio import PORTFOLIO, TAIL_FRAC, TUNED, Notes, costs, is_better, stretch
 
 SERVICES = np.random.default_rng(3).exponential(1.0, 400)
@@ -43,19 +44,23 @@ def past(n: int, plan: Plan | None = None) -> History:
     work = new_work(n)
     work["serial"] = work["arrival_s"] = np.arange(n)
     work["deadline_s"] = work["arrival_s"] + 7.0
+    work["units"], work["model_idx"], work["adapter_idx"] = 1.0, -1, -1
     nowhere = np.full(n, -1, np.int32)
     return History(work, np.full(n, np.nan), nowhere, nowhere >= 0, plan or empty_plan())
 
 
-def seen(in_flight: int) -> Any:
-    """What plans read of a view: one node with so many requests."""
-    return SimpleNamespace(nodes=SimpleNamespace(in_flight=np.array([in_flight])))
+def seen(in_flight: int) -> View:
+    """A view of two nodes, the first with so many requests."""
+    c = cluster(2, types=2)
+    view = Driver(c, requests(c, 1), Options(), PORTFOLIO[0], mode="interpreted").view()
+    view.nodes.in_flight[0] = in_flight
+    return view
 
 
 def planned(
     policy: Policy, told: Told, plan: Plan | None = None, n: int = 400, in_flight: int = 0
 ) -> Plan | None:
-    return policy.plan(seen(in_flight), past(n, plan), None, told)
+    return policy.plan(seen(in_flight), past(n, plan), new_work(0), told)
 
 
 def factors(**changes: float) -> list[float]:
@@ -121,6 +126,22 @@ def test_the_best_takes_over_and_nobody_does_for_little(policy: Policy) -> None:
     assert plan.active_idx.tolist() == [0]
 
 
+@pytest.mark.parametrize("policy", [WhatIf(window=400), Auto(window=400)])
+def test_all_are_rehearsed_and_decide_under_the_prices_of_dual_price(policy: Policy) -> None:
+    told = Told(factors())
+    first = planned(policy, told)
+    assert first is not None
+    expected = DualPrice().plan(seen(0), past(400), new_work(0), None)
+    assert expected.price.max() > 0.0  # a request a second is more than the slow node alone can serve
+    for variant in told.asked:
+        np.testing.assert_array_equal(variant.plan.price, expected.price)
+    np.testing.assert_array_equal(first.price, expected.price)
+    second = planned(policy, told, first, n=800)
+    assert second is not None
+    again = DualPrice().plan(seen(0), past(800, first), new_work(0), None)
+    np.testing.assert_array_equal(second.price, again.price)  # smoothed over the plans
+
+
 @pytest.mark.parametrize("policy", [WhatIf(window=320), Auto(window=320)])
 def test_a_plan_holds_what_was_rehearsed(policy: Policy) -> None:
     """Of the second half: means, and twice the standard errors, of 16 batches of 10 requests."""
@@ -145,7 +166,7 @@ def test_it_rehearses_again_when_enough_has_come(policy: Policy) -> None:
     assert first is not None
     assert planned(policy, Told(factors()), first, n=690) is None
     assert planned(policy, Told(factors()), first, n=700) is not None
-    assert policy.plan(seen(0), past(400), None, None) is None
+    assert policy.plan(seen(0), past(400), new_work(0), None) is None
 
 
 @pytest.mark.parametrize("policy", [WhatIf(window=400), Auto(window=400)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,11 @@ from trimtab.policies.load_aware.even_work import EvenWork
 from trimtab.policies.load_aware.late_binding import LateBinding
 from trimtab.policies.load_aware.least_expected_wait import LeastExpectedWait
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
+from trimtab.policies.optimising.dual_price import DualPrice
 
 Floats = NDArray[np.float64]
 
-COST_INDEX, LATE_BINDING = CostIndex(), LateBinding()
+COST_INDEX, LATE_BINDING, DUAL_PRICE = CostIndex(), LateBinding(), DualPrice()
 PORTFOLIO: tuple[Policy, ...] = (
     LATE_BINDING,  # what it holds, any other can still place; what others have placed, it can't hold
     COST_INDEX,  # under weights that are tuned
@@ -28,6 +29,7 @@ PORTFOLIO: tuple[Policy, ...] = (
     SampledCompletion(d=8),
     EvenWork(),
     Locality(),
+    DUAL_PRICE,  # at prices that are found anew for each rehearsal
 )
 FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait, COST_INDEX.w_price)
 TUNED = 1  # the candidate that has weights
@@ -89,16 +91,22 @@ def last_serial_of(history: History) -> float:
     return float(history.work["serial"][-1]) if len(history.work) else -1.0
 
 
+class Rehearsed(NamedTuple):
+    """What came of a rehearsal, and under which prices of node time."""
+
+    cost: Floats  # [candidates + 1, requests] of the portfolio, and of the cost index after the local change
+    price: Floats  # [nodes, 1]
+
+
 def rehearsed(
     notes: Notes,
     active: int,
-    view: View,
-    history: History,
+    told: tuple[View, History, Any],
     rehearse: Rehearse | None,
     window: int,
     objective: str,
-) -> Floats | None:
-    """Costs [candidates + 1, requests] of the portfolio, and of the cost index after the local change.
+) -> Rehearsed | None:
+    """Try the portfolio on what came last; `told`: what a planner is told, view, history and what waits.
 
     Where more is on the nodes than half a window, work that comes waits for it, whatever the policy: then
     twice as many arrivals as that are rehearsed, up to `MOST_WINDOWS`, so that some tell a difference.
@@ -106,15 +114,19 @@ def rehearsed(
     first half in the way of whoever takes over. None where nothing can be rehearsed, or too little has come
     since the last time.
     """
+    view, history, _ = told
     is_early = 0.0 <= notes.last_serial > last_serial_of(history) - window // 4
     reach = min(max(window, 2 * int(view.nodes.in_flight.sum())), MOST_WINDOWS * window)
     work = None if rehearse is None or is_early else stretch(history, rehearse, reach)
     if rehearse is None or work is None:
         return None
-    now, changed = (empty_plan()._replace(params=w) for w in (notes.weights, notes.changed_weights()))
+    price = DUAL_PRICE.plan(*told, rehearse).price
+    now, changed = (
+        empty_plan()._replace(params=w, price=price) for w in (notes.weights, notes.changed_weights())
+    )
     variants = [Variant(policy, now) for policy in PORTFOLIO] + [Variant(COST_INDEX, changed)]
     completion_s = rehearse(variants, work, SERVICE_CV)
-    return costs(completion_s[:, completion_s.shape[1] // 2 :], objective, active)
+    return Rehearsed(costs(completion_s[:, completion_s.shape[1] // 2 :], objective, active), price)
 
 
 def stretch(history: History, rehearse: Rehearse, window: int) -> NDArray[np.void] | None:

@@ -40,9 +40,9 @@ class Auto(Policy):
         execution of scientific workloads in IaaS clouds", SC '13, 2013; smoothing: Robert Brown,
         "Statistical forecasting for inventory control", 1959.
     Reads
-        What its candidates read; past arrivals and where they are; what waits.
+        What its candidates read, plan.price too; past arrivals and where they are; what waits.
     Cost
-        O(what the active candidate takes) per request; a plan simulates 8 × `window` requests, twice as many
+        O(what the active candidate takes) per request; a plan simulates 9 × `window` requests, twice as many
         where queues are long.
     When it wins / loses
         The default: near the best of its candidates wherever what comes is like what came, and better than
@@ -80,9 +80,11 @@ class Auto(Policy):
     def plan(self, view: View, history: History, waiting: Any, rehearse: Rehearse | None) -> Plan | None:
         """Rehearse, add what comes of it to the evidence, and let the best by that take over."""
         notes, active = Notes.read(history.plan.params), int(history.plan.active_idx[0])
-        cost = rehearsed(notes, active, view, history, rehearse, self.window, self.objective)
-        if cost is None:
+        told = view, history, waiting
+        found = rehearsed(notes, active, told, rehearse, self.window, self.objective)
+        if found is None:
             return None
+        cost = found.cost
         has_gained = is_better(cost[-1], cost[TUNED], self.hysteresis_frac)
         after = notes.after(history, cost[:-1], active, has_gained)
         scores = _smoothed(notes.scores, cost[:-1], self.memory)
@@ -90,7 +92,7 @@ class Auto(Policy):
         if scores[best] < scores[active] - self.hysteresis_frac:
             active = best
         params = after._replace(scores=scores).written()
-        return empty_plan()._replace(params=params, active_idx=np.array([active]))
+        return empty_plan()._replace(params=params, active_idx=np.array([active]), price=found.price)
 
     def evidence(self, plan: Plan) -> Evidence | None:
         """The last rehearsal; what decides is smoothed over those before it too."""

@@ -33,14 +33,14 @@ class WhatIf(Policy):
         mean, and by more than chance in a paired test over batches of requests; so do weights. At first,
         where the host declares what work will come, that is rehearsed. Candidates: `late-binding` (the
         first), `cost-index`, `least-expected-wait`, `sampled-completion` with 3 and 8 samples, `even-work`,
-        `locality`.
+        `locality`, and `dual-price` under prices that are found for each rehearsal.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013.
     Reads
-        What its candidates read; past arrivals and where they are; what waits.
+        What its candidates read, plan.price too; past arrivals and where they are; what waits.
     Cost
-        O(what the active candidate takes) per request; a plan simulates 8 × `window` requests, twice as many
+        O(what the active candidate takes) per request; a plan simulates 9 × `window` requests, twice as many
         where queues are long.
     When it wins / loses
         Wins where no policy is best for all of the time, or nobody knows which. Loses what rehearsals cost,
@@ -71,9 +71,11 @@ class WhatIf(Policy):
     def plan(self, view: View, history: History, waiting: Any, rehearse: Rehearse | None) -> Plan | None:
         """Rehearse, and let the best take over."""
         notes, active = Notes.read(history.plan.params), int(history.plan.active_idx[0])
-        cost = rehearsed(notes, active, view, history, rehearse, self.window, "mean")
-        if cost is None:
+        told = view, history, waiting
+        found = rehearsed(notes, active, told, rehearse, self.window, "mean")
+        if found is None:
             return None
+        cost = found.cost
         has_gained = is_better(cost[-1], cost[TUNED], self.hysteresis_frac)
         if has_gained:
             cost[TUNED] = cost[-1]
@@ -81,7 +83,7 @@ class WhatIf(Policy):
         best = int(np.argmin(cost[:-1].mean(axis=1)))
         if is_better(cost[best], cost[active], self.hysteresis_frac):
             active = best
-        return empty_plan()._replace(params=after.written(), active_idx=np.array([active]))
+        return empty_plan()._replace(params=after.written(), active_idx=np.array([active]), price=found.price)
 
     def evidence(self, plan: Plan) -> Evidence | None:
         """The last rehearsal."""
