@@ -53,10 +53,12 @@ bench-fragmentation: $(VENV)/.installed-bench
 bench-caches: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.caches
 
+# A Python before 3.11.3, as GATEWAY_PYTHON may be, needs async-timeout; pip leaves it out under a newer one.
+PEER_litellm = 'litellm[proxy]' async-timeout
 .venv-peers-%/.installed:
 	$(PYTHON) -m venv .venv-peers-$*
 	echo '*' > .venv-peers-$*/.gitignore
-	.venv-peers-$*/bin/python -m pip install --quiet --disable-pip-version-check '$(if $(filter litellm,$*),litellm[proxy],$*)'
+	.venv-peers-$*/bin/python -m pip install --quiet --disable-pip-version-check $(or $(PEER_$*),$*)
 	@touch $@
 
 docs: $(VENV)/.installed
