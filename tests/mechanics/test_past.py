@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from builders import cluster
 from by_hand import asked
+from trimtab.domain.errors import PolicyError
 from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY
+from trimtab.domain.policy import Policy
 from trimtab.mechanics.driver import Driver
 from trimtab.mechanics.live import Asked, Live
 from trimtab.policies.catalogue import find
@@ -25,8 +29,8 @@ def test_the_simulator_tells_where_requests_are_and_what_has_finished() -> None:
     np.testing.assert_array_equal(past.finish_s, [2.5, np.nan, np.nan])
     np.testing.assert_array_equal(past.node_idx, [0, 0, 0])
     np.testing.assert_array_equal(past.in_flight, [False, True, True])
-    with pytest.raises(ValueError, match="read-only"):
-        past.work["units"] = 0.0
+    driver.state.work["units"] = 0.0
+    assert (past.work["units"] == 2.5).all()  # a copy
 
 
 def test_a_live_host_tells_the_same_when_rows_were_used_again() -> None:
@@ -66,3 +70,21 @@ def test_a_live_host_forgets_what_was_long_ago() -> None:
     np.testing.assert_array_equal(past.work["units"], 1.0 + np.arange(HISTORY))
     np.testing.assert_array_equal(past.finish_s, 1.5 + np.arange(HISTORY))
     assert not past.in_flight.any()
+
+
+class _Scribbles(Policy):
+    """Plans by writing to what it was told of the past."""
+
+    name = "scribbles"
+    plan_period_s: float = 1.0
+    dispatch = POLICY.dispatch
+
+    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> None:
+        """Write."""
+        history.work["units"] = 0.0
+
+
+def test_a_planner_of_the_simulator_cannot_change_the_past() -> None:
+    driver = Driver(ONE, asked(ONE, [0.0, 1.0, 2.0], 2.5), Options(), _Scribbles(), mode="interpreted")
+    with pytest.raises(PolicyError, match="read-only"):
+        driver.make_plan()

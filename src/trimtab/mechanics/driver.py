@@ -162,7 +162,12 @@ class Driver:
         return View(host.view(np.recarray)[0], nodes.view(np.recarray), *rest)
 
     def history(self) -> History:
-        """The recent past, for planning; its work is the run's own, to be read before it goes on."""
+        """The recent past, for planning."""
+        past = self._past()
+        return past._replace(work=past.work.copy())
+
+    def _past(self) -> History:
+        """`history` whose work is the run's own: to be read before it goes on."""
         arrived = self._counts.arrived[0]
         past = slice(max(0, arrived - HISTORY), arrived)
         work, rows = self.state.work[past], self.state.requests[past]
@@ -195,7 +200,7 @@ class Driver:
     def make_plan(self) -> Plan | None:
         """Let the policy plan, here and now. Raises PolicyError where it raises or returns no plan."""
         try:
-            told = self.view(), self.history(), self.waiting()
+            told = self.view(), self._past(), self.waiting()
             plan = self.policy.plan(*told, self.rehearser and self.rehearser.told(*told))
         except Exception as error:
             raise PolicyError(

@@ -96,9 +96,7 @@ class Planner(Protocol):
 def snapshot(driver: Planned) -> Snapshot:
     """The present state as the policy may see it."""
     view = View(*(field.copy() for field in driver.view()))
-    history = driver.history()
-    history = history._replace(work=history.work.copy())
-    return Snapshot(view, history, driver.waiting(), driver.rehearser)
+    return Snapshot(view, driver.history(), driver.waiting(), driver.rehearser)
 
 
 def attempt(policy: Policy, given: Snapshot) -> Outcome:
