@@ -91,6 +91,16 @@ def test_missing_values_are_filled_with_the_forecast() -> None:
         Forecaster(2).update([1.0, np.nan])
 
 
+def test_many_steps_at_once_are_the_same_as_one_after_the_other(rng: np.random.Generator) -> None:
+    values = rng.poisson(9.0, (40, 3)).astype(float)
+    values[5, 2] = np.nan
+    one, other = fed(values, horizon=4), Forecaster(3, horizon=4)
+    other.update(np.asfortranarray(values[:25]))
+    other.update(values[25:])
+    np.testing.assert_array_equal(one.forecast().quantiles, other.forecast().quantiles)
+    assert one.steps == other.steps == 40
+
+
 def test_nothing_is_forecast_below_the_least() -> None:
     forecast = fed(np.arange(40.0, 0.0, -1.0)[:, None], horizon=20, least=0.0).forecast()
     assert min(forecast.mean.min(), forecast.point.min()) >= 0.0
@@ -111,6 +121,7 @@ def test_one_series_does_not_disturb_another(rng: np.random.Generator) -> None:
         (lambda: Forecaster(1, period=-1), "period"),
         (lambda: Forecaster(1, smoothers=(), has_filter=False), "smoothers"),
         (lambda: Forecaster(2).update([1.0]), "values"),
+        (lambda: Forecaster(2).update(np.ones((4, 1))), "values"),
         (lambda: Forecaster(2).forecast(), "series"),
         (lambda: fed(np.ones((5, 1))).forecast((0.5, 1.0)), "levels"),
         (lambda: rolling_accuracy(np.arange(10.0), horizon=1), "history"),

@@ -114,9 +114,8 @@ def test_kernels_give_the_same_bits_as_python(rng: np.random.Generator) -> None:
     made = [Forecaster(3, horizon=2, period=4, least=0.0) for _ in range(2)]
     values = rng.poisson(5.0, (40, 3)).astype(float)
     values[7, 1] = np.nan
-    for row in values:
-        take_in(made[0]._bank, row.copy())
-        interpreted(take_in)(made[1]._bank, row.copy())
+    take_in(made[0]._bank, values.copy())
+    interpreted(take_in)(made[1]._bank, values.copy())
     for one, other in zip(made[0]._bank, made[1]._bank, strict=True):
         np.testing.assert_array_equal(one, other)
     experts = len(made[0].names)

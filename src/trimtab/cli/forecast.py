@@ -66,8 +66,7 @@ def forecast(
     history = checked_history(values, horizon=horizon, file=str(file), field=f"column {column}")
     floor = least if least is not None else (0.0 if window is not None else float("-inf"))
     forecaster = Forecaster(1, horizon=horizon, period=period, least=floor)
-    for value in history:
-        forecaster.update(value)
+    forecaster.update(history[:, None])
     made = forecaster.forecast()
     with spinner("looking how good such forecasts were …", quiet=quiet or json):
         rows, why_not = _accuracy(history, horizon, period, floor, arima)

@@ -114,15 +114,19 @@ class Forecaster:
         self._paths = np.zeros((len(self.names), horizon, series))
 
     def update(self, values: npt.ArrayLike) -> None:
-        """Take in the next value of each series [series]; nan where there is none. Raises UsageError."""
-        row = np.array(values, np.float64).reshape(-1)  # a copy: what is missing is filled in
-        if len(row) != self.series:
+        """Take in the next value of each series [series], or those of several steps [steps, series].
+
+        nan where there is none. Raises UsageError.
+        """
+        rows = np.array(values, np.float64, order="C")  # a copy: what is missing is filled in
+        rows = rows if rows.ndim == 2 else rows.reshape(1, -1)
+        if rows.shape[1] != self.series:
             expected = f"{self.series}, one for each series"
-            raise UsageError("wrong number of values", field="values", value=len(row), expected=expected)
-        if self.steps == 0 and not np.isfinite(row).all():
-            first = int(np.argmin(np.isfinite(row)))
+            raise UsageError("wrong number of values", field="values", value=rows.shape[1], expected=expected)
+        if self.steps == 0 and not np.isfinite(rows[:1]).all():
+            first = int(np.argmin(np.isfinite(rows[0])))
             raise UsageError("no number", field=f"values[{first}]", expected="a finite first value")
-        take_in(self._bank, row)
+        take_in(self._bank, rows)
 
     @property
     def series(self) -> int:

@@ -97,7 +97,14 @@ def _halfway(bank: Any) -> int:
 
 
 @kernel
-def take_in(bank: Any, values: Any) -> None:
+def take_in(bank: Any, rows: Any) -> None:
+    """Learn from the values of some steps [steps, series], one step after the other."""
+    for i in range(len(rows)):
+        _take_in_step(bank, rows[i])
+
+
+@helper
+def _take_in_step(bank: Any, values: Any) -> None:
     """Score, learn and forecast for a value of each series; the mixture's forecast stands in for nan."""
     step = bank.steps[0]
     if step > 0:

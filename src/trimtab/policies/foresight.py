@@ -40,8 +40,7 @@ def rates_per_s(
     from trimtab.forecast import Forecaster  # with the first forecast: it takes a moment
 
     forecaster = Forecaster(n_series, horizon=ahead_steps, least=0.0)
-    for row in table:
-        forecaster.update(row)
+    forecaster.update(table)
     return np.asarray(forecaster.forecast(levels=()).mean.mean(axis=1) / step_s, np.float64)
 
 
@@ -74,7 +73,8 @@ def expected(view: View, history: History, waiting: Any, step_s: float, services
 
 def mean_loads_s(view: View, work: Any) -> Floats:
     """Mean seconds of loading that each node would need for a request of each class [classes, nodes]."""
-    n_classes = len(view.fixed_s)
-    total = np.zeros((n_classes, len(view.nodes)))
-    np.add.at(total, work["class_idx"], loads_s(view, work))
-    return total / np.maximum(1, np.bincount(work["class_idx"], minlength=n_classes))[:, None]
+    n_classes, n_nodes, classes = len(view.fixed_s), len(view.nodes), work["class_idx"]
+    cells = classes[:, None] * n_nodes + np.arange(n_nodes)
+    total = np.bincount(cells.ravel(), loads_s(view, work).ravel(), n_classes * n_nodes)
+    counts = np.maximum(1, np.bincount(classes, minlength=n_classes))
+    return np.asarray(total.reshape(n_classes, n_nodes) / counts[:, None], np.float64)

@@ -67,8 +67,7 @@ def forecast_loads_s(loads_s: Floats, method: str) -> Floats:
         "mixture": {},
     }
     forecaster = Forecaster(loads_s.shape[1], least=0.0, **chosen[method])
-    for row in loads_s:
-        forecaster.update(row)
+    forecaster.update(loads_s)
     return forecaster.forecast(levels=()).mean[:, 0]
 
 
