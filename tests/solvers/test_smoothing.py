@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 
 from trimtab.domain.kernel import interpreted
 from trimtab.solvers import AssignmentProblem, Status, assignment_problem, smoothing, solve
-from trimtab.solvers.dual import Dual, climb, exact_value
+from trimtab.solvers.dual import Dual, _look, _move, climb, exact_value
 from trimtab.solvers.exchange import search
 from trimtab.solvers.near import Near, dual_value, nearest, reduced
 from trimtab.solvers.pursuit import Board, beam_of, position_of, pursue
@@ -149,6 +149,22 @@ def test_chains_pass_over_tasks_of_little_regret(rng):
         pursue(board_of(near, dual), at, beam_of(3, 4), order, least, 1.0)
         ends.append((choice == rounded(near, dual)).all())
     assert ends == [False, True]
+
+
+@pytest.mark.parametrize("resources", [1, 3])
+def test_a_step_of_the_climb_is_the_same_compiled_and_interpreted(resources):
+    near = nearest(tight_problem(4, 30, 6, resources), np.zeros((7, resources)), 6)
+    ends = []
+    for look, move in ((_look, _move), (interpreted(_look), interpreted(_move))):
+        point, prices, kept = (np.zeros((7, resources)) for _ in range(3))
+        curvature, excess, paid, off = (np.empty((7, resources)) for _ in range(4))
+        for _ in range(5):
+            soft = look(*near[:4], point, 3.0, curvature, excess, paid, off)
+            move(point, prices, kept, curvature, excess, 0.1, 1.5, np.full(resources, 2.0), 0.3)
+        ends.append([np.array(soft), point, prices, kept, curvature, excess, paid, off])
+    assert ends[0][1].max() > 0.0
+    for one, other in zip(*ends, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_large_search_does_not_end_while_there_is_overload(monkeypatch):

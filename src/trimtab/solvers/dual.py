@@ -85,29 +85,27 @@ def _stage(
 ) -> Floats:
     """Accelerated ascent at one μ; returns the best prices met."""
     longest = reach / mean_demand(near)
-    point, momentum, last, best, best_value = prices, 1.0, -math.inf, prices, -math.inf
+    point, prices, best = prices.copy(), prices.copy(), prices
+    momentum, last, best_value = 1.0, -math.inf, -math.inf
     settled = SETTLED_FRAC * float(near.capacity.sum())
     kept, shorter = np.zeros_like(prices), float(prices.shape[1])  # resources move together
+    curvature, excess, paid, off = (np.empty_like(prices) for _ in range(4))
     for _ in range(iterations):
-        load, curvature = np.zeros_like(prices), np.zeros_like(prices)
-        soft = _softmin(near.node, near.cost, near.demand, point, softness, load, curvature)
-        value = soft - float((point * near.capacity).sum())
+        soft = _look(*near[:4], point, softness, curvature, excess, paid, off)
+        value = soft - float(paid.sum())
         if value > best_value:
-            best, best_value = point, value
-        curvature /= softness
-        kept = np.maximum(curvature + FLOOR_CURVATURE * curvature.mean() + 1e-30, KEPT_CURVATURE * kept)
-        excess = load - near.capacity
-        if np.where(point > 0, np.abs(excess), np.maximum(excess, 0.0)).sum() <= settled:
+            best, best_value = point.copy(), value
+        if off.sum() <= settled:
             break
-        if value < last:  # too far: back to the best point, and shorter steps from there
-            momentum, point, prices, last = 1.0, best, best, -math.inf
-            shorter *= SHORTEN
-            continue
-        step = np.clip(excess / (shorter * kept), -longest, longest)
-        ahead = np.maximum(point + step, 0.0)
+        floor = FLOOR_CURVATURE * float(curvature.mean())
         grown = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        point = np.maximum(ahead + (momentum - 1) / grown * (ahead - prices), 0.0)
-        prices, momentum, last = ahead, grown, value
+        _move(point, prices, kept, curvature, excess, floor, shorter, longest, (momentum - 1) / grown)
+        is_too_far = value < last
+        momentum, last = grown, value
+        if is_too_far:  # back to the best point, and shorter steps from there
+            point[...] = prices[...] = best
+            momentum, last = 1.0, -math.inf
+            shorter *= SHORTEN
         if time.perf_counter() > until_s:
             break
     return best
@@ -153,7 +151,7 @@ def softmin_row(node: Any, cost: Any, demand: Any, prices: Any, softness: Any, j
     return least, count, mass
 
 
-@kernel
+@helper
 def _softmin(
     node: Any, cost: Any, demand: Any, prices: Any, softness: Any, load: Any, curvature: Any
 ) -> float:
@@ -171,3 +169,55 @@ def _softmin(
                     load[node[j, k], r] += p * d
                     curvature[node[j, k], r] += d * d * p * (1.0 - p)
     return total
+
+
+@kernel
+def _look(
+    node: Any,
+    cost: Any,
+    demand: Any,
+    capacity: Any,
+    point: Any,
+    softness: float,
+    curvature: Any,
+    excess: Any,
+    paid: Any,
+    off: Any,
+) -> float:
+    """Σ of the smoothed minima at a point [nodes + 1, resources].
+
+    Into arrays of that shape: the curvature there, the load over the capacity, what the capacity costs, and
+    how far that is from an optimum.
+    """
+    curvature[:] = 0.0
+    excess[:] = 0.0
+    soft = _softmin(node, cost, demand, point, softness, excess, curvature)
+    for i in range(point.shape[0]):
+        for r in range(point.shape[1]):
+            curvature[i, r] /= softness
+            excess[i, r] -= capacity[i, r]
+            paid[i, r] = point[i, r] * capacity[i, r]
+            off[i, r] = abs(excess[i, r]) if point[i, r] > 0.0 else max(excess[i, r], 0.0)
+    return float(soft)
+
+
+@kernel
+def _move(
+    point: Any,
+    prices: Any,
+    kept: Any,
+    curvature: Any,
+    excess: Any,
+    floor: float,
+    shorter: float,
+    longest: Any,
+    inertia: float,
+) -> None:
+    """A step from the point to new prices, and on by `inertia` times their change; moves `kept` too."""
+    for i in range(point.shape[0]):
+        for r in range(point.shape[1]):
+            kept[i, r] = max(curvature[i, r] + floor + 1e-30, KEPT_CURVATURE * kept[i, r])
+            step = excess[i, r] / (shorter * kept[i, r])
+            ahead = max(point[i, r] + min(max(step, -longest[r]), longest[r]), 0.0)
+            point[i, r] = max(ahead + inertia * (ahead - prices[i, r]), 0.0)
+            prices[i, r] = ahead
