@@ -107,7 +107,9 @@ def _field_words(name: str, kind: Any, value: Any) -> list[int]:
         return [value.address, 0, 0]
     if isinstance(kind, types.Record):
         return [value.ctypes.data, 0, 0]
-    if _kind_of(value.dtype) != kind.dtype or value.ndim != kind.ndim or not value.flags.c_contiguous:
+    found = _kind_of(value.dtype)
+    is_kind = found is kind.dtype or found == kind.dtype  # the one object, as a rule
+    if not is_kind or value.ndim != kind.ndim or not value.flags.c_contiguous:
         raise TypeError(f"{name}: {value.dtype} [{value.ndim}] does not fit {kind}")
     return [value.ctypes.data, *value.shape, *[0] * (WORDS - 1 - value.ndim)]
 

@@ -123,6 +123,7 @@ class Calls:
         self._raised: tuple[int, BaseException] | None = None
         self._addresses: np.ndarray | None = None  # what `advance_bound` takes
         self._plan: Any = None
+        self._given_plan: Plan | None = None
         self._shadow_plan: Any = None
         self.set_plan(empty_plan())
         self.set_shadow_plan(empty_plan())
@@ -267,7 +268,10 @@ class Calls:
         return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(call)
 
     def set_plan(self, plan: Plan) -> None:
-        """Put a plan in force."""
+        """Put a plan in force, unless it is."""
+        if plan is self._given_plan:
+            return
+        self._given_plan = plan
         self._plan_facade = facade_plan(plan)
         self._plan = Table(PLAN, [plan]) if self._compiled else self._plan_facade
         if self._addresses is not None:

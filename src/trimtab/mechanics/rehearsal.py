@@ -133,15 +133,16 @@ class _Stage:
         first = setting.policy
         self._calls = Calls(self.state, first, setting.order or first, compiled=setting.compiled)
         self._memories: dict[Policy, Memory] = {}
-        self._blank, self._scene = _copies(self.state), _copies(self.state)
+        self._scene = _copies(self.state)
         pairs = [(getattr(self.state, name), scene) for name, scene in self._scene.items()]
         self._played = [(_bytes_of(array), _bytes_of(scene)) for array, scene in pairs if array.size]
+        self._blank = [scene.copy() for _, scene in self._played]
         self._n_placed = self._n_rows = 0
 
     def set(self, placed: Placed, arriving: NDArray[Any]) -> None:
         """Begin with these requests with nodes, and these to come."""
-        for name, array in self._blank.items():
-            self._scene[name][...] = array
+        for (_, array), blank in zip(self._played, self._blank, strict=True):
+            array[...] = blank
         work, n = np.concatenate([placed.work, arriving]), len(placed.work)
         work["serial"] = np.arange(len(work))
         work["stays_home"], work["home_idx"] = 0, -1
