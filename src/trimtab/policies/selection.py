@@ -91,8 +91,12 @@ def rank_noted(floats: Any, ranking: Any, n: int) -> int:
     policies that look at all n nodes: `rank` in their loop costs a wrong guess of the processor's, and all
     that it did ahead, whenever a node enters the list. Here nodes that can't be among the best are left out
     first, without branches: the best of each of MAX_RANKED lots are that many, so none is worse than the
-    worst of these. Of 100 nodes some 20 are left.
+    worst of these. Of 100 nodes some 20 are left. A node alone has nothing to be compared with.
     """
+    if n == 1:
+        floats[0] = floats[NOTES]
+        ranking[0] = 0
+        return 1 if floats[0] < np.inf else 0
     for i in range(MAX_RANKED):
         floats[i] = np.inf
     bound, end = _bound(floats, n), NOTES + n
