@@ -13,7 +13,7 @@ from trimtab.runtime.gateway.wire.outbox import Outbox
 
 
 class _Peer:
-    """A connection and its transport in one: it answers what it gets. A client goes on with what is whole."""
+    """A connection and its transport in one: it answers what it gets. A client hands on what is sized up."""
 
     def __init__(self, log: list[str], name: str, inbox: Inbox, outbox: Outbox) -> None:
         self._log, self._name, self._outbox = log, name, outbox
@@ -25,10 +25,15 @@ class _Peer:
         if self._name == "client":
             self._inbox.put_whole(self)
 
+    def size_up(self) -> bool:
+        self._log.append(f"{self._name} sizes up")
+        if self._log.count("client sizes up") == 2:
+            self._inbox.put_whole(self)  # this one is refused, and the next one waited behind it
+            return False
+        return True
+
     def go_on(self) -> None:
         self._log.append(f"{self._name} goes on")
-        if self._log.count("client goes on") == 2:
-            self._inbox.put_whole(self)  # the next one waited behind it
 
     def write(self, data: bytes) -> None:
         self._log.append(f"{self._name} wrote {data.decode()}")
@@ -38,7 +43,7 @@ class _Peer:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_answers_come_first_and_the_decision_before_what_is_written(fails: bool) -> None:
+def test_answers_come_first_and_all_are_sized_up_before_one_goes_on(fails: bool) -> None:
     async def main() -> None:
         loop, log, problems = asyncio.get_running_loop(), cast(list[str], []), cast(list[str], [])
         loop.set_exception_handler(lambda loop, said: problems.append(str(said["exception"])))
@@ -65,7 +70,10 @@ def test_answers_come_first_and_the_decision_before_what_is_written(fails: bool)
                 "answered True",
                 "client got 1",
                 "client got 3",
-                *["client goes on"] * 3,
+                *["client sizes up"] * 2,
+                "client goes on",
+                "client sizes up",
+                "client goes on",
                 "decided",
                 "node wrote 2",
                 "client wrote 1",
@@ -73,7 +81,7 @@ def test_answers_come_first_and_the_decision_before_what_is_written(fails: bool)
                 "told",
             ], turn
             await asyncio.sleep(0)
-            assert len(log) == 12  # each once
+            assert len(log) == 14  # each once
         assert problems == (["undecided"] * 2 if fails else [])
 
     run(main())

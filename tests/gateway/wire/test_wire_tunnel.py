@@ -34,7 +34,8 @@ def test_a_websocket_is_a_tunnel() -> None:
                         assert await socket.recv() == b"x" * size
                     assert g.context.exchanges == 1
                 await g.until(lambda: g.notes.ends)
-                exchange = g.notes.ends[0]
+                (exchange,) = g.notes.ends
+                assert g.context.exchanges == 0
                 assert exchange.outcome is Outcome.DONE
                 assert exchange.response_status == 101
                 assert exchange.facts is not None

@@ -229,11 +229,11 @@ class ClientConnection(asyncio.Protocol):
             return
         if context.outbox.is_awaited:
             self._inbox.put_whole(self)
-        else:
+        elif self.size_up():
             self.go_on()
 
-    def go_on(self) -> None:
-        """Size up the request that is whole, and hand it on."""
+    def size_up(self) -> bool:
+        """Size up the request that is whole; returns whether it goes on to the dispatcher."""
         context, exchange = self.context, self._exchange
         assert exchange is not None  # nothing else ends it while this turn's bytes are taken in
         refusal = context.front.body(exchange)
@@ -242,7 +242,13 @@ class ClientConnection(asyncio.Protocol):
         elif exchange.is_local:
             exchange.task = context.spawn(answer_locally(exchange))
         else:
-            exchange.submit()
+            return True
+        return False
+
+    def go_on(self) -> None:
+        """Hand it on to the dispatcher."""
+        assert self._exchange is not None
+        self._exchange.submit()
 
     def answered(self, exchange: WireExchange, close: bool) -> None:
         """The answer is written: on to the next request, or the end."""

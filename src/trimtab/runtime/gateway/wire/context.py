@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trimtab.runtime.gateway.front import Front
     from trimtab.runtime.gateway.wire.client import ClientConnection
     from trimtab.runtime.gateway.wire.exchange import WireExchange
+    from trimtab.runtime.gateway.wire.leg import NodeLeg
     from trimtab.runtime.gateway.wire.upstream import Pools, UpstreamConnection
 
 MIB = 1_048_576
@@ -156,13 +157,14 @@ class Context:
     on_started: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_lost: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_ended: tuple[Callable[[Sequence[Exchange]], None], ...] = field(init=False)
-    _done: list[Exchange] = field(default_factory=list)  # and the dispatcher has not heard of it yet
+    _legs: list[NodeLeg] = field(default_factory=list)  # which begin as this turn ends
+    _done: list[WireExchange] = field(default_factory=list)  # and the dispatcher has not heard of it yet
     _ended: list[Exchange] = field(default_factory=list)  # and observers have not heard of it yet
 
     def __post_init__(self) -> None:
         self.observe(self.observers)
-        self.inbox.answered = self._tell_done
-        self.inbox.decide = self.dispatcher.decide
+        self.inbox.answered = self._end_done
+        self.inbox.decide = self._decide
         self.inbox.then = self._tell_ended
 
     def observe(self, observers: Observers) -> None:
@@ -173,18 +175,46 @@ class Context:
         self.on_lost = tuple(one.lost for one in observers if _is_own(one, "lost"))
         self.on_ended = tuple(one.ended for one in observers if _is_own(one, "ended"))
 
-    def tell_done(self, exchange: Exchange) -> None:
-        """A whole response is with the client: the dispatcher hears of all that nodes sent in a turn."""
-        if self.inbox.is_answered:
-            self.dispatcher.done((exchange,))
+    def send(self, leg: NodeLeg) -> None:
+        """Send a request to a node: in a turn that takes in bytes, once all of its decisions are made."""
+        if self.outbox.is_awaited:
+            self._legs.append(leg)
         else:
-            self._done.append(exchange)
+            leg.begin()
 
-    def _tell_done(self) -> None:
+    def _decide(self) -> None:
+        try:
+            self.dispatcher.decide()
+        finally:
+            for leg in self._legs:  # with those that come meanwhile
+                if not leg.over:
+                    self._try(leg.begin)
+            self._legs.clear()
+
+    def done(self, exchange: WireExchange) -> None:
+        """A whole response is with the client: in a turn, what follows is done for all of them together."""
+        self._done.append(exchange)
+        if self.inbox.is_answered:
+            self._end_done()
+
+    def _end_done(self) -> None:
         done = self._done
         if done:
             self._done = []
-            self.dispatcher.done(done)
+            for exchange in done:
+                self._try(exchange.read_usage)
+            try:
+                self.dispatcher.done(done)
+            finally:
+                for exchange in done:
+                    self._try(exchange.end)
+
+    def _try(self, step: Callable[[], None]) -> None:
+        """A fault with one request is its own."""
+        try:
+            step()
+        except Exception as error:
+            self.loop.call_exception_handler({"message": "a step of a request failed", "exception": error})
 
     def tell_ended(self, exchange: Exchange) -> None:
         """An exchange is over: observers are told as this turn of the loop ends, of all that ended in it."""

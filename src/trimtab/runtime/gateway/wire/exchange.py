@@ -29,10 +29,12 @@ class WireExchange(Exchange):
     """The data plane's exchange. `over` once its answer is written or nobody waits for it."""
 
     __slots__ = (
+        "_closes",
         "_kept",
         "_lost_nodes",
         "_ready",
         "_retries",
+        "_unread",
         "admitted",
         "client",
         "context",
@@ -71,6 +73,8 @@ class WireExchange(Exchange):
         self.limits: Timeouts = context.settings.timeouts
         self._lost_nodes = 0
         self._retries = 0
+        self._unread = b""  # an answer with its usage
+        self._closes = False  # the client's connection ends with the answer
         self.hides_usage = False  # the gateway asked for the stream's usage, the client did not
 
     # The dispatcher's side
@@ -111,8 +115,8 @@ class WireExchange(Exchange):
             self.hedge_leg = leg
         else:
             self.leg = leg
-        leg.begin()
         context.sweep.watch(self)
+        context.send(leg)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer it without a node, or with what the last node has answered itself."""
@@ -201,7 +205,7 @@ class WireExchange(Exchange):
             outbox.now(transport, head)
             transport.write(body)
         if response.json and not response.encoded and self.endpoint is not None:
-            self.usage, self.response_id = read_answer(self.endpoint.kind, body)
+            self._unread = body  # for `read_usage`
         return closes
 
     def _take(self, leg: NodeLeg, response: ResponseHead) -> None:
@@ -253,15 +257,32 @@ class WireExchange(Exchange):
         """The whole response is with the client."""
         assert leg.connection is not None
         leg.attempt.ended_s = leg.connection.last_s
-        self.leg = None
         status = self.response_status
         cause = busy_or_error(status) if status >= 429 else None
         if cause is None:
-            self.context.tell_done(self)
+            self.done(closes)
         else:
+            self.leg = None
             leg.attempt.cause = cause
+            self.read_usage()
             self.context.dispatcher.failed(self, cause)
-        self.finish(_outcome(status), closes)
+            self.finish(_outcome(status), closes)
+
+    def done(self, closes: bool) -> None:
+        """The response is whole, and no error: the context reads its usage, tells the dispatcher, ends it."""
+        self.leg = None
+        self._closes = closes
+        self.context.done(self)
+
+    def read_usage(self) -> None:
+        """What its node says it used, in an answer that came at once."""
+        body, self._unread = self._unread, b""
+        if body and self.endpoint is not None:
+            self.usage, self.response_id = read_answer(self.endpoint.kind, body)
+
+    def end(self) -> None:
+        """The dispatcher has heard that it is done: it is over."""
+        self.finish(_DONE, self._closes)
 
     def leg_lost(self, leg: NodeLeg, cause: Cause, at_border: bool = False) -> None:
         """An attempt came to nothing."""

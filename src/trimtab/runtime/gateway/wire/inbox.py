@@ -2,9 +2,9 @@
 
 Between two reads the kernel uses the processor's caches for itself: the same code is quicker where it runs
 for one connection after the other. So connections only put down what they have read. As the turn ends all of
-it is taken in, what nodes sent before what clients did. Then all requests that are whole are sized up, and
-decided about together; all that came of it is written, and those are told who look on. Where only one has
-read nothing is gained by putting off: what comes of it is written at once, and lessons are drawn afterwards.
+it is taken in, what nodes sent before what clients did. Then all requests that are whole are sized up, then
+handed on, then decided about together; all that came of it is written, and those are told who look on. Where
+only one has read nothing is gained by putting off: what comes of it is written at once, lessons follow.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ class Receiver(Protocol):
 class Asker(Receiver, Protocol):
     """A client's connection."""
 
+    def size_up(self) -> bool:
+        """Size up the request that is whole; returns whether it goes on to the dispatcher."""
+
     def go_on(self) -> None:
-        """Go on with the request that is whole."""
+        """Hand it on."""
 
 
 def _nothing() -> None:
@@ -99,7 +102,8 @@ class Inbox:
             self._hand_out(items)
             while self._whole:  # what was refused is followed by more
                 whole, self._whole = self._whole, []
-                for asker in whole:
+                sized = [asker for asker in whole if self._size_up(asker)]
+                for asker in sized:
                     try:
                         asker.go_on()
                     except Exception as error:
@@ -115,6 +119,13 @@ class Inbox:
                 receiver.received(data)
             except Exception as error:  # a fault with one connection is its own
                 self._report(receiver, error)
+
+    def _size_up(self, asker: Asker) -> bool:
+        try:
+            return asker.size_up()
+        except Exception as error:
+            self._report(asker, error)
+            return False
 
     def _call(self, who: Callable[[], None]) -> None:
         try:

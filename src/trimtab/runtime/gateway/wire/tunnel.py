@@ -102,10 +102,9 @@ def tunnel_closed(exchange: WireExchange, cause: Cause | None) -> None:
         return
     exchange.attempts[-1].ended_s = exchange.context.loop.time()
     exchange.attempts[-1].cause = cause
-    exchange.leg = None
     if cause is not None:
+        exchange.leg = None
         exchange.context.dispatcher.failed(exchange, cause)
         exchange.finish(Outcome.FAILED, close=True)
     else:
-        exchange.context.tell_done(exchange)
-        exchange.finish(Outcome.DONE, close=True)
+        exchange.done(closes=True)
