@@ -332,15 +332,7 @@ class Decider:
     def _settle(self, pool: Pool, turned: Turned, now_s: float) -> None:
         """Do what a turn has decided, and note what a shadow says of those who came with it."""
         started, ended = turned
-        if pool.newcomers:
-            newcomers, pool.newcomers = pool.newcomers, []
-            if pool.choice.shadow is not None:
-                self.notes.shadow(pool, newcomers)
-        if pool.failed:
-            self.notes.failures(pool)
-        self._set_timer(pool)
-        if self._others is not None:
-            self._others.look_later()
+        newcomers, pool.newcomers = pool.newcomers, []
         for entry, node_idx in started:
             exchange = entry.exchange
             numbers = pool.live.verdict(exchange.row)
@@ -356,6 +348,13 @@ class Decider:
                     entry.exchange.start(self.fleet.nodes[entry.node_idx])
                 except Exception as error:
                     self._report("starting a request failed", error)
+        if newcomers and pool.choice.shadow is not None:
+            self.notes.shadow(pool, newcomers)
+        if pool.failed:
+            self.notes.failures(pool)
+        self._set_timer(pool)
+        if self._others is not None:
+            self._others.look_later()
         for entry, end in ended:
             exchange = entry.exchange
             exchange.refuse(refusal(pool, end, self._asking.is_own_deadline(entry)))

@@ -176,11 +176,11 @@ class Context:
         self.on_ended = tuple(one.ended for one in observers if _is_own(one, "ended"))
 
     def send(self, leg: NodeLeg) -> None:
-        """Send a request to a node: in a turn that takes in bytes, once all of its decisions are made."""
-        if self.outbox.is_awaited:
+        """Send a request to a node: in a turn of several reads once all of its decisions are made."""
+        if self.outbox.is_awaited and not self.outbox.is_direct:
             self._legs.append(leg)
         else:
-            leg.begin()
+            self._try(leg.begin)
 
     def _decide(self) -> None:
         try:

@@ -108,15 +108,15 @@ class WireExchange(Exchange):
         if not self.attempts:
             self.started_s = now_s
         self.attempts.append(attempt)
-        for tell in context.on_started:
-            tell(self, attempt)
         leg = NodeLeg(self, attempt, context.pools.of(node))
         if hedge:
             self.hedge_leg = leg
         else:
             self.leg = leg
-        context.sweep.watch(self)
         context.send(leg)
+        context.sweep.watch(self)
+        for tell in context.on_started:
+            tell(self, attempt)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer it without a node, or with what the last node has answered itself."""
