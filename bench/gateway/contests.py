@@ -38,6 +38,20 @@ def _against(
         yield figure(over, "×", target, **labels, proxy=OURS, figure=f"{what}, over {peer}'s")
 
 
+def _duel(
+    course: Course, effort: Effort, run: Callable[[str], Outcome], peer: str
+) -> dict[str, list[Outcome]]:
+    """Rounds of us and a peer alone; empty unless both can be measured.
+
+    What has a target comes from these: a machine of which others use a part changes its speed within
+    seconds, and so between two turns of a round of all proxies.
+    """
+    if not {OURS, peer} <= set(course.names()):
+        return {}
+    outcomes = course.rounds(3 * effort.repetitions, [OURS, peer], run)
+    return {} if list(_broken(outcomes)) else outcomes
+
+
 def requests(course: Course, effort: Effort) -> Iterator[Measured]:
     """Requests per second of processor time, closed loop."""
     names = course.names()
@@ -63,14 +77,21 @@ def requests(course: Course, effort: Effort) -> Iterator[Measured]:
             cpu_us[name] = [o.cpu_s / o.requests * 1e6 for o in done]
             yield figure(per_core[name], "requests/s", size=text, proxy=name, figure="per core")
             yield figure(cpu_us[name], "µs", size=text, proxy=name, figure="CPU per request")
-        is_goal = size == 1024
-        goals = (
-            (per_core, VLLM, at_least(1.3), "requests/s per core"),
-            (per_core, LITELLM, at_least(100), "requests/s per core"),
-            (cpu_us, HAPROXY, at_most(5), "CPU per request"),
-        )
-        for values, peer, target, what in goals:
-            yield from _against(values, peer, target if is_goal else None, what, size=text)
+        if size != 1024:
+            yield from _against(per_core, VLLM, None, "requests/s per core", size=text)
+            yield from _against(per_core, LITELLM, None, "requests/s per core", size=text)
+            yield from _against(cpu_us, HAPROXY, None, "CPU per request", size=text)
+            continue
+        run = partial(run, seconds=seconds / 3)
+        for peer, target in ((VLLM, at_least(1.3)), (LITELLM, at_least(100))):
+            duel = _per_outcome(_duel(course, effort, run, peer), lambda o: o.requests / o.cpu_s)
+            yield from _against(duel, peer, target, "requests/s per core", size=text)
+        duel = _per_outcome(_duel(course, effort, run, HAPROXY), lambda o: o.cpu_s / o.requests)
+        yield from _against(duel, HAPROXY, at_most(5), "CPU per request", size=text)
+
+
+def _per_outcome(outcomes: dict[str, list[Outcome]], value: Callable[[Outcome], float]) -> Values:
+    return {name: [value(o) for o in done] for name, done in outcomes.items()}
 
 
 def chunks(course: Course, effort: Effort) -> Iterator[Measured]:
@@ -82,14 +103,14 @@ def chunks(course: Course, effort: Effort) -> Iterator[Measured]:
     run = partial(_streams, course, streams=10 if effort.is_quick else 100, count=count)
     outcomes = course.rounds(effort.repetitions, [DIRECT, *names], run)
     yield from _broken(outcomes)
-    cpu_us: Values = {}
     for name, done in outcomes.items():
         late_ms = [o.load["delay_p99_s"] * 1e3 for o in done]
         yield figure(late_ms, "ms", proxy=name, figure="chunk delay p99")
         if name != DIRECT:
-            cpu_us[name] = [o.cpu_s / o.load["chunks"] * 1e6 for o in done]
-            yield figure(cpu_us[name], "µs", proxy=name, figure="CPU per chunk")
-    yield from _against(cpu_us, VLLM, at_most(1), "CPU per chunk")
+            cpu_us = [o.cpu_s / o.load["chunks"] * 1e6 for o in done]
+            yield figure(cpu_us, "µs", proxy=name, figure="CPU per chunk")
+    duel = _per_outcome(_duel(course, effort, run, VLLM), lambda o: o.cpu_s / o.load["chunks"])
+    yield from _against(duel, VLLM, at_most(1), "CPU per chunk")
 
 
 def _streams(course: Course, name: str, streams: int, count: int) -> Outcome:
@@ -102,26 +123,36 @@ def latency(course: Course, effort: Effort) -> Iterator[Measured]:
     yield from _skipped(course)
     course.answer_with(size=1024)
     seconds = 1.0 if effort.is_quick else 8.0
-    added: dict[str, Values] = {"p50": {}, "p99": {}}
     for rate, chosen in ((200, [n for n in names if not course.proxy(n).is_slow]), (40, names)):
         chosen = [name for name in chosen if rate == 200 or course.proxy(name).is_slow]
         if not chosen:
             continue
         run = partial(course.run, mode="open", rate=rate, seconds=seconds)
         outcomes = course.rounds(effort.repetitions, [DIRECT, *chosen], run)
-        direct = outcomes[DIRECT]
+        added = {quantile: _added_ms(outcomes, quantile) for quantile in ("p50", "p99")}
         yield from _broken(outcomes)
-        for name in outcomes.keys() - {DIRECT}:
-            for quantile, values in added.items():
-                key = f"latency_{quantile}_s"
-                values[name] = [
-                    (o.load[key] - d.load[key]) * 1e3 for o, d in zip(outcomes[name], direct, strict=True)
-                ]
         for name in (n for n in chosen if n in outcomes):
             for quantile, values in added.items():
                 yield figure(values[name], "ms", rate=f"{rate}/s", proxy=name, figure=f"added {quantile}")
-    for quantile, values in added.items():
-        yield from _against(values, VLLM, at_most(1), f"added {quantile}", rate="200/s")
+    duel = _duel(course, effort, partial(course.run, mode="open", rate=200, seconds=seconds), VLLM)
+    for quantile in ("p50", "p99") if duel else ():
+        both = zip(duel[OURS], duel[VLLM], strict=True)
+        more_ms = [(own.load[_key(quantile)] - peer.load[_key(quantile)]) * 1e3 for own, peer in both]
+        what = f"{quantile}, minus {VLLM}'s"
+        yield figure(more_ms, "ms", at_most(0), rate="200/s", proxy=OURS, figure=what)
+
+
+def _added_ms(outcomes: dict[str, list[Outcome]], quantile: str) -> Values:
+    """A quantile of each proxy's latencies minus that of the backend itself in the same round."""
+    key = _key(quantile)
+    return {
+        name: [(o.load[key] - d.load[key]) * 1e3 for o, d in zip(done, outcomes[DIRECT], strict=True)]
+        for name, done in outcomes.items()
+    }
+
+
+def _key(quantile: str) -> str:
+    return f"latency_{quantile}_s"
 
 
 def thousand(course: Course, effort: Effort) -> Iterator[Measured]:
