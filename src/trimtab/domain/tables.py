@@ -40,10 +40,14 @@ WORDS = 3  # per field: address, and up to two lengths
 
 
 class TableType(types.Type):
-    """Type of a bundle; `fields` are (name, numba type) of arrays, records and lists of bundles."""
+    """Type of a bundle; `fields` are (name, numba type) of arrays, records and lists of bundles.
 
-    def __init__(self, label: str, fields: tuple[tuple[str, Any], ...]) -> None:
-        self.label, self.fields = label, fields
+    One that `is_read_ahead` is read before loops, whatever branches in them need it: for few fields and long
+    loops.
+    """
+
+    def __init__(self, label: str, fields: tuple[tuple[str, Any], ...], is_read_ahead: bool = False) -> None:
+        self.label, self.fields, self.is_read_ahead = label, fields, is_read_ahead
         text = ", ".join(f"{n}: {t}" for n, t in fields)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # short: the name is a part of all symbols
         super().__init__(name=f"{label}#{digest}")
@@ -71,9 +75,9 @@ def record_of_dtype(dtype: np.dtype) -> types.Record:
     return numba.from_dtype(dtype)
 
 
-def table_type(label: str, **fields: Any) -> TableType:
+def table_type(label: str, *, is_read_ahead: bool = False, **fields: Any) -> TableType:
     """Type of a bundle."""
-    return TableType(label, tuple(fields.items()))
+    return TableType(label, tuple(fields.items()), is_read_ahead)
 
 
 class Table:
@@ -119,7 +123,16 @@ def _typeof(value: Table, _context: Any) -> Any:
     return value.kind
 
 
-register_model(TableType)(datamodel.models.OpaqueModel)
+@register_model(TableType)
+class _TableModel(datamodel.models.OpaqueModel):
+    def from_argument(self, builder: Any, value: Any) -> Any:
+        """An argument: where its words can be read for sure, LLVM may read them before anyone needs them."""
+        if self._fe_type.is_read_ahead:
+            value.attributes.dereferenceable = WORDS * 8 * len(self._fe_type.fields)
+            value.attributes.align = 8
+        return value
+
+
 register_model(TableListType)(datamodel.models.OpaqueModel)
 
 
