@@ -70,7 +70,13 @@ from trimtab.mechanics.residency import release
 from trimtab.mechanics.results import answer, has_results, keep_result
 from trimtab.mechanics.slots import begin_row
 from trimtab.mechanics.state import AVOIDED, State
-from trimtab.mechanics.telemetry import begin_telemetry, clear_changes, note_change, on_telemetry
+from trimtab.mechanics.telemetry import (
+    begin_telemetry,
+    clear_changes,
+    dispatcher_of,
+    note_change,
+    on_telemetry,
+)
 from trimtab.mechanics.verdicts import ESTIMATE_S, SHADOW_IDX, SHADOW_S, note_decision, note_shadow
 
 # Why `advance` returned.
@@ -102,7 +108,7 @@ def begin(s: State) -> None:
 def _lane_of(s: State, r: int) -> int:
     """Which lane of the central queues request r waits in: one per dispatcher, or per class of it."""
     lanes = s.config.lanes[0]
-    return (r % s.config.dispatchers[0]) * lanes + (s.work.class_idx[r] if lanes > 1 else 0)
+    return dispatcher_of(s, r) * lanes + (s.work.class_idx[r] if lanes > 1 else 0)
 
 
 @helper(inline=True)
@@ -272,7 +278,7 @@ def _draw(s: State, r: int) -> None:
 @helper(inline=True)
 def decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
     """Ask the policy about request r; `ranking` holds its candidates."""
-    d = r % s.config.dispatchers[0]
+    d = dispatcher_of(s, r)
     s.hosts.now_s[d] = now_s
     s.hosts.attempt[d], s.hosts.retries[d] = s.requests.attempt[r], s.requests.retries[r]
     s.counts.deciding[0] = r
@@ -288,7 +294,7 @@ def decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
 @helper
 def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
     """Request r waits in its dispatcher's central queue, unless that is full."""
-    d = r % s.config.dispatchers[0]
+    d = dispatcher_of(s, r)
     if s.counts.freed[0] == 1 and s.requests.status[r] == _HELD:
         _skip(s, r)
         s.vain[_lane_of(s, r)] += max(1, s.config.compares[0])  # where the best is not taken, no other is
@@ -319,7 +325,7 @@ def _compare(s: State, r: int, count: int) -> None:
     _skip(s, r)
     if count > 0:  # else no free node suits it: it is not one of those that are compared
         s.vain[_lane_of(s, r)] += 1
-    scores = s.memories[r % s.config.dispatchers[0]].floats
+    scores = s.memories[dispatcher_of(s, r)].floats
     for i in range(count):
         j = s.ranking[i]
         if j >= 0 and j < len(s.nodes.up) and accepts(s, r, j):
@@ -338,7 +344,7 @@ def central_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float
 
 @helper(inline=True)
 def _note_unheld(s: State, r: int) -> None:
-    s.hosts.n_held[r % s.config.dispatchers[0]] -= 1
+    s.hosts.n_held[dispatcher_of(s, r)] -= 1
     note_tenant_unheld(s, r)
 
 

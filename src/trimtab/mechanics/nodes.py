@@ -29,7 +29,7 @@ from trimtab.mechanics.residency import acquire, forget_all, release
 from trimtab.mechanics.resources import can_hold, fits_beside, give_back, take
 from trimtab.mechanics.slots import expected_s, occupy, service_s
 from trimtab.mechanics.state import AVOIDED, State
-from trimtab.mechanics.telemetry import note_change, note_own
+from trimtab.mechanics.telemetry import dispatcher_of, note_change, note_own
 
 _TRANSFER, _QUEUED, _RUNNING = int(Status.TRANSFER), int(Status.QUEUED), int(Status.RUNNING)
 _RETRYING = int(Status.RETRYING)
@@ -38,7 +38,7 @@ _RETRYING = int(Status.RETRYING)
 @helper(inline=True)
 def queue_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
     """Key of request r in a queue it enters now. Raises ValueError where the order gives no number."""
-    d = r % s.config.dispatchers[0]
+    d = dispatcher_of(s, r)
     s.hosts.now_s[d] = now_s
     s.counts.deciding[0] = r
     if s.config.accounts[0] != 0:
@@ -165,7 +165,7 @@ def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None
     else:
         s.requests.status[r] = _TRANSFER
         depart(s, r, j, now_s)
-    note_own(s, r % s.config.dispatchers[0], j, 1, estimate_s)
+    note_own(s, dispatcher_of(s, r), j, 1, estimate_s)
     anchor(s, j, now_s)
 
 
@@ -181,7 +181,7 @@ def withdraw(s: State, r: int, j: int) -> None:
     s.counts.in_nodes[0] -= 1
     if s.config.token_caps[0] == 1:
         s.hidden.token_room[j] += s.work.tokens[r]
-    note_own(s, r % s.config.dispatchers[0], j, -1, -estimate_s)
+    note_own(s, dispatcher_of(s, r), j, -1, -estimate_s)
 
 
 @helper(inline=True)

@@ -18,7 +18,7 @@ from trimtab.mechanics.residency import acquire
 from trimtab.mechanics.resources import fits_beside, take
 from trimtab.mechanics.slots import occupy
 from trimtab.mechanics.state import State
-from trimtab.mechanics.telemetry import note_all_changed, note_own, show_present
+from trimtab.mechanics.telemetry import dispatcher_of, note_all_changed, note_own, show_present
 
 LEAST_S = 1e-9  # what is taken to remain, at least, of work that is late
 LONG_AGO_S = -1e12  # when an item was last used that no known request used
@@ -111,7 +111,7 @@ def _place(s: State, plan: Plan, order: Any, r: int) -> None:
     nodes.outstanding_s[j] += rows.estimate_s[r]
     s.counts.in_nodes[0] += 1
     s.counts.in_system[0] += 1
-    note_own(s, r % s.config.dispatchers[0], j, 1, rows.estimate_s[r])
+    note_own(s, dispatcher_of(s, r), j, 1, rows.estimate_s[r])
     is_free = nodes.running[j] < nodes.slots[j] and s.queues.length[j] == 0
     if is_free and fits_beside(s, r, j) and acquire(s, plan, r, j, 0.0) >= 0.0:
         rows.status[r] = _RUNNING

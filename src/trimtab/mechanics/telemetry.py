@@ -15,6 +15,13 @@ _SAMPLE, _SHOW = 0, 1
 
 
 @helper(inline=True)
+def dispatcher_of(s: State, r: int) -> int:
+    """Which dispatcher decides about request r. Where there is one, without the time of a division."""
+    many = s.config.dispatchers[0]
+    return r % many if many > 1 else 0
+
+
+@helper(inline=True)
 def is_stale(s: State) -> bool:
     """Whether views are reports rather than the nodes themselves."""
     return s.config.telemetry_period_s[0] > 0.0
