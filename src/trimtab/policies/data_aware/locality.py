@@ -20,6 +20,7 @@ from trimtab.domain.view import (
     memory,
     missing_load_s,
     needs_of,
+    plain,
     type_of_node,
 )
 from trimtab.policies.data_aware.transfers import round_trip_s
@@ -40,14 +41,19 @@ def _own_s(view: View, work: Any, j: int) -> float:
 
 
 @helper(inline=True)
-def _note_own_s(view: View, work: Any, floats: Any) -> float:
-    """Note distance and service of each node; returns the least with a free slot, inf where there is none."""
+def _note_own_s(view: View, work: Any, floats: Any, own_at: int) -> float:
+    """Distance and service of each node from `own_at` on, and as notes where a slot is free, else inf.
+
+    Returns the least note, inf where no slot is free.
+    """
     best_s = np.inf
     for j in range(view.host.n_nodes):
         own_s = _own_s(view, work, j)
-        floats[NOTES + j] = own_s
         is_free = (view.nodes.in_flight[j] < view.nodes.slots[j]) & can_take(view, work, j)
-        best_s = min(best_s, own_s if is_free else np.inf)
+        free_s = own_s if is_free else np.inf
+        floats[plain(own_at + j)] = own_s
+        floats[NOTES + j] = free_s
+        best_s = min(best_s, free_s)
     return best_s
 
 
@@ -124,13 +130,12 @@ class Locality(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank by expected completion what is free, or near enough to wait for."""
         nodes, needs, floats = view.nodes, needs_of(work), memory.floats
-        free_s, waited_s = _note_own_s(view, needs, floats), view.host.now_s - work.arrival_s
+        own_at = NOTES + view.host.n_nodes  # places that ranking needs later
+        free_s, waited_s = _note_own_s(view, needs, floats, own_at), view.host.now_s - work.arrival_s
         full, full_s = -1, np.inf
         _forget_promises(view, memory, work)
         for j in range(view.host.n_nodes):
-            own_s, is_busy = floats[NOTES + j], nodes.in_flight[j] >= nodes.slots[j]
-            is_able = can_take(view, needs, j)
-            floats[NOTES + j] = own_s if is_able & (not is_busy) else np.inf
+            own_s, is_busy = floats[plain(own_at + j)], nodes.in_flight[j] >= nodes.slots[j]
             if not (is_busy & (own_s < free_s)):
                 continue
             wait_s = expected_wait_s(view, j)
@@ -139,7 +144,7 @@ class Locality(Policy):
                 patience = memory.params[0 if nodes.room[j] > 0 else 1]
                 if waited_s + wait_s > patience * (free_s - own_s):
                     continue
-            if is_able:
+            if can_take(view, needs, j):
                 floats[NOTES + j] = wait_s + own_s
             elif nodes.up[j] == 1 and wait_s + own_s < full_s:
                 full, full_s = j, wait_s + own_s
