@@ -104,7 +104,7 @@ def rank_noted(floats: Any, ranking: Any, n: int) -> int:
         floats[plain(end)] = j
         end += 1 if floats[NOTES + j] <= bound else 0
     for k in range(NOTES + n, end):
-        j = int(floats[k])
+        j = plain(int(floats[plain(k)]))
         if floats[NOTES + j] < floats[MAX_RANKED - 1]:
             _insert(floats, ranking, j, floats[NOTES + j])
     count = 0
