@@ -30,12 +30,17 @@ def _broken(outcomes: dict[str, list[Outcome]], **labels: str) -> Iterator[Measu
 
 
 def _against(
-    values: Values, peer: str, target: Target | None, what: str, **labels: str
+    outcomes: dict[str, list[Outcome]],
+    peer: str,
+    value: Callable[[Outcome], float],
+    target: Target | None,
+    what: str,
+    **labels: str,
 ) -> Iterator[Measured]:
     """Our values over a peer's, round by round."""
-    if OURS in values and peer in values:
-        over = ratios(values[OURS], values[peer])
-        yield figure(over, "×", target, **labels, proxy=OURS, figure=f"{what}, over {peer}'s")
+    if OURS in outcomes and peer in outcomes:
+        own, other = ([value(o) for o in outcomes[name]] for name in (OURS, peer))
+        yield figure(ratios(own, other), "×", target, **labels, proxy=OURS, figure=f"{what}, over {peer}'s")
 
 
 def _duel(
@@ -66,32 +71,31 @@ def requests(course: Course, effort: Effort) -> Iterator[Measured]:
 
         outcomes = course.rounds(effort.repetitions, [DIRECT, *names], run)
         yield from _broken(outcomes, size=text)
-        per_core: Values = {}
-        cpu_us: Values = {}
         for name, done in outcomes.items():
             reached = [o.requests / o.load["took_s"] for o in done]
             yield figure(reached, "requests/s", size=text, proxy=name, figure="reached, load on one core")
             if name == DIRECT:
                 continue
-            per_core[name] = [o.requests / o.cpu_s for o in done]
-            cpu_us[name] = [o.cpu_s / o.requests * 1e6 for o in done]
-            yield figure(per_core[name], "requests/s", size=text, proxy=name, figure="per core")
-            yield figure(cpu_us[name], "µs", size=text, proxy=name, figure="CPU per request")
-        if size != 1024:
-            yield from _against(per_core, VLLM, None, "requests/s per core", size=text)
-            yield from _against(per_core, LITELLM, None, "requests/s per core", size=text)
-            yield from _against(cpu_us, HAPROXY, None, "CPU per request", size=text)
-            continue
-        run = partial(run, seconds=seconds / 3)
-        for peer, target in ((VLLM, at_least(1.3)), (LITELLM, at_least(100))):
-            duel = _per_outcome(_duel(course, effort, run, peer), lambda o: o.requests / o.cpu_s)
-            yield from _against(duel, peer, target, "requests/s per core", size=text)
-        duel = _per_outcome(_duel(course, effort, run, HAPROXY), lambda o: o.cpu_s / o.requests)
-        yield from _against(duel, HAPROXY, at_most(5), "CPU per request", size=text)
+            per_core, cpu_us = [_per_core(o) for o in done], [_cpu_s(o) * 1e6 for o in done]
+            yield figure(per_core, "requests/s", size=text, proxy=name, figure="per core")
+            yield figure(cpu_us, "µs", size=text, proxy=name, figure="CPU per request")
+        is_goal, run = size == 1024, partial(run, seconds=seconds / 3)
+        goals = (
+            (VLLM, _per_core, at_least(1.3), "requests/s per core"),
+            (LITELLM, _per_core, at_least(100), "requests/s per core"),
+            (HAPROXY, _cpu_s, at_most(5), "CPU per request"),
+        )
+        for peer, value, target, what in goals:
+            compared = _duel(course, effort, run, peer) if is_goal else outcomes
+            yield from _against(compared, peer, value, target if is_goal else None, what, size=text)
 
 
-def _per_outcome(outcomes: dict[str, list[Outcome]], value: Callable[[Outcome], float]) -> Values:
-    return {name: [value(o) for o in done] for name, done in outcomes.items()}
+def _per_core(outcome: Outcome) -> float:
+    return outcome.requests / outcome.cpu_s
+
+
+def _cpu_s(outcome: Outcome) -> float:
+    return outcome.cpu_s / outcome.requests
 
 
 def chunks(course: Course, effort: Effort) -> Iterator[Measured]:
@@ -109,8 +113,8 @@ def chunks(course: Course, effort: Effort) -> Iterator[Measured]:
         if name != DIRECT:
             cpu_us = [o.cpu_s / o.load["chunks"] * 1e6 for o in done]
             yield figure(cpu_us, "µs", proxy=name, figure="CPU per chunk")
-    duel = _per_outcome(_duel(course, effort, run, VLLM), lambda o: o.cpu_s / o.load["chunks"])
-    yield from _against(duel, VLLM, at_most(1), "CPU per chunk")
+    duel = _duel(course, effort, run, VLLM)
+    yield from _against(duel, VLLM, lambda o: o.cpu_s / o.load["chunks"], at_most(1), "CPU per chunk")
 
 
 def _streams(course: Course, name: str, streams: int, count: int) -> Outcome:
