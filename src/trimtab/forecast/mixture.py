@@ -177,8 +177,9 @@ class Forecaster:
         count = min(int(self._bank.scored[lead]), WINDOW)
         if count == 0:
             return np.full((self.series, len(levels)), np.nan)
-        ordered = np.sort(self._bank.errors[lead, :count], axis=0)
-        return ordered[_ranks(count, np.asarray(levels))].T
+        ordered: Floats = np.sort(self._bank.errors[lead, :count], axis=0)
+        quantiles: Floats = ordered[_ranks(count, np.asarray(levels))].T
+        return quantiles
 
 
 def _ranks(count: int, levels: Floats) -> npt.NDArray[np.int64]:

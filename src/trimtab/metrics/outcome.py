@@ -54,5 +54,5 @@ def _rejected_by_reason(requests: RequestRecords, arrived: int) -> dict[str, flo
         "rejected_fits_no_node_frac": ratio(count[Reason.FITS_NO_NODE], arrived),
         "rejected_refused_frac": ratio(count[Reason.REFUSED], arrived),
         "rejected_queue_full_frac": ratio(count[Reason.QUEUE_FULL], arrived),
-        "rejected_policy_frac": ratio(count[Reason.POLICY :].sum(), arrived),
+        "rejected_policy_frac": ratio(int(count[Reason.POLICY :].sum()), arrived),
     }

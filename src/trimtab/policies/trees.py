@@ -32,10 +32,10 @@ def forest(cluster: Cluster) -> Memory:
     places, members = np.zeros(cluster.n_nodes, np.int64), np.argsort(group_idx, kind="stable")
     rows = np.zeros((n_groups, _ROW), np.int64)
     tree, begin = MAX_RANKED, 0
-    for g, size in enumerate(np.bincount(group_idx)):
+    for g, size in enumerate(np.bincount(group_idx).tolist()):
         own = members[begin : begin + size]
         places[own] = np.arange(size)
-        width = 1 << int(size - 1).bit_length()
+        width = 1 << (size - 1).bit_length()
         first = _ROWS + rows.size + cluster.n_nodes + begin
         rows[g] = tree, width, first, cluster.type_idx[own[0]], cluster.slots[own[0]]
         tree, begin = tree + 2 * width, begin + size
