@@ -5,16 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from trimtab.domain.bits import lowest_bit
 from trimtab.domain.kernel import kernel
 from trimtab.domain.view import MAX_RANKED
 from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
-SIZES = (1, 2, 7, 8, 9, 15, 16, 17, 63, 100, 257)
+SIZES = (1, 2, 7, 8, 9, 15, 16, 17, 60, 61, 100, 257)
 
 
 @kernel
 def ranked_compiled(floats: np.ndarray, ranking: np.ndarray, n: int) -> int:
     return int(rank_noted(floats, ranking, n))
+
+
+@kernel
+def lowest_compiled(bits: int) -> int:
+    return lowest_bit(bits)
 
 
 def notes_of(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -54,3 +60,9 @@ def test_notes_that_are_no_numbers_are_no_candidates() -> None:
     floats[NOTES + 4] = 1.0
     assert rank_noted(floats, ranking, 9) == 1
     assert ranking[0] == 4
+
+
+def test_the_lowest_bit_of_any_that_are_set() -> None:
+    for lowest in range(63):
+        for bits in (1 << lowest, (1 << 63) - (1 << lowest), (1 << lowest) | (1 << 62)):
+            assert lowest_bit(bits) == lowest_compiled(bits) == lowest

@@ -121,8 +121,11 @@ class Locality(Policy):
                 raise UsageError("too small", field=f"locality.{field}", value=value, expected="0 or more")
 
     def init(self, cluster: Cluster) -> Memory:
-        """The patiences; who was promised each node (serial + 1); notes, and until when promises hold."""
-        room = notes_room(cluster.n_nodes) + cluster.n_nodes
+        """The patiences; who was promised each node (serial + 1).
+
+        Then notes, each node's own seconds, and until when promises hold.
+        """
+        room = notes_room(cluster.n_nodes) + 2 * cluster.n_nodes
         return memory(params=[self.patience, self.hold], ints=cluster.n_nodes, floats=room)
 
     @staticmethod
@@ -130,7 +133,7 @@ class Locality(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank by expected completion what is free, or near enough to wait for."""
         nodes, needs, floats = view.nodes, needs_of(work), memory.floats
-        own_at = NOTES + view.host.n_nodes  # places that ranking needs later
+        own_at = NOTES + view.host.n_nodes
         free_s, waited_s = _note_own_s(view, needs, floats, own_at), view.host.now_s - work.arrival_s
         full, full_s = -1, np.inf
         _forget_promises(view, memory, work)

@@ -62,7 +62,7 @@ def quotas(work: Expected, group_idx: Any, left_out: float) -> Floats | None:
 @helper(inline=True)
 def _credits_at(view: View) -> int:
     """Where credits [classes, nodes] begin in memory.floats, just behind the begin of the plan followed."""
-    return NOTES + 2 * view.host.n_nodes + 1
+    return NOTES + view.host.n_nodes + 1
 
 
 @helper
