@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.domain.kernel import helper
-from trimtab.domain.view import View, zone_of_node
+from trimtab.domain.view import View, plain, zone_of_node
 
 
 @helper(inline=True)
@@ -30,5 +30,5 @@ def transfer_s(view: View, work: Any, j: int) -> float:
     if work.payload_gib > 0.0:
         if zone_idx != work.zone_idx:
             seconds += _link_s(view, work.payload_gib, zone_idx)
-        seconds += _link_s(view, work.payload_gib, view.rtt_s.shape[0] + j)
+        seconds += _link_s(view, work.payload_gib, plain(view.rtt_s.shape[0] + j))
     return seconds

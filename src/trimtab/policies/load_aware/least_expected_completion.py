@@ -25,11 +25,12 @@ def expected_wait_s(view: View, j: int) -> float:
     share `OVERDUE_FRAC` of its estimate is taken to remain.
     """
     nodes, slots = view.nodes, view.nodes.slots[j]
+    if nodes.in_flight[j] < slots:
+        return 0.0
     left_s = nodes.backlog_s[j] - nodes.running[j] * (view.host.now_s - nodes.anchor_s[j])
     overdue_s = OVERDUE_FRAC * nodes.outstanding_s[j]
     left_s = overdue_s if left_s <= 0.0 else left_s
-    wait_s = left_s / max(1, slots)
-    return float(0.0 if nodes.in_flight[j] < slots else wait_s)
+    return float(left_s if slots <= 1 else left_s / slots)  # a division takes longer than asking
 
 
 @helper(inline=True)
