@@ -28,20 +28,21 @@ _ESCAPE, _WEIGHT, _HEADER = range(3)  # params: [header, work units of a prompt 
 
 
 @helper(inline=True)
-def _saved_s(view: View, work: Any, memory: Memory, j: int) -> float:
+def _saved_s(view: View, work: Any, per_token: float, j: int) -> float:
     """Service seconds that node j is spared by what it has of the prompt."""
-    units = view.prefix_tokens[j] * memory.params[_HEADER + work.class_idx]
+    units = view.prefix_tokens[j] * per_token
     return float(view.unit_s[work.class_idx, type_of_node(view, j)] * min(units, work.units))
 
 
 @helper(inline=True)
-def _score_s(view: View, work: Any, memory: Memory, j: int, wait_s: float, least_wait_s: float) -> float:
+def _score_s(view: View, work: Any, params: Any, j: int, wait_s: float, least_wait_s: float) -> float:
     """Expected completion on node j less what its cache saves."""
+    escape, weight, per_token = params
     service_s = estimate_s(view, work, type_of_node(view, j))
-    saved_s = _saved_s(view, work, memory, j)
+    saved_s = _saved_s(view, work, per_token, j)
     own_s = missing_load_s(view, work, j) + service_s - saved_s
-    is_calm = wait_s - least_wait_s <= memory.params[_ESCAPE] * service_s
-    bonus_s = (memory.params[_WEIGHT] - 1.0) * saved_s
+    is_calm = wait_s - least_wait_s <= escape * service_s
+    bonus_s = (weight - 1.0) * saved_s
     return float(wait_s + (own_s - (bonus_s if is_calm else 0.0)))
 
 
@@ -100,9 +101,11 @@ class PrefixAffinity(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected completion less what their caches save."""
         needs, floats = needs_of(work), memory.floats
+        given = memory.params
+        params = given[_ESCAPE], given[_WEIGHT], given[_HEADER + needs.class_idx]
         least_wait_s = note_waits(view, needs, floats)
         for j in range(view.host.n_nodes):
             wait_s = floats[NOTES + j]
             if wait_s < np.inf:
-                floats[NOTES + j] = _score_s(view, needs, memory, j, wait_s, least_wait_s)
+                floats[NOTES + j] = _score_s(view, needs, params, j, wait_s, least_wait_s)
         return int(rank_noted(floats, ranking, view.host.n_nodes))
