@@ -28,13 +28,14 @@ def warmup(
     from trimtab.domain.kernel import cache_folder, prune_cache
     from trimtab.experiments.warm import compile_everything
     from trimtab.forecast.warm import compile_forecasts
+    from trimtab.runtime.gateway.wire.ferry import compile_ferry
     from trimtab.solvers.solve import compile_solvers
 
     quiet = quiet or json
     pruned = prune_cache() if prune else 0
     begun_s = time.perf_counter()
     with spinner("compiling simulator, policies, bounds, solvers and forecasts …", quiet=quiet):
-        compile_everything([compile_solvers, compile_forecasts])
+        compile_everything([compile_solvers, compile_forecasts, compile_ferry])
     took_s = time.perf_counter() - begun_s
     if json:
         print_json({"folder": str(cache_folder()), "pruned_folders": pruned, "took_s": took_s})

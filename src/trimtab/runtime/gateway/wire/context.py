@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trimtab.runtime.gateway.front import Front
     from trimtab.runtime.gateway.wire.client import ClientConnection
     from trimtab.runtime.gateway.wire.exchange import WireExchange
+    from trimtab.runtime.gateway.wire.ferry import Ferry
     from trimtab.runtime.gateway.wire.leg import NodeLeg
     from trimtab.runtime.gateway.wire.upstream import Pools, UpstreamConnection
 
@@ -146,6 +147,7 @@ class Context:
     pools: Pools
     retries: Budget
     hedges: Budget
+    ferry: Ferry | None = None  # for streams in their steady state
     connections: set[ClientConnection] = field(default_factory=set)
     exchanges: int = 0  # in the hands of this process, from head to end
     buffered_bytes: int = 0

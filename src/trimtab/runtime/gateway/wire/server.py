@@ -12,6 +12,7 @@ from trimtab.runtime.gateway.model import Dispatcher, Observers
 from trimtab.runtime.gateway.pulse import Pulse
 from trimtab.runtime.gateway.wire.client import ClientConnection
 from trimtab.runtime.gateway.wire.context import Budget, Context, Local, Settings
+from trimtab.runtime.gateway.wire.ferry import open_ferry
 from trimtab.runtime.gateway.wire.inbox import Inbox
 from trimtab.runtime.gateway.wire.outbox import Outbox
 from trimtab.runtime.gateway.wire.sweep import Sweep
@@ -74,6 +75,10 @@ class DataPlane:
     async def serve(self, listening: socket.socket) -> None:
         """Accept connections from now on."""
         context = self.context
+        if context.ferry is None:
+            context.ferry = open_ferry(context.loop)
+            if context.ferry is not None:
+                context.sweep.pulse.on_beat.insert(0, context.ferry.hear)
         listening.setblocking(False)
         server = await context.loop.create_server(
             lambda: ClientConnection(context), sock=listening, backlog=BACKLOG
@@ -119,3 +124,7 @@ class DataPlane:
         await asyncio.gather(*context.tasks, return_exceptions=True)
         context.sweep.close()
         await asyncio.sleep(0)
+        if context.ferry is not None:
+            context.sweep.pulse.on_beat.remove(context.ferry.hear)
+            context.ferry.close()
+            context.ferry = None

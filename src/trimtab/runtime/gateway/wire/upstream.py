@@ -233,6 +233,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def abandon(self) -> None:
         """Nobody waits for the answer any more: end the connection so that the node stops working on it."""
+        if self._flow is not None:
+            self._flow.leave()
         self.leg = self._flow = None
         self.tunnel = None
         self.transport.abort()
