@@ -199,6 +199,17 @@ def test_a_variant_that_decides_badly_is_named() -> None:
         rehearsal_of(driver)([bad], to_come(driver))
 
 
+def test_a_rehearsal_after_one_that_broke_off_begins_anew() -> None:
+    driver = driven(*case("models"), Planner(), 35.0)
+    variants, future = [Variant(find("least-expected-wait")[0])], to_come(driver)
+    bad = Variant(Sender(), empty_plan()._replace(params=np.array([9.0])))
+    rehearse = rehearsal_of(driver)
+    before = rehearse(variants, future)
+    with pytest.raises(PolicyError):
+        rehearse([*variants, bad], future)
+    np.testing.assert_array_equal(rehearse([*variants, variants[0]], future), [before[0], before[0]])
+
+
 def test_it_goes_to_another_process_and_is_known_there_from_plan_to_plan() -> None:
     driver = driven(*case("held"), Planner(), 40.0)
     rehearser = driver.rehearser_for(Planner(), None)

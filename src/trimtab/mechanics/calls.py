@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -45,9 +45,9 @@ DISPATCH = types.int64(VIEW, PLAN, _WORK, MEMORY, _NUMBERS, _RANKING)
 ORDER = types.float64(VIEW, PLAN, _WORK, MEMORY)
 _DISPATCH_ENTRY, _ORDER_ENTRY = EntryType(DISPATCH), EntryType(ORDER)
 BEGIN = types.void(STATE)
-TAKE_UP = types.void(STATE, PLAN, _ORDER_ENTRY, types.int64)
 TAKE_CHARGE = types.void(STATE, PLAN, _ORDER_ENTRY, types.int64, types.float64)
 BOUND = types.int64(types.Array(types.int64, 1, "C"), types.float64, types.int64)
+TAKE_UP_BOUND = types.void(types.Array(types.int64, 1, "C"), types.int64)
 
 state_at, plan_at = table_at(STATE), table_at(PLAN)
 dispatch_at, order_at = entry_at(_DISPATCH_ENTRY), entry_at(_ORDER_ENTRY)
@@ -89,6 +89,12 @@ def advance_bound(bound: Any, until_s: float, max_steps: int) -> int:
 
 
 @kernel
+def take_up_bound(bound: Any, n_placed: int) -> None:
+    """`take_up` with everything but its number bound as addresses."""
+    take_up(state_at(bound[0]), plan_at(bound[1]), order_at(bound[4], bound[5]), n_placed)
+
+
+@kernel
 def bridge_dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> Any:
     """Stand-in for a plain Python `dispatch`."""
     return _call_int(memory.ints[0], work.serial)  # type: ignore[call-arg]
@@ -108,6 +114,19 @@ class Raised(Exception):  # noqa: N818 - a signal between the loop and its host
         self.serial = serial
 
 
+class BoundPlan(NamedTuple):
+    """A plan as functions take it."""
+
+    facade: Plan  # plain Python
+    table: Any  # the loop
+
+
+def bound_plan(plan: Plan, *, compiled: bool) -> BoundPlan:
+    """A plan for runs of one mode."""
+    plain = facade_plan(plan)
+    return BoundPlan(plain, Table(PLAN, [plan]) if compiled else plain)
+
+
 class Calls:
     """One run's loop and the functions it calls, in one of two modes.
 
@@ -122,11 +141,7 @@ class Calls:
         self._callbacks: list[Any] = []  # ctypes callbacks must outlive their last call
         self._raised: tuple[int, BaseException] | None = None
         self._addresses: np.ndarray | None = None  # what `advance_bound` takes
-        self._plan: Any = None
-        self._given_plan: Plan | None = None
-        self._shadow_plan: Any = None
-        self.set_plan(empty_plan())
-        self.set_shadow_plan(empty_plan())
+        self._plan = self._shadow_plan = bound_plan(empty_plan(), compiled=compiled)
         asked = policy.dispatch if shadow is None else shadow.dispatch
         self._functions: tuple[Any, Any, Any] = policy.dispatch, order.order, asked
         if compiled:
@@ -151,9 +166,9 @@ class Calls:
         many, order_memories = len(self._state.order_memories), self._state.order_memories
         memories, shadow_memories = self._state.memories[:many], self._state.memories[many:]
         if not is_kernel(dispatch):
-            memories = self._bridged(self._dispatch_callback(dispatch, "_plan_facade", 0))
+            memories = self._bridged(self._dispatch_callback(dispatch, "_plan", 0))
         if shadow_memories and not is_kernel(shadow):
-            shadow_memories = self._bridged(self._dispatch_callback(shadow, "_shadow_plan_facade", many))[:1]
+            shadow_memories = self._bridged(self._dispatch_callback(shadow, "_shadow_plan", many))[:1]
         if not is_kernel(order):
             order_memories = self._bridged(self._order_callback(order))
         return self._state._replace(memories=memories + shadow_memories, order_memories=order_memories)
@@ -165,8 +180,8 @@ class Calls:
     def _write_addresses(self) -> None:
         functions = [(f.c_address, f.jit_address) for f in (self._dispatch, self._order, self._shadow)]
         dispatch, order, shadow = functions
-        words = [self._arrays.address, self._plan.address, *dispatch, *order]
-        self._addresses = np.array([*words, self._shadow_plan.address, *shadow], np.int64)
+        words = [self._arrays.address, self._plan.table.address, *dispatch, *order]
+        self._addresses = np.array([*words, self._shadow_plan.table.address, *shadow], np.int64)
 
     def _bind_interpreted(self) -> None:
         self._arrays = facade(self._state)
@@ -210,18 +225,21 @@ class Calls:
 
         Raises `Raised` from whatever its order raised.
         """
-        self._run(take_charge, TAKE_CHARGE, self._plan, self._order, int(is_new_order), now_s)
+        given = self._arrays, self._plan.table, self._order
+        function = compile_kernel(take_charge, TAKE_CHARGE) if self._compiled else interpreted(take_charge)
+        self._run(function, *given, int(is_new_order), now_s)
 
     def take_up(self, n_placed: int) -> None:
         """Begin with the first rows at nodes, as `staging` tells. Raises `Raised`."""
-        self._run(take_up, TAKE_UP, self._plan, self._order, n_placed)
+        if self._compiled:
+            self._run(compile_kernel(take_up_bound, TAKE_UP_BOUND), self._addresses, n_placed)
+        else:
+            self._run(interpreted(take_up), self._arrays, self._plan.table, self._order, n_placed)
 
-    def _run(self, kernel: Any, signature: Any, *args: Any) -> None:
-        """Call a kernel that begins with the state."""
-        function = compile_kernel(kernel, signature) if self._compiled else interpreted(kernel)
+    def _run(self, function: Any, *args: Any) -> None:
         try:
             with np.errstate(over="ignore"):
-                function(self._arrays, *args)
+                function(*args)
         except Exception as error:
             self._raised = self._raised or (int(self._state.counts["deciding"][0]), error)
         self._raise_what_was_raised()
@@ -243,7 +261,7 @@ class Calls:
             work.row = row = deciding[0]
             d = first + row % many
             try:
-                return int(function(views[d], getattr(self, plan), work, memories[d], draws, ranking))
+                return int(function(views[d], getattr(self, plan).facade, work, memories[d], draws, ranking))
             except BaseException as error:
                 if first == 0 or not isinstance(error, Exception):  # a shadow's failures are counted only
                     self._raised = (row, error)
@@ -260,7 +278,7 @@ class Calls:
             work.row = row = deciding[0]
             d = row % len(memories)
             try:
-                return float(function(views[d], self._plan_facade, work, memories[d]))
+                return float(function(views[d], self._plan.facade, work, memories[d]))
             except BaseException as error:
                 self._raised = (row, error)
                 return math.nan
@@ -268,21 +286,20 @@ class Calls:
         return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(call)
 
     def set_plan(self, plan: Plan) -> None:
-        """Put a plan in force, unless it is."""
-        if plan is self._given_plan:
-            return
-        self._given_plan = plan
-        self._plan_facade = facade_plan(plan)
-        self._plan = Table(PLAN, [plan]) if self._compiled else self._plan_facade
+        """Put a plan in force."""
+        self.use_plan(bound_plan(plan, compiled=self._compiled))
+
+    def use_plan(self, plan: BoundPlan) -> None:
+        """Put a plan in force that is bound already: runs can share one."""
+        self._plan = plan
         if self._addresses is not None:
-            self._addresses[1] = self._plan.address
+            self._addresses[1] = plan.table.address
 
     def set_shadow_plan(self, plan: Plan) -> None:
         """Put a plan of the shadow's in force."""
-        self._shadow_plan_facade = facade_plan(plan)
-        self._shadow_plan = Table(PLAN, [plan]) if self._compiled else self._shadow_plan_facade
+        self._shadow_plan = bound_plan(plan, compiled=self._compiled)
         if self._addresses is not None:
-            self._addresses[6] = self._shadow_plan.address
+            self._addresses[6] = self._shadow_plan.table.address
 
     def begin(self) -> None:
         """Schedule what happens by itself."""
@@ -310,9 +327,9 @@ class Calls:
 
     def _advance_interpreted(self, until_s: float, max_steps: int) -> int:
         functions = (self._dispatch, self._order)
-        shadow = (self._shadow_plan, self._shadow)
+        plan, shadow = self._plan.table, (self._shadow_plan.table, self._shadow)
         with np.errstate(over="ignore"):
-            return int(self._advance(self._arrays, self._plan, *functions, *shadow, until_s, max_steps))
+            return int(self._advance(self._arrays, plan, *functions, *shadow, until_s, max_steps))
 
     @staticmethod
     def _raise(serial: int, cause: BaseException) -> None:
@@ -372,7 +389,7 @@ def is_ready(policy: Policy, order: Policy) -> bool:
 def kernels_beside(policy: Policy) -> list[tuple[Any, Any]]:
     """What a host of this policy calls besides the loop, each with its signature."""
     beside: list[tuple[Any, Any]] = [(take_charge, TAKE_CHARGE)] if policy.candidates else []
-    return [*beside, (take_up, TAKE_UP)] if policy.rehearses else beside
+    return [*beside, (take_up_bound, TAKE_UP_BOUND)] if policy.rehearses else beside
 
 
 def compile_all(policies: Iterable[Policy]) -> None:

@@ -18,15 +18,16 @@ from trimtab.domain.options import Options
 from trimtab.domain.planning import History, Variant
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
-from trimtab.domain.view import Memory, View, estimates_s, new_work
-from trimtab.mechanics.calls import Calls, Raised
+from trimtab.domain.view import Plan, View, empty_plan, estimates_s, new_work
+from trimtab.mechanics.calls import BoundPlan, Calls, Raised, bound_plan
 from trimtab.mechanics.loop import DONE, FULL
 from trimtab.mechanics.staging import Placed, last_used_s
-from trimtab.mechanics.state import EVENT, State, memory_of, new_state
+from trimtab.mechanics.state import EVENT, ITEM, State, memory_of, new_state
 
 SPARE_EVENTS = 1024
 _NEVER, _UNBOUNDED = float("inf"), 1 << 62
 _ERRORS = 1  # seed of errors of estimates
+_NOT_COPIED = {"events", "requests", "items", "work", "truth", "fixed_s", "unit_s", "load_s"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +118,25 @@ class _Cast(Policy):
         return self._policies
 
 
+class _Actor:
+    """A policy that plays: its calls of the loop over a stage's arrays, and its memories."""
+
+    def __init__(self, state: State, setting: Setting, policy: Policy) -> None:
+        order, dispatchers = setting.order or policy, range(len(state.order_memories))
+        memories, order_memories = (
+            [memory_of(member, setting.cluster) for _ in dispatchers] for member in (policy, order)
+        )
+        self._memory = [array for own in memories + order_memories for array in own]
+        self._as_made = [array.copy() for array in self._memory]
+        own = {"memories": memories, "order_memories": order_memories, "draws": np.zeros(policy.draws)}
+        self.calls = Calls(state._replace(**own), policy, order, compiled=setting.compiled)
+
+    def forget(self) -> None:
+        """Begin with memories as made."""
+        for array, as_made in zip(self._memory, self._as_made, strict=True):
+            array[...] = as_made
+
+
 class _Stage:
     """A run whose state is set up again for each variant."""
 
@@ -130,104 +150,115 @@ class _Stage:
         state.config["plan_period_s"] = 0.0
         self.state = state._replace(events=np.zeros(rows + len(state.events) + SPARE_EVENTS, EVENT))
         self.n_items = len(state.item_gib)
-        first = setting.policy
-        self._calls = Calls(self.state, first, setting.order or first, compiled=setting.compiled)
-        self._memories: dict[Policy, Memory] = {}
+        self._actors = {member: _Actor(self.state, setting, member) for member in cast}
+        self._plan, self._bound = empty_plan(), bound_plan(empty_plan(), compiled=setting.compiled)
         self._scene = _copies(self.state)
-        pairs = [(getattr(self.state, name), scene) for name, scene in self._scene.items()]
-        self._played = [(_bytes_of(array), _bytes_of(scene)) for array, scene in pairs if array.size]
-        self._blank = [scene.copy() for _, scene in self._played]
+        pairs = {name: (getattr(self.state, name), scene) for name, scene in self._scene.items()}
+        self._played = {n: (_bytes_of(a), _bytes_of(b)) for n, (a, b) in pairs.items() if a.size}
+        self._blank_rows, self._rows = state.requests.copy(), state.requests[:0]
+        self._held_items, self._items = np.zeros(0, np.int64), np.zeros(0, ITEM)
         self._n_placed = self._n_rows = 0
 
     def set(self, placed: Placed, arriving: NDArray[Any]) -> None:
         """Begin with these requests with nodes, and these to come."""
-        for (_, array), blank in zip(self._played, self._blank, strict=True):
-            array[...] = blank
         work, n = np.concatenate([placed.work, arriving]), len(placed.work)
         work["serial"] = np.arange(len(work))
         work["stays_home"], work["home_idx"] = 0, -1
         self._n_placed, self._n_rows = n, len(work)
-        scene = self._scene
-        scene["work"][: len(work)] = work
-        scene["counts"]["work"] = len(work)
+        self.state.work[: len(work)] = work
+        self._scene["counts"]["work"] = len(work)
+        self._rows = self._blank_rows[: len(work)].copy()
         for name in ("node_idx", "estimate_s", "left_s"):
-            scene["requests"][name][:n] = getattr(placed, name)
+            self._rows[name][:n] = getattr(placed, name)
+        self._played["requests"] = _bytes_of(self.state.requests[: len(work)]), _bytes_of(self._rows)
 
     def set_nodes(self, view: View, used_s: NDArray[np.float64]) -> None:
         """Begin with nodes like these, which have used their items at these times, [nodes, items]."""
-        scene, nodes = self._scene, view.nodes
+        state, scene, nodes = self.state, self._scene, view.nodes
         scene["nodes"]["up"] = np.maximum(nodes.up, 0)
         scene["nodes"]["room"] = nodes.room + nodes.in_flight
         scene["resident"][...] = view.resident
         scene["hidden"]["memory_used_gib"] = view.resident @ view.item_gib
-        scene["items"]["used_s"] = used_s
+        self._set_items(view, used_s)
         for name in ("fixed_s", "unit_s", "load_s"):
-            scene[name][...] = getattr(view, name)
-        work, truth = scene["work"][: self._n_rows], scene["truth"][: self._n_rows]
+            getattr(state, name)[...] = getattr(view, name)
+        work, truth = state.work[: self._n_rows], state.truth[: self._n_rows]
         truth["units"], truth["factor"] = work["units"], 1.0
         self._set_shares(view)
 
+    def _set_items(self, view: View, used_s: NDArray[np.float64]) -> None:
+        """Of what a node does not hold a run reads only that it is not in use, and leaves it so."""
+        _bytes_of(self.state.items)[...] = 0
+        self._held_items = np.flatnonzero(view.resident)
+        self._items = np.zeros(len(self._held_items), ITEM)
+        self._items["used_s"] = used_s.ravel()[self._held_items]
+
     def _set_shares(self, view: View) -> None:
         """What waits at a node takes the time that is told of it, whatever class it passes for."""
-        n, scene = self._n_placed, self._scene
-        work, rows = scene["work"][:n], scene["requests"][:n]
-        nominal_s = estimates_s(view, work, rows["node_idx"])
+        n = self._n_placed
+        rows, factor = self._rows[:n], self.state.truth["factor"][:n]
+        nominal_s = estimates_s(view, self.state.work[:n], rows["node_idx"])
         known = np.isfinite(nominal_s) & (nominal_s > 0.0)
-        scene["truth"]["factor"][:n] = np.where(known, rows["left_s"] / np.where(known, nominal_s, 1.0), 1.0)
+        factor[...] = np.where(known, rows["left_s"] / np.where(known, nominal_s, 1.0), 1.0)
 
     def set_errors(self, service_cv: float) -> None:
         """What arrives takes lognormal factors of its estimates, of mean 1, the same in every rehearsal."""
-        arriving = self._scene["truth"]["factor"][self._n_placed : self._n_rows]
+        arriving = self.state.truth["factor"][self._n_placed : self._n_rows]
         sigma = np.sqrt(np.log1p(service_cv**2))
         arriving *= np.random.default_rng(_ERRORS).lognormal(-(sigma**2) / 2.0, sigma, len(arriving))
 
     def play(self, variant: Variant) -> NDArray[np.float64]:
         """Completion seconds of what arrives."""
-        state, calls, order = self.state, self._calls, self._setting.order or variant.policy
-        for played, scene in self._played:
+        state, actor = self.state, self._actors[variant.policy]
+        for played, scene in self._played.values():
             played[...] = scene
-        dispatchers = range(len(state.order_memories))
-        memories = [self._memory_of(variant.policy) for _ in dispatchers]
-        calls.set_plan(variant.plan)
-        calls.seat(variant.policy, order, memories, [self._memory_of(order) for _ in dispatchers])
+        _whole(state.items)[self._held_items] = _whole(self._items)
+        state.config["compares"] = variant.policy.compares
+        actor.forget()
+        actor.calls.use_plan(self._bound_plan(variant.plan))
         try:
-            calls.begin()
-            calls.take_up(self._n_placed)
-            self._advance(variant)
+            actor.calls.take_up(self._n_placed)
+            self._advance(variant, actor.calls)
         except Raised as error:
             raise _failure(variant, f"raised {error.__cause__!r}") from error.__cause__
         rows = state.requests[self._n_placed : self._n_rows]
         arrival_s = state.work["arrival_s"][self._n_placed : self._n_rows]
         return np.where(rows["status"] == Status.FINISHED, rows["finish_s"] - arrival_s, np.nan)
 
-    def _memory_of(self, policy: Policy) -> Memory:
-        if policy not in self._memories:
-            self._memories[policy] = memory_of(policy, self._setting.cluster)
-        return Memory(*(array.copy() for array in self._memories[policy]))
+    def _bound_plan(self, plan: Plan) -> BoundPlan:
+        """Most variants are of one plan."""
+        if plan is not self._plan:
+            self._plan, self._bound = plan, bound_plan(plan, compiled=self._setting.compiled)
+        return self._bound
 
-    def _advance(self, variant: Variant) -> None:
-        while (code := self._calls.advance(_NEVER, _UNBOUNDED)) == FULL:
-            events = np.resize(self._calls.events, 2 * len(self._calls.events))
-            self._calls.use_events(events)
+    def _advance(self, variant: Variant, calls: Calls) -> None:
+        while (code := calls.advance(_NEVER, _UNBOUNDED)) == FULL:
+            calls.use_events(np.resize(calls.events, 2 * len(calls.events)))
         if code != DONE:
             answer = int(self.state.counts["answer"][0])
             raise _failure(variant, f"answered {answer}")
 
 
 def _copies(state: State) -> dict[str, NDArray[Any]]:
-    """The arrays of a state that a run changes, each once, but for the heap, which begins empty."""
+    """The arrays of a state that a run changes, each once, but for those that `_Stage` sees to by itself."""
     copies: dict[str, NDArray[Any]] = {}
-    known = {state.events.ctypes.data}
+    known: set[int] = set()
     for name, array in state._asdict().items():
         if isinstance(array, np.ndarray) and not (array.size and array.ctypes.data in known):
             known.add(array.ctypes.data)
-            copies[name] = array.copy()
+            if name not in _NOT_COPIED:
+                copies[name] = array.copy()
     return copies
 
 
 def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
     """The same memory; copied as such, records cost a tenth of what they do field by field."""
     return array.reshape(-1).view(np.uint8)
+
+
+def _whole(array: NDArray[Any]) -> NDArray[np.void]:
+    """The same records in one row, copied as wholes."""
+    return array.reshape(-1).view(f"V{array.itemsize}")
 
 
 def _failure(variant: Variant, what: str) -> PolicyError:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
-from trimtab.domain.kernel import helper, kernel
+from trimtab.domain.kernel import helper
 from trimtab.domain.planning import History
 from trimtab.domain.view import Plan, View, estimates_s, new_work
 from trimtab.mechanics.nodes import anchor, queue_key
@@ -18,7 +18,13 @@ from trimtab.mechanics.residency import acquire
 from trimtab.mechanics.resources import fits_beside, take
 from trimtab.mechanics.slots import occupy
 from trimtab.mechanics.state import State
-from trimtab.mechanics.telemetry import dispatcher_of, note_all_changed, note_own, show_present
+from trimtab.mechanics.telemetry import (
+    begin_telemetry,
+    dispatcher_of,
+    note_all_changed,
+    note_own,
+    show_present,
+)
 
 LEAST_S = 1e-9  # what is taken to remain, at least, of work that is late
 LONG_AGO_S = -1e12  # when an item was last used that no known request used
@@ -127,9 +133,10 @@ def _place(s: State, plan: Plan, order: Any, r: int) -> None:
         enqueue(s, j, r)
 
 
-@kernel
+@helper
 def take_up(s: State, plan: Plan, order: Any, n_placed: int) -> None:
-    """The first rows are with nodes at time 0; all others arrive."""
+    """Begin a run whose first rows are with nodes at time 0, without plans or faults; all others arrive."""
+    begin_telemetry(s)
     for r in range(n_placed):
         _place(s, plan, order, r)
     s.counts.arrived[0] = n_placed
