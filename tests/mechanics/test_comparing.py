@@ -11,6 +11,7 @@ import pytest
 from builders import cluster
 from by_hand import asked, fault_table, finishes, once, played, starts
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.decision import Status
 from trimtab.domain.kernel import kernel
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
@@ -77,6 +78,33 @@ def test_slots_that_are_free_at_once_are_filled_one_after_the_other() -> None:
 def test_being_compared_is_no_decision() -> None:
     d = played(ONE, asked(ONE, [0.0, 0.1, 0.2, 0.3], [1.0, 3.0, 2.0, 1.0]), policy=ShortestOfThree())
     assert d.state.requests["attempt"].tolist() == [1, 2, 2, 2]
+
+
+@dataclass(frozen=True)
+class Picky(ShortestOfThree):
+    """Rejects what bears the key 8 as soon as it is compared."""
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Reject, or rank the nodes that are idle."""
+        if work.key == 8 and view.host.attempt > 0:
+            return -1
+        count = 0
+        for j in range(view.host.n_nodes):
+            if view.nodes.in_flight[j] < view.nodes.slots[j]:
+                count = rank(ranking, memory.floats, count, j, work.units)
+        return count
+
+
+def test_what_is_rejected_when_it_is_compared_ends_there_and_the_others_are_compared() -> None:
+    key = [ANY_NODE, ANY_NODE, 8, ANY_NODE]
+    d = played(ONE, asked(ONE, [0.0, 0.1, 0.2, 0.3], [1.0, 3.0, 1.0, 2.0], key=key), policy=Picky())
+    rows = d.state.requests
+    assert [starts(d)[r] for r in (0, 1, 3)] == [0.0, 3.0, 1.0]
+    assert rows["status"][2] == Status.REJECTED
+    assert rows["ended_s"][2] == 1.0
+    assert rows["attempt"].tolist() == [1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("seed", range(4))

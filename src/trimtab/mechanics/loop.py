@@ -276,8 +276,8 @@ def _draw(s: State, r: int) -> None:
 
 
 @helper(inline=True)
-def decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
-    """Ask the policy about request r; `ranking` holds its candidates."""
+def _ask(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
+    """What the policy says of request r; `ranking` holds its candidates."""
     d = dispatcher_of(s, r)
     s.hosts.now_s[d] = now_s
     s.hosts.attempt[d], s.hosts.retries[d] = s.requests.attempt[r], s.requests.retries[r]
@@ -287,8 +287,15 @@ def decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
         show_prefixes(s, r)
     count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)
     clear_changes(s, d)
-    s.requests.attempt[r] += 1
     return int(count)
+
+
+@helper(inline=True)
+def decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
+    """Let the policy decide about request r; `ranking` holds its candidates."""
+    count = _ask(s, plan, dispatch, r, now_s)
+    s.requests.attempt[r] += 1
+    return count
 
 
 @helper
@@ -318,20 +325,40 @@ def _skip(s: State, r: int) -> None:
     s.counts.skipped[0] += 1
 
 
-@helper
-def _compare(s: State, r: int, count: int) -> None:
-    """Held request r was offered beside others; the one whose first candidate scores least is the best."""
-    s.requests.attempt[r] -= 1
-    _skip(s, r)
-    if count > 0:  # else no free node suits it: it is not one of those that are compared
-        s.vain[_lane_of(s, r)] += 1
+@helper(inline=True)
+def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
+    """Ask about held request r, offered beside others, of which the best is decided about.
+
+    False where the answer is no candidates: then it is decided about now. So is what goes home.
+    """
+    if _is_home(s, r):
+        return False
+    if s.config.live[0] == 2:
+        _set_avoided(s, r, -1)
+    count = _ask(s, plan, dispatch, r, now_s)
+    is_compared = count >= 0 and count <= MAX_RANKED
+    if is_compared:
+        _skip(s, r)
+        if count > 0:  # else no free node suits it: it is not one of those that are compared
+            s.vain[_lane_of(s, r)] += 1
+        _note_if_best(s, r, count)
+    if s.config.live[0] == 2:
+        _set_avoided(s, r, 1)
+    return is_compared
+
+
+@helper(inline=True)
+def _note_if_best(s: State, r: int, count: int) -> None:
+    """The one whose first candidate that takes it scores least is the best; candidates are best first."""
     scores = s.memories[dispatcher_of(s, r)].floats
     for i in range(count):
+        is_best = s.counts.best[0] == 0 or scores[i] < s.counts.best_score[0]
+        if not is_best:
+            return
         j = s.ranking[i]
         if j >= 0 and j < len(s.nodes.up) and accepts(s, r, j):
-            if s.counts.best[0] == 0 or scores[i] < s.counts.best_score[0]:
-                s.counts.best[0] = r + 1
-                s.counts.best_score[0] = scores[i]
+            s.counts.best[0] = r + 1
+            s.counts.best_score[0] = scores[i]
             return
 
 
@@ -417,11 +444,10 @@ def _take_best(s: State) -> int:
     s.counts.best[0] = 0
     if r >= 0:
         take_out(s, _central(s, _lane_of(s, r)), r)
-        s.counts.comparing[0] = 0
     return int(r)
 
 
-@helper
+@helper(inline=True)
 def _first_held(s: State, d: int) -> int:
     """The first request of a dispatcher's lanes, but for those in which enough was offered in vain; or -1."""
     best, most = -1, max(s.config.lookahead[0], s.config.compares[0])
@@ -436,8 +462,6 @@ def _first_held(s: State, d: int) -> int:
 @helper
 def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
     """Whether r, just taken out of its queue, went back there with a key that has grown meanwhile."""
-    if s.config.accounts[0] == 0:
-        return False
     s.requests.ahead[r] = 0.0  # it is its tenant's first
     key = central_key(s, plan, order, r, now_s)
     if key <= s.requests.key[r]:
@@ -448,32 +472,33 @@ def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
 
 
 @helper
-def _next_offer(s: State, plan: Plan, order: Any, now_s: float) -> int:
-    """The next held request to offer: those bound by the plan, dispatcher by dispatcher; -1 at the end."""
-    i = next_bound(s, plan, now_s) if s.counts.skipped[0] == 0 else -1
+def _next_offer(s: State, plan: Plan, dispatch: Any, order: Any, now_s: float) -> int:
+    """The next held request to decide about: what the plan binds, dispatcher by dispatcher; -1 at the end."""
+    counts, compares = s.counts, s.config.compares[0] > 0
+    i = next_bound(s, plan, now_s) if counts.skipped[0] == 0 else -1
     if i >= 0:
         r = plan.binding.row_idx[i]
         take_out(s, _central(s, _lane_of(s, r)), r)
-        s.counts.bound[0], s.counts.comparing[0] = plan.binding.node_idx[i] + 1, 0
+        counts.bound[0] = plan.binding.node_idx[i] + 1
         return int(r)
-    s.counts.comparing[0] = 1 if s.config.compares[0] > 0 else 0
-    if s.counts.comparing[0] == 1 and s.counts.skipped[0] == 0 and not _is_slot_free(s):
-        s.counts.offering[0] = s.config.dispatchers[0]
-    while s.counts.offering[0] < s.config.dispatchers[0]:
-        r = _first_held(s, s.counts.offering[0])
+    if compares and counts.skipped[0] == 0 and not _is_slot_free(s):
+        counts.offering[0] = s.config.dispatchers[0]
+    while counts.offering[0] < s.config.dispatchers[0]:
+        r = _first_held(s, counts.offering[0])
         if r >= 0:
             drop_first_of(s, _central(s, _lane_of(s, r)), r)
-            if _has_grown(s, plan, order, r, now_s):
+            if s.config.accounts[0] != 0 and _has_grown(s, plan, order, r, now_s):
+                continue
+            if compares and _compare(s, plan, dispatch, r, now_s):
                 continue
             return int(r)
         _end_pass(s)
         r = _take_best(s)
         if r >= 0:
             return r
-        s.counts.offering[0] += 1
-    s.counts.offering[0] = 0
-    s.counts.comparing[0] = 0
-    s.counts.freed[0] = 0
+        counts.offering[0] += 1
+    counts.offering[0] = 0
+    counts.freed[0] = 0
     return -1
 
 
@@ -650,7 +675,7 @@ def advance(
                 take_placement(s, plan, now_s)
             r = -1
             if not _nothing_held(s) or counts.skipped[0] > 0:
-                r = _next_offer(s, plan, order, now_s)
+                r = _next_offer(s, plan, dispatch, order, now_s)
             if r < 0:
                 counts.freed[0] = 0
                 counts.offering[0] = 0
@@ -705,7 +730,6 @@ def advance(
             _set_avoided(s, r, -1)
             if s.config.shadows[0] == 1 and s.requests.attempt[r] == 0:
                 _consult_shadow(s, shadow_plan, shadow, r, now_s)
-        is_compared = False
         if _is_home(s, r):
             s.ranking[0] = s.work.home_idx[r]
             count = 1
@@ -714,13 +738,7 @@ def advance(
             count = 1
         else:
             count = decide(s, plan, dispatch, r, now_s)
-            is_compared = counts.comparing[0] == 1 and count >= 0 and count <= MAX_RANKED
         counts.bound[0] = 0
-        if is_compared:
-            _compare(s, r, count)
-            if s.config.live[0] == 2:
-                _set_avoided(s, r, 1)
-            continue
         if s.config.live[0] == 2:
             note_decision(s, r, count)
         is_decision = _apply(s, plan, order, r, count, now_s)

@@ -155,7 +155,6 @@ COUNTS = np.dtype(
         ("freed", "i8"),  # 1 = held requests are to be offered
         ("offering", "i8"),  # dispatcher whose queue is being offered
         ("skipped", "i8"),  # requests offered in vain in this pass
-        ("comparing", "i8"),  # 1 = what is held is on offer to be compared
         ("best", "i8"),  # 1 + the best request that was compared in this pass; 0 = none
         ("best_score", "f8"),
         ("bound", "i8"),  # 1 + the node that the plan binds the request on offer to; 0 = none
