@@ -11,7 +11,7 @@ import numpy as np
 
 from trimtab.domain.kernel import helper
 from trimtab.domain.options import Eviction
-from trimtab.domain.view import Plan
+from trimtab.domain.view import Plan, plain
 from trimtab.mechanics.state import State
 
 _GREEDY_DUAL_SIZE = int(Eviction.GREEDY_DUAL_SIZE)
@@ -33,11 +33,11 @@ def is_kept(plan: Plan, j: int, m: int) -> bool:
 
 @helper(inline=True)
 def _may_go(s: State, plan: Plan, j: int, m: int, model: int, adapter: int) -> bool:
-    """Whether item m may leave node j: not in use, not needed now, not kept by the plan.
+    """Whether item m, which node j holds, may leave it: not in use, not needed now, not kept by the plan.
 
     What is kept goes all the same, last, when nothing runs there: the request would wait for ever.
     """
-    if s.resident[j, m] == 0 or s.items[j].in_use[m] > 0 or m in (model, adapter):
+    if s.items[j].in_use[m] > 0 or m in (model, adapter):
         return False
     return s.nodes.running[j] == 0 or not is_kept(plan, j, m)
 
@@ -61,23 +61,42 @@ def _note_use(s: State, j: int, m: int, now_s: float) -> None:
         items.credit[m] = s.hidden.inflation[j] + worth
 
 
+@helper(inline=True)
+def _next_resident(s: State, j: int, m: int) -> int:
+    """The first item from m on that node j holds, or the number of items: few of many, so eight at a time."""
+    here, n, j = s.resident, len(s.item_gib), plain(j)
+    while m + 8 <= n:
+        i = plain(m)
+        low = here[j, i] | here[j, i + 1] | here[j, i + 2] | here[j, i + 3]
+        high = here[j, i + 4] | here[j, i + 5] | here[j, i + 6] | here[j, i + 7]
+        if low | high != 0:
+            break
+        m += 8
+    while m < n and here[j, plain(m)] == 0:
+        m += 1
+    return m
+
+
 @helper
 def _victim(s: State, plan: Plan, j: int, model: int, adapter: int) -> int:
     """Item that goes next; -1 if none may go."""
-    best = -1
-    for m in range(len(s.item_gib)):
+    best, m = -1, _next_resident(s, j, 0)
+    while m < len(s.item_gib):
         if _may_go(s, plan, j, m, model, adapter) and (best < 0 or _goes_before(s, plan, j, m, best)):
             best = m
+        m = _next_resident(s, j, m + 1)
     return best
 
 
 @helper
-def _evictable_gib(s: State, plan: Plan, j: int, model: int, adapter: int) -> float:
-    total = 0.0
-    for m in range(len(s.item_gib)):
+def _can_evict(s: State, plan: Plan, j: int, model: int, adapter: int, free: float, need: float) -> bool:
+    """Whether there is the room that is needed, in GiB, once all has gone that may go."""
+    evictable, m = 0.0, _next_resident(s, j, 0)
+    while m < len(s.item_gib) and need > free + evictable:
         if _may_go(s, plan, j, m, model, adapter):
-            total += s.item_gib[m]
-    return total
+            evictable += s.item_gib[m]
+        m = _next_resident(s, j, m + 1)
+    return need <= free + evictable
 
 
 @helper
@@ -89,7 +108,7 @@ def make_room(s: State, plan: Plan, j: int, model: int, adapter: int, now_s: flo
     if adapter >= 0 and s.resident[j, adapter] == 0:
         need += s.item_gib[adapter]
     free = s.hidden.memory_gib[j] - s.hidden.memory_used_gib[j] + 1e-9
-    if need > free and need > free + _evictable_gib(s, plan, j, model, adapter):
+    if need > free and not _can_evict(s, plan, j, model, adapter, free, need):
         return False
     while need > free:
         m = _victim(s, plan, j, model, adapter)
