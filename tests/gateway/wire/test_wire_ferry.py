@@ -217,6 +217,28 @@ def test_a_node_that_breaks_off_is_told_in_the_stream(breaks: Any, crossings: Cr
     assert crossings.aboard >= 7
 
 
+def test_a_connection_that_the_loop_gives_up_leaves_first() -> None:
+    """As where more of the request cannot be written: nobody has called `abandon`."""
+
+    async def main() -> None:
+        async with gateway(sends([HEAD, *[chunk(EVENT)] * 10], then=lambda writer: None)) as plane:
+            reader, writer = await ask(plane)
+            for _ in range(10):
+                await reader.readuntil(EVENT)
+            assert one_aboard(plane)
+            (connection,) = plane.context.pools.of(plane.dispatcher.nodes[0]).open
+            connection.transport.abort()
+            await plane.until(lambda: plane.notes.ends)
+            assert not one_aboard(plane)
+            (exchange,) = plane.notes.ends
+            assert exchange.outcome is Outcome.FAILED
+            assert counts(exchange) == (10 * len(EVENT), 10)
+            assert b'"error"' in await reader.read()
+            await closed(writer)
+
+    run(main())
+
+
 def test_a_slow_client_gets_all_in_order() -> None:
     events = [content(2_000, b"%d " % n) for n in range(300)]
 

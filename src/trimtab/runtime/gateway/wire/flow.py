@@ -117,8 +117,7 @@ class Flow:
             chunks, payload_bytes, at_s = self._ferry.counts(self._row)
             told, self._told = self._told, (chunks, payload_bytes)
             self.heard(at_s)
-            if chunks > told[0]:
-                self._tell(chunks - told[0], payload_bytes - told[1])
+            self._tell(chunks - told[0], payload_bytes - told[1])
 
     def _tell(self, chunks: int, payload_bytes: int) -> None:
         exchange, watch = self._exchange, self._watch
