@@ -239,6 +239,61 @@ def test_a_connection_that_the_loop_gives_up_leaves_first() -> None:
     run(main())
 
 
+async def numbered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A node whose events say whose they are; now and then it breaks off."""
+    rng = random.Random(0)
+    while True:
+        head, _ = await read_request(reader)
+        (own,) = re.findall(rb"x-request-id: (\w+)", head)
+        writer.write(HEAD)
+        for n in range(rng.randrange(1, 60)):
+            writer.write(chunk(content(90, b"<%b:%d>" % (own, n))))
+            await writer.drain()
+            await asyncio.sleep(rng.choice([0, 0, 0.001]))
+            if rng.random() < 0.003:
+                return
+        writer.write(b"".join(END))
+
+
+@pytest.mark.parametrize("make_loop", MAKE_LOOPS)
+def test_each_of_many_gets_its_own_whoever_else_comes_and_goes(make_loop: Any) -> None:
+    """Descriptors are used again at once, while others' streams are aboard."""
+    rng, seen = random.Random(1), 0
+
+    async def one(plane: Plane, number: int) -> None:
+        nonlocal seen
+        reader, writer = await plane.connect()
+        own, most = b"r%d" % number, rng.choice([500, 2_000, 1 << 30])
+        writer.write(post(STREAMING, more=b"x-request-id: %b\r\n" % own))
+        answer = b""
+        with suppress(OSError):
+            while len(answer) < most and (more := await reader.read(65_536)):
+                answer += more
+        writer.transport.abort()
+        told = re.findall(rb"<(r\d+):(\d+)>", answer)
+        numbers = [int(n) for _, n in told]
+        assert {who for who, _ in told} <= {own}
+        assert numbers == sorted(numbers)
+        assert set(numbers) == set(range(len(set(numbers))))  # none is missing
+        seen += len(set(numbers))
+
+    async def client(plane: Plane, first: int) -> None:
+        for number in range(first, first + 8):
+            await one(plane, number)
+
+    async def main() -> None:
+        async with gateway(numbered, numbered) as plane:
+            await asyncio.gather(*(client(plane, 10 * n) for n in range(30)))
+            await plane.until(lambda: not plane.context.exchanges)
+            ferry = plane.context.ferry
+            assert ferry is not None
+            assert not ferry._passengers
+            await plane.until(lambda: not ferry._places["state"].any())
+
+    run(main(), make_loop)
+    assert seen > 1_000
+
+
 def test_a_slow_client_gets_all_in_order() -> None:
     events = [content(2_000, b"%d " % n) for n in range(300)]
 
