@@ -34,7 +34,7 @@ def warmup(
     quiet = quiet or json
     pruned = prune_cache() if prune else 0
     begun_s = time.perf_counter()
-    with spinner("compiling simulator, policies, bounds, solvers and forecasts …", quiet=quiet):
+    with spinner("compiling simulator, policies, bounds, solvers, forecasts and streams …", quiet=quiet):
         compile_everything([compile_solvers, compile_forecasts, compile_ferry])
     took_s = time.perf_counter() - begun_s
     if json:

@@ -13,6 +13,7 @@ import orjson
 
 from trimtab.runtime.gateway.api import sse
 from trimtab.runtime.gateway.api.jsonscan import JsonScan
+from trimtab.runtime.gateway.api.sse import USAGE
 
 _NAME: Final = b"stream_options"
 _ASKED: Final = b'"stream_options":{"include_usage":true},'
@@ -118,7 +119,7 @@ class UsageStripper:
 
 def is_usage_event(event: bytes) -> bool:
     """Whether this is the event that `include_usage` adds."""
-    if len(event) > _MAX_EVENT_BYTES or b'"usage"' not in event or _EMPTY_CHOICES.search(event) is None:
+    if len(event) > _MAX_EVENT_BYTES or USAGE not in event or _EMPTY_CHOICES.search(event) is None:
         return False
     try:
         said = orjson.loads(sse.data_of(event))

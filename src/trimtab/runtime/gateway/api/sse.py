@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+TYPE_BYTES: Final = 400  # events say what they are in these: an `event:` line, or first keys of the data
+USAGE: Final = b'"usage"'  # a key that no event has which only brings content
 _END: Final = re.compile(rb"\n\r?\n")
 _DATA: Final = re.compile(rb"^data:[ ]?([^\r\n]*)", re.MULTILINE)
 _HEAD_BYTES: Final = 4_096

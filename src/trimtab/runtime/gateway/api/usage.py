@@ -9,6 +9,7 @@ import orjson
 
 from trimtab.runtime.gateway.api import sse
 from trimtab.runtime.gateway.api.jsonscan import JsonScan
+from trimtab.runtime.gateway.api.sse import TYPE_BYTES, USAGE
 from trimtab.runtime.gateway.model import Dialect, Endpoint, Kind, Usage
 
 _RESPONSE: Final = Kind.RESPONSE
@@ -33,7 +34,7 @@ def find_usage(data: bytes) -> Usage | None:
     Inside strings the quotes of `"usage"` would be escaped, so a model can't talk one into being.
     """
     end = len(data)
-    while (at := data.rfind(b'"usage"', 0, end)) >= 0:
+    while (at := data.rfind(USAGE, 0, end)) >= 0:
         plain = _PLAIN.match(data, at)
         if plain and data[at - 1 : at] != b"\\":
             return Usage(int(plain[1]), int(plain[2]))
@@ -232,7 +233,7 @@ class StreamMeter:
             self._meet(event)
 
     def _meet(self, event: bytes) -> int:
-        if b'"usage"' in event:
+        if USAGE in event:
             usage = find_usage(event)
             if usage is not None:
                 self.usage = _merged(self.usage, usage)
@@ -249,7 +250,6 @@ class StreamMeter:
 
 
 _CHOICES: Final = b'"choices"'
-TYPE_BYTES: Final = 400  # events say what they are in these: an `event:` line, or first keys of the data
 _LAST_TYPES: Final = (
     b"response.completed",
     b"response.failed",

@@ -17,14 +17,13 @@ import numpy as np
 from numba import types
 
 from trimtab.domain.kernel import helper, kernel
-from trimtab.runtime.gateway.api.usage import TYPE_BYTES
+from trimtab.runtime.gateway.api.sse import TYPE_BYTES, USAGE
 
 ROWS: Final = 8_192  # sockets of nodes are looked after up to this descriptor
 SPACE: Final = 4_096  # bytes that are read at once
 EVENTS: Final = 64
 EVENT_WORDS: Final = 3 if platform.machine() == "x86_64" else 4  # `struct epoll_event` is packed there only
 _FLAGS, _DESCRIPTOR = 0, EVENT_WORDS - 2
-USAGE: Final = b'"usage"'
 
 ASHORE, ABOARD, LANDED, GONE = 0, 1, 2, 3  # states of a row; GONE: it left after it had landed
 NOTHING: Final = -1  # was sent, and nothing looked at

@@ -21,6 +21,7 @@ import numpy as np
 
 from trimtab.domain.kernel import compile_kernel, forget_source, is_compiled
 from trimtab.mechanics.facade import Columns
+from trimtab.runtime.gateway.api.sse import USAGE
 from trimtab.runtime.gateway.wire import crossing
 from trimtab.runtime.gateway.wire.crossing import ABOARD, ASHORE, CARRY, GONE, LANDED, NOTHING, carry
 
@@ -73,7 +74,7 @@ class Ferry:
         self._landed = np.zeros(crossing.ROWS, np.int64)
         self._numbers = np.zeros(crossing.NUMBERS, np.int64)
         self._numbers[crossing.ONE] = 1
-        self._numbers[crossing.USAGE_AT] = _address(crossing.USAGE)
+        self._numbers[crossing.USAGE_AT] = _address(USAGE)
         library = ctypes.CDLL(None)
         self._lock, self._unlock = library.pthread_mutex_lock, library.pthread_mutex_unlock
         self._lock_at = ctypes.c_void_p(self._numbers.ctypes.data + 8 * crossing.LOCK)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trimtab.runtime.gateway.api.usage import TYPE_BYTES
+from trimtab.runtime.gateway.api.sse import TYPE_BYTES, USAGE
 
 if TYPE_CHECKING:
     from trimtab.runtime.gateway.wire.exchange import WireExchange
@@ -92,7 +92,7 @@ class Flow:
             != size - 2  # no line ends with it but the size and the data
             or data.find(b"\n\n") != size - 4
             or data.find(self.content, 0, TYPE_BYTES) < 0
-            or data.find(b'"usage"') >= 0
+            or data.find(USAGE) >= 0
         ):
             return False
         self._write(data)  # at once: what went before was written as its turn ended
