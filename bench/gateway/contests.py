@@ -76,14 +76,14 @@ def requests(course: Course, effort: Effort) -> Iterator[Measured]:
             yield figure(reached, "requests/s", size=text, proxy=name, figure="reached, load on one core")
             if name == DIRECT:
                 continue
-            per_core, cpu_us = [_per_core(o) for o in done], [_cpu_s(o) * 1e6 for o in done]
+            per_core, cpu_us = [_per_core(o) for o in done], [_cpu_s_per_request(o) * 1e6 for o in done]
             yield figure(per_core, "requests/s", size=text, proxy=name, figure="per core")
             yield figure(cpu_us, "µs", size=text, proxy=name, figure="CPU per request")
         is_goal, run = size == 1024, partial(run, seconds=seconds / 3)
         goals = (
             (VLLM, _per_core, at_least(1.3), "requests/s per core"),
             (LITELLM, _per_core, at_least(100), "requests/s per core"),
-            (HAPROXY, _cpu_s, at_most(5), "CPU per request"),
+            (HAPROXY, _cpu_s_per_request, at_most(5), "CPU per request"),
         )
         for peer, value, target, what in goals:
             compared = _duel(course, effort, run, peer) if is_goal else outcomes
@@ -94,7 +94,7 @@ def _per_core(outcome: Outcome) -> float:
     return outcome.requests / outcome.cpu_s
 
 
-def _cpu_s(outcome: Outcome) -> float:
+def _cpu_s_per_request(outcome: Outcome) -> float:
     return outcome.cpu_s / outcome.requests
 
 
@@ -111,10 +111,14 @@ def chunks(course: Course, effort: Effort) -> Iterator[Measured]:
         late_ms = [o.load["delay_p99_s"] * 1e3 for o in done]
         yield figure(late_ms, "ms", proxy=name, figure="chunk delay p99")
         if name != DIRECT:
-            cpu_us = [o.cpu_s / o.load["chunks"] * 1e6 for o in done]
+            cpu_us = [_cpu_s_per_chunk(o) * 1e6 for o in done]
             yield figure(cpu_us, "µs", proxy=name, figure="CPU per chunk")
     duel = _duel(course, effort, run, VLLM)
-    yield from _against(duel, VLLM, lambda o: o.cpu_s / o.load["chunks"], at_most(1), "CPU per chunk")
+    yield from _against(duel, VLLM, _cpu_s_per_chunk, at_most(1), "CPU per chunk")
+
+
+def _cpu_s_per_chunk(outcome: Outcome) -> float:
+    return float(outcome.cpu_s / outcome.load["chunks"])
 
 
 def _streams(course: Course, name: str, streams: int, count: int) -> Outcome:
