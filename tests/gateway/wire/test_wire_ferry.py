@@ -7,8 +7,8 @@ import random
 import re
 import socket
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -106,6 +106,17 @@ def counts(exchange: Exchange) -> tuple[int, int]:
     return exchange.response_bytes, exchange.streamed_chunks
 
 
+@asynccontextmanager
+async def ten_chunks_aboard() -> AsyncIterator[tuple[Plane, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A client that has got ten chunks of a stream, which is aboard and goes on."""
+    async with gateway(sends([HEAD, *[chunk(EVENT)] * 10], then=lambda writer: None)) as plane:
+        reader, writer = await ask(plane)
+        for _ in range(10):
+            await reader.readuntil(EVENT)
+        assert one_aboard(plane)
+        yield plane, reader, writer
+
+
 @pytest.mark.parametrize("make_loop", MAKE_LOOPS)
 def test_usual_chunks_cross_and_all_is_counted(make_loop: Any, crossings: Crossings) -> None:
     events = [content(100 + n) for n in range(60)]
@@ -183,11 +194,7 @@ def test_streams_of_all_kinds_go_the_same_either_way(
 
 def test_a_client_that_leaves_is_noticed_and_all_is_told() -> None:
     async def main() -> None:
-        async with gateway(sends([HEAD, *[chunk(EVENT)] * 10], then=lambda writer: None)) as plane:
-            reader, writer = await ask(plane)
-            for _ in range(10):
-                await reader.readuntil(EVENT)
-            assert one_aboard(plane)
+        async with ten_chunks_aboard() as (plane, _, writer):
             writer.transport.abort()
             await plane.until(lambda: plane.notes.ends)
             assert not one_aboard(plane)
@@ -221,11 +228,7 @@ def test_a_connection_that_the_loop_gives_up_leaves_first() -> None:
     """As where more of the request cannot be written: nobody has called `abandon`."""
 
     async def main() -> None:
-        async with gateway(sends([HEAD, *[chunk(EVENT)] * 10], then=lambda writer: None)) as plane:
-            reader, writer = await ask(plane)
-            for _ in range(10):
-                await reader.readuntil(EVENT)
-            assert one_aboard(plane)
+        async with ten_chunks_aboard() as (plane, reader, writer):
             (connection,) = plane.context.pools.of(plane.dispatcher.nodes[0]).open
             connection.transport.abort()
             await plane.until(lambda: plane.notes.ends)
