@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway_load import HELLO, Load, Reply, bad, client, comes, sixteen_slots
+from gateway_load import BEARER, HELLO, Load, Reply, ask, bad, client, comes, sixteen_slots
 from served import START_S, Served, config_of, node_of, posts, served, spawn, until
 from trimtab.runtime.gateway.demo.children import DemoProcess, launched
 
@@ -126,6 +126,45 @@ async def _reloaded(gateway: Served, backends: tuple[DemoProcess, ...]) -> None:
         stop.set()
         await sending
         assert bad(await load.answers()) == []
+
+
+def test_streams_under_way_go_on_through_reloads_that_take_their_node_away(gateway: Served) -> None:
+    with launched(*(sixteen_slots(f"b{i}", output_s=0.02) for i in range(2))) as backends:
+        gateway.configure(config_of(backends[0]))
+        assert gateway.admin("/admin/reload", method="POST").status == 200
+        asyncio.run(_reloaded_under_streams(gateway, backends))
+        gateway.configure(config_of())
+        assert gateway.admin("/admin/reload", method="POST").status == 200
+
+
+async def _reloaded_under_streams(gateway: Served, backends: tuple[DemoProcess, ...]) -> None:
+    body = {**HELLO, "stream": True, "max_tokens": 10_000, "ignore_eos": True}
+    events = [0] * 8
+
+    async def read(k: int) -> None:
+        async with session.post(gateway.url + "/v1/chat/completions", json=body, headers=BEARER) as answer:
+            assert answer.headers["x-trimtab-node"] == backends[0].name
+            async for piece in answer.content.iter_any():
+                assert b"error" not in piece
+                events[k] += piece.count(b"data: ")
+
+    async def all_have(more: list[int]) -> bool:
+        assert not any(stream.done() for stream in streams)
+        return all(now >= wanted for now, wanted in zip(events, more, strict=True))
+
+    async with client() as session:
+        streams = [asyncio.create_task(read(k)) for k in range(len(events))]
+        await comes(lambda: all_have([20] * len(events)), "streams in their steady state")
+        for node, policy in ((1, "least-expected-wait"), (0, "round-robin"), (1, "round-robin")):
+            gateway.configure(config_of(backends[node], policy=policy))
+            done = await asyncio.to_thread(gateway.admin, "/admin/reload", method="POST")
+            assert done.status == 200, done.body
+            before = [n + 20 for n in events]
+            await comes(lambda more=before: all_have(more), "more of every stream")
+        assert (await ask(session, gateway.url)).node == backends[1].name
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
 
 
 async def _until_served_by(load: Load, names: set[str]) -> None:
