@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import comb
 from typing import Literal, TypeAlias
 
 
@@ -95,6 +96,20 @@ def figure(values: Sequence[float], unit: str, target: Target | None = None, **l
         name: f"{label:,} {name}" if isinstance(label, int) else str(label) for name, label in labels.items()
     }
     return Figure(texts, unit, statistics.median(values), min(values), max(values), len(values), target)
+
+
+def median_of(values: Sequence[float], unit: str, target: Target | None = None, **labels: object) -> Figure:
+    """A figure of many noisy repetitions: in place of least and most the 95 % interval of their median.
+
+    By order statistics: between the k-th least and the k-th most, k from the binomial distribution (David and
+    Nagaraja, Order Statistics, 2003, §7.1).
+    """
+    n, inside = len(values), sorted(values)
+    outside, k = 0.5**n, 0
+    while outside + comb(n, k + 1) * 0.5**n <= 0.025:
+        k += 1
+        outside += comb(n, k) * 0.5**n
+    return replace(figure(inside, unit, target, **labels), least=inside[k], most=inside[n - 1 - k])
 
 
 def per_second(count: int, seconds: Sequence[float]) -> list[float]:

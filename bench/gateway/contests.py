@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from bench.figures import Benchmark, Effort, Measured, Skipped, Target, at_least, at_most, figure, ratios
+from bench.figures import (
+    Benchmark,
+    Effort,
+    Measured,
+    Skipped,
+    Target,
+    at_least,
+    at_most,
+    figure,
+    median_of,
+    ratios,
+)
 from bench.gateway.course import DIRECT, Course, Outcome
 
 OURS = "trimtab"
@@ -43,9 +54,7 @@ def _against(
         yield figure(ratios(own, other), "×", target, **labels, proxy=OURS, figure=f"{what}, over {peer}'s")
 
 
-def _duel(
-    course: Course, effort: Effort, run: Callable[[str], Outcome], peer: str
-) -> dict[str, list[Outcome]]:
+def _duel(course: Course, count: int, run: Callable[[str], Outcome], peer: str) -> dict[str, list[Outcome]]:
     """Rounds of us and a peer alone; empty unless both can be measured.
 
     What has a target comes from these: a machine of which others use a part changes its speed within
@@ -53,7 +62,7 @@ def _duel(
     """
     if not {OURS, peer} <= set(course.names()):
         return {}
-    outcomes = course.rounds(3 * effort.repetitions, [OURS, peer], run)
+    outcomes = course.rounds(count, [OURS, peer], run)
     return {} if list(_broken(outcomes)) else outcomes
 
 
@@ -86,7 +95,7 @@ def requests(course: Course, effort: Effort) -> Iterator[Measured]:
             (HAPROXY, _cpu_s_per_request, at_most(5), "CPU per request"),
         )
         for peer, value, target, what in goals:
-            compared = _duel(course, effort, run, peer) if is_goal else outcomes
+            compared = _duel(course, 3 * effort.repetitions, run, peer) if is_goal else outcomes
             yield from _against(compared, peer, value, target if is_goal else None, what, size=text)
 
 
@@ -113,7 +122,7 @@ def chunks(course: Course, effort: Effort) -> Iterator[Measured]:
         if name != DIRECT:
             cpu_us = [_cpu_s_per_chunk(o) * 1e6 for o in done]
             yield figure(cpu_us, "µs", proxy=name, figure="CPU per chunk")
-    duel = _duel(course, effort, run, VLLM)
+    duel = _duel(course, 3 * effort.repetitions, run, VLLM)
     yield from _against(duel, VLLM, _cpu_s_per_chunk, at_most(1), "CPU per chunk")
 
 
@@ -142,12 +151,13 @@ def latency(course: Course, effort: Effort) -> Iterator[Measured]:
         for name in (n for n in chosen if n in outcomes):
             for quantile, values in added.items():
                 yield figure(values[name], "ms", rate=f"{rate}/s", proxy=name, figure=f"added {quantile}")
-    duel = _duel(course, effort, partial(course.run, mode="open", rate=200, seconds=seconds), VLLM)
+    short = partial(course.run, mode="open", rate=200, seconds=2.5, uncounted=100)
+    duel = _duel(course, 2 if effort.is_quick else 60, short, VLLM)
     for quantile in ("p50", "p99") if duel else ():
         both = zip(duel[OURS], duel[VLLM], strict=True)
         more_ms = [(own.load[_key(quantile)] - peer.load[_key(quantile)]) * 1e3 for own, peer in both]
         what = f"{quantile}, minus {VLLM}'s"
-        yield figure(more_ms, "ms", at_most(0), rate="200/s", proxy=OURS, figure=what)
+        yield median_of(more_ms, "ms", at_most(0), rate="200/s", proxy=OURS, figure=what)
 
 
 def _added_ms(outcomes: dict[str, list[Outcome]], quantile: str) -> Values:
@@ -253,7 +263,9 @@ def contests(course: Course) -> dict[str, Benchmark]:
             "latency",
             "Added latency",
             f"{_ABOUT}; requests at a fixed rate whatever becomes of the others; quantiles minus those of "
-            "the same load on a backend in the same round. A rate that litellm can serve for litellm.",
+            "the same load on a backend in the same round. A rate that litellm can serve for litellm. Beside "
+            "vllm-router: 60 pairs of blocks of 2.5 s, without the first half second; median of the pairs "
+            "and its 95 % interval.",
             latency,
         ),
         (

@@ -37,6 +37,7 @@ class Job:
     seconds: float = 3.0
     requests: int = 0  # closed: stop after so many instead
     rate: float = 200.0  # open: a second
+    uncounted: int = 0  # open: the first so many say nothing of latency, as connections are made
     chunks: int = 100  # streams: of each
 
 
@@ -106,7 +107,7 @@ class Client(asyncio.Protocol):
         elif job.mode == "streams" and not self._is_whole():
             tally.errors += 1
             tally.problem = f"{self._chunks} events, ending in {self._tail!r}"
-        if job.mode == "open":
+        if job.mode == "open" and self.begun_s >= self._run.counted_from_s:
             tally.latencies_s.append(time.monotonic() - self.begun_s)
         if self._may_stay:
             self._run.done(self)
@@ -145,6 +146,7 @@ class Run:
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         self.request = head.encode() + body
+        self.counted_from_s = 0.0
         self._idle: deque[Client] = deque()
         self._open: set[Client] = set()
         self._pending = 0  # requests without an answer
@@ -229,6 +231,7 @@ class Run:
 
     async def _at_a_rate(self) -> None:
         begun_s = time.monotonic()
+        self.counted_from_s = begun_s + self.job.uncounted / self.job.rate
         for number in range(round(self.job.seconds * self.job.rate)):
             due_s = begun_s + number / self.job.rate
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))

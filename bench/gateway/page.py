@@ -18,7 +18,7 @@ HEAD = """<!-- Made by `python -m bench.gateway --docs` from bench/gateway.json.
 
 The gateway with everything on, beside other proxies in the same minutes: in turns, the others stopped
 meanwhile. Medians, with the least and the most. What is held against a peer is so round by round, for
-requests, streams and latency in nine rounds of the two alone.
+requests and streams in nine rounds of the two alone, for latency in many short ones, with an interval.
 """
 
 

@@ -11,7 +11,18 @@ import pytest
 from bench.__main__ import main
 from bench.catalogue import BENCHMARKS
 from bench.everything_on import COUNTED
-from bench.figures import Effort, Figure, Skipped, at_least, at_most, figure, in_turns, per_second, ratios
+from bench.figures import (
+    Effort,
+    Figure,
+    Skipped,
+    at_least,
+    at_most,
+    figure,
+    in_turns,
+    median_of,
+    per_second,
+    ratios,
+)
 from bench.kernels import fill_draws
 from bench.page import page
 from bench.peers_c import POLICY_NUMBERS, compiler, run_c
@@ -110,6 +121,17 @@ def test_figures_by_hand() -> None:
     assert (str(at_least(30)), str(at_most(1.5))) == ("≥ 30", "≤ 1.5")
     assert per_second(3_000_000, [1.0, 2.0]) == [3.0, 1.5]
     assert ratios([6.0, 8.0], [2.0, 4.0]) == [3.0, 2.0]
+
+
+def test_the_interval_of_a_median_covers_it_as_often_as_it_says() -> None:
+    rng, covered = np.random.default_rng(3), 0
+    for _ in range(2_000):
+        found = median_of(rng.lognormal(size=60), "ms", at_most(1.0))
+        covered += found.least <= 1.0 <= found.most
+        assert found.least <= found.median <= found.most
+    assert 0.94 <= covered / 2_000 <= 0.99  # 95 % or a little more: there are 60 places only
+    few = median_of([3.0, 1.0, 2.0], "ms")
+    assert (few.least, few.median, few.most, few.repetitions) == (1.0, 2.0, 3.0, 3)
 
 
 def test_contestants_take_turns() -> None:
