@@ -11,7 +11,7 @@ from trimtab.domain.kernel import helper
 from trimtab.domain.view import MAX_RANKED, View, can_take, plain
 
 NOTES = MAX_RANKED  # in `memory.floats`: where notes begin, one per node
-_AT_ONCE = 60  # notes compared with the bound at once: one bit each of an integer
+AT_ONCE = 60  # numbers compared with a bound at once: one bit each of an integer
 
 
 @helper(inline=True)
@@ -98,8 +98,8 @@ def rank_noted(floats: Any, ranking: Any, n: int) -> int:
     for i in range(MAX_RANKED):
         floats[i] = np.inf
     bound = _bound(floats, n)
-    for first in range(0, n, _AT_ONCE):
-        near = _near(floats, first, min(n - first, _AT_ONCE), bound)
+    for first in range(0, n, AT_ONCE):
+        near = up_to(bound, floats, NOTES + first, min(n - first, AT_ONCE))
         while near != 0:
             j = plain(first + lowest_bit(near))
             near &= near - 1
@@ -128,11 +128,11 @@ def _bound(floats: Any, n: int) -> float:
 
 
 @helper(inline=True)
-def _near(floats: Any, first: int, count: int, bound: float) -> int:
-    """Bit k is set where the note of node first + k is no larger than the bound, for k < count."""
+def up_to(bound: float, floats: Any, at: int, count: int) -> int:
+    """Bit k is set where `floats[at + k]` is no larger than the bound, for k < count ≤ AT_ONCE."""
     bits = 0
     for k in range(count):
-        bits |= (1 if floats[plain(NOTES + first + k)] <= bound else 0) << k
+        bits |= (1 if floats[plain(at + k)] <= bound else 0) << k
     return bits
 
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trimtab.domain.bits import lowest_bit
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.errors import UsageError
 from trimtab.domain.kernel import helper, kernel
@@ -25,7 +26,9 @@ from trimtab.domain.view import (
 )
 from trimtab.policies.data_aware.transfers import round_trip_s
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.selection import AT_ONCE, NOTES, notes_room, rank_noted, up_to
+
+_BUSY_OR_FREE_S = np.array([np.inf, 0.0])  # to add to a node's seconds: which are free, a branch can't guess
 
 
 @helper(inline=True)
@@ -50,7 +53,7 @@ def _note_own_s(view: View, work: Any, floats: Any, own_at: int) -> float:
     for j in range(view.host.n_nodes):
         own_s = _own_s(view, work, j)
         is_free = (view.nodes.in_flight[j] < view.nodes.slots[j]) & can_take(view, work, j)
-        free_s = own_s if is_free else np.inf
+        free_s = own_s + _BUSY_OR_FREE_S[1 if is_free else 0]
         floats[plain(own_at + j)] = own_s
         floats[NOTES + j] = free_s
         best_s = min(best_s, free_s)
@@ -137,20 +140,24 @@ class Locality(Policy):
         free_s, waited_s = _note_own_s(view, needs, floats, own_at), view.host.now_s - work.arrival_s
         full, full_s = -1, np.inf
         _forget_promises(view, memory, work)
-        for j in range(view.host.n_nodes):
-            own_s, is_busy = floats[plain(own_at + j)], nodes.in_flight[j] >= nodes.slots[j]
-            if not (is_busy & (own_s < free_s)):
-                continue
-            wait_s = expected_wait_s(view, j)
-            if free_s < np.inf:
-                # The patience is counted from the arrival, and so spent once, however often it is offered.
-                patience = memory.params[0 if nodes.room[j] > 0 else 1]
-                if waited_s + wait_s > patience * (free_s - own_s):
+        for first in range(0, view.host.n_nodes, AT_ONCE):
+            near = up_to(free_s, floats, own_at + first, min(view.host.n_nodes - first, AT_ONCE))
+            while near != 0:
+                j = plain(first + lowest_bit(near))
+                near &= near - 1
+                own_s, is_busy = floats[plain(own_at + j)], nodes.in_flight[j] >= nodes.slots[j]
+                if not (is_busy & (own_s < free_s)):
                     continue
-            if can_take(view, needs, j):
-                floats[NOTES + j] = wait_s + own_s
-            elif nodes.up[j] == 1 and wait_s + own_s < full_s:
-                full, full_s = j, wait_s + own_s
+                wait_s = expected_wait_s(view, j)
+                if free_s < np.inf:
+                    # The patience is counted from the arrival: it is spent once, however often it is offered.
+                    patience = memory.params[0 if nodes.room[j] > 0 else 1]
+                    if waited_s + wait_s > patience * (free_s - own_s):
+                        continue
+                if can_take(view, needs, j):
+                    floats[NOTES + j] = wait_s + own_s
+                elif nodes.up[j] == 1 and wait_s + own_s < full_s:
+                    full, full_s = j, wait_s + own_s
         count = int(rank_noted(floats, ranking, view.host.n_nodes))
         if free_s < np.inf and full_s < floats[0] and _promise(view, memory, work, full):
             return 0

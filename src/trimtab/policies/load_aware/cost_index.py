@@ -29,13 +29,18 @@ N_WEIGHTS = 4  # of work, excess, wait and price, in this order
 
 @helper(inline=True)
 def _cost_s(view: View, work: Any, j: int, wait_s: float, crowding: float, weights: Any) -> float:
-    """Score of node j."""
+    """Score of node j, on which the work waits `wait_s`."""
     g = type_of_node(view, j)
     service_s = estimate_s(view, work, g)
     own_s = missing_load_s(view, work, j) + service_s
     transfer_s = round_trip_s(view, work, j)
-    price = weights[0] * own_s + weights[1] * (service_s - work.estimate_s)
-    extra_s = crowding * price + weights[2] * wait_s + weights[3] * own_s * view.usd_per_s[g]
+    if wait_s == np.inf:
+        return np.inf
+    extra_s = weights[2] * wait_s
+    if crowding > 0.0:  # the same for all nodes, and mostly not so
+        extra_s += crowding * (weights[0] * own_s + weights[1] * (service_s - work.estimate_s))
+    if weights[3] != 0.0:
+        extra_s += weights[3] * own_s * view.usd_per_s[g]
     return float(wait_s + own_s + transfer_s + extra_s)
 
 
@@ -88,7 +93,5 @@ class CostIndex(Policy):
         least_s = note_waits(view, needs, floats)
         crowding = least_s / max(work.estimate_s, 1e-9)
         for j in range(view.host.n_nodes):
-            wait_s = floats[NOTES + j]
-            if wait_s < np.inf:
-                floats[NOTES + j] = _cost_s(view, needs, j, wait_s, crowding, weights)
+            floats[NOTES + j] = _cost_s(view, needs, j, floats[NOTES + j], crowding, weights)
         return int(rank_noted(floats, ranking, view.host.n_nodes))
