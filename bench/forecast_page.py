@@ -55,7 +55,17 @@ above the line: .989, 1.060, 1. Without the unit, when loud stretches outweighed
 
 The one series over 1.05, ITP 05 at 1 h, is decided by one hour (below the table). A value of 90 after
 days of 0 is followed by 0, when naive, the best there until then (MASE .91; medians .99), says 90. So
-nothing is made for it: of what was tried, what comes below 1.05 there and is nowhere above comes to 1.048.
+nothing is made for it: of what was tried, what comes below 1.05 there and is nowhere above comes to 1.04
+or 1.05. The simplest of that is two memories, losses discounted by .993 and by .999: each has its own
+weights, and the two mixtures are weighed in turn by what they err themselves, by the longer memory
+(averaging over how fast to forget, as Dangl and Halling, Journal of Financial Economics 106, 2012). Chosen
+above the line, with .987, 1.048, 0, it was run once below it: 1.012 as without, but Philly nodes at 24 h go
+from 1.048 to 1.056. As many series as before are over 1.05, only another, so it was left out.
+
+The table flatters. 36 more series, one and several steps ahead, without ARIMA, come to 1.014, 1.247, and 8
+of 72 over 1.05; with two memories to 1.008, 1.143, 6. (They are the rates of the 12 largest ServeGen
+clients, jobs of the 8 largest virtual clusters of Philly by the hour, those of the ITP clusters in steps of
+20 min and 4 h, and four counters of GenTD26.) Expect one series in ten to be over 1.05.
 
 Tried with the unit: discounts of it from .9 to .99 .988 to .989, 1; the median expert as the unit .990
 to 1.027, 1 to 4; two or three memories at once .982 to .998, 0 to 2; weights by a difference over its
