@@ -1,7 +1,8 @@
 """Instances of the generalised assignment problem in the text format of the OR-Library.
 
 First the numbers of nodes m and tasks n, then m × n values, m × n demands and m capacities: all of them
-numbers between blanks, line ends mean nothing. Source: Beasley, OR-Library (J. Operational Research Society
+numbers between blanks, line ends mean nothing. One instance a file: some files of the library hold several,
+and how many in front. Source: Beasley, OR-Library (J. Operational Research Society
 41(11), 1990), file gapinfo.
 """
 
@@ -15,6 +16,7 @@ from trimtab.domain.errors import ProblemError
 from trimtab.solvers.problem import AssignmentProblem, assignment_problem
 
 _WORD = re.compile(r"\S+")
+_COUNT = re.compile(r"0*[1-9][0-9]{0,17}")  # fits 64 bits
 
 
 def parse_gap(text: str, file: str, *, maximise: bool = False) -> AssignmentProblem:
@@ -40,7 +42,7 @@ def parse_gap(text: str, file: str, *, maximise: bool = False) -> AssignmentProb
 def _count(text: str, words: list[str], k: int, file: str) -> int:
     name = ("number of nodes", "number of tasks")[k]
     word = words[k] if k < len(words) else None
-    if word is None or not word.isdigit() or int(word) == 0:
+    if word is None or not _COUNT.fullmatch(word):
         where = f"line {_line(text, k)}" if word is not None else None
         raise ProblemError(
             f"no {name}", file=file, field=where, value=word, expected="a whole number of at least 1"
@@ -52,13 +54,14 @@ def _wrong_length(text: str, got: int, expected: int, nodes: int, tasks: int, fi
     lines = text.count("\n") + (not text.endswith("\n"))
     where = f"line {_line(text, expected) if got > expected else lines}"
     problem = "numbers left over" if got > expected else "the file ends too early"
+    only = "one instance a file: " if got > expected else ""
     needed = f"{expected} numbers for {nodes} nodes and {tasks} tasks: two sizes, {nodes * tasks} values, "
     return ProblemError(
         problem,
         file=file,
         field=where,
         value=f"{got} numbers",
-        expected=f"{needed}{nodes * tasks} demands, {nodes} capacities",
+        expected=f"{only}{needed}{nodes * tasks} demands, {nodes} capacities",
     )
 
 

@@ -8,7 +8,7 @@ with     Σ_i x[j, i] = 1 for a compulsory task j, ≤ 1 for an optional one,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,7 @@ from trimtab.domain.errors import ProblemError
 FloatArray: TypeAlias = NDArray[np.floating[Any]]
 IntArray: TypeAlias = NDArray[np.integer[Any]]
 BoolArray: TypeAlias = NDArray[np.bool_]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 TOLERANCE_FRAC = 1e-9  # of a capacity that a load may exceed it by: rounding in sums
 
@@ -98,9 +99,10 @@ def assignment_problem(
         skip_value: one for all tasks or [tasks]: the value of leaving an optional task out.
 
     Raises:
-        ProblemError: shapes that don't fit, no task or node, NaN, negative demands or capacities.
+        ProblemError: shapes that don't fit, no numbers, no task or node, NaN, negative demands or capacities.
     """
-    values, demands, capacities = _floats(value), _floats(demand), _floats(capacity).astype(np.float64)
+    values, demands = _floats("value", value), _floats("demand", demand)
+    capacities = _floats("capacity", capacity).astype(np.float64)
     if values.dtype != demands.dtype:  # kernels are compiled for one precision of both
         values, demands = values.astype(np.float64), demands.astype(np.float64)
     demands = demands[..., None] if demands.ndim == 2 else demands
@@ -108,17 +110,28 @@ def assignment_problem(
     _check_shapes(values, demands, capacities)
     _check_numbers(values, demands, capacities, maximise)
     tasks = values.shape[0]
-    chosen = np.broadcast_to(np.asarray(maximise if optional is None else optional, np.bool_), (tasks,))
-    skip = np.broadcast_to(np.asarray(skip_value, np.float64), (tasks,))
+    chosen = _per_task("optional", np.asarray(maximise if optional is None else optional, np.bool_), tasks)
+    skip = _per_task("skip_value", _floats("skip_value", skip_value).astype(np.float64), tasks)
     if not np.isfinite(skip).all():
         _refuse("skip_value", np.flatnonzero(~np.isfinite(skip)), skip, "a finite number for every task")
     return AssignmentProblem(values, demands, capacities, maximise, chosen, skip)
 
 
-def _floats(given: ArrayLike) -> FloatArray:
-    array = np.asarray(given)
-    kept = array.dtype in (np.dtype(np.float32), np.dtype(np.float64))
-    return np.ascontiguousarray(array if kept else array.astype(np.float64))
+def _floats(name: str, given: ArrayLike) -> FloatArray:
+    try:
+        array = np.asarray(given)
+        kept = array.dtype in (np.dtype(np.float32), np.dtype(np.float64))
+        return np.asarray(array, array.dtype if kept else np.float64, order="C")
+    except (TypeError, ValueError) as error:  # words, rows of several lengths
+        raise ProblemError(f"no array of numbers ({error})", field=name) from error
+
+
+def _per_task(name: str, given: NDArray[Scalar], tasks: int) -> NDArray[Scalar]:
+    if given.shape not in ((), (tasks,)):
+        raise ProblemError(
+            "wrong shape", field=name, value=given.shape, expected=f"one for all, or {(tasks,)}: tasks"
+        )
+    return np.broadcast_to(given, (tasks,))
 
 
 def _check_shapes(value: FloatArray, demand: FloatArray, capacity: FloatArray) -> None:

@@ -39,9 +39,12 @@ def solve(
         start: solution of a problem that differs a little, with as many tasks, nodes and resources.
         seed: of what is drawn.
 
-    Raises ProblemError where `start` is of a problem of another shape.
+    Raises ProblemError where `start` is of a problem of another shape or its prices are no prices, and where
+    `time_limit_s` is NaN.
     """
     begun_s = time.perf_counter()
+    if math.isnan(time_limit_s):
+        raise ProblemError("cannot be used", field="time_limit_s", value=time_limit_s, expected="seconds")
     _check_start(problem, start)
     reason = why_infeasible(problem)
     if reason:
@@ -74,9 +77,13 @@ def _check_start(problem: AssignmentProblem, start: Solution | None) -> None:
     expected = f"a solution of {problem.tasks} tasks"
     if start.assignment.shape != (problem.tasks,):
         raise ProblemError("wrong shape", field="start", value=start.assignment.shape, expected=expected)
-    if start.prices is not None and start.prices.shape != problem.capacity.shape:
+    if start.prices is None:
+        return
+    if start.prices.shape != problem.capacity.shape:
         expected = f"prices of {problem.capacity.shape}: nodes and resources"
         raise ProblemError("wrong shape", field="start.prices", value=start.prices.shape, expected=expected)
+    if not np.isfinite(start.prices).all():
+        raise ProblemError("cannot be used", field="start.prices", expected="finite numbers")
 
 
 def solve_exact(
