@@ -6,6 +6,7 @@ read from ../shared/data beside the checkout; those that are not there are left 
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
@@ -233,8 +234,9 @@ def stations() -> Iterator[dict[str, Any]]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    arguments = sys.argv[1:] if given is None else given
-    if "--docs" not in arguments:
+    parser = argparse.ArgumentParser("python -m bench.forecast", description=__doc__)
+    parser.add_argument("--docs", action="store_true", help="only write the page from what is saved")
+    if not parser.parse_args(given).docs:
         parts = {"speed": list(speed()), "stations": list(stations()), "accuracy": list(accuracy())}
         about = {"machine": machine(), "versions": versions()}
         write_whole(RESULTS, json.dumps({**about, **parts}, indent=1, ensure_ascii=False) + "\n")
