@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 
 import numpy as np
@@ -83,10 +84,21 @@ def test_power_of_d_takes_as_many_samples_as_it_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["power-of-d(d=0)", "power-of-d(d=9)", "bounded-hash(c=1.0)", "bounded-hash(points=0)"]
+    "spec",
+    [
+        "power-of-d(d=0)",
+        "power-of-d(d=9)",
+        "bounded-hash(c=1.0)",
+        "bounded-hash(points=0)",
+        "hungarian(plan_period_s=-1)",
+        "dual-price(plan_period_s=1e999)",
+        "auto(window=0)",
+        "what-if(window=-5)",
+    ],
 )
 def test_parameters_out_of_range_are_named(spec: str) -> None:
-    with pytest.raises(UsageError, match=r"power-of-d\.d|bounded-hash\.(c|points)"):
+    parameter = re.escape(spec.partition("=")[0].replace("(", "."))
+    with pytest.raises(UsageError, match=parameter + ": "):
         find(spec)
 
 

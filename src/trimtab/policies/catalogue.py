@@ -18,6 +18,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import math
 import os
 import pkgutil
 import re
@@ -211,11 +212,16 @@ def _build(name: str, arguments: str | None, kind: str | None = None) -> Policy:
 
 def _made(cls: type[Policy], name: str, /, **given: Any) -> Policy:
     try:
-        return cls(**given)
+        policy = cls(**given)
     except UsageError:
         raise
     except Exception as error:  # whatever a class of the user's own may raise
         raise UsageError(f"can't be made: {error}", field="policy", value=name) from error
+    period_s = policy.plan_period_s
+    if not 0.0 <= period_s < math.inf:
+        expected = "seconds, 0 for never"
+        raise UsageError("out of range", field=f"{name}.plan_period_s", value=period_s, expected=expected)
+    return policy
 
 
 def _from_catalogue(name: str, kind: str | None) -> type[Policy]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.domain.errors import UsageError
 from trimtab.domain.planning import Evidence, History, Rehearse, Variant
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, View, empty_plan
@@ -96,6 +97,12 @@ class Rehearsed(NamedTuple):
 
     cost: Floats  # [candidates + 1, requests] of the portfolio, and of the cost index after the local change
     price: Floats  # [nodes, 1]
+
+
+def check_window(policy: str, window: int) -> None:
+    """Raises UsageError where nothing would be rehearsed."""
+    if window < 1:
+        raise UsageError("out of range", field=f"{policy}.window", value=window, expected="1 request or more")
 
 
 def rehearsed(

@@ -17,6 +17,7 @@ from trimtab.policies.portfolio import (
     TUNED,
     Floats,
     Notes,
+    check_window,
     evidence_of,
     is_better,
     rehearsed,
@@ -63,7 +64,8 @@ class Auto(Policy):
     dispatch = staticmethod(PORTFOLIO[0].dispatch)
 
     def __post_init__(self) -> None:
-        """Check the objective."""
+        """Check the objective and the window."""
+        check_window(self.name, self.window)
         if self.objective not in OBJECTIVES:
             expected = f"one of {', '.join(OBJECTIVES)}"
             raise UsageError("unknown", field="auto.objective", value=self.objective, expected=expected)

@@ -15,6 +15,7 @@ from trimtab.policies.portfolio import (
     PORTFOLIO,
     TUNED,
     Notes,
+    check_window,
     evidence_of,
     is_better,
     rehearsed,
@@ -58,6 +59,10 @@ class WhatIf(Policy):
     hysteresis_frac: float = 0.02
 
     dispatch = staticmethod(PORTFOLIO[0].dispatch)
+
+    def __post_init__(self) -> None:
+        """Check the window."""
+        check_window(self.name, self.window)
 
     @property
     def candidates(self) -> tuple[Policy, ...]:
