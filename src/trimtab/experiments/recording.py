@@ -35,7 +35,8 @@ def scenario_of(path: Path) -> Scenario:
     """
     recording = open_recording(path)
     if not (recording.nodes and recording.classes):
-        raise ScenarioError("the recording names no nodes or no classes", file=str(path))
+        expected = "one of a minute at least, or of a gateway that has ended: estimates are written then"
+        raise ScenarioError("the recording names no nodes or no classes", file=str(path), expected=expected)
     rows, _ = read_requests(recording)
     types = _types(recording)
     said = {

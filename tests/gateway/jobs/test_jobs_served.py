@@ -315,7 +315,9 @@ def test_cancel_reaches_the_backend_and_answers_fit(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_without_a_database_jobs_are_refused_with_503(tmp_path: Path) -> None:
+def test_without_a_database_jobs_are_refused_with_503_and_the_log_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         async with gateway(tmp_path) as g:
             g.jobs.settings = dataclasses.replace(g.jobs.settings, min_free_bytes=1 << 60)
@@ -325,3 +327,4 @@ def test_without_a_database_jobs_are_refused_with_503(tmp_path: Path) -> None:
                 assert (await response.json())["error"]["code"] == "store_unavailable"
 
     asyncio.run(main())
+    assert f"the disk of {tmp_path}" in caplog.text

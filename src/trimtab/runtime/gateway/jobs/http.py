@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -21,9 +22,11 @@ from trimtab.runtime.gateway.model import Dialect, Endpoint, Facts, Kind, Refusa
 from trimtab.runtime.gateway.store.errors import StoreUnavailable
 from trimtab.runtime.gateway.wire.context import LocalAnswer
 
+logger = logging.getLogger(__name__)
+
 _JSON = ("content-type", "application/json")
 _POLL = (("retry-after", "1"), ("openai-poll-after-ms", "1000"))
-STORE_AWAY = Refusal(  # its reason may name hosts and files: it is for the operator
+_STORE_AWAY = Refusal(
     503, "store_unavailable", "Jobs cannot be stored or looked up now. Other requests are served.", 5.0
 )
 REMIX = f"{VIDEOS}/{{id}}/remix"
@@ -54,6 +57,12 @@ class JobRequest:
         """The query's parameters, the last of each name."""
         found = parse_qs(self.target.partition("?")[2], max_num_fields=50, errors="replace")
         return {name: values[-1] for name, values in found.items()}
+
+
+def store_away(reason: Exception) -> Refusal:
+    """What a client hears. The reason may name hosts and files: it is for the operator, in the log."""
+    logger.warning("a request for jobs is refused: %s", reason)
+    return _STORE_AWAY
 
 
 class _Refused(Exception):  # noqa: N818 - carries an answer
@@ -99,8 +108,8 @@ class JobsApi:
             return await work
         except _Refused as refused:
             return _refusal(refused.refusal, request)
-        except StoreUnavailable:
-            return _refusal(STORE_AWAY, request)
+        except StoreUnavailable as error:
+            return _refusal(store_away(error), request)
         except TooManyJobs:
             most = self._jobs.settings.max_active_per_tenant
             message = f"There are {most} unfinished jobs already."

@@ -9,7 +9,7 @@ import orjson
 
 from trimtab.runtime.gateway.api.peek import BodyScan, body_scan, peek
 from trimtab.runtime.gateway.api.units import BYTES_PER_TOKEN
-from trimtab.runtime.gateway.jobs.http import REMIX, STORE_AWAY, JobRequest
+from trimtab.runtime.gateway.jobs.http import REMIX, JobRequest, store_away
 from trimtab.runtime.gateway.jobs.manager import JobSettings
 from trimtab.runtime.gateway.jobs.results import Body, JobFiles, StagedBody
 from trimtab.runtime.gateway.jobs.views import VideoFields
@@ -39,16 +39,15 @@ class Intake:
             return await send(request, body if request.facts is None else exchange.body or body)
         try:
             staged = await self._staged(exchange.request.body)
-        except (StoreUnavailable, OSError):
-            return STORE_AWAY
+        except (StoreUnavailable, OSError) as error:
+            return store_away(error)
         try:
             return await send(request, staged)
         finally:
             self._files.drop_staged(staged)
 
     async def _staged(self, body: SpooledBody) -> StagedBody:
-        if not self._files.has_room(self._min_free_bytes + body.size):
-            raise StoreUnavailable("the disk of the jobs' folder is full")
+        self._files.demand_room(self._min_free_bytes + body.size)
         copying = asyncio.ensure_future(asyncio.to_thread(self._copied, body.file()))
         try:
             return await asyncio.shield(copying)

@@ -135,8 +135,7 @@ class Jobs:
 
     async def submit(self, order: Order, body: Body) -> Job:
         """A job that will not be lost from here on. Raises StoreUnavailable, TooManyJobs."""
-        if not self._files.has_room(self.settings.min_free_bytes):
-            raise StoreUnavailable("the disk of the jobs' folder is full")
+        self._files.demand_room(self.settings.min_free_bytes)
         job = new_job(order, self._place, self._clock())
         try:
             await asyncio.to_thread(self._files.keep_body, job.id, body)

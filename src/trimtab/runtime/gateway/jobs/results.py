@@ -187,6 +187,11 @@ class JobFiles:
         except OSError:
             return False
 
+    def demand_room(self, min_free_bytes: int) -> None:
+        """Raises StoreUnavailable where the disk has not so much left."""
+        if not self.has_room(min_free_bytes):
+            raise StoreUnavailable(f"the disk of {self.folder} has less than {min_free_bytes >> 20} MiB left")
+
 
 @contextlib.contextmanager
 def _kept() -> Iterator[None]:
