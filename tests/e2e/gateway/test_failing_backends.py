@@ -58,6 +58,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 def test_a_node_that_is_not_there_at_the_start_is_reported_and_used_later(fleet: Fleet) -> None:
     nodes = fleet.gateway.admin("/admin/nodes").json()["nodes"]
+    notes = fleet.gateway.admin("/admin/status").json()["notes"]
+    assert [note.partition(" cannot be")[0] for note in notes] == ["node late:"]
     port = next(int(node["url"].rpartition(":")[2]) for node in nodes if node["name"] == "late")
 
     async def main() -> None:

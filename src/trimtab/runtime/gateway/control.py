@@ -121,7 +121,7 @@ class LocalControl:
             },
             "shadow": _shadow(gateway.comparison.told(), figures),
             "jobs": dict(gateway.job_counts),
-            "notes": [*gateway.problems, *gateway.fleet.problems.values()],
+            "notes": [*gateway.problems, *(f"{who}: {what}" for who, what in gateway.fleet.problems.items())],
         }
         told.update(status.observed(book))  # type: ignore[typeddict-item]
         return told
