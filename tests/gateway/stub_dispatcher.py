@@ -22,6 +22,7 @@ class RoundRobin:
         self.hedges: list[Node] = []  # what `hedge` hands out
         self.held: list[Exchange] = []
         self.hold = False
+        self.is_alone = False  # a lost request finds no other node
         self._next = 0
 
     def submit(self, exchange: Exchange) -> None:
@@ -55,6 +56,9 @@ class RoundRobin:
     def lost(self, exchange: Exchange, cause: Cause) -> None:
         self.log.append(("lost", cause))
         self._start(exchange)
+
+    def has_another(self, exchange: Exchange) -> bool:
+        return not self.is_alone
 
     def failed(self, exchange: Exchange, cause: Cause) -> None:
         self.log.append(("failed", cause))

@@ -316,6 +316,13 @@ class Live:
         self._avoiding.add(row)
         self._driver.push(now_s, LOSS, row, 0)
 
+    def forgive(self, row: int, now_s: float) -> None:
+        """A waiting request may go to the nodes again that it has lost, from the next `advance` on."""
+        for i, j in enumerate(self.avoided(row)):
+            self._avoid[row, i] = -1
+            self._driver.push(now_s, SWITCH, j, 0)  # what is held is offered to it
+        self._avoiding.discard(row)
+
     def abort(self, row: int, now_s: float) -> None:
         """Nobody waits for this request any more; `take_ended` will tell of it."""
         self._driver.push(now_s, LOSS, row, IS_OVER)
@@ -325,18 +332,23 @@ class Live:
         self._nodes.up[node_idx] = int(up)
         self._driver.push(now_s, SWITCH, node_idx, 0)
 
+    def suits(self, row: int, node_idx: int) -> bool:
+        """Whether a node gets work and may serve this request, now or once it has room."""
+        work, nodes, j = self._work, self._nodes, node_idx
+        if nodes.up[j] == 0 or (work.stays_home[row] and work.home_idx[row] != j):
+            return False
+        fixed_s: float = self._fixed_s[work.class_idx[row], nodes.type_idx[j]]
+        return fixed_s < _NEVER_S
+
     def takes(self, row: int, node_idx: int) -> bool:
         """Whether a node would take a second attempt of a running request, by the terms of the first."""
         work, nodes, hidden, j = self._work, self._nodes, self._hidden, node_idx
-        if nodes.up[j] == 0 or nodes.room[j] <= 0 or (work.stays_home[row] and work.home_idx[row] != j):
+        if nodes.room[j] <= 0 or not self.suits(row, j):
             return False
         if work.priority[row] <= BACKGROUND and nodes.room[j] <= hidden.reserve[j]:
             return False
         is_capped = self._driver.state.config["token_caps"][0] == 1 and nodes.in_flight[j] > 0
-        if is_capped and work.tokens[row] > hidden.token_room[j]:
-            return False
-        fixed_s: float = self._fixed_s[work.class_idx[row], nodes.type_idx[j]]
-        return fixed_s < _NEVER_S
+        return not is_capped or bool(work.tokens[row] <= hidden.token_room[j])
 
     def add_load(
         self, node_idx: int, requests: int, estimate_s: float, now_s: float, tokens: float = 0.0

@@ -432,6 +432,32 @@ def test_a_lost_node_is_avoided_after_a_reload_too() -> None:
     at(test)
 
 
+def test_a_request_has_another_node_where_one_gets_work_and_serves_its_model() -> None:
+    async def test(bench: Bench) -> None:
+        bench.add("other", models=("x",))
+        first, other = bench.submit(), bench.submit()
+        assert bench.decider.has_another(first), "it is full, but only for now"
+        bench.fleet.hold(other.attempts[0].node, Hold.CHECKS, "gone")
+        assert not bench.decider.has_another(first)
+
+    at(test)
+
+
+def test_where_there_is_no_other_node_a_lost_request_waits_for_the_same() -> None:
+    async def test(bench: Bench) -> None:
+        alone = bench.submit()
+        bench.decider.lost(alone, Cause.CONNECT)
+        assert alone.nodes == ["n0", "n0"]
+        node = alone.attempts[0].node
+        bench.fleet.hold(node, Hold.BREAKER, "cannot be connected")
+        bench.decider.lost(alone, Cause.CONNECT)
+        assert alone.nodes == ["n0", "n0"]
+        bench.fleet.release(node, Hold.BREAKER)
+        assert alone.nodes == ["n0", "n0", "n0"]
+
+    at(test, nodes=1)
+
+
 def test_a_shadow_decides_by_plans_of_its_own() -> None:
     async def test(bench: Bench) -> None:
         live = chosen("least-connections")

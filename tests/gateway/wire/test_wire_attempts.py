@@ -159,6 +159,20 @@ def test_the_last_nodes_own_answer_is_relayed_when_nobody_else_can_answer() -> N
     run(main())
 
 
+def test_where_no_other_node_is_left_its_loss_is_answered_at_once() -> None:
+    async def main() -> None:
+        for bad, status in ((answers(BROKEN), 500), (says(b""), 502)):
+            async with gateway(bad, answers(ok(b"{}"))) as g:
+                g.dispatcher.is_alone = True
+                assert int((await g.raw(post()))[9:12]) == status
+                assert len(g.notes.ends[0].attempts) == 1
+        async with gateway(answers(BUSY), answers(ok(b"{}"))) as g:
+            g.dispatcher.is_alone = True
+            assert (await g.raw(post())).startswith(b"HTTP/1.1 200"), "the same node may have room later"
+
+    run(main())
+
+
 def test_retries_keep_to_their_budget() -> None:
     async def main() -> None:
         async with gateway(answers(BUSY), answers(BUSY)) as g:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.plane import answers, front, gateway, ok, post, read_request, run
+from gateway.plane import answers, gateway, ok, post, read_request, run
 from trimtab.runtime.gateway.model import Attempt, Cause
 from trimtab.runtime.gateway.wire.context import Budget, Settings
 
@@ -49,7 +49,8 @@ def test_what_a_frozen_node_holds_moves_where_a_retry_is_allowed(frac: float) ->
 
 def test_nothing_moves_while_no_other_node_is_ready() -> None:
     async def main() -> None:
-        async with gateway(never, look=front(ready=lambda model: False)) as plane:
+        async with gateway(never) as plane:
+            plane.dispatcher.is_alone = True
             asking = asyncio.create_task(plane.raw(post()))
             await plane.until(lambda: plane.notes.n_started)
             exchange = plane.notes.begun[0]

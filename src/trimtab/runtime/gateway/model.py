@@ -299,7 +299,11 @@ class Dispatcher(Protocol):
         """Their attempts have ended with whole responses, in this order; usage and status are set."""
 
     def lost(self, exchange: Exchange, cause: Cause) -> None:
-        """Its attempt was lost and another is allowed: decide again, not for the nodes it has lost."""
+        """Its attempt was lost and another is allowed: decide again, for a node that it has lost only where
+        there is no other."""
+
+    def has_another(self, exchange: Exchange) -> bool:
+        """Whether a node to which it was not sent yet gets work and may serve it, now or once it has room."""
 
     def failed(self, exchange: Exchange, cause: Cause) -> None:
         """Its attempt was lost for good."""

@@ -231,6 +231,16 @@ class Decider:
             self._others.fold(now_s)
         pool.live.lose(exchange.row, now_s)
         self.turn(pool, now_s)
+        waits = pool.entries.get(exchange.row) is entry and entry.node_idx < 0
+        if waits and not self.has_another(exchange):
+            pool.live.forgive(exchange.row, now_s)
+            self.turn(pool, now_s)
+
+    def has_another(self, exchange: Exchange) -> bool:
+        """Whether a node to which it was not sent yet gets work and may serve it, now or once it has room."""
+        live = self._pools.of(exchange).live
+        tried = {attempt.node.idx for attempt in exchange.attempts}
+        return any(j not in tried and live.suits(exchange.row, j) for j in range(len(live.nodes.up)))
 
     def failed(self, exchange: Exchange, cause: Cause) -> None:
         """Its attempt was lost for good."""

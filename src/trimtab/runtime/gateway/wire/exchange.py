@@ -172,7 +172,8 @@ class WireExchange(Exchange):
             return False
         if cause is Cause.CONNECT or cause is Cause.BUSY:
             return True
-        return self.replayable and self._lost_nodes + 1 < MAX_LOST_NODES
+        may_repeat = self.replayable and self._lost_nodes + 1 < MAX_LOST_NODES
+        return may_repeat and self.context.dispatcher.has_another(self)
 
     def commit(self, leg: NodeLeg, response: ResponseHead) -> tuple[Relay, bytes]:
         """The first body byte came: this node's answer it is. Returns the relay and the head to write."""
@@ -317,9 +318,7 @@ class WireExchange(Exchange):
         leg = self.leg
         if self.over or leg is None or leg.attempt is not attempt:
             return False
-        context, facts = self.context, self.facts
-        is_free = not context.retries.is_empty and self.may_retry(Cause.FIRST_BYTE, leg)
-        if not is_free or (facts is not None and not context.front.ready(facts.model)):
+        if self.context.retries.is_empty or not self.may_retry(Cause.FIRST_BYTE, leg):
             return False
         leg.timed_out(Cause.FIRST_BYTE)
         return True
