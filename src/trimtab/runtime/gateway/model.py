@@ -318,8 +318,14 @@ class Dispatcher(Protocol):
         """The hedge's place on `node` is free again; the other attempt goes on."""
 
 
-class Observer(Protocol):
-    """Who wants to know what happens: metrics, the recorder, receipts, logs. Calls must not raise or wait."""
+class Observer:
+    """Who wants to know what happens: metrics, the recorder, receipts, logs. Calls must not raise or wait.
+
+    A class that is told of these derives from it, and has those methods of which it wants to hear: the others
+    are not called.
+    """
+
+    __slots__ = ()
 
     def arrived(self, exchange: Exchange) -> None:
         """It was handed to the dispatcher."""

@@ -25,7 +25,7 @@ from trimtab.runtime.gateway.jobs.intake import Intake
 from trimtab.runtime.gateway.jobs.results import Body
 from trimtab.runtime.gateway.jobs.service import job_settings
 from trimtab.runtime.gateway.memory import freeze, rss_bytes
-from trimtab.runtime.gateway.model import Attempt, Exchange, Refusal
+from trimtab.runtime.gateway.model import Exchange, Observer, Refusal
 from trimtab.runtime.gateway.nodes.spec import NodeSpec
 from trimtab.runtime.gateway.observe.logs import set_up_logs
 from trimtab.runtime.gateway.observe.usage import UsageObserver
@@ -52,7 +52,7 @@ class Start:
     recording: Together | None = None  # what all of them write, if they record
 
 
-class Tally:
+class Tally(Observer):
     """What the parent adds up: usage for the store, and how many requests each tenant has sent."""
 
     def __init__(self) -> None:
@@ -64,15 +64,6 @@ class Tally:
     ) -> None:
         """One more request that was served."""
         self._usage.append((tenant, model, prompt_tokens, completion_tokens, service_s))
-
-    def arrived(self, exchange: Exchange) -> None:
-        """Nothing yet."""
-
-    def started(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Nothing yet."""
-
-    def lost(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Nothing: it is one request still."""
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
         """Count them, refused or not: who is refused wants more."""

@@ -16,7 +16,7 @@ WASHOUT_FRAC: Final = 0.2  # of a turn: requests that arrive then still meet the
 _LATER_FRAC: Final = 1e-6  # of a turn: so far beyond its end the next one has begun, whatever was rounded
 
 
-class Alternation:
+class Alternation(Observer):
     """Lets `other` decide in every pool during its turns; an Observer that notes what came of it."""
 
     def __init__(
@@ -39,9 +39,6 @@ class Alternation:
             self._timer.cancel()
             self._timer = None
         self._let_decide(0)
-
-    # What it does not want to hear is the Protocol's own, and so is not called.
-    arrived, started, lost = Observer.arrived, Observer.started, Observer.lost
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
         """Note what was served."""

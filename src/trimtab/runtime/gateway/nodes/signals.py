@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node, Outcome
+from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Node, Observer, Outcome
 from trimtab.runtime.gateway.pulse import Pulse
 
 Answer = tuple[Exchange, Attempt]
@@ -34,7 +34,7 @@ class Judge:
         """It is gone. What is told of it afterwards is told as of a new one."""
 
 
-class Signals:
+class Signals(Observer):
     """An Observer that tells the judges. It does not matter whether a final loss is told as `lost` too."""
 
     def __init__(self, judges: Sequence[Judge], pulse: Pulse) -> None:
@@ -46,9 +46,6 @@ class Signals:
         self._left = [judge.left for judge in judges if type(judge).left is not Judge.left]
         self._open: set[Attempt] = set()
         pulse.on_beat.append(lambda: bool(self._open))
-
-    def arrived(self, exchange: Exchange) -> None:
-        """An observer's call."""
 
     def started(self, exchange: Exchange, attempt: Attempt) -> None:
         """An observer's call."""

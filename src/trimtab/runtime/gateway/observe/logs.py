@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 
 import orjson
 
-from trimtab.runtime.gateway.model import Attempt, Exchange, Outcome
+from trimtab.runtime.gateway.model import Exchange, Observer, Outcome
 
 ROOT: Final = "trimtab"  # the package: every module logs under its own name
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -105,21 +105,12 @@ class Which(Enum):
     ALL = "all"
 
 
-class RequestLog:
+class RequestLog(Observer):
     """An Observer that writes one line per request that ended."""
 
     def __init__(self, which: Which = Which.FAILED) -> None:
         self._writes_bad, self._writes_good = which is not Which.NONE, which is Which.ALL
         self._log = logging.getLogger(f"{ROOT}.gateway.requests")
-
-    def arrived(self, exchange: Exchange) -> None:
-        """Nothing: the line is written at the end."""
-
-    def started(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Nothing: the line is written at the end."""
-
-    def lost(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Nothing: the line counts the attempts."""
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
         """Write a line for each that gets one."""

@@ -22,6 +22,7 @@ from trimtab.runtime.gateway.model import (
     Exchange,
     Health,
     Node,
+    Observer,
     Outcome,
     Tenant,
     Usage,
@@ -90,7 +91,7 @@ class Sources:
     shadow: Callable[[], tuple[int, int]] = _no_shadow  # its decisions, and those that differ
 
 
-class Metrics:
+class Metrics(Observer):
     """The counts of this process. `tick` is to be called about four times a second.
 
     `clock` is the event loop's, in seconds: monotonic, and one for all processes of the machine.
@@ -119,9 +120,6 @@ class Metrics:
         self._models = {name: name for name in list(names)[:MOST_MODELS]}
 
     # --- events: called for every request, so what counts of an end is kept, and counted many at a time
-
-    def arrived(self, exchange: Exchange) -> None:
-        """Nothing: what counts is how it ends."""
 
     def started(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count hedges and retries."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trimtab.domain.errors import MissingExtra
-from trimtab.runtime.gateway.model import Attempt, Exchange, Outcome
+from trimtab.runtime.gateway.model import Attempt, Exchange, Observer, Outcome
 from trimtab.version import __version__
 
 try:
@@ -28,7 +28,7 @@ except ImportError as missing:  # pragma: no cover - the tests have it
 _TRACES = "/v1/traces"  # where a collector takes spans
 
 
-class Spans:
+class Spans(Observer):
     """An Observer that hands spans to a processor. `clock` is the event loop's; call `close` at the end."""
 
     def __init__(self, clock: Callable[[], float], processor: SpanProcessor) -> None:
@@ -38,15 +38,6 @@ class Spans:
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("trimtab.gateway", __version__)
         self._propagator = TraceContextTextMapPropagator()
-
-    def arrived(self, exchange: Exchange) -> None:
-        """Nothing: spans are made at the end."""
-
-    def started(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Nothing: spans are made at the end."""
-
-    def lost(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Nothing: spans are made at the end."""
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
         """Make the requests' spans and those of their attempts."""

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from trimtab.mechanics.verdicts import candidates_of, read
 from trimtab.runtime.gateway.api.units import BLOCK_TOKENS
-from trimtab.runtime.gateway.model import Attempt, Exchange, Facts, Outcome, Refusal, Tenant
+from trimtab.runtime.gateway.model import Attempt, Exchange, Facts, Observer, Outcome, Refusal, Tenant
 
 KEPT: Final = 4096
 
@@ -84,7 +84,7 @@ class _Kept(NamedTuple):
     attempts: list[Attempt]
 
 
-class Receipts:
+class Receipts(Observer):
     """An Observer that remembers the last requests, and those under way. `clock` is the event loop's."""
 
     def __init__(self, clock: Callable[[], float], kept: int = KEPT) -> None:
@@ -95,12 +95,6 @@ class Receipts:
     def arrived(self, exchange: Exchange) -> None:
         """It can be asked for from now on."""
         self._under_way[exchange] = None
-
-    def started(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Nothing: the exchange holds its attempts."""
-
-    def lost(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Nothing: the exchange holds its attempts."""
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
         """Keep what matters of them, and forget the oldest."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from trimtab.runtime.gateway.model import Attempt, Exchange, Usage
+from trimtab.runtime.gateway.model import Exchange, Observer, Usage
 
 
 class Usages(Protocol):
@@ -17,20 +17,11 @@ class Usages(Protocol):
         """One more request that was served."""
 
 
-class UsageObserver:
+class UsageObserver(Observer):
     """Books what tenants have used."""
 
     def __init__(self, book: Usages) -> None:
         self._book = book
-
-    def arrived(self, exchange: Exchange) -> None:
-        """Nothing yet."""
-
-    def started(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Nothing yet."""
-
-    def lost(self, exchange: Exchange, attempt: Attempt) -> None:
-        """What is lost is not booked."""
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
         """Book what a node has served; an error is no service, nor is a client that left before."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.domain.errors import UsageError
-from trimtab.runtime.gateway.model import Attempt, Exchange, Node
+from trimtab.runtime.gateway.model import Exchange, Node, Observer
 from trimtab.runtime.gateway.record.files import RotatedFiles
 from trimtab.runtime.gateway.record.pseudonyms import Pseudonyms, new_key
 from trimtab.runtime.gateway.record.rows import (
@@ -76,7 +76,7 @@ def _no_adapter(_: str) -> str:
     return ""
 
 
-class Recorder:
+class Recorder(Observer):
     """An Observer that records. Its calls neither raise nor wait.
 
     `written`, `dropped` and `error` (of the last write that failed, "" once one succeeds) are for metrics.
@@ -117,15 +117,6 @@ class Recorder:
         self._flushing = asyncio.Lock()
 
     # The Observer's calls
-
-    def arrived(self, exchange: Exchange) -> None:
-        """Nothing: a request is written when it has ended."""
-
-    def started(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Nothing, likewise."""
-
-    def lost(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Nothing: the retries are counted at the end."""
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
         """Keep what is needed of them until the next flush, as far as there is room."""
