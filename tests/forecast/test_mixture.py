@@ -36,18 +36,49 @@ def test_the_mixture_goes_to_who_is_right(rng: np.random.Generator) -> None:
     np.testing.assert_allclose(forecaster.forecast().point[0], season[:4, 0], atol=3.0)
 
 
-def test_weights_are_shares_of_past_errors(rng: np.random.Generator) -> None:
-    values = rng.poisson(9.0, (200, 1)).astype(float)
-    forecaster = fed(values, smoothers=(Smoother("a", 1.0), Smoother("b", 0.1)), has_filter=False)
-    losses, unit = np.zeros(2), 0.0
-    level = values[0, 0]
-    for step in range(1, 200):
-        errors = np.abs(values[step, 0] - np.array([values[step - 1, 0], level]))
-        level += 0.1 * (values[step, 0] - level)
-        unit += max(0.03, 1 / step) * (errors.mean() - unit)
-        losses += max(0.005, 0.1 if step < 2 else 1 / step) * (errors / unit - losses)
-    shares = losses**-32 / (losses**-32).sum()
-    np.testing.assert_allclose(forecaster.weights()[0], shares, rtol=1e-5)
+def shares(losses: np.ndarray) -> np.ndarray:
+    return losses**-32.0 / (losses**-32.0).sum()
+
+
+def weights_by_hand(
+    values: np.ndarray, alpha: float, halfway: int, discounts: tuple[float, ...]
+) -> np.ndarray:
+    """Of naive and simple smoothing, whose forecasts are the same at every lead: by a loop over the steps."""
+    steps, losses, unit = len(values), np.zeros((len(discounts), 2)), 0.0
+    levels = np.empty(steps)
+    levels[0] = values[0]
+    guesses, recalled = np.empty((steps, 2)), np.empty((steps, len(discounts)))
+    memory_losses = np.zeros(len(discounts))
+    for step in range(steps):
+        if step > 0:
+            levels[step] = levels[step - 1] + alpha * (values[step] - levels[step - 1])
+        guesses[step] = values[step], levels[step]
+        if step >= halfway:
+            pace = np.maximum(1.0 - np.array(discounts), 0.1 if step < 2 else 1.0 / step)
+            errors = np.abs(values[step] - guesses[step - halfway])
+            unit += max(0.03, 1.0 / (step - halfway + 1)) * (errors.mean() - unit)
+            losses += pace[:, None] * (errors / unit - losses)
+            off = np.abs(values[step] - recalled[step - halfway])
+            memory_losses += pace[-1] * (off / unit - memory_losses)
+            recalled[step] = [shares(loss) @ guesses[step] for loss in losses]
+        else:
+            recalled[step] = guesses[step].mean()
+    return shares(memory_losses) @ [shares(loss) for loss in losses]
+
+
+@pytest.mark.parametrize(("horizon", "halfway"), [(1, 1), (4, 2), (7, 4)])
+@pytest.mark.parametrize("steps", [30, 142, 143, 600])
+def test_weights_are_shares_of_past_errors(
+    horizon: int, halfway: int, steps: int, rng: np.random.Generator
+) -> None:
+    change = np.linspace(0.0, 1.0, 600) ** 2  # ever more a random walk, so that the memories differ
+    values = (rng.poisson(9.0, 600) + change * rng.normal(size=600).cumsum())[:steps]
+    two = Smoother("a", 1.0), Smoother("b", 0.1)
+    forecaster = fed(values[:, None], horizon=horizon, smoothers=two, has_filter=False)
+    by_hand = weights_by_hand(values, 0.1, halfway, (0.993, 0.999))
+    np.testing.assert_allclose(forecaster.weights()[0], by_hand, rtol=1e-5)
+    one_memory = weights_by_hand(values, 0.1, halfway, (0.999,))
+    assert np.allclose(by_hand, one_memory, rtol=1e-9) == (steps <= 143)  # the 143rd value has the number 142
 
 
 def test_a_quiet_stretch_teaches_as_much_as_a_loud_one(rng: np.random.Generator) -> None:
@@ -83,12 +114,17 @@ def test_a_constant_series_is_its_own_forecast() -> None:
     np.testing.assert_allclose(forecast.quantiles, 7.0)
 
 
-def test_missing_values_are_filled_with_the_forecast() -> None:
+def test_missing_values_are_filled_with_the_forecast(rng: np.random.Generator) -> None:
     values = np.full((50, 2), 4.0)
     values[10:20, 1] = np.nan
     np.testing.assert_allclose(fed(values).forecast().point, 4.0)
     with pytest.raises(UsageError, match="finite first value"):
         Forecaster(2).update([1.0, np.nan])
+    known = np.cumsum(rng.normal(size=(300, 2)), axis=0)
+    one, other = (fed(known, horizon=4) for _ in range(2))
+    other.update(one.forecast().point[:, 0])
+    one.update([np.nan, np.nan])
+    np.testing.assert_allclose(one.forecast().quantiles, other.forecast().quantiles, rtol=1e-9)
 
 
 def test_many_steps_at_once_are_the_same_as_one_after_the_other(rng: np.random.Generator) -> None:

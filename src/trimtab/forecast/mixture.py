@@ -2,11 +2,15 @@
 
 Idea: no method is best on all traffic, and which one is shows only afterwards. So all run, and the mixture
 weighs each by its recent error: weights ∝ (discounted absolute error halfway to the horizon)^−32, errors in
-units of what all experts err by in the last few dozens of steps.
+units of what all experts err by in the last few dozens of steps. How far back errors say something shows
+only afterwards too. So there are two such mixtures, by a short and by a long memory of errors, and the
+forecast mixes both in the same way, by what they have erred themselves.
 Absolute errors make the point a median of what may come; with bursts the mean is more, so both are told.
-Source: combination by past error, Bates and Granger (Operational Research Quarterly 20, 1969); intervals from
-the quantiles of past errors at the same lead (split conformal prediction: Vovk, Gammerman and Shafer,
-Algorithmic Learning in a Random World, 2005; here on a sliding window).
+Source: combination by past error, Bates and Granger (Operational Research Quarterly 20, 1969); that forgets,
+Raftery, Kárný and Ettler (Technometrics 52, 2010); averaged over how fast it forgets, Dangl and Halling
+(Journal of Financial Economics 106, 2012; the last two weigh by likelihood, not by a power of the error).
+Intervals from the quantiles of past errors at the same lead (split conformal prediction: Vovk, Gammerman and
+Shafer, Algorithmic Learning in a Random World, 2005; here on a sliding window).
 Cost: O(experts + order · (order + horizon)) per series and step, compiled.
 """
 

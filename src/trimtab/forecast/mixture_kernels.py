@@ -3,8 +3,10 @@
 Every expert is scored halfway to the horizon, by its discounted absolute error there, and its weight is
 (least error / its error)^32. Errors count in units of what all experts err by of late, so that a quiet
 stretch teaches as much as a loud one, and one value far out no more than 1 / (1 − DISCOUNT_UNIT) usual ones.
-Halfway says nearly what all leads together say, at the cost of one (docs/forecast.md). Errors of the mixture
-are kept of the next step and of the horizon.
+Halfway says nearly what all leads together say, at the cost of one (docs/forecast.md). There are two memories
+of errors, a short and a long one. Each makes a mixture, and the two are scored and weighed as experts are, by
+the long one. Until the short one forgets, both are the same. Errors of the whole mixture are kept of the next
+step and of the horizon.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ from trimtab.forecast.recursions import (
 )
 
 NEXT, LAST, LEADS = range(3)  # the leads at which the mixture's own errors are kept
-DISCOUNT = 0.995  # of past errors, per step
+TOTAL, LEAST, SUMS = range(LEADS, LEADS + 3)  # what is summed up for each memory, after the forecasts
+DISCOUNTS = (0.993, 0.999)  # of past errors, per step, one for each memory
+LONG = DISCOUNTS[-1]  # that of the memories' own errors
+MEMORIES = len(DISCOUNTS)
 EARLY = 0.9  # of the first of them, which soon counts for little
 DISCOUNT_UNIT = 0.97  # of the mean error of all experts, which is the unit of errors
 TINY = 1e-12
@@ -48,11 +53,14 @@ class Bank(NamedTuple):
     trackers: Any  # [trackers, TRACKER, series]
     filters: Any  # [series, FILTER], or [series, 0] without
     made: Any  # [horizon, experts, series]: forecasts for halfway, by the step they were made
+    recalled: Any  # [horizon, MEMORIES, series]: what the mixture of each memory forecast for halfway
     mixed: Any  # [horizon, LEADS, series]: the mixture's forecasts
-    losses: Any  # [experts, series], in units
+    losses: Any  # [MEMORIES, experts, series], in units
+    memory_losses: Any  # [MEMORIES, series], in units: of the memories' mixtures
     units: Any  # [series], recent mean error of all experts
     errors: Any  # [LEADS, window, series]: last errors of the mixture
     scored: Any  # [LEADS]: how many errors there were
+    sums: Any  # [MEMORIES, SUMS, series]
     work: Any  # [4, series]
     tape: Any  # [ORDER + horizon]: path of a filter
 
@@ -80,11 +88,14 @@ def new_bank(
         np.zeros((trackers, TRACKER, series)),
         np.zeros((series, FILTER if has_filter else 0)),
         np.zeros((horizon, experts, series)),
+        np.zeros((horizon, MEMORIES, series)),
         np.zeros((horizon, LEADS, series)),
-        np.zeros((experts, series)),
+        np.zeros((MEMORIES, experts, series)),
+        np.zeros((MEMORIES, series)),
         np.zeros(series),
         np.zeros((LEADS, window, series)),
         np.zeros(LEADS, np.int64),
+        np.zeros((MEMORIES, SUMS, series)),
         np.zeros((4, series)),
         np.zeros(ORDER + horizon),
     )
@@ -128,7 +139,7 @@ def _take_in_step(bank: Any, values: Any) -> None:
 def _score(bank: Any, step: int, values: Any) -> None:
     """Errors of what was forecast for now: by the experts halfway, by the mixture at both ends."""
     if step >= _halfway(bank):
-        _learn(bank, step, values, bank.made[(step - _halfway(bank)) % bank.horizon])
+        _learn(bank, step, values, (step - _halfway(bank)) % bank.horizon)
     for k in range(LEADS):
         ago = 1 if k == NEXT else bank.horizon
         if step >= ago:
@@ -140,9 +151,9 @@ def _score(bank: Any, step: int, values: Any) -> None:
 
 
 @helper
-def _learn(bank: Any, step: int, values: Any, made: Any) -> None:
-    """Move the unit of errors, then the losses by the errors of what the experts `made` in that unit."""
-    total, units = bank.work[0], bank.units
+def _learn(bank: Any, step: int, values: Any, slot: int) -> None:
+    """Move the unit of errors, then the losses by the errors, in that unit, of the forecasts in `slot`."""
+    made, total, units = bank.made[slot], bank.work[0], bank.units
     total[:] = 0.0
     for e in range(len(made)):
         guess = made[e]
@@ -152,21 +163,34 @@ def _learn(bank: Any, step: int, values: Any, made: Any) -> None:
     for s in range(len(values)):
         units[s] = units[s] + pace * (np.true_divide(total[s], len(made)) - units[s])
         total[s] = np.true_divide(1.0, units[s] + TINY)
-    rate = max(1.0 - DISCOUNT, 1.0 - EARLY if step < 2 else 1.0 / step)
-    for e in range(len(made)):
-        losses, guess = bank.losses[e], made[e]
-        for s in range(len(values)):
-            losses[s] = losses[s] + rate * (abs(values[s] - guess[s]) * total[s] - losses[s])
+    for k in range(MEMORIES):
+        for e in range(len(made)):
+            _move(bank.losses[k, e], _rate(DISCOUNTS[k], step), values, made[e], total)
+        _move(bank.memory_losses[k], _rate(LONG, step), values, bank.recalled[slot, k], total)
+
+
+@helper(inline=True)
+def _rate(discount: float, step: int) -> float:
+    """By how much the error at `step` moves a loss."""
+    return max(1.0 - discount, 1.0 - EARLY if step < 2 else 1.0 / step)
+
+
+@helper
+def _move(losses: Any, rate: float, values: Any, guess: Any, scale: Any) -> None:
+    """Move the losses towards the errors of a guess, each times its `scale`."""
+    for s in range(len(values)):
+        losses[s] = losses[s] + rate * (abs(values[s] - guess[s]) * scale[s] - losses[s])
 
 
 @helper
 def _look_ahead(bank: Any) -> None:
     """Forecasts of the experts for halfway and of the mixture at both ends, kept until they can be scored."""
     slot, halfway = (bank.steps[0] - 1) % bank.horizon, _halfway(bank)
-    made, mixed, total, least = bank.made[slot], bank.mixed[slot], bank.work[0], bank.work[1]
-    _least_losses(bank, least)
-    mixed[:] = 0.0
-    total[:] = 0.0
+    made, recalled, sums = bank.made[slot], bank.recalled[slot], bank.sums
+    recalled[:] = 0.0
+    sums[:] = 0.0
+    for k in range(MEMORIES):
+        _least_losses(bank.losses[k], sums[k, LEAST])
     for e in range(len(made)):
         near = made[e] if halfway == 1 else bank.work[2]
         far = made[e] if bank.horizon == 1 else bank.work[3]
@@ -178,20 +202,41 @@ def _look_ahead(bank: Any) -> None:
                 expert_ahead(bank, e, 1, near)
             if bank.horizon > 1:
                 expert_ahead(bank, e, bank.horizon, far)
-        _add_weighted(bank.losses[e], least, near, far, mixed, total)
-    for s in range(len(total)):
-        mixed[NEXT, s] = np.true_divide(mixed[NEXT, s], total[s])
-        mixed[LAST, s] = np.true_divide(mixed[LAST, s], total[s])
+        for k in range(MEMORIES):
+            _add_weighted(bank.losses[k, e], near, made[e], far, sums[k], recalled[k])
+    _mix_memories(bank, recalled, bank.mixed[slot])
 
 
 @helper
-def _add_weighted(losses: Any, least: Any, near: Any, far: Any, mixed: Any, total: Any) -> None:
-    to_next, to_last = mixed[NEXT], mixed[LAST]
+def _add_weighted(losses: Any, near: Any, middle: Any, far: Any, sums: Any, to_middle: Any) -> None:
+    """Add what an expert forecasts, by its weight, to the sums of a memory."""
+    to_next, to_last, total, least = sums[NEXT], sums[LAST], sums[TOTAL], sums[LEAST]
     for s in range(len(total)):
         weight = _weight(losses[s], least[s])
         to_next[s] = to_next[s] + weight * near[s]
+        to_middle[s] = to_middle[s] + weight * middle[s]
         to_last[s] = to_last[s] + weight * far[s]
         total[s] = total[s] + weight
+
+
+@helper
+def _mix_memories(bank: Any, recalled: Any, mixed: Any) -> None:
+    """Divide the sums of each memory by their weights, and mix what comes of it at both ends into `mixed`."""
+    total, least = bank.work[0], bank.work[1]
+    _least_losses(bank.memory_losses, least)
+    total[:] = 0.0
+    mixed[:] = 0.0
+    for k in range(MEMORIES):
+        losses, sums, middle = bank.memory_losses[k], bank.sums[k], recalled[k]
+        for s in range(len(total)):
+            weight = _weight(losses[s], least[s])
+            middle[s] = np.true_divide(middle[s], sums[TOTAL, s])
+            mixed[NEXT, s] = mixed[NEXT, s] + weight * np.true_divide(sums[NEXT, s], sums[TOTAL, s])
+            mixed[LAST, s] = mixed[LAST, s] + weight * np.true_divide(sums[LAST, s], sums[TOTAL, s])
+            total[s] = total[s] + weight
+    for s in range(len(total)):
+        mixed[NEXT, s] = np.true_divide(mixed[NEXT, s], total[s])
+        mixed[LAST, s] = np.true_divide(mixed[LAST, s], total[s])
 
 
 @helper
@@ -218,12 +263,13 @@ def expert_ahead(bank: Any, e: int, lead: int, out: Any) -> None:
 
 
 @helper
-def _least_losses(bank: Any, least: Any) -> None:
+def _least_losses(losses: Any, least: Any) -> None:
+    """The least of some losses [any, series] into `least` [series]."""
     least[:] = np.inf
-    for e in range(len(bank.losses)):
-        losses = bank.losses[e]
+    for i in range(len(losses)):
+        each = losses[i]
         for s in range(len(least)):
-            least[s] = losses[s] if losses[s] < least[s] else least[s]
+            least[s] = each[s] if each[s] < least[s] else least[s]
 
 
 @helper(inline=True)
@@ -240,16 +286,26 @@ def _weight(loss: float, least: float) -> float:
 @kernel
 def weigh(bank: Any, weights: Any) -> None:
     """Shares of the experts into `weights` [experts, series]."""
-    total, least = bank.work[0], bank.work[1]
-    _least_losses(bank, least)
-    total[:] = 0.0
+    total, least, trust, both = bank.work[0], bank.work[1], bank.work[2], bank.work[3]
+    weights[:] = 0.0
+    both[:] = 0.0
+    for k in range(MEMORIES):
+        losses = bank.losses[k]
+        _least_losses(losses, least)
+        _least_losses(bank.memory_losses, trust)
+        total[:] = 0.0
+        for e in range(len(weights)):
+            for s in range(len(total)):
+                total[s] = total[s] + _weight(losses[e, s], least[s])
+        for s in range(len(total)):
+            trust[s] = _weight(bank.memory_losses[k, s], trust[s])
+            both[s] = both[s] + trust[s]
+        for e in range(len(weights)):
+            for s in range(len(total)):
+                weights[e, s] += trust[s] * np.true_divide(_weight(losses[e, s], least[s]), total[s])
     for e in range(len(weights)):
         for s in range(len(total)):
-            weights[e, s] = _weight(bank.losses[e, s], least[s])
-            total[s] = total[s] + weights[e, s]
-    for e in range(len(weights)):
-        for s in range(len(total)):
-            weights[e, s] /= total[s]
+            weights[e, s] /= both[s]
 
 
 @kernel
