@@ -1,7 +1,8 @@
 """`python -m bench.forecast`: forecasts on the recorded traces, their speed and the queueing formulas.
 
-Saves bench/forecast.json and writes docs/forecast.md from it; `--docs` only writes the page. The traces are
-read from ../shared/data beside the checkout; those that are not there are left out.
+Saves bench/forecast.json and writes docs/forecast.md from it; `--docs` only writes the page, and names of
+parts measure only those anew. The traces are read from ../shared/data beside the checkout; those that are not
+there are left out.
 """
 
 from __future__ import annotations
@@ -12,127 +13,51 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from heapq import heapify, heapreplace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from bench.forecast_page import FAR, MIXTURE, page
+from bench.forecast_series import DATA, FURTHER, SOURCES, Source
 from bench.machine import machine, versions
 from bench.results import write_whole
 from bench.startup import ROOT
 from trimtab.forecast import Forecaster, errors_by_origin, rolling_accuracy
 from trimtab.forecast.queueing import ggc
-from trimtab.traces.series import read_counts
 
-DATA = ROOT.parent / "shared" / "data"
 RESULTS, PAGE = ROOT / "bench" / "forecast.json", ROOT / "docs" / "forecast.md"
-
 
 DRAWS_OF_ORIGINS, BLOCK = 4_000, 24
 
 
-@dataclass(frozen=True)
-class Source:
-    """A recorded series: counts of the times of a column per window (in the units of the column).
-
-    With `by` it is a column's sum at each time of that other column instead; with `is_level` its mean, and
-    the mean of `window` times in a row.
-    """
-
-    name: str
-    file: str
-    column: str
-    window: float
-    step: str
-    horizons: Sequence[int]
-    period: int = 0
-    by: str = ""
-    is_level: bool = False
-    has_gaps: bool = False  # rows without a time, which are left out
-    is_held_out: bool = False  # not looked at when the experts and their weights were chosen
-
-    def read(self) -> Any:
-        path = DATA / self.file
-        if self.has_gaps:
-            times = pl.read_csv(path, infer_schema_length=None)[self.column].drop_nulls().to_numpy()
-            return np.bincount(((times - times.min()) // self.window).astype(int))[:-1].astype(float)
-        if not self.by:
-            return read_counts(path, self.column, self.window)
-        column = pl.col(self.column)
-        table = pl.read_csv(path, infer_schema_length=None).group_by(self.by)
-        one = (
-            table.agg(column.mean() if self.is_level else column.sum()).sort(self.by)[self.column].to_numpy()
-        )
-        rows = int(self.window) if self.is_level else 1
-        return one[: len(one) // rows * rows].reshape(-1, rows).mean(axis=1)
+def _read(sources: Sequence[Source]) -> Iterator[tuple[Source, Any]]:
+    for source in sources:
+        if (DATA / source.file).exists():
+            yield source, source.read()
+        else:
+            print(f"left out: {source.file} is not there", file=sys.stderr)
 
 
-def _itp(cluster: str) -> Source:
-    file = f"ms_itp_2021/raw-traces/cluster{cluster}.csv.gz"
-    return Source(f"ITP {cluster}", file, "submission_time", 3600, "1 h", (1, 24), 24)
-
-
-def _level(
-    name: str, file: str, column: str, by: str, rows: int, step: str, horizons: Sequence[int], period: int
-) -> Source:
-    return Source(name, file, column, rows, step, horizons, period, by, is_level=True, is_held_out=True)
-
-
-SMALL, MM_IMAGE = (f"servegen/{name}-trace.csv.gz" for name in ("m-small-week1", "mm-image"))
-OPENB = "alibaba_openb_2023/openb_pod_list_default.csv.gz"
-DLRM = "alibaba_dlrm_2025/disaggregated_DLRM_trace.csv.gz"
-HELIOS, PHILLY_NODES = "_cluster_sequence_vc.csv.gz", "philly_2017/philly_node_sequence.csv.gz"
-DUTY = "alibaba_genai_2026/pod_gpu_duty_cycle_anon.csv.gz"
-KALOS = "acme_2023/converted_kalos_trace.csv"
-AZURE = "azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz"
-SOURCES = (
-    Source("Azure conversation", AZURE, "TIMESTAMP", 10, "10 s", (1, 6)),
-    Source("Azure conversation", AZURE, "TIMESTAMP", 60, "1 min", (1,)),
-    Source("Mooncake", "mooncake_fast25/conversation_trace.jsonl.gz", "timestamp", 10_000, "10 s", (1, 6)),
-    Source("GenTD26", "alibaba_genai_2026/lora_request_trace.csv.gz", "gmt_create", 3600, "1 h", (1, 24), 24),
-    Source("ServeGen", SMALL, "rate_rps", 600, "10 min", (1, 36), 144, "start_s"),
-    Source("Philly", "philly_2017/philly.csv.gz", "timestamp", 3600, "1 h", (1, 24), 24),
-    *(_itp(cluster) for cluster in ("01", "02", "04", "05", "06", "08")),
-    Source("ServeGen images", MM_IMAGE, "rate_rps", 600, "10 min", (1, 6), by="start_s"),
-    Source("openb pods", OPENB, "creation_time", 3600, "1 h", (1, 24), 24),
-    Source(
-        "DLRM instances", DLRM, "creation_time", 3600, "1 h", (1, 24), 24, has_gaps=True, is_held_out=True
-    ),
-    *(
-        _level(
-            f"Helios {name} GPUs",
-            f"helios_earth_vc/{name}{HELIOS}",
-            "running_gpu_num",
-            "time",
-            10,
-            "10 min",
-            (1, 6),
-            144,
-        )
-        for name in ("vc6YE", "vchbv")
-    ),
-    _level("Philly nodes", PHILLY_NODES, "active", "time", 60, "1 h", (1, 24), 24),
-    _level("GenTD26 GPU duty", DUTY, "value", "timestamp_anon", 1, "57 s", (1, 10), 0),
-    Source("Kalos jobs", KALOS, "arrival_time", 21_600, "6 h", (1, 4), 4, is_held_out=True),
-)
+def _scored(source: Source, values: Any, horizon: int, has_arima: bool) -> dict[str, Any]:
+    print(f"{source.name}, {source.step}, {horizon} …", file=sys.stderr, flush=True)
+    rows = rolling_accuracy(values, horizon=horizon, period=source.period, least=0.0, has_arima=has_arima)
+    named = {"series": source.name, "step": source.step, "horizon": horizon, "values": len(values)}
+    return {**named, "is_held_out": source.is_held_out, "methods": [asdict(row) for row in rows]}
 
 
 def accuracy() -> Iterator[dict[str, Any]]:
-    for source in SOURCES:
-        if not (DATA / source.file).exists():
-            print(f"left out: {source.file} is not there", file=sys.stderr)
-            continue
-        values = source.read()
+    for source, values in _read(SOURCES):
         for horizon in source.horizons:
-            print(f"{source.name}, {source.step}, {horizon} …", file=sys.stderr, flush=True)
-            rows = rolling_accuracy(values, horizon=horizon, period=source.period, least=0.0, has_arima=True)
-            named = {"series": source.name, "step": source.step, "horizon": horizon, "values": len(values)}
-            found = {**named, "is_held_out": source.is_held_out, "methods": [asdict(row) for row in rows]}
+            found = _scored(source, values, horizon, has_arima=True)
             yield found | _doubt(found, values, source.period)
+
+
+def further() -> Iterator[dict[str, Any]]:
+    for source, values in _read(FURTHER):
+        for horizon in source.horizons:
+            yield _scored(source, values, horizon, has_arima=False)
 
 
 def _doubt(row: dict[str, Any], values: Any, period: int) -> dict[str, Any]:
@@ -233,15 +158,31 @@ def stations() -> Iterator[dict[str, Any]]:
         yield found
 
 
+PARTS = {"speed": speed, "stations": stations, "accuracy": accuracy, "further": further}
+
+
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m bench.forecast", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; by default all")
     parser.add_argument("--docs", action="store_true", help="only write the page from what is saved")
-    if not parser.parse_args(given).docs:
-        parts = {"speed": list(speed()), "stations": list(stations()), "accuracy": list(accuracy())}
-        about = {"machine": machine(), "versions": versions()}
-        write_whole(RESULTS, json.dumps({**about, **parts}, indent=1, ensure_ascii=False) + "\n")
-    write_whole(PAGE, page(json.loads(Path(RESULTS).read_text(encoding="utf-8"))))
+    options = parser.parse_args(given)
+    unknown = set(options.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    if not options.docs:
+        measure(options.parts or list(PARTS))
+    write_whole(PAGE, page(json.loads(RESULTS.read_text(encoding="utf-8"))))
     print(f"wrote {PAGE.relative_to(ROOT)}")
+
+
+def measure(parts: Sequence[str]) -> None:
+    """Measure these parts and save them beside the others; the machine named is that of the speed."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    if "speed" in parts:
+        results["machine"] = machine()
+    results["versions"] = versions()
+    results |= {part: list(PARTS[part]()) for part in parts}
+    write_whole(RESULTS, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
