@@ -85,6 +85,12 @@ def test_only_tenants_that_chose_it_use_the_result_cache(tmp_path: Path) -> None
     assert (numbers >= 0).tolist() == [False, True, False, True]
 
 
+def test_a_tenant_that_there_is_not_cannot_choose_the_result_cache(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"host\.result_cache\.tenants.*nobody") as error:
+        recorded(tmp_path, result_cache={"entries": 5, "tenants": ["u", "nobody"]})
+    assert error.value.value == "nobody"
+
+
 def test_drawn_prompts_share_their_beginnings_and_add_their_work() -> None:
     built = build(scenario(drawn(prompts=PROMPTS)), 3)
     made = built.requests.prefixes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import exp, inf
+from math import exp, inf, nan
 
 import numpy as np
 import pytest
@@ -214,7 +214,9 @@ def test_late_is_the_convolution_of_wait_and_service(family: q.Family, scv: floa
     [
         (lambda: q.erlang_b(0, 1.0), "servers"),
         (lambda: q.erlang_c(1.5, 1.0), "servers"),  # type: ignore[arg-type]
-        (lambda: q.erlang_b(3, float("nan")), "offered"),
+        (lambda: q.erlang_c(nan, 1.0), "servers"),  # type: ignore[arg-type]
+        (lambda: q.mmc(inf, 1.0, 1.0), "servers"),  # type: ignore[arg-type]
+        (lambda: q.erlang_b(3, nan), "offered"),
         (lambda: q.erlang_b_offered(3, 0.0), "loss_frac"),
         (lambda: q.erlang_c_servers(3.0, 1.1), "wait_frac"),
         (lambda: q.mmc(3, -1.0, 1.0), "arrivals_per_s"),
@@ -223,6 +225,7 @@ def test_late_is_the_convolution_of_wait_and_service(family: q.Family, scv: floa
         (lambda: q.ggc(3, 1.0, 1.0, 1.0, inf), "arrival_scv"),
         (lambda: q.mgc(3, 1.0, 1.0, 1.0, "best"), "method"),  # type: ignore[arg-type]
         (lambda: q.mmck(3, 2, 1.0, 1.0), "places"),
+        (lambda: q.mmck(3, nan, 1.0, 1.0), "places"),  # type: ignore[arg-type]
         (lambda: q.late_frac(q.mmc(1, 0.5, 1.0), -1.0), "deadline_s"),
         (lambda: q.late_frac(q.mmc(1, 0.5, 1.0), 1.0, "beta"), "family"),  # type: ignore[arg-type]
         (lambda: q.erlang_b_servers(1e9, 0.5), "offered"),

@@ -106,8 +106,12 @@ def content_numbers(
 ) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
     """Equal numbers for equal requests of one tenant, [requests]; −1: never answered from the cache.
 
-    None where nothing can be.
+    None where nothing can be. Raises ScenarioError for a tenant that there is not.
     """
+    strangers = sorted(set(spec.tenants or ()) - set(tenant_names))
+    if strangers:
+        field, expected = "host.result_cache.tenants", f"one of {', '.join(tenant_names)}"
+        raise ScenarioError("no such tenant", field=field, value=strangers[0], expected=expected)
     if not spec.entries or content is None:
         return None
     chosen = np.array([spec.tenants is None or name in spec.tenants for name in tenant_names])

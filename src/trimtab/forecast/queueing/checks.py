@@ -9,11 +9,15 @@ from trimtab.domain.errors import UsageError
 
 def checked_servers(servers: int) -> int:
     """A whole number above zero. Raises UsageError."""
-    if servers != int(servers) or servers < 1:
-        raise UsageError(
-            "cannot be used", field="servers", value=servers, expected="a whole number, at least 1"
-        )
-    return int(servers)
+    return checked_count(1, servers, "servers")
+
+
+def checked_count(least: int, value: float, field: str) -> int:
+    """A whole number that is not below `least`. Raises UsageError."""
+    if not isfinite(value) or value != int(value) or value < least:
+        expected = f"a whole number, at least {least}"
+        raise UsageError("cannot be used", field=field, value=value, expected=expected)
+    return int(value)
 
 
 def checked_at_least(least: float, value: float, field: str) -> float:

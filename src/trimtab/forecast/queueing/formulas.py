@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab.domain.errors import UsageError
+from trimtab.forecast.queueing.checks import checked_count
 from trimtab.forecast.queueing.erlang import erlang_b_unchecked, erlang_c_unchecked
 from trimtab.forecast.queueing.many_servers import wait_factor, wait_frac
 from trimtab.forecast.queueing.station import Demand, Method, Station, checked_method, overloaded
@@ -76,10 +76,7 @@ def mmck(servers: int, places: int, arrivals_per_s: float, mean_service_s: float
     Its birth-death chain, from state c upwards, in units that keep every term at most 1. Cost: O(places).
     """
     demand = Demand(servers, arrivals_per_s, mean_service_s)
-    if places != int(places) or places < servers:
-        raise UsageError(
-            "cannot be used", field="places", value=places, expected=f"at least {servers}, the servers"
-        )
+    places = checked_count(int(servers), places, "places")
     if arrivals_per_s == 0.0:
         return Station(demand, 0.0, 0.0)
     waiting = np.arange(places - servers + 1)

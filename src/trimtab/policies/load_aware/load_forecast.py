@@ -108,7 +108,7 @@ class LoadForecast(Policy):
         """Check the method."""
         if self.method not in METHODS:
             expected = ", ".join(METHODS)
-            raise UsageError("unknown", field="method", value=self.method, expected=expected)
+            raise UsageError("unknown", field="load-forecast.method", value=self.method, expected=expected)
 
     def init(self, cluster: Cluster) -> Memory:
         """Notes of the nodes."""
