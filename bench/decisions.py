@@ -25,7 +25,8 @@ def measure(effort: Effort) -> Iterator[Measured]:
     n = effort.requests(REQUESTS)
     policies = names("dispatch")[:: 8 if effort.is_quick else 1]
     for scenario in (_aigc_images(n), slots_scenario(NODES, n)):
-        rounds = [time_policies(scenario, policies, 0) for _ in range(effort.repetitions)]
+        turns = range(3 * effort.repetitions)  # the machine changes its speed within seconds
+        rounds = [time_policies(scenario, policies, 0) for _ in turns]
         for of_policy in zip(*rounds, strict=True):
             microseconds = [1e6 * timing.decision_s for timing in of_policy]
             name = of_policy[0].policy
