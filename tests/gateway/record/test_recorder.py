@@ -29,7 +29,7 @@ from trimtab.runtime.gateway.model import (
     Usage,
 )
 from trimtab.runtime.gateway.record.pseudonyms import Numbers, Pseudonyms
-from trimtab.runtime.gateway.record.recorder import SLICE_ROWS, Recorder, RecordSettings, together
+from trimtab.runtime.gateway.record.recorder import FLUSH_ROWS, SLICE_ROWS, Recorder, RecordSettings, together
 from trimtab.runtime.gateway.record.rows import ClassEstimate, Snapshot
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
@@ -304,6 +304,27 @@ def test_the_task_writes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     asyncio.run(main())
     assert len(files(tmp_path)) == 1
+
+
+def test_many_that_wait_are_written_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimtab.runtime.gateway.record.recorder.FLUSH_PERIOD_S", 3600.0)
+
+    async def main() -> None:
+        recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock())
+        await recorder.open()
+        recorder.ended([exchange()] * (FLUSH_ROWS - 1))
+        await asyncio.sleep(0.05)
+        assert recorder.written == 0
+        recorder.ended([exchange()])
+        while recorder.written < FLUSH_ROWS:
+            await asyncio.sleep(0.01)
+        recorder.ended([exchange()])  # which waits again
+        await asyncio.sleep(0.05)
+        assert recorder.written == FLUSH_ROWS
+        await recorder.close()
+        assert recorder.written == FLUSH_ROWS + 1
+
+    asyncio.run(main())
 
 
 def test_outcomes_retries_and_what_is_no_work(tmp_path: Path) -> None:
