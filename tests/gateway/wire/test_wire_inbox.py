@@ -1,4 +1,7 @@
-"""A turn of the loop: what nodes sent is taken in first, all is decided together, then it is written."""
+"""A turn of the loop: what nodes sent is taken in first, all is decided together, then it is written.
+
+What is read alone is taken in at once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.plane import run
-from trimtab.runtime.gateway.wire.inbox import Inbox
+from trimtab.runtime.gateway.wire.inbox import ALONE_S, Inbox
 from trimtab.runtime.gateway.wire.outbox import Outbox
 
 
@@ -46,6 +49,8 @@ class _Peer:
 def test_answers_come_first_and_all_are_sized_up_before_one_goes_on(fails: bool) -> None:
     async def main() -> None:
         loop, log, problems = asyncio.get_running_loop(), cast(list[str], []), cast(list[str], [])
+        now_s = 0.0
+        cast(Any, loop).time = lambda: now_s
         loop.set_exception_handler(lambda loop, said: problems.append(str(said["exception"])))
         outbox = Outbox(loop)
         inbox = Inbox(loop, outbox)
@@ -58,6 +63,11 @@ def test_answers_come_first_and_all_are_sized_up_before_one_goes_on(fails: bool)
 
         inbox.answered = lambda: log.append(f"answered {inbox.is_answered}")
         inbox.decide, inbox.then = decide, lambda: log.append("told")
+        for _ in range(2):  # what comes after a while comes alone
+            log.clear()
+            now_s += 2 * ALONE_S
+            inbox.put_answer(node, b"0")
+            assert log == ["node got 0", "node wrote 0", "answered True", "decided", "told"]
         for turn in range(2):
             log.clear()
             inbox.put(client, b"1")
@@ -82,6 +92,6 @@ def test_answers_come_first_and_all_are_sized_up_before_one_goes_on(fails: bool)
             ], turn
             await asyncio.sleep(0)
             assert len(log) == 14  # each once
-        assert problems == (["undecided"] * 2 if fails else [])
+        assert problems == (["undecided"] * 4 if fails else [])
 
     run(main())

@@ -17,6 +17,7 @@ from trimtab.runtime.gateway.wire.inbox import Inbox
 from trimtab.runtime.gateway.wire.outbox import Outbox
 from trimtab.runtime.gateway.wire.sweep import Sweep
 from trimtab.runtime.gateway.wire.upstream import Pools
+from trimtab.runtime.gateway.wire.vigil import Vigil
 
 DRAIN_STEP_S = 0.02
 IDLE_DRAIN_S = 1.0
@@ -79,6 +80,7 @@ class DataPlane:
             context.ferry = open_ferry(context.loop)
             if context.ferry is not None:
                 context.sweep.pulse.on_beat.insert(0, context.ferry.hear)
+        context.vigil = Vigil(context.loop)
         listening.setblocking(False)
         server = await context.loop.create_server(
             lambda: ClientConnection(context), sock=listening, backlog=BACKLOG
