@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.live.course import WARM_REQUESTS, Contestant, gateways, send, warm_up
 from bench.live.page import page
-from bench.live.traffic import LOAD, TRACE, Floats, Segment, overhead_s, predicted_s, segment
+from bench.live.traffic import LOAD, TRACE, Floats, Segment, counted_since_s, overhead_s, predicted_s, segment
 from bench.machine import machine
 from bench.results import write_whole
 from bench.startup import ROOT
@@ -41,7 +41,7 @@ def _told(one: Contestant, segments: list[Segment]) -> dict[str, Any]:
     beyond_s = overhead_s(segments[0], recording, WARM_REQUESTS)
     simulated_s = predicted_s(segments, one.policy, beyond_s)[1:]
     live_s = one.completion_s[1:]
-    (replayed,) = replay(recording).policies
+    since_s = counted_since_s(recording, WARM_REQUESTS + len(segments[0].rows))
     return {
         "policy": one.policy,
         "overhead_s": beyond_s,
@@ -51,8 +51,14 @@ def _told(one: Contestant, segments: list[Segment]) -> dict[str, Any]:
         ],
         "live": figures(np.concatenate(live_s)),
         "predicted": figures(np.concatenate(simulated_s)),
-        "replay_error_frac": {"mean": replayed.error_frac.mean_s, "p99": replayed.error_frac.p99_s},
+        "replay_error_frac": _replay_error_frac(recording, since_s),
+        "replay_error_frac_of_all": _replay_error_frac(recording, 0.0),
     }
+
+
+def _replay_error_frac(recording: Path, after_s: float) -> dict[str, float]:
+    (replayed,) = replay(recording, after_s=after_s).policies
+    return {"mean": replayed.error_frac.mean_s, "p99": replayed.error_frac.p99_s}
 
 
 def _differences(one: Contestant, contestants: list[Contestant]) -> dict[str, Any]:

@@ -98,6 +98,12 @@ def overhead_s(of: Segment, recording: Path, before: int) -> float:
     return float(beyond_s[np.abs(beyond_s) < OTHER_S].mean())
 
 
+def counted_since_s(recording: Path, before: int) -> float:
+    """When the first request came, since the recording began, after so many that are in no figure."""
+    rows, _ = read_requests(open_recording(recording))
+    return float(rows["arrival_s"][before])
+
+
 def predicted_s(
     segments: Sequence[Segment], policy: str, overhead_s: float, mode: str = "auto"
 ) -> list[Floats]:

@@ -53,6 +53,22 @@ def test_a_simulated_run_replays_exactly(tmp_path: Path, policy: str) -> None:
     assert not done.is_hidden
 
 
+def test_what_came_in_the_first_seconds_is_in_no_figure_but_in_the_run(tmp_path: Path) -> None:
+    c = mixed()
+    live = simulated(tmp_path, c, traffic(c), "least-expected-wait")
+    arrival_s = live.state.work["arrival_s"]
+    after_s = float(arrival_s[150] - arrival_s[0]) - 1e-9
+    completion_s = (live.state.requests["finish_s"] - arrival_s)[150:]
+    done = replay(tmp_path, after_s=after_s, mode="interpreted")
+    (only,) = done.policies
+    assert only.served == done.requests == 250
+    assert only.same_node_frac == 1.0
+    assert done.live.mean_s == pytest.approx(completion_s.mean(), rel=1e-9)
+    assert only.completions.p99_s == pytest.approx(np.percentile(completion_s, 99), rel=1e-9)
+    with pytest.raises(TraceError, match="no request was served while it recorded after its first 1e"):
+        replay(tmp_path, after_s=1e6)
+
+
 def test_whole_microseconds_are_enough(tmp_path: Path) -> None:
     c = mixed()
     simulated(tmp_path, c, traffic(c, 600), "least-expected-wait", ticks_per_s=1e6)
@@ -182,3 +198,5 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert [policy["policy"] for policy in said["policies"]] == ["random", "round-robin"]
     table = CliRunner().invoke(app, ["replay", str(tmp_path), "--quiet"])
     assert "replay: random" in table.output
+    late = CliRunner().invoke(app, ["replay", str(tmp_path), "--json", "--after", "1"])
+    assert 0 < json.loads(late.output)["requests"] < said["requests"]

@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "trimtab replay recordings/",
             "trimtab replay recordings/ --policy least-expected-wait --policy round-robin --json",
+            "trimtab replay recordings/ --after 300",
         ),
     )(replay)
 
@@ -43,6 +44,14 @@ def replay(
             show_default=False,
         ),
     ] = None,
+    after: Annotated[
+        float,
+        typer.Option(
+            help="Leave out of the figures what arrived in the first seconds, as estimates were learned.",
+            metavar="SECONDS",
+            min=0.0,
+        ),
+    ] = 0.0,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -50,7 +59,7 @@ def replay(
     from trimtab.experiments.replay import replay as run_replay
 
     with spinner(f"replaying {recording.name}", quiet=quiet or json):
-        done = run_replay(recording, policy)
+        done = run_replay(recording, policy, after_s=after)
     if json:
         print_json(done.to_dict())
         return

@@ -1,7 +1,8 @@
 """A recording replayed in the simulator, beside what happened live.
 
 How well the replay of the recorded policy itself agrees with the live run says how far a replay of another
-policy can be trusted. All figures are of the requests that were served live and arrived while it recorded.
+policy can be trusted. All figures are of the requests that were served live and arrived while it recorded, or
+after a while: estimates were being learned live, and a replay has the last ones from its beginning on.
 """
 
 from __future__ import annotations
@@ -86,20 +87,28 @@ class Replay:
 
 
 def replay(
-    path: str | os.PathLike[str], policies: Sequence[str] | None = None, *, mode: str = "auto"
+    path: str | os.PathLike[str],
+    policies: Sequence[str] | None = None,
+    *,
+    after_s: float = 0.0,
+    mode: str = "auto",
 ) -> Replay:
     """Replay a recording with these policies; default: the one it was recorded under.
 
+    All of it is replayed; what arrived within `after_s` of the recording's beginning is in no figure.
+
     Raises:
-        TraceError: the recording cannot be read, or nothing was served while it recorded.
+        TraceError: the recording cannot be read, or nothing was served while it recorded, or after that.
         PolicyNotFound, PolicyError: as for simulations.
     """
     recording, scenario = open_recording(Path(path)), scenario_of(Path(path))
     assert scenario.workload.trace is not None
     table = recorded(scenario.workload.trace).table
-    is_counted = ((table["outcome"] == "done") & ~table["is_initial"]).to_numpy()
+    is_late = ~table["is_initial"] & (table["arrival_s"] >= after_s)
+    is_counted = ((table["outcome"] == "done") & is_late).to_numpy()
     if not is_counted.any():
-        raise TraceError("no request was served while it recorded", file=str(path))
+        after = f" after its first {after_s:g} s" if after_s else ""
+        raise TraceError(f"no request was served while it recorded{after}", file=str(path))
     built = build(scenario, int(recording.head["seed"]))
     went_to = _positions(table["node"].to_list(), built.cluster.node_names)
     live_s = (table["finish_s"] - table["arrival_s"]).to_numpy()
