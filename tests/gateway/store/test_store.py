@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,23 @@ def test_several_processes_may_start_on_one_empty_database(store_url: str) -> No
     for engine in engines:
         engine.dispose()
     assert failures == []
+
+
+def test_many_may_open_one_new_file_at_once(tmp_path: Path) -> None:
+    """SQLite does not wait where two of them make it write ahead: one round in twenty."""
+
+    def opened(engine: sa.Engine, together: threading.Barrier) -> str:
+        together.wait()
+        with engine.connect() as connection:
+            return str(connection.exec_driver_sql("PRAGMA journal_mode").scalar())
+
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(100):
+            together = threading.Barrier(4)
+            engines = [make_engine(f"sqlite:///{tmp_path}/{number}.db") for _ in range(4)]
+            assert list(threads.map(opened, engines, [together] * 4)) == ["wal"] * 4
+            for engine in engines:
+                engine.dispose()
 
 
 def test_a_newer_store_is_refused(store_url: str) -> None:

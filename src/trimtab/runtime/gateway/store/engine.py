@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,9 +13,11 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from trimtab.domain.errors import MissingExtra, UsageError
 
 BUSY_S = 5.0  # how long SQLite waits for another process's write
+BUSY_STEP_S = 0.005
 CONNECT_S = 3
 STATEMENT_MS = 10_000
 
+_PRIMARY_CODE = 0xFF  # of an error code of SQLite's
 _EXPECTED = "sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
 
 
@@ -78,8 +81,23 @@ def _sqlite(url: sa.URL) -> sa.Engine:
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # Python's own BEGIN would come late, and never before DDL
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    _use_wal(connection)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Where several do so to a new file together, SQLite refuses all but one of them without waiting."""
+    end_s = monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
+            if not is_busy or monotonic() >= end_s:
+                raise
+        sleep(BUSY_STEP_S)
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
