@@ -78,21 +78,21 @@ def main(given: Sequence[str] | None = None) -> int:
     proxies = [p for p in PROXIES if not arguments.only or p.name in arguments.only]
     if arguments.python:
         proxies = [run_by(proxy, arguments.python) for proxy in proxies]
-    course = Course(proxies)
     for number in (signal.SIGTERM, signal.SIGINT):  # proxies have sessions of their own: they must be ended
         signal.signal(number, lambda *_: sys.exit(1))
-    known, effort, new = contests(course), Effort(arguments.quick), dict[str, Result]()
+    effort, new = Effort(arguments.quick), dict[str, Result]()
     versions = _versions(proxies, arguments.python)
-    try:
-        for name in arguments.names or CONTESTS:
-            print(f"{name} …", file=sys.stderr, flush=True)
-            done = measured(known[name], effort)
-            new[name] = dataclasses.replace(done, versions={**done.versions, **versions})
-            print(f"{name}: {done.took_s:.0f} s", file=sys.stderr)
-            if out is not None:  # each at once: all together take half an hour
-                _merge_into(out, new)
-    finally:
-        course.close()
+    for name in arguments.names or CONTESTS:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        course = Course(proxies)  # of its own: trimtab's shadow replays every quarter of an hour, which fell into a later contest
+        try:
+            done = measured(contests(course)[name], effort)
+        finally:
+            course.close()
+        new[name] = dataclasses.replace(done, versions={**done.versions, **versions})
+        print(f"{name}: {done.took_s:.0f} s", file=sys.stderr)
+        if out is not None:  # each at once: all together take half an hour
+            _merge_into(out, new)
     Console(width=None if sys.stdout.isatty() else 150, highlight=False).print(result_table(new))
     return 0
 
