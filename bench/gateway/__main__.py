@@ -84,7 +84,7 @@ def main(given: Sequence[str] | None = None) -> int:
     versions = _versions(proxies, arguments.python)
     for name in arguments.names or CONTESTS:
         print(f"{name} …", file=sys.stderr, flush=True)
-        course = Course(proxies)  # of its own: trimtab's shadow replays every quarter of an hour, which fell into a later contest
+        course = Course(proxies)  # of its own, or a shadow's replay (each 900 s) falls into a later contest
         try:
             done = measured(contests(course)[name], effort)
         finally:

@@ -23,6 +23,7 @@ OURS = "trimtab"
 VLLM, LITELLM, HAPROXY = "vllm-router rr", "litellm", "haproxy"
 SIZES = {1024: "1 KiB", 8 * 1024: "8 KiB", 64 * 1024: "64 KiB", 1024 * 1024: "1 MiB"}
 Values = dict[str, list[float]]
+PAIRS = 31  # of rounds beside a peer, from which a target's figure comes
 
 
 def _skipped(course: Course) -> Iterator[Measured]:
@@ -51,10 +52,13 @@ def _against(
     """Our values over a peer's, round by round."""
     if OURS in outcomes and peer in outcomes:
         own, other = ([value(o) for o in outcomes[name]] for name in (OURS, peer))
-        yield figure(ratios(own, other), "×", target, **labels, proxy=OURS, figure=f"{what}, over {peer}'s")
+        label = f"{what}, over {peer}'s"
+        yield median_of(ratios(own, other), "×", target, **labels, proxy=OURS, figure=label)
 
 
-def _duel(course: Course, count: int, run: Callable[[str], Outcome], peer: str) -> dict[str, list[Outcome]]:
+def _duel(
+    course: Course, effort: Effort, run: Callable[[str], Outcome], peer: str, pairs: int = PAIRS
+) -> dict[str, list[Outcome]]:
     """Rounds of us and a peer alone; empty unless both can be measured.
 
     What has a target comes from these: a machine of which others use a part changes its speed within
@@ -62,7 +66,7 @@ def _duel(course: Course, count: int, run: Callable[[str], Outcome], peer: str) 
     """
     if not {OURS, peer} <= set(course.names()):
         return {}
-    outcomes = course.rounds(count, [OURS, peer], run)
+    outcomes = course.rounds(2 if effort.is_quick else pairs, [OURS, peer], run)
     return {} if list(_broken(outcomes)) else outcomes
 
 
@@ -95,7 +99,7 @@ def requests(course: Course, effort: Effort) -> Iterator[Measured]:
             (HAPROXY, _cpu_s_per_request, at_most(5), "CPU per request"),
         )
         for peer, value, target, what in goals:
-            compared = _duel(course, 3 * effort.repetitions, run, peer) if is_goal else outcomes
+            compared = _duel(course, effort, run, peer) if is_goal else outcomes
             yield from _against(compared, peer, value, target if is_goal else None, what, size=text)
 
 
@@ -122,7 +126,7 @@ def chunks(course: Course, effort: Effort) -> Iterator[Measured]:
         if name != DIRECT:
             cpu_us = [_cpu_s_per_chunk(o) * 1e6 for o in done]
             yield figure(cpu_us, "µs", proxy=name, figure="CPU per chunk")
-    duel = _duel(course, 3 * effort.repetitions, run, VLLM)
+    duel = _duel(course, effort, run, VLLM)
     yield from _against(duel, VLLM, _cpu_s_per_chunk, at_most(1), "CPU per chunk")
 
 
@@ -152,7 +156,7 @@ def latency(course: Course, effort: Effort) -> Iterator[Measured]:
             for quantile, values in added.items():
                 yield figure(values[name], "ms", rate=f"{rate}/s", proxy=name, figure=f"added {quantile}")
     short = partial(course.run, mode="open", rate=200, seconds=2.5, uncounted=100)
-    duel = _duel(course, 2 if effort.is_quick else 60, short, VLLM)
+    duel = _duel(course, effort, short, VLLM, pairs=60)
     for quantile in ("p50", "p99") if duel else ():
         both = zip(duel[OURS], duel[VLLM], strict=True)
         more_ms = [(own.load[_key(quantile)] - peer.load[_key(quantile)]) * 1e3 for own, peer in both]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from trimtab.runtime.gateway.model import (
     Usage,
 )
 from trimtab.runtime.gateway.record.pseudonyms import Numbers, Pseudonyms
-from trimtab.runtime.gateway.record.recorder import FLUSH_ROWS, SLICE_ROWS, Recorder, RecordSettings, together
+from trimtab.runtime.gateway.record.recorder import LINES_FROM, Recorder, RecordSettings, together
 from trimtab.runtime.gateway.record.rows import ClassEstimate, Snapshot
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
@@ -126,12 +128,12 @@ def test_a_row_says_what_happened(tmp_path: Path) -> None:
 
 def test_many_rows_are_as_many_lines_whatever_their_names_hold(tmp_path: Path) -> None:
     model = '"},{"arrival_s":0}\n{"arrival_s":'
-    many = [exchange(k + 1.0, k + 3.0, facts=Facts(model), session=model) for k in range(3 * SLICE_ROWS)]
-    many[SLICE_ROWS : 2 * SLICE_ROWS] = [exchange(endpoint=HEALTH) for _ in range(SLICE_ROWS)]
+    many = [exchange(k + 1.0, k + 3.0, facts=Facts(model), session=model) for k in range(3 * LINES_FROM)]
+    many[LINES_FROM : 2 * LINES_FROM] = [exchange(endpoint=HEALTH) for _ in range(LINES_FROM)]
     recorder, lines = recorded(tmp_path, many)
     rows = requests_of(lines)
-    assert recorder.written == len(rows) == 2 * SLICE_ROWS
-    expected = [*range(1, SLICE_ROWS + 1), *range(2 * SLICE_ROWS + 1, 3 * SLICE_ROWS + 1)]
+    assert recorder.written == len(rows) == 2 * LINES_FROM
+    expected = [*range(1, LINES_FROM + 1), *range(2 * LINES_FROM + 1, 3 * LINES_FROM + 1)]
     assert [row["arrival_s"] for row in rows] == expected
     assert {row["model"] for row in rows} == {model}
 
@@ -186,6 +188,21 @@ def test_those_that_ended_together_are_kept_as_far_as_there_is_room(tmp_path: Pa
 
     recorder = asyncio.run(main())
     assert (recorder.written, recorder.dropped) == (5, 3)
+
+
+def test_lines_that_wait_to_be_written_take_up_room_too(tmp_path: Path) -> None:
+    async def main() -> Recorder:
+        recorder = Recorder(RecordSettings(tmp_path, max_rows=LINES_FROM + 2), snapshot, Clock())
+        await recorder.open()
+        for _ in range(LINES_FROM + 5):
+            recorder.ended([exchange()])
+        await recorder.flush()
+        recorder.ended([exchange()])
+        await recorder.close()
+        return recorder
+
+    recorder = asyncio.run(main())
+    assert (recorder.written, recorder.dropped) == (LINES_FROM + 3, 3)
 
 
 def test_processes_that_record_together_write_one_recording(tmp_path: Path) -> None:
@@ -306,25 +323,44 @@ def test_the_task_writes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(files(tmp_path)) == 1
 
 
-def test_many_that_wait_are_written_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.runtime.gateway.record.recorder.FLUSH_PERIOD_S", 3600.0)
+def attempts() -> int:
+    gc.collect()
+    return sum(type(one) is Attempt for one in gc.get_objects())
 
+
+def test_nothing_is_kept_of_requests_that_have_their_lines(tmp_path: Path) -> None:
     async def main() -> None:
         recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock())
         await recorder.open()
-        recorder.ended([exchange()] * (FLUSH_ROWS - 1))
-        await asyncio.sleep(0.05)
-        assert recorder.written == 0
+        before = attempts()
+        recorder.ended([exchange() for _ in range(LINES_FROM - 1)])
+        assert attempts() > before
         recorder.ended([exchange()])
-        while recorder.written < FLUSH_ROWS:
-            await asyncio.sleep(0.01)
-        recorder.ended([exchange()])  # which waits again
-        await asyncio.sleep(0.05)
-        assert recorder.written == FLUSH_ROWS
+        assert attempts() == before
         await recorder.close()
-        assert recorder.written == FLUSH_ROWS + 1
+        assert recorder.written == LINES_FROM
 
     asyncio.run(main())
+
+
+def test_a_class_that_shows_up_later_is_named(tmp_path: Path) -> None:
+    names = ["m/chat"]
+
+    def now() -> Snapshot:
+        return replace(snapshot(), classes=[ClassEstimate(name, {}, {}) for name in names])
+
+    async def main() -> None:
+        recorder = Recorder(RecordSettings(tmp_path), now, Clock())
+        await recorder.open()
+        recorder.ended([exchange(class_idx=k % 2) for k in range(LINES_FROM)])
+        names.append("m/embedding")
+        recorder.ended([exchange(class_idx=1) for _ in range(LINES_FROM)])
+        await recorder.close()
+
+    asyncio.run(main())
+    lines = [json.loads(row) for row in files(tmp_path)[0].read_text().splitlines()]
+    classes = [row.get("class") for row in requests_of(lines)]
+    assert classes == [*("m/chat", None) * (LINES_FROM // 2), *("m/embedding",) * LINES_FROM]
 
 
 def test_outcomes_retries_and_what_is_no_work(tmp_path: Path) -> None:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
 import orjson
 
 from trimtab.runtime.gateway.model import (
@@ -91,12 +89,7 @@ class Ended(NamedTuple):
     refusal: Refusal | None
 
 
-_at = Ended._fields.index
-_ENDPOINT, _FACTS, _ATTEMPTS = _at("endpoint"), _at("facts"), _at("attempts")
-_request_times_of = itemgetter(*map(_at, ("ended_s", "arrived_s", "deadline_s", "estimate_s", "started_s")))
-_NO_TIMES: Final = (0.0, 0.0, 0.0)
-_SINCE_BEGUN: Final = [0, 1, 5, 7]  # of what `RowWriter._times` tells: since the recording began
-_times_of = attrgetter("begun_s", "first_byte_s", "ended_s")
+_ENDPOINT, _FACTS = Ended._fields.index("endpoint"), Ended._fields.index("facts")
 
 
 def line(record: str, at_s: float, **said: Any) -> bytes:
@@ -176,19 +169,21 @@ def _waiting(exchange: Exchange, begun_s: float) -> dict[str, Any]:
 class RowWriter:
     """Makes the lines of one recording that are requests.
 
-    All of them pass here, on the loop: hence few calls, and times are worked out for many requests at once.
+    All of them pass here, on the loop: hence few calls.
     """
 
     def __init__(
         self,
         begun_s: float,
-        class_names: Sequence[str],
+        class_names: Callable[[], Sequence[str]],
         names: Pseudonyms,
         candidates_of: CandidatesOf,
         adapter_of: Callable[[str], str],
         ticks_per_s: float = TICKS_PER_S,
     ) -> None:
+        """`class_names` is asked whenever a class shows up that it has not told."""
         self._class_names, self._names = class_names, names
+        self._classes: Sequence[str] = ()
         self._candidates_of, self._adapter_of = candidates_of, adapter_of
         self._ticks_per_s, self._begun_ticks = ticks_per_s, begun_s * ticks_per_s
 
@@ -197,60 +192,37 @@ class RowWriter:
 
         One call of the encoder for all of them: a call for each takes three times as long in all.
         """
-        work = [
-            one
+        rows = [
+            self._row(one)
             for one in ended
             if one[_FACTS] is not None and (endpoint := one[_ENDPOINT]) is not None and not endpoint.local
         ]
-        if not work:
+        if not rows:
             return b"", 0
-        lasts = [_last_of(one[_ATTEMPTS]) for one in work]
-        times = self._times(work, lasts)
-        rows = [self._row(last, told, one) for one, last, told in zip(work, lasts, times, strict=True)]
         # a quote within a string is escaped: so this stands between two rows, and nowhere else
         whole = orjson.dumps(rows).replace(b'},{"arrival_s":', b'}\n{"arrival_s":')
         return whole[1:-1] + b"\n", len(rows)
 
-    def _times(self, work: Sequence[tuple[Any, ...]], lasts: Sequence[Attempt | None]) -> list[list[float]]:
-        """Of each, in seconds: arrival, end, deadline after the arrival; then of the last attempt what was
-        predicted, the wait before it, its begin, its duration and its first byte. All in whole ticks."""
-        of_attempts = [_NO_TIMES if last is None else _times_of(last) for last in lasts]
-        ended, arrived, due, estimate, started = np.array(list(map(_request_times_of, work))).T
-        begun, first, left = np.array(of_attempts).T
-        came = np.where(arrived, arrived, ended)
-        ticks = self._ticks_per_s * np.array(
-            (
-                came,
-                ended,
-                due - came,
-                estimate,
-                np.where(started, started, begun) - arrived,
-                begun,
-                np.where(left, left, ended) - begun,
-                first,
-            )
-        )
-        ticks[_SINCE_BEGUN] -= self._begun_ticks
-        told: list[list[float]] = (np.rint(ticks) / self._ticks_per_s).T.tolist()
-        return told
-
-    def _row(self, last: Attempt | None, told: Sequence[float], one: tuple[Any, ...]) -> dict[str, Any]:
-        """`told` by `_times`. All is unpacked in one go: to look fields up by name takes longer."""
-        arrival_s, finish_s, due_s, estimate_s, wait_s, started_s, service_s, first_byte_s = told
+    def _row(self, one: tuple[Any, ...]) -> dict[str, Any]:
+        """All is unpacked in one go: to look fields up by name takes longer. Times are whole ticks."""
         (
-            _, _, class_idx, endpoint, facts, tenant, session, priority, _, units, actual_units, _, decision,
-            _, attempts, usage, outcome, refusal,
+            ended_s, arrived_s, class_idx, endpoint, facts, tenant, session, priority, deadline_s, units,
+            actual_units, estimate_s, decision, started_s, attempts, usage, outcome, refusal,
         ) = one  # fmt: skip
+        ticks, begun_ticks = self._ticks_per_s, self._begun_ticks
+        came_s = arrived_s or ended_s
         row: dict[str, Any] = {  # `_value_`: `value` is a Python-level property
-            "arrival_s": arrival_s,
-            "finish_s": finish_s,
+            "arrival_s": round(ticks * came_s - begun_ticks) / ticks,
+            "finish_s": round(ticks * ended_s - begun_ticks) / ticks,
             "kind": endpoint.kind._value_,
             "model": facts.model,
             "units": units,
             "outcome": "unknown" if outcome is None else outcome._value_,
         }
-        if 0 <= class_idx < len(self._class_names):
-            row["class"] = self._class_names[class_idx]
+        if class_idx >= len(self._classes):
+            self._classes = self._class_names()
+        if 0 <= class_idx < len(self._classes):
+            row["class"] = self._classes[class_idx]
         if refusal is not None:
             row["refusal"], row["status"] = refusal.code, refusal.status
         if candidates := self._candidates_of(decision):
@@ -262,19 +234,21 @@ class RowWriter:
             row["tenant"] = self._names.tenant(tenant.name)
         if priority:
             row["priority"] = priority
-        if due_s < _NEVER_S:
-            row["deadline_s"] = due_s if due_s > 0.0 else 0.0
+        if deadline_s < _NEVER_S:
+            row["deadline_s"] = round(ticks * max(0.0, deadline_s - came_s)) / ticks
         self._add_names(row, facts, session)
+        last = _last_of(attempts)
         if last is not None:
             if len(attempts) > 1 and (lost := sum(a.cause is not None for a in attempts if a is not last)):
                 row["retries"] = lost
+            begun_s = last.begun_s
             row["node"] = last.node.idx
-            row["estimate_s"] = estimate_s
-            row["wait_s"] = wait_s
-            row["started_s"] = started_s
-            row["service_s"] = service_s
+            row["estimate_s"] = round(ticks * estimate_s) / ticks
+            row["wait_s"] = round(ticks * ((started_s or begun_s) - arrived_s)) / ticks
+            row["started_s"] = round(ticks * begun_s - begun_ticks) / ticks
+            row["service_s"] = round(ticks * ((last.ended_s or ended_s) - begun_s)) / ticks
             if last.first_byte_s:
-                row["first_byte_s"] = first_byte_s
+                row["first_byte_s"] = round(ticks * last.first_byte_s - begun_ticks) / ticks
         return row
 
     def _add_sizes(self, row: dict[str, Any], facts: Facts, usage: Usage | None) -> None:
