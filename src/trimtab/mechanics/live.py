@@ -31,7 +31,7 @@ from trimtab.mechanics.past import Past
 from trimtab.mechanics.rehearsal import Rehearser
 from trimtab.mechanics.slots import SOME_S, UNESTIMATED
 from trimtab.mechanics.state import AVOIDED, COUNTS
-from trimtab.mechanics.verdicts import ROW, SHADOW_IDX
+from trimtab.mechanics.verdicts import FIRST, ROW, SHADOW_IDX
 
 # All of a WORK row in one call, in the order of its fields, of which an "x" is 0: a write to each costs five
 # times as much.
@@ -431,9 +431,14 @@ class Live:
         """Carry out PLAN_READY."""
         self._driver.put_next_in_force()
 
-    def verdict(self, row: int) -> tuple[float, ...]:
-        """The numbers of the last decision about a request, which `verdicts.read` names."""
-        return ROW.unpack_from(self._verdict_bytes, row * _VERDICT_BYTES)
+    def verdict(self, row: int) -> bytes:
+        """The last decision about a request, as `verdicts.read` takes it."""
+        at = row * _VERDICT_BYTES
+        return self._verdict_bytes[at : at + _VERDICT_BYTES].tobytes()
+
+    def outcome(self, row: int) -> tuple[float, ...]:
+        """Of the same, the columns from ESTIMATE_S to SHADOW_S."""
+        return FIRST.unpack_from(self._verdict_bytes, row * _VERDICT_BYTES)
 
     def shadow_choice(self, row: int) -> int:
         """Node that the shadow policy would have sent a request to; -1 = none."""

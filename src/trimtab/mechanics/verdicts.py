@@ -1,9 +1,9 @@
-"""What a host whose rows are used again is told of a decision: the numbers of one row, read in one piece."""
+"""What a host whose rows are used again is told of a decision: the numbers of one row, kept as its bytes."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from struct import Struct
+from struct import Struct, unpack
 from typing import NamedTuple
 
 from trimtab.domain.decision import Status
@@ -20,6 +20,8 @@ PREDICTED_S = CANDIDATES + SHOWN  # service seconds there
 IN_FLIGHT = PREDICTED_S + SHOWN  # other requests there
 
 ROW = Struct(f"={VERDICT}d")
+FIRST = Struct("=5d")  # of them, up to SHADOW_S
+_NAMED = slice(8 * CANDIDATES, 8 * PREDICTED_S)  # bytes
 
 _HELD = int(Status.HELD)
 
@@ -37,19 +39,19 @@ class Verdict(NamedTuple):
     in_flight: tuple[float, ...]
 
 
-def candidates_of(numbers: tuple[float, ...]) -> tuple[int, ...]:
+def candidates_of(row: bytes) -> tuple[int, ...]:
     """Positions of the nodes that were named, best first."""
-    return _positions(numbers[CANDIDATES:PREDICTED_S])
+    return _positions(row[_NAMED])
 
 
 @lru_cache(1024)  # mostly the same ones again
-def _positions(named: tuple[float, ...]) -> tuple[int, ...]:
-    return tuple([int(j) for j in named if j >= 0.0])
+def _positions(named: bytes) -> tuple[int, ...]:
+    return tuple([int(j) for j in unpack(f"={SHOWN}d", named) if j >= 0.0])
 
 
-def read(numbers: tuple[float, ...]) -> Verdict:
-    """The numbers of a row by their names; what is told of candidates is as long as there are any."""
-    named = candidates_of(numbers)
+def read(row: bytes) -> Verdict:
+    """A row by its names; what is told of candidates is as long as there are any."""
+    numbers, named = ROW.unpack(row), candidates_of(row)
     return Verdict(
         estimate_s=numbers[ESTIMATE_S],
         n_held=numbers[HELD],

@@ -7,6 +7,7 @@ import random
 import time
 from typing import Any
 
+from decisions import make_decision
 from trimtab.domain.errors import UsageError
 from trimtab.runtime.gateway.admin.control import Status
 from trimtab.runtime.gateway.model import (
@@ -25,7 +26,7 @@ from trimtab.runtime.gateway.model import (
 )
 from trimtab.runtime.gateway.observe.exposition import exposition
 from trimtab.runtime.gateway.observe.metrics import Metrics, Sources
-from trimtab.runtime.gateway.observe.receipts import Receipt, Receipts
+from trimtab.runtime.gateway.observe.receipts import Receipts
 from trimtab.runtime.gateway.observe.status import NodeFigures, node_figures, observed
 from trimtab.runtime.gateway.store.errors import StoreUnavailable
 
@@ -110,7 +111,7 @@ class FakeControl:
         names = tuple(one.name for one in pick.sample(up, min(3, len(up))) if one is not node)
         predicted_s = tuple(exchange.estimate_s * (1 + 0.2 * i) for i in range(1 + len(names)))
         in_flight = tuple(range(1 + len(names)))
-        exchange.decision = Receipt("least-expected-wait", (node.name, *names), predicted_s, in_flight)
+        exchange.decision = make_decision("least-expected-wait", (node.name, *names), predicted_s, in_flight)
         if pick.random() < 0.02:
             lost = Attempt(
                 pick.choice(up), exchange.started_s, cause=pick.choice((Cause.CONNECT, Cause.BUSY))

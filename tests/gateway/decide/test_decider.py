@@ -13,6 +13,7 @@ from gateway.virtual import run_virtual
 from planning_policies import Gate, Steering
 from trimtab.domain.view import empty_plan
 from trimtab.mechanics.driver import PlanningLog
+from trimtab.mechanics.verdicts import read
 from trimtab.runtime.gateway.decide.dispatcher import Decider
 from trimtab.runtime.gateway.decide.places import OwnedHomes
 from trimtab.runtime.gateway.decide.pool import Chosen, chosen
@@ -130,7 +131,7 @@ def test_what_is_submitted_together_is_decided_as_one_by_one() -> None:
             nodes = [exchange.nodes for exchange in exchanges]
             refused = [exchange.refusal is not None for exchange in exchanges]
             assert (sum(map(len, nodes)), sum(refused)) == (12, 1)
-            receipts = [exchange.decision.receipt for exchange in exchanges if exchange.nodes]
+            receipts = [exchange.decision for exchange in exchanges if exchange.nodes]
             tally = decider.notes.tally
             outcomes.append((nodes, refused, receipts, tally.counts, tally.figures()))
 
@@ -693,15 +694,17 @@ def test_images_are_charged_by_their_steps_whatever_comes_back() -> None:
 def test_a_receipt_tells_what_the_decision_rested_on() -> None:
     async def test(bench: Bench) -> None:
         first, second, third = (bench.submit() for _ in range(3))
-        assert (first.decision.receipt.candidates, first.decision.receipt.in_flight) == (("n0", "n1"), (0, 0))
-        assert (second.decision.receipt.candidates[0], second.decision.receipt.in_flight[0]) == ("n1", 0)
-        assert first.decision.receipt.predicted_s[0] == first.estimate_s > 0.0
+        one, two = read(first.decision.row), read(second.decision.row)
+        assert first.decision.nodes == ("n0", "n1")
+        assert (one.candidates, one.in_flight) == ((0, 1), (0, 0))
+        assert (two.candidates[0], two.in_flight[0]) == (1, 0)
+        assert one.predicted_s[0] == one.estimate_s == first.estimate_s > 0.0
         bench.done(second)
-        assert third.decision.receipt.decisions == 2, "offered when it came, and when a place was free"
+        assert read(third.decision.row).decisions == 2, "offered when it came, and when a place was free"
         bench.decider.lost(first, Cause.RESET)
-        assert first.decision.receipt.decisions == 1
+        assert read(first.decision.row).decisions == 1
         bench.done(third)
-        assert (first.nodes, first.decision.receipt.decisions) == (["n0", "n1"], 3)
+        assert (first.nodes, read(first.decision.row).decisions) == (["n0", "n1"], 3)
 
     at(test)
 

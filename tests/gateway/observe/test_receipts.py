@@ -6,15 +6,16 @@ import json
 
 from observe_builders import make_exchange, make_node
 
+from decisions import make_decision
 from trimtab.runtime.gateway.model import Attempt, Cause, Outcome, Refusal
-from trimtab.runtime.gateway.observe.receipts import Receipt, Receipts
+from trimtab.runtime.gateway.observe.receipts import Receipts
 
 
 def test_a_receipt_tells_candidates_attempts_and_prediction() -> None:
     receipts = Receipts(lambda: 102.5)
     exchange = make_exchange(make_node("b"), estimate_s=1.5, path="/v1/chat/completions?key=secret")
     exchange.attempts.insert(0, Attempt(make_node("a"), 100.1, ended_s=100.4, cause=Cause.CONNECT))
-    exchange.decision = Receipt("jsq", ("b", "c"), (1.5, 1.8), (0, 3), decisions=2, shadow="c")
+    exchange.decision = make_decision("jsq", ("b", "c"), (1.5, 1.8), (0, 3), decisions=2, shadow_idx=1)
     receipts.arrived(exchange)
     receipts.ended([exchange])
     found = receipts.find("r-1")

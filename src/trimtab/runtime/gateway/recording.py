@@ -30,7 +30,7 @@ def new_recorder(
             return ()
         if decision.nodes is decider.knowledge.names:
             return decision.node_idx
-        found = (fleet.find(name) for name in decision.receipt.candidates)
+        found = (fleet.find(decision.nodes[j]) for j in decision.node_idx)
         return tuple(node.idx for node in found if node is not None)
 
     return Recorder(

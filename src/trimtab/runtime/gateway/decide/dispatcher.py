@@ -345,9 +345,8 @@ class Decider:
         newcomers, pool.newcomers = pool.newcomers, []
         for entry, node_idx in started:
             exchange = entry.exchange
-            numbers = pool.live.verdict(exchange.row)
-            exchange.decision = self.notes.decision(pool, entry, numbers)
-            exchange.estimate_s = estimate_s = numbers[ESTIMATE_S]
+            exchange.decision = self.notes.decision(pool, entry)
+            exchange.estimate_s = estimate_s = pool.live.outcome(exchange.row)[ESTIMATE_S]
             self.decisions += 1
             self._occupancy.take(pool, node_idx, estimate_s, now_s)
             if pool.reads_prefix:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 
 from trimtab.domain.view import Plan
-from trimtab.mechanics.verdicts import ESTIMATE_S, SHADOW_IDX, SHADOW_S
 from trimtab.runtime.gateway.decide.knowledge import Knowledge
 from trimtab.runtime.gateway.decide.pool import Entry, Pool, Turned
 from trimtab.runtime.gateway.observe.receipts import Decision
@@ -37,18 +36,20 @@ class Notes:
         self.decision_s = took_s if not self.decision_s else 0.9 * self.decision_s + 0.1 * took_s
         return turned
 
-    def decision(self, pool: Pool, entry: Entry, numbers: tuple[float, ...]) -> Decision:
+    def decision(self, pool: Pool, entry: Entry) -> Decision:
         """What was known when a request was started."""
-        told = pool.choice.spec, self._knowledge.names, numbers, entry.matched, pool.failed > 0
+        row = pool.live.verdict(entry.exchange.row)
+        told = pool.choice.spec, self._knowledge.names, row, entry.matched, pool.failed > 0
         return _new(Decision, told)  # what it makes of names takes twice as long
 
     def shadow(self, pool: Pool, entries: Iterable[Entry]) -> None:
         """Decisions that both policies made."""
-        verdict, decisions = pool.live.verdict, []
+        outcome, decisions = pool.live.outcome, []
         for entry in entries:
-            numbers, live_idx = verdict(entry.exchange.row), entry.node_idx
-            live_s = numbers[ESTIMATE_S] if live_idx >= 0 else 0.0
-            decisions.append((live_idx, entry.asked.home_idx, numbers[SHADOW_IDX], live_s, numbers[SHADOW_S]))
+            estimate_s, _, _, shadow_idx, shadow_s = outcome(entry.exchange.row)
+            live_idx = entry.node_idx
+            live_s = estimate_s if live_idx >= 0 else 0.0
+            decisions.append((live_idx, entry.asked.home_idx, shadow_idx, live_s, shadow_s))
         self.tally.note(decisions)
 
     def failures(self, pool: Pool) -> None:
