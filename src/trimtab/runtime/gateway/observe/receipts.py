@@ -1,6 +1,6 @@
 """Why a request went where it went: the last decisions, in bounded memory, for `GET /admin/requests/ID`.
 
-Of a request that has ended one piece of bytes is kept. As objects, some sixty each, thousands of requests would
+Of a request that has ended one piece of bytes is kept. As objects, sixty each, thousands of requests would
 spread what the next ones are made of over more memory than caches hold, which takes a tenth of their time.
 """
 
