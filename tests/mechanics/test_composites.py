@@ -18,6 +18,7 @@ from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, empty_plan, estimate_s, memory
 from trimtab.mechanics.live import Asked, Live
+from trimtab.mechanics.verdicts import SHADOW_IDX
 from trimtab.policies.load_aware.least_expected_wait import LeastExpectedWait
 from trimtab.policies.load_aware.power_of_d import PowerOfD
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
@@ -196,7 +197,7 @@ def test_a_shadow_may_be_a_composite() -> None:
     for i in range(6):
         row = live.enter(Asked(0, 1.0, 1.0), float(i))
         live.advance(float(i))
-        seen.append(live.shadow_choice(row))
+        seen.append(live.verdict_numbers(row)[SHADOW_IDX])
         if i == 2:
             live.adopt_for_shadow(empty_plan()._replace(active_idx=np.ones(1, "i8")))
     assert seen == [0, 1, 1, 0, 0, 1]

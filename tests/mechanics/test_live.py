@@ -16,6 +16,7 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import BACKGROUND
 from trimtab.mechanics.driver import PlanningLog
 from trimtab.mechanics.live import Asked, Live
+from trimtab.mechanics.verdicts import SHADOW_IDX
 from trimtab.policies import find, names
 from trimtab.runtime.desk import Desk
 from trimtab.runtime.planner import InlinePlanner
@@ -299,7 +300,7 @@ def test_a_shadow_is_asked_and_changes_nothing(mode: str) -> None:
             starts.append(live.take_started())
         assert starts[0] == starts[1]
         if k == 0:
-            assert watched.shadow_choice(starts[1][0][0]) == starts[2][0][1]
+            assert watched.verdict_numbers(starts[1][0][0])[SHADOW_IDX] == starts[2][0][1]
 
 
 def test_a_shadow_that_fails_disturbs_nobody() -> None:
@@ -309,4 +310,4 @@ def test_a_shadow_that_fails_disturbs_nobody() -> None:
     live.advance(0.0)
     assert live.take_started() == [(row, 0)]
     assert (live.shadow_failures, live.policy_failures) == (1, 0)
-    assert live.shadow_choice(row) == -1
+    assert live.verdict_numbers(row)[SHADOW_IDX] == -1

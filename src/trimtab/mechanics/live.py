@@ -31,7 +31,7 @@ from trimtab.mechanics.past import Past
 from trimtab.mechanics.rehearsal import Rehearser
 from trimtab.mechanics.slots import SOME_S, UNESTIMATED
 from trimtab.mechanics.state import AVOIDED, COUNTS
-from trimtab.mechanics.verdicts import FIRST, ROW, SHADOW_IDX
+from trimtab.mechanics.verdicts import FIRST, ROW
 
 # All of a WORK row in one call, in the order of its fields, of which an "x" is 0: a write to each costs five
 # times as much.
@@ -160,7 +160,6 @@ class Live:
         self._count_bytes = memoryview(state.counts.view(np.uint8))
         self._avoid = memoryview(state.avoid)
         self._avoiding: set[int] = set()  # rows that may have lost nodes
-        self._verdicts = memoryview(state.verdicts)
         self._verdict_bytes = memoryview(state.verdicts.reshape(-1).view(np.uint8))
         self._fixed_s: Any = memoryview(state.fixed_s)
         self._unit_s: Any = memoryview(state.unit_s)
@@ -436,13 +435,9 @@ class Live:
         at = row * _VERDICT_BYTES
         return self._verdict_bytes[at : at + _VERDICT_BYTES].tobytes()
 
-    def outcome(self, row: int) -> tuple[float, ...]:
+    def verdict_numbers(self, row: int) -> tuple[float, ...]:
         """Of the same, the columns from ESTIMATE_S to SHADOW_S."""
         return FIRST.unpack_from(self._verdict_bytes, row * _VERDICT_BYTES)
-
-    def shadow_choice(self, row: int) -> int:
-        """Node that the shadow policy would have sent a request to; -1 = none."""
-        return int(self._verdicts[row, SHADOW_IDX])
 
     def set_estimate(self, class_idx: int, type_idx: int, fixed_s: float, unit_s: float) -> None:
         """Correct an entry of the tables."""

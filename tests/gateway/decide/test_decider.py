@@ -13,7 +13,7 @@ from gateway.virtual import run_virtual
 from planning_policies import Gate, Steering
 from trimtab.domain.view import empty_plan
 from trimtab.mechanics.driver import PlanningLog
-from trimtab.mechanics.verdicts import read
+from trimtab.mechanics.verdicts import SHADOW_IDX, read
 from trimtab.runtime.gateway.decide.dispatcher import Decider
 from trimtab.runtime.gateway.decide.places import OwnedHomes
 from trimtab.runtime.gateway.decide.pool import Chosen, chosen
@@ -466,11 +466,11 @@ def test_a_shadow_decides_by_plans_of_its_own() -> None:
         await bench.decider.open()
         (pool,) = bench.decider.pools.values()
         first = bench.submit()
-        assert pool.live.shadow_choice(first.row) == 0
+        assert pool.live.verdict_numbers(first.row)[SHADOW_IDX] == 0
         bench.done(first)
         await asyncio.sleep(1.5)
         second = bench.submit()
-        assert (second.nodes, pool.live.shadow_choice(second.row)) == (["n0"], 1)
+        assert (second.nodes, pool.live.verdict_numbers(second.row)[SHADOW_IDX]) == (["n0"], 1)
         assert bench.decider.planning() == (PlanningLog(), PlanningLog(made=2))
 
     at(test)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import json
+import math
 import os
 import stat
 from dataclasses import replace
@@ -143,6 +144,13 @@ def test_times_are_rounded_to_the_nearest_microsecond(tmp_path: Path) -> None:
     (row,) = requests_of(recorded(tmp_path, [odd])[1])
     assert (row["arrival_s"], row["finish_s"]) == (12345.678902, 12346.0)
     assert row["wait_s"] == 0.5
+
+
+def test_an_estimate_that_is_no_number_costs_no_line(tmp_path: Path) -> None:
+    endless = [exchange(estimate_s=value) for value in (math.inf, math.nan, 1.5)]
+    recorder, lines = recorded(tmp_path, endless)
+    assert [row["estimate_s"] for row in requests_of(lines)] == [None, None, 1.5]
+    assert recorder.written == 3
 
 
 def test_every_file_begins_with_head_and_state(tmp_path: Path) -> None:

@@ -346,7 +346,7 @@ class Decider:
         for entry, node_idx in started:
             exchange = entry.exchange
             exchange.decision = self.notes.decision(pool, entry)
-            exchange.estimate_s = estimate_s = pool.live.outcome(exchange.row)[ESTIMATE_S]
+            exchange.estimate_s = estimate_s = pool.live.verdict_numbers(exchange.row)[ESTIMATE_S]
             self.decisions += 1
             self._occupancy.take(pool, node_idx, estimate_s, now_s)
             if pool.reads_prefix:

@@ -44,9 +44,9 @@ class Notes:
 
     def shadow(self, pool: Pool, entries: Iterable[Entry]) -> None:
         """Decisions that both policies made."""
-        outcome, decisions = pool.live.outcome, []
+        numbers_of, decisions = pool.live.verdict_numbers, []
         for entry in entries:
-            estimate_s, _, _, shadow_idx, shadow_s = outcome(entry.exchange.row)
+            estimate_s, _, _, shadow_idx, shadow_s = numbers_of(entry.exchange.row)
             live_idx = entry.node_idx
             live_s = estimate_s if live_idx >= 0 else 0.0
             decisions.append((live_idx, entry.asked.home_idx, shadow_idx, live_s, shadow_s))

@@ -243,7 +243,7 @@ class RowWriter:
                 row["retries"] = lost
             begun_s = last.begun_s
             row["node"] = last.node.idx
-            row["estimate_s"] = round(ticks * estimate_s) / ticks
+            row["estimate_s"] = round(ticks * estimate_s) / ticks if estimate_s < _NEVER_S else None
             row["wait_s"] = round(ticks * ((started_s or begun_s) - arrived_s)) / ticks
             row["started_s"] = round(ticks * begun_s - begun_ticks) / ticks
             row["service_s"] = round(ticks * ((last.ended_s or ended_s) - begun_s)) / ticks
