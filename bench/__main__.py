@@ -15,7 +15,7 @@ from bench.page import page
 from bench.results import Result, load, measured, save, write_whole
 from bench.startup import ROOT
 from bench.table import result_table
-from trimtab.domain.errors import TrimtabError
+from trimtab.errors import TrimtabError
 
 RESULTS, PAGE = ROOT / "bench" / "results.json", ROOT / "docs" / "performance.md"
 

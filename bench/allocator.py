@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trimtab.domain.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.view import MAX_RANKED, Memory
 from trimtab.policies.resource_aware.fragmentation_gradient import (
     FragmentationGradient,

@@ -24,12 +24,12 @@ from trimtab.domain.options import Eviction, Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import Plan, empty_plan
+from trimtab.engine.simulator import run
+from trimtab.engine.state import State
 from trimtab.experiments.bounds.caching import belady_hits, feasible_hits, volume_bound_hits
 from trimtab.experiments.build.reuse import drawn_prefixes
 from trimtab.experiments.spec.base import choose, zipf_fractions
-from trimtab.mechanics.state import State
 from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
-from trimtab.sim.simulator import run
 
 RESULTS, PAGE = ROOT / "bench" / "caches.json", ROOT / "docs" / "caches.md"
 SEEDS, USES, ITEMS = 10, 10_000, 200

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.kernel import kernel
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import estimate_s
-from trimtab.mechanics.draws import stream, uniform
+from trimtab.engine.draws import stream, uniform
 
 
 class BareLoop(Policy):

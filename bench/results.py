@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.figures import Benchmark, Effort, Figure, Skipped, Target
 from bench.machine import machine, versions
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

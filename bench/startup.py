@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.figures import Benchmark, Effort, Measured, Skipped, Target, at_most, figure
-from trimtab.domain.kernel import cache_root
+from trimtab.compiled.kernel import cache_root
 
 ROOT = Path(__file__).resolve().parents[1]
 CLI = "from trimtab.cli import main; main()"
 LOAD_LOOP = """
 import time
-from trimtab.mechanics.calls import compile_all
+from trimtab.engine.calls import compile_all
 begun_s = time.perf_counter()
 compile_all([])
 print(time.perf_counter() - begun_s)

@@ -12,10 +12,10 @@ import numpy as np
 from bench.figures import in_turns
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
+from trimtab.engine.driver import Driver
+from trimtab.engine.loop import DONE
 from trimtab.experiments.build import Built, build
 from trimtab.experiments.scenario import Scenario
-from trimtab.mechanics.driver import Driver
-from trimtab.mechanics.loop import DONE
 from trimtab.policies import find
 
 SLOTS, SPEEDS, LOAD = 4, (1.0, 1.25), 0.8  # slow nodes stay below saturation when all get equal shares

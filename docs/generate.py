@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trimtab.gateway.config import config_schema
 from trimtab.metrics import METRICS
 from trimtab.policies import Description, describe, names
-from trimtab.runtime.gateway.config import config_schema
 
 FOLDER = Path(__file__).parent
 HEAD = "<!-- Made by `make docs` from the code; edit the code instead. -->\n\n"

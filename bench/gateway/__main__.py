@@ -21,7 +21,7 @@ from bench.gateway.proxies import PROXIES, Proxy
 from bench.results import Result, load, measured, save, write_whole
 from bench.startup import ROOT
 from bench.table import result_table
-from trimtab.domain.errors import TrimtabError
+from trimtab.errors import TrimtabError
 
 RESULTS, PAGE = ROOT / "bench" / "gateway.json", ROOT / "docs" / "gateway-performance.md"
 CONTESTS = tuple(contests(Course(())))

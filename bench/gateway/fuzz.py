@@ -20,10 +20,10 @@ from typing import Any
 import httptools
 
 from bench.gateway.mutate import RESPONSES, mutated, pieces, request
-from trimtab.runtime.gateway.wire.framing import Length, ResponseHead
-from trimtab.runtime.gateway.wire.reader import RequestReader
-from trimtab.runtime.gateway.wire.request import KnownHeads, MalformedError, Request
-from trimtab.runtime.gateway.wire.upstream import UpstreamConnection
+from trimtab.gateway.wire.framing import Length, ResponseHead
+from trimtab.gateway.wire.reader import RequestReader
+from trimtab.gateway.wire.request import KnownHeads, MalformedError, Request
+from trimtab.gateway.wire.upstream import UpstreamConnection
 
 LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\x00\r\n]*\r\n")
 TARGET = re.compile(rb"[!-~]*")

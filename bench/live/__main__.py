@@ -20,8 +20,8 @@ from bench.machine import machine
 from bench.results import write_whole
 from bench.startup import ROOT
 from trimtab.experiments.replay import paired_by_batches, replay
+from trimtab.gateway.compiling import compile_here
 from trimtab.policies.hybrid.auto import Auto
-from trimtab.runtime.gateway.compiling import compile_here
 
 RESULTS, PAGE = ROOT / "bench" / "live.json", ROOT / "docs" / "live.md"
 BASELINES = ("round-robin", "least-connections")

@@ -20,8 +20,8 @@ import numpy as np
 import yaml
 
 from bench.live.traffic import FIXED_S, NODES, SPEEDS, UNIT_S, Floats, Segment
-from trimtab.runtime.gateway.demo import DemoProcess, Options, launched
-from trimtab.runtime.gateway.demo.answers import FACTOR
+from trimtab.gateway.demo import DemoProcess, Options, launched
+from trimtab.gateway.demo.answers import FACTOR
 
 KEY: Final = "sk-live-0123456789abcdef"
 START_S: Final = 300.0  # with no cache at hand all kernels are compiled first

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from bench.policy_cases import DATA
 from trimtab.domain.requests import Requests
+from trimtab.engine import simulator
 from trimtab.experiments.build import build
 from trimtab.experiments.build.built import Built
 from trimtab.experiments.scenario import Scenario
+from trimtab.gateway.decide.rules import LOOKAHEAD
 from trimtab.policies import find
-from trimtab.runtime.gateway.decide.rules import LOOKAHEAD
-from trimtab.sim import simulator
 from trimtab.traces import read_trace
 from trimtab.traces.gateway import open_recording, read_requests
 

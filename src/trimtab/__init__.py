@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from trimtab.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from trimtab.domain.errors import TrimtabError
-    from trimtab.domain.kernel import helper, kernel
+    from trimtab.compiled.kernel import helper, kernel
     from trimtab.domain.policy import Policy
     from trimtab.domain.view import can_take, estimate_s, memory, missing_load_s
+    from trimtab.errors import TrimtabError
     from trimtab.experiments.compare import Comparison, compare
     from trimtab.experiments.run import Run, simulate
     from trimtab.experiments.scenario import Scenario
@@ -50,12 +50,12 @@ _HOME = {
     "Policy": "trimtab.domain.policy:Policy",
     "Run": "trimtab.experiments.run:Run",
     "Scenario": "trimtab.experiments.scenario:Scenario",
-    "TrimtabError": "trimtab.domain.errors:TrimtabError",
+    "TrimtabError": "trimtab.errors:TrimtabError",
     "can_take": "trimtab.domain.view:can_take",
     "compare": "trimtab.experiments.compare:compare",
     "estimate_s": "trimtab.domain.view:estimate_s",
-    "helper": "trimtab.domain.kernel:helper",
-    "kernel": "trimtab.domain.kernel:kernel",
+    "helper": "trimtab.compiled.kernel:helper",
+    "kernel": "trimtab.compiled.kernel:kernel",
     "memory": "trimtab.domain.view:memory",
     "missing_load_s": "trimtab.domain.view:missing_load_s",
     "read_trace": "trimtab.traces:read_trace",

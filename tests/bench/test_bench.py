@@ -29,7 +29,7 @@ from bench.peers_c import POLICY_NUMBERS, compiler, run_c
 from bench.peers_python import lists_of, run_heapq, run_simpy
 
 from bench import results, startup, work
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 
 QUICK = Effort(is_quick=True)
 

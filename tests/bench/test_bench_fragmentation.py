@@ -23,7 +23,7 @@ from bench.fragmentation import (
 from bench.fragmentation_page import PUBLISHED, end, page
 
 from bench import allocator
-from trimtab.domain.kernel import interpreted
+from trimtab.compiled.kernel import interpreted
 
 MACHINES = Machines(
     np.array([[8.0, 64.0], [16.0, 32.0], [4.0, 64.0], [16.0, 64.0]]),

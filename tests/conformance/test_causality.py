@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import CASES, SPECS, pair
 
+from support.conformance_cases import CASES, SPECS, pair
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import new_work
-from trimtab.mechanics.state import State
-from trimtab.sim.simulator import run
+from trimtab.engine.simulator import run
+from trimtab.engine.state import State
 
 DECIDED = ("node_idx", "start_s", "status", "key", "ended_s")
 SEED = 5

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import trimtab.policies
-from trimtab.domain.kernel import is_kernel
+from trimtab.compiled.kernel import is_kernel
 from trimtab.policies import describe, names, policy_class
 from trimtab.policies.catalogue import section
 
@@ -79,7 +79,7 @@ def test_no_clock_no_global_generator_no_files(module: str) -> None:
     spec = pkgutil.resolve_name(module).__spec__
     tree = ast.parse(Path(spec.origin).read_text())
     assert {name.split(".")[0] for name in imported(tree)} <= ALLOWED
-    assert not {"numpy.random", "trimtab.mechanics"} & {".".join(n.split(".")[:2]) for n in imported(tree)}
+    assert not {"numpy.random", "trimtab.engine"} & {".".join(n.split(".")[:2]) for n in imported(tree)}
     names_read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert not names_read & {"open", "print", "input", "eval", "exec", "__import__"}
     attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

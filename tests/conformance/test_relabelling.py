@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from builders import cluster, requests, run
+from support.builders import cluster, requests, run
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.policies import find, names

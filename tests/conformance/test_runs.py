@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import CASES, SPECS, pair
 
-from builders import cluster, requests, run
+from support.builders import cluster, requests, run
+from support.conformance_cases import CASES, SPECS, pair
+from trimtab.compiled.kernel import interpreted, is_kernel
 from trimtab.domain.decision import Reason, Status
-from trimtab.domain.kernel import interpreted, is_kernel
 from trimtab.domain.options import OnRefusal, Options
 from trimtab.domain.policy import Policy, members
 from trimtab.domain.view import MAX_RANKED, can_take
-from trimtab.mechanics.driver import Driver
-from trimtab.mechanics.loop import PLAN_DUE, REACHED
-from trimtab.mechanics.state import State
+from trimtab.engine.driver import Driver
+from trimtab.engine.loop import PLAN_DUE, REACHED
+from trimtab.engine.state import State
 from trimtab.policies import names, policy_class
 
 RECORDED = ("requests", "nodes", "hidden", "counts")

@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from e2e_files import CLUSTER_TEXT, OWN_POLICY, write_cluster, write_trace
+
+from support.e2e_files import CLUSTER_TEXT, OWN_POLICY, write_cluster, write_trace
 
 SCENARIO = f"""
 cluster:{CLUSTER_TEXT.replace(chr(10), chr(10) + "  ")}

@@ -9,9 +9,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 import yaml
-from e2e_files import CLUSTER, OWN_POLICY, write_cluster, write_trace
 
 from conftest import process
+from support.e2e_files import CLUSTER, OWN_POLICY, write_cluster, write_trace
 from trimtab import __version__
 from trimtab.metrics import METRICS
 from trimtab.policies import names

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 from conftest import process
-from gateway_load import ALIKE, bounded, drive, of_speeds, recorded
-from served import served
+from support.gateway_load import ALIKE, bounded, drive, of_speeds, recorded
+from support.served import served
 from trimtab.experiments.replay import ReplayedPolicy, replay
-from trimtab.runtime.gateway.demo import launched
+from trimtab.gateway.demo import launched
 
 N_REQUESTS, RECORDINGS = 600, 3
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from builders import cluster, requests
-from gateway_load import (
+from support.builders import cluster, requests
+from support.gateway_load import (
     BASE_S,
     SLOTS,
     SPEEDS,
@@ -21,12 +21,12 @@ from gateway_load import (
     poisson,
     recorded,
 )
-from served import chat, served
+from support.served import chat, served
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import Requests
+from trimtab.engine.simulator import run
+from trimtab.gateway.demo import Options, launched
 from trimtab.policies import find
-from trimtab.runtime.gateway.demo import Options, launched
-from trimtab.sim.simulator import run
 
 SIGMA = 0.3
 

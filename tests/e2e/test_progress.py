@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from e2e_files import CLUSTER, write_cluster
 
 from conftest import DATA
+from support.e2e_files import CLUSTER, write_cluster
 from trimtab.cli.output import LineReporter
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import trimtab as tt
-from trimtab.domain.errors import ScenarioError, UsageError
+from trimtab.errors import ScenarioError, UsageError
 from trimtab.metrics import METRICS
 
 OWN = (Path(__file__).parents[2] / "examples" / "own_policy.py").read_text()

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from conftest import Cli, process
-from trimtab.runtime.gateway.config import digest_of
+from trimtab.gateway.config import digest_of
 
 
 def test_the_example_passes_the_check(cli: Cli, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_without_the_extra_the_message_names_it(cli: Cli, monkeypatch: pytest.Mo
 def test_help_needs_nothing_of_the_gateway(tmp_path: Path) -> None:
     script = (
         "import sys, trimtab.cli.app\n"
-        "heavy = {'aiohttp', 'httptools', 'sqlalchemy', 'pydantic', 'numba', 'trimtab.runtime'}\n"
+        "heavy = {'aiohttp', 'httptools', 'sqlalchemy', 'pydantic', 'numba', 'trimtab.live'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     assert _output(script, tmp_path) == "[]"
@@ -96,7 +96,7 @@ def test_what_warmup_compiles_is_found_without_the_gateways_libraries(tmp_path: 
         "import sys\n"
         "libraries = 'aiohttp alembic httptools orjson prometheus_client sqlalchemy uvloop'\n"
         "sys.modules.update(dict.fromkeys(libraries.split()))  # to import one of them fails\n"
-        "from trimtab.runtime.gateway.wire.ferry import compile_ferry\n"
+        "from trimtab.gateway.wire.ferry import compile_ferry\n"
         "print(callable(compile_ferry))"
     )
     assert _output(script, tmp_path) == "True"
@@ -105,8 +105,8 @@ def test_what_warmup_compiles_is_found_without_the_gateways_libraries(tmp_path: 
 def test_a_configuration_is_read_without_the_gateways_libraries(tmp_path: Path) -> None:
     script = (
         "import sys\n"
-        "from trimtab.runtime.gateway.config import example_text, parse_config\n"
-        "from trimtab.runtime.gateway.tenants import Tenants\n"
+        "from trimtab.gateway.config import example_text, parse_config\n"
+        "from trimtab.gateway.tenants import Tenants\n"
         "Tenants(parse_config(example_text()), {})\n"
         "heavy = {'aiohttp', 'httptools', 'sqlalchemy', 'polars', 'scipy.linalg', 'plotly', 'rich'}\n"
         "print(sorted(heavy & set(sys.modules)))"

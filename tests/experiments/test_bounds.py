@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import interpreted
+from trimtab.compiled.kernel import interpreted
+from trimtab.errors import UsageError
 from trimtab.experiments.bounds import Bound, completion_bound
 from trimtab.experiments.bounds.instance import build_instance
 from trimtab.experiments.bounds.lagrangian import _cheapest_runs, cheapest_runs, list_schedule

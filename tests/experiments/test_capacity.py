@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.experiments.build.capacity import CapacityResult, fluid_capacity_per_s
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import trimtab as tt
+from trimtab.engine.driver import PlanningLog
 from trimtab.experiments.notes import lateness_note, unfit_note
 from trimtab.experiments.run import Run
-from trimtab.mechanics.driver import PlanningLog
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import trimtab as tt
-from builders import cluster
-from by_hand import asked, fault_table, once, played, starts
+from support.builders import cluster
+from support.by_hand import asked, fault_table, once, played, starts
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.requests import Requests

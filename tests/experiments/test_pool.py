@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import trimtab as tt
-from trimtab.domain.errors import PolicyError
+from trimtab.errors import PolicyError
 from trimtab.experiments.pool import Workfolder
 from trimtab.experiments.tasks import Task, TaskResult, file_name, record_files, run_task
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import cluster, requests
-from recordings import simulated
+from support.builders import cluster, requests
+from support.recordings import simulated
 from trimtab.cli.app import app
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
-from trimtab.domain.errors import ScenarioError, TraceError
 from trimtab.domain.options import FAULT, Cancel, Options
 from trimtab.domain.requests import Requests
+from trimtab.errors import ScenarioError, TraceError
 from trimtab.experiments.compare import compare
 from trimtab.experiments.recording import scenario_of
 from trimtab.experiments.replay import paired_by_batches, replay

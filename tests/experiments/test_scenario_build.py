@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.domain.errors import ScenarioError
 from trimtab.domain.options import Cancel, OnFailure, OnRefusal
+from trimtab.errors import ScenarioError
 from trimtab.experiments.build import Built, build
 from trimtab.experiments.scenario import Scenario, builtin_names, load_scenario
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.domain.errors import ScenarioError
+from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario import (
     builtin_text,
     load_cluster,

@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from trimtab.domain.errors import ScenarioError
+from trimtab.engine.simulator import run
+from trimtab.errors import ScenarioError
 from trimtab.experiments.bounds import bound_of
 from trimtab.experiments.build import Built, build
 from trimtab.experiments.run import Run, simulate
 from trimtab.experiments.scenario import Scenario
 from trimtab.policies import find
-from trimtab.sim.simulator import run
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 MOONCAKE = DATA / "mooncake_fast25" / "conversation_trace.jsonl.gz"

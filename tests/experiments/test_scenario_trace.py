@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from trimtab.domain.errors import ScenarioError, TraceError
+from trimtab.errors import ScenarioError, TraceError
 from trimtab.experiments.build import Built, build
 from trimtab.experiments.scenario import Scenario, resolve_scenario
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.domain.errors import ScenarioError
+from trimtab.errors import ScenarioError
 from trimtab.experiments.bounds import bound_of
 from trimtab.experiments.build import build
 from trimtab.experiments.run import simulate

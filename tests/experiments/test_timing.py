@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import cluster, requests
-from trimtab.domain.kernel import kernel
+from support.builders import cluster, requests
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, empty_plan, memory
+from trimtab.engine.decision_time import decision_s
+from trimtab.engine.driver import Driver
 from trimtab.experiments.scenario import load_scenario
 from trimtab.experiments.timing import time_policies
-from trimtab.mechanics.decision_time import decision_s
-from trimtab.mechanics.driver import Driver
 
 PLAN_S = 0.003
 

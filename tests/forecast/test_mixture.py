@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.forecast import Forecaster, Smoother, errors_by_origin, loses_to_naive, rolling_accuracy
 from trimtab.forecast.mixture import NAIVE, SEASONAL_NAIVE
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import interpreted
+from trimtab.compiled.kernel import interpreted
+from trimtab.errors import UsageError
 from trimtab.forecast import queueing as q
 from trimtab.forecast.queueing.erlang import _servers_for_loss
 

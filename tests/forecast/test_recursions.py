@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import interpreted
+from trimtab.compiled.kernel import interpreted
+from trimtab.errors import UsageError
 from trimtab.forecast import recursions as r
 from trimtab.forecast.fits import arima_paths, fit_arima, fit_smoother, squared_errors
 from trimtab.forecast.history import checked_history

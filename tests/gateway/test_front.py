@@ -10,14 +10,14 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gateway.plane import KEY_DIGEST, TENANT, answers, gateway, ok, post, run
-from trimtab.runtime.gateway.api.endpoints import Endpoints
-from trimtab.runtime.gateway.config.keys import TenantLimits
-from trimtab.runtime.gateway.config.routes import RouteSpec, resolved
-from trimtab.runtime.gateway.front import Front, Ids
-from trimtab.runtime.gateway.model import Exchange, Outcome, Refusal, Tenant
-from trimtab.runtime.gateway.tenants import Limits
-from trimtab.runtime.gateway.wire.context import LocalAnswer, Settings
+from support.gateway.plane import KEY_DIGEST, TENANT, answers, gateway, ok, post, run
+from trimtab.gateway.api.endpoints import Endpoints
+from trimtab.gateway.config.keys import TenantLimits
+from trimtab.gateway.config.routes import RouteSpec, resolved
+from trimtab.gateway.front import Front, Ids
+from trimtab.gateway.model import Exchange, Outcome, Refusal, Tenant
+from trimtab.gateway.tenants import Limits
+from trimtab.gateway.wire.context import LocalAnswer, Settings
 
 ROUTES = resolved(
     {

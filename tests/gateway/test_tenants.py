@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.domain.errors import ConfigError
-from trimtab.runtime.gateway.config import TenantLimits, digest_of, parse_config
-from trimtab.runtime.gateway.tenants import MOST_NAMED, Limits, Tenants, new_key
+from trimtab.errors import ConfigError
+from trimtab.gateway.config import TenantLimits, digest_of, parse_config
+from trimtab.gateway.tenants import MOST_NAMED, Limits, Tenants, new_key
 
 A, B = digest_of(b"key-a"), digest_of(b"key-b")
 

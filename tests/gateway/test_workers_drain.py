@@ -8,7 +8,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from worker_gateway import CountingBackend, ServedGateway, node, serving, until
+
+from support.gateway.worker_gateway import CountingBackend, ServedGateway, node, serving, until
 
 DRAIN_S = 60.0
 FRESH = 10  # connections, so that every worker gets some

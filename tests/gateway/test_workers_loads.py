@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from trimtab.runtime.gateway.decide.dispatcher import Decider
-from trimtab.runtime.gateway.decide.loads import Change, Loads, SharedLoads
-from trimtab.runtime.gateway.decide.pool import chosen
-from trimtab.runtime.gateway.decide.rules import Rules
-from trimtab.runtime.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Node, Refusal
-from trimtab.runtime.gateway.nodes.fleet import Fleet
-from trimtab.runtime.gateway.nodes.spec import NodeSpec
+from trimtab.gateway.decide.dispatcher import Decider
+from trimtab.gateway.decide.loads import Change, Loads, SharedLoads
+from trimtab.gateway.decide.pool import chosen
+from trimtab.gateway.decide.rules import Rules
+from trimtab.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Node, Refusal
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.spec import NodeSpec
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from worker_gateway import CountingBackend, ServedGateway, node, serving, until, write_config
 
+from support.gateway.worker_gateway import CountingBackend, ServedGateway, node, serving, until, write_config
 from trimtab.experiments.replay import replay
 from trimtab.traces.gateway import open_recording, read_requests
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from worker_gateway import CountingBackend, ServedGateway, node, serving, until
+
+from support.gateway.worker_gateway import CountingBackend, ServedGateway, node, serving, until
 
 REQUESTS_PER_S = 100
 CONNECTIONS = 4

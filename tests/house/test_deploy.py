@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.runtime.gateway.config import config_warnings, load_config
+from trimtab.gateway.config import config_warnings, load_config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SERVICE = "trimtab-gateway.service"

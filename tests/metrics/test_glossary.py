@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from records_builder import run_records
 
+from support.records_builder import run_records
 from trimtab.domain.decision import Reason, Status
 from trimtab.metrics import METRICS, compute
 

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from records_builder import node_records, request_records, run_records
 
+from support.records_builder import node_records, request_records, run_records
 from trimtab.domain.decision import Reason, Status
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.metrics import compute
 from trimtab.metrics.fairness import longest_starvation_s
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from records_builder import node_records, request_records, run_records
 
+from support.records_builder import node_records, request_records, run_records
 from trimtab.domain.decision import Reason, Status
 from trimtab.metrics import Records, compute
 from trimtab.metrics.fairness import jain_index

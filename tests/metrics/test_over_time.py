@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.metrics import queue_length_over_time, utilisation_over_time
 
 NAN = np.nan

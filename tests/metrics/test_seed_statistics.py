@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.metrics import mean_ci95, paired_difference_ci95
 
 

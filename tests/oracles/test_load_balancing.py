@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from agreement import assert_agrees
-from formulas import supermarket_tail, supermarket_time
-from stations import drawn, stream, times_s
 
-from builders import cluster
-from by_hand import asked
-from mini_policies import Anywhere, Emptiest, TwoChoices
+from support.agreement import assert_agrees
+from support.builders import cluster
+from support.by_hand import asked
+from support.formulas import supermarket_tail, supermarket_time
+from support.mini_policies import Anywhere, Emptiest, TwoChoices
+from support.stations import drawn, stream, times_s
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
-from trimtab.mechanics.driver import Driver
+from trimtab.engine.driver import Driver
 
 SEEDS = range(10)
 SERVERS = 1000

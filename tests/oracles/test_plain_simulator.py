@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_simulator import Chooser, PlainNode, PlainSimulator, emptiest, in_turn
 
-from builders import cluster
-from by_hand import asked
-from mini_policies import Emptiest, InTurn
+from support.builders import cluster
+from support.by_hand import asked
+from support.mini_policies import Emptiest, InTurn
+from support.plain_simulator import Chooser, PlainNode, PlainSimulator, emptiest, in_turn
 from trimtab.domain.decision import Status
 from trimtab.domain.options import OnRefusal, Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import UNLIMITED
-from trimtab.sim.simulator import run
+from trimtab.engine.simulator import run
 
 whole = st.integers(0, 6).map(float)  # whole seconds: most events coincide with others
 real = st.floats(0.0, 6.0, allow_subnormal=False)

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import assert_agrees
-from stations import drawn, stream, times_s, waits_s
 
-from builders import cluster
-from by_hand import asked
-from mini_policies import Scripted
+from support.agreement import assert_agrees
+from support.builders import cluster
+from support.by_hand import asked
+from support.mini_policies import Scripted
+from support.stations import drawn, stream, times_s, waits_s
 from trimtab.domain.decision import Reason
 from trimtab.domain.options import OnRefusal, Options
+from trimtab.engine.simulator import run
 from trimtab.forecast import queueing as q
-from trimtab.sim.simulator import run
 
 SERVERS, LOAD, SEEDS = 16, 0.9, range(6)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from agreement import assert_agrees
-from formulas import (
+
+from support.agreement import assert_agrees
+from support.builders import cluster
+from support.by_hand import asked, fault_table
+from support.formulas import (
     breakdown_number,
     cobham_waits_s,
     erlang_b,
@@ -14,17 +17,14 @@ from formulas import (
     mmc_wait_s,
     mmck,
 )
-from stations import SCV, drawn, stream, times_s, waits_s
-
-from builders import cluster
-from by_hand import asked, fault_table
-from mini_policies import Anywhere, ByPriority, Emptiest, Scripted
+from support.mini_policies import Anywhere, ByPriority, Emptiest, Scripted
+from support.stations import SCV, drawn, stream, times_s, waits_s
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Reason
 from trimtab.domain.options import OnFailure, OnRefusal, Options
 from trimtab.domain.policy import Policy
-from trimtab.mechanics.driver import Driver
-from trimtab.mechanics.loop import DONE
+from trimtab.engine.driver import Driver
+from trimtab.engine.loop import DONE
 
 SEEDS = range(20)
 LOAD = 0.7

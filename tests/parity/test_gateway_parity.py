@@ -20,30 +20,30 @@ import numpy as np
 import orjson
 import pytest
 
-from gateway.virtual import VirtualLoop, Wire, run_virtual
-from planning_policies import Steering
+from support.gateway.virtual import VirtualLoop, Wire, run_virtual
+from support.planning_policies import Steering
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import new_work
+from trimtab.engine.simulator import run
+from trimtab.gateway.api.endpoints import Endpoints
+from trimtab.gateway.decide.dispatcher import Decider
+from trimtab.gateway.decide.estimates import ClassKey, Estimates
+from trimtab.gateway.decide.pool import Chosen
+from trimtab.gateway.decide.rules import Rules
+from trimtab.gateway.decide.shape import cluster_of, member_of, shape_of
+from trimtab.gateway.front import Front
+from trimtab.gateway.model import Attempt, Exchange, Kind, Outcome, Tenant
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.spec import NodeSpec
+from trimtab.gateway.wire.client import ClientConnection
+from trimtab.gateway.wire.context import Settings
+from trimtab.gateway.wire.server import DataPlane, make_context
+from trimtab.live.clock import Rank
 from trimtab.policies.catalogue import find, names
-from trimtab.runtime.clock import Rank
-from trimtab.runtime.gateway.api.endpoints import Endpoints
-from trimtab.runtime.gateway.decide.dispatcher import Decider
-from trimtab.runtime.gateway.decide.estimates import ClassKey, Estimates
-from trimtab.runtime.gateway.decide.pool import Chosen
-from trimtab.runtime.gateway.decide.rules import Rules
-from trimtab.runtime.gateway.decide.shape import cluster_of, member_of, shape_of
-from trimtab.runtime.gateway.front import Front
-from trimtab.runtime.gateway.model import Attempt, Exchange, Kind, Outcome, Tenant
-from trimtab.runtime.gateway.nodes.fleet import Fleet
-from trimtab.runtime.gateway.nodes.spec import NodeSpec
-from trimtab.runtime.gateway.wire.client import ClientConnection
-from trimtab.runtime.gateway.wire.context import Settings
-from trimtab.runtime.gateway.wire.server import DataPlane, make_context
-from trimtab.sim.simulator import run
 
 MODELS = ("a", "b", "c")
 SPEEDS = {"slow": 1.0, "middling": 1.7, "fast": 2.9}

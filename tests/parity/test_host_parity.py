@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cluster, requests, with_resources
-from planning_policies import Gate, Steering
+from support.builders import cluster, requests, with_resources
+from support.planning_policies import Gate, Steering
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, OnRefusal, Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
-from trimtab.mechanics.driver import Driver
+from trimtab.engine.driver import Driver
+from trimtab.engine.simulator import run
+from trimtab.live.clock import VirtualClock
+from trimtab.live.host import run_live
 from trimtab.policies.catalogue import find, names
-from trimtab.runtime.clock import VirtualClock
-from trimtab.runtime.host import run_live
-from trimtab.sim.simulator import run
 
 # What a host and a simulator count differently: void completions, and what is shown how far ahead.
 HOSTS_OWN = {"work", "started", "events", "steps"}

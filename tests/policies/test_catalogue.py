@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from builders import cluster, requests, run
-from trimtab.domain.errors import PolicyNotFound, UsageError
+from support.builders import cluster, requests, run
 from trimtab.domain.options import Options
+from trimtab.errors import PolicyNotFound, UsageError
 from trimtab.policies import DEFAULT_COMPARISON, canonical, describe, find, names
 from trimtab.policies.load_aware.power_of_d import PowerOfD
 from trimtab.policies.orders.fcfs import Fcfs

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from desk import Desk
 
-from builders import cluster
+from support.builders import cluster
+from support.decision_desk import Desk
 from trimtab.domain.view import empty_plan
 from trimtab.policies import find
 

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from desk import Desk
 
-from builders import cluster
-from by_hand import asked, count
+from support.builders import cluster
+from support.by_hand import asked, count
+from support.decision_desk import Desk
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.errors import UsageError
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Prefixes, Requests
-from trimtab.mechanics.driver import Driver
+from trimtab.engine.driver import Driver
+from trimtab.engine.simulator import run
+from trimtab.errors import UsageError
 from trimtab.policies import find
-from trimtab.sim.simulator import run
 
 TOKEN_UNITS = 0.01
 

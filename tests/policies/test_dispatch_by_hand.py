@@ -8,13 +8,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from desk import Desk
 from scipy.stats import chisquare
 
-from builders import cluster
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import interpreted
+from support.builders import cluster
+from support.decision_desk import Desk
+from trimtab.compiled.kernel import interpreted
 from trimtab.domain.policy import Policy
+from trimtab.errors import UsageError
 from trimtab.policies import find
 from trimtab.policies.static.bounded_hash import BoundedHash, position_of, ring
 

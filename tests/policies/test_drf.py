@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from builders import cluster, run
-from by_hand import asked
+from support.builders import cluster, run
+from support.by_hand import asked
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.domain.requests import Requests

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from desk import Desk
 
-from builders import cluster, requests, run
-from trimtab.domain.errors import UsageError
+from support.builders import cluster, requests, run
+from support.decision_desk import Desk
 from trimtab.domain.options import Options
+from trimtab.errors import UsageError
 from trimtab.policies import find
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import cluster, requests, run
-from trimtab.domain.kernel import interpreted
+from support.builders import cluster, requests, run
+from trimtab.compiled.kernel import interpreted
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests

@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from desk import Desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cluster, everything_on, with_resources
+from support.builders import cluster, everything_on, with_resources
+from support.decision_desk import Desk
+from trimtab.compiled.kernel import interpreted
 from trimtab.domain.cluster import Cluster, ResourceName
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import interpreted
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View
+from trimtab.engine.simulator import run
+from trimtab.errors import UsageError
 from trimtab.policies.resource_aware.fragmentation_gradient import (
     FragmentationGradient,
     fragment_memory,
     fragments,
 )
-from trimtab.sim.simulator import run
 
 INF = float("inf")
 

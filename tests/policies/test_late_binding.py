@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from desk import Desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cluster
-from trimtab.domain.errors import UsageError
+from support.builders import cluster
+from support.decision_desk import Desk
+from trimtab.errors import UsageError
 from trimtab.policies import find
 
 UNRELATED = cluster(3, types=3, speeds=[1, 2, 4], models=1, load_s=8.0)  # loads take 8, 4, 2 s

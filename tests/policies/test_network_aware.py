@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from desk import Desk
 
-from builders import cluster, requests, run
+from support.builders import cluster, requests, run
+from support.decision_desk import Desk
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.policies import find

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from desk import Desk
 
-from builders import cluster, requests
-from trimtab.domain.kernel import interpreted
+from support.builders import cluster, requests
+from support.decision_desk import Desk
+from trimtab.compiled.kernel import interpreted
 from trimtab.domain.planning import History
 from trimtab.domain.view import empty_plan, estimate_s, missing_load_s, new_work
-from trimtab.mechanics.facade import Columns, record_of
+from trimtab.engine.facade import Columns, record_of
 from trimtab.policies.foresight import Expected, counts, expected, mean_loads_s, rates_per_s
 from trimtab.policies.prices import node_prices
 from trimtab.policies.static.round_robin import RoundRobin

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from desk import Desk
 from test_planning_helpers import of, past
 
-from builders import cluster, faults, requests
-from by_hand import asked, played, starts
+from support.builders import cluster, faults, requests
+from support.by_hand import asked, played, starts
+from support.decision_desk import Desk
 from trimtab.domain.decision import Reason
-from trimtab.domain.errors import UsageError
 from trimtab.domain.options import Options
 from trimtab.domain.view import BINDING, Plan, empty_plan, new_work
+from trimtab.engine.simulator import run
+from trimtab.errors import UsageError
 from trimtab.forecast.queueing import mgc
 from trimtab.policies import find
 from trimtab.policies.hybrid.hybrid_optimise import HybridOptimise, slowness
@@ -32,7 +33,6 @@ from trimtab.policies.optimising.integer_plan import IntegerPlan, quotas
 from trimtab.policies.predictive.predictive import Predictive, placed, shared_out, slots_needed
 from trimtab.policies.resource_aware.hungarian import Hungarian, slots_ahead
 from trimtab.policies.static.round_robin import RoundRobin
-from trimtab.sim.simulator import run
 
 INF = math.inf
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import cluster, requests, run
-from trimtab.domain.errors import UsageError
+from support.builders import cluster, requests, run
 from trimtab.domain.options import Options
 from trimtab.domain.planning import History, Variant
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, View, empty_plan, new_work
+from trimtab.engine.driver import Driver
+from trimtab.errors import UsageError
 from trimtab.experiments.build import build, declared_for
 from trimtab.experiments.scenario import load_scenario
-from trimtab.mechanics.driver import Driver
 from trimtab.policies.hybrid.auto import Auto
 from trimtab.policies.hybrid.what_if import WhatIf
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from desk import Desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cluster
+from support.builders import cluster
+from support.decision_desk import Desk
 from trimtab.domain.cluster import RESOURCES, Cluster
-from trimtab.domain.errors import UsageError
 from trimtab.domain.policy import Policy
+from trimtab.errors import UsageError
 from trimtab.policies.load_aware.late_binding import LateBinding
 from trimtab.policies.load_aware.load_aware import LoadAware
 from trimtab.policies.resource_aware.best_fit import BestFit

@@ -6,10 +6,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from desk import Desk
 
-from builders import cluster
-from trimtab.domain.errors import UsageError
+from support.builders import cluster
+from support.decision_desk import Desk
+from trimtab.errors import UsageError
 from trimtab.policies import find
 from trimtab.policies.sampling import alias_table
 

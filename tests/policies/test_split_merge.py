@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import cluster
-from by_hand import asked
-from trimtab.domain.errors import UsageError
+from support.builders import cluster
+from support.by_hand import asked
 from trimtab.domain.options import Options
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import Plan
-from trimtab.mechanics.driver import Driver
+from trimtab.engine.driver import Driver
+from trimtab.engine.simulator import run
+from trimtab.errors import UsageError
 from trimtab.policies.data_aware.split_merge import SplitMerge
-from trimtab.sim.simulator import run
 
 NODES, FIXED_S, UNITS = 10, 0.5, 4.0
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from desk import Desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cluster
+from support.builders import cluster
+from support.decision_desk import Desk
 from trimtab.policies import find
 
 MIXED = [1, 2, 3, 1, 2]

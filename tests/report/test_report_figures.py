@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic import POLICIES, comparison, random_curves
 
+from support.synthetic import POLICIES, comparison, random_curves
 from trimtab.metrics import Estimate
 from trimtab.report.figures import (
     arrival_rate,

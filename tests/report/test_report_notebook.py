@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from synthetic import comparison
-
+from support.synthetic import comparison
 from trimtab.experiments.run import simulate
 from trimtab.report.notebook import comparison_html, run_html
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from synthetic import POLICIES, comparison
 
-from trimtab.domain.errors import UsageError
+from support.synthetic import POLICIES, comparison
+from trimtab.errors import UsageError
 from trimtab.experiments.run import simulate
 from trimtab.metrics import METRICS
 from trimtab.report.files import write_text

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from scipy.stats import ttest_rel
-from synthetic import over_seeds, run_result
 
+from support.synthetic import over_seeds, run_result
 from trimtab.experiments.compare import PolicyResult
 from trimtab.metrics import Estimate
 from trimtab.report.paired import Standing, against_best

@@ -7,8 +7,8 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from synthetic import POLICIES
 
+from support.synthetic import POLICIES
 from trimtab.report.palette import COLOURS, NEUTRAL, PAGE_DARK, PAGE_LIGHT, faint, inks
 
 SIMULATIONS = {  # severity 1.0, on linear RGB

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from synthetic import comparison
 
-from trimtab.domain.errors import UsageError
+from support.synthetic import comparison
+from trimtab.errors import UsageError
 from trimtab.experiments.compare import Comparison
 from trimtab.experiments.pool import Workfolder
 from trimtab.experiments.run import simulate

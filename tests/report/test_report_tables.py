@@ -5,9 +5,9 @@ import polars as pl
 import pytest
 from rich.console import Console
 from rich.table import Table
-from synthetic import POLICIES, comparison, metrics_of
 
-from trimtab.domain.errors import UsageError
+from support.synthetic import POLICIES, comparison, metrics_of
+from trimtab.errors import UsageError
 from trimtab.metrics import METRICS
 from trimtab.policies import describe, names
 from trimtab.report.tables import comparison_table, metrics_table, policies_table, run_table, trace_table

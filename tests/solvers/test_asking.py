@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from oracle import best_by_trying, random_problem
 
-from trimtab.domain.kernel import interpreted
+from support.gap_oracle import best_by_trying, random_problem
+from trimtab.compiled.kernel import interpreted
 from trimtab.solvers import AssignmentProblem, Status, asking, assignment_problem, solve
 from trimtab.solvers.asking import Dives, Ladder, ask
 from trimtab.solvers.branching import NO, OPEN, YES, explore

@@ -7,9 +7,9 @@ import time
 
 import numpy as np
 import pytest
-from oracle import best_by_trying, check, random_problem
 
-from trimtab.domain.kernel import interpreted
+from support.gap_oracle import best_by_trying, check, random_problem
+from trimtab.compiled.kernel import interpreted
 from trimtab.solvers import AssignmentProblem, Status, assignment_problem, solve
 from trimtab.solvers import first as first_module
 from trimtab.solvers import near as near_module

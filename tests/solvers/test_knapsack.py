@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 import pytest
-from oracle import best_by_trying, random_problem
 
-from trimtab.domain.kernel import interpreted
+from support.gap_oracle import best_by_trying, random_problem
+from trimtab.compiled.kernel import interpreted
 from trimtab.solvers import assignment_problem, knapsack
 from trimtab.solvers.dual import climb
 from trimtab.solvers.knapsack import knapsacks_of

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from oracle import check_by_trying
 
+from support.gap_oracle import check_by_trying
 from trimtab.solvers import matching_problem, solve
 from trimtab.solvers.matching import is_worth_it, match, places_of
 from trimtab.solvers.near import nearest

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 import pytest
-from oracle import random_problem
 
+from support.gap_oracle import random_problem
 from trimtab.solvers import assignment_problem
 from trimtab.solvers.repair import repaired
 

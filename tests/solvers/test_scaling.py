@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracle import check_by_trying, random_problem
 
+from support.gap_oracle import check_by_trying, random_problem
 from trimtab.solvers import AssignmentProblem, Status, assignment_problem, solve
 from trimtab.solvers.scaling import scaling_of
 

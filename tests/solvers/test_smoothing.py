@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from oracle import best_by_trying, check, random_problem
 from scipy.optimize import linprog
 
-from trimtab.domain.kernel import interpreted
+from support.gap_oracle import best_by_trying, check, random_problem
+from trimtab.compiled.kernel import interpreted
 from trimtab.solvers import AssignmentProblem, Status, assignment_problem, smoothing, solve
 from trimtab.solvers.dual import Dual, _look, _move, climb, exact_value
 from trimtab.solvers.exchange import search

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oracle import best_by_trying, check, check_by_trying, random_problem
 
+from support.gap_oracle import best_by_trying, check, check_by_trying, random_problem
 from trimtab.solvers import Status, assignment_problem, parse_gap, solve
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "gap"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trimtab.domain.errors import ProblemError
+from trimtab.errors import ProblemError
 from trimtab.solvers import assignment_problem, parse_gap, solve
 
 GOOD = "2 3\n1 2 3\n4 5 6\n1 1 1\n2 2 2\n3 4\n"

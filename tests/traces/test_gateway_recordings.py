@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trimtab.domain.errors import TraceError
+from trimtab.errors import TraceError
 from trimtab.experiments.recording import scenario_of
 from trimtab.traces import read_trace, write_trace
 from trimtab.traces.gateway import is_recording, open_recording

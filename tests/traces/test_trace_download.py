@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.domain.errors import TraceError
+from trimtab.errors import TraceError
 from trimtab.traces.catalogue import CATALOGUE, PublicTrace, public_trace
 from trimtab.traces.download import download, fetch
 from trimtab.traces.read import FORMAT_NAMES

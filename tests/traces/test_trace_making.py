@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trimtab.domain.errors import TraceError
+from trimtab.errors import TraceError
 from trimtab.traces import make_trace, read_trace, write_trace
 from trimtab.traces.arrivals import GammaArrivals, PoissonArrivals
 from trimtab.traces.columns import COLUMNS

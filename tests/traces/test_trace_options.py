@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from trimtab.domain.errors import TraceError
+from trimtab.errors import TraceError
 from trimtab.traces import TraceOptions, apply_options
 
 TABLE = pl.DataFrame(

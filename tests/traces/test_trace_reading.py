@@ -5,8 +5,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from trace_files import written
 
+from support.trace_files import written
 from trimtab.traces import TraceMapping, TraceOptions, read_trace
 from trimtab.traces import source as source_module
 

@@ -8,8 +8,8 @@ import hashlib
 import numpy as np
 import polars as pl
 import pytest
-from trace_files import recorded
 
+from support.trace_files import recorded
 from trimtab.traces import TraceOptions, read_trace, summarise
 from trimtab.traces.catalogue import public_trace
 

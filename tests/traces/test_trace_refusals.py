@@ -8,9 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 from test_trace_reading import AZURE, GENTD26, MOONCAKE
-from trace_files import written
 
-from trimtab.domain.errors import TraceError, UsageError
+from support.trace_files import written
+from trimtab.errors import TraceError, UsageError
 from trimtab.traces import read_trace
 
 

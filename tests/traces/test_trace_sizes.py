@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from scipy import stats
-from trace_files import written
 
-from trimtab.domain.errors import TraceError
+from support.trace_files import written
+from trimtab.errors import TraceError
 from trimtab.traces import SizeSpec
 from trimtab.traces.synthetic import sizes_exponential, sizes_lognormal, sizes_pareto
 

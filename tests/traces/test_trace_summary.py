@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.traces import rate_series, summarise
 from trimtab.traces.summary import Share, count_arrivals
 

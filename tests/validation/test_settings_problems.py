@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ConfigDict, Field
 
-from trimtab.domain.errors import ConfigError, ScenarioError, UsageError
+from trimtab.errors import ConfigError, ScenarioError, UsageError
 from trimtab.validation.base import Spec
 from trimtab.validation.problems import checked
 from trimtab.validation.yaml_text import document, parsed_yaml, read_yaml

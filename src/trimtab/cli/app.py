@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from trimtab.cli import catalogue, compare, forecast, replay, run, scenarios, serve, solve, traces, warmup
 from trimtab.cli.help import EXIT_CODES, FLAG, INTERRUPTED, examples
-from trimtab.domain.errors import TrimtabError
+from trimtab.errors import TrimtabError
 from trimtab.version import __version__
 
 DEBUG = "TRIMTAB_DEBUG"

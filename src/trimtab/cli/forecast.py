@@ -92,7 +92,7 @@ def _accuracy(
     history: Any, horizon: int, period: int, least: float, has_arima: bool
 ) -> tuple[list[Accuracy], list[str]]:
     """Rows of the table of accuracy, and what to say about it; no rows where the history is too short."""
-    from trimtab.domain.errors import MissingExtra, UsageError
+    from trimtab.errors import MissingExtra, UsageError
     from trimtab.forecast import loses_to_naive, rolling_accuracy
 
     try:

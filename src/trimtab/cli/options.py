@@ -16,7 +16,7 @@ from trimtab.cli.output import progress_bar
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-    from trimtab.domain.errors import UsageError
+    from trimtab.errors import UsageError
     from trimtab.experiments.scenario import Scenario
     from trimtab.traces import TraceOptions
 
@@ -121,7 +121,7 @@ class TraceChoice:
 
 def usage_error(error: ValidationError, option_of: dict[str, str]) -> UsageError:
     """The first thing that pydantic finds wrong, as a message about the option that brought it."""
-    from trimtab.domain.errors import UsageError
+    from trimtab.errors import UsageError
 
     first = error.errors()[0]
     kind, given, context = first["type"], first["input"], first.get("ctx", {})
@@ -172,7 +172,7 @@ def _with_trace_choice(scenario: Scenario, choice: TraceChoice) -> Scenario:
         return scenario
     trace = scenario.workload.trace
     if trace is None:
-        from trimtab.domain.errors import UsageError
+        from trimtab.errors import UsageError
 
         named = _OPTION_OF[next(iter(choice.given()))] if choice.given() else "--trace-format"
         raise UsageError("needs a trace", field=named, expected="--trace FILE, or a scenario with a trace")

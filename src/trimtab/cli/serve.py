@@ -15,8 +15,8 @@ from trimtab.cli.options import Quiet
 from trimtab.cli.output import note, print_json
 
 if TYPE_CHECKING:
-    from trimtab.runtime.gateway.config import GatewayConfig, Overrides
-    from trimtab.runtime.gateway.tenants import ShownKeys
+    from trimtab.gateway.config import GatewayConfig, Overrides
+    from trimtab.gateway.tenants import ShownKeys
 
 NEEDED = (
     "aiohttp",
@@ -116,7 +116,7 @@ def serve(
     if example or schema or new_key:
         _print_parts(example=example, schema=schema, new_key=new_key)
         return
-    from trimtab.runtime.gateway.config import Overrides
+    from trimtab.gateway.config import Overrides
 
     overrides = Overrides(listen, admin_listen, policy, workers, insecure_no_auth)
     chosen, keys = _chosen(config, backend or [], overrides)
@@ -127,14 +127,14 @@ def serve(
 
 
 def _print_parts(*, example: bool, schema: bool, new_key: bool) -> None:
-    from trimtab.runtime.gateway.config import config_schema, example_text
+    from trimtab.gateway.config import config_schema, example_text
 
     if example:
         print(example_text(), end="")
     if schema:
         print_json(config_schema())
     if new_key:
-        from trimtab.runtime.gateway.tenants import new_key as make_key
+        from trimtab.gateway.tenants import new_key as make_key
 
         key, digest = make_key()
         print(f"key:    {key}\nsha256: {digest}")
@@ -145,9 +145,9 @@ def _chosen(
     file: Path | None, backends: list[str], overrides: Overrides
 ) -> tuple[GatewayConfig | None, ShownKeys | None]:
     """What is asked for (None = the demonstration), and the keys made for it, if any. Raises UsageError."""
-    from trimtab.domain.errors import UsageError
-    from trimtab.runtime.gateway.config import config_for_backends, load_config, refuse_open_door
-    from trimtab.runtime.gateway.tenants import with_new_keys
+    from trimtab.errors import UsageError
+    from trimtab.gateway.config import config_for_backends, load_config, refuse_open_door
+    from trimtab.gateway.tenants import with_new_keys
 
     if file is not None and backends:
         expected = "either a file with nodes, or --backend"
@@ -164,7 +164,7 @@ def _chosen(
 
 def _check(config: GatewayConfig | None, *, quiet: bool) -> None:
     if config is None:
-        from trimtab.domain.errors import UsageError
+        from trimtab.errors import UsageError
 
         raise UsageError("nothing to check", field="--check", expected="a configuration file, or --backend")
     _warn(config, quiet=quiet)
@@ -180,7 +180,7 @@ def _counted(n: int, what: str) -> str:
 
 
 def _warn(config: GatewayConfig, *, quiet: bool) -> None:
-    from trimtab.runtime.gateway.config import config_warnings
+    from trimtab.gateway.config import config_warnings
 
     for warning in config_warnings(config):
         note(f"warning: {warning}", quiet=quiet)
@@ -196,8 +196,8 @@ def _serve(
 ) -> None:
     """Serve until told to stop. Raises MissingExtra, ConfigError."""
     _refuse_missing()
-    from trimtab.runtime.gateway import serve as gateway
-    from trimtab.runtime.gateway.config import load_config
+    from trimtab.gateway import serve as gateway
+    from trimtab.gateway.config import load_config
 
     if config is not None:
         _warn(config, quiet=quiet)
@@ -208,7 +208,7 @@ def _serve(
 def _refuse_missing() -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        from trimtab.domain.errors import MissingExtra
+        from trimtab.errors import MissingExtra
 
         raise MissingExtra(
             f"`trimtab serve` needs {', '.join(missing)}", expected="pip install 'trimtab[serve]'"

@@ -52,7 +52,7 @@ def gap(
     quiet: Quiet = False,
 ) -> None:
     """Solve a generalised assignment problem: each task on one node, within the capacities, least cost."""
-    from trimtab.domain.errors import UsageError
+    from trimtab.errors import UsageError
     from trimtab.solvers import parse_gap, solve
     from trimtab.solvers.solve import are_solvers_compiled, compile_solvers
 
@@ -72,7 +72,7 @@ def gap(
 
 def _text(path: Path) -> str:
     """The text of a file, unpacked where it is gzip. Raises ProblemError."""
-    from trimtab.domain.errors import ProblemError
+    from trimtab.errors import ProblemError
 
     try:
         content = path.read_bytes()

@@ -210,7 +210,7 @@ def make(
 
 
 def _numbers(text: str | None, option: str) -> list[float] | None:
-    from trimtab.domain.errors import UsageError
+    from trimtab.errors import UsageError
 
     try:
         return None if text is None else [float(part) for part in text.split(",")]

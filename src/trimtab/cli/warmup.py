@@ -25,10 +25,10 @@ def warmup(
     quiet: Quiet = False,
 ) -> None:
     """Compile simulator, policies, bounds, solvers and forecasts into the cache (about a minute, once)."""
-    from trimtab.domain.kernel import cache_folder, prune_cache
+    from trimtab.compiled.kernel import cache_folder, prune_cache
     from trimtab.experiments.warm import compile_everything
     from trimtab.forecast.warm import compile_forecasts
-    from trimtab.runtime.gateway.wire.ferry import compile_ferry
+    from trimtab.gateway.wire.ferry import compile_ferry
     from trimtab.solvers.solve import compile_solvers
 
     quiet = quiet or json

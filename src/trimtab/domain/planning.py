@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.domain.errors import PolicyError
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, empty_plan
+from trimtab.errors import PolicyError
 
 HISTORY = 4096  # arrivals that a planner can look back on
 WAITING = 256  # held requests that a planner sees

@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 from typing import Any, ClassVar
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.kernel import kernel
 from trimtab.domain.view import Memory, Plan, View, memory
 
 

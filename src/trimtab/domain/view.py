@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trimtab.domain.kernel import helper
-from trimtab.domain.tables import array_of, record_of_dtype, table_type
+from trimtab.compiled.kernel import helper
+from trimtab.compiled.tables import array_of, record_of_dtype, table_type
 
 BACKGROUND = -(1 << 20)  # priority of work that only fills spare capacity, and below
 PLACED = 2  # `stays_home` of work that runs there already, when a host goes on with another state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 
 
 def require(condition: bool, field: str, expected: str, value: object = None) -> None:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trimtab.domain.errors import ScenarioError, UsageError
 from trimtab.domain.policy import Policy
+from trimtab.engine.calls import is_ready
+from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.bounds import compile_bounds
 from trimtab.experiments.machine import check_disk, check_memory, cores
 from trimtab.experiments.notes import unfit_note, unserved_note
@@ -34,7 +35,6 @@ from trimtab.experiments.tasks import (
     plan_tasks,
 )
 from trimtab.experiments.warm import compile_kernels
-from trimtab.mechanics.calls import is_ready
 from trimtab.metrics import METRICS, Estimate, mean_ci95
 from trimtab.policies import DEFAULT_COMPARISON, PolicySpec, canonical, find
 from trimtab.validation.problems import checked

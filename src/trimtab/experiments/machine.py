@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 
 BYTES_PER_REQUEST = 600  # of a run: state, records, metrics
 BYTES_PER_RUN = 8_000  # kept of each run by the comparison

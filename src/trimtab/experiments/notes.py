@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.mechanics.driver import PlanningLog
+from trimtab.engine.driver import PlanningLog
 
 MOST_NAMED = 5  # requests that a note names
 

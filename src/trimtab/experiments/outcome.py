@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Reason, Status
 from trimtab.domain.requests import Requests
-from trimtab.mechanics.driver import Driver
+from trimtab.engine.driver import Driver
 from trimtab.metrics import NodeRecords, Records, RequestRecords
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.experiments.curves import Curves
 from trimtab.experiments.tasks import BoundResult, RunResult, Task, TaskResult, record_files, run_task
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from trimtab.domain.errors import ScenarioError
+from trimtab.errors import ScenarioError
 from trimtab.experiments.spec.host import HostSpec
 from trimtab.experiments.spec.scenario import Scenario
 from trimtab.traces.gateway import Recording, open_recording, read_requests

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from trimtab.domain.errors import TraceError
+from trimtab.engine import simulator
+from trimtab.errors import TraceError
 from trimtab.experiments.build import build
 from trimtab.experiments.recorded import recorded
 from trimtab.experiments.recording import node_name, scenario_of
@@ -23,7 +24,6 @@ from trimtab.experiments.spec.base import FloatArray, IntArray
 from trimtab.metrics import Estimate, paired_difference_ci95
 from trimtab.metrics.distribution import mean, percentiles
 from trimtab.policies import canonical, find
-from trimtab.sim import simulator
 from trimtab.traces.gateway import open_recording
 
 BATCHES: Final = 10  # of the recorded window: few, so that they are long

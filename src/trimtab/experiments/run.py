@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trimtab.domain.decision import Reason
+from trimtab.engine import simulator
+from trimtab.engine.driver import Driver, PlanningLog
 from trimtab.experiments.bounds import Bound, bound_of, distance_frac
 from trimtab.experiments.build import Built, build, declared_for
 from trimtab.experiments.compare import versions
@@ -19,11 +21,9 @@ from trimtab.experiments.curves import Curves, curves_of
 from trimtab.experiments.notes import lateness_note, planning_note, unfit_note
 from trimtab.experiments.outcome import records_of, request_table
 from trimtab.experiments.scenario import Scenario, as_path, load_cluster, resolve_scenario
-from trimtab.mechanics.driver import Driver, PlanningLog
+from trimtab.live.host import run_live
 from trimtab.metrics import Records, compute
 from trimtab.policies import PolicySpec, canonical, find
-from trimtab.runtime.host import run_live
-from trimtab.sim import simulator
 
 if TYPE_CHECKING:
     import polars as pl

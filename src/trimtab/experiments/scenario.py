@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from trimtab.domain.errors import ScenarioError, UsageError
+from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.recording import scenario_of
 from trimtab.experiments.spec.scenario import ClusterPart, Scenario, scenario_schema
 from trimtab.traces.gateway import is_recording

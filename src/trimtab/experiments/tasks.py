@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trimtab.domain.decision import Reason
+from trimtab.engine.simulator import run
 from trimtab.experiments.bounds import Bound, bound_of, distance_frac
 from trimtab.experiments.build import Built, build, declared_for
 from trimtab.experiments.curves import BINS, Curves, curves_of
@@ -22,7 +23,6 @@ from trimtab.experiments.recorded import stamp_of
 from trimtab.experiments.scenario import Scenario
 from trimtab.metrics import compute
 from trimtab.policies import PolicySpec, canonical, find
-from trimtab.sim.simulator import run
 
 if TYPE_CHECKING:
     import polars as pl

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from trimtab.domain.policy import Policy
+from trimtab.engine.decision_time import decision_s
+from trimtab.engine.simulator import run
 from trimtab.experiments.build import Built, build, declared_for
 from trimtab.experiments.scenario import Scenario
-from trimtab.mechanics.decision_time import decision_s
 from trimtab.policies import PolicySpec, canonical, find
-from trimtab.sim.simulator import run
 
 MOST_ARRIVALS = 20_000  # requests after which the run stands still, at the latest
 

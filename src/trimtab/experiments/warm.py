@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from trimtab.domain.kernel import is_compiled
+from trimtab.compiled.kernel import is_compiled
+from trimtab.engine.calls import advance_bound, compile_all, compile_policies
 from trimtab.experiments.bounds import compile_bounds
 from trimtab.experiments.machine import cores
-from trimtab.mechanics.calls import advance_bound, compile_all, compile_policies
 from trimtab.policies import PolicySpec, find, names
 
 AT_ONCE = 8  # policies compiled in one job

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.forecast.fits import arima_paths, fit_arima, fit_smoother
 from trimtab.forecast.history import checked_history
 from trimtab.forecast.mixture import LEVELS, NAIVE, SEASONAL_NAIVE, Floats, Forecaster

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from trimtab.domain.errors import MissingExtra
-from trimtab.domain.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel
+from trimtab.errors import MissingExtra
 from trimtab.forecast.history import checked_history
 from trimtab.forecast.mixture import Floats, Smoother
 from trimtab.forecast.recursions import SEASON, smooth, smooth_ahead

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 
 FEWEST: Final = 3  # values; from two points any line would do
 

@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.forecast.mixture_kernels import LAST, NEXT, new_bank, paths, take_in, weigh
 
 Floats: TypeAlias = npt.NDArray[np.float64]

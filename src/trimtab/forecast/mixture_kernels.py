@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trimtab.domain.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.forecast.recursions import (
     FILTER,
     MEAN,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from trimtab.domain.kernel import helper
+from trimtab.compiled.kernel import helper
 
 ALPHA, BETA, PHI, GAMMA, PARAMETERS = range(5)
 LEVEL, TREND, SEASON = range(3)  # SEASON: where the seasons begin, one for each step of the period

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab.domain.kernel import compile_by_use
+from trimtab.compiled.kernel import compile_by_use
 from trimtab.forecast.fits import Arima, arima_paths, squared_errors
 from trimtab.forecast.mixture import Forecaster
 from trimtab.forecast.mixture_kernels import take_in

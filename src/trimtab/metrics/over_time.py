@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.metrics.records import FloatArray, IntArray
 
 

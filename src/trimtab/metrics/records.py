@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.domain.decision import Status
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.metrics.records import FloatArray
 
 

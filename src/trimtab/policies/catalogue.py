@@ -31,8 +31,8 @@ from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard, get_type_hints
 
 import trimtab.policies
-from trimtab.domain.errors import PolicyNotFound, UsageError
 from trimtab.domain.policy import Policy
+from trimtab.errors import PolicyNotFound, UsageError
 
 PolicySpec: TypeAlias = str | Policy | type[Policy]
 

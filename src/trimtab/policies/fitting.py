@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.compiled.kernel import helper
 from trimtab.domain.cluster import Cluster, Floats
-from trimtab.domain.kernel import helper
 from trimtab.domain.view import View, can_take
 
 

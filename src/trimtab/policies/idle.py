@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from trimtab.compiled.kernel import helper
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.kernel import helper
 from trimtab.domain.view import View
 
 _BUILT, _COUNT, _IDLE = range(3)

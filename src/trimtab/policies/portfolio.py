@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.domain.errors import UsageError
 from trimtab.domain.planning import Evidence, History, Rehearse, Variant
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, View, empty_plan
+from trimtab.errors import UsageError
 from trimtab.policies.data_aware.locality import Locality
 from trimtab.policies.load_aware.cost_index import N_WEIGHTS, CostIndex
 from trimtab.policies.load_aware.even_work import EvenWork

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.domain.kernel import helper
+from trimtab.compiled.kernel import helper
 from trimtab.domain.view import View, can_take
 
 

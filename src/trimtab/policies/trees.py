@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.compiled.kernel import helper
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.kernel import helper
 from trimtab.domain.view import MAX_RANKED, Memory, View, memory
 from trimtab.policies.selection import rank
 

@@ -88,7 +88,7 @@ def _named(name: str) -> Metric:
         return METRICS[name]
     import difflib
 
-    from trimtab.domain.errors import UsageError
+    from trimtab.errors import UsageError
 
     nearest = difflib.get_close_matches(name, METRICS, n=3) or list(METRICS)
     raise UsageError("no such metric", field="metric", value=name, expected=", ".join(nearest))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trimtab.domain.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.solvers.knapsack import both, put
 from trimtab.solvers.near import Floats, Ints
 from trimtab.solvers.problem import BoolArray

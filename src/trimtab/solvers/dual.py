@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trimtab.domain.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.solvers.near import Floats, Near
 
 STAGES_FRAC = (0.1, 0.03, 0.01, 0.003)  # μ as a share of the spread of costs

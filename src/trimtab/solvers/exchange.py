@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel
 
 LEAST_GAIN = 1e-7
 

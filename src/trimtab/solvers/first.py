@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.solvers.dual import climb, mean_demand, spread_of
 from trimtab.solvers.exchange import LEAST_GAIN, link, unlink
 from trimtab.solvers.near import Floats, Ints, Near, nearest, numbered, reduced

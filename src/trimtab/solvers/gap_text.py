@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 
-from trimtab.domain.errors import ProblemError
+from trimtab.errors import ProblemError
 from trimtab.solvers.problem import AssignmentProblem, assignment_problem
 
 _WORD = re.compile(r"\S+")

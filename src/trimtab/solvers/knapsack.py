@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.solvers.near import Floats, Ints, Near
 from trimtab.solvers.problem import TOLERANCE_FRAC
 

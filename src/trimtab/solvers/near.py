@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.domain.kernel import kernel
+from trimtab.compiled.kernel import kernel
 from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem, IntArray
 
 MOST_INSERTED = 100  # pairs of a task that are inserted one by one; more are sorted, which is quicker then

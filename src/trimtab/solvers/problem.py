@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trimtab.domain.errors import ProblemError
+from trimtab.errors import ProblemError
 
 FloatArray: TypeAlias = NDArray[np.floating[Any]]
 IntArray: TypeAlias = NDArray[np.integer[Any]]

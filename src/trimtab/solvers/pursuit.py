@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trimtab.domain.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.solvers.exchange import LEAST_GAIN, move, relink, reweigh, worth
 from trimtab.solvers.near import Floats, Ints
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.solvers.dual import Dual, mean_demand, softmin_row, spread_of
 from trimtab.solvers.near import Ints, Near
 

@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 
-from trimtab.domain.errors import ProblemError
-from trimtab.domain.kernel import compile_by_use, is_compiled
+from trimtab.compiled.kernel import compile_by_use, is_compiled
+from trimtab.errors import ProblemError
 from trimtab.solvers.exact import CoreSearch
 from trimtab.solvers.exchange import search
 from trimtab.solvers.first import first_assignment

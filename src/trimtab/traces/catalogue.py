@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import Final
 
-from trimtab.domain.errors import TraceError
+from trimtab.errors import TraceError
 
 _GITHUB: Final = "https://raw.githubusercontent.com"
 _AZURE: Final = f"{_GITHUB}/Azure/AzurePublicDataset/790921015d50dd6aae7f7e47f39ba0e235ad6b08/data"

@@ -18,7 +18,7 @@ import pooch
 import requests
 from urllib3.exceptions import MaxRetryError
 
-from trimtab.domain.errors import TraceError
+from trimtab.errors import TraceError
 from trimtab.traces.catalogue import PublicTrace, public_trace
 from trimtab.traces.source import Progress
 

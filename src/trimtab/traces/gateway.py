@@ -1,6 +1,6 @@
 """Recordings of the gateway: JSON Lines files of one set, rotated, plain or gzip, of one worker or several.
 
-The lines are described in `trimtab.runtime.gateway.record.rows`. Requests stand there in order of their end;
+The lines are described in `trimtab.gateway.record.rows`. Requests stand there in order of their end;
 here they are sorted by arrival. Time 0 is the head of the oldest file that is left; what arrived before it
 and ended after it arrives at time 0 with what remained of its service.
 Size: work units as they were estimated on arrival, so that policies see again what they saw.
@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from trimtab.domain.errors import TraceError
+from trimtab.errors import TraceError
 from trimtab.traces.columns import COLUMNS
 from trimtab.traces.source import Progress
 

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from trimtab.domain.errors import TraceError
+from trimtab.errors import TraceError
 
 
 class TraceOptions(BaseModel):

@@ -16,7 +16,7 @@ from typing import Any, Final
 import polars as pl
 from pydantic import ValidationError
 
-from trimtab.domain.errors import TraceError
+from trimtab.errors import TraceError
 from trimtab.traces import gateway
 from trimtab.traces.azure import AZURE_LLM_2023
 from trimtab.traces.columns import AT_LEAST, COLUMNS

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trimtab.domain.errors import TraceError, UsageError
+from trimtab.errors import TraceError, UsageError
 from trimtab.traces.formats import TimeUnit
 from trimtab.traces.source import Progress, RawBlock, TraceSource, look_at, read_blocks
 from trimtab.traces.values import EXPECTED_TIME, expected_value, parsed, parsed_ticks, seconds

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
-from trimtab.domain.errors import TraceError
+from trimtab.errors import TraceError
 from trimtab.traces.read import read_trace
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]

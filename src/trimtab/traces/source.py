@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, Literal, TypeAlias
 
 import polars as pl
 
-from trimtab.domain.errors import TraceError
+from trimtab.errors import TraceError
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) of the file on disk."""

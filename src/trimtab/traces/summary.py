@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.traces.columns import COLUMNS
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]

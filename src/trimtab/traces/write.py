@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import polars as pl
 
-from trimtab.domain.errors import TraceError
+from trimtab.errors import TraceError
 
 _SUFFIXES: Final = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".parquet")
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.validation.names import Misfit, nearest
 
 _SHORT = Repr()

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 
 MOST_VALUES = 1_000_000  # of a file, with every alias written out
 

@@ -6,8 +6,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from served import ADMIN_KEY, Served, config_of, served
-from trimtab.runtime.gateway.config import digest_of
+from support.served import ADMIN_KEY, Served, config_of, served
+from trimtab.gateway.config import digest_of
 
 OTHER_KEY = "tt-another-admin-key-0123456789abcdef"
 

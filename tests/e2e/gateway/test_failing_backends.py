@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gateway_load import HELLO, Load, ask, bad, client, comes, sixteen_slots
-from served import Served, config_of, node_of, served
-from trimtab.runtime.gateway.demo.children import DemoProcess, launch, launched
+from support.gateway_load import HELLO, Load, ask, bad, client, comes, sixteen_slots
+from support.served import Served, config_of, node_of, served
+from trimtab.gateway.demo.children import DemoProcess, launch, launched
 
 RATE_PER_S = 100.0
 STREAMED = {**HELLO, "stream": True}

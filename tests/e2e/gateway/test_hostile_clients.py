@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gateway_load import BEARER, HELLO, ask, bad, client
-from served import ADMIN_KEY, KEY, Served, config_of, posts, served
-from trimtab.runtime.gateway.demo.children import DemoProcess, launched
-from trimtab.runtime.gateway.demo.options import Options
+from support.gateway_load import BEARER, HELLO, ask, bad, client
+from support.served import ADMIN_KEY, KEY, Served, config_of, posts, served
+from trimtab.gateway.demo.children import DemoProcess, launched
+from trimtab.gateway.demo.options import Options
 
 BODY = json.dumps(HELLO).encode()
 SLOW_S = 2.5

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from gateway_load import BEARER, ask, bad, client, comes
-from served import Served, config_of, node_of, served
-from trimtab.runtime.gateway.demo.children import DemoProcess, launched
-from trimtab.runtime.gateway.demo.options import Options
+from support.gateway_load import BEARER, ask, bad, client, comes
+from support.served import Served, config_of, node_of, served
+from trimtab.gateway.demo.children import DemoProcess, launched
+from trimtab.gateway.demo.options import Options
 
 ASYNC = {"Prefer": "respond-async"}
 VIDEO = {"model": "demo-video", "prompt": "a ship turns", "seconds": "4"}

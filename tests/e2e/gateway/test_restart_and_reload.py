@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gateway_load import BEARER, HELLO, Load, Reply, ask, bad, client, comes, sixteen_slots
-from served import START_S, Served, config_of, node_of, posts, served, spawn, until
-from trimtab.runtime.gateway.demo.children import DemoProcess, launched
+from support.gateway_load import BEARER, HELLO, Load, Reply, ask, bad, client, comes, sixteen_slots
+from support.served import START_S, Served, config_of, node_of, posts, served, spawn, until
+from trimtab.gateway.demo.children import DemoProcess, launched
 
 RATE_PER_S = 100.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from served import chat, config_of, node_of, served, until
-from trimtab.runtime.gateway.demo import Options, launched
+from support.served import chat, config_of, node_of, served, until
+from trimtab.gateway.demo import Options, launched
 from trimtab.traces.gateway import open_recording, read_requests
 
 

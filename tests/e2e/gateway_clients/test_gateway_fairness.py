@@ -10,8 +10,8 @@ from itertools import accumulate
 import aiohttp
 import pytest
 
-from served import Served, chat, config_of, key_entry, node_of, served, until
-from trimtab.runtime.gateway.demo import DemoProcess, Options, launched
+from support.served import Served, chat, config_of, key_entry, node_of, served, until
+from trimtab.gateway.demo import DemoProcess, Options, launched
 
 SLOTS, PROMPT, OUTPUT = 2, 60, 24
 W_PROMPT, W_OUTPUT = 1.0, 2.0

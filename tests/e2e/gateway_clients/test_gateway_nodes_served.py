@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from served import Answer, Served, chat, config_of, node_of, served, until
-from trimtab.runtime.gateway.demo import DemoProcess, Options, launched
+from support.served import Answer, Served, chat, config_of, node_of, served, until
+from trimtab.gateway.demo import DemoProcess, Options, launched
 
 BACKENDS_KEY = "a-key-of-the-backend"
 

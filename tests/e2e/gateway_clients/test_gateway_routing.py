@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
-from served import KEY, Answer, Served, chat, config_of, key_entry, node_of, posts, served, until
-from trimtab.runtime.gateway.demo import DemoProcess, Options, launched
+from support.served import KEY, Answer, Served, chat, config_of, key_entry, node_of, posts, served, until
+from trimtab.gateway.demo import DemoProcess, Options, launched
 
 TRUSTED, SMALL, TOKENS = "tt-may-do-much", "tt-two-at-a-time", "tt-few-tokens"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

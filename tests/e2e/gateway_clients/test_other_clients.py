@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from served import KEY, Served, chat, config_of, fetch, key_entry, served, until
-from trimtab.runtime.gateway.demo import Options, launched
+from support.served import KEY, Served, chat, config_of, fetch, key_entry, served, until
+from trimtab.gateway.demo import Options, launched
 
 LIMITED = "tt-one-request-a-minute"
 HI = [{"role": "user", "content": "hi"}]

@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 import aiohttp
 import pytest
-from admin_harness import KEY, Admin, open_admin
-from fake_control import FakeControl
 
-from trimtab.runtime.gateway.admin.auth import MOST_SESSIONS, AdminAuth, digest
-from trimtab.runtime.gateway.model import Health
+from support.gateway.admin_harness import KEY, Admin, open_admin
+from support.gateway.fake_control import FakeControl
+from trimtab.gateway.admin.auth import MOST_SESSIONS, AdminAuth, digest
+from trimtab.gateway.model import Health
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
 Check = Callable[[Admin, aiohttp.ClientSession], Awaitable[None]]

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from admin_harness import Admin, admin_in_thread
-from fake_control import FakeControl
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from support.gateway.admin_harness import Admin, admin_in_thread
+from support.gateway.fake_control import FakeControl
 from trimtab.domain.planning import Evidence
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, empty_plan
+from trimtab.gateway.decide.standing import Standing
+from trimtab.gateway.model import Health
 from trimtab.policies.load_aware.cost_index import CostIndex
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
-from trimtab.runtime.gateway.decide.standing import Standing
-from trimtab.runtime.gateway.model import Health
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 import yaml
-from fake_control import FakeControl
 
-from trimtab.runtime.gateway.admin.app import AdminApp, serve_admin
-from trimtab.runtime.gateway.admin.auth import AdminAuth, digest
-from trimtab.runtime.gateway.observe.families import FAMILIES, Type
+from support.gateway.fake_control import FakeControl
+from trimtab.gateway.admin.app import AdminApp, serve_admin
+from trimtab.gateway.admin.auth import AdminAuth, digest
+from trimtab.gateway.observe.families import FAMILIES, Type
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.domain.errors import ConfigError
-from trimtab.runtime.gateway.api.endpoints import BUILT_IN, Endpoints, Target, path_id, split_target
-from trimtab.runtime.gateway.model import Dialect, Endpoint, Kind, Refusal
+from trimtab.errors import ConfigError
+from trimtab.gateway.api.endpoints import BUILT_IN, Endpoints, Target, path_id, split_target
+from trimtab.gateway.model import Dialect, Endpoint, Kind, Refusal
 
 TABLE = Endpoints([("/v1/tokenize", ["post"]), ("/custom/{name}/run", ["POST", "GET"])])
 

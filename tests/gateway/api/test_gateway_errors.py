@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.runtime.gateway.api.errors import error_body, error_type, response_bytes, stream_event
-from trimtab.runtime.gateway.model import Dialect, Kind, Refusal
+from trimtab.gateway.api.errors import error_body, error_type, response_bytes, stream_event
+from trimtab.gateway.model import Dialect, Kind, Refusal
 
 
 class _Answer(socketserver.StreamRequestHandler):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.runtime.gateway.api.endpoints import BUILT_IN, Endpoints
-from trimtab.runtime.gateway.api.peek import body_scan, peek, peek_head
-from trimtab.runtime.gateway.api.units import COMPLETION_MAX_TOKENS, IMAGE_TOKENS, MESSAGE_TOKENS
-from trimtab.runtime.gateway.model import Endpoint, Facts, Refusal
+from trimtab.gateway.api.endpoints import BUILT_IN, Endpoints
+from trimtab.gateway.api.peek import body_scan, peek, peek_head
+from trimtab.gateway.api.units import COMPLETION_MAX_TOKENS, IMAGE_TOKENS, MESSAGE_TOKENS
+from trimtab.gateway.model import Endpoint, Facts, Refusal
 
 TABLE = Endpoints([("/v1/tokenize", ["POST"])])
 JSON = "application/json"

@@ -5,8 +5,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.runtime.gateway.api.prefix import PrefixIndex, chain
-from trimtab.runtime.gateway.api.units import BLOCK_CHARS, BLOCK_TOKENS, HASHED_CHARS
+from trimtab.gateway.api.prefix import PrefixIndex, chain
+from trimtab.gateway.api.units import BLOCK_CHARS, BLOCK_TOKENS, HASHED_CHARS
 
 
 def test_equal_beginnings_have_equal_chains() -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from trimtab.runtime.gateway.api.units import (
+from trimtab.gateway.api.units import (
     DEFAULT_OUTPUT_TOKENS,
     DEFAULT_STEPS,
     MIN_UNITS,
@@ -12,7 +12,7 @@ from trimtab.runtime.gateway.api.units import (
     estimate,
     used,
 )
-from trimtab.runtime.gateway.model import Facts, Kind, Usage
+from trimtab.gateway.model import Facts, Kind, Usage
 
 
 def test_language_models() -> None:

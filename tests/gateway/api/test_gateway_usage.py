@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.runtime.gateway.api.include_usage import UsageStripper, inject_include_usage
-from trimtab.runtime.gateway.api.jsonscan import JsonScan
-from trimtab.runtime.gateway.api.sse import EventSplitter, data_of
-from trimtab.runtime.gateway.api.usage import BodyMeter, StreamMeter, find_usage, meter_for
-from trimtab.runtime.gateway.model import Dialect, Endpoint, Kind, Usage
+from trimtab.gateway.api.include_usage import UsageStripper, inject_include_usage
+from trimtab.gateway.api.jsonscan import JsonScan
+from trimtab.gateway.api.sse import EventSplitter, data_of
+from trimtab.gateway.api.usage import BodyMeter, StreamMeter, find_usage, meter_for
+from trimtab.gateway.model import Dialect, Endpoint, Kind, Usage
 
 CHAT_USAGE = {"prompt_tokens": 10, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 4}}
 RESPONSE_USAGE = {"input_tokens": 10, "output_tokens": 20, "input_tokens_details": {"cached_tokens": 4}}

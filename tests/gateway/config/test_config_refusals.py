@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.domain.errors import ConfigError
-from trimtab.runtime.gateway.config import load_config, node_specs, parse_config
+from trimtab.errors import ConfigError
+from trimtab.gateway.config import load_config, node_specs, parse_config
 
 NODE = "nodes: [{name: a, url: 'http://x:1', models: [m]}]\n"
 DIGEST = "a" * 64

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from trimtab.domain.errors import ConfigError
-from trimtab.runtime.gateway.config import (
+from trimtab.errors import ConfigError
+from trimtab.gateway.config import (
     GatewayConfig,
     Overrides,
     config_for_backends,
@@ -24,9 +24,9 @@ from trimtab.runtime.gateway.config import (
     parse_config,
     refuse_open_door,
 )
-from trimtab.runtime.gateway.config.routes import RouteSpec, resolved
-from trimtab.runtime.gateway.config.types import host_port
-from trimtab.runtime.gateway.config.upkeep import StoreSpec, state_folder
+from trimtab.gateway.config.routes import RouteSpec, resolved
+from trimtab.gateway.config.types import host_port
+from trimtab.gateway.config.upkeep import StoreSpec, state_folder
 
 DIGEST = digest_of(b"secret")
 OWN_POLICY = """

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from gateway.virtual import run_virtual
-from planning_policies import Gate, Steering
+from support.gateway.virtual import run_virtual
+from support.planning_policies import Gate, Steering
 from trimtab.domain.view import empty_plan
-from trimtab.mechanics.driver import PlanningLog
-from trimtab.mechanics.verdicts import SHADOW_IDX, read
-from trimtab.runtime.gateway.decide.dispatcher import Decider
-from trimtab.runtime.gateway.decide.places import OwnedHomes
-from trimtab.runtime.gateway.decide.pool import Chosen, chosen
-from trimtab.runtime.gateway.decide.rules import Rules
-from trimtab.runtime.gateway.model import (
+from trimtab.engine.driver import PlanningLog
+from trimtab.engine.verdicts import SHADOW_IDX, read
+from trimtab.gateway.decide.dispatcher import Decider
+from trimtab.gateway.decide.places import OwnedHomes
+from trimtab.gateway.decide.pool import Chosen, chosen
+from trimtab.gateway.decide.rules import Rules
+from trimtab.gateway.model import (
     Attempt,
     Cause,
     Endpoint,
@@ -30,9 +30,9 @@ from trimtab.runtime.gateway.model import (
     Tenant,
     Usage,
 )
-from trimtab.runtime.gateway.nodes.condition import Hold
-from trimtab.runtime.gateway.nodes.fleet import Fleet
-from trimtab.runtime.gateway.nodes.spec import Listing, NodeSpec
+from trimtab.gateway.nodes.condition import Hold
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.spec import Listing, NodeSpec
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
 TENANT = Tenant("t", 0)

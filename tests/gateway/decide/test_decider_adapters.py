@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from test_decider import Asking, Bench, at
 
-from trimtab.runtime.gateway.decide.pool import Pool, chosen
-from trimtab.runtime.gateway.decide.rules import Rules
-from trimtab.runtime.gateway.decide.shape import cluster_of, items_needed, member_of, shape_of
-from trimtab.runtime.gateway.model import Cause
-from trimtab.runtime.gateway.nodes.condition import Hold
-from trimtab.runtime.gateway.nodes.spec import Listing, NodeSpec
+from trimtab.gateway.decide.pool import Pool, chosen
+from trimtab.gateway.decide.rules import Rules
+from trimtab.gateway.decide.shape import cluster_of, items_needed, member_of, shape_of
+from trimtab.gateway.model import Cause
+from trimtab.gateway.nodes.condition import Hold
+from trimtab.gateway.nodes.spec import Listing, NodeSpec
 
 POLICY = "least-expected-completion"
 

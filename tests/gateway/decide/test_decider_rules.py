@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from trimtab.runtime.gateway.decide.dispatcher import Decider
-from trimtab.runtime.gateway.decide.pool import chosen
-from trimtab.runtime.gateway.decide.rules import Rules
-from trimtab.runtime.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Node, Refusal, Tenant
-from trimtab.runtime.gateway.nodes.fleet import Fleet
-from trimtab.runtime.gateway.nodes.spec import NodeSpec
+from trimtab.gateway.decide.dispatcher import Decider
+from trimtab.gateway.decide.pool import chosen
+from trimtab.gateway.decide.rules import Rules
+from trimtab.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Node, Refusal, Tenant
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.spec import NodeSpec
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT)
 TURNS, LEAST, ANY = chosen("round-robin"), chosen("least-connections"), chosen("random")

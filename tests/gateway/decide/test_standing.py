@@ -12,15 +12,15 @@ import pytest
 from trimtab.domain.planning import Evidence
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, empty_plan
+from trimtab.gateway.decide.dispatcher import Decider
+from trimtab.gateway.decide.pool import Chosen
+from trimtab.gateway.decide.rules import Rules
+from trimtab.gateway.decide.standing import Standing, label
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.spec import NodeSpec
 from trimtab.policies.load_aware.least_connections import LeastConnections
 from trimtab.policies.load_aware.power_of_d import PowerOfD
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
-from trimtab.runtime.gateway.decide.dispatcher import Decider
-from trimtab.runtime.gateway.decide.pool import Chosen
-from trimtab.runtime.gateway.decide.rules import Rules
-from trimtab.runtime.gateway.decide.standing import Standing, label
-from trimtab.runtime.gateway.nodes.fleet import Fleet
-from trimtab.runtime.gateway.nodes.spec import NodeSpec
 
 FIRST, SECOND = LeastConnections(), PowerOfD(d=4)
 

@@ -18,7 +18,7 @@ import anthropic
 import openai
 import pytest
 
-from trimtab.runtime.gateway.demo import DemoProcess, Options, launch_all, launched
+from trimtab.gateway.demo import DemoProcess, Options, launch_all, launched
 
 FAST = {"prefill_s": 0.0, "output_s": 0.0, "output_tokens": 5}
 SILENT_S = 0.5

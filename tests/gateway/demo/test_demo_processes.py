@@ -11,12 +11,12 @@ import time
 import psutil
 import pytest
 
-from trimtab.runtime.gateway.demo import Options, launch, launch_all, launch_demo
-from trimtab.runtime.gateway.demo.options import from_arguments, to_arguments
+from trimtab.gateway.demo import Options, launch, launch_all, launch_demo
+from trimtab.gateway.demo.options import from_arguments, to_arguments
 
 PARENT = """
 import sys, time
-from trimtab.runtime.gateway.demo import Options, launch
+from trimtab.gateway.demo import Options, launch
 print(launch(Options()).process.pid, flush=True)
 time.sleep(60)
 """
@@ -48,7 +48,7 @@ def test_the_four_of_the_demonstration() -> None:
 
 
 def test_frozen_backend_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.runtime.gateway.demo.children.STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("trimtab.gateway.demo.children.STOP_TIMEOUT_S", 0.1)
     backend = launch(Options())
     backend.process.send_signal(signal.SIGSTOP)
     backend.stop()

@@ -1,3 +1,3 @@
-from gateway_stores import postgres, store_url
+from support.gateway_stores import postgres, store_url
 
 __all__ = ["postgres", "store_url"]

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from gateway.plane import answers, gateway, ok, post
-from trimtab.runtime.gateway.api.endpoints import Endpoints
-from trimtab.runtime.gateway.config import GatewayConfig
-from trimtab.runtime.gateway.config.keys import TenantLimits
-from trimtab.runtime.gateway.config.upkeep import StoreSpec
-from trimtab.runtime.gateway.decide.pools import SPARE_TENANTS
-from trimtab.runtime.gateway.front import Front
-from trimtab.runtime.gateway.gateway import Gateway
-from trimtab.runtime.gateway.jobs.intake import job_request
-from trimtab.runtime.gateway.jobs.service import JobService
-from trimtab.runtime.gateway.model import Refusal, Tenant
-from trimtab.runtime.gateway.process import surroundings
-from trimtab.runtime.gateway.tenants import Limits
-from trimtab.runtime.gateway.wire.context import LocalAnswer
-from trimtab.runtime.gateway.wire.exchange import WireExchange
+from support.gateway.plane import answers, gateway, ok, post
+from trimtab.gateway.api.endpoints import Endpoints
+from trimtab.gateway.config import GatewayConfig
+from trimtab.gateway.config.keys import TenantLimits
+from trimtab.gateway.config.upkeep import StoreSpec
+from trimtab.gateway.decide.pools import SPARE_TENANTS
+from trimtab.gateway.front import Front
+from trimtab.gateway.gateway import Gateway
+from trimtab.gateway.jobs.intake import job_request
+from trimtab.gateway.jobs.service import JobService
+from trimtab.gateway.model import Refusal, Tenant
+from trimtab.gateway.process import surroundings
+from trimtab.gateway.tenants import Limits
+from trimtab.gateway.wire.context import LocalAnswer
+from trimtab.gateway.wire.exchange import WireExchange
 
 ASYNC = b"prefer: respond-async\r\n"
 

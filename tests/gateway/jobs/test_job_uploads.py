@@ -16,21 +16,21 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.plane import Plane, gateway, read_request
-from trimtab.runtime.gateway.api.endpoints import Endpoints
-from trimtab.runtime.gateway.config.routes import RouteSpec, resolved
-from trimtab.runtime.gateway.front import Front
-from trimtab.runtime.gateway.jobs import results
-from trimtab.runtime.gateway.jobs.http import JobRequest, JobsApi
-from trimtab.runtime.gateway.jobs.intake import Intake
-from trimtab.runtime.gateway.jobs.job import State
-from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings
-from trimtab.runtime.gateway.jobs.results import Body, JobFiles, StagedBody
-from trimtab.runtime.gateway.jobs.runner import DispatchedRunner, NodeJobs, RunnerSettings, Surroundings
-from trimtab.runtime.gateway.model import Refusal, Tenant
-from trimtab.runtime.gateway.store.store import Store
-from trimtab.runtime.gateway.wire.context import LocalAnswer, Settings
-from trimtab.runtime.gateway.wire.exchange import WireExchange
+from support.gateway.plane import Plane, gateway, read_request
+from trimtab.gateway.api.endpoints import Endpoints
+from trimtab.gateway.config.routes import RouteSpec, resolved
+from trimtab.gateway.front import Front
+from trimtab.gateway.jobs import results
+from trimtab.gateway.jobs.http import JobRequest, JobsApi
+from trimtab.gateway.jobs.intake import Intake
+from trimtab.gateway.jobs.job import State
+from trimtab.gateway.jobs.manager import Jobs, JobSettings
+from trimtab.gateway.jobs.results import Body, JobFiles, StagedBody
+from trimtab.gateway.jobs.runner import DispatchedRunner, NodeJobs, RunnerSettings, Surroundings
+from trimtab.gateway.model import Refusal, Tenant
+from trimtab.gateway.store.store import Store
+from trimtab.gateway.wire.context import LocalAnswer, Settings
+from trimtab.gateway.wire.exchange import WireExchange
 
 MIB = 1 << 20
 TENANT = Tenant("t", 0)

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from trimtab.runtime.gateway.jobs import manager, rows
-from trimtab.runtime.gateway.jobs.job import Delivery, Job, JobResult, State
-from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings, TooManyJobs
-from trimtab.runtime.gateway.jobs.order import Order
-from trimtab.runtime.gateway.jobs.results import JobFiles, TooLarge
-from trimtab.runtime.gateway.model import Facts
-from trimtab.runtime.gateway.store.errors import StoreUnavailable
-from trimtab.runtime.gateway.store.store import Store
+from trimtab.gateway.jobs import manager, rows
+from trimtab.gateway.jobs.job import Delivery, Job, JobResult, State
+from trimtab.gateway.jobs.manager import Jobs, JobSettings, TooManyJobs
+from trimtab.gateway.jobs.order import Order
+from trimtab.gateway.jobs.results import JobFiles, TooLarge
+from trimtab.gateway.model import Facts
+from trimtab.gateway.store.errors import StoreUnavailable
+from trimtab.gateway.store.store import Store
 
 FACTS = Facts(model="m", video_s=4.0, prefix_blocks=(1, 2**62))
 

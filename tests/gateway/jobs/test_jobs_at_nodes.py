@@ -14,12 +14,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gateway.plane import listening
-from trimtab.runtime.gateway.config import GatewayConfig
-from trimtab.runtime.gateway.control import LocalControl
-from trimtab.runtime.gateway.gateway import Gateway
-from trimtab.runtime.gateway.jobs.service import JobService
-from trimtab.runtime.gateway.process import _opened
+from support.gateway.plane import listening
+from trimtab.gateway.config import GatewayConfig
+from trimtab.gateway.control import LocalControl
+from trimtab.gateway.gateway import Gateway
+from trimtab.gateway.jobs.service import JobService
+from trimtab.gateway.process import _opened
 
 
 class Studio:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from gateway.jobs.test_jobs import HandRunner, opened, order, reach, settings, until
-from trimtab.runtime.gateway.jobs.job import State
+from trimtab.gateway.jobs.job import State
 
 
 def test_a_drain_waits_for_what_was_sent_and_gives_back_what_waits(store_url: str, tmp_path: Path) -> None:

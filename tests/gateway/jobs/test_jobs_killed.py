@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-_PROCESS = Path(__file__).with_name("job_process.py")
+_PROCESS = Path(__file__).parents[2] / "support" / "gateway" / "job_process.py"
 
 
 def _start(url: str, folder: Path, log: Path, stage: str, count: int) -> subprocess.Popen[str]:

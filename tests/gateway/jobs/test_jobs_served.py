@@ -16,14 +16,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from trimtab.runtime.gateway.api.endpoints import Endpoints
-from trimtab.runtime.gateway.api.prefer import wants_async
-from trimtab.runtime.gateway.jobs.http import JobRequest, JobsApi
-from trimtab.runtime.gateway.jobs.manager import Jobs, JobSettings
-from trimtab.runtime.gateway.jobs.runner import DispatchedRunner, NodeJobs, RunnerSettings, Surroundings
-from trimtab.runtime.gateway.jobs.views import VideoFields
-from trimtab.runtime.gateway.model import Cause, Endpoint, Exchange, Facts, Node, Outcome, Refusal, Tenant
-from trimtab.runtime.gateway.store.store import Store
+from trimtab.gateway.api.endpoints import Endpoints
+from trimtab.gateway.api.prefer import wants_async
+from trimtab.gateway.jobs.http import JobRequest, JobsApi
+from trimtab.gateway.jobs.manager import Jobs, JobSettings
+from trimtab.gateway.jobs.runner import DispatchedRunner, NodeJobs, RunnerSettings, Surroundings
+from trimtab.gateway.jobs.views import VideoFields
+from trimtab.gateway.model import Cause, Endpoint, Exchange, Facts, Node, Outcome, Refusal, Tenant
+from trimtab.gateway.store.store import Store
 
 
 class Backend:

@@ -4,11 +4,11 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from node_world import fleet_of, spec
 
-from trimtab.domain.errors import ConfigError
-from trimtab.runtime.gateway.nodes.address import Guard, beside, parse_base, parse_url
-from trimtab.runtime.gateway.nodes.discovery import Registrar
+from support.gateway.node_world import fleet_of, spec
+from trimtab.errors import ConfigError
+from trimtab.gateway.nodes.address import Guard, beside, parse_base, parse_url
+from trimtab.gateway.nodes.discovery import Registrar
 
 
 @pytest.mark.parametrize(

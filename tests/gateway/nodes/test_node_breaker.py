@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from node_world import Traffic, fleet_of, run_virtual
 
-from trimtab.runtime.gateway.model import Cause, Health
-from trimtab.runtime.gateway.nodes.condition import Hold
-from trimtab.runtime.gateway.nodes.keeper import Keeper
+from support.gateway.node_world import Traffic, fleet_of, run_virtual
+from trimtab.gateway.model import Cause, Health
+from trimtab.gateway.nodes.condition import Hold
+from trimtab.gateway.nodes.keeper import Keeper
 
 
 def test_failures_to_connect_open_it_for_growing_times_and_a_trial_closes_it() -> None:

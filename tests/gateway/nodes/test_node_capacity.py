@@ -6,11 +6,11 @@ import statistics
 from dataclasses import dataclass, field
 
 import pytest
-from node_world import Traffic, fleet_of, run_virtual
 
-from trimtab.runtime.gateway.model import Cause
-from trimtab.runtime.gateway.nodes.capacity import AdaptiveLimit, CapacityOptions
-from trimtab.runtime.gateway.nodes.keeper import Keeper
+from support.gateway.node_world import Traffic, fleet_of, run_virtual
+from trimtab.gateway.model import Cause
+from trimtab.gateway.nodes.capacity import AdaptiveLimit, CapacityOptions
+from trimtab.gateway.nodes.keeper import Keeper
 
 
 @dataclass

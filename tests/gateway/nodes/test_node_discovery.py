@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_world import Heard, fleet_of, spec
 
-from trimtab.domain.errors import ConfigError
-from trimtab.runtime.gateway.model import Health
-from trimtab.runtime.gateway.nodes.address import Guard
-from trimtab.runtime.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
-from trimtab.runtime.gateway.nodes.fleet import Fleet
-from trimtab.runtime.gateway.nodes.spec import NodeSpec
+from support.gateway.node_world import Heard, fleet_of, spec
+from trimtab.errors import ConfigError
+from trimtab.gateway.model import Health
+from trimtab.gateway.nodes.address import Guard
+from trimtab.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.spec import NodeSpec
 
 
 def parse(data: Any) -> Sequence[NodeSpec]:

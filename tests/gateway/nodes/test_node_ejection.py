@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from node_world import Traffic, fleet_of, run_virtual
 
-from trimtab.runtime.gateway.model import Cause, Health
-from trimtab.runtime.gateway.nodes.ejection import EjectionOptions
-from trimtab.runtime.gateway.nodes.keeper import Keeper, KeeperOptions
+from support.gateway.node_world import Traffic, fleet_of, run_virtual
+from trimtab.gateway.model import Cause, Health
+from trimtab.gateway.nodes.ejection import EjectionOptions
+from trimtab.gateway.nodes.keeper import Keeper, KeeperOptions
 
 FAULTS = [
     Cause.SERVER_ERROR,

@@ -4,14 +4,14 @@ import asyncio
 import logging
 
 import pytest
-from node_world import Heard, fleet_of, run_virtual, spec
 
-from trimtab.domain.errors import ConfigError
-from trimtab.runtime.gateway.model import Health
-from trimtab.runtime.gateway.nodes.condition import Hold
-from trimtab.runtime.gateway.nodes.fleet import Fleet, FleetOptions
-from trimtab.runtime.gateway.nodes.spec import Listing
-from trimtab.runtime.gateway.nodes.warming import WarmingOptions
+from support.gateway.node_world import Heard, fleet_of, run_virtual, spec
+from trimtab.errors import ConfigError
+from trimtab.gateway.model import Health
+from trimtab.gateway.nodes.condition import Hold
+from trimtab.gateway.nodes.fleet import Fleet, FleetOptions
+from trimtab.gateway.nodes.spec import Listing
+from trimtab.gateway.nodes.warming import WarmingOptions
 
 
 def test_a_node_gets_work_while_nothing_holds_it_and_listeners_hear_of_the_change_only() -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from node_world import Backend, Traffic, VirtualLoop, fleet_of, run_virtual, until
-
-from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Health
-from trimtab.runtime.gateway.nodes.health import Checker, HealthOptions
-from trimtab.runtime.gateway.nodes.keeper import Keeper
-from trimtab.runtime.gateway.nodes.signals import Answer, Judge, Signals
-from trimtab.runtime.gateway.pulse import AWAY_S, Pulse
+from support.gateway.node_world import Backend, Traffic, VirtualLoop, fleet_of, run_virtual, until
+from trimtab.gateway.model import Attempt, Cause, Exchange, Health
+from trimtab.gateway.nodes.health import Checker, HealthOptions
+from trimtab.gateway.nodes.keeper import Keeper
+from trimtab.gateway.nodes.signals import Answer, Judge, Signals
+from trimtab.gateway.pulse import AWAY_S, Pulse
 
 
 def stop_for(seconds: float) -> None:

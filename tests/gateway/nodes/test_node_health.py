@@ -4,12 +4,12 @@ import asyncio
 import socket
 
 import pytest
-from node_world import Backend, fleet_of, spec, until
 
-from trimtab.runtime.gateway.model import Health, Node
-from trimtab.runtime.gateway.nodes.condition import Hold
-from trimtab.runtime.gateway.nodes.fleet import Fleet
-from trimtab.runtime.gateway.nodes.health import Checker, HealthOptions, parse_listing
+from support.gateway.node_world import Backend, fleet_of, spec, until
+from trimtab.gateway.model import Health, Node
+from trimtab.gateway.nodes.condition import Hold
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.health import Checker, HealthOptions, parse_listing
 
 QUICK = HealthOptions(period_s=0.02, timeout_s=30, unhealthy_after=3, healthy_after=2, models_period_s=0.05)
 

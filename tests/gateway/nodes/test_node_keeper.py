@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import uvloop
-from node_world import Backend, Traffic, fleet_of, run_virtual, until
 
-from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Health, Node, Outcome
-from trimtab.runtime.gateway.nodes.health import HealthOptions
-from trimtab.runtime.gateway.nodes.keeper import Keeper, KeeperOptions
-from trimtab.runtime.gateway.nodes.signals import Answer, Signals
-from trimtab.runtime.gateway.pulse import Pulse
+from support.gateway.node_world import Backend, Traffic, fleet_of, run_virtual, until
+from trimtab.gateway.model import Attempt, Cause, Exchange, Health, Node, Outcome
+from trimtab.gateway.nodes.health import HealthOptions
+from trimtab.gateway.nodes.keeper import Keeper, KeeperOptions
+from trimtab.gateway.nodes.signals import Answer, Signals
+from trimtab.gateway.pulse import Pulse
 
 
 class Notes:

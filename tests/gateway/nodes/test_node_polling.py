@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-from node_world import Backend, fleet_of, run_virtual, spec, until
 
-from trimtab.runtime.gateway.nodes.exposition import Finder, pieces
-from trimtab.runtime.gateway.nodes.fleet import Fleet
-from trimtab.runtime.gateway.nodes.meanings import FINDER, Reader, Reading, rates
-from trimtab.runtime.gateway.nodes.polling import Poller, PollingOptions
+from support.gateway.node_world import Backend, fleet_of, run_virtual, spec, until
+from trimtab.gateway.nodes.exposition import Finder, pieces
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.meanings import FINDER, Reader, Reading, rates
+from trimtab.gateway.nodes.polling import Poller, PollingOptions
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.

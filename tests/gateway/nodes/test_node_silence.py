@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from node_world import Heard, Traffic, fleet_of, run_virtual, until
 
-from trimtab.runtime.gateway.model import Attempt, Health, Node
-from trimtab.runtime.gateway.nodes.condition import Hold
-from trimtab.runtime.gateway.nodes.health import HealthOptions
-from trimtab.runtime.gateway.nodes.keeper import Keeper, KeeperOptions
-from trimtab.runtime.gateway.nodes.signals import Signals
-from trimtab.runtime.gateway.nodes.silence import Silence, SilenceOptions
+from support.gateway.node_world import Heard, Traffic, fleet_of, run_virtual, until
+from trimtab.gateway.model import Attempt, Health, Node
+from trimtab.gateway.nodes.condition import Hold
+from trimtab.gateway.nodes.health import HealthOptions
+from trimtab.gateway.nodes.keeper import Keeper, KeeperOptions
+from trimtab.gateway.nodes.signals import Signals
+from trimtab.gateway.nodes.silence import Silence, SilenceOptions
 
 
 def test_a_long_prefill_is_no_freeze() -> None:

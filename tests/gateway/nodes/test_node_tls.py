@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from node_world import fleet_of, spec, until
 
-from trimtab.runtime.gateway.model import Health
-from trimtab.runtime.gateway.nodes.health import Checker, HealthOptions
+from support.gateway.node_world import fleet_of, spec, until
+from trimtab.gateway.model import Health
+from trimtab.gateway.nodes.health import Checker, HealthOptions
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 

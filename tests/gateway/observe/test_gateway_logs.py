@@ -8,11 +8,11 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from observe_builders import make_exchange
 
-from trimtab.runtime.gateway.model import Outcome, Usage
-from trimtab.runtime.gateway.nodes import fleet, rounds
-from trimtab.runtime.gateway.observe.logs import ROOT, RequestLog, Which, redacted, set_up_logs
+from support.gateway.observe_builders import make_exchange
+from trimtab.gateway.model import Outcome, Usage
+from trimtab.gateway.nodes import fleet, rounds
+from trimtab.gateway.observe.logs import ROOT, RequestLog, Which, redacted, set_up_logs
 
 
 @pytest.fixture(autouse=True)

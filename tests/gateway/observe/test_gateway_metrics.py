@@ -8,19 +8,19 @@ from collections import deque
 
 import numpy as np
 import pytest
-from observe_builders import make_exchange, make_node
 from prometheus_client.parser import text_string_to_metric_families
 
+from support.gateway.observe_builders import make_exchange, make_node
+from trimtab.gateway.model import Attempt, Cause, Health, Outcome, Refusal, Usage
+from trimtab.gateway.observe import figures
+from trimtab.gateway.observe.book import Book
+from trimtab.gateway.observe.exposition import exposition
+from trimtab.gateway.observe.families import FAMILIES
+from trimtab.gateway.observe.metrics import MOST_CODES, MOST_KEPT, MOST_TENANTS, Metrics, Sources
+from trimtab.gateway.observe.receipts import Receipts
+from trimtab.gateway.observe.status import node_figures, observed
+from trimtab.gateway.observe.window import Second, percentiles_s, pooled, variance_s2
 from trimtab.metrics.distribution import coefficient_of_variation, variance
-from trimtab.runtime.gateway.model import Attempt, Cause, Health, Outcome, Refusal, Usage
-from trimtab.runtime.gateway.observe import figures
-from trimtab.runtime.gateway.observe.book import Book
-from trimtab.runtime.gateway.observe.exposition import exposition
-from trimtab.runtime.gateway.observe.families import FAMILIES
-from trimtab.runtime.gateway.observe.metrics import MOST_CODES, MOST_KEPT, MOST_TENANTS, Metrics, Sources
-from trimtab.runtime.gateway.observe.receipts import Receipts
-from trimtab.runtime.gateway.observe.status import node_figures, observed
-from trimtab.runtime.gateway.observe.window import Second, percentiles_s, pooled, variance_s2
 
 
 class Clock:

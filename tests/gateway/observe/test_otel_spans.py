@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from observe_builders import make_exchange, make_node
 from opentelemetry.exporter.otlp.proto.http import trace_exporter
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from trimtab.runtime.gateway.model import Attempt, Cause, Exchange, Outcome, Usage
-from trimtab.runtime.gateway.observe.otel import Spans, otlp_spans
+from support.gateway.observe_builders import make_exchange, make_node
+from trimtab.gateway.model import Attempt, Cause, Exchange, Outcome, Usage
+from trimtab.gateway.observe.otel import Spans, otlp_spans
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-from observe_builders import make_exchange, make_node
-
-from decisions import make_decision
-from trimtab.runtime.gateway.model import Attempt, Cause, Outcome, Refusal
-from trimtab.runtime.gateway.observe.receipts import Receipts
+from support.decisions import make_decision
+from support.gateway.observe_builders import make_exchange, make_node
+from trimtab.gateway.model import Attempt, Cause, Outcome, Refusal
+from trimtab.gateway.observe.receipts import Receipts
 
 
 def test_a_receipt_tells_candidates_attempts_and_prediction() -> None:

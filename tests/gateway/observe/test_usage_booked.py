@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from observe_builders import make_exchange
 
-from trimtab.runtime.gateway.model import Outcome, Usage
-from trimtab.runtime.gateway.observe.usage import UsageObserver
+from support.gateway.observe_builders import make_exchange
+from trimtab.gateway.model import Outcome, Usage
+from trimtab.gateway.observe.usage import UsageObserver
 
 
 class Book:

@@ -9,18 +9,18 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
-from builders import cluster, requests
-from recordings import record
+from support.builders import cluster, requests
+from support.recordings import record
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options as HostOptions
 from trimtab.domain.requests import Requests
+from trimtab.engine.driver import Driver
 from trimtab.experiments.replay import Completions, replay
-from trimtab.mechanics.driver import Driver
+from trimtab.gateway.demo import Options, launched
+from trimtab.live.clock import WallClock
+from trimtab.live.host import Host
+from trimtab.live.planner import InlinePlanner
 from trimtab.policies import find
-from trimtab.runtime.clock import WallClock
-from trimtab.runtime.gateway.demo import Options, launched
-from trimtab.runtime.host import Host
-from trimtab.runtime.planner import InlinePlanner
 
 SPEEDS = (1.0, 1.0, 1.0)  # alike, and sizes bounded: else p99 hangs on where a few of them went
 SLOTS, N_REQUESTS, LOAD, RUNS = 2, 600, 0.75, 3

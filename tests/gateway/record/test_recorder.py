@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.domain.errors import UsageError
 from trimtab.domain.view import empty_plan
-from trimtab.runtime.gateway.model import (
+from trimtab.errors import UsageError
+from trimtab.gateway.model import (
     Attempt,
     Cause,
     Endpoint,
@@ -31,9 +31,9 @@ from trimtab.runtime.gateway.model import (
     Tenant,
     Usage,
 )
-from trimtab.runtime.gateway.record.pseudonyms import Numbers, Pseudonyms
-from trimtab.runtime.gateway.record.recorder import LINES_FROM, Recorder, RecordSettings, together
-from trimtab.runtime.gateway.record.rows import ClassEstimate, Snapshot
+from trimtab.gateway.record.pseudonyms import Numbers, Pseudonyms
+from trimtab.gateway.record.recorder import LINES_FROM, Recorder, RecordSettings, together
+from trimtab.gateway.record.rows import ClassEstimate, Snapshot
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
 HEALTH = Endpoint("/health", ("GET",), Kind.HEALTH, local=True)
@@ -317,7 +317,7 @@ def test_a_folder_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) ->
 
 
 def test_the_task_writes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.runtime.gateway.record.recorder.FLUSH_PERIOD_S", 0.01)
+    monkeypatch.setattr("trimtab.gateway.record.recorder.FLUSH_PERIOD_S", 0.01)
 
     async def main() -> None:
         recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock())

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from builders import cluster, requests
-from recordings import simulated
+from support.builders import cluster, requests
+from support.recordings import simulated
 from trimtab.experiments.replay import paired_by_batches
+from trimtab.gateway.record.intervals import BatchMeans, mean_interval, student_t95
+from trimtab.gateway.record.shadow import ShadowTally, figures_of, replay_difference
+from trimtab.gateway.record.switchback import Switchback
 from trimtab.metrics import Estimate
-from trimtab.runtime.gateway.record.intervals import BatchMeans, mean_interval, student_t95
-from trimtab.runtime.gateway.record.shadow import ShadowTally, figures_of, replay_difference
-from trimtab.runtime.gateway.record.switchback import Switchback
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 5, 19, 30, 31, 60, 1000])
@@ -185,8 +185,8 @@ def test_another_process_replays(tmp_path: Path) -> None:
 
 def test_the_recorder_loads_no_heavy_library() -> None:
     code = (
-        "import sys, json, trimtab.runtime.gateway.record.recorder, trimtab.runtime.gateway.record.shadow, "
-        "trimtab.runtime.gateway.record.switchback; "
+        "import sys, json, trimtab.gateway.record.recorder, trimtab.gateway.record.shadow, "
+        "trimtab.gateway.record.switchback; "
         "print(json.dumps([m for m in ('polars', 'scipy', 'pandas', 'rich', 'aiohttp') if m in sys.modules]))"
     )
 

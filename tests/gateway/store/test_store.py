@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from gateway_stores import Postgres
-from trimtab.domain.errors import UsageError
-from trimtab.runtime.gateway.store.engine import make_engine
-from trimtab.runtime.gateway.store.errors import StoreNewer, StoreUnavailable
-from trimtab.runtime.gateway.store.gateways import sign_of_life
-from trimtab.runtime.gateway.store.migrate import migrate
-from trimtab.runtime.gateway.store.schema import REVISION, gateways, metadata, usage
-from trimtab.runtime.gateway.store.store import Store
+from support.gateway_stores import Postgres
+from trimtab.errors import UsageError
+from trimtab.gateway.store.engine import make_engine
+from trimtab.gateway.store.errors import StoreNewer, StoreUnavailable
+from trimtab.gateway.store.gateways import sign_of_life
+from trimtab.gateway.store.migrate import migrate
+from trimtab.gateway.store.schema import REVISION, gateways, metadata, usage
+from trimtab.gateway.store.store import Store
 
 
 def _count(connection: sa.Connection) -> int:
@@ -54,7 +54,7 @@ def test_the_newest_migration_is_the_one_named() -> None:
     from alembic.script import ScriptDirectory
 
     config = Config()
-    config.set_main_option("script_location", "trimtab.runtime.gateway.store:migrations")
+    config.set_main_option("script_location", "trimtab.gateway.store:migrations")
     config.set_main_option("path_separator", "os")
     assert ScriptDirectory.from_config(config).get_heads() == [REVISION]
 
@@ -253,7 +253,7 @@ def _upgrade_to(connection: sa.Connection, revision: str) -> None:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", "trimtab.runtime.gateway.store:migrations")
+    config.set_main_option("script_location", "trimtab.gateway.store:migrations")
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     command.upgrade(config, revision)

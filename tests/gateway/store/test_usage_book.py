@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from trimtab.runtime.gateway.store.errors import StoreUnavailable
-from trimtab.runtime.gateway.store.schema import usage
-from trimtab.runtime.gateway.store.store import Store
-from trimtab.runtime.gateway.store.usage import UsageBook
+from trimtab.gateway.store.errors import StoreUnavailable
+from trimtab.gateway.store.schema import usage
+from trimtab.gateway.store.store import Store
+from trimtab.gateway.store.usage import UsageBook
 
 _DAY_S = 86_400.0
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.plane import (
+from support.gateway.plane import (
     CHAT,
     WAIT_S,
     Serve,
@@ -21,8 +21,8 @@ from gateway.plane import (
     read_request,
     run,
 )
-from trimtab.runtime.gateway.model import DEADLINE_CODE, Cause, Outcome, Refusal
-from trimtab.runtime.gateway.wire.context import Budget, Settings, Timeouts
+from trimtab.gateway.model import DEADLINE_CODE, Cause, Outcome, Refusal
+from trimtab.gateway.wire.context import Budget, Settings, Timeouts
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nbusy"
 LIMITED = BUSY.replace(b"503 Service Unavailable", b"429 Too Many Requests")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.plane import CHAT, answers, closed, gateway, ok, post, run
-from trimtab.runtime.gateway.model import Exchange, Outcome
-from trimtab.runtime.gateway.wire.context import LocalAnswer, Settings
-from trimtab.runtime.gateway.wire.spool import Body
+from support.gateway.plane import CHAT, answers, closed, gateway, ok, post, run
+from trimtab.gateway.model import Exchange, Outcome
+from trimtab.gateway.wire.context import LocalAnswer, Settings
+from trimtab.gateway.wire.spool import Body
 
 P = b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer k\r\n"
 CHUNKED = P + b"transfer-encoding: chunked\r\n\r\n"
@@ -112,7 +112,7 @@ def test_chunked_bodies_arrive_whole_and_trailers_do_not() -> None:
 def test_pipelined_requests_are_answered_in_their_order() -> None:
     async def main() -> None:
         async def slow_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            from gateway.plane import read_request
+            from support.gateway.plane import read_request
 
             while True:
                 head, _ = await read_request(reader)

@@ -8,7 +8,7 @@ import random
 import aiohttp
 from aiohttp import web
 
-from gateway.plane import answers, gateway, one_of, run
+from support.gateway.plane import answers, gateway, one_of, run
 
 MATTERS = ("content-type", "x-custom", "retry-after", "location", "set-cookie")
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.plane import WAIT_S, answers, closed, gateway, ok, post, run
+from support.gateway.plane import WAIT_S, answers, closed, gateway, ok, post, run
 
 
 @pytest.mark.parametrize("is_fresh", [True, False])

@@ -16,15 +16,15 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from gateway.plane import WAIT_S, Plane, Serve, closed, gateway, post, read_request
-from gateway.streams import CONTENTS, DONE, HEAD, STREAMING, USAGE, Body, chunk, content, some_pieces
-from trimtab.runtime.gateway.model import Exchange, Outcome
-from trimtab.runtime.gateway.wire import ferry as ferries
-from trimtab.runtime.gateway.wire import server
-from trimtab.runtime.gateway.wire.context import Settings, Timeouts
-from trimtab.runtime.gateway.wire.crossing import GONE, LANDED, ROWS, SPACE, payload_of
-from trimtab.runtime.gateway.wire.ferry import Ferry, compile_ferry, open_ferry
-from trimtab.runtime.gateway.wire.flow import Flow
+from support.gateway.plane import WAIT_S, Plane, Serve, closed, gateway, post, read_request
+from support.gateway.streams import CONTENTS, DONE, HEAD, STREAMING, USAGE, Body, chunk, content, some_pieces
+from trimtab.gateway.model import Exchange, Outcome
+from trimtab.gateway.wire import ferry as ferries
+from trimtab.gateway.wire import server
+from trimtab.gateway.wire.context import Settings, Timeouts
+from trimtab.gateway.wire.crossing import GONE, LANDED, ROWS, SPACE, payload_of
+from trimtab.gateway.wire.ferry import Ferry, compile_ferry, open_ferry
+from trimtab.gateway.wire.flow import Flow
 
 pytestmark = pytest.mark.skipif(not ferries.IS_POSSIBLE, reason="there is no epoll here")
 

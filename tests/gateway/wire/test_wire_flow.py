@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.plane import front, local, post
-from gateway.streams import (
+from support.gateway.plane import front, local, post
+from support.gateway.streams import (
     CONTENTS,
     DONE,
     HEAD,
@@ -22,15 +22,15 @@ from gateway.streams import (
     content,
     some_pieces,
 )
-from gateway.stub_dispatcher import Notes, RoundRobin, node_at
-from gateway.virtual import VirtualLoop, Wire, run_virtual
-from trimtab.runtime.gateway.model import Outcome
-from trimtab.runtime.gateway.wire.client import ClientConnection
-from trimtab.runtime.gateway.wire.context import Settings, Timeouts
-from trimtab.runtime.gateway.wire.flow import Flow
-from trimtab.runtime.gateway.wire.leg import NodeLeg
-from trimtab.runtime.gateway.wire.server import DataPlane, make_context
-from trimtab.runtime.gateway.wire.sweep import HORIZON_S, TICK_S
+from support.gateway.stub_dispatcher import Notes, RoundRobin, node_at
+from support.gateway.virtual import VirtualLoop, Wire, run_virtual
+from trimtab.gateway.model import Outcome
+from trimtab.gateway.wire.client import ClientConnection
+from trimtab.gateway.wire.context import Settings, Timeouts
+from trimtab.gateway.wire.flow import Flow
+from trimtab.gateway.wire.leg import NodeLeg
+from trimtab.gateway.wire.server import DataPlane, make_context
+from trimtab.gateway.wire.sweep import HORIZON_S, TICK_S
 
 STEP_S = 0.05
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.runtime.gateway.wire.framing import BadResponseError, Chunks, Length, parse_head, whole_head
+from trimtab.gateway.wire.framing import BadResponseError, Chunks, Length, parse_head, whole_head
 
 PIECES = st.lists(st.binary(min_size=1, max_size=40), max_size=6)
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.plane import run
-from trimtab.runtime.gateway.wire.inbox import ALONE_S, Inbox
-from trimtab.runtime.gateway.wire.outbox import Outbox
+from support.gateway.plane import run
+from trimtab.gateway.wire.inbox import ALONE_S, Inbox
+from trimtab.gateway.wire.outbox import Outbox
 
 
 class _Peer:

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from gateway.plane import answers, gateway, ok, post, read_request, run
-from trimtab.runtime.gateway.model import Attempt, Cause
-from trimtab.runtime.gateway.wire.context import Budget, Settings
+from support.gateway.plane import answers, gateway, ok, post, read_request, run
+from trimtab.gateway.model import Attempt, Cause
+from trimtab.gateway.wire.context import Budget, Settings
 
 
 async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

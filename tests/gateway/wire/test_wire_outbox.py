@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from gateway.plane import answers, gateway, ok, post, run
-from trimtab.runtime.gateway.wire.inbox import Inbox
-from trimtab.runtime.gateway.wire.outbox import Outbox
+from support.gateway.plane import answers, gateway, ok, post, run
+from trimtab.gateway.wire.inbox import Inbox
+from trimtab.gateway.wire.outbox import Outbox
 
 
 class _Transport:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.plane import answers, gateway, ok, post, read_request, run
-from trimtab.runtime.gateway.config import GatewayConfig
-from trimtab.runtime.gateway.gateway import Gateway
+from support.gateway.plane import answers, gateway, ok, post, read_request, run
+from trimtab.gateway.config import GatewayConfig
+from trimtab.gateway.gateway import Gateway
 
 
 async def _slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.plane import CHAT, answers, gateway, ok, post, run
-from trimtab.runtime.gateway.model import Exchange, Observer
+from support.gateway.plane import CHAT, answers, gateway, ok, post, run
+from trimtab.gateway.model import Exchange, Observer
 
 
 def test_a_request_goes_to_the_node_and_its_answer_back() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.plane import CHAT, answers, gateway, ok, post, run
-from trimtab.runtime.gateway.wire.reader import RequestReader
-from trimtab.runtime.gateway.wire.request import KnownHeads, MalformedError, Request
+from support.gateway.plane import CHAT, answers, gateway, ok, post, run
+from trimtab.gateway.wire.reader import RequestReader
+from trimtab.gateway.wire.request import KnownHeads, MalformedError, Request
 
 FIRST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nauthorization: Bearer k\r\n"
 HEAD = FIRST + b"%bContent-Length: %d\r\n\r\n"

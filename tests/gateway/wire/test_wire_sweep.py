@@ -9,12 +9,12 @@ from math import inf
 
 import pytest
 
-from gateway.virtual import run_virtual
-from trimtab.runtime.gateway.config import GatewayConfig
-from trimtab.runtime.gateway.jobs.service import JobService
-from trimtab.runtime.gateway.pulse import AWAY_S
-from trimtab.runtime.gateway.wire.context import Budget
-from trimtab.runtime.gateway.wire.sweep import TICK_S, Sweep
+from support.gateway.virtual import run_virtual
+from trimtab.gateway.config import GatewayConfig
+from trimtab.gateway.jobs.service import JobService
+from trimtab.gateway.pulse import AWAY_S
+from trimtab.gateway.wire.context import Budget
+from trimtab.gateway.wire.sweep import TICK_S, Sweep
 
 
 class Item:

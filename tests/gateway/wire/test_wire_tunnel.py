@@ -10,9 +10,9 @@ from pathlib import Path
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
-from gateway.plane import answers, gateway, ok, one_of, post, run
-from trimtab.runtime.gateway.model import Cause, Node, Outcome
-from trimtab.runtime.gateway.wire.context import Settings
+from support.gateway.plane import answers, gateway, ok, one_of, post, run
+from trimtab.gateway.model import Cause, Node, Outcome
+from trimtab.gateway.wire.context import Settings
 
 KEY = {"authorization": "Bearer k"}
 

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.plane import Plane, answers, closed, gateway, ok, post, run
-from trimtab.runtime.gateway.model import Cause, Outcome
-from trimtab.runtime.gateway.wire import exchange as exchanges
-from trimtab.runtime.gateway.wire.context import Settings, Timeouts
-from trimtab.runtime.gateway.wire.leg import NodeLeg
-from trimtab.runtime.gateway.wire.vigil import Vigil
+from support.gateway.plane import Plane, answers, closed, gateway, ok, post, run
+from trimtab.gateway.model import Cause, Outcome
+from trimtab.gateway.wire import exchange as exchanges
+from trimtab.gateway.wire.context import Settings, Timeouts
+from trimtab.gateway.wire.leg import NodeLeg
+from trimtab.gateway.wire.vigil import Vigil
 
 _USAGE = b'{"usage":{"prompt_tokens":3,"completion_tokens":%d}}'
 

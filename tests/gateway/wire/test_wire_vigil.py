@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from trimtab.runtime.gateway.wire.vigil import MEMORY, WAIT_S, Vigil
+from trimtab.gateway.wire.vigil import MEMORY, WAIT_S, Vigil
 
 
 class _Loop:

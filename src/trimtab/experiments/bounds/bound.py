@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.experiments.bounds.instance import FloatArray, Instance, build_instance
 from trimtab.experiments.bounds.lagrangian import lagrangian_bound
 from trimtab.experiments.bounds.pooled_srpt import pooled_totals_s

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.experiments.checks import require
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]

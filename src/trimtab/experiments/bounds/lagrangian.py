@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from trimtab.domain.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.experiments.bounds.instance import FloatArray, Instance
 
 REFINEMENTS = 5  # how often the grid of prices is halved

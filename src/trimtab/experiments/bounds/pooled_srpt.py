@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.kernel import kernel
+from trimtab.compiled.kernel import kernel
 from trimtab.experiments.bounds.instance import FloatArray, Instance
 
 BALANCING_ROUNDS = 40

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.errors import ScenarioError, UsageError
 from trimtab.domain.options import Options
 from trimtab.domain.requests import Requests
+from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.build.capacity import fluid_capacity_per_s
 from trimtab.experiments.build.cluster import build_cluster
 from trimtab.experiments.build.columns import RequestColumns

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.domain.errors import TrimtabError
+from trimtab.errors import TrimtabError
 from trimtab.experiments.checks import require
 from trimtab.experiments.spec.base import FloatArray
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from trimtab.domain.errors import ScenarioError
 from trimtab.domain.requests import Prefixes
+from trimtab.errors import ScenarioError
 from trimtab.experiments.build.columns import RequestColumns
 from trimtab.experiments.build.defaults import BLOCK_TOKENS
 from trimtab.experiments.build.streams import Stream, generator

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from trimtab.domain.errors import ScenarioError
+from trimtab.errors import ScenarioError
 from trimtab.experiments.build.columns import Members, RequestColumns
 from trimtab.experiments.build.defaults import ADAPTERS_NOT_NAMED
 from trimtab.experiments.build.generated import drawn_members, members_of

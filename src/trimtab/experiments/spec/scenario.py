@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from trimtab.domain.errors import ScenarioError
+from trimtab.errors import ScenarioError
 from trimtab.experiments.recorded import recorded_rows
 from trimtab.experiments.spec.cluster import ClusterSpec
 from trimtab.experiments.spec.host import FaultSpec, HostSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 
 
 def checked_servers(servers: int) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaincc, ndtr
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.forecast.queueing.checks import checked_at_least
 from trimtab.forecast.queueing.station import Demand, Station
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal, TypeAlias
 
-from trimtab.domain.errors import UsageError
+from trimtab.errors import UsageError
 from trimtab.forecast.queueing.checks import checked_at_least, checked_positive, checked_servers
 
 Method: TypeAlias = Literal["whitt", "allen-cunneen"]

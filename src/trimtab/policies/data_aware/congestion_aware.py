@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from trimtab.domain.bits import lowest_bit
+from trimtab.compiled.bits import lowest_bit
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -24,6 +23,7 @@ from trimtab.domain.view import (
     plain,
     type_of_node,
 )
+from trimtab.errors import UsageError
 from trimtab.policies.data_aware.transfers import round_trip_s
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.selection import AT_ONCE, NOTES, notes_room, rank_noted, up_to

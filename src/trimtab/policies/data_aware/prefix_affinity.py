@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -21,6 +20,7 @@ from trimtab.domain.view import (
     needs_of,
     type_of_node,
 )
+from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import note_waits
 from trimtab.policies.selection import NOTES, notes_room, rank_noted
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.errors import UsageError
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
+from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
 
 Floats = NDArray[np.float64]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.kernel import helper
+from trimtab.compiled.kernel import helper
 from trimtab.domain.view import View, plain, zone_of_node
 
 

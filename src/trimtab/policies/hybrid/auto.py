@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.errors import UsageError
 from trimtab.domain.planning import Evidence, History, Rehearse
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
+from trimtab.errors import UsageError
 from trimtab.policies.portfolio import (
     PORTFOLIO,
     TUNED,

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster, Floats
-from trimtab.domain.kernel import kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan, memory, needs_of, own_s

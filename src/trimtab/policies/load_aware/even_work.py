@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, estimate_s, memory, needs_of, plain
+from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.selection import NOTES, notes_room, rank_noted
 

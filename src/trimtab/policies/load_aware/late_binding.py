@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -23,6 +22,7 @@ from trimtab.domain.view import (
     own_s,
     type_of_node,
 )
+from trimtab.errors import UsageError
 from trimtab.policies.data_aware.transfers import round_trip_s
 from trimtab.policies.fitting import starts_now
 from trimtab.policies.idle import idle_at, n_idle, room_for_idle

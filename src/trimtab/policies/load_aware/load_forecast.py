@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster, Floats
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
@@ -24,6 +23,7 @@ from trimtab.domain.view import (
     needs_of,
     type_of_node,
 )
+from trimtab.errors import UsageError
 from trimtab.policies.selection import NOTES, notes_room, rank_noted
 
 STEPS = 32  # of the past, one period each

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
+from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.sampling import alias_table, weighted_able
 from trimtab.policies.selection import rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trimtab.domain.kernel import kernel
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory
+from trimtab.errors import UsageError
 
 
 @dataclass(frozen=True)

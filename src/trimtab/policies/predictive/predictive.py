@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster, Floats, Ints
 from trimtab.domain.decision import Reason
-from trimtab.domain.kernel import kernel
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of

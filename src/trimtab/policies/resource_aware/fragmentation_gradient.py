@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, memory
+from trimtab.errors import UsageError
 from trimtab.policies.fitting import has_room, largest, left_of, room_left
 from trimtab.policies.selection import rank
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.errors import UsageError
-from trimtab.domain.kernel import helper, kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory
+from trimtab.errors import UsageError
 
 _CIRCLE = (1 << 31) - 1  # a prime, so that products of two positions fit a signed 64-bit number
 _A, _B, _C, _D = 1_103_515_245, 12_345, 1_812_433_253 % _CIRCLE, 907_633_385

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.kernel import kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory
 from trimtab.policies.selection import next_able

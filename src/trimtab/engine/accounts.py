@@ -1,0 +1,78 @@
+"""Tenants' accounts: what each has been served by weight or by dominant share, and has waiting centrally."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trimtab.compiled.kernel import helper
+from trimtab.engine.state import State
+
+
+@helper
+def lift_account(s: State, t: int) -> None:
+    """A tenant with nothing waiting gains nothing by having been idle.
+
+    Virtual token counter: Sheng et al., "Fairness in serving large language models", OSDI 2024, algorithm 2,
+    lines 7–13. What is not held counts as having left the queue when it arrived.
+    """
+    if s.held_of[t] > 0:
+        return
+    least, any_held = np.inf, False
+    for other in range(len(s.held_of)):
+        if s.held_of[other] > 0:
+            least, any_held = min(least, s.accounts[other]), True
+    if not any_held:
+        least = s.accounts[s.counts.last_tenant[0]]
+    s.accounts[t] = max(s.accounts[t], least)
+    if s.config.accounts[0] == 2:
+        for k in range(s.share.shape[1]):
+            s.served_s[t, k] = max(s.served_s[t, k], least)
+
+
+@helper(inline=True)
+def charge_account(s: State, r: int, estimate_s: float) -> None:
+    """Request r is sent to a node, which is expected to serve it for so long."""
+    if s.config.accounts[0] == 1:
+        s.accounts[s.work.tenant_idx[r]] += s.work.charge[r]
+    elif s.config.accounts[0] == 2:
+        _serve(s, r, estimate_s)
+
+
+@helper(inline=True)
+def settle_account(s: State, r: int, now_s: float) -> None:
+    """Request r has been served: its tenant is charged what it was, no longer what was expected."""
+    if s.config.accounts[0] == 1 and s.config.live[0] != 2:  # there the host books what was really used
+        s.accounts[s.work.tenant_idx[r]] += s.truth.units[r] - s.work.units[r]
+    elif s.config.accounts[0] == 2:
+        _serve(s, r, now_s - s.requests.start_s[r] - s.requests.estimate_s[r])
+
+
+@helper
+def _serve(s: State, r: int, seconds: float) -> None:
+    """Request r's tenant holds r's share of each resource for so long; its account is the largest sum.
+
+    Ghodsi, Sekar, Zaharia, Stoica: "Multi-resource fair queueing for packet processing", SIGCOMM 2012
+    (memoryless dominant-resource fair queueing).
+    """
+    t, c, largest_s = s.work.tenant_idx[r], s.work.class_idx[r], 0.0
+    for k in range(s.share.shape[1]):
+        s.served_s[t, k] += s.share[c, k] * seconds
+        largest_s = max(largest_s, s.served_s[t, k])
+    s.accounts[t] = largest_s
+
+
+@helper(inline=True)
+def note_tenant_held(s: State, r: int) -> None:
+    """Request r has entered the central queues."""
+    t = s.work.tenant_idx[r]
+    s.held_of[t] += 1
+    s.held_charge[t] += s.work.charge[r]
+
+
+@helper(inline=True)
+def note_tenant_unheld(s: State, r: int) -> None:
+    """Request r has left the central queues."""
+    t = s.work.tenant_idx[r]
+    s.held_of[t] -= 1
+    s.held_charge[t] = s.held_charge[t] - s.work.charge[r] if s.held_of[t] > 0 else 0.0
+    s.requests.ahead[r] = 0.0

@@ -1,0 +1,47 @@
+"""Bindings of a plan: held requests that wait for a place on one node, and get it before all others.
+
+A binding is carried out once its node, as it is, has a place that nobody holds or is on the way to. It is
+stale when it has expired or its request is held no longer, and then means nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trimtab.compiled.kernel import helper
+from trimtab.domain.decision import Status
+from trimtab.domain.view import Plan
+from trimtab.engine.nodes import accepts
+from trimtab.engine.state import State
+
+_HELD = int(Status.HELD)
+
+
+def located(plan: Plan, held: Any, work: Any) -> Plan:
+    """The plan, which now takes force, with the rows of the requests that it binds; −1 where none is held.
+
+    `held`: rows of `work` that the central queue holds.
+    """
+    serials = work["serial"][held]
+    by_serial = np.argsort(serials)
+    binding = plan.binding.copy()
+    at = np.searchsorted(serials, binding["serial"], sorter=by_serial)
+    rows = np.append(held[by_serial], -1)[at]
+    is_held = np.append(serials[by_serial], -1)[at] == binding["serial"]
+    binding["row_idx"] = np.where(is_held, rows, -1)
+    return plan._replace(binding=binding)
+
+
+@helper
+def next_bound(s: State, plan: Plan, now_s: float) -> int:
+    """Which binding of a plan that is `located` can be carried out; -1 = none. O(bindings)."""
+    binding, nodes = plan.binding, s.nodes
+    for i in range(len(binding.serial)):
+        r, j = binding.row_idx[i], binding.node_idx[i]
+        if r < 0 or now_s > binding.expires_s[i] or nodes.in_flight[j] >= nodes.slots[j]:
+            continue
+        if s.requests.status[r] == _HELD and s.work.serial[r] == binding.serial[i] and accepts(s, r, j):
+            return i
+    return -1

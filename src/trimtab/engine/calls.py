@@ -1,0 +1,412 @@
+"""From policies to what the loop calls: compiled kernels, plain Python behind a bridge, or all interpreted.
+
+The loop is compiled once, for first-class functions of one signature, so any policy enters it without
+recompiling. A plain Python policy enters through a bridge: a kernel that calls a C callback whose address
+lies in the policy's memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from trimtab.compiled.entry import Entry, EntryType, entry_at, table_at
+from trimtab.compiled.kernel import (
+    compile_kernel,
+    forget_source,
+    interpreted,
+    is_compiled,
+    is_kernel,
+    kernel,
+)
+from trimtab.compiled.tables import Table
+from trimtab.domain.policy import Policy, members
+from trimtab.domain.view import MEMORY, PLAN, VIEW, WORK, Memory, Plan, View, empty_plan, memory
+from trimtab.engine.facade import Columns, facade, facade_memory, facade_plan, facade_view, record_of
+from trimtab.engine.handover import take_charge
+from trimtab.engine.loop import CALL_RAISED, advance, begin
+from trimtab.engine.staging import take_up
+from trimtab.engine.state import MEMORIES, STATE, State, bind, listed
+
+INTERPRET_UP_TO = 20_000  # requests worth interpreting rather than compiling the loop for
+
+
+_NUMBERS, _RANKING = types.Array(types.float64, 1, "C"), types.Array(types.int64, 1, "C")
+_WORK = numba.from_dtype(WORK)
+DISPATCH = types.int64(VIEW, PLAN, _WORK, MEMORY, _NUMBERS, _RANKING)
+ORDER = types.float64(VIEW, PLAN, _WORK, MEMORY)
+_DISPATCH_ENTRY, _ORDER_ENTRY = EntryType(DISPATCH), EntryType(ORDER)
+BEGIN = types.void(STATE)
+TAKE_CHARGE = types.void(STATE, PLAN, _ORDER_ENTRY, types.int64, types.float64)
+BOUND = types.int64(types.Array(types.int64, 1, "C"), types.float64, types.int64)
+TAKE_UP_BOUND = types.void(types.Array(types.int64, 1, "C"), types.int64)
+
+state_at, plan_at = table_at(STATE), table_at(PLAN)
+dispatch_at, order_at = entry_at(_DISPATCH_ENTRY), entry_at(_ORDER_ENTRY)
+
+
+@intrinsic
+def _call_int(context: Any, address: Any, serial: Any) -> Any:
+    def emit(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        pointer = builder.inttoptr(args[0], ir.FunctionType(word, [word]).as_pointer())
+        return builder.call(pointer, [args[1]])
+
+    return types.int64(types.int64, types.int64), emit
+
+
+@intrinsic
+def _call_float(context: Any, address: Any, serial: Any) -> Any:
+    def emit(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        pointer = builder.inttoptr(args[0], ir.FunctionType(ir.DoubleType(), [word]).as_pointer())
+        return builder.call(pointer, [args[1]])
+
+    return types.float64(types.int64, types.int64), emit
+
+
+@kernel
+def advance_bound(bound: Any, until_s: float, max_steps: int) -> int:
+    """`advance` with everything but its two numbers bound as addresses: .2 µs a call instead of 15."""
+    return advance(
+        state_at(bound[0]),
+        plan_at(bound[1]),
+        dispatch_at(bound[2], bound[3]),
+        order_at(bound[4], bound[5]),
+        plan_at(bound[6]),
+        dispatch_at(bound[7], bound[8]),
+        until_s,
+        max_steps,
+    )
+
+
+@kernel
+def take_up_bound(bound: Any, n_placed: int) -> None:
+    """`take_up` with everything but its number bound as addresses."""
+    take_up(state_at(bound[0]), plan_at(bound[1]), order_at(bound[4], bound[5]), n_placed)
+
+
+@kernel
+def bridge_dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> Any:
+    """Stand-in for a plain Python `dispatch`."""
+    return _call_int(memory.ints[0], work.serial)  # type: ignore[call-arg]
+
+
+@kernel
+def bridge_order(view: View, plan: Plan, work: Any, memory: Memory) -> Any:
+    """Stand-in for a plain Python `order`."""
+    return _call_float(memory.ints[0], work.serial)  # type: ignore[call-arg]
+
+
+class Raised(Exception):  # noqa: N818 - a signal between the loop and its host
+    """A policy raised inside the loop; the original is its cause."""
+
+    def __init__(self, serial: int) -> None:
+        super().__init__(serial)
+        self.serial = serial
+
+
+class BoundPlan(NamedTuple):
+    """A plan as functions take it."""
+
+    facade: Plan  # plain Python
+    table: Any  # the loop
+
+
+def bound_plan(plan: Plan, *, compiled: bool) -> BoundPlan:
+    """A plan for runs of one mode."""
+    plain = facade_plan(plan)
+    return BoundPlan(plain, Table(PLAN, [plan]) if compiled else plain)
+
+
+class Calls:
+    """One run's loop and the functions it calls, in one of two modes.
+
+    compiled : the loop and every policy marked with `@kernel` are machine code; plain ones are bridged.
+    interpreted : everything is plain Python over memoryviews; nothing is compiled, results are equal.
+    """
+
+    def __init__(
+        self, state: State, policy: Policy, order: Policy, shadow: Policy | None = None, *, compiled: bool
+    ) -> None:
+        self._state, self._compiled = state, compiled
+        self._callbacks: list[Any] = []  # ctypes callbacks must outlive their last call
+        self._raised: tuple[int, BaseException] | None = None
+        self._addresses: np.ndarray | None = None  # what `advance_bound` takes
+        self._plan = self._shadow_plan = bound_plan(empty_plan(), compiled=compiled)
+        asked = policy.dispatch if shadow is None else shadow.dispatch
+        self._functions: tuple[Any, Any, Any] = policy.dispatch, order.order, asked
+        if compiled:
+            self._bind_compiled()
+        else:
+            self._bind_interpreted()
+
+    def _bind_compiled(self) -> None:
+        _load_loop()
+        self._advance: Any = advance_bound
+        self._begin: Any = begin
+        self._bound: State = self._seat()
+        self._bind_addresses()
+
+    def _seat(self) -> State:
+        """Make those who decide callable; returns the state with the memories that they are called with."""
+        dispatch, order, shadow = self._functions
+        self._dispatch: Any = _entry(dispatch if is_kernel(dispatch) else bridge_dispatch, DISPATCH)
+        self._order: Any = _entry(order if is_kernel(order) else bridge_order, ORDER)
+        self._shadow: Any = _entry(shadow if is_kernel(shadow) else bridge_dispatch, DISPATCH)
+        self._callbacks.clear()
+        many, order_memories = len(self._state.order_memories), self._state.order_memories
+        memories, shadow_memories = self._state.memories[:many], self._state.memories[many:]
+        if not is_kernel(dispatch):
+            memories = self._bridged(self._dispatch_callback(dispatch, "_plan", 0))
+        if shadow_memories and not is_kernel(shadow):
+            shadow_memories = self._bridged(self._dispatch_callback(shadow, "_shadow_plan", many))[:1]
+        if not is_kernel(order):
+            order_memories = self._bridged(self._order_callback(order))
+        return self._state._replace(memories=memories + shadow_memories, order_memories=order_memories)
+
+    def _bind_addresses(self) -> None:
+        self._arrays: Any = bind(self._bound)
+        self._write_addresses()
+
+    def _write_addresses(self) -> None:
+        functions = [(f.c_address, f.jit_address) for f in (self._dispatch, self._order, self._shadow)]
+        dispatch, order, shadow = functions
+        words = [self._arrays.address, self._plan.table.address, *dispatch, *order]
+        self._addresses = np.array([*words, self._shadow_plan.table.address, *shadow], np.int64)
+
+    def _bind_interpreted(self) -> None:
+        self._arrays = facade(self._state)
+        self._advance, self._begin = interpreted(advance), interpreted(begin)
+        self._dispatch, self._order, self._shadow = map(interpreted, self._functions)
+
+    def seat(
+        self, policy: Policy, order: Policy, memories: list[Memory], order_memories: list[Memory]
+    ) -> None:
+        """Let others decide from now on, with memories [dispatchers]; the shadow stays.
+
+        Without a shadow they are given as many draws as they ask for: some take as many samples.
+        """
+        many = len(order_memories)
+        self._state.config["compares"] = policy.compares
+        if len(self._state.memories) == many:
+            self._state = self._state._replace(draws=np.zeros(policy.draws))
+        self._functions = policy.dispatch, order.order, self._functions[2]
+        self._reseat([*memories, *self._state.memories[many:]], order_memories)
+
+    def seat_shadow(self, shadow: Policy, own: Memory) -> None:
+        """Let another be asked beside the policy in charge."""
+        many = len(self._state.order_memories)
+        self._functions = *self._functions[:2], shadow.dispatch
+        self._reseat([*self._state.memories[:many], own], self._state.order_memories)
+
+    def _reseat(self, memories: list[Memory], order_memories: list[Memory]) -> None:
+        self._state = self._state._replace(memories=memories, order_memories=order_memories)
+        if self._compiled:
+            self._bound = self._seat()
+            lists = {name: listed(self._bound, name) for name in MEMORIES}
+            self._arrays.replace(**lists, draws=self._bound.draws)
+            self._write_addresses()
+        else:
+            facades = {name: [facade_memory(m) for m in getattr(self._state, name)] for name in MEMORIES}
+            self._arrays = self._arrays._replace(**facades, draws=memoryview(self._state.draws))
+            self._dispatch, self._order, self._shadow = map(interpreted, self._functions)
+
+    def take_charge(self, is_new_order: bool, now_s: float) -> None:
+        """Show whoever was seated every node as changed, and ask for keys of what waits where it orders anew.
+
+        Raises `Raised` from whatever its order raised.
+        """
+        given = self._arrays, self._plan.table, self._order
+        function = compile_kernel(take_charge, TAKE_CHARGE) if self._compiled else interpreted(take_charge)
+        self._run(function, *given, int(is_new_order), now_s)
+
+    def take_up(self, n_placed: int) -> None:
+        """Begin with the first rows at nodes, as `staging` tells. Raises `Raised`."""
+        if self._compiled:
+            self._run(compile_kernel(take_up_bound, TAKE_UP_BOUND), self._addresses, n_placed)
+        else:
+            self._run(interpreted(take_up), self._arrays, self._plan.table, self._order, n_placed)
+
+    def _run(self, function: Any, *args: Any) -> None:
+        try:
+            with np.errstate(over="ignore"):
+                function(*args)
+        except Exception as error:
+            self._raised = self._raised or (int(self._state.counts["deciding"][0]), error)
+        self._raise_what_was_raised()
+
+    def _bridged(self, callback: Any) -> list[Memory]:
+        """The memories that a bridge is called with: the callback's address."""
+        self._callbacks.append(callback)
+        address = ctypes.cast(callback, ctypes.c_void_p).value
+        return [memory(ints=[address]) for _ in self._state.order_memories]
+
+    def _dispatch_callback(self, function: Any, plan: str, first: int) -> Any:
+        """`first`: the dispatcher whose view and memory the first request is decided with."""
+        views, work = [facade_view(v) for v in self._state.views], record_of(Columns(self._state.work))
+        memories = [facade_memory(m) for m in self._state.memories]
+        draws, ranking = memoryview(self._state.draws), memoryview(self._state.ranking)
+        many, deciding = 1 if first else len(self._state.order_memories), Columns(self._state.counts).deciding
+
+        def call(_serial: int) -> int:
+            work.row = row = deciding[0]
+            d = first + row % many
+            try:
+                return int(function(views[d], getattr(self, plan).facade, work, memories[d], draws, ranking))
+            except BaseException as error:
+                if first == 0 or not isinstance(error, Exception):  # a shadow's failures are counted only
+                    self._raised = (row, error)
+                return CALL_RAISED
+
+        return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(call)
+
+    def _order_callback(self, function: Any) -> Any:
+        views, work = [facade_view(v) for v in self._state.views], record_of(Columns(self._state.work))
+        memories = [facade_memory(m) for m in self._state.order_memories]
+        deciding = Columns(self._state.counts).deciding
+
+        def call(_serial: int) -> float:
+            work.row = row = deciding[0]
+            d = row % len(memories)
+            try:
+                return float(function(views[d], self._plan.facade, work, memories[d]))
+            except BaseException as error:
+                self._raised = (row, error)
+                return math.nan
+
+        return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(call)
+
+    def set_plan(self, plan: Plan) -> None:
+        """Put a plan in force."""
+        self.use_plan(bound_plan(plan, compiled=self._compiled))
+
+    def use_plan(self, plan: BoundPlan) -> None:
+        """Put a plan in force that is bound already: runs can share one."""
+        self._plan = plan
+        if self._addresses is not None:
+            self._addresses[1] = plan.table.address
+
+    def set_shadow_plan(self, plan: Plan) -> None:
+        """Put a plan of the shadow's in force."""
+        self._shadow_plan = bound_plan(plan, compiled=self._compiled)
+        if self._addresses is not None:
+            self._addresses[6] = self._shadow_plan.table.address
+
+    def begin(self) -> None:
+        """Schedule what happens by itself."""
+        with np.errstate(over="ignore"):
+            self._begin(self._arrays)
+
+    def advance(self, until_s: float, max_steps: int) -> int:
+        """Run `loop.advance` under the plan in force. Raises `Raised` from whatever a policy raised."""
+        try:
+            if self._compiled:
+                code: int = self._advance(self._addresses, until_s, max_steps)
+            else:
+                code = self._advance_interpreted(until_s, max_steps)
+        except Exception as error:
+            code = 0
+            self._raised = self._raised or (int(self._state.counts["deciding"][0]), error)
+        if self._raised is not None:
+            self._raise_what_was_raised()
+        return code
+
+    def _raise_what_was_raised(self) -> None:
+        if self._raised is not None:
+            raised, self._raised = self._raised, None
+            self._raise(*raised)
+
+    def _advance_interpreted(self, until_s: float, max_steps: int) -> int:
+        functions = (self._dispatch, self._order)
+        plan, shadow = self._plan.table, (self._shadow_plan.table, self._shadow)
+        with np.errstate(over="ignore"):
+            return int(self._advance(self._arrays, plan, *functions, *shadow, until_s, max_steps))
+
+    @staticmethod
+    def _raise(serial: int, cause: BaseException) -> None:
+        if not isinstance(cause, Exception):  # an interruption is none of the policy's doing
+            raise cause
+        raise Raised(serial) from cause
+
+    @property
+    def addresses(self) -> np.ndarray:
+        """What kernels like `advance_bound` take. Raises RuntimeError where nothing is compiled."""
+        if self._addresses is None:
+            raise RuntimeError("an interpreted run has no addresses")
+        return self._addresses
+
+    @property
+    def events(self) -> np.ndarray:
+        """The event heap in use."""
+        events: np.ndarray = self._state.events
+        return events
+
+    def use_events(self, events: np.ndarray) -> None:
+        """Go on with another array as the event heap."""
+        if self._compiled:
+            self._bound = self._bound._replace(events=events)
+            self._bind_addresses()
+        else:
+            self._arrays = self._arrays._replace(events=Columns(events))
+        self._state = self._state._replace(events=events)
+
+
+_entries: dict[Any, Entry] = {}  # looking addresses up takes longer than a short rehearsal
+
+
+def _entry(function: Any, signature: Any) -> Entry:
+    if function not in _entries:
+        _entries[function] = Entry(compile_kernel(function, signature), signature)
+    return _entries[function]
+
+
+def _load_loop() -> None:
+    """Compile the loop, or load it: `advance_bound`, of which `advance` has become a part in compiling."""
+    if advance_bound.signatures:  # type: ignore[attr-defined]
+        return
+    for function, signature in ((advance_bound, BOUND), (begin, BEGIN)):
+        forget_source(compile_kernel(function, signature))
+
+
+def is_ready(policy: Policy, order: Policy) -> bool:
+    """Whether everything that a compiled run needs is in the cache."""
+    needed = [advance_bound, begin]
+    needed += [m.dispatch if is_kernel(m.dispatch) else bridge_dispatch for m in members(policy)]
+    needed += [m.order if is_kernel(m.order) else bridge_order for m in members(order)]
+    needed += [function for function, _ in kernels_beside(policy)]
+    return all(is_compiled(f) for f in needed)
+
+
+def kernels_beside(policy: Policy) -> list[tuple[Any, Any]]:
+    """What a host of this policy calls besides the loop, each with its signature."""
+    beside: list[tuple[Any, Any]] = [(take_charge, TAKE_CHARGE)] if policy.candidates else []
+    return [*beside, (take_up_bound, TAKE_UP_BOUND)] if policy.rehearses else beside
+
+
+def compile_all(policies: Iterable[Policy]) -> None:
+    """Compile the loop, the bridges and these policies, or load them from the cache."""
+    _load_loop()
+    compile_kernel(bridge_dispatch, DISPATCH)
+    compile_kernel(bridge_order, ORDER)
+    compile_policies(policies)
+
+
+def compile_policies(policies: Iterable[Policy]) -> None:
+    """Compile the kernels of these policies, or load them from the cache."""
+    for policy in policies:
+        for beside in kernels_beside(policy):
+            compile_kernel(*beside)
+        for member in members(policy):
+            if member.dispatches() and is_kernel(member.dispatch):
+                compile_kernel(member.dispatch, DISPATCH)
+            if is_kernel(member.order):
+                compile_kernel(member.order, ORDER)

@@ -1,0 +1,364 @@
+"""Runs the loop for a host: binds the policy, makes room, hands plans over, names what went wrong."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trimtab.compiled.kernel import interpreted
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.decision import Status
+from trimtab.domain.options import Options
+from trimtab.domain.planning import HISTORY, WAITING, History, checked_plan
+from trimtab.domain.policy import Policy, members
+from trimtab.domain.requests import Requests
+from trimtab.domain.view import Plan, View, empty_plan
+from trimtab.engine.bindings import located
+from trimtab.engine.calls import INTERPRET_UP_TO, Calls, Raised, is_ready
+from trimtab.engine.events import COMPLETION, LOSS, PLAN, key_of
+from trimtab.engine.facade import Columns
+from trimtab.engine.loop import FULL, MAX_IDLE_EVENTS
+from trimtab.engine.past import is_sent
+from trimtab.engine.rehearsal import Rehearser, Setting
+from trimtab.engine.state import memory_of, new_state
+from trimtab.errors import PolicyError
+
+_NEVER = float("inf")
+_EVENT_ROW = Struct("=dq")  # an EVENT in one call
+_EVENT_BYTES, _pack_event = _EVENT_ROW.size, _EVENT_ROW.pack_into
+_key_of = interpreted(key_of)
+IS_OVER = 1  # version of a LOSS event: nobody waits for the request
+
+
+def label_of(policy: Policy, order: Policy) -> str:
+    """What tables call this pair: `A`, or `A+B` when B brings the order."""
+    name = policy.name or type(policy).__name__
+    return name if order is policy else f"{name}+{order.name or type(order).__name__}"
+
+
+@dataclass(slots=True)
+class PlanningLog:
+    """What became of the plans of a run; only `made` ones took force."""
+
+    made: int = 0
+    late: int = 0  # took longer than their period
+    raised: int = 0
+    invalid: int = 0  # no plan for this cluster
+
+    def add(self, other: PlanningLog) -> None:
+        """Count what the other has counted too."""
+        self.made += other.made
+        self.late += other.late
+        self.raised += other.raised
+        self.invalid += other.invalid
+
+
+class Started(NamedTuple):
+    """A request that took a slot: what a live host asks of its backend."""
+
+    serial: int
+    node_idx: int
+    version: int  # tells this start from a later one, and from having been cancelled
+    until_s: float  # when its drawn service time is over
+
+
+class Driver:
+    """One run of one policy. The host decides how far to advance, and what a plan costs.
+
+    A live host tells it what comes from outside (`arrive`, `complete`), advances it to the present, and hands
+    what has started (`take_started`) to a backend.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        requests: Requests,
+        options: Options,
+        policy: Policy,
+        order: Policy | None = None,
+        *,
+        seed: int = 0,
+        mode: str = "auto",
+        live: int = 0,
+        shadow: Policy | None = None,
+        planning: PlanningLog | None = None,
+        declared: np.ndarray | None = None,
+    ) -> None:
+        self.policy, self.order = policy, order or policy
+        self.active_idx = 0  # the candidate in charge
+        self._cluster, self._shadow, self._active_of_shadow = cluster, shadow, 0
+        self.options, self.label = options, label_of(self.policy, self.order)
+        compiled = mode == "compiled" or (
+            mode == "auto" and (is_ready(self.policy, self.order) or len(requests) > INTERPRET_UP_TO)
+        )
+        self.state = new_state(
+            cluster, requests, options, self.policy, self.order, seed, live=live, shadow=shadow
+        )
+        self.compiled, self.n_requests = compiled, len(requests)
+        self.planning = planning or PlanningLog()
+        self._tenants, self._declared = len(requests.tenant_names), declared
+        self.rehearser = self.rehearser_for(self.policy, None if self.order is self.policy else self.order)
+        self._pending: deque[Plan] = deque()  # made, not yet in force
+        self._is_placing = False  # the plan in force places items on nodes
+        self._reuses_rows = live == 2  # so they are in no order
+        self._first_open = 0  # all requests before this one are over
+        self.last_plan = empty_plan()
+        self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
+        self._steps, self._n_told, self._n_events = self._counts.steps, self._counts.told, self._counts.events
+        self._see_events(self.state.events)
+        self._arrival_s = Columns(self.state.work).arrival_s
+        self._calls = Calls(self.state, self.policy, self.order, shadow, compiled=compiled)
+        self._calls.begin()
+        if requests.leave_s is not None:
+            self._schedule_leaving(requests.leave_s)
+
+    def _schedule_leaving(self, leave_s: np.ndarray) -> None:
+        for serial in np.flatnonzero(np.isfinite(leave_s)).tolist():
+            self.push(float(leave_s[serial]), LOSS, serial, IS_OVER)
+
+    @property
+    def now_s(self) -> float:
+        """Time of the last event."""
+        return float(self._counts.now_s[0])
+
+    def advance(self, until_s: float = float("inf"), max_steps: int = 1 << 62) -> int:
+        """Let everything happen up to `until_s`; returns one of the loop's codes. Raises PolicyError."""
+        return self.advance_by(self._calls, until_s, max_steps)
+
+    def advance_by(self, calls: Calls, until_s: float, max_steps: int = 1 << 62) -> int:
+        """`advance` with the decisions of other functions than this driver's own."""
+        while True:
+            before = self._steps[0]
+            try:
+                code = calls.advance(until_s, max_steps)
+            except Raised as error:
+                raise self._failure(f"raised {error.__cause__!r}", error.serial) from error.__cause__
+            if code < FULL:
+                return code
+            if code != FULL:  # no decision, or the policy raised
+                answer = int(self.state.counts["answer"][0])
+                ranked = self.state.ranking[: max(0, min(answer, 8))].tolist()
+                raise self._failure(f"answered {answer} with candidates {ranked}", None)
+            self._enlarge_events(calls)
+            max_steps -= self._steps[0] - before
+
+    def _failure(self, what: str, serial: int | None) -> PolicyError:
+        request = int(self.state.counts["deciding"][0]) if serial is None else serial
+        return PolicyError(f"policy {self.label!r} {what} for request {request} at {self.now_s:.6f} s")
+
+    @property
+    def addresses(self) -> np.ndarray:
+        """The compiled run as kernels of `decision_time` take it."""
+        return self._calls.addresses
+
+    def view(self, dispatcher: int = 0) -> View:
+        """What a dispatcher sees now, as NumPy record arrays."""
+        host, nodes, *rest = self.state.views[dispatcher]
+        host["now_s"] = self.now_s
+        return View(host.view(np.recarray)[0], nodes.view(np.recarray), *rest)
+
+    def history(self) -> History:
+        """The recent past, for planning."""
+        past = self._past()
+        return past._replace(work=past.work.copy())
+
+    def _past(self) -> History:
+        """`history` whose work is the run's own: to be read before it goes on."""
+        arrived = self._counts.arrived[0]
+        past = slice(max(0, arrived - HISTORY), arrived)
+        work, rows = self.state.work[past], self.state.requests[past]
+        work.flags.writeable = False
+        finish_s = np.where(rows["status"] == Status.FINISHED, rows["finish_s"], np.nan)
+        node_idx = rows["node_idx"].copy()
+        in_flight = is_sent(rows["status"]) & (node_idx >= 0)  # what is split is nowhere itself
+        return History(work, finish_s, node_idx, in_flight, self.last_plan)
+
+    def waiting(self) -> np.ndarray:
+        """The first held requests by queue key, as WORK rows."""
+        held = self.held()
+        serials = self.state.work["serial"][held]
+        first = np.lexsort((serials, self.state.requests["key"][held]))[:WAITING]
+        rows: np.ndarray = self.state.work[held[first]]
+        return rows
+
+    def held(self) -> np.ndarray:
+        """Rows of the requests that the central queue holds, in no order."""
+        status = self.state.requests["status"]
+        if self._reuses_rows:
+            return np.flatnonzero(status == Status.HELD)
+        arrived = self._counts.arrived[0]
+        is_over = status[self._first_open : arrived] >= Status.FINISHED
+        self._first_open += len(is_over) if is_over.all() else int(np.argmin(is_over))
+        of_requests = self._first_open + np.flatnonzero(status[self._first_open : arrived] == Status.HELD)
+        of_parts = self.n_requests + np.flatnonzero(status[self.n_requests :] == Status.HELD)
+        return np.concatenate([of_requests, of_parts])
+
+    def make_plan(self) -> Plan | None:
+        """Let the policy plan, here and now. Raises PolicyError where it raises or returns no plan."""
+        try:
+            told = self.view(), self._past(), self.waiting()
+            plan = self.policy.plan(*told, self.rehearser and self.rehearser.told(*told))
+        except Exception as error:
+            raise PolicyError(
+                f"policy {self.label!r} raised {error!r} in plan() at {self.now_s:.6f} s"
+            ) from error
+        if plan is None:
+            return None
+        return checked_plan(plan, len(self.state.nodes), len(members(self.policy)))
+
+    def rehearser_for(self, policy: Policy, order: Policy | None) -> Rehearser | None:
+        """Who rehearses for this policy on this cluster; `order`: everyone's, else each their own."""
+        if not policy.rehearses:
+            return None
+        compiled = self.compiled or is_ready(policy, order or policy)  # results are the same
+        setting = Setting(self._cluster, self.options, policy, order, self._tenants, compiled, self._declared)
+        return Rehearser(setting)
+
+    def adopt(self, plan: Plan, at_s: float) -> None:
+        """Let a plan take force at `at_s`: now, or when `advance` returns PLAN_READY."""
+        self.planning.made += 1
+        self.last_plan = plan
+        if at_s <= self.now_s:
+            self._put_in_force(plan)
+        else:
+            self._pending.append(plan)
+            self.push(at_s, PLAN, 0, 1)
+
+    def set_shadow_plan(self, plan: Plan) -> None:
+        """Put a plan of the shadow's in force."""
+        self._calls.set_shadow_plan(plan)
+        if self._shadow is not None and plan.active_idx[0] != self._active_of_shadow:
+            self._active_of_shadow = int(plan.active_idx[0])
+            self._seat_shadow(members(self._shadow)[self._active_of_shadow])
+
+    def put_next_in_force(self) -> None:
+        """Carry out PLAN_READY."""
+        self._put_in_force(self._pending.popleft())
+
+    def _put_in_force(self, plan: Plan) -> None:
+        self._calls.set_plan(located(plan, self.held(), self.state.work) if len(plan.binding) else plan)
+        if plan.active_idx[0] != self.active_idx:
+            self.active_idx = int(plan.active_idx[0])
+            self._hand_over(members(self.policy)[self.active_idx])
+        if plan.placement.size or self._is_placing:
+            self._is_placing = plan.placement.size > 0
+            self._counts.replanned[0] = 1
+        self._counts.freed[0] = 1  # what is held may go under this plan
+
+    def _hand_over(self, policy: Policy) -> None:
+        """Another candidate decides from now on; its order too, unless the host was given one for all."""
+        is_new_order = self.order is self.policy
+        many, order_memories = len(self.state.order_memories), self.state.order_memories
+        memories = [memory_of(policy, self._cluster) for _ in range(many)]
+        if is_new_order:
+            order_memories = [memory_of(policy, self._cluster) for _ in range(many)]
+        order = policy if is_new_order else self.order
+        self._calls.seat(policy, order, memories, order_memories)
+        memories = memories + self.state.memories[many:]
+        self.state = self.state._replace(memories=memories, order_memories=order_memories)
+        try:
+            self._calls.take_charge(is_new_order, self.now_s)
+        except Raised as error:
+            raise self._failure(f"raised {error.__cause__!r}", error.serial) from error.__cause__
+
+    def _seat_shadow(self, shadow: Policy) -> None:
+        own = memory_of(shadow, self._cluster)
+        self._calls.seat_shadow(shadow, own)
+        self.state = self.state._replace(memories=[*self.state.memories[:-1], own])
+        self._calls.take_charge(False, self.now_s)
+
+    def push(self, time_s: float, kind: int, serial: int, version: int) -> None:
+        """Schedule an event: the loop enters it when it goes on."""
+        n_told = self._n_told
+        told = n_told[0]
+        at = (self._n_events[0] + told) * _EVENT_BYTES
+        if at == self._event_room:
+            self._enlarge_events(self._calls)
+        _pack_event(self._event_bytes, at, time_s, _key_of(kind, serial, version))
+        n_told[0] = told + 1
+
+    def skip_plans(self, now_s: float) -> None:
+        """Begin later than at 0, before anything else was told: the plans until then were never due."""
+        if self.policy.plan_period_s > 0.0:
+            self._counts.events[0] -= 1  # the first plan, the only event there is
+            self.push(now_s, PLAN, int(now_s / self.policy.plan_period_s), 0)
+
+    def _enlarge_events(self, calls: Calls) -> None:
+        events = np.resize(self.state.events, 2 * len(self.state.events))
+        self.state = self.state._replace(events=events)
+        self._see_events(events)
+        for bound in {id(c): c for c in (self._calls, calls)}.values():
+            bound.use_events(events)
+
+    def _see_events(self, events: Any) -> None:
+        self._event_s = Columns(events).time_s
+        self._event_bytes = memoryview(events.view(np.uint8))
+        self._event_room = len(self._event_bytes)
+
+    def arrive(self, now_s: float) -> None:
+        """Live: the next request is here."""
+        serial = self._counts.work[0]
+        self._arrival_s[serial] = now_s
+        self._counts.work[0] = serial + 1
+
+    def complete(self, started: Started, now_s: float) -> None:
+        """Live: a backend has served a request; ignored where it has been cancelled meanwhile."""
+        self.push(now_s, COMPLETION, started.serial, started.version)
+
+    def take_started(self) -> list[Started]:
+        """Live: what has taken a slot since the last call, in that order."""
+        count, rows = self._counts.started[0], self._rows
+        self._counts.started[0] = 0
+        return [
+            Started(r, rows.node_idx[r], rows.version[r], rows.finish_s[r])
+            for r in self.state.started[:count].tolist()
+            if rows.status[r] == Status.RUNNING  # a request that ends takes parts with it that had just begun
+        ]
+
+    def is_current(self, started: Started) -> bool:
+        """Whether this start still holds: neither completed nor cancelled."""
+        return bool(self._rows.version[started.serial] == started.version)
+
+    @property
+    def n_cancelled(self) -> int:
+        """Requests cancelled so far."""
+        return int(self._counts.cancelled[0])
+
+    @property
+    def n_taken_back(self) -> int:
+        """Grows whenever requests may have left their backends unserved: cancelled, or a part rejected."""
+        rejected = self._counts.rejected[0] if len(self.state.parts) else 0
+        return self.n_cancelled + int(rejected)
+
+    @property
+    def n_arrived(self) -> int:
+        """Requests decided about so far."""
+        return int(self._counts.arrived[0])
+
+    def first_event_s(self) -> float:
+        """Live: the time of the first event, where there is one and nothing was told since."""
+        first_s: float = self._event_s[0]
+        return first_s
+
+    def next_event_s(self) -> float:
+        """Live: when something happens next without a word from outside; inf = never."""
+        counts = self._counts
+        told = counts.told[0]
+        next_s: float = self._event_s[0] if counts.events[0] > 0 else _NEVER
+        if told:
+            next_s = min(next_s, *self._event_s[counts.events[0] : counts.events[0] + told])
+        if counts.arrived[0] < counts.work[0]:
+            next_s = min(next_s, self._arrival_s[counts.arrived[0]])
+        return next_s
+
+    def is_over(self) -> bool:
+        """Live: all requests have arrived, and nothing more can happen to any of them."""
+        counts = self._counts
+        if counts.arrived[0] < self.n_requests:
+            return False
+        idle = counts.events[0] + counts.told[0] == 0 or counts.idle_events[0] > MAX_IDLE_EVENTS
+        return bool(counts.in_system[0] == 0 or (counts.in_nodes[0] == 0 and idle))

@@ -1,0 +1,26 @@
+"""What decides where a policy fails: the node with the fewest requests in flight per place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trimtab.compiled.kernel import kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import Memory, Plan, View, can_take
+
+
+class Fallback(Policy):
+    """Least connections, by a scan that remembers nothing: it may be asked at any time. O(nodes)."""
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Name the able node with the least share of its places taken, ties by node."""
+        best, nodes = -1, view.nodes
+        for j in range(view.host.n_nodes):
+            if can_take(view, work, j) and (
+                best < 0 or nodes.in_flight[j] * nodes.slots[best] < nodes.in_flight[best] * nodes.slots[j]
+            ):
+                best = j
+        ranking[0] = best
+        return 1 if best >= 0 else 0

@@ -1,0 +1,162 @@
+"""Failures and repairs, slow-downs and their ends."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from trimtab.compiled.kernel import helper
+from trimtab.domain.decision import Reason, Status
+from trimtab.domain.view import Plan
+from trimtab.engine.draws import stream, uniform
+from trimtab.engine.events import FAILURE, REPAIR, push_event
+from trimtab.engine.nodes import (
+    anchor,
+    change_speed,
+    drain,
+    pause,
+    resume,
+    send_back,
+    stop_node,
+    vacate,
+    withdraw,
+)
+from trimtab.engine.parts import is_part, note_part_failed
+from trimtab.engine.state import State
+
+_LOST, _RETRIES = int(Status.LOST), int(Reason.RETRIES)
+_REJECTED, _CANCELLED = int(Status.REJECTED), int(Status.CANCELLED)
+_STREAM = 1 << 40  # fault processes draw from serials that no request has
+
+
+@helper
+def end(s: State, r: int, status: int, reason: int, now_s: float) -> None:
+    """Request r is over: rejected, cancelled or lost."""
+    s.requests.status[r] = status
+    s.requests.reason[r] = reason
+    s.requests.finish_s[r] = np.nan  # it may have been planned
+    s.requests.ended_s[r] = now_s
+    s.requests.version[r] += 1
+    s.counts.in_system[0] -= 1
+    s.counts.idle_events[0] = 0
+    if is_part(s, r):
+        note_part_failed(s, r, now_s)
+    elif status == _REJECTED:
+        s.counts.rejected[0] += 1
+    elif status == _CANCELLED:
+        s.counts.cancelled[0] += 1
+    else:
+        s.counts.lost[0] += 1
+    if s.config.live[0] == 2:
+        s.ended[s.counts.ended[0]] = r
+        s.counts.ended[0] += 1
+
+
+@helper
+def _exponential(s: State, f: int, i: int, mean_s: float) -> float:
+    u = uniform(stream(s.config.seed[0], _STREAM + f, s.faults.count[f]), i)
+    return -mean_s * math.log(1.0 - u)
+
+
+@helper
+def _draw_next(s: State, f: int, after_s: float) -> None:
+    faults = s.faults
+    faults.count[f] += 1
+    faults.start_s[f] = after_s + _exponential(s, f, 0, faults.mtbf_s[f])
+    faults.end_s[f] = faults.start_s[f] + _exponential(s, f, 1, faults.mttr_s[f])
+
+
+@helper
+def begin_faults(s: State) -> None:
+    """Schedule the first fault of each process; recurring ones are drawn."""
+    for f in range(len(s.faults.count)):
+        if s.faults.mtbf_s[f] < np.inf:
+            _draw_next(s, f, 0.0)
+        push_event(s, s.faults.start_s[f], FAILURE, f, 0)
+
+
+@helper
+def _lose_running(s: State, j: int, now_s: float) -> None:
+    first = s.hidden.first_slot[j]
+    while s.nodes.running[j] > 0:
+        r = s.slots.request[first + s.nodes.running[j] - 1]
+        lose(s, r, j, now_s)
+
+
+@helper
+def lose(s: State, r: int, j: int, now_s: float) -> None:
+    """Request r, running on node j, is dispatched again, or lost if that was tried often enough."""
+    vacate(s, r, j, now_s)
+    withdraw(s, r, j)
+    if s.requests.retries[r] >= s.config.max_retries[0]:
+        end(s, r, _LOST, _RETRIES, now_s)
+    else:
+        s.requests.retries[r] += 1
+        s.counts.retries[0] += 1
+        send_back(s, r, now_s)
+
+
+@helper
+def _fail(s: State, j: int, now_s: float) -> None:
+    s.hidden.down[j] += 1
+    if s.hidden.down[j] > 1:
+        return
+    if s.config.resume[0] == 1:
+        pause(s, j, now_s)
+        stop_node(s, j, now_s)
+    else:
+        _lose_running(s, j, now_s)
+        stop_node(s, j, now_s)
+        drain(s, j, now_s)
+    anchor(s, j, now_s)
+
+
+@helper
+def _repair(s: State, plan: Plan, j: int, now_s: float) -> None:
+    s.hidden.down[j] -= 1
+    if s.hidden.down[j] > 0:
+        return
+    s.nodes.up[j] = 1
+    s.hidden.down_s[j] += now_s - s.hidden.down_since_s[j]
+    resume(s, plan, j, now_s)
+
+
+@helper
+def _speed_of(s: State, j: int) -> float:
+    speed = 1.0
+    for f in range(len(s.faults.count)):
+        if s.faults.node_idx[f] == j and s.faults.active[f] == 1 and s.faults.factor[f] > 0.0:
+            speed = min(speed, s.faults.factor[f])
+    return speed
+
+
+@helper
+def on_fault(s: State, f: int, now_s: float) -> None:
+    """Fault process f strikes."""
+    s.faults.active[f] = 1
+    j = s.faults.node_idx[f]
+    if s.faults.factor[f] == 0.0:
+        _fail(s, j, now_s)
+    else:
+        change_speed(s, j, _speed_of(s, j), now_s)
+    if s.faults.end_s[f] < np.inf:
+        if s.faults.factor[f] == 0.0:
+            s.counts.hopes[0] += 1
+        push_event(s, s.faults.end_s[f], REPAIR, f, 0)
+
+
+@helper
+def on_repair(s: State, plan: Plan, f: int, now_s: float) -> int:
+    """Fault f is over; returns its node, which may have free slots now."""
+    s.faults.active[f] = 0
+    j = s.faults.node_idx[f]
+    if s.faults.factor[f] == 0.0:
+        s.counts.hopes[0] -= 1
+        _repair(s, plan, j, now_s)
+    else:
+        change_speed(s, j, _speed_of(s, j), now_s)
+    if s.faults.mtbf_s[f] < np.inf:
+        _draw_next(s, f, now_s)
+        push_event(s, s.faults.start_s[f], FAILURE, f, 0)
+    return int(j)

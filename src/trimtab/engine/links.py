@@ -1,0 +1,118 @@
+"""Payloads on their way to a node: round trip first, then each link of the way, store and forward.
+
+The transfers on a link share its bandwidth equally. `share_gib` is what one transfer has been given since the
+link was made, so each needs only the value at which it will be through (virtual time of processor sharing).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trimtab.compiled.kernel import helper
+from trimtab.engine.events import TRANSFER, push_event
+from trimtab.engine.queues import drop_first_of, enqueue, first_of
+from trimtab.engine.state import State
+
+ZONE_HOP, NODE_HOP, THERE = 0, 1, 2
+
+
+@helper(inline=True)
+def _queue_of(s: State, link: int) -> int:
+    return len(s.nodes.up) + s.config.dispatchers[0] * s.config.lanes[0] + link
+
+
+@helper
+def _bring_up_to_date(s: State, link: int, now_s: float) -> None:
+    links = s.links
+    if s.link_active[link] > 0:
+        links.share_gib[link] += (now_s - links.since_s[link]) * links.gib_per_s[link] / s.link_active[link]
+    links.since_s[link] = now_s
+
+
+@helper
+def _schedule(s: State, link: int, now_s: float) -> None:
+    """One event per link: when its next transfer is through. Earlier ones become void."""
+    links, version = s.links, s.requests.version
+    if links.due[link] >= 0:
+        version[links.due[link]] += 1
+    head = first_of(s, _queue_of(s, link))
+    links.due[link] = head
+    if head >= 0:
+        version[head] += 1
+        left_gib = max(0.0, s.requests.key[head] - links.share_gib[link])
+        left_s = left_gib * s.link_active[link] / links.gib_per_s[link]
+        push_event(s, now_s + left_s, TRANSFER, head, version[head])
+
+
+@helper
+def _enter(s: State, link: int, r: int, now_s: float) -> None:
+    _bring_up_to_date(s, link, now_s)
+    s.requests.key[r] = s.links.share_gib[link] + s.work.payload_gib[r]
+    enqueue(s, _queue_of(s, link), r)
+    s.link_active[link] += 1
+    _schedule(s, link, now_s)
+
+
+@helper
+def _leave(s: State, link: int, r: int, now_s: float) -> None:
+    _bring_up_to_date(s, link, now_s)
+    s.links.share_gib[link] = s.requests.key[r]
+    drop_first_of(s, _queue_of(s, link), r)
+    s.link_active[link] -= 1
+    s.links.due[link] = -1
+    _schedule(s, link, now_s)
+
+
+@helper
+def _link_of(s: State, r: int, hop: int) -> int:
+    """Link of a hop; -1 where it is not modelled or the request stays in its zone."""
+    j = s.requests.node_idx[r]
+    zone = s.nodes.zone_idx[j]
+    link = s.config.n_zones[0] + j
+    if hop == ZONE_HOP:
+        link = zone if zone != s.work.zone_idx[r] else -1
+    return link if link >= 0 and s.links.gib_per_s[link] < np.inf else -1
+
+
+@helper(inline=True)
+def is_instant(s: State, r: int, j: int) -> bool:
+    """Whether request r reaches node j in no time."""
+    return s.rtt_s[s.work.zone_idx[r], s.nodes.zone_idx[j]] == 0.0 and s.work.payload_gib[r] == 0.0
+
+
+@helper
+def depart(s: State, r: int, j: int, now_s: float) -> None:
+    """Request r sets out for node j: its first event is one round trip away."""
+    s.requests.hop[r] = ZONE_HOP
+    s.requests.version[r] += 1
+    rtt_s = s.rtt_s[s.work.zone_idx[r], s.nodes.zone_idx[j]]
+    push_event(s, now_s + rtt_s, TRANSFER, r, s.requests.version[r])
+
+
+@helper
+def move_on(s: State, r: int, now_s: float) -> bool:
+    """Request r is through with its present link; True once it has reached its node."""
+    hops = s.requests.hop
+    current = _link_of(s, r, hops[r] - 1) if hops[r] > 0 else -1
+    if current >= 0 and s.links.due[current] == r:
+        _leave(s, current, r, now_s)
+    while hops[r] < THERE:
+        link = _link_of(s, r, hops[r])
+        hops[r] += 1
+        if link >= 0 and s.work.payload_gib[r] > 0.0:
+            _enter(s, link, r, now_s)
+            return False
+    s.counts.moved_gib[0] += s.work.payload_gib[r]
+    return True
+
+
+@helper
+def abandon(s: State, r: int, now_s: float) -> None:
+    """Request r, already marked as ended, no longer wants its transfer."""
+    link = _link_of(s, r, s.requests.hop[r] - 1) if s.requests.hop[r] > 0 else -1
+    s.requests.version[r] += 1
+    if link >= 0 and s.work.payload_gib[r] > 0.0:
+        _bring_up_to_date(s, link, now_s)
+        s.link_active[link] -= 1
+        s.queues.length[_queue_of(s, link)] -= 1
+        _schedule(s, link, now_s)

@@ -1,0 +1,489 @@
+"""A run without an end: requests come from outside one by one, and their rows are used again.
+
+It is the same loop over the same state as in the simulator. What happens outside (a request arrives, ends, is
+lost or given up, a node is switched on or off) is told as an event of the present; `advance` then decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.decision import Status
+from trimtab.domain.options import Options
+from trimtab.domain.planning import History
+from trimtab.domain.policy import Policy
+from trimtab.domain.requests import TRUTH, Requests
+from trimtab.domain.view import BACKGROUND, PLACED, WORK, Plan, View, memory, new_work
+from trimtab.engine.accounts import note_tenant_unheld
+from trimtab.engine.calls import Calls
+from trimtab.engine.driver import IS_OVER, Driver, PlanningLog
+from trimtab.engine.events import ARRIVAL, COMPLETION, LOSS, SWITCH
+from trimtab.engine.facade import Columns
+from trimtab.engine.fallback import Fallback
+from trimtab.engine.past import Past
+from trimtab.engine.rehearsal import Rehearser
+from trimtab.engine.slots import SOME_S, UNESTIMATED
+from trimtab.engine.state import AVOIDED, COUNTS
+from trimtab.engine.verdicts import FIRST, ROW
+from trimtab.errors import PolicyError
+
+# All of a WORK row in one call, in the order of its fields, of which an "x" is 0: a write to each costs five
+# times as much.
+_WORK_ROW = Struct("=q4d 8x 2d q4i 4x 3i 4x")
+_WORK_BYTES, _pack_work = WORK.itemsize, _WORK_ROW.pack_into
+_COUNTED = Struct("=4q")  # of COUNTS: events, told, started and ended, in one call
+_COUNTED_AT = int(COUNTS.fields["events"][1])  # type: ignore[index]  # it has fields
+_VERDICT_BYTES = ROW.size
+_NEVER_S = float("inf")
+_HELD, _RUNNING, _RETRYING = int(Status.HELD), int(Status.RUNNING), int(Status.RETRYING)
+
+
+class Asked(NamedTuple):
+    """What a request asks for; the fields of WORK that its host knows."""
+
+    class_idx: int
+    units: float
+    estimate_s: float = UNESTIMATED  # of service on the best type of node; the tables say it
+    model_idx: int = -1
+    adapter_idx: int = -1
+    tenant_idx: int = 0
+    priority: int = 0
+    deadline_s: float = float("inf")
+    tokens: float = 0.0
+    charge: float = 0.0
+    key: int = 0
+    home_idx: int = -1
+    stays_home: int = 0  # 1 = nowhere else
+    arrival_s: float | None = None  # where it came before it enters here
+
+
+_in_order = itemgetter(  # of WORK, after serial and arrival
+    *map(
+        Asked._fields.index,
+        (
+            "deadline_s", "units", "estimate_s", "tokens", "charge", "key", "class_idx", "model_idx",
+            "adapter_idx", "tenant_idx", "priority", "home_idx", "stays_home",
+        ),
+    )
+)  # fmt: skip
+
+
+class Ended(NamedTuple):
+    """A request that will not be served: rejected, cancelled or lost."""
+
+    row: int
+    status: int
+    reason: int
+
+
+class _Tenants(NamedTuple):
+    """The part of a State that `note_tenant_unheld` works on."""
+
+    held_of: Any
+    held_charge: Any
+    work: Any
+    requests: Any
+
+
+class Live:
+    """State and loop of one policy over a cluster, for as many requests at a time as it has rows.
+
+    Least connections decides wherever the policy raises or answers no decision: `policy_failures` counts it.
+    `begun_s`: the time at which it begins; the first plan is due then. `planning` goes on with another's log.
+    `keeps_past` = False: nobody will ask for its `history`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: Options,
+        policy: Policy,
+        order: Policy | None = None,
+        *,
+        rows: int,
+        tenants: int = 1,
+        seed: int = 0,
+        shadow: Policy | None = None,
+        mode: str = "compiled",
+        begun_s: float = 0.0,
+        planning: PlanningLog | None = None,
+        keeps_past: bool = True,
+    ) -> None:
+        truth = np.zeros(rows, TRUTH)
+        truth["factor"] = 1.0
+        requests = Requests(new_work(rows), truth, ("",) * tenants)
+        self._driver = Driver(
+            cluster,
+            requests,
+            options,
+            policy,
+            order,
+            seed=seed,
+            mode=mode,
+            live=2,
+            shadow=shadow,
+            planning=planning,
+        )
+        if begun_s > 0.0:
+            self._driver.skip_plans(begun_s)
+        state = self._driver.state
+        self._fallback, self._fallback_memory = Fallback(), memory()
+        self._fallback_calls: Calls | None = None
+        self.policy, self.order, self.shadow, self.cluster = policy, order or policy, shadow, cluster
+        self.policy_failures = 0
+        self.last_failure = ""
+        self._free = list(range(rows - 1, -1, -1))
+        self._linked: list[int] = []  # free once their queue has let them go
+        self._past = Past(state) if keeps_past else None
+        self._serial = 0
+        self._work, self._rows = Columns(state.work), Columns(state.requests)
+        self._status, self._version, self._node_of = (
+            self._rows.status,
+            self._rows.version,
+            self._rows.node_idx,
+        )
+        self._nodes, self._hidden = Columns(state.nodes), Columns(state.hidden)
+        self._counts, self._hosts = Columns(state.counts), Columns(state.hosts)
+        self._n_held = self._hosts.n_held
+        self._accounts: Any = memoryview(state.accounts)
+        self._ended_count, self._started_count = self._counts.ended, self._counts.started
+        held_of, held_charge = memoryview(state.held_of), memoryview(state.held_charge)
+        self._tenants: Any = _Tenants(held_of, held_charge, self._work, self._rows)
+        self._completed: list[int] = []
+        self._work_bytes = memoryview(state.work.view(np.uint8))
+        self._count_bytes = memoryview(state.counts.view(np.uint8))
+        self._avoid = memoryview(state.avoid)
+        self._avoiding: set[int] = set()  # rows that may have lost nodes
+        self._verdict_bytes = memoryview(state.verdicts.reshape(-1).view(np.uint8))
+        self._fixed_s: Any = memoryview(state.fixed_s)
+        self._unit_s: Any = memoryview(state.unit_s)
+        self._started = memoryview(state.started)
+
+    # What a planner, and whoever shows the state, reads.
+
+    @property
+    def options(self) -> Options:
+        """Switches of the host."""
+        return self._driver.options
+
+    @property
+    def now_s(self) -> float:
+        """Time of the last event."""
+        return self._driver.now_s
+
+    @property
+    def n_held(self) -> int:
+        """Requests in the central queue."""
+        held: int = self._n_held[0]
+        return held
+
+    @property
+    def shadow_failures(self) -> int:
+        """How often the shadow policy raised."""
+        return int(self._counts.shadow_failures[0])
+
+    @property
+    def has_row(self) -> bool:
+        """Whether one more request can enter."""
+        if not self._free:
+            self._collect()
+        return bool(self._free)
+
+    @property
+    def nodes(self) -> Columns:
+        """The nodes' NODE records, by column."""
+        return self._nodes
+
+    @property
+    def fixed_s(self) -> np.ndarray:
+        """Estimated seconds [classes, types], to be corrected in place."""
+        return self._driver.state.fixed_s
+
+    @property
+    def unit_s(self) -> np.ndarray:
+        """Estimated seconds per unit [classes, types], to be corrected in place."""
+        return self._driver.state.unit_s
+
+    @property
+    def resident(self) -> np.ndarray:
+        """Which items nodes hold, u1 [nodes, items], to be corrected in place."""
+        return self._driver.state.resident
+
+    @property
+    def prefix_tokens(self) -> np.ndarray:
+        """Cached prompt tokens per node [nodes or 0], to be set before a request enters."""
+        return self._driver.state.prefix_tokens
+
+    @property
+    def accounts(self) -> np.ndarray:
+        """What each tenant has been served [tenants], to be corrected in place."""
+        return self._driver.state.accounts
+
+    def charge(self, tenant_idx: int, amount: float) -> None:
+        """Count so much more, or less, as served to a tenant."""
+        self._accounts[tenant_idx] += amount
+
+    def view(self) -> View:
+        """What the policy sees now."""
+        return self._driver.view()
+
+    def history(self) -> History:
+        """The recent past, for planning."""
+        assert self._past is not None
+        return self._past.history(self._driver.last_plan)
+
+    @property
+    def rehearser(self) -> Rehearser | None:
+        """Who rehearses for the policy in charge."""
+        return self._driver.rehearser
+
+    def rehearser_for(self, policy: Policy) -> Rehearser | None:
+        """Who rehearses for another policy."""
+        return self._driver.rehearser_for(policy, None)
+
+    def waiting(self) -> np.ndarray:
+        """The first held requests by queue key, as WORK rows."""
+        return self._driver.waiting()
+
+    # What comes from outside. Each is decided about by the next `advance`.
+
+    def enter(self, asked: Asked, now_s: float) -> int:
+        """A request is here; returns its row. The caller has made sure that there is one (`has_row`)."""
+        row, serial, arrival_s = self._free.pop(), self._serial, asked[-1]
+        self._serial = serial + 1
+        at = row * _WORK_BYTES
+        _pack_work(self._work_bytes, at, serial, now_s if arrival_s is None else arrival_s, *_in_order(asked))
+        self._status[row] = 0
+        if row in self._avoiding:
+            self._avoiding.discard(row)
+            self.avoid(row, [-1] * AVOIDED)
+        if self._past is not None:  # which copies the row before the loop has seen it
+            if asked.estimate_s == UNESTIMATED:
+                self._work.estimate_s[row] = self.best_estimate_s(asked.class_idx, asked.units)
+            self._past.add(row)
+        self._driver.push(now_s, ARRIVAL, row, self._version[row])
+        return row
+
+    def best_estimate_s(self, class_idx: int, units: float) -> float:
+        """Estimated service seconds on the best type; a second where no type serves it yet."""
+        state = self._driver.state
+        best_s = float((state.fixed_s[class_idx] + state.unit_s[class_idx] * units).min())
+        return best_s if best_s < _NEVER_S else SOME_S
+
+    def enter_at(self, node_idx: int, asked: Asked, estimate_s: float, now_s: float) -> int:
+        """A request runs on a node already, whatever its bounds now are; returns its row.
+
+        `estimate_s` counts where the node's type does not serve the class any more.
+        """
+        at = asked.class_idx, int(self.cluster.type_idx[node_idx])
+        table = self._fixed_s[at], self._unit_s[at]
+        if table[0] == _NEVER_S:
+            self._fixed_s[at], self._unit_s[at] = estimate_s, 0.0
+        row = self.enter(asked._replace(home_idx=node_idx, stays_home=PLACED), now_s)
+        self.advance(now_s)
+        self.take_started()
+        self._fixed_s[at], self._unit_s[at] = table
+        self._work.stays_home[row], self._work.home_idx[row] = asked.stays_home, asked.home_idx
+        return row
+
+    def avoided(self, row: int) -> list[int]:
+        """Nodes that a request has lost, the latest first."""
+        return [j for i in range(AVOIDED) if (j := self._avoid[row, i]) >= 0]
+
+    def avoid(self, row: int, nodes: Sequence[int]) -> None:
+        """A request has lost these nodes before it came here."""
+        for i, j in enumerate(nodes):
+            self._avoid[row, i] = j
+        if nodes:
+            self._avoiding.add(row)
+
+    def complete(self, row: int, now_s: float) -> None:
+        """A running request is served. Its row is free after the next `advance`."""
+        if self._past is not None:
+            self._past.finish(row, now_s)
+        self._driver.push(now_s, COMPLETION, row, self._version[row])
+        self._completed.append(row)
+
+    def lose(self, row: int, now_s: float) -> None:
+        """A running request has lost its node: it is dispatched again, to another."""
+        self._avoiding.add(row)
+        self._driver.push(now_s, LOSS, row, 0)
+
+    def forgive(self, row: int, now_s: float) -> None:
+        """A waiting request may go to the nodes again that it has lost, from the next `advance` on."""
+        for i, j in enumerate(self.avoided(row)):
+            self._avoid[row, i] = -1
+            self._driver.push(now_s, SWITCH, j, 0)  # what is held is offered to it
+        self._avoiding.discard(row)
+
+    def abort(self, row: int, now_s: float) -> None:
+        """Nobody waits for this request any more; `take_ended` will tell of it."""
+        self._driver.push(now_s, LOSS, row, IS_OVER)
+
+    def switch(self, node_idx: int, up: bool, now_s: float) -> None:
+        """A node gets work from now on, or does not; what it serves goes on."""
+        self._nodes.up[node_idx] = int(up)
+        self._driver.push(now_s, SWITCH, node_idx, 0)
+
+    def suits(self, row: int, node_idx: int) -> bool:
+        """Whether a node gets work and may serve this request, now or once it has room."""
+        work, nodes, j = self._work, self._nodes, node_idx
+        if nodes.up[j] == 0 or (work.stays_home[row] and work.home_idx[row] != j):
+            return False
+        fixed_s: float = self._fixed_s[work.class_idx[row], nodes.type_idx[j]]
+        return fixed_s < _NEVER_S
+
+    def takes(self, row: int, node_idx: int) -> bool:
+        """Whether a node would take a second attempt of a running request, by the terms of the first."""
+        work, nodes, hidden, j = self._work, self._nodes, self._hidden, node_idx
+        if nodes.room[j] <= 0 or not self.suits(row, j):
+            return False
+        if work.priority[row] <= BACKGROUND and nodes.room[j] <= hidden.reserve[j]:
+            return False
+        is_capped = self._driver.state.config["token_caps"][0] == 1 and nodes.in_flight[j] > 0
+        return not is_capped or bool(work.tokens[row] <= hidden.token_room[j])
+
+    def add_load(
+        self, node_idx: int, requests: int, estimate_s: float, now_s: float, tokens: float = 0.0
+    ) -> None:
+        """Somebody else sends a node work, or takes it back (negative): it counts, and takes room."""
+        self._hidden.token_room[node_idx] -= tokens
+        nodes = self._nodes
+        nodes.in_flight[node_idx] += requests
+        nodes.room[node_idx] -= requests
+        nodes.outstanding_s[node_idx] = max(0.0, nodes.outstanding_s[node_idx] + estimate_s)
+        self._driver.push(now_s, SWITCH, node_idx, 0)
+
+    def change_room(self, node_idx: int, places: int, now_s: float) -> None:
+        """A node takes so many more requests at a time, or fewer."""
+        self._nodes.room[node_idx] += places
+        self._driver.push(now_s, SWITCH, node_idx, 0)
+
+    def limit_tokens(self, node_idx: int, tokens: float) -> None:
+        """Bound the tokens in flight on a node."""
+        self._hidden.token_room[node_idx] = tokens
+        self._driver.state.config["token_caps"] = 1
+
+    def reserve(self, node_idx: int, places: int) -> None:
+        """Keep places of a node free of background work."""
+        self._hidden.reserve[node_idx] = places
+
+    # What comes of it.
+
+    def advance(self, now_s: float, max_steps: int = 1 << 62) -> int:
+        """Decide about everything up to now; returns one of the loop's codes (REACHED, PLAN_…)."""
+        try:
+            code = self._driver.advance(now_s, max_steps)
+        except PolicyError as error:
+            code = self._advance_otherwise(error, now_s)
+        if self._completed:
+            self._free += self._completed
+            self._completed.clear()
+        return code
+
+    def take_started(self) -> list[tuple[int, int]]:
+        """(row, node) of what is to be sent now."""
+        count = self._started_count[0]
+        if count == 0:
+            return []
+        self._started_count[0] = 0
+        started, node_idx, status = self._started, self._node_of, self._status
+        if count == 1:
+            row = started[0]
+            return [(row, node_idx[row])] if status[row] == _RUNNING else []
+        rows = started[:count].tolist()
+        return [(row, node_idx[row]) for row in rows if status[row] == _RUNNING]  # not given up since
+
+    def take_ended(self) -> list[Ended]:
+        """What will not be served. Rows are free from now on."""
+        count, rows = self._ended_count[0], self._rows
+        if count == 0:
+            return []
+        self._ended_count[0] = 0
+        ended = [Ended(r, rows.status[r], rows.reason[r]) for r in self._driver.state.ended[:count].tolist()]
+        for row, _, _ in ended:
+            (self._linked if rows.linked[row] else self._free).append(row)
+        return ended
+
+    def next_event_s(self) -> float:
+        """When something happens next without a word from outside; inf = never."""
+        n_events, n_told, _, _ = _COUNTED.unpack_from(self._count_bytes, _COUNTED_AT)
+        if n_told:
+            return self._driver.next_event_s()
+        return self._driver.first_event_s() if n_events else _NEVER_S
+
+    def adopt(self, plan: Plan, at_s: float) -> None:
+        """Let a plan take force at `at_s`."""
+        self._driver.adopt(plan, at_s)
+
+    def adopt_for_shadow(self, plan: Plan) -> None:
+        """Let a plan of the shadow's take force for its decisions, now."""
+        self._driver.set_shadow_plan(plan)
+
+    def put_next_in_force(self) -> None:
+        """Carry out PLAN_READY."""
+        self._driver.put_next_in_force()
+
+    def verdict(self, row: int) -> bytes:
+        """The last decision about a request, as `verdicts.read` takes it."""
+        at = row * _VERDICT_BYTES
+        return self._verdict_bytes[at : at + _VERDICT_BYTES].tobytes()
+
+    def verdict_numbers(self, row: int) -> tuple[float, ...]:
+        """Of the same, the columns from ESTIMATE_S to SHADOW_S."""
+        return FIRST.unpack_from(self._verdict_bytes, row * _VERDICT_BYTES)
+
+    def set_estimate(self, class_idx: int, type_idx: int, fixed_s: float, unit_s: float) -> None:
+        """Correct an entry of the tables."""
+        at = class_idx, type_idx
+        self._fixed_s[at], self._unit_s[at] = fixed_s, unit_s
+
+    def _collect(self) -> None:
+        """Find rows of cancelled requests that their queue has let go of."""
+        linked = self._rows.linked
+        self._free += [row for row in self._linked if not linked[row]]
+        self._linked = [row for row in self._linked if linked[row]]
+
+    def _advance_otherwise(self, error: PolicyError, now_s: float) -> int:
+        """A policy failed: let the fallback decide about everything up to now."""
+        self.last_failure = str(error)
+        self._put_back(self._counts.deciding[0], now_s)
+        if self._counts.consulting[0]:  # nobody depends on the shadow's answer
+            self._counts.consulting[0], self._counts.shadow_failures[0] = 0, self.shadow_failures + 1
+            self._driver.state.config["shadows"] = 0
+            return self.advance(now_s)
+        self.policy_failures += 1
+        return self._driver.advance_by(self._calls_of_fallback(), now_s)
+
+    def _put_back(self, row: int, now_s: float) -> None:
+        """Make a request whose decision failed half-way ask again, as if it had lost a node."""
+        rows, nodes = self._rows, self._nodes
+        for i in range(AVOIDED):
+            j = self._avoid[row, i]
+            if j >= 0 and nodes.up[j] < 0:
+                nodes.up[j] += 2
+        if rows.status[row] == _HELD:
+            self._hosts.n_held[0] -= 1
+            note_tenant_unheld(self._tenants, row)
+        rows.status[row], rows.version[row] = _RETRYING, rows.version[row] + 1
+        self._driver.push(now_s, ARRIVAL, row, rows.version[row])
+
+    def _calls_of_fallback(self) -> Calls:
+        state = self._driver.state
+        if self._fallback_calls is None or self._fallback_calls.events is not state.events:
+            memories = [self._fallback_memory, *state.memories[1:]]
+            order_memories = [self._fallback_memory]
+            self._fallback_calls = Calls(
+                state._replace(memories=memories, order_memories=order_memories),
+                self._fallback,
+                self._fallback,
+                self.shadow,
+                compiled=self._driver.compiled,
+            )
+        return self._fallback_calls

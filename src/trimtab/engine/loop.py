@@ -1,0 +1,750 @@
+"""The loop that every host runs: take what happens next, change the state, decide.
+
+`advance` returns when it needs its host: at a point in time, for a plan, for room, or because a decision went
+wrong. All it knows is in `State`, so the host may stop it anywhere and go on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trimtab.compiled.kernel import helper, kernel
+from trimtab.domain.decision import MAX_REASON, Reason, Status
+from trimtab.domain.view import BACKGROUND, MAX_RANKED, Plan
+from trimtab.engine.accounts import lift_account, note_tenant_held, note_tenant_unheld, settle_account
+from trimtab.engine.batches import drop_follower, forget_waiting, leave_batch
+from trimtab.engine.bindings import next_bound
+from trimtab.engine.draws import stream, uniform
+from trimtab.engine.events import (
+    ARRIVAL,
+    CANCELLATION,
+    COMPLETION,
+    FAILURE,
+    LOSS,
+    PLAN,
+    REPAIR,
+    SWITCH,
+    TELEMETRY,
+    TRANSFER,
+    VERSIONS,
+    WINDOW,
+    drop_first_event,
+    kind_of,
+    push_event,
+    serial_of,
+    take_told,
+)
+from trimtab.engine.faults import begin_faults, end, lose, on_fault, on_repair
+from trimtab.engine.links import abandon, move_on
+from trimtab.engine.nodes import (
+    accepts,
+    anchor,
+    enter,
+    fill,
+    leave_slot,
+    queue_key,
+    send,
+    send_back,
+    vacate,
+    withdraw,
+)
+from trimtab.engine.parts import (
+    PART_FAILED,
+    failed_part,
+    gather,
+    give_up,
+    has_started,
+    is_part,
+    is_split,
+    join,
+    note_part_done,
+    part_of,
+    split,
+)
+from trimtab.engine.placement import take_placement
+from trimtab.engine.prefixes import has_prefixes, show_prefixes
+from trimtab.engine.queues import comes_before, drop_first_of, enqueue, first_of, put_back, take_out
+from trimtab.engine.residency import release
+from trimtab.engine.results import answer, has_results, keep_result
+from trimtab.engine.slots import begin_row
+from trimtab.engine.state import AVOIDED, State
+from trimtab.engine.telemetry import (
+    begin_telemetry,
+    clear_changes,
+    dispatcher_of,
+    note_change,
+    on_telemetry,
+)
+from trimtab.engine.verdicts import ESTIMATE_S, SHADOW_IDX, SHADOW_S, note_decision, note_shadow
+
+# Why `advance` returned.
+DONE, PAUSED, REACHED, PLAN_DUE, PLAN_READY, FULL, BAD_DECISION, RAISED = range(8)
+
+CALL_RAISED = -(1 << 62)  # what a plain Python policy's bridge returns when the policy raised
+MAX_IDLE_EVENTS = 10_000  # as many housekeeping events in vain: what is held stays held
+
+_HELD, _TRANSFER, _QUEUED = int(Status.HELD), int(Status.TRANSFER), int(Status.QUEUED)
+_RUNNING, _RETRYING, _FINISHED = int(Status.RUNNING), int(Status.RETRYING), int(Status.FINISHED)
+_REJECTED, _CANCELLED = int(Status.REJECTED), int(Status.CANCELLED)
+_FITS_NO_NODE, _REFUSED = int(Reason.FITS_NO_NODE), int(Reason.REFUSED)
+_QUEUE_FULL, _DEADLINE, _ABORTED = int(Reason.QUEUE_FULL), int(Reason.DEADLINE), int(Reason.ABORTED)
+_PENDING = int(Status.PENDING)
+
+LATER = 1e12  # what background work's keys are behind all others by
+
+
+@kernel
+def begin(s: State) -> None:
+    """Schedule what happens by itself: telemetry, plans, faults."""
+    begin_telemetry(s)
+    begin_faults(s)
+    if s.config.plan_period_s[0] > 0.0:
+        push_event(s, 0.0, PLAN, 0, 0)
+
+
+@helper(inline=True)
+def _lane_of(s: State, r: int) -> int:
+    """Which lane of the central queues request r waits in: one per dispatcher, or per class of it."""
+    lanes = s.config.lanes[0]
+    return dispatcher_of(s, r) * lanes + (s.work.class_idx[r] if lanes > 1 else 0)
+
+
+@helper(inline=True)
+def _central(s: State, lane: int) -> int:
+    """The queue of a lane."""
+    return len(s.nodes.up) + lane
+
+
+@helper
+def _reject(s: State, r: int, reason: int, now_s: float) -> None:
+    end(s, r, _REJECTED, reason, now_s)
+
+
+@helper
+def _expire(s: State, plan: Plan, r: int, now_s: float) -> None:
+    """The deadline of request r has come, or that of one whose row it has."""
+    s.counts.hopes[0] -= 1
+    status = s.requests.status[r]
+    if status == _PENDING or status >= _FINISHED or (s.config.cancel[0] != 2 and has_started(s, r)):
+        return
+    if now_s >= s.work.deadline_s[r]:
+        _cancel(s, plan, r, _DEADLINE, now_s)
+
+
+@helper
+def _cancel(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
+    """Request r, which is in flight, is over wherever it is."""
+    if is_split(s, r):
+        _end_split(s, plan, r, _CANCELLED, reason, now_s)
+    else:
+        _leave(s, plan, r, reason, now_s)
+
+
+@helper
+def _end_split(s: State, plan: Plan, r: int, status: int, reason: int, now_s: float) -> None:
+    """Split request r is over, and with it all of its parts."""
+    give_up(s, r)
+    for i in range(s.parts.count[r]):
+        part = part_of(s, r, i)
+        if s.requests.status[part] < _FINISHED:
+            _leave(s, plan, part, reason, now_s)
+    gather(s, r)
+    end(s, r, status, reason, now_s)
+
+
+@helper
+def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
+    """Request r, which is not split, leaves the place where it is."""
+    status, j = s.requests.status[r], s.requests.node_idx[r]
+    if status == _RUNNING and (s.nodes.up[j] == 1 or s.config.live[0] != 0):
+        vacate(s, r, j, now_s)
+    elif status == _RUNNING and not (s.config.batches[0] == 1 and leave_batch(s, r, j)):
+        leave_slot(s, r, j)  # kept by a failed node: it holds no models and uses no time
+    end(s, r, _CANCELLED, reason, now_s)
+    if status == _HELD:
+        s.queues.length[_central(s, _lane_of(s, r))] -= 1
+        s.requests.linked[r] = 1
+        _note_unheld(s, r)
+    elif status != _RETRYING:
+        if status == _TRANSFER:
+            abandon(s, r, now_s)
+        elif status == _QUEUED:
+            forget_waiting(s, r, j)
+        withdraw(s, r, j)
+        fill(s, plan, j, now_s)
+    s.counts.freed[0] = 1
+
+
+@helper(inline=True)
+def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
+    if is_split(s, r):
+        join(s, r, now_s)
+        _keep_result(s, r)
+        return
+    j = s.requests.node_idx[r]
+    if s.config.batches[0] == 1:
+        _finish_followers(s, r, j, now_s)
+    vacate(s, r, j, now_s)
+    _finish(s, r, j, now_s)
+    s.counts.idle_events[0] = 0
+    s.counts.freed[0] = 1
+    fill(s, plan, j, now_s)
+
+
+@helper(inline=True)
+def _keep_result(s: State, r: int) -> None:
+    if has_results(s):
+        keep_result(s, r)
+
+
+@helper(inline=True)
+def _finish(s: State, r: int, j: int, now_s: float) -> None:
+    """Request r, or a part, leaves node j served."""
+    withdraw(s, r, j)
+    s.requests.finish_s[r] = now_s
+    s.requests.status[r] = _FINISHED
+    s.counts.in_system[0] -= 1
+    settle_account(s, r, now_s)
+    if is_part(s, r):
+        note_part_done(s, r, now_s)
+    else:
+        s.counts.finished[0] += 1
+        _keep_result(s, r)
+
+
+@helper
+def _finish_followers(s: State, r: int, j: int, now_s: float) -> None:
+    """Those of its batch that hang on r are served with it."""
+    m = drop_follower(s, r)
+    while m >= 0:
+        release(s, m, j, now_s)
+        s.requests.version[m] += 1
+        _finish(s, m, j, now_s)
+        m = drop_follower(s, r)
+
+
+@helper
+def _arrive_at_node(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
+    """A transfer has something to do: its next link, or its node, which may have failed meanwhile."""
+    if not move_on(s, r, now_s):
+        return
+    j = s.requests.node_idx[r]
+    if s.nodes.up[j] == 0 and s.config.resume[0] == 0:
+        withdraw(s, r, j)
+        send_back(s, r, now_s)
+    else:
+        enter(s, plan, order, r, j, now_s)
+    anchor(s, j, now_s)
+
+
+@helper(inline=True)
+def _admit(s: State, r: int, now_s: float) -> bool:
+    """Request r arrives; False where it ends at once: no node could ever serve it, or its result is known."""
+    s.requests.attempt[r] = s.requests.retries[r] = 0
+    s.counts.arrived[0] += 1
+    s.counts.in_system[0] += 1
+    s.counts.idle_events[0] = 0
+    if s.config.live[0] == 2:
+        begin_row(s, r)
+    if s.work.estimate_s[r] == np.inf:
+        _reject(s, r, _FITS_NO_NODE, now_s)
+        return False
+    if has_results(s) and answer(s, r, now_s):
+        return False
+    if s.config.live[0] != 2:
+        _await_deadline(s, r, now_s)
+    if s.config.accounts[0] != 0:
+        lift_account(s, s.work.tenant_idx[r])
+    return True
+
+
+@helper
+def _await_deadline(s: State, r: int, now_s: float) -> None:
+    if s.config.cancel[0] != 0 and s.work.deadline_s[r] < np.inf:
+        push_event(s, max(now_s, s.work.deadline_s[r]), CANCELLATION, r, 0)
+        s.counts.hopes[0] += 1
+
+
+@helper(inline=True)
+def _draw(s: State, r: int) -> None:
+    if len(s.draws) > 0:
+        state = stream(s.config.seed[0], s.work.serial[r], s.requests.attempt[r])
+        for i in range(len(s.draws)):
+            s.draws[i] = uniform(state, i)
+
+
+@helper(inline=True)
+def _ask(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
+    """What the policy says of request r; `ranking` holds its candidates."""
+    d = dispatcher_of(s, r)
+    s.hosts.now_s[d] = now_s
+    s.hosts.attempt[d], s.hosts.retries[d] = s.requests.attempt[r], s.requests.retries[r]
+    s.counts.deciding[0] = r
+    _draw(s, r)
+    if has_prefixes(s):
+        show_prefixes(s, r)
+    count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)
+    clear_changes(s, d)
+    return int(count)
+
+
+@helper(inline=True)
+def decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
+    """Let the policy decide about request r; `ranking` holds its candidates."""
+    count = _ask(s, plan, dispatch, r, now_s)
+    s.requests.attempt[r] += 1
+    return count
+
+
+@helper
+def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
+    """Request r waits in its dispatcher's central queue, unless that is full."""
+    d = dispatcher_of(s, r)
+    if s.counts.freed[0] == 1 and s.requests.status[r] == _HELD:
+        _skip(s, r)
+        s.vain[_lane_of(s, r)] += max(1, s.config.compares[0])  # where the best is not taken, no other is
+    elif s.hosts.n_held[d] >= s.config.held_max[0]:
+        _reject(s, r, _QUEUE_FULL, now_s)
+    else:
+        s.requests.ahead[r] = s.held_charge[s.work.tenant_idx[r]]
+        s.requests.key[r] = central_key(s, plan, order, r, now_s)
+        s.requests.status[r] = _HELD
+        s.hosts.n_held[d] += 1
+        note_tenant_held(s, r)
+        enqueue(s, _central(s, _lane_of(s, r)), r)
+        if s.config.live[0] == 2:
+            _await_deadline(s, r, now_s)
+
+
+@helper(inline=True)
+def _skip(s: State, r: int) -> None:
+    """Held request r was offered in vain."""
+    s.skipped[s.counts.skipped[0]] = r
+    s.counts.skipped[0] += 1
+
+
+@helper(inline=True)
+def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
+    """Ask about held request r, offered beside others, of which the best is decided about.
+
+    False where the answer is no candidates: then it is decided about now. So is what goes home.
+    """
+    if _is_home(s, r):
+        return False
+    if s.config.live[0] == 2:
+        _set_avoided(s, r, -1)
+    count = _ask(s, plan, dispatch, r, now_s)
+    is_compared = count >= 0 and count <= MAX_RANKED
+    if is_compared:
+        _skip(s, r)
+        if count > 0:  # else no free node suits it: it is not one of those that are compared
+            s.vain[_lane_of(s, r)] += 1
+        _note_if_best(s, r, count)
+    if s.config.live[0] == 2:
+        _set_avoided(s, r, 1)
+    return is_compared
+
+
+@helper(inline=True)
+def _note_if_best(s: State, r: int, count: int) -> None:
+    """The one whose first candidate that takes it scores least is the best; candidates are best first."""
+    scores = s.memories[dispatcher_of(s, r)].floats
+    for i in range(count):
+        is_best = s.counts.best[0] == 0 or scores[i] < s.counts.best_score[0]
+        if not is_best:
+            return
+        j = s.ranking[i]
+        if j >= 0 and j < len(s.nodes.up) and accepts(s, r, j):
+            s.counts.best[0] = r + 1
+            s.counts.best_score[0] = scores[i]
+            return
+
+
+@helper
+def central_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
+    """Key of request r in a central queue: background work comes after all else."""
+    key = queue_key(s, plan, order, r, now_s)
+    return key + LATER if s.work.priority[r] <= BACKGROUND else key
+
+
+@helper(inline=True)
+def _note_unheld(s: State, r: int) -> None:
+    s.hosts.n_held[dispatcher_of(s, r)] -= 1
+    note_tenant_unheld(s, r)
+
+
+@helper(inline=True)
+def _unhold(s: State, r: int) -> None:
+    if s.requests.status[r] == _HELD:
+        _note_unheld(s, r)
+
+
+@helper
+def _any_accepts(s: State, r: int) -> bool:
+    """Whether any node would take request r: a policy that names none then holds it of its own will."""
+    for j in range(len(s.nodes.up)):  # noqa: SIM110 - numba compiles no generator expressions
+        if accepts(s, r, j):
+            return True
+    return False
+
+
+@helper(inline=True)
+def _apply(s: State, plan: Plan, order: Any, r: int, count: int, now_s: float) -> bool:
+    """Carry out a decision, falling through to the next candidate when one refuses; False if it is none."""
+    if count < 0:
+        if count < -MAX_REASON:
+            return False
+        _unhold(s, r)
+        _reject(s, r, -count, now_s)
+        return True
+    if count > MAX_RANKED:
+        return False
+    for i in range(count):
+        j = s.ranking[i]
+        if j < 0 or j >= len(s.nodes.up):
+            return False
+        if accepts(s, r, j):
+            _unhold(s, r)
+            s.counts.last_tenant[0] = s.work.tenant_idx[r]
+            send(s, plan, order, r, j, now_s)
+            return True
+    if s.config.reject_refused[0] == 1 and (count > 0 or not _any_accepts(s, r)):
+        _unhold(s, r)
+        _reject(s, r, _REFUSED, now_s)
+    else:
+        _hold(s, plan, order, r, now_s)
+    return True
+
+
+@helper
+def _end_pass(s: State) -> None:
+    """What was offered in vain goes back with the key it had: before all that was not offered."""
+    for i in range(s.counts.skipped[0] - 1, -1, -1):
+        r = s.skipped[i]
+        s.vain[_lane_of(s, r)] = 0
+        put_back(s, _central(s, _lane_of(s, r)), r)
+    s.counts.skipped[0] = 0
+
+
+@helper
+def _is_slot_free(s: State) -> bool:
+    """Whether any node has a slot to spare: else there is nothing to compare requests for."""
+    for j in range(len(s.nodes.up)):  # noqa: SIM110 - numba compiles no generator expressions
+        if s.nodes.in_flight[j] < s.nodes.slots[j] and s.nodes.up[j] == 1:
+            return True
+    return False
+
+
+@helper
+def _take_best(s: State) -> int:
+    """The best of the held requests that were compared; -1 where no node takes any."""
+    r = s.counts.best[0] - 1
+    s.counts.best[0] = 0
+    if r >= 0:
+        take_out(s, _central(s, _lane_of(s, r)), r)
+    return int(r)
+
+
+@helper(inline=True)
+def _first_held(s: State, d: int) -> int:
+    """The first request of a dispatcher's lanes, but for those in which enough was offered in vain; or -1."""
+    best, most = -1, max(s.config.lookahead[0], s.config.compares[0])
+    for lane in range(d * s.config.lanes[0], (d + 1) * s.config.lanes[0]):
+        if s.vain[lane] < most and s.counts.skipped[0] < len(s.skipped):
+            r = first_of(s, _central(s, lane))
+            if r >= 0 and (best < 0 or comes_before(s, r, best)):
+                best = r
+    return best
+
+
+@helper
+def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
+    """Whether r, just taken out of its queue, went back there with a key that has grown meanwhile."""
+    s.requests.ahead[r] = 0.0  # it is its tenant's first
+    key = central_key(s, plan, order, r, now_s)
+    if key <= s.requests.key[r]:
+        return False
+    s.requests.key[r] = key
+    enqueue(s, _central(s, _lane_of(s, r)), r)
+    return True
+
+
+@helper
+def _next_offer(s: State, plan: Plan, dispatch: Any, order: Any, now_s: float) -> int:
+    """The next held request to decide about: what the plan binds, dispatcher by dispatcher; -1 at the end."""
+    counts, compares = s.counts, s.config.compares[0] > 0
+    i = next_bound(s, plan, now_s) if counts.skipped[0] == 0 else -1
+    if i >= 0:
+        r = plan.binding.row_idx[i]
+        take_out(s, _central(s, _lane_of(s, r)), r)
+        counts.bound[0] = plan.binding.node_idx[i] + 1
+        return int(r)
+    if compares and counts.skipped[0] == 0 and not _is_slot_free(s):
+        counts.offering[0] = s.config.dispatchers[0]
+    while counts.offering[0] < s.config.dispatchers[0]:
+        r = _first_held(s, counts.offering[0])
+        if r >= 0:
+            drop_first_of(s, _central(s, _lane_of(s, r)), r)
+            if s.config.accounts[0] != 0 and _has_grown(s, plan, order, r, now_s):
+                continue
+            if compares and _compare(s, plan, dispatch, r, now_s):
+                continue
+            return int(r)
+        _end_pass(s)
+        r = _take_best(s)
+        if r >= 0:
+            return r
+        counts.offering[0] += 1
+    counts.offering[0] = 0
+    counts.freed[0] = 0
+    return -1
+
+
+@helper
+def _nothing_held(s: State) -> bool:
+    return s.counts.in_system[0] == s.counts.in_nodes[0]
+
+
+@helper
+def _note_idle(s: State, kind: int) -> None:
+    """Count an event of housekeeping, unless nodes are at work or it is not over yet that something helps."""
+    if s.counts.in_nodes[0] > 0:
+        s.counts.idle_events[0] = 0
+    elif s.counts.hopes[0] == 0 or kind == REPAIR:
+        s.counts.idle_events[0] += 1
+
+
+@helper
+def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
+    """Any event but a completion, an arrival or a plan; returns a request to decide about, or -1."""
+    kind, i = kind_of(key), serial_of(key)
+    _note_idle(s, kind)
+    if kind == TRANSFER:
+        _arrive_at_node(s, plan, order, i, now_s)
+    elif kind == FAILURE:
+        on_fault(s, i, now_s)
+    elif kind == REPAIR:
+        fill(s, plan, on_repair(s, plan, i, now_s), now_s)
+        s.counts.freed[0] = 1
+    elif kind == TELEMETRY:
+        on_telemetry(s, i, key & (VERSIONS - 1))
+    elif kind == CANCELLATION:
+        _expire(s, plan, i, now_s)
+    elif kind == WINDOW:
+        fill(s, plan, s.requests.node_idx[i], now_s)
+    elif kind == LOSS:
+        _on_loss(s, plan, i, key & (VERSIONS - 1), now_s)
+    elif kind == SWITCH:
+        _on_switch(s, i, now_s)
+    elif s.requests.status[i] == _RETRYING or (s.requests.status[i] == _PENDING and _admit(s, i, now_s)):
+        return int(i)
+    return -1
+
+
+@helper
+def _on_loss(s: State, plan: Plan, r: int, is_over: int, now_s: float) -> None:
+    """From outside: request r has lost its node and is dispatched again, or (1) nobody waits for it.
+
+    From inside: a part of it has failed (PART_FAILED).
+    """
+    status, j = s.requests.status[r], s.requests.node_idx[r]
+    if status == _PENDING or status >= _FINISHED:
+        return
+    if is_over == PART_FAILED:
+        part = failed_part(s, r)
+        _end_split(s, plan, r, s.requests.status[part], s.requests.reason[part], now_s)
+        return
+    if is_over == 1:
+        _cancel(s, plan, r, _ABORTED, now_s)
+        return
+    if status == _RUNNING:
+        for i in range(AVOIDED - 1, 0, -1):
+            s.avoid[r, i] = s.avoid[r, i - 1]
+        s.avoid[r, 0] = j
+        lose(s, r, j, now_s)
+        fill(s, plan, j, now_s)
+        s.counts.freed[0] = 1
+
+
+@helper
+def _on_switch(s: State, j: int, now_s: float) -> None:
+    """From outside: node j was switched on or off, or its room changed."""
+    anchor(s, j, now_s)
+    s.counts.freed[0] = 1
+
+
+@helper
+def _set_avoided(s: State, r: int, by: int) -> None:
+    """Hide from view the nodes that request r has lost (by = −1), or show them again (+1).
+
+    `up` counts: a node that is down anyway stays so.
+    """
+    for i in range(AVOIDED):
+        j = s.avoid[r, i]
+        if j >= 0:
+            s.nodes.up[j] += 2 * by
+            note_change(s, j)
+
+
+@helper
+def _consult_shadow(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> None:
+    """Note which node another policy would send request r to."""
+    d = s.config.dispatchers[0]
+    s.verdicts[r, SHADOW_IDX] = -1.0
+    s.verdicts[r, SHADOW_S] = 0.0
+    s.counts.deciding[0] = r
+    s.hosts.now_s[d] = now_s
+    s.hosts.n_held[d] = s.hosts.n_held[0]
+    _draw(s, r)
+    s.counts.consulting[0] = 1
+    count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)
+    s.counts.consulting[0] = 0
+    clear_changes(s, d)
+    if count == CALL_RAISED:
+        s.counts.shadow_failures[0] += 1
+    for i in range(min(count, MAX_RANKED)):
+        j = s.ranking[i]
+        if j >= 0 and j < len(s.nodes.up) and accepts(s, r, j):
+            note_shadow(s, r, j)
+            return
+
+
+@helper(inline=True)
+def _is_home(s: State, r: int) -> bool:
+    """Whether the node where request r's session lives takes it."""
+    return s.config.live[0] == 2 and s.work.home_idx[r] >= 0 and accepts(s, r, s.work.home_idx[r])
+
+
+@helper(inline=True)
+def _is_void(s: State, key: int) -> bool:
+    """Whether the request of an event has moved on since the event was scheduled."""
+    kind = kind_of(key)
+    if kind != COMPLETION and kind != TRANSFER and kind != WINDOW and kind != ARRIVAL:
+        return False
+    return (s.requests.version[serial_of(key)] & (VERSIONS - 1)) != (key & (VERSIONS - 1))
+
+
+@helper(inline=True)
+def _has_room(s: State, key: int) -> bool:
+    """Whether the event heap can take whatever one event leads to."""
+    free = len(s.events.key) - s.counts.events[0] - s.config.margin[0]
+    if kind_of(key) == FAILURE:
+        free -= 2 * s.nodes.in_flight[s.faults.node_idx[serial_of(key)]]  # a batch may hand its slot on
+    return free >= 0
+
+
+@helper(inline=True)
+def _is_over(s: State) -> bool:
+    """Nothing more can happen to any request."""
+    if s.config.live[0] != 0 or s.counts.arrived[0] < s.counts.work[0]:
+        return False
+    stuck = s.counts.in_nodes[0] == 0 and s.counts.idle_events[0] > MAX_IDLE_EVENTS
+    return s.counts.in_system[0] == 0 or stuck
+
+
+@helper
+def advance(
+    s: State,
+    plan: Plan,
+    dispatch: Any,
+    order: Any,
+    shadow_plan: Plan,
+    shadow: Any,
+    until_s: float,
+    max_steps: int,
+) -> int:
+    """Let everything happen that happens until `until_s` (inclusive), at most `max_steps` events.
+
+    `shadow` is a policy that is only asked (`config.shadows`), else whatever has the type.
+
+    Returns why it stopped: DONE, PAUSED (`max_steps`), REACHED (`until_s`), PLAN_DUE, PLAN_READY, FULL
+    (enlarge `events`, call again), BAD_DECISION or RAISED (`counts.deciding` is the request).
+    """
+    counts = s.counts
+    last = counts.steps[0] + max_steps
+    take_told(s)
+    while True:
+        if counts.freed[0] == 1:
+            if not _has_room(s, 0):
+                return FULL
+            now_s = counts.now_s[0]
+            if counts.replanned[0] == 1:
+                counts.replanned[0] = 0
+                take_placement(s, plan, now_s)
+            r = -1
+            if not _nothing_held(s) or counts.skipped[0] > 0:
+                r = _next_offer(s, plan, dispatch, order, now_s)
+            if r < 0:
+                counts.freed[0] = 0
+                counts.offering[0] = 0
+                continue
+        else:
+            if _is_over(s):
+                return DONE
+            if counts.steps[0] >= last:
+                return PAUSED
+            key = -1
+            next_s = np.inf
+            if counts.events[0] > 0:
+                next_s = s.events.time_s[0]
+                key = s.events.key[0]
+            r = -1
+            if counts.arrived[0] < counts.work[0] and s.work.arrival_s[counts.arrived[0]] < next_s:
+                r = counts.arrived[0]
+                next_s = s.work.arrival_s[r]
+                key = 0
+            if key < 0:
+                return REACHED if s.config.live[0] != 0 else DONE
+            if next_s > until_s:
+                return REACHED
+            if not _has_room(s, key):
+                return FULL
+            now_s = next_s
+            counts.now_s[0] = now_s
+            counts.steps[0] += 1
+            if r >= 0:
+                if not _admit(s, r, now_s) or (s.config.splits[0] == 1 and split(s, plan, r, now_s)):
+                    continue
+            else:
+                drop_first_event(s)
+                if _is_void(s, key):
+                    continue
+                kind = kind_of(key)
+                if kind == COMPLETION:
+                    _complete(s, plan, serial_of(key), now_s)
+                    continue
+                if kind == PLAN:
+                    k = serial_of(key)
+                    if key & (VERSIONS - 1) == 1:
+                        counts.freed[0] = 1
+                        return PLAN_READY
+                    push_event(s, (k + 1) * s.config.plan_period_s[0], PLAN, k + 1, 0)
+                    _note_idle(s, PLAN)
+                    return PLAN_DUE
+                r = _happen(s, plan, order, key, now_s)
+                if r < 0:
+                    continue
+        if s.config.live[0] == 2:
+            _set_avoided(s, r, -1)
+            if s.config.shadows[0] == 1 and s.requests.attempt[r] == 0:
+                _consult_shadow(s, shadow_plan, shadow, r, now_s)
+        if _is_home(s, r):
+            s.ranking[0] = s.work.home_idx[r]
+            count = 1
+        elif counts.bound[0] > 0:
+            s.ranking[0] = counts.bound[0] - 1
+            count = 1
+        else:
+            count = decide(s, plan, dispatch, r, now_s)
+        counts.bound[0] = 0
+        if s.config.live[0] == 2:
+            note_decision(s, r, count)
+        is_decision = _apply(s, plan, order, r, count, now_s)
+        if s.config.live[0] == 2:
+            _set_avoided(s, r, 1)
+            s.verdicts[r, ESTIMATE_S] = s.requests.estimate_s[r]
+        if not is_decision:
+            counts.answer[0] = count
+            return RAISED if count == CALL_RAISED else BAD_DECISION

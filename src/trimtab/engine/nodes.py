@@ -1,0 +1,290 @@
+"""What happens at a node: accepting, queueing, taking a slot, finishing, failing, slowing down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trimtab.compiled.kernel import helper
+from trimtab.domain.decision import Status
+from trimtab.domain.view import BACKGROUND, PLACED, Plan
+from trimtab.engine.accounts import charge_account
+from trimtab.engine.batches import (
+    batch_max,
+    enter_group,
+    fill_batches,
+    first_waiting,
+    leave_batch,
+    resume_batch,
+    stop_waiting,
+    wait_at,
+)
+from trimtab.engine.events import ARRIVAL, COMPLETION, push_event
+from trimtab.engine.links import depart, is_instant
+from trimtab.engine.placement import fits_beside_placed, place_if_idle
+from trimtab.engine.prefixes import forget_prefixes, has_prefixes, use_prefix
+from trimtab.engine.queues import drop_first_of, first_of
+from trimtab.engine.residency import acquire, forget_all, release
+from trimtab.engine.resources import can_hold, fits_beside, give_back, take
+from trimtab.engine.slots import expected_s, occupy, service_s
+from trimtab.engine.state import AVOIDED, State
+from trimtab.engine.telemetry import dispatcher_of, note_change, note_own
+
+_TRANSFER, _QUEUED, _RUNNING = int(Status.TRANSFER), int(Status.QUEUED), int(Status.RUNNING)
+_RETRYING = int(Status.RETRYING)
+
+
+@helper(inline=True)
+def queue_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
+    """Key of request r in a queue it enters now. Raises ValueError where the order gives no number."""
+    d = dispatcher_of(s, r)
+    s.hosts.now_s[d] = now_s
+    s.counts.deciding[0] = r
+    if s.config.accounts[0] != 0:
+        s.hosts.account[d] = s.accounts[s.work.tenant_idx[r]]
+        s.hosts.ahead[d] = s.requests.ahead[r]
+    key = order(s.views[d], plan, s.work[r], s.order_memories[d])
+    if key != key:
+        raise ValueError("order is not a number")
+    return key
+
+
+@helper
+def _accepts_live(s: State, r: int, j: int) -> bool:
+    """Further conditions of real nodes: not lost before, its home, tokens, background work."""
+    for i in range(AVOIDED):
+        if s.avoid[r, i] == j:
+            return False
+    if s.work.stays_home[r] == 1 and s.work.home_idx[r] != j:
+        return False
+    if s.work.priority[r] <= BACKGROUND and s.nodes.room[j] <= s.hidden.reserve[j]:
+        return False
+    fits = s.work.tokens[r] <= s.hidden.token_room[j]
+    return s.config.token_caps[0] == 0 or fits or s.nodes.in_flight[j] == 0
+
+
+@helper(inline=True)
+def accepts(s: State, r: int, j: int) -> bool:
+    """Whether node j takes request r: it is up, has room and can hold and serve it."""
+    if s.config.live[0] == 2 and s.work.stays_home[r] == PLACED:
+        return s.work.home_idx[r] == j
+    if s.nodes.up[j] == 0 or s.nodes.room[j] <= 0 or not can_hold(s, r, j):
+        return False
+    if s.config.live[0] == 2 and not _accepts_live(s, r, j):
+        return False
+    if not fits_beside_placed(s, r, j):
+        return False
+    adapter = s.work.adapter_idx[r]
+    if adapter >= 0 and s.item_gib[s.work.model_idx[r]] + s.item_gib[adapter] > s.hidden.memory_gib[j]:
+        return False
+    return s.fixed_s[s.work.class_idx[r], s.nodes.type_idx[j]] < np.inf
+
+
+@helper(inline=True)
+def anchor(s: State, j: int, now_s: float) -> None:
+    """Bring node j's backlog estimate up to date and let dispatchers know that the node changed."""
+    nodes, slots = s.nodes, s.slots
+    first = s.hidden.first_slot[j]
+    queued_s, left_s = nodes.outstanding_s[j], 0.0
+    for i in range(first, first + nodes.running[j]):
+        queued_s -= slots.estimate_s[i]
+        left_s += max(0.0, slots.estimate_end_s[i] - now_s)
+    nodes.backlog_s[j] = left_s + (queued_s if nodes.in_flight[j] > nodes.running[j] else 0.0)
+    nodes.anchor_s[j] = now_s
+    note_change(s, j)
+
+
+@helper(inline=True)
+def _start(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
+    """Begin to serve r on node j; False where it, or its models, do not fit beside what runs there."""
+    if not fits_beside(s, r, j):
+        return False
+    ready_s = acquire(s, plan, r, j, now_s)
+    if ready_s < 0.0:
+        return False
+    rows = s.requests
+    rows.start_s[r] = now_s
+    rows.status[r] = _RUNNING
+    rows.left_s[r] = service_s(s, r, j)
+    if has_prefixes(s):
+        use_prefix(s, r, j)
+    rows.slot[r] = s.nodes.running[j]
+    s.nodes.running[j] += 1
+    take(s, r, j)
+    occupy(s, r, j, ready_s, now_s)
+    return True
+
+
+@helper(inline=True)
+def fill(s: State, plan: Plan, j: int, now_s: float) -> None:
+    """Start waiting requests of node j while it has free slots."""
+    nodes = s.nodes
+    if s.config.batches[0] == 1:
+        fill_batches(s, plan, j, now_s)
+    while s.config.batches[0] == 0 and nodes.up[j] == 1 and nodes.running[j] < nodes.slots[j]:
+        r = first_of(s, j)
+        if r < 0 or not _start(s, plan, r, j, now_s):
+            break
+        drop_first_of(s, j, r)
+    place_if_idle(s, plan, j, now_s)
+    anchor(s, j, now_s)
+
+
+@helper(inline=True)
+def enter(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None:
+    """Request r has reached node j."""
+    nodes, rows = s.nodes, s.requests
+    free = nodes.up[j] == 1 and nodes.running[j] < nodes.slots[j]
+    is_batched = s.config.batches[0] == 1 and batch_max(s, plan, r) > 1
+    if is_batched or not (free and s.queues.length[j] == 0 and _start(s, plan, r, j, now_s)):
+        rows.status[r] = _QUEUED
+        rows.key[r] = queue_key(s, plan, order, r, now_s)
+        if is_batched:
+            enter_group(s, plan, r, j, now_s)
+        else:
+            wait_at(s, r, j, now_s)
+
+
+@helper(inline=True)
+def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None:
+    """Send request r to node j, which accepts it."""
+    nodes, estimate_s = s.nodes, expected_s(s, r, j)
+    s.requests.estimate_s[r] = estimate_s
+    s.requests.node_idx[r] = j
+    nodes.in_flight[j] += 1
+    nodes.room[j] -= 1
+    nodes.outstanding_s[j] += estimate_s
+    s.counts.in_nodes[0] += 1
+    s.counts.idle_events[0] = 0
+    if s.config.token_caps[0] == 1:
+        s.hidden.token_room[j] -= s.work.tokens[r]
+    charge_account(s, r, estimate_s)
+    if is_instant(s, r, j):
+        enter(s, plan, order, r, j, now_s)
+    else:
+        s.requests.status[r] = _TRANSFER
+        depart(s, r, j, now_s)
+    note_own(s, dispatcher_of(s, r), j, 1, estimate_s)
+    anchor(s, j, now_s)
+
+
+@helper(inline=True)
+def withdraw(s: State, r: int, j: int) -> None:
+    """Request r counts no longer among those of node j."""
+    nodes, estimate_s = s.nodes, s.requests.estimate_s[r]
+    nodes.in_flight[j] -= 1
+    nodes.room[j] += 1
+    nodes.outstanding_s[j] -= estimate_s
+    if nodes.in_flight[j] == 0:
+        nodes.outstanding_s[j] = 0.0
+    s.counts.in_nodes[0] -= 1
+    if s.config.token_caps[0] == 1:
+        s.hidden.token_room[j] += s.work.tokens[r]
+    note_own(s, dispatcher_of(s, r), j, -1, -estimate_s)
+
+
+@helper(inline=True)
+def account_slot(s: State, r: int, j: int, now_s: float) -> None:
+    """Book the slot time that request r has used on node j up to now."""
+    since_s = s.slots.since_s[s.hidden.first_slot[j] + s.requests.slot[r]]
+    s.hidden.allocated_slot_s[j] += now_s - since_s
+    s.hidden.busy_slot_s[j] += max(0.0, now_s - max(since_s, s.requests.service_start_s[r]))
+
+
+@helper(inline=True)
+def vacate(s: State, r: int, j: int, now_s: float) -> None:
+    """Request r gives up its slot, unless others of its batch go on there, and its models on node j."""
+    goes_on = s.config.batches[0] == 1 and leave_batch(s, r, j)
+    if not goes_on:
+        account_slot(s, r, j, now_s)
+    release(s, r, j, now_s)
+    s.requests.version[r] += 1
+    if not goes_on:
+        leave_slot(s, r, j)
+
+
+@helper(inline=True)
+def leave_slot(s: State, r: int, j: int) -> None:
+    """Take request r from among the running of node j; the last of them takes its slot."""
+    slots, rows = s.slots, s.requests
+    s.nodes.running[j] -= 1
+    give_back(s, r, j)
+    first = s.hidden.first_slot[j]
+    i, last = first + rows.slot[r], first + s.nodes.running[j]
+    if i != last:
+        moved = slots.request[last]
+        slots.since_s[i] = slots.since_s[last]
+        slots.estimate_s[i] = slots.estimate_s[last]
+        slots.estimate_end_s[i] = slots.estimate_end_s[last]
+        slots.request[i] = moved
+        rows.slot[moved] = i - first
+
+
+@helper
+def send_back(s: State, r: int, now_s: float) -> None:
+    """Request r lost its node: its dispatcher decides again, after all else of this time."""
+    s.requests.status[r] = _RETRYING
+    s.requests.start_s[r] = np.nan  # those of the attempt that was lost
+    s.requests.service_start_s[r] = np.nan
+    s.requests.version[r] += 1
+    push_event(s, now_s, ARRIVAL, r, s.requests.version[r])
+
+
+@helper
+def drain(s: State, j: int, now_s: float) -> None:
+    """Send back all that waits at node j."""
+    r = first_waiting(s, j)
+    while r >= 0:
+        stop_waiting(s, r, j)
+        withdraw(s, r, j)
+        send_back(s, r, now_s)
+        r = first_waiting(s, j)
+
+
+@helper
+def pause(s: State, j: int, now_s: float) -> None:
+    """Node j stops: its running requests keep their slots and what is left of their service."""
+    rows, speed = s.requests, s.hidden.speed[j]
+    for i in range(s.hidden.first_slot[j], s.hidden.first_slot[j] + s.nodes.running[j]):
+        r = s.slots.request[i]
+        account_slot(s, r, j, now_s)
+        rows.left_s[r] = max(0.0, rows.finish_s[r] - max(now_s, rows.service_start_s[r])) * speed
+        rows.version[r] += 1
+
+
+@helper
+def resume(s: State, plan: Plan, j: int, now_s: float) -> None:
+    """Node j is back: its paused requests load their models again and go on."""
+    for k in range(s.nodes.running[j]):
+        r = s.slots.request[s.hidden.first_slot[j] + k]
+        if s.config.batches[0] == 1:
+            resume_batch(s, plan, r, j, now_s)
+        else:
+            occupy(s, r, j, acquire(s, plan, r, j, now_s), now_s)
+
+
+@helper
+def change_speed(s: State, j: int, speed: float, now_s: float) -> None:
+    """Node j goes on at another speed; what is left of running work is rescaled, loading is not."""
+    rows, before = s.requests, s.hidden.speed[j]
+    s.hidden.speed[j] = speed
+    if speed == before or s.nodes.up[j] == 0:
+        return
+    for i in range(s.hidden.first_slot[j], s.hidden.first_slot[j] + s.nodes.running[j]):
+        r = s.slots.request[i]
+        begun_s = max(now_s, rows.service_start_s[r])
+        left_s = max(0.0, rows.finish_s[r] - begun_s) * before
+        rows.finish_s[r] = begun_s + left_s / speed
+        rows.version[r] += 1
+        push_event(s, rows.finish_s[r], COMPLETION, r, rows.version[r])
+
+
+@helper
+def stop_node(s: State, j: int, now_s: float) -> None:
+    """Node j fails: it refuses requests and forgets its models."""
+    s.nodes.up[j] = 0
+    s.hidden.down_since_s[j] = now_s
+    forget_all(s, j, now_s)
+    if has_prefixes(s):
+        forget_prefixes(s, j)

@@ -1,0 +1,169 @@
+"""Priority queues over the requests: node queues, central queues, transfers on a link.
+
+A queue is a sorted run plus a pairing heap (Fredman, Sedgewick, Sleator, Tarjan: "The pairing heap",
+Algorithmica 1986), both linked through the requests' own rows: an arrival whose key is not below the run's
+last goes to its end, so first-come-first-served costs a linked list and any other order O(log n) amortised.
+Cancelled requests stay where they are until they come to the front.
+"""
+
+from __future__ import annotations
+
+from trimtab.compiled.kernel import helper
+from trimtab.domain.decision import Status
+from trimtab.engine.state import State
+
+_ENDED = int(Status.FINISHED)
+
+
+@helper(inline=True)
+def comes_before(s: State, a: int, b: int) -> bool:
+    """Whether request a is served before b: by key, ties by arrival."""
+    key = s.requests.key
+    return key[a] < key[b] or (key[a] == key[b] and s.work.serial[a] < s.work.serial[b])
+
+
+@helper(inline=True)
+def _meld(s: State, a: int, b: int) -> int:
+    if comes_before(s, b, a):
+        a, b = b, a
+    s.requests.next[b] = s.requests.child[a]
+    s.requests.child[a] = b
+    s.requests.next[a] = -1
+    return a
+
+
+@helper
+def _merge_children(s: State, first: int) -> int:
+    after = s.requests.next
+    pairs = -1
+    while first >= 0:  # meld neighbours in pairs, last pair on top
+        a, b = first, after[first]
+        first = -1
+        if b >= 0:
+            first = after[b]
+            a = _meld(s, a, b)
+        after[a] = pairs
+        pairs = a
+    root = -1
+    while pairs >= 0:
+        rest = after[pairs]
+        after[pairs] = -1
+        root = pairs if root < 0 else _meld(s, root, pairs)
+        pairs = rest
+    return root
+
+
+@helper(inline=True)
+def enqueue(s: State, q: int, r: int) -> None:
+    """Put request r, whose key is set, into queue q."""
+    queues, after = s.queues, s.requests.next
+    queues.length[q] += 1
+    after[r] = -1
+    s.requests.child[r] = -1
+    tail = queues.tail[q]
+    if queues.head[q] < 0:
+        queues.head[q] = r
+        queues.tail[q] = r
+    elif not comes_before(s, r, tail):
+        after[tail] = r
+        queues.tail[q] = r
+    else:
+        root = queues.root[q]
+        queues.root[q] = r if root < 0 else _meld(s, root, r)
+
+
+@helper(inline=True)
+def put_back(s: State, q: int, r: int) -> None:
+    """Put request r, which comes before all that is in queue q, into it again."""
+    queues, after = s.queues, s.requests.next
+    queues.length[q] += 1
+    if queues.head[q] < 0:
+        queues.tail[q] = r
+    after[r] = queues.head[q]
+    queues.head[q] = r
+
+
+@helper
+def _drop_ended(s: State, q: int) -> None:
+    queues, status = s.queues, s.requests.status
+    while queues.head[q] >= 0 and status[queues.head[q]] >= _ENDED:
+        ended = queues.head[q]
+        queues.head[q] = s.requests.next[ended]
+        _let_go(s, ended)
+    while queues.root[q] >= 0 and status[queues.root[q]] >= _ENDED:
+        ended = queues.root[q]
+        queues.root[q] = _merge_children(s, s.requests.child[ended])
+        _let_go(s, ended)
+
+
+@helper(inline=True)
+def _let_go(s: State, r: int) -> None:
+    """No queue knows row r any more: it may be used again."""
+    if s.config.live[0] == 2:
+        s.requests.linked[r] = 0
+
+
+@helper(inline=True)
+def first_of(s: State, q: int) -> int:
+    """The request with the least key, ties by serial; -1 when the queue is empty."""
+    queues = s.queues
+    if queues.length[q] == 0:
+        if s.config.live[0] == 2:
+            _drop_ended(s, q)
+        queues.head[q] = -1
+        queues.root[q] = -1
+        return -1
+    if s.config.cancel[0] != 0 or s.config.splits[0] != 0:
+        _drop_ended(s, q)
+    head, root = queues.head[q], queues.root[q]
+    if head < 0 or (root >= 0 and comes_before(s, root, head)):
+        return root
+    return head
+
+
+@helper(inline=True)
+def drop_first_of(s: State, q: int, r: int) -> None:
+    """Take out r, which `first_of` has just returned."""
+    queues = s.queues
+    queues.length[q] -= 1
+    if queues.head[q] == r:
+        queues.head[q] = s.requests.next[r]
+    else:
+        queues.root[q] = _merge_children(s, s.requests.child[r])
+
+
+@helper
+def take_out(s: State, q: int, r: int) -> None:
+    """Take out r, which waits anywhere in queue q: a walk along the run, or down from the heap's root."""
+    queues, after = s.queues, s.requests.next
+    queues.length[q] -= 1
+    before, at = -1, queues.head[q]
+    while at >= 0 and at != r:
+        before, at = at, after[at]
+    if at < 0:
+        _take_out_of_heap(s, q, r)
+    elif before < 0:
+        queues.head[q] = after[r]
+    else:
+        after[before] = after[r]
+        if queues.tail[q] == r:
+            queues.tail[q] = before
+
+
+@helper
+def _take_out_of_heap(s: State, q: int, r: int) -> None:
+    """Take roots off until r is one; put the others back."""
+    queues, after, aside = s.queues, s.requests.next, -1
+    root = queues.root[q]
+    while root >= 0:
+        queues.root[q] = _merge_children(s, s.requests.child[root])
+        if root == r:
+            break
+        after[root] = aside
+        aside, root = root, queues.root[q]
+    while aside >= 0:
+        rest = after[aside]
+        after[aside] = -1
+        s.requests.child[aside] = -1
+        queues.root[q] = aside if queues.root[q] < 0 else _meld(s, queues.root[q], aside)
+        aside = rest

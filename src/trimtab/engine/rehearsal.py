@@ -1,0 +1,266 @@
+"""Rehearsals: what a planner's variants would make of work, simulated from the state that it was told."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.decision import Status
+from trimtab.domain.options import Options
+from trimtab.domain.planning import History, Variant
+from trimtab.domain.policy import Policy
+from trimtab.domain.requests import TRUTH, Requests
+from trimtab.domain.view import Plan, View, empty_plan, estimates_s, new_work
+from trimtab.engine.calls import BoundPlan, Calls, Raised, bound_plan
+from trimtab.engine.loop import DONE, FULL
+from trimtab.engine.staging import Placed, last_used_s
+from trimtab.engine.state import EVENT, ITEM, State, memory_of, new_state
+from trimtab.errors import PolicyError
+
+SPARE_EVENTS = 1024
+_NEVER, _UNBOUNDED = float("inf"), 1 << 62
+_ERRORS = 1  # seed of errors of estimates
+_NOT_COPIED = {"events", "requests", "items", "work", "truth", "fixed_s", "unit_s", "load_s"}
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What rehearsals of one host have in common. Pickles."""
+
+    cluster: Cluster
+    options: Options
+    policy: Policy  # who plans
+    order: Policy | None  # None: everyone's own
+    tenants: int
+    compiled: bool
+    declared: NDArray[np.void] | None  # WORK that the scenario might bring, by arrival
+
+
+class Rehearser:
+    """Rehearses for the planner of one host. In another process it is one and the same from plan to plan."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._pickled: bytes | None = None
+        self._stage: _Stage | None = None
+
+    def __reduce__(self) -> Any:
+        """What it was made of; a process that has had it already takes that one."""
+        self._pickled = self._pickled or pickle.dumps(self._setting)
+        return _known, (self._pickled,)
+
+    def told(self, view: View, history: History, waiting: NDArray[np.void]) -> Rehearsal:
+        """The power to rehearse from this state."""
+        return Rehearsal(self, self._setting, view, history, waiting)
+
+    def stage(self, rows: int, cast: set[Policy]) -> _Stage:
+        """Arrays for at least so many requests and these policies, used again from rehearsal to rehearsal."""
+        before = self._stage
+        if before is None or len(before.state.work) < rows or not cast <= before.cast:
+            self._stage = _Stage(self._setting, rows + rows // 2, cast)
+        assert self._stage is not None
+        return self._stage
+
+
+@functools.lru_cache(maxsize=1)
+def _known(pickled: bytes) -> Rehearser:
+    return Rehearser(pickle.loads(pickled))
+
+
+class Rehearsal:
+    """A `planning.Rehearse` from one moment."""
+
+    def __init__(
+        self, rehearser: Rehearser, setting: Setting, view: View, history: History, waiting: NDArray[np.void]
+    ) -> None:
+        self.declared = setting.declared
+        self._rehearser, self._setting = rehearser, setting
+        self._view, self._history, self._waiting = view, history, waiting
+
+    def __call__(
+        self, variants: Sequence[Variant], future: NDArray[np.void], service_cv: float = 0.0
+    ) -> NDArray[np.float64]:
+        """Completion seconds [variants, waiting + future]; nan = not served. Raises PolicyError."""
+        placed = Placed(self._setting.cluster, self._view, self._history)
+        rows = len(placed.work) + len(self._waiting) + len(future)
+        stage = self._rehearser.stage(rows, {variant.policy for variant in variants})
+        stage.set(placed, _arriving(self._waiting, future, self._view.host.now_s))
+        stage.set_nodes(self._view, last_used_s(self._view, self._history, stage.n_items))
+        stage.set_errors(service_cv)
+        return np.array([stage.play(variant) for variant in variants])
+
+
+def _arriving(waiting: NDArray[Any], future: NDArray[Any], now_s: float) -> NDArray[Any]:
+    """What is yet to be decided about, at its time from now: at once what waits."""
+    work = np.concatenate([waiting, future])
+    since_s = np.concatenate([np.full(len(waiting), now_s), np.zeros(len(future))])
+    work["arrival_s"][: len(waiting)] = 0.0
+    work["deadline_s"] -= since_s
+    return work
+
+
+class _Cast(Policy):
+    """Stands for all that play: their state has what the most demanding of them needs."""
+
+    def __init__(self, policies: set[Policy]) -> None:
+        self._policies = tuple(policies)
+
+    @property
+    def candidates(self) -> tuple[Policy, ...]:
+        """All that play."""
+        return self._policies
+
+
+class _Actor:
+    """A policy that plays: its calls of the loop over a stage's arrays, and its memories."""
+
+    def __init__(self, state: State, setting: Setting, policy: Policy) -> None:
+        order, dispatchers = setting.order or policy, range(len(state.order_memories))
+        memories, order_memories = (
+            [memory_of(member, setting.cluster) for _ in dispatchers] for member in (policy, order)
+        )
+        self._memory = [array for own in memories + order_memories for array in own]
+        self._as_made = [array.copy() for array in self._memory]
+        own = {"memories": memories, "order_memories": order_memories, "draws": np.zeros(policy.draws)}
+        self.calls = Calls(state._replace(**own), policy, order, compiled=setting.compiled)
+
+    def forget(self) -> None:
+        """Begin with memories as made."""
+        for array, as_made in zip(self._memory, self._as_made, strict=True):
+            array[...] = as_made
+
+
+class _Stage:
+    """A run whose state is set up again for each variant."""
+
+    def __init__(self, setting: Setting, rows: int, cast: set[Policy]) -> None:
+        self._setting, self.cast = setting, cast
+        options = replace(setting.options, faults=None, horizon_s=_NEVER, plan_latency_s=0.0)
+        options = replace(options, join_s=None, batch_marginal_frac=None)
+        requests = Requests(new_work(rows), np.zeros(rows, TRUTH), ("",) * setting.tenants)
+        policy, order = _Cast(cast), setting.order or _Cast(cast)
+        state = new_state(setting.cluster, requests, options, policy, order, 0)
+        state.config["plan_period_s"] = 0.0
+        self.state = state._replace(events=np.zeros(rows + len(state.events) + SPARE_EVENTS, EVENT))
+        self.n_items = len(state.item_gib)
+        self._actors = {member: _Actor(self.state, setting, member) for member in cast}
+        self._plan, self._bound = empty_plan(), bound_plan(empty_plan(), compiled=setting.compiled)
+        self._scene = _copies(self.state)
+        pairs = {name: (getattr(self.state, name), scene) for name, scene in self._scene.items()}
+        self._played = {n: (_bytes_of(a), _bytes_of(b)) for n, (a, b) in pairs.items() if a.size}
+        self._blank_rows, self._rows = state.requests.copy(), state.requests[:0]
+        self._held_items, self._items = np.zeros(0, np.int64), np.zeros(0, ITEM)
+        self._n_placed = self._n_rows = 0
+
+    def set(self, placed: Placed, arriving: NDArray[Any]) -> None:
+        """Begin with these requests with nodes, and these to come."""
+        work, n = np.concatenate([placed.work, arriving]), len(placed.work)
+        work["serial"] = np.arange(len(work))
+        work["stays_home"], work["home_idx"] = 0, -1
+        self._n_placed, self._n_rows = n, len(work)
+        self.state.work[: len(work)] = work
+        self._scene["counts"]["work"] = len(work)
+        self._rows = self._blank_rows[: len(work)].copy()
+        for name in ("node_idx", "estimate_s", "left_s"):
+            self._rows[name][:n] = getattr(placed, name)
+        self._played["requests"] = _bytes_of(self.state.requests[: len(work)]), _bytes_of(self._rows)
+
+    def set_nodes(self, view: View, used_s: NDArray[np.float64]) -> None:
+        """Begin with nodes like these, which have used their items at these times, [nodes, items]."""
+        state, scene, nodes = self.state, self._scene, view.nodes
+        scene["nodes"]["up"] = np.maximum(nodes.up, 0)
+        scene["nodes"]["room"] = nodes.room + nodes.in_flight
+        scene["resident"][...] = view.resident
+        scene["hidden"]["memory_used_gib"] = view.resident @ view.item_gib
+        self._set_items(view, used_s)
+        for name in ("fixed_s", "unit_s", "load_s"):
+            getattr(state, name)[...] = getattr(view, name)
+        work, truth = state.work[: self._n_rows], state.truth[: self._n_rows]
+        truth["units"], truth["factor"] = work["units"], 1.0
+        self._set_shares(view)
+
+    def _set_items(self, view: View, used_s: NDArray[np.float64]) -> None:
+        """Of what a node does not hold a run reads only that it is not in use, and leaves it so."""
+        _bytes_of(self.state.items)[...] = 0
+        self._held_items = np.flatnonzero(view.resident)
+        self._items = np.zeros(len(self._held_items), ITEM)
+        self._items["used_s"] = used_s.ravel()[self._held_items]
+
+    def _set_shares(self, view: View) -> None:
+        """What waits at a node takes the time that is told of it, whatever class it passes for."""
+        n = self._n_placed
+        rows, factor = self._rows[:n], self.state.truth["factor"][:n]
+        nominal_s = estimates_s(view, self.state.work[:n], rows["node_idx"])
+        known = np.isfinite(nominal_s) & (nominal_s > 0.0)
+        factor[...] = np.where(known, rows["left_s"] / np.where(known, nominal_s, 1.0), 1.0)
+
+    def set_errors(self, service_cv: float) -> None:
+        """What arrives takes lognormal factors of its estimates, of mean 1, the same in every rehearsal."""
+        arriving = self.state.truth["factor"][self._n_placed : self._n_rows]
+        sigma = np.sqrt(np.log1p(service_cv**2))
+        arriving *= np.random.default_rng(_ERRORS).lognormal(-(sigma**2) / 2.0, sigma, len(arriving))
+
+    def play(self, variant: Variant) -> NDArray[np.float64]:
+        """Completion seconds of what arrives."""
+        state, actor = self.state, self._actors[variant.policy]
+        for played, scene in self._played.values():
+            played[...] = scene
+        _whole(state.items)[self._held_items] = _whole(self._items)
+        state.config["compares"] = variant.policy.compares
+        actor.forget()
+        actor.calls.use_plan(self._bound_plan(variant.plan))
+        try:
+            actor.calls.take_up(self._n_placed)
+            self._advance(variant, actor.calls)
+        except Raised as error:
+            raise _failure(variant, f"raised {error.__cause__!r}") from error.__cause__
+        rows = state.requests[self._n_placed : self._n_rows]
+        arrival_s = state.work["arrival_s"][self._n_placed : self._n_rows]
+        return np.where(rows["status"] == Status.FINISHED, rows["finish_s"] - arrival_s, np.nan)
+
+    def _bound_plan(self, plan: Plan) -> BoundPlan:
+        """Most variants are of one plan."""
+        if plan is not self._plan:
+            self._plan, self._bound = plan, bound_plan(plan, compiled=self._setting.compiled)
+        return self._bound
+
+    def _advance(self, variant: Variant, calls: Calls) -> None:
+        while (code := calls.advance(_NEVER, _UNBOUNDED)) == FULL:
+            calls.use_events(np.resize(calls.events, 2 * len(calls.events)))
+        if code != DONE:
+            answer = int(self.state.counts["answer"][0])
+            raise _failure(variant, f"answered {answer}")
+
+
+def _copies(state: State) -> dict[str, NDArray[Any]]:
+    """The arrays of a state that a run changes, each once, but for those that `_Stage` sees to by itself."""
+    copies: dict[str, NDArray[Any]] = {}
+    known: set[int] = set()
+    for name, array in state._asdict().items():
+        if isinstance(array, np.ndarray) and not (array.size and array.ctypes.data in known):
+            known.add(array.ctypes.data)
+            if name not in _NOT_COPIED:
+                copies[name] = array.copy()
+    return copies
+
+
+def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """The same memory; copied as such, records cost a tenth of what they do field by field."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def _whole(array: NDArray[Any]) -> NDArray[np.void]:
+    """The same records in one row, copied as wholes."""
+    return array.reshape(-1).view(f"V{array.itemsize}")
+
+
+def _failure(variant: Variant, what: str) -> PolicyError:
+    name = variant.policy.name or type(variant.policy).__name__
+    return PolicyError(f"policy {name!r} {what} in a rehearsal")

@@ -1,0 +1,184 @@
+"""Which models and adapters a node holds: loading at service start, and what leaves for it.
+
+GreedyDual-Size: Pei Cao, Sandy Irani, "Cost-aware WWW proxy caching algorithms", USITS 1997. An item's credit
+is the node's inflation + load seconds ÷ GiB, set anew whenever it is used; the least credit goes, and the
+inflation becomes what it was. Items of equal credit go by last use: with equal costs and sizes it is LRU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trimtab.compiled.kernel import helper
+from trimtab.domain.options import Eviction
+from trimtab.domain.view import Plan, plain
+from trimtab.engine.state import State
+
+_GREEDY_DUAL_SIZE = int(Eviction.GREEDY_DUAL_SIZE)
+
+
+@helper
+def _account_memory(s: State, j: int, change_gib: float, now_s: float) -> None:
+    h = s.hidden
+    h.memory_gib_s[j] += h.memory_used_gib[j] * (now_s - h.memory_since_s[j])
+    h.memory_since_s[j] = now_s
+    h.memory_used_gib[j] += change_gib
+
+
+@helper(inline=True)
+def is_kept(plan: Plan, j: int, m: int) -> bool:
+    """Whether the plan keeps item m on node j."""
+    return len(plan.placement) > j and plan.placement[j, m] == 1
+
+
+@helper(inline=True)
+def _may_go(s: State, plan: Plan, j: int, m: int, model: int, adapter: int) -> bool:
+    """Whether item m, which node j holds, may leave it: not in use, not needed now, not kept by the plan.
+
+    What is kept goes all the same, last, when nothing runs there: the request would wait for ever.
+    """
+    if s.items[j].in_use[m] > 0 or m in (model, adapter):
+        return False
+    return s.nodes.running[j] == 0 or not is_kept(plan, j, m)
+
+
+@helper(inline=True)
+def _goes_before(s: State, plan: Plan, j: int, a: int, b: int) -> bool:
+    if is_kept(plan, j, a) != is_kept(plan, j, b):
+        return is_kept(plan, j, b)
+    items = s.items[j]
+    if s.config.eviction[0] == _GREEDY_DUAL_SIZE and items.credit[a] != items.credit[b]:
+        return items.credit[a] < items.credit[b]
+    return items.used_s[a] < items.used_s[b]
+
+
+@helper(inline=True)
+def _note_use(s: State, j: int, m: int, now_s: float) -> None:
+    items, gib = s.items[j], s.item_gib[m]
+    items.used_s[m] = now_s
+    if s.config.eviction[0] == _GREEDY_DUAL_SIZE:
+        worth = s.load_s[m, s.nodes.type_idx[j]] / gib if gib > 0.0 else np.inf
+        items.credit[m] = s.hidden.inflation[j] + worth
+
+
+@helper(inline=True)
+def _next_resident(s: State, j: int, m: int) -> int:
+    """The first item from m on that node j holds, or the number of items: few of many, so eight at a time."""
+    here, n, j = s.resident, len(s.item_gib), plain(j)
+    while m + 8 <= n:
+        i = plain(m)
+        low = here[j, i] | here[j, i + 1] | here[j, i + 2] | here[j, i + 3]
+        high = here[j, i + 4] | here[j, i + 5] | here[j, i + 6] | here[j, i + 7]
+        if low | high != 0:
+            break
+        m += 8
+    while m < n and here[j, plain(m)] == 0:
+        m += 1
+    return m
+
+
+@helper
+def _victim(s: State, plan: Plan, j: int, model: int, adapter: int) -> int:
+    """Item that goes next; -1 if none may go."""
+    best, m = -1, _next_resident(s, j, 0)
+    while m < len(s.item_gib):
+        if _may_go(s, plan, j, m, model, adapter) and (best < 0 or _goes_before(s, plan, j, m, best)):
+            best = m
+        m = _next_resident(s, j, m + 1)
+    return best
+
+
+@helper
+def _can_evict(s: State, plan: Plan, j: int, model: int, adapter: int, free: float, need: float) -> bool:
+    """Whether there is the room that is needed, in GiB, once all has gone that may go."""
+    evictable, m = 0.0, _next_resident(s, j, 0)
+    while m < len(s.item_gib) and need > free + evictable:
+        if _may_go(s, plan, j, m, model, adapter):
+            evictable += s.item_gib[m]
+        m = _next_resident(s, j, m + 1)
+    return need <= free + evictable
+
+
+@helper
+def make_room(s: State, plan: Plan, j: int, model: int, adapter: int, now_s: float) -> bool:
+    """Whether node j has room for a model and an adapter (-1 = none) that it lacks, once others have gone."""
+    need = 0.0
+    if s.resident[j, model] == 0:
+        need += s.item_gib[model]
+    if adapter >= 0 and s.resident[j, adapter] == 0:
+        need += s.item_gib[adapter]
+    free = s.hidden.memory_gib[j] - s.hidden.memory_used_gib[j] + 1e-9
+    if need > free and not _can_evict(s, plan, j, model, adapter, free, need):
+        return False
+    while need > free:
+        m = _victim(s, plan, j, model, adapter)
+        s.resident[j, m] = 0
+        s.counts.evictions[0] += 1
+        s.hidden.inflation[j] = max(s.hidden.inflation[j], s.items[j].credit[m])
+        _account_memory(s, j, -s.item_gib[m], now_s)
+        free = s.hidden.memory_gib[j] - s.hidden.memory_used_gib[j] + 1e-9
+    return True
+
+
+@helper
+def load(s: State, j: int, m: int, from_s: float, now_s: float) -> None:
+    """Node j, which has the room, loads item m from `from_s` on."""
+    s.resident[j, m] = 1
+    s.items[j].ready_s[m] = from_s + s.load_s[m, s.nodes.type_idx[j]]
+    _account_memory(s, j, s.item_gib[m], now_s)
+    _note_use(s, j, m, now_s)
+    if s.item_is_adapter[m] == 1:
+        s.counts.adapter_loads[0] += 1
+    else:
+        s.counts.model_loads[0] += 1
+
+
+@helper
+def _hold(s: State, j: int, m: int, from_s: float, now_s: float) -> float:
+    """Use item m from `from_s` on, loading it if need be; returns when it is ready."""
+    items = s.items[j]
+    if s.resident[j, m] == 0:
+        load(s, j, m, from_s, now_s)
+    else:
+        _note_use(s, j, m, now_s)
+    items.in_use[m] += 1
+    return max(from_s, items.ready_s[m])
+
+
+@helper(inline=True)
+def acquire(s: State, plan: Plan, r: int, j: int, now_s: float) -> float:
+    """When request r can compute on node j if it takes a slot now; -1 where its models do not fit yet.
+
+    One load per item and node: others that need it wait for it. The adapter is loaded after the model.
+    """
+    model, adapter = s.work.model_idx[r], s.work.adapter_idx[r]
+    if model < 0:
+        return now_s
+    if not make_room(s, plan, j, model, adapter, now_s):
+        return -1.0
+    ready_s = _hold(s, j, model, now_s, now_s)
+    return ready_s if adapter < 0 else _hold(s, j, adapter, ready_s, now_s)
+
+
+@helper(inline=True)
+def release(s: State, r: int, j: int, now_s: float) -> None:
+    """Request r uses its models on node j no longer."""
+    model, adapter = s.work.model_idx[r], s.work.adapter_idx[r]
+    if model < 0:
+        return
+    s.items[j].in_use[model] -= 1
+    _note_use(s, j, model, now_s)
+    if adapter >= 0:
+        s.items[j].in_use[adapter] -= 1
+        _note_use(s, j, adapter, now_s)
+
+
+@helper
+def forget_all(s: State, j: int, now_s: float) -> None:
+    """A failed node holds nothing."""
+    items = s.items[j]
+    for m in range(len(s.item_gib)):
+        s.resident[j, m] = 0
+        items.in_use[m] = 0
+    s.hidden.unplaced[j] = 1 if s.hidden.placed_gib[j] > 0.0 else 0
+    _account_memory(s, j, -s.hidden.memory_used_gib[j], now_s)

@@ -1,0 +1,51 @@
+"""Runs one policy over given requests on virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.options import Options
+from trimtab.domain.policy import Policy
+from trimtab.domain.requests import Requests
+from trimtab.engine.driver import Driver
+from trimtab.engine.loop import DONE, PLAN_DUE, PLAN_READY, REACHED
+
+STEPS = 200_000  # events between two looks at progress and at interruption
+
+
+def run(
+    cluster: Cluster,
+    requests: Requests,
+    options: Options,
+    policy: Policy,
+    order: Policy | None = None,
+    *,
+    seed: int = 0,
+    mode: str = "auto",
+    progress: Callable[[int], None] | None = None,
+    declared: np.ndarray | None = None,
+) -> Driver:
+    """Simulate until nothing more happens, or the horizon; the Driver that comes back holds the final state.
+
+    Parameters
+    ----------
+    mode : "compiled", "interpreted", or "auto": compiled once it is cached or worth it.
+    progress : called with the number of requests that have arrived.
+    declared : WORK that might come, by arrival, for policies that rehearse.
+
+    Raises PolicyError where the policy raises or returns no decision.
+    """
+    driver = Driver(cluster, requests, options, policy, order, seed=seed, mode=mode, declared=declared)
+    while True:
+        code = driver.advance(options.horizon_s, STEPS)
+        if progress is not None:
+            progress(driver.n_arrived)
+        if code in (DONE, REACHED):
+            return driver
+        if code == PLAN_DUE and (plan := driver.make_plan()) is not None:
+            driver.adopt(plan, driver.now_s + options.plan_latency_s)
+        elif code == PLAN_READY:
+            driver.put_next_in_force()

@@ -1,0 +1,80 @@
+"""Slots of a node: how long a request is served, and what the host is told when service begins."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from trimtab.compiled.kernel import helper
+from trimtab.engine.events import COMPLETION, push_event
+from trimtab.engine.prefixes import cached_units, has_prefixes
+from trimtab.engine.state import State
+
+UNESTIMATED: Final = -1.0  # what a host writes that leaves the estimate of a request to the loop
+SOME_S: Final = 1.0  # the estimate where no node can serve it yet
+
+
+@helper(inline=True)
+def service_s(s: State, r: int, j: int) -> float:
+    """True seconds that node j, at full speed and with what it has of the prompt, takes for request r."""
+    c, g, units = s.work.class_idx[r], s.nodes.type_idx[j], s.truth.units[r]
+    if has_prefixes(s):
+        units = max(0.0, units - cached_units(s, r, j))
+    return (s.fixed_s[c, g] + s.unit_s[c, g] * units) * s.truth.factor[r]
+
+
+@helper(inline=True)
+def expected_s(s: State, r: int, j: int) -> float:
+    """The same as policies may estimate it."""
+    c, g, units = s.work.class_idx[r], s.nodes.type_idx[j], s.work.units[r]
+    if has_prefixes(s):
+        units = max(0.0, units - cached_units(s, r, j))
+    return s.fixed_s[c, g] + s.unit_s[c, g] * units
+
+
+@helper
+def best_estimate_s(s: State, r: int) -> float:
+    """The same on the best node, with nothing of the prompt; inf = no node can serve it."""
+    c, best_s = s.work.class_idx[r], np.inf
+    for j in range(len(s.nodes.up)):
+        g = s.nodes.type_idx[j]
+        best_s = min(best_s, s.fixed_s[c, g] + s.unit_s[c, g] * s.work.units[r])
+    return best_s
+
+
+@helper(inline=True)
+def begin_row(s: State, r: int) -> None:
+    """Request r came from outside into a row that is used again: write what its host leaves to the loop."""
+    s.requests.reason[r] = 0
+    s.requests.node_idx[r] = -1
+    s.truth.units[r] = s.work.units[r]
+    if s.work.estimate_s[r] == UNESTIMATED:
+        best_s = best_estimate_s(s, r)
+        s.work.estimate_s[r] = best_s if best_s < np.inf else SOME_S
+
+
+@helper(inline=True)
+def occupy(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
+    """Request r takes a slot of node j; what is left of its service is in `left_s`."""
+    rows, slots = s.requests, s.slots
+    i = s.hidden.first_slot[j] + rows.slot[r]
+    slots.since_s[i] = now_s
+    slots.estimate_s[i] = rows.estimate_s[r]
+    slots.estimate_end_s[i] = ready_s + rows.estimate_s[r]
+    slots.request[i] = r
+    rows.service_start_s[r] = ready_s
+    rows.finish_s[r] = ready_s + rows.left_s[r] / s.hidden.speed[j]
+    announce(s, r)
+
+
+@helper(inline=True)
+def announce(s: State, r: int) -> None:
+    """Request r, which holds a slot, will be done at its `finish_s`; live: its host sees to it."""
+    rows = s.requests
+    rows.version[r] += 1
+    if s.config.live[0] != 0:
+        s.started[s.counts.started[0]] = r
+        s.counts.started[0] += 1
+    else:
+        push_event(s, rows.finish_s[r], COMPLETION, r, rows.version[r])

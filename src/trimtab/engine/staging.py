@@ -1,0 +1,146 @@
+"""The state of a run as it was reported to a planner, set up anew in the arrays of another run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.compiled.kernel import helper
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.decision import Status
+from trimtab.domain.planning import History
+from trimtab.domain.view import Plan, View, estimates_s, new_work
+from trimtab.engine.nodes import anchor, queue_key
+from trimtab.engine.queues import enqueue
+from trimtab.engine.residency import acquire
+from trimtab.engine.resources import fits_beside, take
+from trimtab.engine.slots import occupy
+from trimtab.engine.state import State
+from trimtab.engine.telemetry import (
+    begin_telemetry,
+    dispatcher_of,
+    note_all_changed,
+    note_own,
+    show_present,
+)
+
+LEAST_S = 1e-9  # what is taken to remain, at least, of work that is late
+LONG_AGO_S = -1e12  # when an item was last used that no known request used
+
+_RUNNING, _QUEUED = int(Status.RUNNING), int(Status.QUEUED)
+
+
+class Placed:
+    """Requests that are with nodes, node by node, by arrival: what is known of them, or guessed.
+
+    The first of a node, as many as it has slots, are taken to hold them.
+
+    Attributes
+    ----------
+    work : WORK [placed]; arrival_s and deadline_s from now.
+    node_idx : [placed].
+    estimate_s : [placed], on their node.
+    left_s : [placed], what remains of it; of what holds no slot all of it.
+    """
+
+    def __init__(self, cluster: Cluster, view: View, history: History) -> None:
+        known = np.flatnonzero(history.in_flight)
+        node_idx = history.node_idx[known].astype(np.int64)
+        work = history.work[known]
+        unknown = np.maximum(view.nodes.in_flight - np.bincount(node_idx, minlength=cluster.n_nodes), 0)
+        unknown[~np.isfinite(view.fixed_s.min(axis=0))[view.nodes.type_idx]] = 0
+        since_s = history.work["arrival_s"].min(initial=view.host.now_s)
+        self.work = np.concatenate([_strangers(view, unknown, since_s), work])
+        self.node_idx = np.concatenate([np.repeat(np.arange(cluster.n_nodes), unknown), node_idx])
+        estimate_s = _estimates(view, work, node_idx)
+        outstanding_s = np.bincount(node_idx, estimate_s, cluster.n_nodes)
+        rest_s = np.maximum(view.nodes.outstanding_s - outstanding_s, 0.0) / np.maximum(unknown, 1)
+        self.estimate_s = np.concatenate([np.repeat(rest_s, unknown), estimate_s])
+        self._sort_by_node()
+        rank = np.arange(len(self.node_idx)) - np.searchsorted(self.node_idx, self.node_idx)
+        runs = rank < cluster.slots[self.node_idx]
+        self.left_s = np.where(runs, self._remaining(view, runs), self.estimate_s)
+        for name in ("arrival_s", "deadline_s"):
+            self.work[name] -= view.host.now_s
+
+    def _sort_by_node(self) -> None:
+        order = np.argsort(self.node_idx, kind="stable")
+        self.work, self.node_idx = self.work[order], self.node_idx[order]
+        self.estimate_s = self.estimate_s[order]
+
+    def _remaining(self, view: View, runs: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """What is left of each as if it began when it arrived, scaled to what the node reported in all."""
+        nodes, at = view.nodes, self.node_idx
+        guess_s = np.clip(self.work["arrival_s"] + self.estimate_s - nodes.anchor_s[at], LEAST_S, None)
+        guess_s = np.where(runs, np.minimum(guess_s, np.maximum(self.estimate_s, LEAST_S)), 0.0)
+        queued_s = np.bincount(at, np.where(runs, 0.0, self.estimate_s), len(nodes))
+        reported_s = np.maximum(nodes.backlog_s - queued_s, 0.0)
+        guessed_s = np.bincount(at, guess_s, len(nodes))
+        then_s = guess_s / np.maximum(guessed_s, LEAST_S)[at] * reported_s[at]
+        return np.maximum(then_s - (view.host.now_s - nodes.anchor_s[at]), 0.0)
+
+
+def _estimates(view: View, work: NDArray[Any], node_idx: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Estimated service seconds of each on its node; 0 where the node's type does not serve it any more."""
+    seconds = estimates_s(view, work, node_idx)
+    return np.where(np.isfinite(seconds), seconds, 0.0)
+
+
+def _strangers(view: View, count: NDArray[np.int64], arrival_s: float) -> NDArray[Any]:
+    """Rows for requests that nothing is known of but their node: of a class that it serves, with no model."""
+    work = new_work(int(count.sum()))
+    work["class_idx"] = np.argmin(view.fixed_s, axis=0)[np.repeat(view.nodes.type_idx, count)]
+    work["model_idx"] = work["adapter_idx"] = -1
+    work["units"], work["deadline_s"], work["arrival_s"] = 1.0, np.inf, arrival_s
+    return work
+
+
+def last_used_s(view: View, history: History, n_items: int) -> NDArray[np.float64]:
+    """When nodes last used items, from now, as far as past requests tell; [nodes, items]."""
+    used_s = np.full((view.host.n_nodes, n_items), LONG_AGO_S)
+    sent = history.node_idx >= 0
+    at_s = np.where(np.isfinite(history.finish_s), history.finish_s - view.host.now_s, 0.0)
+    for name in ("model_idx", "adapter_idx"):
+        uses = sent & (history.work[name] >= 0)
+        np.maximum.at(used_s, (history.node_idx[uses], history.work[name][uses]), at_s[uses])
+    return used_s
+
+
+@helper
+def _place(s: State, plan: Plan, order: Any, r: int) -> None:
+    """Request r is with its node: it takes a slot where one is free and its models fit, or waits there."""
+    rows, nodes, j = s.requests, s.nodes, s.requests.node_idx[r]
+    nodes.in_flight[j] += 1
+    nodes.room[j] -= 1
+    nodes.outstanding_s[j] += rows.estimate_s[r]
+    s.counts.in_nodes[0] += 1
+    s.counts.in_system[0] += 1
+    note_own(s, dispatcher_of(s, r), j, 1, rows.estimate_s[r])
+    is_free = nodes.running[j] < nodes.slots[j] and s.queues.length[j] == 0
+    if is_free and fits_beside(s, r, j) and acquire(s, plan, r, j, 0.0) >= 0.0:
+        rows.status[r] = _RUNNING
+        rows.start_s[r] = 0.0
+        rows.slot[r] = nodes.running[j]
+        nodes.running[j] += 1
+        take(s, r, j)
+        occupy(s, r, j, 0.0, 0.0)
+        s.slots.estimate_end_s[s.hidden.first_slot[j] + rows.slot[r]] = rows.left_s[r]
+    else:
+        rows.status[r] = _QUEUED
+        rows.key[r] = queue_key(s, plan, order, r, 0.0)
+        enqueue(s, j, r)
+
+
+@helper
+def take_up(s: State, plan: Plan, order: Any, n_placed: int) -> None:
+    """Begin a run whose first rows are with nodes at time 0, without plans or faults; all others arrive."""
+    begin_telemetry(s)
+    for r in range(n_placed):
+        _place(s, plan, order, r)
+    s.counts.arrived[0] = n_placed
+    for j in range(len(s.nodes.up)):
+        anchor(s, j, 0.0)
+    show_present(s)
+    note_all_changed(s)

@@ -1,0 +1,184 @@
+"""What dispatchers see of the nodes: the nodes themselves, or reports that are refreshed now and then.
+
+With a telemetry period τ and delay δ all nodes are sampled at kτ and the sample is visible at kτ + δ. In
+between a dispatcher corrects what it sees by what it did itself:
+seen = last report + own now − own when that report was sampled.
+"""
+
+from __future__ import annotations
+
+from trimtab.compiled.kernel import helper
+from trimtab.engine.events import TELEMETRY, push_event
+from trimtab.engine.state import State
+
+_SAMPLE, _SHOW = 0, 1
+
+
+@helper(inline=True)
+def dispatcher_of(s: State, r: int) -> int:
+    """Which dispatcher decides about request r. Where there is one, without the time of a division."""
+    many = s.config.dispatchers[0]
+    return r % many if many > 1 else 0
+
+
+@helper(inline=True)
+def is_stale(s: State) -> bool:
+    """Whether views are reports rather than the nodes themselves."""
+    return s.config.telemetry_period_s[0] > 0.0
+
+
+@helper(inline=True)
+def _log_change(s: State, d: int, j: int) -> None:
+    if s.is_changed[d, j] == 0:
+        s.is_changed[d, j] = 1
+        s.changed[d][s.hosts.n_changed[d]] = j
+        s.hosts.n_changed[d] += 1
+
+
+@helper(inline=True)
+def clear_changes(s: State, d: int) -> None:
+    """Dispatcher d has read its change log."""
+    for i in range(s.hosts.n_changed[d]):
+        s.is_changed[d, s.changed[d][i]] = 0
+    s.hosts.n_changed[d] = 0
+
+
+@helper
+def _refresh_seen(s: State, d: int, j: int) -> None:
+    seen, own = s.seen[d], s.own[d]
+    report = s.reports[s.report_of[0]]
+    own_at = s.own_at[s.report_of[0] * s.config.views[0] + d]
+    mine = own.in_flight[j] - own_at.in_flight[j]
+    mine_s = own.outstanding_s[j] - own_at.outstanding_s[j]
+    seen.in_flight[j] = max(0, report.in_flight[j] + mine)
+    seen.outstanding_s[j] = max(0.0, report.outstanding_s[j] + mine_s)
+    seen.backlog_s[j] = max(0.0, report.backlog_s[j] + mine_s)
+    seen.anchor_s[j] = report.anchor_s[j]
+    seen.running[j] = report.running[j]
+    seen.room[j] = report.room[j] - mine
+    seen.up[j] = report.up[j]
+
+
+@helper(inline=True)
+def note_change(s: State, j: int) -> None:
+    """The state of node j changed: with fresh views every dispatcher sees it."""
+    if not is_stale(s):
+        for d in range(s.config.dispatchers[0] + s.config.shadows[0]):
+            _log_change(s, d, j)
+
+
+@helper
+def note_all_changed(s: State) -> None:
+    """Whoever decides from now on has seen no node yet."""
+    for d in range(s.config.dispatchers[0] + s.config.shadows[0]):
+        for j in range(len(s.nodes.up)):
+            _log_change(s, d, j)
+
+
+@helper(inline=True)
+def note_own(s: State, d: int, j: int, requests: int, estimate_s: float) -> None:
+    """Dispatcher d itself sent work to node j, or got it back."""
+    if is_stale(s):
+        own = s.own[d]
+        own.in_flight[j] += requests
+        own.outstanding_s[j] += estimate_s
+        if own.in_flight[j] == 0:
+            own.outstanding_s[j] = 0.0
+        _refresh_seen(s, d, j)
+        _log_change(s, d, j)
+
+
+@helper
+def _sample(s: State, k: int) -> None:
+    kept, views = len(s.reports), s.config.views[0]
+    slot = k % kept
+    report, nodes, n_items = s.reports[slot], s.nodes, len(s.item_gib)
+    for j in range(len(nodes.up)):
+        report.in_flight[j] = nodes.in_flight[j]
+        report.outstanding_s[j] = nodes.outstanding_s[j]
+        report.backlog_s[j] = nodes.backlog_s[j]
+        report.anchor_s[j] = nodes.anchor_s[j]
+        report.running[j] = nodes.running[j]
+        report.room[j] = nodes.room[j]
+        report.up[j] = nodes.up[j]
+        for m in range(n_items):
+            s.report_resident[slot, j * n_items + m] = s.resident[j, m]
+    _sample_tables(s, slot)
+    for d in range(views):
+        own, own_at = s.own[d], s.own_at[slot * views + d]
+        for j in range(len(nodes.up)):
+            own_at.in_flight[j] = own.in_flight[j]
+            own_at.outstanding_s[j] = own.outstanding_s[j]
+
+
+@helper
+def _sample_tables(s: State, slot: int) -> None:
+    many = s.used.shape[1]
+    for j in range(len(s.nodes.up)):
+        for k in range(many):
+            s.report_used[slot, j * many + k] = s.used[j, k]
+    for link in range(len(s.link_active)):
+        s.report_link_active[slot, link] = s.link_active[link]
+
+
+@helper
+def _show_tables(s: State, slot: int) -> None:
+    many = s.used.shape[1]
+    for j in range(len(s.nodes.up)):
+        for k in range(many):
+            s.seen_used[j, k] = s.report_used[slot, j * many + k]
+    for link in range(len(s.link_active)):
+        s.seen_link_active[link] = s.report_link_active[slot, link]
+
+
+@helper
+def _show(s: State, k: int) -> None:
+    slot, n_items = k % len(s.reports), len(s.item_gib)
+    s.report_of[0] = slot
+    for d in range(s.config.views[0]):
+        for j in range(len(s.nodes.up)):
+            _refresh_seen(s, d, j)
+            _log_change(s, d, j)
+    for j in range(len(s.nodes.up)):
+        for m in range(n_items):
+            s.seen_resident[j, m] = s.report_resident[slot, j * n_items + m]
+    _show_tables(s, slot)
+    s.counts.shown[0] = k + 1
+    s.counts.freed[0] = 1
+
+
+@helper
+def begin_telemetry(s: State) -> None:
+    """Schedule the first sample; until it is visible dispatchers see empty nodes."""
+    if not is_stale(s):
+        return
+    last = len(s.reports) - 1
+    _sample(s, last)
+    s.report_of[0] = last
+    push_event(s, 0.0, TELEMETRY, 0, _SAMPLE)
+
+
+@helper
+def show_present(s: State) -> None:
+    """What nodes are like now has just been reported to all dispatchers; sampling begins anew."""
+    if is_stale(s):
+        last = len(s.reports) - 1
+        _sample(s, last)
+        _show(s, last)
+        s.counts.shown[0] = 0
+
+
+@helper
+def on_telemetry(s: State, k: int, phase: int) -> None:
+    """Sample k is taken, or becomes visible."""
+    period_s, delay_s = s.config.telemetry_period_s[0], s.config.telemetry_delay_s[0]
+    if phase == _SHOW:
+        _show(s, k)
+        return
+    _sample(s, k)
+    s.counts.sample[0] = k + 1
+    push_event(s, (k + 1) * period_s, TELEMETRY, k + 1, _SAMPLE)
+    if delay_s > 0.0:
+        push_event(s, k * period_s + delay_s, TELEMETRY, k, _SHOW)
+    else:
+        _show(s, k)

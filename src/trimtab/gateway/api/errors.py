@@ -1,0 +1,111 @@
+"""The gateway's own refusals as bytes: whole HTTP responses, and last events of streams, in each dialect.
+
+The types of errors are those that the official clients and their servers use; the clients choose their
+exception by status. Everything that came from outside passes through JSON or a filter of header characters.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+
+from trimtab.gateway.model import Dialect, Kind, Refusal
+
+_OPENAI_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    408: "timeout_error",
+    429: "rate_limit_error",
+    504: "timeout_error",
+}
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_NOT_HEADER: Final = re.compile(r"[^\x20-\x7e]")
+_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+
+
+def error_type(status: int, dialect: Dialect) -> str:
+    """The word that a dialect has for errors of this status."""
+    if dialect is Dialect.ANTHROPIC:
+        return _ANTHROPIC_TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
+    return _OPENAI_TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
+
+
+def error_body(refusal: Refusal, dialect: Dialect, request_id: str = "") -> bytes:
+    """The JSON of a refusal."""
+    return orjson.dumps(_as_json(refusal, dialect, request_id))
+
+
+def _as_json(refusal: Refusal, dialect: Dialect, request_id: str) -> dict[str, Any]:
+    kind = error_type(refusal.status, dialect)
+    if dialect is Dialect.ANTHROPIC:
+        body: dict[str, Any] = {"type": "error", "error": {"type": kind, "message": _text(refusal.message)}}
+        return {**body, "request_id": _text(request_id)} if request_id else body
+    return {
+        "error": {
+            "message": _text(refusal.message),
+            "type": kind,
+            "param": refusal.param,
+            "code": refusal.code,
+        }
+    }
+
+
+def _text(message: str) -> str:
+    """Without lone surrogates, which JSON can't hold."""
+    return message if message.isascii() else message.encode("utf-8", "replace").decode("utf-8")
+
+
+def response_bytes(
+    refusal: Refusal, dialect: Dialect, request_id: str = "", *, head_only: bool = False, close: bool = False
+) -> bytes:
+    """A whole HTTP response. `head_only` for HEAD; `close` says that the connection ends with it."""
+    body = error_body(refusal, dialect, request_id)
+    lines = [
+        f"HTTP/1.1 {refusal.status} {_REASONS.get(refusal.status, 'Error')}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+    ]
+    if request_id:
+        lines.append(f"x-request-id: {_NOT_HEADER.sub('', request_id)}")
+        if dialect is Dialect.ANTHROPIC:
+            lines.append(f"request-id: {_NOT_HEADER.sub('', request_id)}")
+    if refusal.retry_after_s > 0:
+        lines.append(f"retry-after: {math.ceil(min(refusal.retry_after_s, 1e9))}")
+    if refusal.allow:
+        lines.append(f"allow: {_NOT_HEADER.sub('', ', '.join(refusal.allow))}")
+    if refusal.status == 401:
+        lines.append("www-authenticate: Bearer")
+    if close:
+        lines.append("connection: close")
+    head = ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+    return head if head_only else head + body
+
+
+def stream_event(refusal: Refusal, dialect: Dialect, kind: Kind = Kind.CHAT) -> bytes:
+    """The event that ends a broken stream. No `[DONE]` follows: the answer is not whole."""
+    if dialect is Dialect.ANTHROPIC:
+        return b"event: error\ndata: " + error_body(refusal, dialect) + b"\n\n"
+    if kind is Kind.RESPONSE:
+        return b"event: error\ndata: " + orjson.dumps(_response_error(refusal)) + b"\n\n"
+    return b"data: " + error_body(refusal, dialect) + b"\n\n"
+
+
+def _response_error(refusal: Refusal) -> dict[str, Any]:
+    """The Responses API's error event; `error` besides, by which the official client knows to raise."""
+    error = _as_json(refusal, Dialect.OPENAI, "")["error"]
+    said = {"code": refusal.code, "message": error["message"], "param": refusal.param}
+    return {"type": "error", **said, "sequence_number": 0, "error": error}

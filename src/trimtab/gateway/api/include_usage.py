@@ -1,0 +1,128 @@
+"""Asks a backend for a stream's usage where the client did not, and takes the answer out again.
+
+All else stays as it was, byte for byte: the request is edited as text, and of the stream only the one event
+goes that would not have come.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import orjson
+
+from trimtab.gateway.api import sse
+from trimtab.gateway.api.jsonscan import JsonScan
+from trimtab.gateway.api.sse import USAGE
+
+_NAME: Final = b"stream_options"
+_ASKED: Final = b'"stream_options":{"include_usage":true},'
+_OPEN: Final = re.compile(rb"\s*\{")
+_EMPTY_OBJECT: Final = re.compile(rb"\{\s*\}")
+_EMPTY_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+_MAX_EVENT_BYTES: Final = 16_384  # a usage event has some hundred
+
+
+def inject_include_usage(body: bytes) -> bytes:
+    """The body of a streaming chat or completion request, asking for usage too.
+
+    `body` is a valid JSON object. The same bytes come back where it asks already, or where its
+    `stream_options` is no object, which is for the backend to refuse.
+    """
+    if not _may_have_options(body):
+        return _inserted(body, _ASKED)
+    scan = JsonScan({"stream_options": 65_536})
+    scan.feed(body)
+    value = scan.raw("stream_options")
+    if value is None:
+        return body if "stream_options" in scan.found else _inserted(body, _ASKED)
+    start, end = scan.found["stream_options"]
+    return body[:start] + _asking(value) + body[end:]
+
+
+def _may_have_options(body: bytes) -> bool:
+    """Whether a key may be the options', also one written with escapes."""
+    return _NAME in body or (b"\\u" in body and "stream_options" in orjson.loads(body))
+
+
+def _inserted(text: bytes, member: bytes) -> bytes:
+    """The member as an object's first one; `member` ends with a comma."""
+    opening = _OPEN.match(text)
+    if opening is None:
+        return text
+    return text[: opening.end()] + member + text[opening.end() :]
+
+
+def _asking(options: bytes) -> bytes:
+    """The options' text with `include_usage` true."""
+    if options == b"null" or _EMPTY_OBJECT.fullmatch(options):
+        return b'{"include_usage":true}'
+    if not options.startswith(b"{"):
+        return options
+    scan = JsonScan({"include_usage": 64})
+    scan.feed(options)
+    if "include_usage" not in scan.found:
+        return _inserted(options, b'"include_usage":true,')
+    start, end = scan.found["include_usage"]
+    return options[:start] + b"true" + options[end:]
+
+
+class UsageStripper:
+    """Takes the usage event out of a stream: the one with usage and without any choice.
+
+    It holds back an unfinished event only, which a client could not read yet either.
+    """
+
+    __slots__ = ("_open", "_passing", "stripped")
+
+    def __init__(self) -> None:
+        self._open = b""  # the beginning of an event that may be the one
+        self._passing = False  # in the middle of an event that is too long to be it
+        self.stripped = 0  # events taken out
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held back, and no event has begun."""
+        return not self._open and not self._passing
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The bytes that the client gets for these."""
+        whole = not self._open and not self._passing and chunk.endswith(b"\n\n")
+        return chunk if whole and _EMPTY_CHOICES.search(chunk) is None else self._sifted(chunk)
+
+    def _sifted(self, chunk: bytes) -> bytes:
+        held = len(self._open)
+        events, rest = sse.split(self._open + chunk, max(0, held - 2))
+        out = []
+        for event in events:
+            if self._passing or not is_usage_event(event):
+                out.append(event)
+            else:
+                self.stripped += 1
+            self._passing = False
+        if len(rest) > _MAX_EVENT_BYTES:
+            self._passing = True
+        if self._passing:  # two bytes stay, so that an end across the border is seen
+            out.append(rest[:-2])
+            rest = rest[-2:]
+        self._open = rest
+        return b"".join(out)
+
+    def finish(self) -> bytes:
+        """What is held back when the stream ends."""
+        rest, self._open = self._open, b""
+        if rest and not self._passing and is_usage_event(rest):
+            self.stripped += 1
+            return b""
+        return rest
+
+
+def is_usage_event(event: bytes) -> bool:
+    """Whether this is the event that `include_usage` adds."""
+    if len(event) > _MAX_EVENT_BYTES or USAGE not in event or _EMPTY_CHOICES.search(event) is None:
+        return False
+    try:
+        said = orjson.loads(sse.data_of(event))
+    except orjson.JSONDecodeError:
+        return False
+    return type(said) is dict and said.get("choices") == [] and type(said.get("usage")) is dict

@@ -1,0 +1,269 @@
+"""What a backend says it used, read out of its answer as it passes by."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Protocol
+
+import orjson
+
+from trimtab.gateway.api import sse
+from trimtab.gateway.api.jsonscan import JsonScan
+from trimtab.gateway.api.sse import TYPE_BYTES, USAGE
+from trimtab.gateway.model import Dialect, Endpoint, Kind, Usage
+
+_RESPONSE: Final = Kind.RESPONSE
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
+_ID: Final = re.compile(rb'"id"\s*:\s*"([^"\\]{1,256})"')
+_FLAT: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]{0,1024}(?:\{[^{}]{0,1024}\}[^{}]{0,1024}){0,4}\})')
+_TOTAL: Final = rb'"total_tokens"\s*:\s*[0-9]{1,9}\s*'
+_PLAIN: Final = re.compile(  # as most servers write it
+    rb'"usage"\s*:\s*\{\s*"prompt_tokens"\s*:\s*([0-9]{1,9})\s*,\s*(?:%b,\s*)?'
+    rb'"completion_tokens"\s*:\s*([0-9]{1,9})\s*(?:,\s*%b)?\}' % (_TOTAL, _TOTAL)
+)
+_MAX_USAGE_BYTES: Final = 4_096
+_MAX_BRACES: Final = 32
+_HEAD_BYTES: Final = 4_096
+_TAIL_BYTES: Final = 16_384
+_MAX_COUNT: Final = 10**9
+
+
+def find_usage(data: bytes) -> Usage | None:
+    """The last usage object in a piece of JSON text, which may begin and end anywhere; None if there is none.
+
+    Inside strings the quotes of `"usage"` would be escaped, so a model can't talk one into being.
+    """
+    end = len(data)
+    while (at := data.rfind(USAGE, 0, end)) >= 0:
+        plain = _PLAIN.match(data, at)
+        if plain and data[at - 1 : at] != b"\\":
+            return Usage(int(plain[1]), int(plain[2]))
+        flat = _FLAT.match(data, at)
+        if flat and data[at - 1 : at] != b"\\":
+            usage = _read(_parsed(flat[1]))  # the usual case
+            if usage is not None:
+                return usage
+        found = _USAGE.match(data, at)
+        if found and (at == 0 or data[at - 1] != 0x5C):
+            usage = _read(_object_at(data, found.end() - 1))
+            if usage is not None:
+                return usage
+        end = at
+    return None
+
+
+def _object_at(data: bytes, start: int) -> Any:
+    """The object that begins at `start`: up to the first closing brace that makes it valid JSON."""
+    limit = start + _MAX_USAGE_BYTES
+    end = start
+    for _ in range(_MAX_BRACES):
+        end = data.find(b"}", end, limit) + 1
+        if not end:
+            return None
+        if data.count(b"{", start, end) <= data.count(b"}", start, end):
+            said = _parsed(data[start:end])
+            if said is not None:
+                return said
+    return None
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _read(said: Any) -> Usage | None:
+    """A usage object of any API."""
+    if type(said) is not dict:
+        return None
+    if "prompt_tokens" in said or "completion_tokens" in said:
+        details = said.get("prompt_tokens_details")
+        cached = _count(details, "cached_tokens") if details else 0
+        return Usage(_bounded(said.get("prompt_tokens")), _bounded(said.get("completion_tokens")), cached)
+    if "input_tokens" in said or "output_tokens" in said:
+        return _read_input_output(said)
+    if "total_tokens" in said:  # rerankers and some embedding servers
+        return Usage(_count(said, "total_tokens"))
+    return None
+
+
+def _read_input_output(said: dict[str, Any]) -> Usage:
+    """The Responses API counts cached tokens as input; Anthropic's counts them apart."""
+    read = _count(said, "cache_read_input_tokens")
+    prompt = _count(said, "input_tokens") + read + _count(said, "cache_creation_input_tokens")
+    cached = read or _count(said.get("input_tokens_details"), "cached_tokens")
+    return Usage(prompt, _count(said, "output_tokens"), cached)
+
+
+def _count(said: Any, name: str) -> int:
+    return _bounded(said.get(name)) if type(said) is dict else 0
+
+
+def _bounded(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        return 0
+    return value if value < _MAX_COUNT else _MAX_COUNT
+
+
+def _merged(old: Usage | None, new: Usage) -> Usage:
+    """Anthropic's stream says the prompt first and the output last; running counts only grow."""
+    if old is None:
+        return new
+    return Usage(
+        max(old.prompt_tokens, new.prompt_tokens),
+        max(old.completion_tokens, new.completion_tokens),
+        max(old.cached_tokens, new.cached_tokens),
+    )
+
+
+class Meter(Protocol):
+    """Reads the body of an answer while it is relayed, in bounded memory."""
+
+    usage: Usage | None  # what has been said up to now
+    response_id: str  # of the Responses API, for `previous_response_id`; empty elsewhere
+    ended: bool  # the stream's own last event has come; a plain body's length says it instead
+    content: bytes  # what marks an event of content; empty = it counts none
+
+    def feed(self, chunk: bytes) -> int:
+        """The next bytes of the body; how many chunks of content they hold (tokens, about)."""
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether an event that has `content` in its first `TYPE_BYTES`, and no usage, only counts."""
+
+    def finish(self) -> None:
+        """The body is over."""
+
+
+def meter_for(endpoint: Endpoint, content_type: str) -> Meter:
+    """What reads an answer with this Content-Type."""
+    if content_type[:17].lower() == "text/event-stream":
+        return StreamMeter(endpoint.kind, endpoint.dialect)
+    return BodyMeter(endpoint.kind)
+
+
+class BodyMeter:
+    """Usage and id of a plain JSON answer, from its first 4 KiB and its last 16 KiB."""
+
+    __slots__ = ("_head", "_kind", "_tail", "ended", "response_id", "usage")
+
+    content = b""
+    is_between_events = False
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._head = b""
+        self._tail = b""
+        self.usage: Usage | None = None
+        self.response_id = ""
+        self.ended = False
+
+    def feed(self, chunk: bytes) -> int:
+        """The next bytes; no chunk of content is counted before all is there."""
+        if len(self._head) < _HEAD_BYTES:
+            self._head += chunk[: _HEAD_BYTES - len(self._head)]
+        tail = self._tail + chunk if self._tail and len(chunk) < _TAIL_BYTES else chunk
+        self._tail = tail[-_TAIL_BYTES:] if len(tail) > 2 * _TAIL_BYTES else tail
+        return 0
+
+    def finish(self) -> None:
+        """The body is over: look for the usage from its end, then in its beginning."""
+        self.usage = find_usage(self._tail) or find_usage(self._head)
+        if self._kind is _RESPONSE:
+            self.response_id = _top_level_id(self._head)
+        self._head = self._tail = b""
+        self.ended = True
+
+
+def read_answer(kind: Kind, body: bytes) -> tuple[Usage | None, str]:
+    """Usage and response id of a plain JSON answer that is there as a whole."""
+    if len(body) <= _TAIL_BYTES:
+        return find_usage(body), _top_level_id(body[:_HEAD_BYTES]) if kind is _RESPONSE else ""
+    meter = BodyMeter(kind)
+    meter.feed(body)
+    meter.finish()
+    return meter.usage, meter.response_id
+
+
+def _top_level_id(head: bytes) -> str:
+    scan = JsonScan({"id": 300})
+    scan.feed(head)
+    value = _parsed(scan.raw("id") or b"null")
+    return value if type(value) is str else ""
+
+
+class StreamMeter:
+    """Usage, content chunks, id and end of a stream of events."""
+
+    __slots__ = ("_kind", "_last", "_splitter", "content", "ended", "response_id", "usage")
+
+    def __init__(self, kind: Kind, dialect: Dialect) -> None:
+        self._kind = kind
+        self._splitter = sse.EventSplitter()
+        self.usage: Usage | None = None
+        self.response_id = ""
+        self.ended = False
+        if dialect is Dialect.ANTHROPIC:
+            self.content: bytes = b"content_block_delta"
+            self._last: tuple[bytes, ...] = (b"message_stop",)
+        elif kind in (Kind.CHAT, Kind.COMPLETION):
+            self.content = _CHOICES
+            self._last = (b"[DONE]",)
+        else:
+            self.content = b".delta"
+            self._last = _LAST_TYPES
+
+    def feed(self, chunk: bytes) -> int:
+        """The next bytes of the stream; how many events with content they complete."""
+        content = 0
+        for event in self._splitter.feed(chunk):
+            content += self._meet(event)
+        return content
+
+    @property
+    def is_between_events(self) -> bool:
+        """All that came was whole events, and of the Responses API the id is known."""
+        return self._splitter.is_empty and (self.response_id != "" or self._kind is not _RESPONSE)
+
+    def finish(self) -> None:
+        """The stream is over; an event whose empty line is missing counts too."""
+        for event in self._splitter.finish():
+            self._meet(event)
+
+    def _meet(self, event: bytes) -> int:
+        if USAGE in event:
+            usage = find_usage(event)
+            if usage is not None:
+                self.usage = _merged(self.usage, usage)
+                if self.content == _CHOICES:
+                    return 0
+        if self._kind is _RESPONSE and not self.response_id:
+            self.response_id = _stream_id(event)
+        if event.find(self.content, 0, TYPE_BYTES) >= 0:
+            return 1
+        if not self.ended:
+            head = event[:TYPE_BYTES]
+            self.ended = any(last in head for last in self._last)
+        return 0
+
+
+_CHOICES: Final = b'"choices"'
+_LAST_TYPES: Final = (
+    b"response.completed",
+    b"response.failed",
+    b"response.incomplete",
+    b"image_generation.completed",
+    b"image_edit.completed",
+    b"speech.audio.done",
+    b"transcript.text.done",
+    b"[DONE]",
+)
+
+
+def _stream_id(event: bytes) -> str:
+    """The id in `response.created`: of the object `response`, whose first key it is."""
+    at = event.find(b'"response"')
+    found = _ID.search(event, at, at + _HEAD_BYTES) if at >= 0 else None
+    return found[1].decode("utf-8", "replace") if found else ""

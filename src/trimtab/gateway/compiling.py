@@ -1,0 +1,47 @@
+"""Compiling policies in a process of their own: at a first start, and while the gateway serves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from trimtab.engine.calls import compile_all, is_ready
+from trimtab.engine.fallback import Fallback
+from trimtab.errors import UsageError
+from trimtab.gateway.children import ChildError, said_by
+from trimtab.gateway.wire.ferry import compile_ferry, is_ferry_ready
+from trimtab.policies.catalogue import find
+
+COMPILE_TIMEOUT_S = 300.0
+
+
+def compile_here(policies: Iterable[str]) -> None:
+    """Compile all that a gateway with these policies runs, or load it from the cache. Raises PolicyError."""
+    compile_ferry()
+    compile_all([Fallback(), *(policy for spec in policies for policy in find(spec))])
+
+
+def compile_first(policies: list[str]) -> None:
+    """Fill the cache of kernels where they are not there yet. The compiler would leave 250 MiB behind here.
+
+    What does not compile is found out, and told, when it is loaded.
+    """
+    if not is_ferry_ready() or not all(is_ready(*find(spec)) for spec in policies):
+        command = [sys.executable, "-c", _COMPILE, *policies]
+        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
+
+async def compile_elsewhere(policies: list[str]) -> None:
+    """Fill the cache of kernels from another process: compiling here would make the loop late.
+
+    Raises UsageError where a policy does not compile.
+    """
+    try:
+        await said_by("-c", _COMPILE, *policies, timeout_s=COMPILE_TIMEOUT_S)
+    except ChildError as error:
+        raise UsageError(f"does not compile: {error}", field="policy") from None
+
+
+_COMPILE: Final = f"import sys; from {__name__} import compile_here; compile_here(sys.argv[1:])"

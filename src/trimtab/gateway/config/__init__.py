@@ -1,0 +1,33 @@
+"""gateway.yaml: everything that the gateway can be told, checked as scenarios are."""
+
+from trimtab.gateway.config.files import (
+    Overrides,
+    config_for_backends,
+    config_schema,
+    config_warnings,
+    example_text,
+    load_config,
+    node_specs,
+    parse_config,
+    refuse_open_door,
+)
+from trimtab.gateway.config.gateway import GatewayConfig
+from trimtab.gateway.config.keys import AdminSpec, KeySpec, Secret, TenantLimits, digest_of
+
+__all__ = [
+    "AdminSpec",
+    "GatewayConfig",
+    "KeySpec",
+    "Overrides",
+    "Secret",
+    "TenantLimits",
+    "config_for_backends",
+    "config_schema",
+    "config_warnings",
+    "digest_of",
+    "example_text",
+    "load_config",
+    "node_specs",
+    "parse_config",
+    "refuse_open_door",
+]

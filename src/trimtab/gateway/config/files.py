@@ -1,0 +1,167 @@
+"""gateway.yaml on disk: read and checked, its schema, an example, and what a command line sets instead."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import ConfigError
+from trimtab.gateway.config.gateway import CONFIG_TITLE, GatewayConfig, misfits_of_raw
+from trimtab.gateway.config.keys import KeySpec, is_readable_by_others, read_keys
+from trimtab.gateway.config.nodes import NodeEntry
+from trimtab.gateway.config.types import FOLDER
+from trimtab.gateway.nodes.address import parse_base
+from trimtab.gateway.nodes.spec import NodeSpec
+from trimtab.validation.base import Spec
+from trimtab.validation.problems import checked
+from trimtab.validation.yaml_text import parsed_yaml, read_yaml
+
+LOOPBACK = ("localhost", "::1")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._:-]+")
+
+
+def load_config(path: str | Path) -> GatewayConfig:
+    """The configuration in a file, with the tenants of its `keys_file`.
+
+    Raises ConfigError: not readable, malformed YAML, or fields that are wrong, all of them listed.
+    """
+    path = Path(path)
+    return parse_config(read_yaml(path, ConfigError), str(path), path.parent)
+
+
+def parse_config(text: str, file: str = "gateway.yaml", folder: Path | None = None) -> GatewayConfig:
+    """The configuration in a text; relative paths count from `folder`, if given. Raises ConfigError."""
+    data = parsed_yaml(text, file, ConfigError, "no configuration", "keys such as listen and nodes")
+    config = _validated(data, file, folder)
+    if config.keys_file is None:
+        return config
+    return _with_keys(config, read_keys(config.keys_file), str(config.keys_file))
+
+
+def _with_keys(config: GatewayConfig, keys: Sequence[KeySpec], file: str) -> GatewayConfig:
+    """The same with further tenants; `file` is where they come from. Raises ConfigError."""
+    return _validated({**_values(config), "keys": (*config.keys, *keys)}, file, None)
+
+
+def _validated(data: dict[Any, Any], file: str, folder: Path | None) -> GatewayConfig:
+    context = {FOLDER: None if folder is None else folder.absolute()}
+    return checked(
+        lambda: GatewayConfig.model_validate(data, context=context),
+        GatewayConfig,
+        file,
+        ConfigError,
+        lambda: misfits_of_raw(data),
+    )
+
+
+class _NodesFile(Spec):
+    nodes: tuple[NodeEntry, ...] = ()
+
+
+def node_specs(data: Any, file: str) -> list[NodeSpec]:
+    """The nodes of a list from elsewhere, such as the watched file. Raises ConfigError."""
+    entries = checked(lambda: _NodesFile.model_validate({"nodes": data}), _NodesFile, file, ConfigError).nodes
+    names = [entry.name for entry in entries]
+    if len(set(names)) < len(names):
+        raise ConfigError("has two nodes of one name", file=file, expected="every name once")
+    return [entry.spec() for entry in entries]
+
+
+def _values(spec: Spec) -> dict[str, Any]:
+    """Its fields; dict() would take a field called `keys` for a method."""
+    return {name: getattr(spec, name) for name in type(spec).model_fields}
+
+
+def config_schema() -> dict[str, Any]:
+    """JSON Schema of gateway.yaml, for editors."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **GatewayConfig.model_json_schema(),
+        "title": CONFIG_TITLE,
+    }
+
+
+def example_text() -> str:
+    """A commented gateway.yaml that is valid."""
+    return (resources.files("trimtab.gateway.config") / "example.yaml").read_text(encoding="utf-8")
+
+
+def config_for_backends(urls: Sequence[str]) -> GatewayConfig:
+    """The configuration of a quick start: these backends, and all else at its default. Raises ConfigError."""
+    nodes = [{"name": name, "url": url} for name, url in zip(_node_names(urls), urls, strict=True)]
+    return _validated({"nodes": nodes}, "--backend", None)
+
+
+def _node_names(urls: Sequence[str]) -> Iterator[str]:
+    """Host and port of each URL; a second node there gets a number too."""
+    taken: dict[str, int] = {}
+    for url in urls:
+        name = _NOT_IN_NAMES.sub("-", _host_and_port(url)).strip("-.:_") or "backend"
+        taken[name] = taken.get(name, 0) + 1
+        yield name if taken[name] == 1 else f"{name}-{taken[name]}"
+
+
+def _host_and_port(url: str) -> str:
+    try:
+        address = parse_base(url)
+    except ConfigError:
+        return ""  # its own field says what is wrong with it
+    return f"{address.host}:{address.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What a command line says instead of the file; None = nothing. Holds through every reload."""
+
+    listen: str | None = None
+    admin_listen: str | None = None
+    policy: str | None = None
+    workers: int | None = None
+    insecure_no_auth: bool = False
+
+    def over(self, config: GatewayConfig) -> GatewayConfig:
+        """The configuration in force. Raises ConfigError."""
+        given = {"listen": self.listen, "policy": self.policy, "workers": self.workers}
+        changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        if self.admin_listen is not None:
+            changed["admin"] = {**_values(config.admin), "listen": self.admin_listen}
+        if self.insecure_no_auth:
+            changed["insecure_no_auth"] = True
+        return _validated({**_values(config), **changed}, "command line", None) if changed else config
+
+
+def refuse_open_door(config: GatewayConfig) -> None:
+    """Raise ConfigError where everybody would be served though nobody said so by name."""
+    if not config.keys and not config.insecure_no_auth:
+        expected = "keys or keys_file (`trimtab serve --new-key` makes one), or --insecure-no-auth by name"
+        raise ConfigError("there are none: everybody would be served", field="keys", expected=expected)
+
+
+def config_warnings(config: GatewayConfig) -> list[str]:
+    """What is allowed but may not be meant, as sentences."""
+    return list(_warnings(config))
+
+
+def _warnings(config: GatewayConfig) -> Iterator[str]:
+    if config.keys_file is not None and is_readable_by_others(config.keys_file):
+        yield f"{config.keys_file} can be read by others: chmod 600 is enough for it"
+    if config.insecure_no_auth:
+        yield "insecure_no_auth: whoever reaches the port is served"
+    for address, what in ((config.listen_address, "listen"), (config.admin_address, "admin.listen")):
+        if not (address.host in LOOPBACK or address.host.startswith("127.")):
+            yield f"{what} is no loopback address, and there is no TLS: put a proxy with TLS in front of it"
+    if not config.nodes and not config.discovery.is_on and not config.registration.cidrs:
+        yield "there are no nodes, and none can be found or added"
+    yield from (f"environment variable {name} is not set" for name in _unset(config))
+
+
+def _unset(config: GatewayConfig) -> list[str]:
+    nodes = [entry.api_key_env for entry in (*config.nodes, *config.discovery.dns)]
+    keys = [secret.env for secret in (*config.keys, *config.admin.keys)]
+    names = dict.fromkeys([*nodes, *keys, config.admin.key_env, config.store.url_env])
+    return [name for name in names if name and not os.environ.get(name)]

@@ -1,0 +1,163 @@
+"""gateway.yaml as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import Field, ValidationError, model_validator
+
+from trimtab.gateway.config.keys import AdminSpec, KeySpec
+from trimtab.gateway.config.nodes import DiscoverySpec, NodeEntry, RegistrationSpec
+from trimtab.gateway.config.policies import Policies, PolicyChoice, Shadow
+from trimtab.gateway.config.routes import (
+    RelayPath,
+    Resolved,
+    RouteSpec,
+    loop_misfits,
+    resolved,
+    route_misfits,
+)
+from trimtab.gateway.config.traffic import (
+    FairnessSpec,
+    HedgeSpec,
+    LimitsSpec,
+    PrefixCacheSpec,
+    QueueSpec,
+    RetriesSpec,
+    TimeoutsSpec,
+)
+from trimtab.gateway.config.types import Count, FilePath, HostPort, Listen, Model, host_port
+from trimtab.gateway.config.upkeep import (
+    EjectionSpec,
+    HealthSpec,
+    PollingSpec,
+    RecordSpec,
+    StoreSpec,
+    TelemetrySpec,
+)
+from trimtab.validation.base import NonNegative, Spec
+from trimtab.validation.names import Misfit, known, refuse
+
+CONFIG_TITLE = "trimtab gateway"
+
+_NAMES_ONCE: Final = {  # section → what is expected of a name that was there before
+    "nodes": "a name that no other node has",
+    "keys": "each tenant once; several keys of it: sha256: [A, B]",
+}
+
+
+class GatewayConfig(Spec):
+    """Everything that the gateway can be told."""
+
+    listen: Listen = Field("127.0.0.1:8080", description="host:port for clients")
+    admin: AdminSpec = Field(AdminSpec(), description="port for metrics, dashboard and changes")
+    keys: tuple[KeySpec, ...] = Field((), description="tenants", json_schema_extra={"writeOnly": True})
+    keys_file: FilePath | None = Field(None, description="further tenants: a YAML file with such a list")
+    insecure_no_auth: bool = Field(False, description="serve everybody, without keys")
+    nodes: tuple[NodeEntry, ...] = Field((), description="backends")
+    discovery: DiscoverySpec = Field(DiscoverySpec(), description="backends that are found")
+    registration: RegistrationSpec = Field(RegistrationSpec(), description="backends that the admin API adds")
+    policy: Policies = Field(PolicyChoice(), description="a policy, or {default, models: {model: policy}}")
+    shadow: Shadow | None = Field(None, description="a second policy, without effect, to compare")
+    routes: Mapping[Model, RouteSpec] = Field({}, description="name that clients use → models")
+    relay_paths: tuple[RelayPath, ...] = Field((), description="further paths that clients may use")
+    queue: QueueSpec = Field(QueueSpec(), description="the central queue")
+    limits: LimitsSpec = Field(LimitsSpec(), description="of each tenant, of connections and of bodies")
+    timeouts: TimeoutsSpec = Field(TimeoutsSpec(), description="how long a backend may take")
+    retries: RetriesSpec = Field(RetriesSpec(), description="further attempts on other nodes")
+    hedge: HedgeSpec = Field(HedgeSpec(), description="second attempts beside slow ones")
+    fairness: FairnessSpec = Field(FairnessSpec(), description="between tenants")
+    prefix_cache: PrefixCacheSpec = Field(PrefixCacheSpec(), description="index of prompts seen by nodes")
+    health: HealthSpec = Field(HealthSpec(), description="active checks")
+    ejection: EjectionSpec = Field(EjectionSpec(), description="of nodes that answer worse than the others")
+    polling: PollingSpec = Field(PollingSpec(), description="of metrics of nodes")
+    record: RecordSpec | None = Field(None, description="traffic as a trace; left out = none")
+    store: StoreSpec = Field(StoreSpec(), description="jobs, results and usage")
+    telemetry: TelemetrySpec = Field(TelemetrySpec(), description="logs and spans")
+    workers: Count = Field(1, le=64, description="processes that serve clients")
+    drain_s: NonNegative = Field(30.0, description="time for requests in flight when it stops")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> GatewayConfig:
+        refuse(self._misfits(), CONFIG_TITLE)
+        return self
+
+    @property
+    def listen_address(self) -> HostPort:
+        """Where clients come in."""
+        return host_port(self.listen)
+
+    @property
+    def admin_address(self) -> HostPort:
+        """Where the admin port is."""
+        return host_port(self.admin.listen)
+
+    def routing(self) -> dict[str, Resolved]:
+        """Every route, with aliases followed to their ends."""
+        return resolved(self.routes)
+
+    def declared_models(self) -> tuple[str, ...] | None:
+        """Models and adapters of all nodes; None where some node may serve what this file does not say."""
+        is_open = self.discovery.is_on or self.registration.cidrs or not all(n.models for n in self.nodes)
+        if is_open or not self.nodes:
+            return None
+        return tuple(dict.fromkeys(m for node in self.nodes for m in (*node.models, *node.adapters)))
+
+    def _misfits(self) -> Iterator[Misfit]:
+        yield from _repeated("nodes", [node.name for node in self.nodes])
+        yield from _repeated("keys", [key.name for key in self.keys])
+        yield from self._digest_misfits()
+        yield from self._listen_misfits()
+        models = self.declared_models()
+        yield from route_misfits(self.routes, models)
+        yield from self._model_misfits(models)
+
+    def _digest_misfits(self) -> Iterator[Misfit]:
+        owner: dict[str, int] = {}
+        for k, key in enumerate(self.keys):
+            for digest in key.sha256:
+                if owner.setdefault(digest, k) != k:
+                    other = self.keys[owner[digest]].name
+                    yield Misfit(("keys", k, "sha256"), None, f"a key that {other!r} does not have")
+
+    def _listen_misfits(self) -> Iterator[Misfit]:
+        host, port = self.listen_address
+        if port and (host, port) == self.admin_address:
+            yield Misfit(("admin", "listen"), self.admin.listen, "another port than `listen`")
+
+    def _model_misfits(self, models: Sequence[str] | None) -> Iterator[Misfit]:
+        """Models that have a policy or timeouts of their own."""
+        if models is None:
+            return
+        for section, named in (("policy", self.policy.models), ("timeouts", self.timeouts.models)):
+            for name in named:
+                yield from known((section, "models", name), name, {*models, *self.routes}, "model")
+
+
+def misfits_of_raw(data: Mapping[Any, Any]) -> Iterator[Misfit]:
+    """Names twice and loops of aliases, in a file of which other parts cannot be used."""
+    for section in _NAMES_ONCE:
+        entries = data.get(section)
+        if isinstance(entries, list):
+            yield from _repeated(section, [e.get("name") if isinstance(e, dict) else None for e in entries])
+    routes = data.get("routes")
+    if isinstance(routes, dict):
+        yield from loop_misfits({name: spec for name in routes if (spec := _route_of(routes[name]))})
+
+
+def _route_of(said: object) -> RouteSpec | None:
+    try:
+        return RouteSpec.model_validate(said)
+    except ValidationError:
+        return None  # told already
+
+
+def _repeated(section: str, names: Sequence[object]) -> Iterator[Misfit]:
+    seen: set[str] = set()
+    for k, name in enumerate(names):
+        if not isinstance(name, str):
+            continue
+        if name in seen:
+            yield Misfit((section, k, "name"), name, _NAMES_ONCE[section])
+        seen.add(name)

@@ -1,0 +1,120 @@
+"""Keys and tenants in gateway.yaml: digests of keys, never the keys themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from trimtab.errors import ConfigError
+from trimtab.gateway.config.types import Count, EnvName, HostName, Listen, Name
+from trimtab.validation.base import Positive, Spec
+from trimtab.validation.problems import checked
+from trimtab.validation.yaml_text import document, read_yaml
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def digest_of(key: bytes) -> str:
+    """SHA-256 of a key, as it stands in files."""
+    return hashlib.sha256(key).hexdigest()
+
+
+def _as_list(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+Digests = Annotated[tuple[str, ...], BeforeValidator(_as_list, json_schema_input_type=str | tuple[str, ...])]
+
+
+class TenantLimits(Spec):
+    """What one tenant may use; what is not given has no bound."""
+
+    requests_per_minute: Positive | None = Field(None, description="requests per minute")
+    tokens_per_minute: Positive | None = Field(None, description="tokens per minute, prompt and output")
+    concurrency: Count | None = Field(None, description="requests at a time, waiting ones included")
+
+
+class Secret(Spec):
+    """A key, by its digest or by the environment variable that holds it."""
+
+    model_config = ConfigDict(json_schema_extra={"writeOnly": True})
+
+    sha256: Digests = Field(
+        (),
+        description="SHA-256 of the key, 64 hexadecimal digits, or a list of them: `trimtab serve --new-key`",
+        json_schema_extra={"writeOnly": True},
+    )
+    env: EnvName | None = Field(None, description="environment variable that holds the key")
+
+    @field_validator("sha256")
+    @classmethod
+    def _are_digests(cls, digests: tuple[str, ...]) -> tuple[str, ...]:
+        lower = tuple(text.lower() for text in digests)
+        if not all(_DIGEST.fullmatch(text) for text in lower):
+            raise ValueError("64 hexadecimal digits, the SHA-256 of the key: `trimtab serve --new-key`")
+        return lower
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Secret:
+        if not self.sha256 and self.env is None:
+            raise ValueError("a key, by sha256 or env")
+        return self
+
+    def digests(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Digests of all its keys. Raises ConfigError where the environment lacks the one it names."""
+        if self.env is None:
+            return self.sha256
+        key = environ.get(self.env, "")
+        if not key:
+            raise ConfigError("is not set", field=f"environment variable {self.env}", expected="a key")
+        return (*self.sha256, digest_of(key.encode()))
+
+
+class KeySpec(Secret):
+    """A tenant: who pays, what it may use, and what its requests may ask for."""
+
+    name: Name = Field(description="name of the tenant, in logs and metrics")
+    weight: Positive = Field(1.0, description="share of the capacity where tenants compete")
+    limits: TenantLimits | None = Field(None, description="instead of the limits of all tenants")
+    may_set_priority: bool = Field(False, description="x-trimtab-priority is honoured")
+    may_name_tenant: bool = Field(False, description="x-trimtab-tenant is honoured")
+    background: bool = Field(False, description="all its work fills spare capacity only")
+
+
+class AdminSpec(Spec):
+    """The port for metrics, dashboard and changes."""
+
+    listen: Listen = Field("127.0.0.1:9080", description="host:port")
+    hosts: tuple[HostName, ...] = Field(
+        (), description="names by which browsers reach it, besides its addresses and localhost"
+    )
+    keys: tuple[Secret, ...] = Field((), description="what opens it", json_schema_extra={"writeOnly": True})
+    key_env: EnvName | None = Field(None, description="environment variable that holds such a key")
+
+    def digests(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Digests of all keys that open it. Raises ConfigError where the environment lacks one."""
+        named = (Secret(env=self.key_env),) if self.key_env else ()
+        return tuple(digest for secret in (*self.keys, *named) for digest in secret.digests(environ))
+
+
+class _KeysFile(Spec):
+    keys: tuple[KeySpec, ...] = Field((), json_schema_extra={"writeOnly": True})
+
+
+def read_keys(path: Path) -> tuple[KeySpec, ...]:
+    """The tenants of a file of its own: a YAML list, or the same under `keys:`. Raises ConfigError."""
+    data = document(read_yaml(path, ConfigError), str(path), ConfigError)
+    table = data if isinstance(data, dict) else {"keys": data or ()}
+    return checked(lambda: _KeysFile.model_validate(table), _KeysFile, str(path), ConfigError).keys
+
+
+def is_readable_by_others(path: Path) -> bool:
+    """Whether anyone but its owner may read a file."""
+    return os.name == "posix" and bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))

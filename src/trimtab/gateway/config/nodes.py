@@ -1,0 +1,154 @@
+"""Backends in gateway.yaml: nodes, their capacity, and how further ones are found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from trimtab.gateway.config.types import (
+    BackendUrl,
+    Cidr,
+    Count,
+    EnvName,
+    ExistingFile,
+    FilePath,
+    HostName,
+    Model,
+    Name,
+    Url,
+    UrlOrPath,
+    UrlPath,
+)
+from trimtab.gateway.nodes.spec import NodeSpec
+from trimtab.validation.base import NonNegative, Positive, Spec
+
+AUTO_MAX_REQUESTS = 256  # the most that `auto` may find, where the file does not say
+
+
+Requests = Annotated[
+    Annotated[Count, Tag("<number>")] | Annotated[Literal["auto"], Tag("<auto>")],
+    Discriminator(lambda value: "<auto>" if isinstance(value, str) else "<number>"),
+]
+
+
+class CapacitySpec(Spec):
+    """How much a node may have in flight before work waits in the gateway instead."""
+
+    requests: Requests = Field("auto", description="requests in flight; auto = by latencies")
+    tokens: NonNegative = Field(0, description="tokens in flight, prompt and expected output; 0 = no bound")
+    max_requests: Count = Field(AUTO_MAX_REQUESTS, description="the most that auto may find")
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the bound on requests is found from latencies."""
+        return self.requests == "auto"
+
+    @property
+    def most_requests(self) -> int:
+        """The bound on requests; with auto, its own bound."""
+        return self.max_requests if isinstance(self.requests, str) else self.requests
+
+
+def _as_capacity(value: object) -> object:
+    return value if isinstance(value, Mapping | CapacitySpec) else {"requests": value}
+
+
+Capacity = Annotated[
+    CapacitySpec,
+    BeforeValidator(_as_capacity, json_schema_input_type=Count | Literal["auto"] | CapacitySpec),
+]
+
+
+class NodeSettings(Spec):
+    """What nodes have besides name and address."""
+
+    models: tuple[Model, ...] = Field((), description="models it serves; empty = all that it lists itself")
+    adapters: tuple[Model, ...] = Field((), description="adapters it serves besides its models")
+    adapter_load_s: NonNegative = Field(1.0, description="what loading an adapter takes, for policies")
+    capacity: Capacity = Field(CapacitySpec(), description="requests and/or tokens in flight, or auto")
+    type: str = Field("", description="nodes of one type share estimates; default: its own name")
+    weight: Positive = Field(1.0, description="share that weighted policies give it")
+    zone: str = Field("", description="where it stands")
+    api_key_env: EnvName | None = Field(None, description="environment variable with the backend's own key")
+    ca: ExistingFile | None = Field(None, description="certificates to trust instead of the system's")
+    health_path: UrlPath | None = Field(None, description="default: /health, else /v1/models")
+    metrics_url: UrlOrPath | None = Field(None, description="vLLM's or SGLang's metrics; a path or a URL")
+    exporter_url: Url | None = Field(None, description="node_exporter of its machine")
+    gpu_exporter_url: Url | None = Field(None, description="dcgm-exporter of its machine")
+    idempotent_jobs: bool = Field(False, description="a job may run twice without harm")
+    jobs: Literal["none", "videos"] = Field(
+        "none", description="its own job API: videos = OpenAI's /v1/videos; none = answers when it is done"
+    )
+
+    def described(self, name: str, url: str) -> NodeSpec:
+        """A node with these settings, as the fleet of nodes takes it."""
+        return NodeSpec(
+            name=name,
+            url=url,
+            models=self.models,
+            max_requests=self.capacity.most_requests,
+            max_tokens=self.capacity.tokens,
+            auto=self.capacity.is_auto,
+            api_key_env=self.api_key_env or "",
+            ca=str(self.ca or ""),
+            type_name=self.type,
+            adapters=self.adapters,
+            adapter_load_s=self.adapter_load_s,
+            weight=self.weight,
+            health_path=self.health_path or "",
+            metrics_url=self.metrics_url or "",
+            exporter_url=self.exporter_url or "",
+            gpu_exporter_url=self.gpu_exporter_url or "",
+        )
+
+
+class NodeEntry(NodeSettings):
+    """A backend."""
+
+    name: Name = Field(description="its name in headers, logs and metrics")
+    url: BackendUrl = Field(description="http(s)://host:port")
+
+    def spec(self) -> NodeSpec:
+        """The same as the fleet of nodes takes it."""
+        return self.described(self.name, self.url)
+
+
+class DnsEntry(NodeSettings):
+    """A name whose addresses are nodes, looked up again and again."""
+
+    name: HostName = Field(description="host name; the nodes are called NAME-ADDRESS")
+    port: int = Field(ge=1, le=65535, description="port of every one of them")
+    tls: bool = Field(False, description="https")
+    period_s: Positive = Field(10.0, description="seconds between two look-ups")
+
+    def template(self) -> NodeSpec:
+        """What its nodes have in common; the URL has the name as its host."""
+        return self.described(self.name, f"{'https' if self.tls else 'http'}://{self.name}:{self.port}")
+
+
+class DiscoverySpec(Spec):
+    """Where nodes are found that this file does not list."""
+
+    dns: tuple[DnsEntry, ...] = Field((), description="names whose addresses are nodes")
+    file: FilePath | None = Field(None, description="YAML or JSON list of nodes, watched")
+    period_s: Positive = Field(2.0, description="seconds between two looks at the file")
+
+    @model_validator(mode="after")
+    def _names_once(self) -> DiscoverySpec:
+        names = [entry.name for entry in self.dns]
+        if len(set(names)) < len(names):
+            raise ValueError("every name once under dns")
+        return self
+
+    @property
+    def is_on(self) -> bool:
+        """Whether nodes may come that this file does not list."""
+        return bool(self.dns) or self.file is not None
+
+
+class RegistrationSpec(Spec):
+    """Which nodes the admin API may add."""
+
+    cidrs: tuple[Cidr, ...] = Field((), description="networks they may be in; empty = none may be added")

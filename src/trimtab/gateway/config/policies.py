@@ -1,0 +1,42 @@
+"""Which policy decides, for all models or for some, and which one runs in its shadow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from trimtab.gateway.config.types import Model, PolicySpec
+from trimtab.validation.base import Positive, Spec
+
+DEFAULT_POLICY = "least-expected-wait"
+
+
+class PolicyChoice(Spec):
+    """The policy of all models, and those of single models."""
+
+    default: PolicySpec = Field(DEFAULT_POLICY, description="NAME, NAME+ORDER or file.py:Class")
+    models: Mapping[Model, PolicySpec] = Field({}, description="model → policy")
+
+
+class ShadowSpec(Spec):
+    """A second policy that decides too, without effect, so that both can be compared."""
+
+    policy: PolicySpec = Field(description="NAME, NAME+ORDER or file.py:Class")
+    experiment: Literal["none", "switchback"] = Field(
+        "none", description="switchback = the two take turns in deciding: this measures"
+    )
+    period_s: Positive = Field(60.0, description="length of a turn")
+
+
+def _as_choice(value: object) -> object:
+    return {"default": value} if isinstance(value, str) else value
+
+
+def _as_shadow(value: object) -> object:
+    return {"policy": value} if isinstance(value, str) else value
+
+
+Policies = Annotated[PolicyChoice, BeforeValidator(_as_choice, json_schema_input_type=str | PolicyChoice)]
+Shadow = Annotated[ShadowSpec, BeforeValidator(_as_shadow, json_schema_input_type=str | ShadowSpec)]

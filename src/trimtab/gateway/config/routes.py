@@ -1,0 +1,176 @@
+"""Routes: aliases, weighted canaries, fallback models; and paths that are relayed as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from trimtab.gateway.config.types import Model, PolicySpec, UrlPath
+from trimtab.validation.base import NonNegative, Spec
+from trimtab.validation.names import Misfit, Path, known
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
+
+
+class Target(Spec):
+    """A model that gets a share of a route's requests."""
+
+    model: Model = Field(description="a model, or another route")
+    weight: NonNegative = Field(1.0, description="its share; what counts is the ratio")
+
+
+def _as_targets(value: object) -> object:
+    if isinstance(value, str):
+        return ({"model": value},)
+    if isinstance(value, list):
+        return [{"model": entry} if isinstance(entry, str) else entry for entry in value]
+    return value
+
+
+Targets = Annotated[
+    tuple[Target, ...],
+    BeforeValidator(_as_targets, json_schema_input_type=str | tuple[Target | str, ...]),
+]
+
+
+class RouteSpec(Spec):
+    """What becomes of requests for one name."""
+
+    to: Targets = Field((), description="a model, or a weighted list of them; empty = the model itself")
+    fallback: Model | None = Field(None, description="model to use while no node of the first is ready")
+    policy: PolicySpec | None = Field(None, description="policy for requests of this route")
+    adapters: tuple[Model, ...] = Field((), description="adapters of this model that may be named")
+
+    @model_validator(mode="after")
+    def _some_weight(self) -> RouteSpec:
+        models = [target.model for target in self.to]
+        if self.to and not any(target.weight for target in self.to):
+            raise ValueError("at least one weight above 0 under `to`")
+        if len(set(models)) < len(models):
+            raise ValueError("every model once under `to`")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A route with all aliases followed to their ends."""
+
+    name: str
+    models: tuple[str, ...]
+    fracs: tuple[float, ...]  # shares of the models, summing to 1
+    fallbacks: tuple[tuple[str, ...], ...]  # of each model: what stands in for it, the first that is ready
+    policy: str | None
+    adapters: tuple[str, ...]
+
+
+def resolved(routes: Mapping[str, RouteSpec]) -> dict[str, Resolved]:
+    """Every route with its models at the ends of all aliases, and the share of each."""
+    return {name: _resolve(name, route, routes) for name, route in routes.items()}
+
+
+def _resolve(name: str, route: RouteSpec, routes: Mapping[str, RouteSpec]) -> Resolved:
+    shares: dict[str, float] = {}
+    passed: dict[str, list[str]] = {}
+    for way, frac in _ways(name, 1.0, routes):
+        shares[way[-1]] = shares.get(way[-1], 0.0) + frac
+        passed.setdefault(way[-1], []).extend(way)
+    fallbacks = tuple(_fallbacks(model, passed[model], routes) for model in shares)
+    return Resolved(name, tuple(shares), tuple(shares.values()), fallbacks, route.policy, route.adapters)
+
+
+def _fallbacks(model: str, way: list[str], routes: Mapping[str, RouteSpec]) -> tuple[str, ...]:
+    """Fallbacks of the routes on the way to a model, the asked one's first; then those of the fallbacks."""
+    found: dict[str, None] = {}
+    names = dict.fromkeys(way)
+    while names:
+        further: dict[str, None] = {}
+        for name in names:
+            fallback = routes[name].fallback if name in routes else None
+            if fallback is not None:
+                there = next(_ways(fallback, 1.0, routes))[0]
+                if there[-1] != model and there[-1] not in found:
+                    found[there[-1]] = None
+                    further |= dict.fromkeys(there)
+        names = further
+    return tuple(found)
+
+
+def _ways(name: str, frac: float, routes: Mapping[str, RouteSpec]) -> Iterator[tuple[tuple[str, ...], float]]:
+    """The ways from a name to its models, and the fraction that goes each; those of weight 0 are none."""
+    targets = routes[name].to if name in routes else ()
+    if not targets:
+        yield (name,), frac
+        return
+    total = sum(target.weight for target in targets)
+    for target in targets:
+        share = frac * target.weight / total
+        if target.model == name:  # in its own list a name means the model
+            yield (name,), share
+        elif share > 0:
+            yield from (((name, *way), part) for way, part in _ways(target.model, share, routes))
+
+
+def route_misfits(routes: Mapping[str, RouteSpec], models: Collection[str] | None) -> Iterator[Misfit]:
+    """Loops of aliases; and names that no node serves, where it is known what nodes serve."""
+    names = None if models is None else {*models, *routes}
+    yield from loop_misfits(routes)
+    for name, route in routes.items():
+        if route.fallback == name:
+            yield Misfit(("routes", name, "fallback"), name, "another model")
+        yield from _name_misfits(name, route, names, models)
+
+
+def loop_misfits(routes: Mapping[str, RouteSpec]) -> Iterator[Misfit]:
+    """Aliases that lead back to themselves."""
+    for name in routes:
+        if loop := _loop(name, routes):
+            yield Misfit(("routes", name, "to"), " → ".join(loop), "no loop of aliases")
+
+
+def _name_misfits(
+    name: str, route: RouteSpec, names: Collection[str] | None, models: Collection[str] | None
+) -> Iterator[Misfit]:
+    if names is None or models is None:
+        return
+    path: Path = ("routes", name)
+    for k, target in enumerate(route.to):
+        there = models if target.model == name else names  # in its own list a name means the model
+        yield from known((*path, "to", k, "model"), target.model, there, "model")
+    if not route.to:
+        yield from known(path, name, models, "model")
+    if route.fallback is not None:
+        yield from known((*path, "fallback"), route.fallback, names, "model")
+
+
+def _loop(start: str, routes: Mapping[str, RouteSpec]) -> list[str]:
+    """The way back to a name through other routes, if there is one."""
+    ways = [[start]]
+    seen = {start}
+    while ways:
+        way = ways.pop()
+        for target in routes[way[-1]].to:
+            if target.model == start and len(way) > 1:
+                return [*way, start]
+            if target.model in routes and target.model not in seen:
+                seen.add(target.model)
+                ways.append([*way, target.model])
+    return []
+
+
+def _some(methods: tuple[Method, ...]) -> tuple[Method, ...]:
+    if not methods:
+        raise ValueError("at least one method")
+    return methods
+
+
+Methods = Annotated[tuple[Method, ...], AfterValidator(_some)]
+
+
+class RelayPath(Spec):
+    """A path that clients may use though the gateway does not know what it means."""
+
+    path: UrlPath = Field(description="such as /v1/score")
+    methods: Methods = Field(("POST",), description="methods that are let through")

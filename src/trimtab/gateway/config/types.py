@@ -1,0 +1,167 @@
+"""Types of single values in gateway.yaml: addresses, names, paths, policies."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from trimtab.errors import ConfigError, PolicyNotFound, UsageError
+from trimtab.gateway.nodes.address import parse_base, parse_url
+from trimtab.validation.names import nearest
+
+_LISTEN = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]\s/]+):(\d{1,5})")
+_POLICY_FILE = re.compile(r"(?<![\w.])([^+(),]+\.py)(?=:)")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
+_URL_PATH = re.compile(r"/[A-Za-z0-9._~/{}-]*")
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+FOLDER = "folder"  # key of the validation context: what relative paths in the file are relative to
+
+
+class HostPort(NamedTuple):
+    """Where to listen; port 0 takes a free one."""
+
+    host: str  # without brackets
+    port: int
+
+
+def host_port(text: str) -> HostPort:
+    """`127.0.0.1:8080` or `[::1]:8080`, taken apart. Raises ValueError."""
+    match = _LISTEN.fullmatch(text)
+    if match is None or int(match[2]) > 65535:
+        raise ValueError("host:port, such as 127.0.0.1:8080 or [::1]:8080, with a port up to 65535")
+    return HostPort(match[1].strip("[]"), int(match[2]))
+
+
+def _listen(text: str) -> str:
+    host_port(text)
+    return text
+
+
+def _base_url(text: str) -> str:
+    return _url(text, parse_base)
+
+
+def _whole_url(text: str) -> str:
+    return _url(text, parse_url)
+
+
+def _url(text: str, parse: Any) -> str:
+    try:
+        parse(text)
+    except ConfigError as error:
+        raise ValueError(f"{error.expected}: this {error.problem}") from error
+    return text
+
+
+def _url_or_path(text: str) -> str:
+    return text if text.startswith("/") else _whole_url(text)
+
+
+def is_name(text: str) -> bool:
+    """Whether a node or tenant may be called so."""
+    return _NAME.fullmatch(text) is not None
+
+
+def _name(text: str) -> str:
+    if not is_name(text):
+        raise ValueError("up to 100 letters, digits and . _ : @ / -, the first a letter or digit")
+    return text
+
+
+def _url_path(text: str) -> str:
+    parts = text.split("/")
+    if not _URL_PATH.fullmatch(text) or any(part in ("", ".", "..") for part in parts[1:-1]) or ".." in parts:
+        raise ValueError("a path such as /v1/score, plain characters only, without //, . and ..")
+    return text
+
+
+def _host_name(text: str) -> str:
+    if not _HOST_NAME.fullmatch(text):
+        raise ValueError("a host name, without port and path")
+    return text
+
+
+def _env_name(text: str) -> str:
+    if not (text.isascii() and text.isidentifier()):
+        raise ValueError("the name of an environment variable, not the secret itself")
+    return text
+
+
+def _cidr(text: str) -> str:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"a network such as 10.0.0.0/8: {error}") from error
+    return text
+
+
+def _in_folder(path: Path, info: ValidationInfo) -> Path:
+    folder = _folder(info)
+    return path if folder is None else folder / path
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError("a file that exists")
+    return path
+
+
+def _folder(info: ValidationInfo) -> Path | None:
+    context: Mapping[str, Any] = info.context or {}
+    folder: Path | None = context.get(FOLDER)
+    return folder
+
+
+def _policy(spec: str, info: ValidationInfo) -> str:
+    """A policy that exists; its file, if it has one, as seen from the folder of the configuration."""
+    from trimtab.policies import find, names
+
+    folder = _folder(info)
+    if folder is not None:
+        spec = _POLICY_FILE.sub(lambda match: str(folder / match[1].strip()), spec)
+    try:
+        find(spec)
+    except PolicyNotFound as error:
+        kind = "dispatch" if spec.lstrip().startswith(str(error.value)) else "order"
+        expected = f"a policy: {nearest(error.value, names(kind))}, or file.py:Class"
+        raise PydanticCustomError("policy", "{expected}", {"expected": expected}) from error
+    except UsageError as error:
+        raise PydanticCustomError("policy", "a policy that loads: {why}", {"why": str(error)}) from error
+    return spec
+
+
+Listen = Annotated[str, AfterValidator(_listen)]
+"""host:port to listen on."""
+
+BackendUrl = Annotated[str, AfterValidator(_base_url)]
+"""Address of a backend, to which the paths of requests are added."""
+
+Url = Annotated[str, AfterValidator(_whole_url)]
+UrlOrPath = Annotated[str, AfterValidator(_url_or_path)]
+"""A whole URL, or a path at the node itself."""
+
+UrlPath = Annotated[str, AfterValidator(_url_path)]
+Cidr = Annotated[str, AfterValidator(_cidr)]
+Name = Annotated[str, AfterValidator(_name)]
+"""Name of a node or tenant: it stands in headers, logs and metrics."""
+
+HostName = Annotated[str, AfterValidator(_host_name)]
+Model = Annotated[str, Field(min_length=1, max_length=300)]
+EnvName = Annotated[str, AfterValidator(_env_name), Field(json_schema_extra={"writeOnly": True})]
+"""Name of an environment variable that holds a secret; no message shows it, lest it be the secret itself."""
+
+FilePath = Annotated[Path, AfterValidator(_in_folder)]
+"""A path; a relative one counts from the folder of the configuration."""
+
+ExistingFile = Annotated[FilePath, AfterValidator(_existing)]
+PolicySpec = Annotated[str, Field(min_length=1), AfterValidator(_policy)]
+"""Name of a policy, NAME+ORDER or file.py:Class, as everywhere in trimtab."""
+
+Count = Annotated[int, Field(ge=1)]
+CountOrNone = Annotated[int, Field(ge=0)]

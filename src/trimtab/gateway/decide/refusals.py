@@ -1,0 +1,49 @@
+"""What clients hear where no node is found for their request."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trimtab.domain.decision import Reason, Status
+from trimtab.engine.live import Ended
+from trimtab.gateway.decide.pool import Pool
+from trimtab.gateway.model import DEADLINE_CODE, Refusal
+
+MOST_RETRY_AFTER_S: Final = 60.0
+
+
+def refusal(pool: Pool, end: Ended, is_own: bool) -> Refusal:
+    """Why a request ended unserved. `is_own`: its deadline here was the client's own."""
+    if end.reason == Reason.QUEUE_FULL:
+        return queue_full(pool)
+    if end.reason == Reason.DEADLINE:
+        if is_own:
+            return Refusal(504, DEADLINE_CODE, "The deadline passed before a node was free.")
+        return Refusal(503, "no_capacity", "No node was free in time.", _retry_after_s(pool))
+    if end.status == Status.REJECTED and end.reason >= Reason.POLICY:
+        return Refusal(503, "rejected_by_policy", "The scheduling policy rejected it.", _retry_after_s(pool))
+    return Refusal(503, "no_node", "No node can serve it.", _retry_after_s(pool))
+
+
+def queue_full(pool: Pool) -> Refusal:
+    """There is no room to wait."""
+    return Refusal(503, "queue_full", "Too many requests are waiting.", _retry_after_s(pool))
+
+
+def no_response(response_id: str) -> Refusal:
+    """As if there were none: that another tenant has it is nobody's business."""
+    return Refusal(
+        404, "response_not_found", f"Response with id '{response_id[:200]}' not found.", param="response_id"
+    )
+
+
+def _retry_after_s(pool: Pool) -> float:
+    """About how long the queue takes to empty, from a second to a minute."""
+    nodes = pool.live.nodes
+    backlog_s = slots = 0.0
+    for j in range(len(nodes.up)):
+        if nodes.up[j] == 1:
+            backlog_s += nodes.outstanding_s[j]
+            slots += nodes.slots[j]
+    wait_s = backlog_s / slots if slots else MOST_RETRY_AFTER_S
+    return min(MOST_RETRY_AFTER_S, max(1.0, wait_s))

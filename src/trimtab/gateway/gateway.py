@@ -1,0 +1,327 @@
+"""One process's gateway, put together from a configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from operator import attrgetter
+from typing import Any
+
+from trimtab.gateway import models, options
+from trimtab.gateway.api.endpoints import Endpoints, path_id
+from trimtab.gateway.comparison import Comparison
+from trimtab.gateway.compiling import compile_elsewhere
+from trimtab.gateway.config import GatewayConfig, node_specs
+from trimtab.gateway.decide.dispatcher import Decider
+from trimtab.gateway.decide.loads import Loads
+from trimtab.gateway.front import Front
+from trimtab.gateway.model import (
+    Kind,
+    Observer,
+    Refusal,
+    Tenant,
+)
+from trimtab.gateway.nodes.address import Guard
+from trimtab.gateway.nodes.departures import Departures
+from trimtab.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.keeper import Keeper
+from trimtab.gateway.observe.logs import RequestLog, Which
+from trimtab.gateway.observe.metrics import Metrics, Sources
+from trimtab.gateway.observe.receipts import Receipts
+from trimtab.gateway.record.node_events import NodeEvents
+from trimtab.gateway.record.recorder import Together
+from trimtab.gateway.recording import new_recorder
+from trimtab.gateway.tenants import Tenants
+from trimtab.gateway.wire.context import LocalAnswer
+from trimtab.gateway.wire.exchange import WireExchange
+from trimtab.gateway.wire.server import DataPlane, Drain, make_context
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.25
+LAST_ACCEPT_S = 0.05
+_FIXED = (
+    "listen",
+    "admin.listen",
+    "admin.hosts",
+    "workers",
+    "store",
+    "record",
+    "telemetry",
+    "discovery",
+    "health",
+    "ejection",
+    "polling",
+    "prefix_cache",
+)
+
+
+class Gateway:
+    """Serves clients in this process.
+
+    `worker` is its number among several; `loads` and `recording` are what those share.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        worker: int = 0,
+        loads: Loads | None = None,
+        observers: tuple[Observer, ...] = (),
+        recording: Together | None = None,
+    ) -> None:
+        self.config, self.loop, self.worker = config, loop, worker
+        self._begun_with = config  # keys that a reload cannot change are as they stand here
+        self.environ = environ
+        self._created = int(time.time())
+        self.tenants = Tenants(config, environ)
+        self.fleet = Fleet(loop, options.fleet_options(config), environ)
+        self.keeper = Keeper(self.fleet, options.keeper_options(config))
+        self.problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
+        rules = options.rules_of(config)
+        self.decider = Decider(loop, self.fleet, rules, tenants=len(self.tenants), loads=loads)
+        self.metrics = Metrics(loop.time, self._sources())
+        self.receipts = Receipts(loop.time)
+        self.recorder = new_recorder(
+            options.record_settings(config, worker), self.fleet, self.decider, self._shadow, recording
+        )
+        self._spans = self._new_spans()
+        self.comparison = Comparison(loop, config, self.decider, self.recorder)
+        self.front = self._new_front()
+        self.jobs_answer: Any = None  # jobs.http.JobsApi, where this process has jobs
+        self.job_counts: dict[str, int] = {}
+        self._further = observers
+        self.on_reloaded: list[Callable[[GatewayConfig], None]] = []
+        self.plane = DataPlane(
+            make_context(
+                loop,
+                options.settings_of(config),
+                self.front,
+                self.decider,
+                self._observers(),
+                self._local,
+                self.fleet.pulse,
+            )
+        )
+        self.fleet.listeners.append(Departures(self.plane.context.pools.remove))
+        self.decider.notes.on_failure = self.metrics.policy_failed
+        self._sources_of_nodes: list[DnsSource | FileSource] = []
+        self._registrar = self._new_registrar()
+        self._ticking: asyncio.Task[None] | None = None
+
+    # --- life
+
+    async def open(self, listening: socket.socket | None) -> None:
+        """Look after the nodes and serve. Raises UsageError where a recording cannot be written."""
+        if self.recorder is not None:
+            await self.recorder.open()
+            self.fleet.listeners.append(NodeEvents(self.fleet, self.recorder))
+            self.decider.notes.on_plan = self.recorder.plan_changed
+        await self.decider.open()
+        self.keeper.start()
+        self._start_discovery()
+        self._know_models()
+        self.comparison.start()
+        self._ticking = self.loop.create_task(self._tick())
+        if listening is not None:
+            await self.plane.serve(listening)
+
+    async def drain(self, how: Drain) -> int:
+        """Take nothing new and wait for what is under way; returns what was not done in time."""
+        self.plane.context.draining = True
+        if how.others:
+            await asyncio.sleep(
+                LAST_ACCEPT_S
+            )  # closing the socket resets what the kernel has accepted for it
+            self.plane.stop_accepting()
+        return await self.plane.drain(how.timeout_s, how.idle_s)
+
+    async def close(self) -> None:
+        """End everything."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        for source in self._sources_of_nodes:
+            await source.close()
+        await self.comparison.close()
+        await self.plane.close()
+        await self.keeper.close()
+        self.decider.close()
+        self.fleet.close()
+        if self.recorder is not None:
+            await self.recorder.close()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request could be served now."""
+        gets_work = self.fleet.gets_work
+        return not self.plane.context.draining and any(gets_work(node) for node in self.fleet.nodes)
+
+    async def reload(self, config: GatewayConfig, *, is_compiled: bool = False) -> dict[str, Any]:
+        """Go on with another configuration; no request is dropped. Raises UsageError: nothing has changed.
+
+        `is_compiled`: its policies are in the cache. Returns what was done and what needs a restart.
+        """
+        rules = options.rules_of(config)
+        known = {spec for spec in options.policies_of(self.config) if ":" not in spec}  # no file: unchanged
+        fresh = [spec for spec in options.policies_of(config) if spec not in known]
+        if fresh and not is_compiled:
+            await compile_elsewhere(fresh)
+        before, restart = self.config, _needs_restart(self._begun_with, config)
+        config.admin.digests(self.environ)  # raises before anything has changed
+        self.tenants.update(config, self.environ)
+        self.config = config
+        problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
+        self._registrar = self._new_registrar()
+        self.decider.make_room_for_tenants(len(self.tenants))
+        self.decider.use(rules)
+        await self.decider.open()
+        if self.comparison.reload(config):
+            self.plane.context.observe(self._observers())
+        self._refresh_front()
+        self.plane.context.obey(options.settings_of(config))
+        self._know_models()
+        for tell in self.on_reloaded:
+            tell(config)
+        changed = sorted(
+            name for name in type(config).model_fields if getattr(before, name) != getattr(config, name)
+        )
+        return {"changed": changed, "needs_restart": restart, "problems": problems}
+
+    # --- parts
+
+    def _observers(self) -> tuple[Observer, ...]:
+        which = Which.ALL if self.config.telemetry.log_requests else Which.FAILED
+        parts: list[Observer] = [self.keeper.observer, self.metrics, self.receipts]
+        parts.append(RequestLog(which))
+        if self.recorder is not None:
+            parts.append(self.recorder)
+        if self.comparison.alternation is not None:
+            parts.append(self.comparison.alternation)
+        if self._spans is not None:
+            parts.append(self._spans)
+        return (*parts, *self._further)
+
+    def _shadow(self) -> str:
+        return "" if self.config.shadow is None else self.config.shadow.policy
+
+    def _new_spans(self) -> Any:
+        """Spans for a collector, where there is one. Raises MissingExtra."""
+        endpoint = self.config.telemetry.otlp_endpoint
+        if endpoint is None:
+            return None
+        from trimtab.gateway.observe.otel import otlp_spans
+
+        return otlp_spans(self.loop.time, str(endpoint))
+
+    def _sources(self) -> Sources:
+        return Sources(
+            nodes=self.fleet.present,
+            queue_length=lambda: sum(pool.live.n_held for pool in self.decider.pools.values()),
+            jobs=lambda: self.job_counts,
+            recorder_dropped=lambda: 0 if self.recorder is None else self.recorder.dropped,
+            plans=self._plans,
+            shadow=lambda: self.decider.notes.tally.counts,
+        )
+
+    def _plans(self) -> dict[tuple[str, str], int]:
+        logs = zip(("live", "shadow"), self.decider.planning(), strict=True)
+        return {(role, outcome): n for role, log in logs for outcome, n in asdict(log).items()}
+
+    def _new_front(self) -> Front:
+        front = Front(
+            endpoints=Endpoints(),
+            by_digest=self.tenants.by_digest,
+            tenant_named=self.tenant_named,
+            known=self.decider.knowledge.known,
+            ready=self.decider.knowledge.ready,
+            tokens=self.decider.knowledge.tokens,
+            count_usage=True,
+        )
+        self.front = front
+        self._refresh_front()
+        return front
+
+    def _refresh_front(self) -> None:
+        relayed = [(entry.path, entry.methods) for entry in self.config.relay_paths]
+        self.front.endpoints = Endpoints(relayed)
+        self.front.routes = self.config.routing()
+
+    def tenant_named(self, name: str) -> Tenant | None:
+        """The tenant of this name, made if it is new, with an account at every policy."""
+        tenant = self.tenants.named(name)
+        if tenant is not None:
+            self.decider.make_room_for_tenants(tenant.idx + 1)
+        return tenant
+
+    def _know_models(self) -> None:
+        self.metrics.know_models([*self.decider.knowledge.models(), *self.config.routing()])
+
+    def _new_registrar(self) -> Registrar:
+        config = self.config
+        allowed = {name for node in config.nodes for name in (node.api_key_env, str(node.ca or "")) if name}
+        return Registrar(self.fleet, Guard([str(net) for net in config.registration.cidrs]), allowed)
+
+    def _start_discovery(self) -> None:
+        found = self.config.discovery
+        for entry in found.dns:
+            name = DnsName(entry.name, entry.template(), entry.period_s)
+            self._sources_of_nodes.append(DnsSource(self.fleet, name))
+        if found.file is not None:
+            path = found.file
+            parse = lambda data: node_specs(data, str(path))  # noqa: E731
+            self._sources_of_nodes.append(FileSource(self.fleet, path, parse, found.period_s))
+        for source in self._sources_of_nodes:
+            source.start()
+
+    async def register(self, said: Mapping[str, Any]) -> str:
+        """Take in a node that somebody describes; returns its name. Raises UsageError."""
+        self._registrar.vet(said)
+        specs = node_specs([dict(said)], "the request")
+        return (await self._registrar.add(specs[0])).name
+
+    async def _tick(self) -> None:
+        n_models = -1
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.metrics.tick()
+            names = self.decider.knowledge.models()
+            if len(names) != n_models:
+                n_models = len(names)
+                self._know_models()
+
+    # --- what is answered here
+
+    async def _local(self, exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
+        endpoint = exchange.endpoint
+        assert endpoint is not None
+        if endpoint.kind is Kind.HEALTH:
+            return LocalAnswer(200, models.JSON, b'{"status":"ok"}')
+        if endpoint.kind is Kind.READY:
+            ready = self.is_ready
+            return LocalAnswer(
+                200 if ready else 503, models.JSON, b'{"ready":%b}' % (b"true" if ready else b"false")
+            )
+        if endpoint.kind is Kind.MODELS:
+            rows = models.model_rows(self.fleet, self.config.routing(), self._created)
+            return models.answer(rows, path_id(endpoint, exchange.path))
+        if self.jobs_answer is None:
+            return Refusal(503, "no_jobs", "Jobs are not kept by this gateway.")
+        answered: LocalAnswer | Refusal = await self.jobs_answer(exchange, body)
+        return answered
+
+
+def _needs_restart(begun_with: GatewayConfig, wanted: GatewayConfig) -> list[str]:
+    """Keys that a running gateway cannot change and that are to be other than they run."""
+    return [name for name in _FIXED if attrgetter(name)(begun_with) != attrgetter(name)(wanted)]

@@ -1,0 +1,204 @@
+"""Where nodes come from while the gateway runs: names in the DNS, a watched file, the admin API.
+
+Whatever goes wrong with a source, its nodes stay as they are and the problem is reported: an empty answer
+of the DNS or half a file must not take nodes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import ConfigError, UsageError
+from trimtab.gateway.model import Node
+from trimtab.gateway.nodes.address import Address, Guard, Resolver, beside, parse_base, resolve
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.rounds import Rounds
+from trimtab.gateway.nodes.spec import NodeSpec
+from trimtab.validation.yaml_text import document, read_yaml
+
+Parse = Callable[[Any], Sequence[NodeSpec]]  # plain data → entries; raises UsageError
+_MOST_BYTES = 4 << 20
+
+
+def reconcile(fleet: Fleet, source: str, specs: Iterable[NodeSpec]) -> list[str]:
+    """Make these the nodes of `source`; returns what could not be done.
+
+    New ones come, missing ones drain and go. One that is described anew is changed in place where that is
+    possible; else the old one drains and goes while the new one already works.
+    """
+    wanted = {spec.name: spec for spec in specs}
+    for node in fleet.present():
+        condition = fleet.condition(node)
+        if condition.source == source and node.name not in wanted:
+            fleet.dismiss(node)
+    problems = [_settled(fleet, source, spec) for spec in wanted.values()]
+    return [problem for problem in problems if problem]
+
+
+def _settled(fleet: Fleet, source: str, spec: NodeSpec) -> str:
+    """Add or change one; returns what is wrong."""
+    node = fleet.find(spec.name)
+    try:
+        if node is None or not _is_staying(fleet, node):
+            fleet.add(spec, source)
+        elif fleet.condition(node).source != source:
+            return f"{spec.name}: is the name of a node of {fleet.condition(node).source}"
+        elif fleet.condition(node).spec != spec and not fleet.update(node, spec):
+            fleet.replace(node, spec, source)
+    except ConfigError as error:
+        return f"{spec.name}: {error}"
+    return ""
+
+
+def _is_staying(fleet: Fleet, node: Node) -> bool:
+    return fleet.condition(node).remove_by_s == float("inf")
+
+
+class FileSource:
+    """A file with a list of nodes, in YAML or JSON."""
+
+    def __init__(self, fleet: Fleet, path: Path, parse: Parse, period_s: float = 1.0) -> None:
+        self._fleet, self._path, self._parse = fleet, path, parse
+        self._name = f"file:{path.name}"
+        self._seen: tuple[int, ...] = ()
+        self._taken: tuple[int, ...] = ()
+        self._rounds = Rounds(f"watch of {path.name}", self.look, period_s)
+
+    def start(self) -> None:
+        """Read it now, and watch it."""
+        self._rounds.start()
+
+    async def close(self) -> None:
+        """Watch it no more. It can be started again."""
+        await self._rounds.close()
+
+    async def look(self) -> None:
+        """Take it over if it has changed, and stands still since the last look: a writer may be at work."""
+        try:
+            mark = _mark(self._path)
+        except OSError as error:
+            self._fleet.report(self._name, f"cannot be read: {error.strerror}; its nodes stay as they are")
+            return
+        is_still, self._seen = mark == self._seen or not self._taken, mark
+        if is_still and mark != self._taken:
+            self._taken = mark
+            await self._take()
+
+    async def _take(self) -> None:
+        try:
+            specs = self._parse(await asyncio.to_thread(_load, self._path))
+        except (OSError, UsageError) as error:
+            self._fleet.report(self._name, f"is not taken over, its nodes stay as they are: {error}")
+            return
+        self._fleet.report(self._name, "; ".join(reconcile(self._fleet, self._name, specs)))
+
+
+def _mark(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return (found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def _load(path: Path) -> Any:
+    if path.stat().st_size > _MOST_BYTES:
+        raise ConfigError("is too large", expected=f"at most {_MOST_BYTES} bytes")
+    data = document(read_yaml(path, ConfigError), path.name, ConfigError)  # JSON is YAML
+    if not isinstance(data, list):
+        raise ConfigError("holds no list", expected="a list of nodes; [] for none")
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class DnsName:
+    """A name whose addresses are nodes, all alike."""
+
+    name: str
+    template: NodeSpec  # `name` is the beginning of the nodes' names, `url` has the name as its host
+    period_s: float = 10.0
+
+
+class DnsSource:
+    """The nodes behind a name; it is resolved again and again."""
+
+    def __init__(self, fleet: Fleet, name: DnsName, resolver: Resolver = resolve) -> None:
+        self._fleet, self._name, self._resolve = fleet, name, resolver
+        self._source = f"dns:{name.name}"
+        self._rounds = Rounds(f"resolution of {name.name}", self.look, name.period_s)
+
+    def start(self) -> None:
+        """Resolve it now, and again."""
+        self._rounds.start()
+
+    async def close(self) -> None:
+        """Resolve it no more. It can be started again."""
+        await self._rounds.close()
+
+    async def look(self) -> None:
+        """Resolve it once."""
+        address = parse_base(self._name.template.url)
+        try:
+            found = await self._resolve(self._name.name, address.port)
+        except (OSError, UnicodeError):
+            found = []
+        if not found:
+            self._fleet.report(self._source, "has no address; its nodes stay as they are")
+            return
+        specs = [self._spec(ip) for ip in found]
+        self._fleet.report(self._source, "; ".join(reconcile(self._fleet, self._source, specs)))
+
+    def _spec(self, ip: str) -> NodeSpec:
+        template = self._name.template
+        address = parse_base(template.url)
+        return replace(
+            template,
+            name=f"{template.name}-{ip}",
+            url=replace(address, host=ip).url,
+            type_name=template.type_name or template.name,
+            server_name=template.server_name or address.host,
+        )
+
+
+class Registrar:
+    """The admin API's nodes: vetted, pinned, added.
+
+    They may use only those variables and certificate files that the configuration lists: else whoever holds
+    the admin key could have any secret of the environment sent to a node, or probe for files.
+    """
+
+    def __init__(self, fleet: Fleet, guard: Guard, allowed: Collection[str] = ()) -> None:
+        self._fleet, self._guard = fleet, guard
+        self._allowed = frozenset(allowed) | {""}
+
+    def vet(self, said: Mapping[str, Any]) -> None:
+        """Before anything looks at the file that an entry names: may it? Raises ConfigError."""
+        ca = said.get("ca")
+        if ca is not None and not (isinstance(ca, str) and ca in self._allowed):
+            raise _not_for_registered("ca", ca)
+
+    async def add(self, spec: NodeSpec) -> Node:
+        """A new node. Raises ConfigError for an address that is not allowed, or a bad entry."""
+        for field, value in (("api_key_env", spec.api_key_env), ("ca", spec.ca)):
+            if value not in self._allowed:
+                raise _not_for_registered(field, value)
+        base = await self._guard.pin(parse_base(spec.url))
+        spec = replace(
+            spec,
+            url=base.url,
+            server_name=spec.server_name or base.server_name,
+            metrics_url=await self._page(base, spec.metrics_url, "metrics_url"),
+            exporter_url=await self._page(base, spec.exporter_url, "exporter_url"),
+            gpu_exporter_url=await self._page(base, spec.gpu_exporter_url, "gpu_exporter_url"),
+        )
+        return self._fleet.add(spec, "admin")
+
+    async def _page(self, base: Address, url: str, field: str) -> str:
+        if not url or url.startswith("/"):
+            return url
+        return (await self._guard.pin(beside(base, url, field=field))).url
+
+
+def _not_for_registered(field: str, value: object) -> ConfigError:
+    return ConfigError("may not be used by registered nodes", field=field, value=value)

@@ -1,0 +1,183 @@
+"""Outlier ejection: nodes that answer worse than the others get no work for a growing time.
+
+*Source*: Envoy's outlier detection (documentation, "Outlier detection": consecutive errors, success rate
+against the mean less 1.9 standard deviations, ejection time × number of ejections, most ejected part).
+*Deviations*: a node is compared with the others without itself, since a bad one among few widens the
+deviation that it is held against; latency counts relative to what was predicted for the very request, so
+that a slow type of node is no outlier; a node comes back on trial and warms up.
+
+Not more than `max_frac` of the nodes is ever withheld for faults by an ejection; what would have been
+ejected beyond that is reported and gets work.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimtab.gateway.model import Attempt, Cause, Exchange, Node
+from trimtab.gateway.nodes.condition import Hold
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.rounds import Rounds
+from trimtab.gateway.nodes.signals import Answer, Judge
+
+
+@dataclass(frozen=True, slots=True)
+class EjectionOptions:
+    """When nodes are ejected, and for how long."""
+
+    is_on: bool = True
+    consecutive: int = 5  # failures in a row
+    period_s: float = 5.0  # how often nodes are compared
+    least_attempts: int = 20  # of a node in a period, to be compared
+    least_nodes: int = 3  # with that many attempts
+    deviations: float = 1.9
+    least_gap_frac: float = 0.1  # a success rate that close to the others' is no outlier
+    latency_factor: float = 3.0  # so many times the others' median of measured over predicted
+    eject_s: float = 5.0  # times the number of ejections in a row
+    most_eject_s: float = 120.0
+    max_frac: float = 0.5
+
+
+@dataclass(slots=True)
+class _Record:
+    """What one node did in this period, and how often it was ejected."""
+
+    good: int = 0
+    bad: int = 0
+    timed: int = 0
+    ratio_sum: float = 0.0
+    in_a_row: int = 0
+    ejections: int = 0
+    ejected_s: float = float("-inf")
+
+    @property
+    def attempts(self) -> int:
+        return self.good + self.bad
+
+    @property
+    def good_frac(self) -> float:
+        return self.good / self.attempts
+
+    @property
+    def ratio(self) -> float:
+        return self.ratio_sum / self.timed
+
+    def begin_period(self) -> None:
+        self.good = self.bad = self.timed = 0
+        self.ratio_sum = 0.0
+
+
+class Ejector(Judge):
+    """Judges nodes by their answers."""
+
+    def __init__(self, fleet: Fleet, options: EjectionOptions | None = None) -> None:
+        self._fleet, self._options = fleet, options or EjectionOptions()
+        self._records: dict[int, _Record] = {}
+        self._rounds = Rounds(
+            "ejection", self._turn, self._options.period_s, first_after_s=self._options.period_s
+        )
+
+    def start(self) -> None:
+        """Compare nodes from now on."""
+        if self._options.is_on:
+            self._rounds.start()
+
+    async def close(self) -> None:
+        """Compare no more. It can be started again."""
+        await self._rounds.close()
+
+    def answered(self, answers: Sequence[Answer]) -> None:
+        """A judge's call."""
+        records = self._records
+        for exchange, attempt in answers:
+            record = records.get(attempt.node.idx) or self._record(attempt.node)
+            record.good += 1
+            record.in_a_row = 0
+            estimate_s = exchange.estimate_s
+            if estimate_s > 0.0:
+                record.timed += 1
+                record.ratio_sum += (attempt.ended_s - attempt.begun_s) / estimate_s
+
+    def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
+        """A judge's call."""
+        if cause in (Cause.BUSY, Cause.CONNECT):  # the breaker's
+            return
+        record = self._record(attempt.node)
+        if attempt.begun_s < record.ejected_s:  # begun before it was ejected: no news
+            return
+        record.bad, record.in_a_row = record.bad + 1, record.in_a_row + 1
+        is_trial = self._fleet.condition(attempt.node).is_on_trial
+        if is_trial or record.in_a_row >= self._options.consecutive:
+            self.eject(attempt.node, f"{record.in_a_row} failures in a row, the last: {cause.value}")
+
+    def forget(self, node: Node) -> None:
+        """A judge's call."""
+        self._records.pop(node.idx, None)
+
+    def eject(self, node: Node, reason: str) -> bool:
+        """Withhold it, unless too many are withheld; returns whether."""
+        options, fleet = self._options, self._fleet
+        if not options.is_on or Hold.OUTLIER in fleet.condition(node).holds:
+            return False
+        most = int(options.max_frac * fleet.n_staying())
+        is_counted = bool(fleet.condition(node).holds)
+        if not is_counted and fleet.n_withheld_for_faults() >= most:
+            fleet.report(f"ejection of {node.name}", f"not ejected, too many are withheld: {reason}")
+            return False
+        record = self._record(node)
+        record.ejections, record.in_a_row = record.ejections + 1, 0
+        record.ejected_s = fleet.loop.time()
+        for_s = min(options.most_eject_s, options.eject_s * record.ejections)
+        fleet.report(f"ejection of {node.name}", "")
+        fleet.hold(node, Hold.OUTLIER, f"ejected for {for_s:g} s: {reason}", for_s)
+        return True
+
+    def compare(self) -> None:
+        """Eject the outliers of the period that ends now."""
+        candidates = [node for node in self._fleet.present() if self._fleet.gets_work(node)]
+        rated = [node for node in candidates if self._record(node).attempts >= self._options.least_attempts]
+        timed = [node for node in candidates if self._record(node).timed >= self._options.least_attempts]
+        found = self._bad_rates(rated) | self._bad_latencies(timed)
+        for node, reason in found.items():
+            self.eject(node, reason)
+        for node in candidates:
+            record = self._record(node)
+            if node not in found and record.attempts and not record.bad:
+                record.ejections = max(0, record.ejections - 1)
+                self._fleet.report(f"ejection of {node.name}", "")
+            record.begin_period()
+
+    def _bad_rates(self, nodes: list[Node]) -> dict[Node, str]:
+        found: dict[Node, str] = {}
+        for node, others in self._each_against_others(nodes):
+            rates = [self._record(other).good_frac for other in others]
+            allowance = max(self._options.least_gap_frac, self._options.deviations * statistics.pstdev(rates))
+            rate, least = self._record(node).good_frac, statistics.fmean(rates) - allowance
+            if rate < least:
+                found[node] = f"success rate {rate:.3g}, the others' {statistics.fmean(rates):.3g}"
+        return found
+
+    def _bad_latencies(self, nodes: list[Node]) -> dict[Node, str]:
+        found: dict[Node, str] = {}
+        for node, others in self._each_against_others(nodes):
+            ratio = self._record(node).ratio
+            median = statistics.median(self._record(other).ratio for other in others)
+            if ratio > self._options.latency_factor * median:
+                found[node] = f"takes {ratio:.3g} × what was predicted, the others {median:.3g} ×"
+        return found
+
+    def _each_against_others(self, nodes: list[Node]) -> list[tuple[Node, list[Node]]]:
+        if len(nodes) < self._options.least_nodes:
+            return []
+        return [(node, [other for other in nodes if other is not node]) for node in nodes]
+
+    def _record(self, node: Node) -> _Record:
+        record = self._records.get(node.idx)
+        if record is None:
+            record = self._records[node.idx] = _Record()
+        return record
+
+    async def _turn(self) -> None:
+        self.compare()

@@ -1,0 +1,133 @@
+"""What the metrics of known servers and exporters say, in the gateway's own words.
+
+Sources of the names: vLLM ("Production Metrics": `vllm:…`; before its version 1 `gpu_cache_usage_perc`),
+SGLang ("Production Metrics": `sglang:…`), node_exporter, and NVIDIA's dcgm-exporter (default-counters.csv).
+
+Words: `running`, `waiting`, `kv_used_frac`; `cpu_busy_frac`, `memory_used_frac`, `disk_busy_frac` (of the
+busiest disk), `disk_read_bytes_per_s`, `disk_write_bytes_per_s`, `net_receive_bytes_per_s`,
+`net_transmit_bytes_per_s`; `gpus`, `gpu_busy_frac` (mean), `gpu_memory_used_frac` (of all).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from trimtab.gateway.nodes.exposition import Finder, Sample
+
+_GAUGES = {  # summed over engines of one server, but for fractions: their mean
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "waiting",
+    "vllm:kv_cache_usage_perc": "kv_used_frac",
+    "vllm:gpu_cache_usage_perc": "kv_used_frac",
+    "sglang:num_running_reqs": "running",
+    "sglang:num_queue_reqs": "waiting",
+    "sglang:token_usage": "kv_used_frac",
+    "sglang_num_running_reqs": "running",
+    "sglang_num_queue_reqs": "waiting",
+    "sglang_token_usage": "kv_used_frac",
+}
+_ADAPTERS = "vllm:lora_requests_info"
+_CPU = "node_cpu_seconds_total"
+_DISK_BUSY = "node_disk_io_time_seconds_total"
+_MEMORY_ALL, _MEMORY_FREE = "node_memory_MemTotal_bytes", "node_memory_MemAvailable_bytes"
+_FLOWS = {
+    "node_disk_read_bytes_total": "disk_read_bytes_per_s",
+    "node_disk_written_bytes_total": "disk_write_bytes_per_s",
+    "node_network_receive_bytes_total": "net_receive_bytes_per_s",
+    "node_network_transmit_bytes_total": "net_transmit_bytes_per_s",
+}
+_GPU_BUSY, _GPU_USED, _GPU_FREE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
+_NOT_HARDWARE = re.compile(r"lo|veth.*|docker.*|br-.*|ifb.*|cni.*|cali.*|loop.*|ram.*|zram.*|dm-.*|md.*")
+
+_MACHINE = (*_FLOWS, _CPU, _DISK_BUSY, _MEMORY_ALL, _MEMORY_FREE)
+FINDER = Finder((*_GAUGES, _ADAPTERS, *_MACHINE, _GPU_BUSY, _GPU_USED, _GPU_FREE))
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one page says. `counters` only mean something against an earlier reading."""
+
+    read_s: float = 0.0
+    gauges: dict[str, float] = field(default_factory=dict)
+    counters: dict[tuple[str, str], float] = field(default_factory=dict)  # (what, which device)
+    adapters: tuple[str, ...] = ()  # with work, in vLLM's words
+
+
+class Reader:
+    """Sorts a page's samples into words, some at a time."""
+
+    def __init__(self) -> None:
+        self._reading = Reading()
+        self._values: dict[str, list[float]] = defaultdict(list)
+        self._adapters_at = float("-inf")
+
+    def feed(self, samples: Iterable[Sample]) -> None:
+        """Take further samples of the page."""
+        for sample in samples:
+            if sample.name == _CPU:
+                is_idle = sample.label("mode") in ("idle", "iowait")
+                self._count("cpu_idle" if is_idle else "cpu_busy", "", sample.value)
+            elif sample.name in _FLOWS or sample.name == _DISK_BUSY:
+                device = sample.label("device")
+                if not _NOT_HARDWARE.fullmatch(device):
+                    self._count(_FLOWS.get(sample.name, "disk_busy"), device, sample.value)
+            elif sample.name == _ADAPTERS:
+                self._take_adapters(sample)
+            else:
+                self._values[_GAUGES.get(sample.name, sample.name)].append(sample.value)
+
+    def reading(self, read_s: float) -> Reading:
+        """What the page says, as of `read_s`."""
+        self._reading.read_s = read_s
+        _put_gauges(self._reading.gauges, self._values)
+        return self._reading
+
+    def _count(self, what: str, device: str, value: float) -> None:
+        key = (what, device)
+        self._reading.counters[key] = self._reading.counters.get(key, 0.0) + value
+
+    def _take_adapters(self, sample: Sample) -> None:
+        if sample.value >= self._adapters_at:  # its value is the time at which it was so
+            self._adapters_at, self._reading.adapters = sample.value, _adapters(sample)
+
+
+def rates(before: Reading, after: Reading) -> dict[str, float]:
+    """What the counters of two readings say of the time between. One that fell was reset and began at 0."""
+    elapsed_s = after.read_s - before.read_s
+    if elapsed_s <= 0:
+        return {}
+    grown: dict[str, list[float]] = defaultdict(list)
+    for key, value in after.counters.items():
+        if key in before.counters:
+            grown[key[0]].append(value - before.counters[key] if value >= before.counters[key] else value)
+    found = {word: sum(grown[word]) / elapsed_s for word in _FLOWS.values() if word in grown}
+    if "disk_busy" in grown:
+        found["disk_busy_frac"] = min(1.0, max(grown["disk_busy"]) / elapsed_s)
+    cpu_s = sum(grown["cpu_busy"]) + sum(grown["cpu_idle"])
+    if cpu_s > 0:
+        found["cpu_busy_frac"] = sum(grown["cpu_busy"]) / cpu_s
+    return found
+
+
+def _put_gauges(gauges: dict[str, float], values: dict[str, list[float]]) -> None:
+    for word in ("running", "waiting"):
+        if values[word]:
+            gauges[word] = sum(values[word])
+    if values["kv_used_frac"]:
+        gauges["kv_used_frac"] = sum(values["kv_used_frac"]) / len(values["kv_used_frac"])
+    if values[_MEMORY_ALL] and values[_MEMORY_FREE]:
+        gauges["memory_used_frac"] = 1 - values[_MEMORY_FREE][0] / values[_MEMORY_ALL][0]
+    if values[_GPU_BUSY]:
+        gauges["gpus"] = float(len(values[_GPU_BUSY]))
+        gauges["gpu_busy_frac"] = sum(values[_GPU_BUSY]) / len(values[_GPU_BUSY]) / 100
+    used, free = sum(values[_GPU_USED]), sum(values[_GPU_FREE])
+    if used + free > 0:
+        gauges["gpu_memory_used_frac"] = used / (used + free)
+
+
+def _adapters(sample: Sample) -> tuple[str, ...]:
+    text = sample.label("running_lora_adapters") + "," + sample.label("waiting_lora_adapters")
+    return tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))

@@ -1,0 +1,78 @@
+"""A book as Prometheus reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from math import isnan
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from trimtab.gateway.observe.book import Book, Row, Table
+from trimtab.gateway.observe.families import FAMILIES, Family, Type
+from trimtab.gateway.observe.figures import balance, node_use
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class BookCollector(Collector):
+    """Shows a book, with the figures of the last minute that follow from it, to prometheus_client."""
+
+    def __init__(self, read: Callable[[], Book]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family of the catalogue; one without rows shows its help only."""
+        book = self._read()
+        derived = _derived(book)
+        for name, family in FAMILIES.items():
+            yield _metric(family, derived.get(name) or book.tables.get(name, {}))
+
+    def describe(self) -> Iterator[Metric]:
+        """The families without values, so that registering asks nobody."""
+        return (_metric(family, {}) for family in FAMILIES.values())
+
+
+def exposition(book: Book) -> bytes:
+    """The text of `/metrics`."""
+    registry = CollectorRegistry()
+    registry.register(BookCollector(lambda: book))
+    return generate_latest(registry)
+
+
+def _derived(book: Book) -> dict[str, Table]:
+    use, spread = node_use(book), balance(book)
+    return {
+        "trimtab_node_utilisation_ratio": {(name,): [one.utilisation_frac] for name, one in use.items()},
+        "trimtab_node_busy_ratio": {(name,): [one.busy_frac] for name, one in use.items()},
+        "trimtab_utilisation_mean_ratio": {(): [spread.mean_frac]},
+        "trimtab_utilisation_variance": {(): [spread.variance]},
+        "trimtab_utilisation_cv": {(): [spread.cv]},
+        "trimtab_idle_ratio": {(): [spread.idle_frac]},
+        "trimtab_completion_seconds_variance": {(): [spread.completion_variance_s2]},
+    }
+
+
+def _metric(family: Family, table: Table) -> Metric:
+    if family.type is Type.HISTOGRAM:
+        return _histogram(family, table)
+    kind = CounterMetricFamily if family.type is Type.COUNTER else GaugeMetricFamily
+    metric = kind(family.name, family.help, labels=family.labels)
+    for labels, row in table.items():
+        if not isnan(row[0]):
+            metric.add_metric(labels, row[0])
+    return metric
+
+
+def _histogram(family: Family, table: Table) -> Metric:
+    metric = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+    for labels, row in table.items():
+        metric.add_metric(labels, _cumulative(family, row), sum_value=row[-1])
+    return metric
+
+
+def _cumulative(family: Family, row: Row) -> list[tuple[str, float]]:
+    bounds = [*(repr(bound) for bound in family.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(row[:-1]), strict=True))

@@ -1,0 +1,144 @@
+"""What follows from a book: the balance of the nodes, and what a second, or a minute, was like.
+
+The balance is that of `trimtab.metrics.imbalance`, over the last minute. Of a backend the gateway sees its
+slots in use, not what it computes: utilisation here is what the simulator calls allocated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isnan
+from typing import Any
+
+import numpy as np
+
+from trimtab.gateway.observe.book import Book
+from trimtab.gateway.observe.window import Second, percentiles_s, pooled, variance_s2
+from trimtab.metrics.distribution import coefficient_of_variation, mean, ratio, variance
+
+MINUTE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """A node over the last minute; nan where it was not up."""
+
+    utilisation_frac: float
+    busy_frac: float
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """How evenly, and how much, the nodes were used; nan where nothing was."""
+
+    mean_frac: float
+    variance: float
+    cv: float
+    idle_frac: float
+    completion_variance_s2: float
+
+
+def node_use(book: Book) -> dict[str, NodeUse]:
+    """Each node's use over the spans that the book keeps."""
+    sums: dict[str, list[float]] = {}
+    for nodes in book.use.values():
+        for name, use in nodes.items():
+            before = sums.setdefault(name, [0.0, 0.0, 0.0])
+            sums[name] = [a + b for a, b in zip(before, use, strict=True)]
+    slots = {labels[0]: row[0] for labels, row in book.tables.get("trimtab_node_capacity", {}).items()}
+    return {
+        name: NodeUse(ratio(used_s, there_s), ratio(busy_s * slots.get(name, 0.0), there_s))
+        for name, (used_s, busy_s, there_s) in sums.items()
+        if name in slots
+    }
+
+
+def balance(book: Book) -> Balance:
+    """The spread of utilisation over the nodes that were up, and that of completion times."""
+    each = np.array(
+        [use.utilisation_frac for use in node_use(book).values() if not isnan(use.utilisation_frac)]
+    )
+    return Balance(
+        mean(each),
+        variance(each),
+        coefficient_of_variation(each),
+        1.0 - mean(each),
+        variance_s2(pooled(last_seconds(book, MINUTE_S))),
+    )
+
+
+def last_seconds(book: Book, count: int) -> list[Second]:
+    """The latest seconds that are over, oldest first."""
+    return [book.seconds[at] for at in sorted(book.seconds)[:-1][-count:]]
+
+
+def traffic(book: Book, seconds: int = 10) -> dict[str, float | None]:
+    """Rates and percentiles over so many of the latest seconds; None = there was nothing."""
+    lived = last_seconds(book, seconds)
+    total, span = pooled(lived), max(1, len(lived))
+    p50, p95, p99 = percentiles_s(total.durations, 50, 95, 99)
+    first50, first99 = percentiles_s(total.first_bytes, 50, 99)
+    figures = {
+        "requests_per_s": total.requests / span,
+        "failed_per_s": total.failed / span,
+        "refused_per_s": total.refused / span,
+        "p50_s": p50,
+        "p95_s": p95,
+        "p99_s": p99,
+        "first_byte_p50_s": first50,
+        "first_byte_p99_s": first99,
+    }
+    return {name: plain(value) for name, value in figures.items()}
+
+
+def history(book: Book) -> list[dict[str, Any]]:
+    """The last two minutes, second by second: what `traffic` says of each, and the queue when it began."""
+    return [_point(at, book.seconds[at]) for at in sorted(book.seconds)[:-1]]
+
+
+def _point(at: int, second: Second) -> dict[str, Any]:
+    p50, p95, p99 = percentiles_s(second.durations, 50, 95, 99)
+    (first50,) = percentiles_s(second.first_bytes, 50)
+    return {
+        "at_s": at,
+        "requests_per_s": second.requests,
+        "failed_per_s": second.failed,
+        "queue": second.queue_length,
+        "p50_s": plain(p50),
+        "p95_s": plain(p95),
+        "p99_s": plain(p99),
+        "first_byte_p50_s": plain(first50),
+    }
+
+
+def prediction(book: Book) -> list[dict[str, Any]]:
+    """Of each class with answers: how many, mean |error| ÷ actual, and predicted ÷ actual seconds."""
+    found = []
+    for labels, row in book.tables.get("trimtab_prediction_error_ratio", {}).items():
+        count = sum(row[:-1])
+        if count:
+            predicted = book.tables["trimtab_predicted_seconds_total"][labels][0]
+            actual = book.tables["trimtab_actual_seconds_total"][labels][0]
+            error, bias = row[-1] / count, predicted / actual
+            found.append({"class": labels[0], "count": int(count), "error_ratio": error, "bias_ratio": bias})
+    return found
+
+
+def tenants(book: Book) -> list[dict[str, Any]]:
+    """Requests and tokens by tenant, since the start."""
+    tokens = book.tables.get("trimtab_tokens_total", {})
+    return [
+        {
+            "name": name,
+            "requests": int(row[0]),
+            "prompt_tokens": int(tokens.get((name, "prompt"), [0.0])[0]),
+            "completion_tokens": int(tokens.get((name, "completion"), [0.0])[0]),
+            "cached_tokens": int(tokens.get((name, "cached"), [0.0])[0]),
+        }
+        for (name,), row in book.tables.get("trimtab_tenant_requests_total", {}).items()
+    ]
+
+
+def plain(value: float) -> float | None:
+    """The value as JSON may hold it: None for nan."""
+    return None if isnan(value) else value

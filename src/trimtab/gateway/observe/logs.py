@@ -1,0 +1,153 @@
+"""Structured logs, as JSON or text: a line per request where asked for. No bodies, keys or query strings."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import time
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Final, TextIO
+
+import orjson
+
+from trimtab.gateway.model import Exchange, Observer, Outcome
+
+ROOT: Final = "trimtab"  # the package: every module logs under its own name
+_STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_HIDDEN: Final = "[hidden]"
+_SECRETS: Final = re.compile(
+    r"(?i)(\b(?:bearer|basic)\s+)[^\s\"',;]+"
+    r"|((?:api[-_]?key|token|password|secret|authorization|cookie)[\"']?\s*[=:]\s*[\"']?(?:(?:bearer|basic)\s+)?)"
+    r"[^\s\"',;&]+"
+    r"|(\b[a-z][a-z0-9+.-]*://)[^/\s@]+@"  # user and password of a URL
+    r"|\b(?:sk|tt)-[A-Za-z0-9_-]{8,}"
+)
+_DONE, _FAILED, _EXPIRED = (
+    Outcome.DONE,
+    Outcome.FAILED,
+    Outcome.EXPIRED,
+)  # an enum looks its members up in Python
+_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160))}
+
+
+def redacted(text: str) -> str:
+    """The text without what looks like a credential: the last fence, should a message hold one."""
+    return _SECRETS.sub(lambda match: f"{match[1] or match[2] or match[3] or ''}{_HIDDEN}", text)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line; `extra` fields become its keys."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        fields: dict[str, Any] = {
+            "time": _stamp(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": redacted(record.getMessage()),
+        }
+        fields.update({name: _clean(value) for name, value in _extra(record).items()})
+        if record.exc_info:
+            fields["error"] = redacted(self.formatException(record.exc_info))
+        return orjson.dumps(fields, default=str).decode()
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, event and `name=value` pairs on one line, for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; control characters are written out, so that no client can forge a second one."""
+        pairs = " ".join(
+            f"{name}={_clean(value)}" for name, value in _extra(record).items() if value is not None
+        )
+        event = redacted(record.getMessage())
+        line = f"{_stamp(record.created)} {record.levelname:<7} {event} {pairs}".rstrip().translate(_CONTROLS)
+        return f"{line}\n{redacted(self.formatException(record.exc_info))}" if record.exc_info else line
+
+
+def _stamp(created_s: float) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(created_s))}.{int(created_s % 1 * 1000):03d}Z"
+
+
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
+
+
+def _clean(value: Any) -> Any:
+    return redacted(value) if isinstance(value, str) else value
+
+
+def set_up_logs(form: str = "text", level: str = "info", stream: TextIO | None = None) -> logging.Handler:
+    """Send what the gateway logs to `stream` (standard error) as `form`: json or text. Returns the handler.
+
+    Raises ValueError for another form or level.
+    """
+    if form not in ("json", "text"):
+        raise ValueError(f"a form of logs is json or text, not {form!r}")
+    logger = logging.getLogger(ROOT)
+    logger.setLevel(level.upper())
+    for old in list(logger.handlers):
+        logger.removeHandler(old)
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logger.addHandler(handler)
+    logger.propagate = False
+    return handler
+
+
+class Which(Enum):
+    """Which requests get a line."""
+
+    NONE = "none"
+    FAILED = "failed"  # failed, expired, or answered with 5xx
+    ALL = "all"
+
+
+class RequestLog(Observer):
+    """An Observer that writes one line per request that ended."""
+
+    def __init__(self, which: Which = Which.FAILED) -> None:
+        self._writes_bad, self._writes_good = which is not Which.NONE, which is Which.ALL
+        self._log = logging.getLogger(f"{ROOT}.gateway.requests")
+
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
+        """Write a line for each that gets one."""
+        for exchange in exchanges:
+            outcome, status = exchange.outcome, exchange.response_status
+            if outcome is _DONE and status < 500 and not self._writes_good:
+                continue  # most of all
+            bad = outcome is _FAILED or outcome is _EXPIRED or status >= 500
+            if self._writes_bad if bad else self._writes_good:
+                level = logging.WARNING if bad else logging.INFO
+                if self._log.isEnabledFor(level):
+                    self._log.log(level, "request", extra=_fields(exchange))
+
+
+def _fields(exchange: Exchange) -> dict[str, Any]:
+    facts, attempts, refusal, usage = exchange.facts, exchange.attempts, exchange.refusal, exchange.usage
+    last = attempts[-1] if attempts else None
+    return {
+        "id": exchange.id,
+        "method": exchange.method,
+        "path": exchange.path.partition("?")[0],
+        "status": exchange.response_status if refusal is None else refusal.status,
+        "outcome": exchange.outcome.value if exchange.outcome is not None else None,
+        "refusal": refusal.code if refusal is not None else None,
+        "model": facts.model if facts is not None else None,
+        "tenant": exchange.tenant.name if exchange.tenant is not None else None,
+        "node": last.node.name if last is not None else None,
+        "attempts": len(attempts),
+        "lost_by": last.cause.value if last is not None and last.cause is not None else None,
+        "duration_s": _rounded(exchange.ended_s, exchange.arrived_s),
+        "wait_s": _rounded(exchange.started_s, exchange.arrived_s),
+        "first_byte_s": _rounded(last.first_byte_s, exchange.arrived_s) if last is not None else None,
+        "response_bytes": exchange.response_bytes,
+        "prompt_tokens": usage.prompt_tokens if usage is not None else None,
+        "completion_tokens": usage.completion_tokens if usage is not None else None,
+    }
+
+
+def _rounded(at_s: float, from_s: float) -> float | None:
+    return round(at_s - from_s, 6) if at_s > 0.0 and from_s > 0.0 else None

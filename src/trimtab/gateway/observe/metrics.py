@@ -1,0 +1,308 @@
+"""Counting: an Observer whose events cost a tuple each; the tuples are counted many at a time.
+
+Every label is bounded: models that nobody configured count as "other", and so do tenants, classes and codes
+beyond the first of their kind. So a client cannot make the gateway remember names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from math import inf
+from operator import attrgetter, itemgetter
+from platform import python_version
+from typing import Any, Final
+
+import numpy as np
+
+from trimtab.gateway.model import (
+    Attempt,
+    Exchange,
+    Health,
+    Node,
+    Observer,
+    Outcome,
+    Tenant,
+    Usage,
+)
+from trimtab.gateway.observe.book import SPAN_S, Book, Row
+from trimtab.gateway.observe.timings import MOST_NOTED, Timings
+from trimtab.gateway.observe.window import Second
+from trimtab.version import __version__
+
+OTHER: Final = "other"
+MOST_MODELS: Final = 500
+MOST_TENANTS: Final = 200
+MOST_CODES: Final = 64
+MOST_KEPT: Final = 256  # ended requests that wait to be counted: about .3 ms of work
+_How = tuple[str, str, str, int]  # model, kind, outcome and status, by which ends are counted
+_DONE, _REFUSED = Outcome.DONE, Outcome.REFUSED  # an enum looks its members up in Python
+_FAILURES: Final = (Outcome.FAILED.value, Outcome.EXPIRED.value)
+# Columns of many requests are taken in C; `_value_`: `value` is a Python-level property.
+_model_of, _kind_of, _value_of = attrgetter("model"), attrgetter("kind._value_"), attrgetter("_value_")
+_last_of, _times_of = itemgetter(-1), attrgetter("begun_s", "first_byte_s", "ended_s")
+_kept_of = attrgetter(  # in one call what counts of an exchange, its body not being among it
+    "endpoint", "facts", "tenant", "usage", "outcome", "refusal", "response_status",
+    "response_bytes", "streamed_chunks", "attempts", "arrived_s", "started_s", "estimate_s", "ended_s",
+)  # fmt: skip
+_tokens_of = attrgetter("prompt_tokens", "completion_tokens", "cached_tokens")
+_NODE_FAMILIES: Final = (
+    "trimtab_in_flight",
+    "trimtab_node_capacity",
+    "trimtab_node_up",
+    "trimtab_node_reported",
+    "trimtab_node_served_total",
+    "trimtab_node_failed_total",
+)
+
+
+def _each(of: Callable[[Any], str], them: Sequence[Any]) -> Iterable[str]:
+    """What each has; OTHER where there is none."""
+    return map(of, them) if all(them) else [OTHER if one is None else of(one) for one in them]
+
+
+def _no_jobs() -> Mapping[str, int]:
+    return {}
+
+
+def _no_plans() -> Mapping[tuple[str, str], int]:
+    return {}
+
+
+def _no_shadow() -> tuple[int, int]:
+    return 0, 0
+
+
+def _zero() -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Whom to ask for what is a state and not an event. Asked when somebody reads, or by `tick`."""
+
+    nodes: Callable[[], Sequence[Node]] = tuple
+    queue_length: Callable[[], int] = _zero
+    jobs: Callable[[], Mapping[str, int]] = _no_jobs  # by state
+    recorder_dropped: Callable[[], int] = _zero
+    plans: Callable[[], Mapping[tuple[str, str], int]] = _no_plans  # by role and outcome
+    shadow: Callable[[], tuple[int, int]] = _no_shadow  # its decisions, and those that differ
+
+
+class Metrics(Observer):
+    """The counts of this process. `tick` is to be called about four times a second.
+
+    `clock` is the event loop's, in seconds: monotonic, and one for all processes of the machine.
+    """
+
+    def __init__(self, clock: Callable[[], float], sources: Sources | None = None) -> None:
+        self._clock = clock
+        self._sources = sources or Sources()
+        self._book = Book()
+        self._models: dict[str, str] = {}
+        self._lines: dict[tuple[str, str], int] = {}  # model and kind → its place among the timings
+        self._ends: dict[_How, tuple[int, Row]] = {}
+        self._tenants: dict[str, tuple[Row, Row, Row, Row]] = {}
+        self._codes: dict[str, Row] = {}
+        self._bytes = self._book.row("trimtab_response_bytes_total")
+        self._chunks = self._book.row("trimtab_stream_chunks_total")
+        self._hedges = self._book.row("trimtab_hedges_total")
+        self._timings = Timings()
+        self._kept: list[tuple[Any, ...]] = []
+        self._ticked_s = clock()
+        self._second = self._book.seconds.setdefault(int(self._ticked_s), Second())
+
+    def know_models(self, names: Iterable[str]) -> None:
+        """These models (aliases and adapters too) get labels of their own; call it again after a reload."""
+        self._count()  # with the labels that held until now
+        self._models = {name: name for name in list(names)[:MOST_MODELS]}
+
+    # --- events: called for every request, so what counts of an end is kept, and counted many at a time
+
+    def started(self, exchange: Exchange, attempt: Attempt) -> None:
+        """Count hedges and retries."""
+        if attempt.hedge:
+            self._hedges[0] += 1
+        elif len(exchange.attempts) > 1:
+            causes = [other.cause for other in exchange.attempts if other.cause is not None]
+            if causes:
+                self._book.row("trimtab_retries_total", causes[-1]._value_)[0] += 1
+
+    def lost(self, exchange: Exchange, attempt: Attempt) -> None:
+        """Count the cause."""
+        if attempt.cause is not None:
+            self._book.row("trimtab_attempts_lost_total", attempt.cause._value_)[0] += 1
+
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
+        """Keep what counts of them until the next tick, or until somebody reads."""
+        kept = self._kept
+        kept.extend(map(_kept_of, exchanges))
+        if len(kept) >= MOST_KEPT:
+            self._count()
+
+    def _count(self) -> None:
+        """Count what was kept, as of this second."""
+        if not self._kept:
+            return
+        kept, self._kept = self._kept, []
+        (
+            endpoints, facts, tenants, usages, outcomes, refusals, answered, n_bytes, n_chunks,
+            attempts, arrived_s, started_s, estimates_s, ended_s,
+        ) = zip(*kept, strict=True)  # fmt: skip
+        statuses = answered
+        if any(refusals):
+            statuses = tuple([s if r is None else r.status for s, r in zip(answered, refusals, strict=True)])
+            for refusal in filter(None, refusals):
+                self._code(refusal.code)[0] += 1
+        models = map(self._models.get, _each(_model_of, facts), repeat(OTHER))
+        kinds, hows = _each(_kind_of, endpoints), _each(_value_of, outcomes)
+        lines = self._count_outcomes(list(zip(models, kinds, hows, statuses, strict=False)))
+        self._count_tenants(tenants, usages)
+        self._bytes[0] += sum(n_bytes)
+        self._chunks[0] += sum(n_chunks)
+        times_s = zip(arrived_s, started_s, estimates_s, ended_s, strict=True)
+        self._note_times(list(zip(lines, outcomes, statuses, attempts, times_s, strict=True)))
+
+    def _count_outcomes(self, hows: Sequence[_How]) -> list[int]:
+        """Returns the requests' lines among the timings."""
+        ends, second = self._ends, self._second
+        for how, count in Counter(hows).items():
+            row = (ends.get(how) or self._new_end(*how))[1]
+            row[0] += count
+            outcome = how[2]
+            second.requests += count
+            if outcome == _REFUSED.value:
+                second.refused += count
+            elif outcome in _FAILURES:
+                second.failed += count
+        return [line for line, _ in map(ends.__getitem__, hows)]
+
+    def _count_tenants(self, tenants: Sequence[Tenant | None], usages: Sequence[Usage | None]) -> None:
+        used: defaultdict[str, list[Usage | None]] = defaultdict(list)
+        for tenant, usage in zip(tenants, usages, strict=True):
+            if tenant is not None:
+                used[tenant.name].append(usage)
+        for name, all_of_it in used.items():
+            rows = self._tenants.get(name) or self._new_tenant(name)
+            rows[0][0] += len(all_of_it)
+            told = map(_tokens_of, filter(None, all_of_it))
+            for row, tokens in zip(rows[1:], zip(*told, strict=True), strict=False):
+                row[0] += sum(tokens)
+
+    def _note_times(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """`rows`: line, outcome, status, attempts; and the times of arrival, start, estimate and end."""
+        rows = [row for row in rows if row[3] and row[1] is not _REFUSED]
+        if not rows:
+            return
+        lines, outcomes, statuses, attempts, times_s = zip(*rows, strict=True)
+        arrived_s, started_s, estimate_s, over_s = np.array(times_s).T
+        begun_s, first_s, left_s = np.array(list(map(_times_of, map(_last_of, attempts)))).T
+        ended_s = np.where(left_s, left_s, over_s)
+        is_measured = (
+            np.array([one is _DONE for one in outcomes]) & (np.array(statuses) < 400) & (estimate_s > 0.0)
+        )
+        self._timings.note(
+            lines,
+            ended_s - arrived_s,
+            started_s - arrived_s,
+            np.where(first_s > 0.0, first_s - arrived_s, -1.0),
+            np.where(is_measured, ended_s - begun_s, -1.0),
+            estimate_s,
+        )
+        if self._timings.n_noted >= MOST_NOTED:
+            self._timings.count(self._second)
+
+    def policy_failed(self, policy: str) -> None:
+        """The policy raised or returned nonsense, and least connections decided instead."""
+        self._book.row("trimtab_policy_failures_total", policy)[0] += 1
+
+    # --- first of their kind
+
+    def _new_end(self, model: str, kind: str, outcome: str, status: int) -> tuple[int, Row]:
+        line = self._lines.get((model, kind))
+        if line is None:
+            line = self._lines[model, kind] = self._timings.new_line(model, kind)
+        row = self._book.row("trimtab_requests_total", model, kind, outcome, f"{status // 100}xx")
+        self._ends[model, kind, outcome, status] = line, row
+        return line, row
+
+    def _new_tenant(self, name: str) -> tuple[Row, Row, Row, Row]:
+        if len(self._tenants) >= MOST_TENANTS and name != OTHER:
+            return self._tenants.get(OTHER) or self._new_tenant(OTHER)
+        row = self._book.row
+        rows = self._tenants[name] = (
+            row("trimtab_tenant_requests_total", name),
+            row("trimtab_tokens_total", name, "prompt"),
+            row("trimtab_tokens_total", name, "completion"),
+            row("trimtab_tokens_total", name, "cached"),
+        )
+        return rows
+
+    def _code(self, code: str) -> Row:
+        found = self._codes.get(code)
+        if found is None:
+            label = code if len(self._codes) < MOST_CODES else OTHER
+            found = self._book.row("trimtab_refusals_total", label)
+            if label != OTHER:
+                self._codes[code] = found
+        return found
+
+    # --- time and reading
+
+    def tick(self) -> None:
+        """Let time pass: sample the nodes' use and begin a new second where one has begun."""
+        self._count()
+        now_s = self._clock()
+        passed_s, self._ticked_s = now_s - self._ticked_s, now_s
+        span = self._book.use.setdefault(int(now_s) // SPAN_S, {})
+        for node in self._sources.nodes():
+            use = span.get(node.name)
+            if use is None:
+                use = span[node.name] = [0.0, 0.0, 0.0]
+            if node.health <= Health.SUSPECT and node.max_requests < inf:
+                use[0] += min(node.in_flight, node.max_requests) * passed_s
+                use[1] += passed_s if node.in_flight else 0.0
+                use[2] += node.max_requests * passed_s
+        self._timings.count(self._second)
+        if int(now_s) not in self._book.seconds:
+            self._second = Second(queue_length=self._sources.queue_length())
+            self._book.seconds[int(now_s)] = self._second
+            self._book.forget(now_s)
+
+    def book(self) -> Book:
+        """The counts with the gauges as they are now: this process's own, not to be changed."""
+        self._count()
+        book = self._book
+        self._timings.count(self._second)
+        self._timings.write(book)
+        self._write_nodes()
+        book.set("trimtab_queue_length", self._sources.queue_length())
+        for state, count in self._sources.jobs().items():
+            book.set("trimtab_jobs", count, state)
+        for how, count in self._sources.plans().items():
+            book.set("trimtab_plans_total", count, *how)
+        for name, count in zip(("decisions", "disagreements"), self._sources.shadow(), strict=True):
+            book.set(f"trimtab_shadow_{name}_total", count)
+        book.set("trimtab_recorder_dropped_total", self._sources.recorder_dropped())
+        book.set("trimtab_workers", 1)
+        book.set("trimtab_build_info", 1, __version__, python_version())
+        return book
+
+    def _write_nodes(self) -> None:
+        book = self._book
+        for family in _NODE_FAMILIES:
+            book.table(family).clear()  # a node that was removed has no state
+        for node in self._sources.nodes():
+            book.set("trimtab_in_flight", node.in_flight, node.name)
+            book.set("trimtab_node_capacity", node.max_requests, node.name)
+            book.set("trimtab_node_up", float(node.health <= Health.SUSPECT), node.name)
+            book.set("trimtab_node_served_total", node.served, node.name)
+            book.set("trimtab_node_failed_total", node.failed, node.name)
+            for figure, value in node.reported.items():
+                book.set("trimtab_node_reported", value, node.name, figure)
+
+    def snapshot(self) -> bytes:
+        """All counts, for the process that adds them up: `Book.from_bytes`, then `Book.merge`."""
+        return self.book().to_bytes()

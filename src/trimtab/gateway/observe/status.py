@@ -1,0 +1,81 @@
+"""The parts of the dashboard's status that follow from a book and from the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, TypedDict
+
+from trimtab.gateway.model import Node
+from trimtab.gateway.observe import figures
+from trimtab.gateway.observe.book import Book
+
+
+class NodeFigures(TypedDict):
+    """A node as the dashboard shows it."""
+
+    name: str
+    url: str
+    models: list[str]
+    health: str  # up, suspect, down, ejected, draining
+    reason: str
+    in_flight: int
+    capacity: int
+    queued: int | None  # what the backend says is waiting there
+    utilisation_frac: float | None  # slots in use, over the last minute
+    busy_frac: float | None  # any in flight, over the last minute
+    served: int
+    failed: int
+    silence_s: float | None  # since its last byte, while something is in flight
+    reported: dict[str, float]
+
+
+def observed(book: Book) -> dict[str, Any]:
+    """`traffic`, `history`, `balance`, `prediction`, `tenants` and `counts` of `admin.control.Status`."""
+    return {
+        "traffic": figures.traffic(book),
+        "history": figures.history(book),
+        "balance": {name: figures.plain(value) for name, value in asdict(figures.balance(book)).items()},
+        "prediction": figures.prediction(book),
+        "tenants": figures.tenants(book),
+        "counts": {
+            "hedges": int(book.row("trimtab_hedges_total")[0]),
+            "retries": _by_label(book, "trimtab_retries_total"),
+            "lost": _by_label(book, "trimtab_attempts_lost_total"),
+            "refusals": _by_label(book, "trimtab_refusals_total"),
+        },
+    }
+
+
+def node_figures(book: Book, nodes: Sequence[Node], now_s: float) -> list[NodeFigures]:
+    """Each node; loads are the book's, which may be of several processes."""
+    use = figures.node_use(book)
+    return [_node(book, node, use.get(node.name), now_s) for node in nodes]
+
+
+def _node(book: Book, node: Node, use: figures.NodeUse | None, now_s: float) -> NodeFigures:
+    def counted(family: str, own: int) -> int:
+        row = book.tables.get(family, {}).get((node.name,))
+        return own if row is None else int(row[0])
+
+    in_flight = counted("trimtab_in_flight", node.in_flight)
+    return {
+        "name": node.name,
+        "url": node.url,
+        "models": list(node.models),
+        "health": node.health.name.lower(),
+        "reason": node.reason,
+        "in_flight": in_flight,
+        "capacity": node.max_requests,
+        "queued": int(node.reported["waiting"]) if "waiting" in node.reported else None,
+        "utilisation_frac": None if use is None else figures.plain(use.utilisation_frac),
+        "busy_frac": None if use is None else figures.plain(use.busy_frac),
+        "served": counted("trimtab_node_served_total", node.served),
+        "failed": counted("trimtab_node_failed_total", node.failed),
+        "silence_s": max(0.0, now_s - node.last_byte_s) if in_flight and node.last_byte_s else None,
+        "reported": dict(node.reported),
+    }
+
+
+def _by_label(book: Book, family: str) -> dict[str, int]:
+    return {labels[0]: int(row[0]) for labels, row in book.tables.get(family, {}).items()}

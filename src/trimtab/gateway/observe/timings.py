@@ -1,0 +1,139 @@
+"""Durations by model and kind: noted as they come, counted many at a time, which costs a tenth.
+
+A line is one model and kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from trimtab.gateway.observe.book import Book
+from trimtab.gateway.observe.families import DURATION_BOUNDS_S, ERROR_BOUNDS
+from trimtab.gateway.observe.window import Buckets, Second, buckets_of
+from trimtab.metrics.records import FloatArray
+
+MOST_NOTED: Final = 4096  # answers
+_HISTOGRAMS: Final = (
+    "trimtab_request_duration_seconds",
+    "trimtab_queue_seconds",
+    "trimtab_time_to_first_byte_seconds",
+)
+
+
+class _Histograms:
+    """Counts by line and bucket; the last column is the sum."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = np.array(bounds)
+        self.counts = np.zeros((0, len(bounds) + 2))  # [lines, buckets + 1]
+
+    def grow(self, lines: int) -> None:
+        missing = lines - len(self.counts)
+        if missing > 0:
+            self.counts = np.vstack([self.counts, np.zeros((missing, self.counts.shape[1]))])
+
+    def add(self, line: FloatArray, values: FloatArray) -> None:
+        rows, (lines, width) = line.astype(np.intp), self.counts.shape
+        places = rows * width + np.searchsorted(self._bounds, values)
+        self.counts += np.bincount(places, minlength=lines * width).reshape(lines, width)
+        self.counts[:, -1] += np.bincount(rows, values, lines)
+
+
+class Timings:
+    """The histograms of all lines of this process.
+
+    From MOST_NOTED answers on, `count` is due.
+    """
+
+    def __init__(self) -> None:
+        self.n_noted = 0  # answers that are not counted yet
+        self._noted: list[FloatArray] = []  # [columns, answers] each
+        self._labels: list[tuple[str, str]] = []
+        self._times = [_Histograms(DURATION_BOUNDS_S) for _ in _HISTOGRAMS]
+        self._errors = _Histograms(ERROR_BOUNDS)
+        self._predicted_s = np.zeros(0)  # [lines]
+        self._actual_s = np.zeros(0)
+
+    def new_line(self, model: str, kind: str) -> int:
+        """The position of a further line."""
+        self._labels.append((model, kind))
+        return len(self._labels) - 1
+
+    def note(
+        self,
+        lines: Sequence[int],
+        durations_s: FloatArray,
+        waits_s: FloatArray,
+        first_bytes_s: FloatArray,
+        services_s: FloatArray,
+        estimates_s: FloatArray,
+    ) -> None:
+        """Keep what some answers took, each on its line, until `count`; -1 = there is none of it."""
+        self.n_noted += len(lines)
+        self._noted.append(np.array((lines, durations_s, waits_s, first_bytes_s, services_s, estimates_s)))
+
+    def count(self, second: Second) -> None:
+        """Count what was noted, as of this second."""
+        if not self._noted:
+            return
+        noted = np.hstack(self._noted).T
+        self._noted.clear()
+        self.n_noted = 0
+        self._grow()
+        line = noted[:, 0]
+        for column, histograms in enumerate(self._times, start=1):
+            there = noted[:, column] >= 0.0
+            histograms.add(line[there], noted[there, column])
+        self._count_errors(noted[noted[:, 4] > 0.0])
+        _count_window(second, noted)
+
+    def _count_errors(self, noted: FloatArray) -> None:
+        line, actual_s, predicted_s = noted[:, 0], noted[:, 4], noted[:, 5]
+        self._errors.add(line, np.abs(actual_s - predicted_s) / actual_s)
+        rows, lines = line.astype(np.intp), len(self._labels)
+        self._predicted_s += np.bincount(rows, predicted_s, lines)
+        self._actual_s += np.bincount(rows, actual_s, lines)
+
+    def _grow(self) -> None:
+        lines = len(self._labels)
+        for histograms in (*self._times, self._errors):
+            histograms.grow(lines)
+        missing = lines - len(self._predicted_s)
+        self._predicted_s = np.append(self._predicted_s, np.zeros(missing))
+        self._actual_s = np.append(self._actual_s, np.zeros(missing))
+
+    def write(self, book: Book) -> None:
+        """Write all lines that were counted into the book."""
+        for name, histograms in zip(_HISTOGRAMS, self._times, strict=True):
+            table = book.table(name)
+            for labels, counts in zip(self._labels, histograms.counts.tolist(), strict=False):
+                table[labels] = counts
+        for (model, kind), counts, predicted_s, actual_s in zip(
+            self._labels,
+            self._errors.counts.tolist(),
+            self._predicted_s.tolist(),
+            self._actual_s.tolist(),
+            strict=False,
+        ):
+            class_name = (f"{model}/{kind}",)
+            book.table("trimtab_prediction_error_ratio")[class_name] = counts
+            book.table("trimtab_predicted_seconds_total")[class_name] = [predicted_s]
+            book.table("trimtab_actual_seconds_total")[class_name] = [actual_s]
+
+
+def _count_window(second: Second, noted: FloatArray) -> None:
+    durations_s = noted[:, 1]
+    second.timed += len(durations_s)
+    second.sum_s += float(durations_s.sum())
+    second.sum_s2 += float(np.square(durations_s).sum())
+    _fill(second.durations, durations_s)
+    _fill(second.first_bytes, noted[noted[:, 3] >= 0.0, 3])
+
+
+def _fill(buckets: Buckets, durations_s: FloatArray) -> None:
+    found, counts = np.unique(buckets_of(durations_s), return_counts=True)
+    for bucket, count in zip(found.tolist(), counts.tolist(), strict=True):
+        buckets[bucket] = buckets.get(bucket, 0) + count

@@ -1,0 +1,258 @@
+"""Writes traffic as a trace.
+
+Lines are made as turns of the loop end, while what they tell is in the processor's caches, and written by a
+thread. Nothing else is kept of a request: 30 MiB less at 6,500 a second than where objects wait for a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trimtab.errors import UsageError
+from trimtab.gateway.model import Exchange, Node, Observer
+from trimtab.gateway.record.files import RotatedFiles
+from trimtab.gateway.record.pseudonyms import Pseudonyms, new_key
+from trimtab.gateway.record.rows import (
+    NODE_EVENTS,
+    TICKS_PER_S,
+    CandidatesOf,
+    Ended,
+    RowWriter,
+    Snapshot,
+    class_rows,
+    head_line,
+    line,
+    node_row,
+    plan_row,
+    state_line,
+)
+
+if TYPE_CHECKING:
+    from trimtab.domain.view import Plan  # which loads kernels
+
+FLUSH_PERIOD_S = 0.25
+ESTIMATES_PERIOD_S = 60.0
+LINES_FROM = 16  # requests: with fewer, a call takes longer for each
+
+
+_kept_of = attrgetter(*Ended._fields)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSettings:
+    """Where a recording goes, and how much of it is kept."""
+
+    folder: Path
+    max_bytes: int = 64 << 20  # of one file
+    keep: int = 16  # files of one worker
+    max_rows: int = 50_000  # that wait to be written; more are dropped and counted
+    worker: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What processes that record the same traffic share, so that their files are one recording."""
+
+    recording: str
+    begun_s: float  # on the clock that all of them have
+    names_key: bytes
+
+
+def together(now_s: float) -> Together:
+    """A recording that begins now."""
+    return Together(new_recording_id(), now_s, new_key())
+
+
+def _no_candidates(_: Any) -> tuple[int, ...]:
+    return ()
+
+
+def _no_adapter(_: str) -> str:
+    return ""
+
+
+class Recorder(Observer):
+    """An Observer that records. Its calls neither raise nor wait.
+
+    `written`, `dropped` and `error` (of the last write that failed, "" once one succeeds) are for metrics.
+    `clock` is the loop's; several workers pass the same `shared`.
+    """
+
+    def __init__(
+        self,
+        settings: RecordSettings,
+        snapshot: Callable[[], Snapshot],
+        clock: Callable[[], float],
+        *,
+        candidates_of: CandidatesOf = _no_candidates,
+        adapter_of: Callable[[str], str] = _no_adapter,
+        shared: Together | None = None,
+        ticks_per_s: float = TICKS_PER_S,
+    ) -> None:
+        self.settings, self._snapshot, self._clock = settings, snapshot, clock
+        shared = shared or together(clock())
+        self.shared, self.recording, self.begun_s = shared, shared.recording, shared.begun_s
+        self.written = 0
+        self.dropped = 0
+        self.error = ""
+        self._writer = RowWriter(
+            self.begun_s,
+            self._class_names,
+            Pseudonyms(shared.names_key),
+            candidates_of,
+            adapter_of,
+            ticks_per_s,
+        )
+        self._rows: list[tuple[Any, ...]] = []  # requests that have no line yet
+        self._notes: list[bytes] = []
+        self._blocks: list[bytes] = []  # lines of requests
+        self._n_lines = 0  # in there
+        self._max_rows = settings.max_rows
+        self._told_dropped = 0
+        self._estimates_due_s = 0.0
+        self._first_lines = b""
+        self._files = RotatedFiles(
+            settings.folder, self.recording, settings.worker, settings.max_bytes, settings.keep, self._head
+        )
+        self._thread = ThreadPoolExecutor(1, "trimtab-record")
+        self._task: asyncio.Task[None] | None = None
+        self._flushing = asyncio.Lock()
+
+    # The Observer's calls
+
+    def ended(self, exchanges: Sequence[Exchange]) -> None:
+        """Their lines, as far as there is room until the next flush."""
+        room = self._max_rows - self._n_lines - len(self._rows)
+        if room < len(exchanges):
+            self.dropped += len(exchanges) - room
+            exchanges = exchanges[:room]
+        self._rows.extend(map(_kept_of, exchanges))
+        if len(self._rows) >= LINES_FROM:
+            self._make_lines()
+
+    def _make_lines(self) -> None:
+        rows, self._rows = self._rows, []
+        block, count = self._writer.lines(rows)
+        self._blocks.append(block)
+        self._n_lines += count
+
+    # What happens besides requests
+
+    def node_event(self, node: Node, what: str) -> None:
+        """A node is `up`, `down`, `drained`, `added`, `removed`, or its `capacity` has changed."""
+        if what not in NODE_EVENTS:
+            raise ValueError(f"no node event: {what!r}; one of {NODE_EVENTS}")
+        self._note("node", what=what, node=node_row(node), reason=node.reason)
+
+    def plan_changed(self, policy: str, plan: Plan) -> None:
+        """Another plan of a policy's takes force."""
+        self._note("plan", policy=policy, plan=plan_row(plan))
+
+    def _note(self, record: str, **said: Any) -> None:
+        if len(self._notes) < self._max_rows:
+            self._notes.append(line(record, self._now_s(), **said))
+
+    def _now_s(self) -> float:
+        return self._clock() - self.begun_s
+
+    # Its life
+
+    async def open(self) -> None:
+        """Begin: the first file is there when this returns.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        self._prepare_head()
+        try:
+            await self._in_thread(b"")
+        except OSError as error:
+            self._thread.shutdown(wait=False)
+            raise UsageError(
+                f"cannot be written: {error.strerror or error}",
+                file=str(self.settings.folder),
+                field="record",
+            ) from error
+        self._estimates_due_s = self._now_s() + ESTIMATES_PERIOD_S
+        self._task = asyncio.get_running_loop().create_task(self._flush_for_ever())
+
+    async def close(self) -> None:
+        """Write what is left, with the last estimates, and stop. Does nothing where `open` has failed."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self.note_estimates()
+        await self.flush()
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._files.close)
+        self._thread.shutdown(wait=True)
+
+    async def _flush_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_PERIOD_S)
+            if self._now_s() >= self._estimates_due_s:
+                self.note_estimates()
+            if self._rows or self._blocks or self._notes or self.dropped > self._told_dropped:
+                await asyncio.shield(self.flush())
+
+    async def flush(self) -> None:
+        """Write what has ended so far. A failure to write is counted, not raised."""
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        self._make_lines()
+        lines, self._notes, self._blocks = [*self._notes, *self._blocks], [], []
+        count, self._n_lines = self._n_lines, 0
+        if self.dropped > self._told_dropped:
+            lines.append(line("dropped", self._now_s(), rows=self.dropped - self._told_dropped))
+        block = b"".join(lines)
+        if not block:
+            return
+        if self._files.needs_head():
+            self._prepare_head()
+        told = self.dropped
+        try:
+            await self._in_thread(block)
+        except OSError as error:
+            self.error, self.dropped = str(error.strerror or error), self.dropped + count
+            return
+        self.error, self._told_dropped = "", told
+        self.written += count
+
+    def _class_names(self) -> list[str]:
+        return [one.name for one in self._snapshot().classes]
+
+    async def _in_thread(self, block: bytes) -> None:
+        """Write on the own thread: a slow disk keeps no request waiting."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._files.write, block)
+
+    def note_estimates(self) -> None:
+        """Write down the present estimates with the next flush: a replay needs those of all classes."""
+        self._estimates_due_s = self._now_s() + ESTIMATES_PERIOD_S
+        self._note("estimates", classes=class_rows(self._snapshot().classes))
+
+    def _head(self) -> bytes:
+        return self._first_lines
+
+    def _prepare_head(self) -> None:
+        """On the loop, as the snapshot is of live objects."""
+        snapshot, at_s = self._snapshot(), self._now_s()
+        begun_utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - at_s))
+        head = head_line(snapshot, at_s, self.recording, self.settings.worker, begun_utc)
+        self._first_lines = head + state_line(snapshot, at_s, self.begun_s)
+
+
+def new_recording_id() -> str:
+    """Start time and something random: two starts within a second are two recordings."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"

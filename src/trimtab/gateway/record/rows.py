@@ -1,0 +1,292 @@
+"""The format of recordings: JSON Lines, each line whole in itself.
+
+A line without `record` is a request that has ended, in the names of `trimtab.traces.columns` where one fits.
+What is absent is zero, none or unknown. Times are seconds from the start of the recording; `deadline_s` is
+relative to the arrival. Other lines say in `record` what they are: `head`, `state`, `estimates`, `node`,
+`plan` or `dropped`. The reader is `trimtab.traces.gateway`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from trimtab.gateway.model import (
+    Attempt,
+    Endpoint,
+    Exchange,
+    Facts,
+    Node,
+    Outcome,
+    Refusal,
+    Tenant,
+    Usage,
+)
+from trimtab.gateway.record.pseudonyms import Pseudonyms
+
+if TYPE_CHECKING:
+    from trimtab.domain.view import Plan  # which loads kernels
+
+FORMAT_VERSION: Final = 1
+TICKS_PER_S: Final = 1e6  # times are written in whole microseconds
+_NEVER_S: Final = float("inf")
+MOST_PLANNED: Final = 4096  # numbers of one field of a plan
+NODE_EVENTS: Final = ("up", "down", "drained", "added", "removed", "capacity")
+
+CandidatesOf = Callable[[Any], Sequence[int]]
+"""Node positions that a decision named, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassEstimate:
+    """A class of requests, as it is estimated now: (fixed_s + unit_s × units) seconds on each node type."""
+
+    name: str  # MODEL/KIND
+    fixed_s: Mapping[str, float]  # node type → seconds
+    unit_s: Mapping[str, float]  # node type → seconds per unit
+    unit: str = "unit"
+    served_by: tuple[int, ...] | None = None  # node positions; None = all of the types above
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a recording must know besides the requests; taken at the start and at every rotation."""
+
+    policy: str  # as `--policy` takes it
+    nodes: Sequence[Node]
+    classes: Sequence[ClassEstimate]  # by Exchange.class_idx
+    seed: int = 0
+    shadow: str = ""
+    options: Mapping[str, int] = field(default_factory=dict)  # held_max, lookahead, max_retries, dispatchers
+    in_flight: Sequence[Exchange] = ()  # at nodes
+    queued: Sequence[Exchange] = ()
+
+
+class Ended(NamedTuple):
+    """What is kept of an exchange until it is written; no body, no identifier."""
+
+    ended_s: float
+    arrived_s: float
+    class_idx: int
+    endpoint: Endpoint | None
+    facts: Facts | None
+    tenant: Tenant | None
+    session: str
+    priority: int
+    deadline_s: float
+    units: float
+    actual_units: float
+    estimate_s: float
+    decision: Any
+    started_s: float
+    attempts: list[Attempt]
+    usage: Usage | None
+    outcome: Outcome | None
+    refusal: Refusal | None
+
+
+_ENDPOINT, _FACTS = Ended._fields.index("endpoint"), Ended._fields.index("facts")
+
+
+def line(record: str, at_s: float, **said: Any) -> bytes:
+    """A line that is no request."""
+    return orjson.dumps({"record": record, "at_s": round(at_s, 6), **said}) + b"\n"
+
+
+def head_line(snapshot: Snapshot, at_s: float, recording: str, worker: int, started_utc: str) -> bytes:
+    """The first line of every file."""
+    return line(
+        "head",
+        at_s,
+        format=FORMAT_VERSION,
+        recording=recording,
+        worker=worker,
+        process=os.getpid(),
+        started_utc=started_utc,
+        policy=snapshot.policy,
+        shadow=snapshot.shadow,
+        seed=snapshot.seed,
+        nodes=[node_row(node) for node in snapshot.nodes],
+        classes=class_rows(snapshot.classes),
+        options=dict(snapshot.options),
+    )
+
+
+def node_row(node: Node) -> dict[str, Any]:
+    """A node without its address and its credentials."""
+    row = {
+        "idx": node.idx,
+        "name": node.name,
+        "type": node.type_name or node.name,
+        "slots": node.max_requests,
+    }
+    return {**row, "max_tokens": node.max_tokens, "health": node.health.name.lower()}
+
+
+def plan_row(plan: Plan) -> dict[str, Any]:
+    """What a plan says, without the fields that it does not use; of large ones their shape only."""
+    used = {name: values for name, values in plan._asdict().items() if values.size}
+    return {
+        name: values.tolist() if values.size <= MOST_PLANNED else {"shape": values.shape}
+        for name, values in used.items()
+    }
+
+
+def class_rows(classes: Sequence[ClassEstimate]) -> list[dict[str, Any]]:
+    """Classes with their present estimates."""
+    return [
+        {
+            "name": c.name,
+            "unit": c.unit,
+            "fixed_s": dict(c.fixed_s),
+            "unit_s": dict(c.unit_s),
+            "served_by": c.served_by,
+        }
+        for c in classes
+    ]
+
+
+def state_line(snapshot: Snapshot, at_s: float, begun_s: float) -> bytes:
+    """What is in flight and queued; the requests themselves get a line of their own when they end."""
+    return line(
+        "state",
+        at_s,
+        in_flight=[_waiting(exchange, begun_s) for exchange in snapshot.in_flight],
+        queued=[_waiting(exchange, begun_s) for exchange in snapshot.queued],
+    )
+
+
+def _waiting(exchange: Exchange, begun_s: float) -> dict[str, Any]:
+    row = {"arrival_s": round(exchange.arrived_s - begun_s, 6), "units": exchange.units}
+    node = exchange.attempts[-1].node.idx if exchange.attempts else -1
+    return {**row, "class_idx": exchange.class_idx, "node": node}
+
+
+class RowWriter:
+    """Makes the lines of one recording that are requests.
+
+    All of them pass here, on the loop: hence few calls.
+    """
+
+    def __init__(
+        self,
+        begun_s: float,
+        class_names: Callable[[], Sequence[str]],
+        names: Pseudonyms,
+        candidates_of: CandidatesOf,
+        adapter_of: Callable[[str], str],
+        ticks_per_s: float = TICKS_PER_S,
+    ) -> None:
+        """`class_names` is asked whenever a class shows up that it has not told."""
+        self._class_names, self._names = class_names, names
+        self._classes: Sequence[str] = ()
+        self._candidates_of, self._adapter_of = candidates_of, adapter_of
+        self._ticks_per_s, self._begun_ticks = ticks_per_s, begun_s * ticks_per_s
+
+    def lines(self, ended: Iterable[tuple[Any, ...]]) -> tuple[bytes, int]:
+        """The lines of these requests, and how many they are; what was no work for a node has none.
+
+        One call of the encoder for all of them: a call for each takes three times as long in all.
+        """
+        rows = [
+            self._row(one)
+            for one in ended
+            if one[_FACTS] is not None and (endpoint := one[_ENDPOINT]) is not None and not endpoint.local
+        ]
+        if not rows:
+            return b"", 0
+        # a quote within a string is escaped: so this stands between two rows, and nowhere else
+        whole = orjson.dumps(rows).replace(b'},{"arrival_s":', b'}\n{"arrival_s":')
+        return whole[1:-1] + b"\n", len(rows)
+
+    def _row(self, one: tuple[Any, ...]) -> dict[str, Any]:
+        """All is unpacked in one go: to look fields up by name takes longer. Times are whole ticks."""
+        (
+            ended_s, arrived_s, class_idx, endpoint, facts, tenant, session, priority, deadline_s, units,
+            actual_units, estimate_s, decision, started_s, attempts, usage, outcome, refusal,
+        ) = one  # fmt: skip
+        ticks, begun_ticks = self._ticks_per_s, self._begun_ticks
+        came_s = arrived_s or ended_s
+        row: dict[str, Any] = {  # `_value_`: `value` is a Python-level property
+            "arrival_s": round(ticks * came_s - begun_ticks) / ticks,
+            "finish_s": round(ticks * ended_s - begun_ticks) / ticks,
+            "kind": endpoint.kind._value_,
+            "model": facts.model,
+            "units": units,
+            "outcome": "unknown" if outcome is None else outcome._value_,
+        }
+        if class_idx >= len(self._classes):
+            self._classes = self._class_names()
+        if 0 <= class_idx < len(self._classes):
+            row["class"] = self._classes[class_idx]
+        if refusal is not None:
+            row["refusal"], row["status"] = refusal.code, refusal.status
+        if candidates := self._candidates_of(decision):
+            row["candidates"] = candidates
+        if actual_units:
+            row["actual_units"] = actual_units
+        self._add_sizes(row, facts, usage)
+        if tenant is not None:
+            row["tenant"] = self._names.tenant(tenant.name)
+        if priority:
+            row["priority"] = priority
+        if deadline_s < _NEVER_S:
+            row["deadline_s"] = round(ticks * max(0.0, deadline_s - came_s)) / ticks
+        self._add_names(row, facts, session)
+        last = _last_of(attempts)
+        if last is not None:
+            if len(attempts) > 1 and (lost := sum(a.cause is not None for a in attempts if a is not last)):
+                row["retries"] = lost
+            begun_s = last.begun_s
+            row["node"] = last.node.idx
+            row["estimate_s"] = round(ticks * estimate_s) / ticks if estimate_s < _NEVER_S else None
+            row["wait_s"] = round(ticks * ((started_s or begun_s) - arrived_s)) / ticks
+            row["started_s"] = round(ticks * begun_s - begun_ticks) / ticks
+            row["service_s"] = round(ticks * ((last.ended_s or ended_s) - begun_s)) / ticks
+            if last.first_byte_s:
+                row["first_byte_s"] = round(ticks * last.first_byte_s - begun_ticks) / ticks
+        return row
+
+    def _add_sizes(self, row: dict[str, Any], facts: Facts, usage: Usage | None) -> None:
+        prompt_tokens: float = facts.prompt_tokens
+        if facts.max_tokens:
+            row["max_tokens"] = int(facts.max_tokens)
+        if facts.images or facts.audio_s or facts.video_s:
+            row |= _media(facts)
+        if usage is not None:
+            prompt_tokens = usage.prompt_tokens or prompt_tokens
+            row["output_tokens"] = usage.completion_tokens
+            if usage.cached_tokens:
+                row["cached_tokens"] = usage.cached_tokens
+        if prompt_tokens:
+            row["prompt_tokens"] = int(prompt_tokens)
+
+    def _add_names(self, row: dict[str, Any], facts: Facts, session: str) -> None:
+        if adapter := self._adapter_of(facts.model):
+            row["adapter"] = adapter
+        if session := session or facts.session:
+            row["session"] = self._names.sessions.of(session)
+        if facts.prefix_blocks:
+            row["prefix_blocks"] = self._names.blocks.of_all(facts.prefix_blocks)
+
+
+def _last_of(attempts: Sequence[Attempt]) -> Attempt | None:
+    """The attempt that was answered, or else the last; None where there was none."""
+    if len(attempts) == 1:
+        return attempts[0]
+    return max(attempts, key=_answered, default=None)
+
+
+def _media(facts: Facts) -> dict[str, Any]:
+    said = {"images": facts.images, "steps": facts.steps, "megapixels": facts.megapixels}
+    said |= {"audio_s": facts.audio_s, "video_s": facts.video_s}
+    return {name: value for name, value in said.items() if value}
+
+
+def _answered(attempt: Attempt) -> tuple[bool, bool, float]:
+    """Orders the attempts of an exchange: the greatest is the one that was answered, or else the last."""
+    return attempt.cause is None, attempt.first_byte_s > 0.0, attempt.begun_s

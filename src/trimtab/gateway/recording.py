@@ -1,0 +1,79 @@
+"""What the recorder is told of the fleet and the decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trimtab.gateway.decide.dispatcher import Decider
+from trimtab.gateway.decide.knowledge import Knowledge
+from trimtab.gateway.decide.rules import LOOKAHEAD, MAX_RETRIES
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.observe.receipts import Decision
+from trimtab.gateway.record.recorder import Recorder, RecordSettings, Together
+from trimtab.gateway.record.rows import ClassEstimate, Snapshot
+
+
+def new_recorder(
+    settings: RecordSettings | None,
+    fleet: Fleet,
+    decider: Decider,
+    shadow: Callable[[], str],
+    shared: Together | None,
+) -> Recorder | None:
+    """The recorder; None where nothing is recorded. `shadow()` names the shadow policy; "" = none."""
+    if settings is None:
+        return None
+
+    def candidates(decision: Any) -> tuple[int, ...]:
+        if not isinstance(decision, Decision):
+            return ()
+        if decision.nodes is decider.knowledge.names:
+            return decision.node_idx
+        found = (fleet.find(decision.nodes[j]) for j in decision.node_idx)
+        return tuple(node.idx for node in found if node is not None)
+
+    return Recorder(
+        settings,
+        lambda: _snapshot(fleet, decider, shadow()),
+        fleet.loop.time,
+        candidates_of=candidates,
+        adapter_of=decider.knowledge.adapter_of,
+        shared=shared,
+    )
+
+
+def _snapshot(fleet: Fleet, decider: Decider, shadow: str) -> Snapshot:
+    rules = decider.rules
+    entries = [e for pool in decider.pools.values() for e in pool.entries.values()]
+    return Snapshot(
+        policy=rules.default.spec,
+        nodes=fleet.nodes,
+        classes=_class_estimates(decider.knowledge),
+        seed=rules.seed,
+        shadow=shadow,
+        options={
+            "held_max": rules.held_max,
+            "lookahead": LOOKAHEAD,
+            "lane_per_class": True,
+            "max_retries": MAX_RETRIES,
+            "dispatchers": 1,
+        },
+        in_flight=[e.exchange for e in entries if e.node_idx >= 0],
+        queued=[e.exchange for e in entries if e.node_idx < 0],
+    )
+
+
+def _class_estimates(knowledge: Knowledge) -> list[ClassEstimate]:
+    rows = []
+    for key in knowledge.class_rows:
+        by_type = {name: knowledge.estimates.of(key, name) for name in knowledge.types_of(key[0])}
+        rows.append(
+            ClassEstimate(
+                f"{key[0]}/{key[1].value}",
+                {name: fixed_s for name, (fixed_s, _) in by_type.items()},
+                {name: unit_s for name, (_, unit_s) in by_type.items()},
+                served_by=knowledge.served_by(key[0]),
+            )
+        )
+    return rows

@@ -1,0 +1,257 @@
+"""Tenants: found by the digest of their key, held to requests and tokens per minute and to a concurrency.
+
+Keys are known by SHA-256 only. A look-up by digest needs no comparison in constant time: who guesses can't
+steer the digest, so what the look-up's time tells of it is of no use.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+from trimtab.errors import ConfigError
+from trimtab.gateway.config import GatewayConfig, KeySpec, Secret, TenantLimits, digest_of
+from trimtab.gateway.config.types import is_name
+from trimtab.gateway.model import Attempt, Cause, Refusal, Tenant, Usage
+
+ANONYMOUS = "anonymous"  # who has no key, where none is asked for
+KEY_PREFIX = "tt-"
+MOST_NAMED = 1000  # tenants that exist only because a key with may_name_tenant named them
+BUSY_RETRY_S = 1.0  # what a tenant at its concurrency is told; nobody knows when a request ends
+
+_ROUNDING = 1e-9
+
+
+def new_key() -> tuple[str, str]:
+    """A fresh key, 256 random bits, and its digest as it stands in gateway.yaml."""
+    key = KEY_PREFIX + secrets.token_urlsafe(32)
+    return key, digest_of(key.encode())
+
+
+class ShownKeys(NamedTuple):
+    """Keys made for a quick start, which nobody can look up later."""
+
+    client: str
+    admin: str
+
+
+def with_new_keys(config: GatewayConfig, tenant: str) -> tuple[GatewayConfig, ShownKeys | None]:
+    """The same with a fresh key for a tenant and one for the admin port; None where none is asked for."""
+    if config.insecure_no_auth:
+        return config, None
+    (key, digest), (admin_key, admin_digest) = new_key(), new_key()
+    admin = config.admin.model_copy(update={"keys": (Secret(sha256=(admin_digest,)),)})
+    keys = (KeySpec(name=tenant, sha256=(digest,)),)
+    return config.model_copy(update={"keys": keys, "admin": admin}), ShownKeys(key, admin_key)
+
+
+class _Bucket:
+    """A token bucket: one minute's worth at most, so that a tenant that was idle may use it at once."""
+
+    __slots__ = ("at_s", "level", "per_minute", "per_s", "size")
+
+    def __init__(self, per_minute: float) -> None:
+        self.per_minute = per_minute
+        self.at_s = 0.0
+        self._resize(1.0)
+        self.level = self.size
+
+    def _resize(self, frac: float) -> None:
+        self.per_s = self.per_minute * frac / 60.0
+        self.size = max(1.0, self.per_minute * frac)
+
+    def ask(self, now_s: float, amount: float) -> float:
+        """Take it if it is there; else how many seconds to wait for it, and nothing is taken.
+
+        What is more than the bucket holds waits for a full one.
+        """
+        level, size = self.level, self.size
+        if now_s > self.at_s:
+            level += (now_s - self.at_s) * self.per_s
+            level = size if level > size else level  # `min` costs a call
+            self.at_s = now_s
+        if amount <= level:
+            self.level = level - amount
+            return 0.0
+        lacking = (size if amount > size else amount) - level
+        if lacking > _ROUNDING:
+            self.level = level
+            return lacking / self.per_s
+        self.level = level - amount
+        return 0.0
+
+    def take(self, amount: float) -> None:
+        """Take it, on credit if need be; a negative amount gives back."""
+        level = self.level - amount
+        self.level = self.size if level > self.size else level
+
+    def scale(self, frac: float) -> None:
+        """Become this fraction of the whole limit."""
+        before = self.size
+        self._resize(frac)
+        self.level *= self.size / before
+
+
+class Limits:
+    """What one tenant may still use. Times are seconds of the loop's clock."""
+
+    __slots__ = ("_frac", "_given", "_requests", "_tokens", "concurrency", "in_flight")
+
+    def __init__(self, limits: TenantLimits) -> None:
+        self.in_flight = 0  # admitted and not released
+        self._frac = 1.0  # of the limits, that this worker has
+        self._given = limits
+        self._begin()
+
+    def become(self, limits: TenantLimits) -> None:
+        """Other limits from now on; equal ones go on where they are. What is in flight stays counted."""
+        if limits != self._given:
+            self._given = limits
+            self._begin()
+
+    def _begin(self) -> None:
+        self._requests = _bucket(self._given.requests_per_minute)
+        self._tokens = _bucket(self._given.tokens_per_minute)
+        self.scale(self._frac)
+
+    def admit(self, now_s: float, tokens: float = 0.0) -> Refusal | None:
+        """Take a place and what the request is expected to use; or a refusal, and nothing is taken.
+
+        Whoever is admitted calls `release` once, when it is over.
+        """
+        if self.concurrency is not None and self.in_flight >= self.concurrency:
+            return _refusal("concurrency_limit", f"{self.concurrency} requests at a time", BUSY_RETRY_S)
+        requests, budget = self._requests, self._tokens
+        if requests is not None and (wait_s := requests.ask(now_s, 1.0)):
+            return _refusal("requests_limit", f"{requests.per_minute:g} requests per minute", wait_s)
+        if budget is not None and (wait_s := budget.ask(now_s, tokens)):
+            if requests is not None:
+                requests.take(-1.0)
+            return _refusal("tokens_limit", f"{budget.per_minute:g} tokens per minute", wait_s)
+        self.in_flight += 1
+        return None
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether tokens are limited: else nobody need estimate them."""
+        return self._tokens is not None
+
+    def release(self) -> None:
+        """An admitted request is over."""
+        self.in_flight -= 1
+
+    def correct(self, tokens_delta: float) -> None:
+        """Count so many tokens more than expected, or fewer."""
+        if self._tokens is not None:
+            self._tokens.take(tokens_delta)
+
+    def settle(self, tokens: float, usage: Usage | None, attempts: Sequence[Attempt]) -> None:
+        """An admitted request is over: what was used counts instead of the tokens that were expected."""
+        self.release()
+        if usage is not None:
+            self.correct(usage.prompt_tokens + usage.completion_tokens - tokens)
+        elif all(attempt.cause is Cause.CONNECT or not attempt.sent_s for attempt in attempts):
+            self.correct(-tokens)
+
+    def scale(self, frac: float) -> None:
+        """Become this worker's fraction of the tenant's limits; a concurrency stays at least 1."""
+        self._frac = frac
+        for bucket in (self._requests, self._tokens):
+            if bucket is not None:
+                bucket.scale(frac)
+        most = self._given.concurrency
+        self.concurrency = None if most is None else max(1, round(most * frac))  # None = no bound
+
+
+def _bucket(per_minute: float | None) -> _Bucket | None:
+    return None if per_minute is None else _Bucket(per_minute)
+
+
+def _refusal(code: str, limit: str, retry_after_s: float) -> Refusal:
+    return Refusal(429, code, f"Rate limit reached: {limit}.", retry_after_s)
+
+
+class Tenants:
+    """Everybody who may send requests. Raises ConfigError where the environment lacks a key."""
+
+    def __init__(self, config: GatewayConfig, environ: Mapping[str, str] = os.environ) -> None:
+        self._by_name: dict[str, Tenant] = {}
+        self._by_digest: dict[bytes, Tenant] = {}
+        self._nobody: Tenant | None = None  # who has no known key
+        self._n_named = 0
+        self._frac = 1.0
+        self.update(config, environ)
+
+    def __iter__(self) -> Iterator[Tenant]:
+        """All of them, by index; those too that a reload took the keys from."""
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def by_key(self, raw: bytes) -> Tenant | None:
+        """Whose key this is; None = nobody's, where keys are asked for."""
+        return self.by_digest(sha256(raw).digest())
+
+    def by_digest(self, digest: bytes) -> Tenant | None:
+        """Whose key has this SHA-256 digest; None = nobody's, where keys are asked for."""
+        return self._by_digest.get(digest, self._nobody)
+
+    def named(self, name: str) -> Tenant | None:
+        """The tenant of this name, made if it is new; None = no name for one, or there are too many.
+
+        Only for requests of a tenant that `may_name_tenant`.
+        """
+        found = self._by_name.get(name)
+        if found is None and self._n_named < MOST_NAMED and is_name(name):
+            self._n_named += 1
+            found = self._made(KeySpec.model_construct(name=name), self._common)
+        return found
+
+    def scale(self, frac: float) -> None:
+        """Hold everybody to this fraction of the limits: what this worker is given of them."""
+        self._frac = frac
+        for tenant in self:
+            tenant.limits.scale(frac)
+
+    def update(self, config: GatewayConfig, environ: Mapping[str, str] = os.environ) -> None:
+        """Take over a new configuration. Who stays keeps index, requests in flight and unchanged limits.
+
+        Raises ConfigError where the environment lacks a key or two tenants have one; all stays as it was.
+        """
+        owners = _owners(config.keys, environ)
+        self._common = config.limits.tenant()
+        specs = {spec.name: spec for spec in config.keys}
+        tenants = {name: self._made(spec, spec.limits or self._common) for name, spec in specs.items()}
+        for name in self._by_name.keys() - specs.keys():
+            self._made(KeySpec.model_construct(name=name), self._common)
+        self._by_digest = {bytes.fromhex(digest): tenants[name] for digest, name in owners.items()}
+        self._nobody = None
+        if config.insecure_no_auth:
+            self._nobody = self._made(KeySpec.model_construct(name=ANONYMOUS), self._common)
+
+    def _made(self, spec: KeySpec, limits: TenantLimits) -> Tenant:
+        tenant = self._by_name.get(spec.name)
+        if tenant is None:
+            tenant = self._by_name[spec.name] = Tenant(spec.name, len(self._by_name))
+        tenant.weight, tenant.background = spec.weight, spec.background
+        tenant.may_set_priority, tenant.may_name_tenant = spec.may_set_priority, spec.may_name_tenant
+        if tenant.limits is None:
+            tenant.limits = Limits(limits)
+            tenant.limits.scale(self._frac)
+        tenant.limits.become(limits)
+        return tenant
+
+
+def _owners(keys: tuple[KeySpec, ...], environ: Mapping[str, str]) -> dict[str, str]:
+    """Digest → name of the tenant."""
+    owners: dict[str, str] = {}
+    for spec in keys:
+        for digest in spec.digests(environ):
+            if owners.setdefault(digest, spec.name) != spec.name:
+                problem = f"has the same key as {owners[digest]!r}"
+                raise ConfigError(problem, field=f"tenant {spec.name}", expected="a key of its own")
+    return owners

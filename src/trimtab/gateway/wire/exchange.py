@@ -1,0 +1,422 @@
+"""A request of a client in the hands of the data plane: attempts, the commit point, timeouts, its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from trimtab.gateway.api.errors import response_bytes
+from trimtab.gateway.api.usage import read_answer
+from trimtab.gateway.model import Attempt, Cause, Dialect, Exchange, Node, Outcome, Refusal
+from trimtab.gateway.wire.context import Context, Timeouts
+from trimtab.gateway.wire.final import final_event, final_refusal
+from trimtab.gateway.wire.framing import Length, ResponseHead
+from trimtab.gateway.wire.late import look
+from trimtab.gateway.wire.leg import JOINED_BYTES, NodeLeg, busy_or_error
+from trimtab.gateway.wire.relay import Relay, connection_line
+from trimtab.gateway.wire.request import Request
+from trimtab.gateway.wire.upstream import node_line
+from trimtab.gateway.wire.watch import Watch, watch_for
+
+if TYPE_CHECKING:
+    from trimtab.gateway.tenants import Limits
+    from trimtab.gateway.wire.context import Client
+
+MAX_LOST_NODES = 2  # a request that has lost so many may be what kills them
+
+
+class WireExchange(Exchange):
+    """The data plane's exchange. `over` once its answer is written or nobody waits for it."""
+
+    __slots__ = (
+        "_closes",
+        "_kept",
+        "_lost_nodes",
+        "_ready",
+        "_retries",
+        "_unread",
+        "admitted",
+        "client",
+        "context",
+        "hedge_leg",
+        "hides_usage",
+        "is_local",
+        "leg",
+        "limits",
+        "over",
+        "request",
+        "response_id",
+        "submitted",
+        "task",
+        "tick",
+    )
+
+    def __init__(self, context: Context, client: Client, request: Request) -> None:
+        Exchange.__init__(self)
+        self.context = context
+        self.client = client
+        self.request = request
+        self.method = request.method
+        self.path = request.path
+        self.target = request.target
+        self.tick = -1
+        self.over = False
+        self.submitted = False
+        self.response_id = ""
+        self.is_local = False  # the gateway answers it itself
+        self.admitted: tuple[Limits, float] | None = None  # limits that count it, and the tokens taken
+        self.task: asyncio.Task[None] | None = None  # what works on it here
+        self._ready: asyncio.Future[None] | None = None  # the client takes more
+        self.leg: NodeLeg | None = None
+        self.hedge_leg: NodeLeg | None = None
+        self._kept: tuple[ResponseHead, bytes] | None = None
+        self.limits: Timeouts = context.settings.timeouts
+        self._lost_nodes = 0
+        self._retries = 0
+        self._unread = b""  # an answer with its usage
+        self._closes = False  # the client's connection ends with the answer
+        self.hides_usage = False  # the gateway asked for the stream's usage, the client did not
+
+    # The dispatcher's side
+
+    def submit(self) -> None:
+        """Hand it to the dispatcher: it is whole."""
+        context = self.context
+        facts, own = self.facts, context.settings.model_timeouts
+        if own and facts is not None and facts.model in own:
+            self.limits = own[facts.model]
+        self.submitted = True
+        context.retries.earn()
+        if context.settings.hedge_after_s:
+            context.hedges.earn()
+        for tell in context.on_arrived:
+            tell(self)
+        context.dispatcher.submit(self)
+        if not context.outbox.is_awaited:
+            context.dispatcher.decide()
+
+    def start(self, node: Node) -> None:
+        """Send it to this node."""
+        if not self.over:
+            self._begin(node)
+
+    def _begin(self, node: Node, hedge: bool = False) -> None:
+        context = self.context
+        now_s = context.loop.time()
+        attempt = Attempt(node, now_s)
+        attempt.hedge = hedge
+        if not self.attempts:
+            self.started_s = now_s
+        self.attempts.append(attempt)
+        leg = NodeLeg(self, attempt, context.pools.of(node))
+        if hedge:
+            self.hedge_leg = leg
+        else:
+            self.leg = leg
+        context.send(leg)
+        context.sweep.watch(self)
+        for tell in context.on_started:
+            tell(self, attempt)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer it without a node, or with what the last node has answered itself."""
+        if self.over:
+            return
+        kept = self._kept
+        if kept is not None and not refusal.is_late:
+            self._answer_kept(*kept)
+            return
+        self.refusal = refusal
+        self.response_status = refusal.status
+        close = self.closes()
+        dialect = self.endpoint.dialect if self.endpoint is not None else Dialect.OPENAI
+        said = response_bytes(refusal, dialect, self.id, head_only=self.method == "HEAD", close=close)
+        self.context.outbox.now(self.client.transport, said)
+        if refusal.is_late:
+            outcome = Outcome.EXPIRED
+        else:
+            outcome = Outcome.FAILED if self.attempts else Outcome.REFUSED
+        self.finish(outcome, close)
+
+    def answer(self, status: int, head: bytes, body: bytes) -> None:
+        """Write an answer of the gateway's own; it is whole with this."""
+        self.response_status = status
+        if self.method == "HEAD":
+            body = b""
+        self.response_bytes += len(body)
+        close = self.closes()
+        if head or body:
+            self.context.outbox.now(self.client.transport, head + body)
+        self.finish(_outcome(status), close)
+
+    def _answer_kept(self, head: ResponseHead, body: bytes) -> None:
+        if head.length is not Length.NONE:
+            head = head.of_length(len(body))
+        lines = self.lines(node_line(self.attempts[-1].node))
+        outbox = self.context.outbox
+        relay = Relay(outbox, self.client.transport, head, None, self.request.http10, self.closes())
+        self.response_status = head.status
+        self.response_bytes = len(body)
+        outbox.now(self.client.transport, relay.begin(lines, False) + body)
+        self.finish(_outcome(head.status), relay.closes)
+
+    # The legs' side
+
+    def may_retry(self, cause: Cause, leg: NodeLeg) -> bool:
+        """Whether another attempt is allowed after this loss (the budget is asked last, by `leg_lost`)."""
+        if self.committed or leg.attempt.hedge or self.hedge_leg is not None:
+            return False
+        if self._retries >= self.context.settings.max_retries or self.request.websocket:
+            return False
+        if self.context.loop.time() >= self.deadline_s:
+            return False
+        if cause is Cause.CONNECT or cause is Cause.BUSY:
+            return True
+        may_repeat = self.replayable and self._lost_nodes + 1 < MAX_LOST_NODES
+        return may_repeat and self.context.dispatcher.has_another(self)
+
+    def commit(self, leg: NodeLeg, response: ResponseHead) -> tuple[Relay, bytes]:
+        """The first body byte came: this node's answer it is. Returns the relay and the head to write."""
+        self._take(leg, response)
+        request = self.request
+        watch = watch_for(self, response)
+        transport, outbox = self.client.transport, self.context.outbox
+        relay = Relay(outbox, transport, response, watch, request.http10, self.closes())
+        if self.client.full:
+            leg.pause_reading()
+        return relay, relay.begin(self.lines(leg.pool.says), request.http10)
+
+    def commit_whole(self, leg: NodeLeg, response: ResponseHead, body: bytes) -> bool:
+        """The response came at once: write it. Returns whether the client's connection ends with it."""
+        self._take(leg, response)
+        size = len(body)
+        self.response_bytes += size
+        closes = self.closes()
+        head = b"%bcontent-length: %d\r\n%bx-request-id: %b\r\n%b\r\n" % (
+            response.block,
+            size,
+            connection_line(closes, self.request.http10),
+            self.id.encode(),
+            leg.pool.says,
+        )
+        transport, outbox = self.client.transport, self.context.outbox
+        if size <= JOINED_BYTES:
+            outbox.put(transport, head + body)
+        else:
+            outbox.now(transport, head)
+            transport.write(body)
+        if response.json and not response.encoded and self.endpoint is not None:
+            self._unread = body  # for `read_usage`
+        return closes
+
+    def _take(self, leg: NodeLeg, response: ResponseHead) -> None:
+        """This leg is the one that answers."""
+        if self.hedge_leg is not None:
+            other = self.hedge_leg if leg is self.leg else self.leg
+            if other is not None and other is not leg:
+                other.drop()
+                self.context.dispatcher.release(other.attempt.node, self)
+            self._go_on_with(leg)
+        self.committed = True
+        self.response_status = response.status
+        assert leg.connection is not None
+        leg.attempt.first_byte_s = leg.connection.last_s
+
+    def _go_on_with(self, leg: NodeLeg) -> None:
+        """Of two attempts this one is left. The last attempt is the one that counts: its node is told."""
+        self.leg, self.hedge_leg = leg, None
+        attempts = self.attempts
+        if attempts[-1] is not leg.attempt:
+            attempts.remove(leg.attempt)
+            attempts.append(leg.attempt)
+
+    def closes(self) -> bool:
+        """Whether the client's connection ends with the answer."""
+        request = self.request
+        return not request.keep_alive or (request.has_body and not request.complete) or self.context.draining
+
+    def lines(self, of_node: bytes) -> bytes:
+        """The gateway's own headers of an answer."""
+        return b"x-request-id: %b\r\n%b" % (self.id.encode(), of_node)
+
+    def watched(self, watch: Watch) -> None:
+        """More of a watched body has gone to the client."""
+        new = watch.chunks - self.streamed_chunks
+        if new:
+            self.streamed_chunks += new
+            self.context.dispatcher.progress(self, new)
+
+    def relayed(self, relay: Relay) -> None:
+        """The response has come piece by piece, and that was all."""
+        relay.end()
+        watch = relay.watch
+        if watch is not None:
+            self.usage = watch.usage
+            self.response_id = watch.response_id
+
+    def leg_done(self, leg: NodeLeg, closes: bool) -> None:
+        """The whole response is with the client."""
+        assert leg.connection is not None
+        leg.attempt.ended_s = leg.connection.last_s
+        status = self.response_status
+        cause = busy_or_error(status) if status >= 429 else None
+        if cause is None:
+            self.done(closes)
+        else:
+            self.leg = None
+            leg.attempt.cause = cause
+            self.read_usage()
+            self.context.dispatcher.failed(self, cause)
+            self.finish(_outcome(status), closes)
+
+    def done(self, closes: bool) -> None:
+        """The response is whole, and no error: the context reads its usage, tells the dispatcher, ends it."""
+        self.leg = None
+        self._closes = closes
+        self.context.done(self)
+
+    def read_usage(self) -> None:
+        """What its node says it used, in an answer that came at once."""
+        body, self._unread = self._unread, b""
+        if body and self.endpoint is not None:
+            self.usage, self.response_id = read_answer(self.endpoint.kind, body)
+
+    def end(self) -> None:
+        """The dispatcher has heard that it is done: it is over."""
+        self.finish(_DONE, self._closes)
+
+    def leg_lost(self, leg: NodeLeg, cause: Cause, at_border: bool = False) -> None:
+        """An attempt came to nothing."""
+        context = self.context
+        attempt = leg.attempt
+        attempt.cause = cause
+        attempt.ended_s = context.loop.time()
+        for tell in context.on_lost:
+            tell(self, attempt)
+        other = self.hedge_leg if leg is self.leg else self.leg
+        if other is not None and other is not leg:  # of two, the other goes on
+            self._go_on_with(other)
+            context.dispatcher.release(attempt.node, self)
+            return
+        self.leg = self.hedge_leg = None
+        if self.committed:
+            self._break_off(leg, cause, at_border)
+            return
+        retry = self.may_retry(cause, leg) and context.retries.take()
+        self._kept = leg.kept()
+        if cause is not Cause.CONNECT and cause is not Cause.BUSY:
+            self._lost_nodes += 1
+        if retry:
+            self._retries += 1
+            context.dispatcher.lost(self, cause)
+            return
+        context.dispatcher.failed(self, cause)
+        self.refuse(final_refusal(cause, attempt.retry_after_s))
+
+    def move(self, attempt: Attempt) -> bool:
+        """Its node seems frozen: begin anew on another, if one is ready and a retry is allowed."""
+        leg = self.leg
+        if self.over or leg is None or leg.attempt is not attempt:
+            return False
+        if self.context.retries.is_empty or not self.may_retry(Cause.FIRST_BYTE, leg):
+            return False
+        leg.timed_out(Cause.FIRST_BYTE)
+        return True
+
+    def _break_off(self, leg: NodeLeg, cause: Cause, at_border: bool) -> None:
+        self.context.dispatcher.failed(self, cause)
+        event = final_event(cause, self.endpoint)
+        told = leg.broken(event, at_border)
+        self.finish(Outcome.FAILED, close=True, broken=not told)
+
+    # The client's side
+
+    def client_gone(self) -> None:
+        """Nobody waits any more: stop the nodes at once. It does not count against them."""
+        if self.over:
+            return
+        self._drop_legs()
+        if self.task is not None:
+            self.task.cancel()
+        if self.submitted:
+            self.context.dispatcher.abort(self)
+        self.finish(Outcome.CANCELLED, close=True)
+
+    async def client_takes_more(self) -> None:
+        """Wait while the client's buffer is full."""
+        if self.client.full and not self.over:
+            self._ready = self.context.loop.create_future()
+            await self._ready
+
+    def client_full(self) -> None:
+        """The client reads slowly."""
+        if self.leg is not None and self.committed:
+            self.leg.pause_reading()
+
+    def client_ready(self) -> None:
+        """The client has caught up."""
+        if self.leg is not None:
+            self.leg.resume_reading()
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
+
+    def finish(self, outcome: Outcome, close: bool, broken: bool = False) -> None:
+        """It is over. `close`: the client's connection ends with it; `broken`: by a reset."""
+        self.over = True
+        self.outcome = outcome
+        context = self.context
+        self.ended_s = context.loop.time()
+        context.sweep.unwatch(self)
+        context.exchanges -= 1
+        body = self.request.body
+        context.buffered_bytes -= body.in_memory
+        body.close()
+        if self.admitted is not None:
+            limits, tokens = self.admitted
+            limits.settle(tokens, self.usage, self.attempts)
+        context.tell_ended(self)
+        if broken:
+            self.client.abort()
+        else:
+            self.client.answered(self, close)
+
+    # Time
+
+    def check(self, now_s: float) -> float:
+        """Timeouts, and the moment of a hedge."""
+        return look(self, now_s)
+
+    def give_up(self, refusal: Refusal) -> None:
+        """Stop whatever is under way for it, and answer so; an answer that has begun breaks off."""
+        if self.over:
+            return
+        self._drop_legs()
+        if self.submitted:
+            self.context.dispatcher.abort(self)
+        self._kept = None
+        if self.committed:
+            self.finish(Outcome.FAILED, close=True, broken=True)
+        else:
+            self.refuse(refusal)
+
+    def _drop_legs(self) -> None:
+        for leg in (self.leg, self.hedge_leg):
+            if leg is not None:
+                leg.drop()
+                leg.attempt.ended_s = self.context.loop.time()
+        self.leg = self.hedge_leg = None
+
+    def try_hedge(self) -> None:
+        """Ask a second node, if there is one and the budget allows it."""
+        context = self.context
+        if context.hedges.take():
+            node = context.dispatcher.hedge(self)
+            if node is not None:
+                self._begin(node, hedge=True)
+
+
+_DONE, _FAILED = Outcome.DONE, Outcome.FAILED
+
+
+def _outcome(status: int) -> Outcome:
+    return _DONE if status < 500 else _FAILED

@@ -1,0 +1,29 @@
+"""What a client is told when its request is lost for good."""
+
+from __future__ import annotations
+
+from trimtab.gateway.api.errors import stream_event
+from trimtab.gateway.model import Cause, Dialect, Endpoint, Kind, Refusal
+
+_FINAL = {
+    Cause.CONNECT: (502, "node_unreachable", "The node could not be reached."),
+    Cause.BUSY: (503, "nodes_busy", "The nodes have no capacity."),
+    Cause.SERVER_ERROR: (502, "node_error", "The node answered with an error."),
+    Cause.RESET: (502, "node_lost", "The node was lost before it had answered."),
+    Cause.BAD_RESPONSE: (502, "bad_response", "The node's answer was not understood."),
+    Cause.FIRST_BYTE: (504, "first_byte_timeout", "The node did not answer in time."),
+    Cause.IDLE: (504, "idle_timeout", "The node stopped answering."),
+    Cause.TOTAL: (504, "total_timeout", "The answer took too long."),
+}
+
+
+def final_refusal(cause: Cause, retry_after_s: float = 0.0) -> Refusal:
+    """Before the first byte of an answer: the whole answer."""
+    status, code, message = _FINAL[cause]
+    return Refusal(status, code, message, retry_after_s)
+
+
+def final_event(cause: Cause, endpoint: Endpoint | None) -> bytes:
+    """In a stream: its last event."""
+    dialect, kind = (Dialect.OPENAI, Kind.CHAT) if endpoint is None else (endpoint.dialect, endpoint.kind)
+    return stream_event(final_refusal(cause), dialect, kind)

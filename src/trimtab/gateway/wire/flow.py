@@ -1,0 +1,154 @@
+"""The steady state of a stream: chunks of one event each, which nobody changes, one at a time.
+
+Nearly all that is read from nodes that generate text is this, so it has a way of its own with few steps. Each
+chunk is still looked at: its framing, that it is one event of content, and that it says nothing of usage. All
+else (pieces of chunks, several, the last ones, other events, errors) goes the usual way, which does the same
+with these too; the one difference is that what was counted here is told to others up to a second later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trimtab.gateway.api.sse import TYPE_BYTES, USAGE
+
+if TYPE_CHECKING:
+    from trimtab.gateway.wire.exchange import WireExchange
+    from trimtab.gateway.wire.upstream import UpstreamConnection
+    from trimtab.gateway.wire.watch import Watch
+
+_MAX_DIGITS = 3
+_MAX_BYTES = 0xFFF + _MAX_DIGITS + 4
+_NEVER = b"-" * _MAX_BYTES  # nothing so short begins with it
+
+
+def _size_lines() -> tuple[bytes, ...]:
+    """By the bytes of a whole chunk, the size line that it has where that is written as the relay would.
+
+    Where no chunk of two or three digits has so many bytes, it is what none begins with.
+    """
+    lines = [_NEVER] * (_MAX_BYTES + 1)
+    for payload in range(0x10, 0xFFF + 1):
+        line = b"%x\r\n" % payload
+        lines[len(line) + payload + 2] = line
+    return tuple(lines)
+
+
+_SIZE_LINES = _size_lines()
+_LONGER = (0xFF + 2 + 4).__lt__  # than chunks of two digits
+
+
+class Flow:
+    """Hands on what one connection reads of one stream, as far as it is in its steady state.
+
+    Where both sides are plain sockets a ferry, if there is one, takes over after the first chunk that passes.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_exchange",
+        "_ferry",
+        "_node",
+        "_row",
+        "_sizes",
+        "_time",
+        "_told",
+        "_watch",
+        "_write",
+        "content",
+    )
+
+    def __init__(self, exchange: WireExchange, watch: Watch, connection: UpstreamConnection) -> None:
+        self._exchange = exchange
+        self._watch = watch
+        self._connection = connection
+        self._node = exchange.attempts[-1].node
+        self.content = watch.content
+        ferry = exchange.context.ferry
+        is_plain = ferry is not None and ferry.takes(connection.transport, exchange.client.transport)
+        self._ferry = ferry if is_plain else None
+        self._row = -1  # aboard of it
+        self._told = 0, 0  # chunks and bytes that it has handed on, as far as they were told
+        self._time = exchange.context.loop.time
+        self._write = exchange.client.transport.write
+        self._sizes: list[int] = []  # of whole chunks that were not told yet
+
+    @property
+    def is_open(self) -> bool:
+        """Whether all before was whole events: the next chunk begins one."""
+        return self._watch.is_between_events
+
+    def passes(self, data: bytes) -> bool:
+        """Hand on what was read, where it is one whole chunk of one event that stays as it is.
+
+        False = it is not, and nothing was done. Written for few bytecodes: each chunk finds the processor's
+        caches cold, so that one takes some 50 ns; `in` would cost an exception, which `find` does not.
+        """
+        size = len(data)
+        if (
+            size > _MAX_BYTES
+            or not data.startswith(_SIZE_LINES[size])
+            or data.find(b"\r\n", _MAX_DIGITS + 1)
+            != size - 2  # no line ends with it but the size and the data
+            or data.find(b"\n\n") != size - 4
+            or data.find(self.content, 0, TYPE_BYTES) < 0
+            or data.find(USAGE) >= 0
+        ):
+            return False
+        self._write(data)  # at once: what went before was written as its turn ended
+        self._sizes.append(size)
+        self._node.last_byte_s = self._connection.last_s = self._time()
+        if self._ferry is not None:
+            client = self._exchange.client.transport
+            self._row = self._ferry.board(self, self._connection.transport, client)
+            self._told = 0, 0
+        return True
+
+    def settle(self) -> None:
+        """Tell what was counted."""
+        sizes = self._sizes
+        if sizes:
+            chunks = len(sizes)
+            payload_bytes = sum(sizes) - (2 + 4) * chunks - sum(map(_LONGER, sizes))
+            sizes.clear()
+            self._tell(chunks, payload_bytes)
+        if self._row >= 0:
+            assert self._ferry is not None
+            chunks, payload_bytes, at_s = self._ferry.counts(self._row)
+            told, self._told = self._told, (chunks, payload_bytes)
+            self.heard(at_s)
+            self._tell(chunks - told[0], payload_bytes - told[1])
+
+    def _tell(self, chunks: int, payload_bytes: int) -> None:
+        exchange, watch = self._exchange, self._watch
+        exchange.response_bytes += payload_bytes
+        watch.chunks += chunks
+        exchange.watched(watch)
+
+    def heard(self, at_s: float) -> None:
+        """Its node sent something then, or earlier than is known already."""
+        if at_s > self._connection.last_s:
+            self._connection.last_s = at_s
+            self._node.last_byte_s = max(self._node.last_byte_s, at_s)
+
+    def landed(self, unsent: bytes, unread: bytes) -> None:
+        """The ferry has handed on what it can: read by the connection again."""
+        self._ashore()
+        self._connection.transport.resume_reading()
+        if unsent:
+            self._write(unsent)
+        if unread:
+            self._connection.data_received(unread)
+
+    def leave(self) -> None:
+        """Its connection to the node is about to end."""
+        if self._row >= 0:
+            assert self._ferry is not None
+            unsent = self._ferry.leave(self._row)
+            self._ashore()
+            if unsent:
+                self._write(unsent)
+
+    def _ashore(self) -> None:
+        self.settle()
+        self._row = -1

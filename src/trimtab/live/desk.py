@@ -1,0 +1,63 @@
+"""One turn of a live host: dispatch what is due, plan, put plans in force. Every live host turns this way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from trimtab.domain.options import Options
+from trimtab.domain.view import Plan
+from trimtab.engine.loop import PLAN_DUE, PLAN_READY
+from trimtab.live.planner import Planned, Planner
+
+UNBOUNDED = 1 << 62
+
+
+class Turning(Planned, Protocol):
+    """State and loop of one policy: a Driver, or a Live."""
+
+    @property
+    def options(self) -> Options:
+        """Switches of the host."""
+
+    @property
+    def now_s(self) -> float:
+        """Time of the last event."""
+
+    def advance(self, until_s: float, max_steps: int = ...) -> int:
+        """Let everything happen up to a time; returns one of the loop's codes."""
+
+    def adopt(self, plan: Plan, at_s: float) -> None:
+        """Let a plan take force."""
+
+    def put_next_in_force(self) -> None:
+        """Carry out PLAN_READY."""
+
+
+class Desk:
+    """Decides. `clock` is the host's; `came` is told of a plan that has come in between two turns."""
+
+    def __init__(
+        self, driver: Turning, planner: Planner, clock: Callable[[], float], came: Callable[[Plan], None]
+    ) -> None:
+        self._driver, self._planner, self._clock, self._came = driver, planner, clock, came
+
+    def turn(self, now_s: float, max_steps: int = UNBOUNDED) -> None:
+        """Decide about what is due, at most so many events; what a plan frees is offered at once."""
+        code = self._driver.advance(now_s, max_steps)
+        while code in (PLAN_DUE, PLAN_READY):  # the event was no decision but a plan's turn
+            self._plan(code)
+            code = self._driver.advance(now_s, 0 if max_steps == 1 else max_steps)
+
+    def _plan(self, code: int) -> None:
+        if code == PLAN_DUE:
+            self._planner.begin(self._driver, partial(self._adopt, self._driver.now_s))
+        else:
+            self._driver.put_next_in_force()
+
+    def _adopt(self, started_s: float, plan: Plan) -> None:
+        """A plan that was begun at `started_s` has been made."""
+        ready_s = started_s + self._driver.options.plan_latency_s
+        self._driver.adopt(plan, max(ready_s, self._clock()))
+        self._came(plan)

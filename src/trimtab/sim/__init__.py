@@ -1,1 +1,0 @@
-"""The simulator: the shared loop on virtual time."""

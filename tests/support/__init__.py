@@ -1,0 +1,1 @@
+"""What tests share: builders, oracles, small policies, gateways in processes of their own."""

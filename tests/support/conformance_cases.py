@@ -1,0 +1,65 @@
+"""What every policy is put through, found by discovery: a new one is tested by being there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from support.builders import cluster, everything_on, requests, with_resources
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.options import Cancel, OnFailure, OnRefusal, Options
+from trimtab.domain.policy import Policy
+from trimtab.domain.requests import Requests
+from trimtab.policies import names, policy_class
+
+Case = tuple[Cluster, Requests, Options]
+
+SPECS = [*names("dispatch"), *(f"least-expected-wait+{order}" for order in names("order"))]
+
+
+def stale() -> Case:
+    """Everything on, two dispatchers with old reports."""
+    c, r, options = everything_on()
+    return with_resources(c), r, options
+
+
+def fresh() -> Case:
+    """Everything on, views as they are; failed nodes keep their work, refused requests are rejected."""
+    c, r, options = everything_on(seed=2)
+    return (
+        with_resources(c),
+        r,
+        replace(
+            options,
+            telemetry_period_s=0.0,
+            on_failure=OnFailure.RESUME,
+            on_refusal=OnRefusal.REJECT,
+            cancel=Cancel.ALWAYS,
+            max_retries=0,
+        ),
+    )
+
+
+def herd() -> Case:
+    """Many dispatchers with very old reports before short queues: refusals and an overfull central queue."""
+    c = cluster(5, types=2, slots=2, queue_max=1)
+    return (
+        c,
+        requests(c, 600, load=1.3, seed=3, priorities=2),
+        Options(dispatchers=3, telemetry_period_s=2.0, held_max=5),
+    )
+
+
+def plain() -> Case:
+    """Nothing but queues."""
+    c = cluster(7, types=3, slots=2)
+    return c, requests(c, 600, load=0.9, seed=4, priorities=3, deadline_s=9.0), Options()
+
+
+CASES = {case.__name__: case for case in (stale, fresh, herd, plain)}
+
+
+def pair(spec: str) -> tuple[Policy, Policy]:
+    """Policies made anew, so that nothing can hide in them between runs."""
+    name, _, order = spec.partition("+")
+    policy = policy_class(name)()
+    return policy, policy_class(order)() if order else policy

@@ -1,0 +1,200 @@
+"""What the tests of nodes share: a loop whose time jumps, made-up attempts, a backend on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from aiohttp import web
+
+from trimtab.gateway.model import Attempt, Cause, Exchange, Facts, Node, Outcome
+from trimtab.gateway.nodes.fleet import Fleet, FleetOptions
+from trimtab.gateway.nodes.signals import Signals
+from trimtab.gateway.nodes.spec import NodeSpec
+
+
+class _Jump(selectors.SelectSelector):
+    """Instead of waiting it moves the loop's time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 1000.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        found = super().select(0)
+        if not found and timeout is not None and timeout > 0:
+            self.now_s += timeout
+        return found
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._jump = _Jump()
+        super().__init__(self._jump)
+
+    def time(self) -> float:
+        return self._jump.now_s
+
+    def stand_still(self, seconds: float) -> None:
+        """Time passes, and nothing that is due is called."""
+        self._jump.now_s += seconds
+
+
+def run_virtual(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
+
+
+def spec(name: str = "a", **fields: Any) -> NodeSpec:
+    return NodeSpec(name, fields.pop("url", "http://127.0.0.1:9"), **fields)
+
+
+def fleet_of(n: int, options: FleetOptions | None = None, **fields: Any) -> Fleet:
+    fleet = Fleet(asyncio.get_running_loop(), options)
+    for i in range(n):
+        fleet.add(spec(f"n{i}", **fields))
+    return fleet
+
+
+class Heard:
+    """A listener that writes everything down."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.events: list[tuple[str, str]] = []
+        fleet.listeners.append(self)
+
+    def on_added(self, node: Node) -> None:
+        self.events.append(("added", node.name))
+
+    def on_removed(self, node: Node) -> None:
+        self.events.append(("removed", node.name))
+
+    def on_switch(self, node: Node) -> None:
+        self.events.append(("switch", node.name))
+
+    def on_models(self, node: Node) -> None:
+        self.events.append(("models", node.name))
+
+    def on_adapters(self, node: Node) -> None:
+        self.events.append(("adapters", node.name))
+
+    def on_capacity(self, node: Node) -> None:
+        self.events.append(("capacity", node.name))
+
+
+class Moving(Exchange):
+    """Notes which of its attempts are asked to move; none does."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self, asked: list[Attempt]) -> None:
+        super().__init__()
+        self.asked = asked
+
+    def move(self, attempt: Attempt) -> bool:
+        self.asked.append(attempt)
+        return False
+
+
+class Traffic:
+    """Attempts as the data plane tells of them."""
+
+    def __init__(self, signals: Signals) -> None:
+        self.signals, self.loop = signals, asyncio.get_running_loop()
+
+    def begin(
+        self,
+        node: Node,
+        estimate_s: float = 1.0,
+        stream: bool = False,
+        moves: list[Attempt] | None = None,
+    ) -> tuple[Exchange, Attempt]:
+        exchange = Exchange() if moves is None else Moving(moves)
+        exchange.facts, exchange.estimate_s, exchange.units = Facts("m", stream=stream), estimate_s, 1.0
+        now_s = self.loop.time()
+        attempt = Attempt(node, begun_s=now_s, sent_s=now_s)
+        exchange.attempts.append(attempt)
+        node.in_flight += 1
+        self.signals.started(exchange, attempt)
+        return exchange, attempt
+
+    def byte(self, attempt: Attempt) -> None:
+        attempt.head_s = attempt.head_s or self.loop.time()
+        attempt.first_byte_s = attempt.first_byte_s or self.loop.time()
+        attempt.node.last_byte_s = self.loop.time()
+
+    def finish(self, exchange: Exchange, status: int = 200) -> None:
+        attempt = exchange.attempts[-1]
+        self.byte(attempt)
+        attempt.status, attempt.ended_s = status, self.loop.time()
+        self._end(exchange, Outcome.DONE)
+
+    def lose(self, exchange: Exchange, cause: Cause, status: int = 0, retry_after_s: float = 0.0) -> None:
+        attempt = exchange.attempts[-1]
+        attempt.cause, attempt.status, attempt.retry_after_s = cause, status, retry_after_s
+        self.signals.lost(exchange, attempt)
+        self._end(exchange, Outcome.FAILED)
+
+    def abort(self, exchange: Exchange) -> None:
+        self._end(exchange, Outcome.CANCELLED)
+
+    def good(self, node: Node, status: int = 200) -> None:
+        self.finish(self.begin(node)[0], status)
+
+    def bad(self, node: Node, cause: Cause, **fields: Any) -> None:
+        self.lose(self.begin(node)[0], cause, **fields)
+
+    def _end(self, exchange: Exchange, outcome: Outcome) -> None:
+        exchange.outcome = outcome
+        exchange.attempts[-1].node.in_flight -= 1
+        self.signals.ended([exchange])
+
+
+class Backend:
+    """A server on a free port of 127.0.0.1, whose answers a test may change at any time."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, str]] = {
+            "/health": (200, "ok"),
+            "/v1/models": (200, '{"data": [{"id": "m"}]}'),
+        }
+        self.seen: list[tuple[str, str, str]] = []  # path, Host, Authorization
+        self.headers: dict[str, str] = {}
+        self.is_silent = False
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> Backend:
+        app = web.Application()
+        app.router.add_route("*", "/{rest:.*}", self._answer)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        headers = request.headers
+        self.seen.append((request.path, headers.get("Host", ""), headers.get("Authorization", "")))
+        while self.is_silent:
+            await asyncio.sleep(0.01)
+        status, text = self.answers.get(request.path, (404, ""))
+        return web.Response(status=status, text=text, headers=self.headers)
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 60.0) -> None:
+    """Wait until it is so; the time is only there so that a broken test ends."""
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.005)

@@ -1,0 +1,165 @@
+"""`trimtab serve` as a process, from outside, and a backend in the test's own loop that counts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+from support.served import START_S, WAIT_S, Served, configure, spawn
+
+OPEN = {"listen": "127.0.0.1:0", "admin": {"listen": "127.0.0.1:0"}, "insecure_no_auth": True}
+
+
+class CountingBackend:
+    """Answers chat requests; those of the model "slow" wait until `let_go` is set."""
+
+    def __init__(self) -> None:
+        self.running = self.peak = self.served = 0
+        self.service_s = 0.0
+        self.let_go = asyncio.Event()
+        self.url = ""
+        self.models = ("m", "slow")
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> CountingBackend:
+        app = web.Application(client_max_size=1 << 24)
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/v1/models", self._models),
+                web.post("/v1/chat/completions", self._chat),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.let_go.set()
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _models(self, _request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": name} for name in self.models]})
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        said = await request.json()
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        try:
+            if said["model"] == "slow":
+                await self.let_go.wait()
+            else:
+                await asyncio.sleep(self.service_s)
+        finally:
+            self.running -= 1
+        self.served += 1
+        usage = {"prompt_tokens": 3, "completion_tokens": 2}
+        return web.json_response({"id": "x", "choices": [], "usage": usage})
+
+
+class ServedGateway:
+    """A gateway that serves, in a process of its own, asked from the test's loop."""
+
+    def __init__(self, served: Served) -> None:
+        self.process, self.said = served.process, served.said
+        self.url, self.admin = served.url, served.admin_url
+        self.session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=WAIT_S), headers={"x-trimtab-admin": "1"}
+        )
+
+    async def chat(self, model: str = "m", **options: Any) -> int:
+        """The status of one request on a connection of its own."""
+        body = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
+        headers = {"Connection": "close"}
+        async with self.session.post(
+            f"{self.url}/v1/chat/completions", json=body, headers=headers, **options
+        ) as answer:
+            await answer.read()
+            return answer.status
+
+    async def status(self) -> dict[str, Any]:
+        """What the dashboard shows."""
+        async with self.session.get(f"{self.admin}/admin/status") as answer:
+            assert answer.status == 200, await answer.text()
+            return dict(orjson.loads(await answer.read()))
+
+    async def metric(self, line: str) -> float:
+        """The sum of a metric's lines that begin so."""
+        async with self.session.get(f"{self.admin}/metrics") as answer:
+            text = await answer.text()
+        return sum(float(each.rpartition(" ")[2]) for each in text.splitlines() if each.startswith(line))
+
+    async def pids(self) -> set[int]:
+        """The workers' process ids."""
+        return {worker["pid"] for worker in (await self.status())["workers"]}
+
+    async def process_started(self) -> float:
+        """When the process began that answers on the admin port."""
+        return float((await self.status())["started_at"])
+
+    async def ended(self) -> int:
+        """Wait for the end of the first process."""
+
+        async def is_over() -> bool:
+            return self.process.poll() is not None
+
+        await until(is_over, "it ends")
+        return int(self.process.returncode)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+
+async def until(condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> Any:
+    """Wait until an asynchronous condition holds; returns what it gave."""
+    async with asyncio.timeout(within_s):
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                if found := await condition():
+                    return found
+            await asyncio.sleep(0.02)
+    raise AssertionError(what)
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, config: dict[str, Any]) -> AsyncIterator[ServedGateway]:
+    """Write gateway.yaml and serve it; the loop runs on while it starts, for the backends in it."""
+    process = spawn(folder, OPEN | config)
+
+    async def is_up() -> bool:
+        return process.is_up
+
+    gateway = None
+    try:
+        await until(is_up, "it serves", START_S)
+        gateway = ServedGateway(process)
+        yield gateway
+    finally:
+        if gateway is not None:
+            await gateway.session.close()
+        process.end()
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    """Another gateway.yaml; a reload reads it."""
+    configure(folder, OPEN | config)
+
+
+def node(backend: CountingBackend, name: str = "n1", capacity: int = 4) -> dict[str, Any]:
+    """The entry of a node."""
+    return {"name": name, "url": backend.url, "models": list(backend.models), "capacity": capacity}
