@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bench.figures import Benchmark, Effort, Measured, at_most, figure
 from bench.work import SLOTS_TEXT, slots_scenario
 from trimtab.experiments.scenario import Scenario, load_scenario
-from trimtab.experiments.timing import time_policies
+from trimtab.experiments.serving.policy_timing import time_policies
 from trimtab.policies import names
 
 NODES, REQUESTS = 100, 2_400

@@ -11,8 +11,8 @@ import yaml
 
 from bench.figures import Benchmark, Effort, Figure, Measured, at_least, figure, per_second
 from bench.work import loop_s, timed
-from trimtab.experiments.build import Built, build
 from trimtab.experiments.scenario import Scenario
+from trimtab.experiments.scenario.build import RunInputs, build
 
 FILE = Path(__file__).with_name("everything-on.yaml")
 COUNTED = ("rejected", "cancelled", "retries", "model_loads", "adapter_loads", "evictions", "steps")
@@ -60,16 +60,16 @@ LADDER: tuple[tuple[str, Callable[[dict[str, Any]], None]], ...] = (
 )
 
 
-def _built(content: dict[str, Any]) -> Built:
+def _built(content: dict[str, Any]) -> RunInputs:
     return build(Scenario.model_validate(content), 0)
 
 
-def _speed(built: Built, policy: str, effort: Effort) -> list[float]:
+def _speed(built: RunInputs, policy: str, effort: Effort) -> list[float]:
     loop_s(built, policy)  # load the kernels
     return per_second(len(built.requests), [loop_s(built, policy) for _ in range(effort.repetitions)])
 
 
-def _counts(built: Built, policy: str) -> Iterator[Figure]:
+def _counts(built: RunInputs, policy: str) -> Iterator[Figure]:
     """What happened, per thousand requests: the features are at work."""
     counts = timed(built, policy).driver.state.counts[0]
     for name in COUNTED:

@@ -21,13 +21,13 @@ from bench.figures import (
 from bench.peers_c import POLICY_NUMBERS, compiler, run_c
 from bench.peers_python import lists_of, run_heapq, run_simpy
 from bench.work import SLOTS_TEXT, must_agree, slots, timed
-from trimtab.experiments.build import Built
+from trimtab.experiments.scenario.build import RunInputs
 
 PYTHON_REQUESTS, C_REQUESTS = 100_000, 1_000_000
 
 
 def _against(
-    built: Built, policy: str, peer: str, run: Callable[[], tuple[float, float]], repetitions: int
+    built: RunInputs, policy: str, peer: str, run: Callable[[], tuple[float, float]], repetitions: int
 ) -> tuple[list[float], list[float]]:
     """Loop seconds, ours and theirs, in turns; raises RuntimeError if the work was not the same."""
     ours = timed(built, policy)
@@ -37,7 +37,7 @@ def _against(
 
 
 def _figures(
-    built: Built, policy: str, peer: str, own_s: list[float], peer_s: list[float], target: Target | None
+    built: RunInputs, policy: str, peer: str, own_s: list[float], peer_s: list[float], target: Target | None
 ) -> Iterator[Measured]:
     n, n_nodes = len(built.requests), built.cluster.n_nodes
     labels = {"peer": peer, "policy": policy, "nodes": n_nodes}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bench.work import SLOTS
-from trimtab.experiments.build import Built
+from trimtab.experiments.scenario.build import RunInputs
 
 SOURCE, FLAGS = Path(__file__).with_name("slots.c"), ("-O3", "-shared", "-fPIC")
 POLICY_NUMBERS = {"round-robin": 0, "power-of-d": 1}
@@ -40,7 +40,7 @@ def _library() -> Any:
     return loaded
 
 
-def run_c(built: Built, policy: str) -> tuple[float, float]:
+def run_c(built: RunInputs, policy: str) -> tuple[float, float]:
     """Processor seconds and mean completion."""
     work, n = built.requests.work, len(built.requests)
     arrival_s, units = np.ascontiguousarray(work["arrival_s"]), np.ascontiguousarray(work["units"])

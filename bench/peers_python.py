@@ -14,7 +14,7 @@ import simpy
 
 from bench.kernels import fill_draws
 from bench.work import SLOTS
-from trimtab.experiments.build import Built
+from trimtab.experiments.scenario.build import RunInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Lists:
     draws: list[list[float]]  # [requests, 2]
 
 
-def lists_of(built: Built) -> Lists:
+def lists_of(built: RunInputs) -> Lists:
     work, draws = built.requests.work, np.zeros((len(built.requests), 2))
     fill_draws(0, draws)
     unit_s = built.cluster.unit_s[0][built.cluster.type_idx]

@@ -8,7 +8,7 @@ from bench.figures import Benchmark, Effort, Figure, Measured, Target, at_least,
 from bench.kernels import BareLoop
 from bench.work import SLOTS_TEXT, head, loop_s, slots
 from trimtab.domain.policy import Policy
-from trimtab.experiments.build import Built
+from trimtab.experiments.scenario.build import RunInputs
 from trimtab.policies import find, names
 
 REQUESTS, LONGEST_S = 500_000, 1.0
@@ -33,12 +33,14 @@ def contestants() -> dict[str, str | Policy]:
     return {BARE: BareLoop(), **{name: name for name in (*dispatchers, *orders)}}
 
 
-def _speed(built: Built, spec: str | Policy, repetitions: int, target: Target | None, name: str) -> Figure:
+def _speed(
+    inputs: RunInputs, spec: str | Policy, repetitions: int, target: Target | None, name: str
+) -> Figure:
     """Requests per second; fewer requests where the first tenth shows that all would take too long."""
-    n_nodes, n = built.cluster.n_nodes, len(built.requests)
-    tenth = head(built, n // 10)
+    n_nodes, n = inputs.cluster.n_nodes, len(inputs.requests)
+    tenth = head(inputs, n // 10)
     least_s = 10 * loop_s(tenth, spec)
-    work = tenth if least_s > LONGEST_S and target is None else built
+    work = tenth if least_s > LONGEST_S and target is None else inputs
     speeds = per_second(len(work.requests), [loop_s(work, spec) for _ in range(repetitions)])
     return figure(speeds, "million requests/s", target, policy=name, nodes=n_nodes)
 

@@ -18,8 +18,8 @@ import numpy as np
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, empty_plan
 from trimtab.engine.simulator import run
-from trimtab.experiments.build import build
 from trimtab.experiments.scenario import Scenario, load_scenario
+from trimtab.experiments.scenario.build import build
 from trimtab.metrics.statistics import paired_difference_ci95
 from trimtab.policies.data_aware.split_merge import SplitMerge
 from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion

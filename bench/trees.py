@@ -8,7 +8,7 @@ from bench.figures import Benchmark, Effort, Measured, figure, per_second, ratio
 from bench.kernels import ScanLeastConnections, ScanLeastExpectedWait
 from bench.work import SLOTS_TEXT, both_s, slots
 from trimtab.domain.policy import Policy
-from trimtab.experiments.build import Built
+from trimtab.experiments.scenario.build import RunInputs
 
 SCANS: dict[str, Policy] = {
     "least-connections": ScanLeastConnections(),
@@ -17,7 +17,7 @@ SCANS: dict[str, Policy] = {
 REQUESTS, LOOKS = 150_000, 200_000_000
 
 
-def _compare(built: Built, name: str, repetitions: int) -> Iterator[Measured]:
+def _compare(built: RunInputs, name: str, repetitions: int) -> Iterator[Measured]:
     n, n_nodes = len(built.requests), built.cluster.n_nodes
     tree_s, scan_s = both_s(built, name, SCANS[name], repetitions)
     for what, seconds in (("tree", tree_s), ("scan", scan_s)):

@@ -14,8 +14,8 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import DONE
-from trimtab.experiments.build import Built, build
 from trimtab.experiments.scenario import Scenario
+from trimtab.experiments.scenario.build import RunInputs, build
 from trimtab.policies import find
 
 SLOTS, SPEEDS, LOAD = 4, (1.0, 1.25), 0.8  # slow nodes stay below saturation when all get equal shares
@@ -25,7 +25,7 @@ SLOTS_TEXT = (
 )
 
 
-def slots(n_nodes: int, n_requests: int) -> Built:
+def slots(n_nodes: int, n_requests: int) -> RunInputs:
     """The slots model alone: every feature that can be off is off."""
     return build(slots_scenario(n_nodes, n_requests), 0)
 
@@ -48,7 +48,7 @@ def slots_scenario(n_nodes: int, n_requests: int) -> Scenario:
     return Scenario.model_validate(scenario)
 
 
-def head(built: Built, n_requests: int) -> Built:
+def head(built: RunInputs, n_requests: int) -> RunInputs:
     """The first requests only."""
     all_of = built.requests
     first = Requests(all_of.work[:n_requests].copy(), all_of.truth[:n_requests].copy(), all_of.tenant_names)
@@ -73,7 +73,7 @@ class Run:
         return finish_s
 
 
-def timed(built: Built, spec: str | Policy, mode: str = "compiled") -> Run:
+def timed(built: RunInputs, spec: str | Policy, mode: str = "compiled") -> Run:
     """Run a policy to the end. Raises RuntimeError if it stops before."""
     policy, order = find(spec)
     driver = Driver(built.cluster, built.requests, built.options, policy, order, mode=mode)
@@ -86,13 +86,13 @@ def timed(built: Built, spec: str | Policy, mode: str = "compiled") -> Run:
     return Run(driver, loop_s)
 
 
-def loop_s(built: Built, spec: str | Policy, mode: str = "compiled") -> float:
+def loop_s(built: RunInputs, spec: str | Policy, mode: str = "compiled") -> float:
     """Processor seconds of the loop."""
     return timed(built, spec, mode).loop_s
 
 
 def both_s(
-    built: Built,
+    built: RunInputs,
     a: str | Policy,
     b: str | Policy,
     repetitions: int,

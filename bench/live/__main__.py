@@ -19,7 +19,7 @@ from bench.live.traffic import LOAD, TRACE, Floats, Segment, counted_since_s, ov
 from bench.machine import machine
 from bench.results import write_whole
 from bench.startup import ROOT
-from trimtab.experiments.replay import paired_by_batches, replay
+from trimtab.experiments.serving.replay import paired_by_batches, replay
 from trimtab.gateway.compiling import compile_here
 from trimtab.policies.hybrid.auto import Auto
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from bench.policy_cases import DATA
 from trimtab.domain.requests import Requests
 from trimtab.engine import simulator
-from trimtab.experiments.build import build
-from trimtab.experiments.build.built import Built
 from trimtab.experiments.scenario import Scenario
+from trimtab.experiments.scenario.build import build
+from trimtab.experiments.scenario.build.run_inputs import RunInputs
 from trimtab.gateway.decide.rules import LOOKAHEAD
 from trimtab.policies import find
 from trimtab.traces import read_trace
@@ -40,18 +40,18 @@ Floats = NDArray[np.float64]
 class Segment:
     """Requests in a row of the trace, and the nodes that serve them."""
 
-    built: Built
+    inputs: RunInputs
     rows: pl.DataFrame  # of the trace, one per request
 
     @property
     def arrival_s(self) -> Floats:
         """When requests come, from the begin."""
-        return np.asarray(self.built.requests.work["arrival_s"])
+        return np.asarray(self.inputs.requests.work["arrival_s"])
 
     @property
     def factor(self) -> Floats:
         """What each request takes over its estimate; no policy is told."""
-        return np.asarray(self.built.requests.truth["factor"])
+        return np.asarray(self.inputs.requests.truth["factor"])
 
 
 def segment(number: int, requests: int, trace: pl.DataFrame | None = None) -> Segment:
@@ -111,9 +111,9 @@ def predicted_s(
 
     Each request takes so much longer for being sent.
     """
-    built = segments[0].built
+    built = segments[0].inputs
     cluster = replace(built.cluster, fixed_s=built.cluster.fixed_s + overhead_s)
-    requests = _strung([of.built.requests for of in segments])
+    requests = _strung([of.inputs.requests for of in segments])
     driver = simulator.run(cluster, requests, built.options, *find(policy), seed=0, mode=mode)
     finish_s = driver.state.requests["finish_s"][: len(requests)]
     ends = np.cumsum([len(of.rows) for of in segments])[:-1]

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from trimtab.domain.view import can_take, estimate_s, memory, missing_load_s
     from trimtab.errors import TrimtabError
     from trimtab.experiments.compare import Comparison, compare
-    from trimtab.experiments.run import Run, simulate
     from trimtab.experiments.scenario import Scenario
     from trimtab.experiments.scenario import load_scenario as scenario
+    from trimtab.experiments.serving.run import Run, simulate
     from trimtab.traces import read_trace
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
 _HOME = {
     "Comparison": "trimtab.experiments.compare:Comparison",
     "Policy": "trimtab.domain.policy:Policy",
-    "Run": "trimtab.experiments.run:Run",
+    "Run": "trimtab.experiments.serving.run:Run",
     "Scenario": "trimtab.experiments.scenario:Scenario",
     "TrimtabError": "trimtab.errors:TrimtabError",
     "can_take": "trimtab.domain.view:can_take",
@@ -60,7 +60,7 @@ _HOME = {
     "missing_load_s": "trimtab.domain.view:missing_load_s",
     "read_trace": "trimtab.traces:read_trace",
     "scenario": "trimtab.experiments.scenario:load_scenario",
-    "simulate": "trimtab.experiments.run:simulate",
+    "simulate": "trimtab.experiments.serving.run:simulate",
 }
 
 _SHOWN = {"Comparison", "Run", "compare", "simulate"}
@@ -69,7 +69,7 @@ _SHOWN = {"Comparison", "Run", "compare", "simulate"}
 def _display_in_notebooks() -> None:
     """Give results, which know nothing of the report, its tables for display: here both meet."""
     from trimtab.experiments.compare import Comparison
-    from trimtab.experiments.run import Run
+    from trimtab.experiments.serving.run import Run
     from trimtab.report.notebook import comparison_html, run_html
 
     Comparison._repr_html_ = comparison_html  # type: ignore[attr-defined]

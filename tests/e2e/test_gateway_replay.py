@@ -8,7 +8,7 @@ from pathlib import Path
 from conftest import process
 from support.gateway_load import ALIKE, bounded, drive, of_speeds, recorded
 from support.served import served
-from trimtab.experiments.replay import ReplayedPolicy, replay
+from trimtab.experiments.serving.replay import ReplayedPolicy, replay
 from trimtab.gateway.demo import launched
 
 N_REQUESTS, RECORDINGS = 600, 3

@@ -96,7 +96,7 @@ def test_runs_are_reproducible_and_modes_agree(run):
 
 
 def test_load_is_offered_work_over_capacity():
-    built = tt.simulate("tiny", "random", load=0.4).built
+    built = tt.simulate("tiny", "random", load=0.4).inputs
     rate_per_s = (len(built.requests) - 1) / np.ptp(built.requests.work["arrival_s"])
     assert rate_per_s / built.capacity_per_s == pytest.approx(0.4)
 

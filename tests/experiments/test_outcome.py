@@ -13,9 +13,9 @@ from support.by_hand import asked, fault_table, once, played, starts
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.requests import Requests
-from trimtab.experiments.curves import curves_of
 from trimtab.experiments.outcome import records_of
-from trimtab.experiments.run import node_table
+from trimtab.experiments.serving.curves import curves_of
+from trimtab.experiments.serving.run import node_table
 from trimtab.metrics import Records, compute
 
 ONE, TWO = cluster(1), cluster(2)
@@ -79,8 +79,8 @@ def test_a_lost_attempt_leaves_no_start_behind() -> None:
 def test_nodes_are_used_by_share_of_the_time_that_they_were_up() -> None:
     run = tt.simulate("tiny", "random")
     half = replace(run.records.nodes, up_s=run.records.nodes.up_s / 2)
-    whole = node_table(run.records, run.built)["busy_frac"].to_numpy()
-    halved = node_table(replace(run.records, nodes=half), run.built)["busy_frac"].to_numpy()
+    whole = node_table(run.records, run.inputs)["busy_frac"].to_numpy()
+    halved = node_table(replace(run.records, nodes=half), run.inputs)["busy_frac"].to_numpy()
     np.testing.assert_allclose(halved, 2 * whole)
     assert run.metrics["utilisation_mean_frac"] == pytest.approx(whole.mean())
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from support.gateway.worker_gateway import CountingBackend, ServedGateway, node, serving, until, write_config
-from trimtab.experiments.replay import replay
+from trimtab.experiments.serving.replay import replay
 from trimtab.traces.gateway import open_recording, read_requests
 
 WORKERS = 2

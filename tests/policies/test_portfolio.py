@@ -15,8 +15,8 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, View, empty_plan, new_work
 from trimtab.engine.driver import Driver
 from trimtab.errors import UsageError
-from trimtab.experiments.build import build, declared_for
 from trimtab.experiments.scenario import load_scenario
+from trimtab.experiments.scenario.build import build, scenario_workload
 from trimtab.policies.hybrid.auto import Auto
 from trimtab.policies.hybrid.what_if import WhatIf
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
@@ -208,12 +208,12 @@ def test_an_objective_that_it_does_not_know_is_named() -> None:
 
 def test_declared_work_is_like_the_scenarios_and_not_the_runs_own() -> None:
     scenario = load_scenario("tiny")
-    own, declared = build(scenario, 3).requests.work, declared_for(Auto(), scenario, 3)
+    own, declared = build(scenario, 3).requests.work, scenario_workload(Auto(), scenario, 3)
     assert declared is not None
     assert declared.dtype == own.dtype
     assert not np.isin(declared["arrival_s"], own["arrival_s"]).any()
     assert declared["arrival_s"][-1] == pytest.approx(own["arrival_s"][-1], rel=0.3)
-    assert declared_for(SampledCompletion(), scenario, 3) is None
+    assert scenario_workload(SampledCompletion(), scenario, 3) is None
 
 
 @pytest.mark.parametrize(

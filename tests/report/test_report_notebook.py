@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from support.synthetic import comparison
-from trimtab.experiments.run import simulate
+from trimtab.experiments.serving.run import simulate
 from trimtab.report.notebook import comparison_html, run_html
 
 

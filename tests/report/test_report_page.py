@@ -16,7 +16,7 @@ import pytest
 
 from support.synthetic import POLICIES, comparison
 from trimtab.errors import UsageError
-from trimtab.experiments.run import simulate
+from trimtab.experiments.serving.run import simulate
 from trimtab.metrics import METRICS
 from trimtab.report.files import write_text
 from trimtab.report.page import comparison_page, run_page, write_trace_report

@@ -11,8 +11,8 @@ import pytest
 from support.synthetic import comparison
 from trimtab.errors import UsageError
 from trimtab.experiments.compare import Comparison
-from trimtab.experiments.pool import Workfolder
-from trimtab.experiments.run import simulate
+from trimtab.experiments.compare.task_pool import Workfolder
+from trimtab.experiments.serving.run import simulate
 from trimtab.report.results import json_text, write_results, write_run
 
 
@@ -125,6 +125,6 @@ def test_a_run_is_written_whole(tmp_path: Path) -> None:
     written = write_run(run, tmp_path)
     assert names_in(tmp_path) == {"results.json", "requests.parquet", "nodes.parquet", "report.html"}
     assert {file.path.name for file in written.files} == names_in(tmp_path)
-    assert pl.read_parquet(tmp_path / "requests.parquet").height == len(run.built.requests)
+    assert pl.read_parquet(tmp_path / "requests.parquet").height == len(run.inputs.requests)
     metrics = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)["metrics"]
     assert metrics["completion_mean_s"] == run.metrics["completion_mean_s"]

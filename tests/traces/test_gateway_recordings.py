@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trimtab.errors import TraceError
-from trimtab.experiments.recording import scenario_of
+from trimtab.experiments.scenario.from_recording import scenario_of
 from trimtab.traces import read_trace, write_trace
 from trimtab.traces.gateway import is_recording, open_recording
 

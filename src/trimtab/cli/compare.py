@@ -33,7 +33,7 @@ from trimtab.cli.output import note, note_written, print_json, progress_bar, std
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
     from trimtab.experiments.scenario import Scenario
-    from trimtab.experiments.timing import PolicyTiming
+    from trimtab.experiments.serving.policy_timing import PolicyTiming
 
 DEFAULT_OUT = Path("trimtab-out")
 
@@ -156,7 +156,7 @@ def _compare(scenario: Scenario, out: Path, *, sweep: bool, jobs: int | None, qu
 
 
 def _timings(scenario: Scenario) -> list[PolicyTiming]:
-    from trimtab.experiments.timing import time_policies
+    from trimtab.experiments.serving.policy_timing import time_policies
     from trimtab.policies import DEFAULT_COMPARISON
 
     return time_policies(scenario, scenario.policies or DEFAULT_COMPARISON, scenario.seed_list()[0])

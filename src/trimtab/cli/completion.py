@@ -48,7 +48,7 @@ def policy_specs(incomplete: str) -> list[str]:
 
 def builtin_scenarios(incomplete: str) -> list[str]:
     """Names of the scenarios that come with trimtab."""
-    folder = resources.files("trimtab") / "experiments" / "builtin"
+    folder = resources.files("trimtab") / "experiments" / "scenario" / "builtin"
     return _starting(
         (f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")), incomplete
     )

@@ -25,7 +25,7 @@ TRACE_PANEL, OUTPUT_PANEL = "Trace", "Output"
 ScenarioName: TypeAlias = Annotated[
     str | None,
     typer.Argument(
-        help="Built-in name or YAML file.  [dim]Default: aigc-images, or --trace on --cluster[/dim]",
+        help="RunInputs-in name or YAML file.  [dim]Default: aigc-images, or --trace on --cluster[/dim]",
         autocompletion=completion.scenarios,
         show_default=False,
     ),
@@ -161,7 +161,7 @@ def read_ahead(scenario: Scenario, *, quiet: bool) -> None:
     """Read the scenario's trace, if it has one, with a progress bar; it is kept for the runs."""
     trace = scenario.workload.trace
     if trace is not None:
-        from trimtab.experiments.recorded import recorded
+        from trimtab.experiments.scenario.trace_rows import recorded
 
         with progress_bar(f"reading {trace.file.name}", quiet=quiet) as progress:
             recorded(trace, progress)

@@ -15,7 +15,7 @@ from trimtab.cli.output import note, print_json, show, spinner
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trimtab.experiments.replay import Completions, Replay
+    from trimtab.experiments.serving.replay import Completions, Replay
 
 
 def register(app: typer.Typer) -> None:
@@ -56,7 +56,7 @@ def replay(
     quiet: Quiet = False,
 ) -> None:
     """Replay a recording of the gateway in the simulator, beside what happened live."""
-    from trimtab.experiments.replay import replay as run_replay
+    from trimtab.experiments.serving.replay import replay as run_replay
 
     with spinner(f"replaying {recording.name}", quiet=quiet or json):
         done = run_replay(recording, policy, after_s=after)

@@ -31,8 +31,8 @@ from trimtab.cli.options import (
 from trimtab.cli.output import note, note_written, print_json, progress_bar, show
 
 if TYPE_CHECKING:
-    from trimtab.experiments.run import Run
     from trimtab.experiments.scenario import Scenario
+    from trimtab.experiments.serving.run import Run
 
 
 class Host(StrEnum):
@@ -112,7 +112,7 @@ def _run(scenario: Scenario, policy: str, seed: int, host: Host, speed: float, *
         def arrived(count: int) -> None:
             progress(count, total)
 
-        from trimtab.experiments.run import run_on_clock, simulate
+        from trimtab.experiments.serving.run import run_on_clock, simulate
 
         if host is Host.LIVE:
             return run_on_clock(scenario, policy, seed, speed=speed, progress=arrived)
@@ -122,7 +122,7 @@ def _run(scenario: Scenario, policy: str, seed: int, host: Host, speed: float, *
 def _print_run(done: Run, *, quiet: bool) -> None:
     from trimtab.report.tables import run_table
 
-    title = f"{done.policy} on {done.scenario.name}, seed {done.seed}, load {done.built.offered_load:.3g}"
+    title = f"{done.policy} on {done.scenario.name}, seed {done.seed}, load {done.inputs.offered_load:.3g}"
     show(run_table(title, done.metrics, None if done.bound is None else done.bound.mean_s))
     for text in done.notes():
         note(f"note: {text}", quiet=quiet)

@@ -13,7 +13,7 @@ from trimtab.cli.output import print_json, show
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Built-in scenarios, and checks of one's own.",
+    help="RunInputs-in scenarios, and checks of one's own.",
     epilog=examples("trimtab scenario show tiny > my.yaml", "trimtab scenario check my.yaml"),
 )
 
@@ -53,8 +53,8 @@ def check_scenario(
     json: Json = False,
 ) -> None:
     """Check a scenario: every field, the trace it names, its policies, and that requests can be built."""
-    from trimtab.experiments.build import build
     from trimtab.experiments.scenario import load_scenario
+    from trimtab.experiments.scenario.build import build
     from trimtab.policies import find
 
     checked = load_scenario(scenario)

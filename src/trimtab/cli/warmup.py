@@ -26,7 +26,7 @@ def warmup(
 ) -> None:
     """Compile simulator, policies, bounds, solvers and forecasts into the cache (about a minute, once)."""
     from trimtab.compiled.kernel import cache_folder, prune_cache
-    from trimtab.experiments.warm import compile_everything
+    from trimtab.experiments.serving.compilation import compile_everything
     from trimtab.forecast.warm import compile_forecasts
     from trimtab.gateway.wire.ferry import compile_ferry
     from trimtab.solvers.solve import compile_solvers

@@ -13,7 +13,7 @@ from trimtab.report.rows import run_groups
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
-    from trimtab.experiments.run import Run
+    from trimtab.experiments.serving.run import Run
 
 _STYLES = {Standing.BEST: ' style="font-weight:bold;color:#0a8f4f"', Standing.SAME: ' style="color:#0a8f4f"'}
 

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from trimtab.experiments.compare import Comparison
-    from trimtab.experiments.curves import Curves
-    from trimtab.experiments.run import Run
+    from trimtab.experiments.serving.curves import Curves
+    from trimtab.experiments.serving.run import Run
     from trimtab.traces import TraceSummary
 
 Floats = npt.NDArray[np.float64]

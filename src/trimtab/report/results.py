@@ -18,7 +18,7 @@ from trimtab.report.page import comparison_page, run_page
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
-    from trimtab.experiments.run import Run
+    from trimtab.experiments.serving.run import Run
 
 RESULTS: Final = "results.json"
 TABLE: Final = "comparison.csv"

@@ -25,7 +25,7 @@ from trimtab.report.rows import metric_row, run_groups, trace_groups
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
-    from trimtab.experiments.timing import PolicyTiming
+    from trimtab.experiments.serving.policy_timing import PolicyTiming
     from trimtab.policies import Description
     from trimtab.traces import TraceSummary
 

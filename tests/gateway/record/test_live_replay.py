@@ -15,7 +15,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options as HostOptions
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver
-from trimtab.experiments.replay import Completions, replay
+from trimtab.experiments.serving.replay import Completions, replay
 from trimtab.gateway.demo import Options, launched
 from trimtab.live.clock import WallClock
 from trimtab.live.host import Host

@@ -15,7 +15,7 @@ from scipy.special import stdtrit
 
 from support.builders import cluster, requests
 from support.recordings import simulated
-from trimtab.experiments.replay import paired_by_batches
+from trimtab.experiments.serving.replay import paired_by_batches
 from trimtab.gateway.record.intervals import BatchMeans, mean_interval, student_t95
 from trimtab.gateway.record.shadow import ShadowTally, figures_of, replay_difference
 from trimtab.gateway.record.switchback import Switchback

@@ -1,0 +1,11 @@
+"""A scenario and a seed made into what a host runs: cluster, requests, options (`built` puts them together).
+
+Requests start as `columns`, drawn (`generated`, each purpose from its own one of the `streams`) or read from
+a trace (`traced`, with `defaults` for known formats); then `cluster`, `requests` and `options` become arrays.
+`capacity` is the arrival rate that is load 1.0.
+"""
+
+from trimtab.experiments.scenario.build.run_inputs import RunInputs, TraceInfo, build
+from trimtab.experiments.scenario.build.scenario_workload import scenario_workload
+
+__all__ = ["RunInputs", "TraceInfo", "build", "scenario_workload"]

@@ -1,0 +1,154 @@
+"""Columns as the records that a host takes: what policies see, and the truth that they don't."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.requests import TRUTH, Requests
+from trimtab.domain.view import new_work
+from trimtab.experiments.scenario.build.cluster_arrays import first_positions
+from trimtab.experiments.scenario.build.request_columns import Members, RequestColumns
+from trimtab.experiments.scenario.build.split_batch import parts_max
+from trimtab.experiments.scenario.build.streams import Stream, generator
+from trimtab.experiments.scenario.spec.service_classes import Served
+from trimtab.experiments.scenario.spec.shared_types import (
+    FloatArray,
+    IntArray,
+    choose,
+    fractions,
+    zipf_fractions,
+)
+from trimtab.experiments.scenario.spec.workload import DeadlineSpec, Popularity, WorkloadSpec
+from trimtab.traces.sizes import sizes_lognormal
+
+
+def build_requests(
+    spec: WorkloadSpec, served: Served, columns: RequestColumns, cluster: Cluster, seed: int
+) -> Requests:
+    """Requests of one seed, as they come: not yet scaled to a load."""
+    n, c = len(columns.arrival_s), columns.class_idx
+    truth, work = np.zeros(n, TRUTH), new_work(n)
+    truth["units"], truth["factor"] = columns.units, _factor(spec.service_cv, seed, Stream.SERVICE, n)
+    names = tenant_names(spec, columns)
+    work["serial"], work["arrival_s"], work["class_idx"] = np.arange(n), columns.arrival_s, c
+    work["units"] = columns.units * _factor(spec.estimate_cv, seed, Stream.ESTIMATE, n)
+    work["charge"] = work["units"]
+    work["parts_max"] = parts_max(served, c, work["units"])
+    work["estimate_s"] = cluster.best_estimate_s(c, work["units"])
+    work["deadline_s"] = columns.arrival_s + _deadline_after_s(spec, columns, cluster, seed)
+    work["payload_gib"] = _payload_gib(spec, columns, seed)
+    work["model_idx"], work["adapter_idx"] = _item_idx(served, columns)
+    work["tenant_idx"] = _tenant_idx(spec, columns, len(names), seed)
+    work["priority"] = _priority(spec, columns, seed)
+    work["zone_idx"] = _zone_idx(spec, cluster, seed, n)
+    work["key"] = _keys(work, _session(spec, columns, seed))
+    return Requests(work, truth, names)
+
+
+def _factor(cv: float, seed: int, stream: Stream, n: int) -> FloatArray | float:
+    """Lognormal of mean 1, [n]; its normal numbers do not depend on `cv`."""
+    return sizes_lognormal(generator(seed, stream), 1.0, cv, n) if cv else 1.0
+
+
+def tenant_names(spec: WorkloadSpec, columns: RequestColumns) -> tuple[str, ...]:
+    """Names of the tenants: the trace's, else the scenario's."""
+    if columns.tenant_idx is not None:
+        return columns.tenant_names
+    if isinstance(spec.tenants, Popularity):
+        return tuple(f"tenant-{k}" for k in range(1, spec.tenants.count + 1))
+    return tuple(spec.tenants)
+
+
+def _tenant_idx(spec: WorkloadSpec, columns: RequestColumns, count: int, seed: int) -> IntArray | int:
+    if columns.tenant_idx is not None:
+        return columns.tenant_idx
+    if count == 1:
+        return 0
+    if isinstance(spec.tenants, Popularity):
+        frac = zipf_fractions(count, spec.tenants.zipf)
+    else:
+        frac = fractions(list(spec.tenants.values()))
+    return choose(generator(seed, Stream.TENANT), frac, len(columns.arrival_s))
+
+
+def _priority(spec: WorkloadSpec, columns: RequestColumns, seed: int) -> IntArray:
+    if columns.priority is not None:
+        return columns.priority
+    values, frac = np.array(list(spec.priorities)), fractions(list(spec.priorities.values()))
+    return values[choose(generator(seed, Stream.PRIORITY), frac, len(columns.arrival_s))]
+
+
+def _deadline_after_s(
+    spec: WorkloadSpec, columns: RequestColumns, cluster: Cluster, seed: int
+) -> FloatArray | float:
+    if columns.deadline_after_s is not None:
+        return columns.deadline_after_s
+    return np.inf if spec.deadline is None else _drawn_deadline_s(spec.deadline, columns, cluster, seed)
+
+
+def _drawn_deadline_s(spec: DeadlineSpec, columns: RequestColumns, cluster: Cluster, seed: int) -> FloatArray:
+    n = len(columns.arrival_s)
+    after_s = np.zeros(n)
+    if spec.factor is not None:
+        best_s = cluster.best_estimate_s(columns.class_idx, columns.units)
+        after_s += best_s * spec.factor.draw(generator(seed, Stream.DEADLINE_FACTOR), n)
+    if spec.seconds is not None:
+        after_s += spec.seconds.draw(generator(seed, Stream.DEADLINE_SECONDS), n)
+    has_one = generator(seed, Stream.HAS_DEADLINE).random(n) < spec.share_frac
+    return np.where(has_one, after_s, np.inf)
+
+
+def _payload_gib(spec: WorkloadSpec, columns: RequestColumns, seed: int) -> FloatArray | float:
+    if columns.payload_gib is not None:
+        return columns.payload_gib
+    if spec.payload_gib is None:
+        return 0.0
+    return spec.payload_gib.draw(generator(seed, Stream.PAYLOAD), len(columns.arrival_s))
+
+
+def _zone_idx(spec: WorkloadSpec, cluster: Cluster, seed: int, n: int) -> IntArray | int:
+    if spec.origin is None:
+        return 0
+    zones = np.array([cluster.zone_names.index(zone) for zone in spec.origin])
+    return zones[choose(generator(seed, Stream.ORIGIN), fractions(list(spec.origin.values())), n)]
+
+
+def _item_idx(served: Served, columns: RequestColumns) -> tuple[IntArray, IntArray]:
+    """Positions of model and adapter among all items, [requests] each; -1 = none."""
+    n_models = sum(map(len, columns.models.values()))
+    classes = served.classes.values()
+    model_families, adapter_families = [s.model for s in classes], [s.adapter for s in classes]
+    first = _first_of_class(columns.models, 0, model_families)[columns.class_idx]
+    first_adapter = _first_of_class(columns.adapters, n_models, adapter_families)[columns.class_idx]
+    model = np.where(columns.model >= 0, first + columns.model, -1)
+    return model, np.where(columns.adapter >= 0, first_adapter + columns.adapter, -1)
+
+
+def _first_of_class(members: Members, start: int, families: list[str | None]) -> IntArray:
+    """Position of the first item of each class's family, [classes]."""
+    first = first_positions(members, start)
+    return np.array([-1 if name is None else first[name] for name in families])
+
+
+def _session(spec: WorkloadSpec, columns: RequestColumns, seed: int) -> IntArray | None:
+    if columns.session is not None or spec.sessions is None:
+        return columns.session
+    frac = zipf_fractions(spec.sessions.count, spec.sessions.zipf)
+    return choose(generator(seed, Stream.SESSION), frac, len(columns.arrival_s))
+
+
+def _keys(work: npt.NDArray[np.void], session: IntArray | None) -> IntArray:
+    """Affinity keys: the session, else model and adapter, else the request itself: nothing to be near to."""
+    pair = ((work["model_idx"].astype(np.int64) + 1) << 24) + work["adapter_idx"] + 1
+    content = np.where(work["model_idx"] >= 0, _mixed(pair, 1), _mixed(work["serial"], 2))
+    return content if session is None else np.where(session >= 0, _mixed(session, 3), content)
+
+
+def _mixed(values: npt.NDArray[np.integer], kind: int) -> IntArray:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), as numbers of 63 bits."""
+    z = values.astype(np.uint64) + np.uint64(kind << 56)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((z ^ (z >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)

@@ -1,0 +1,207 @@
+"""A scenario and a seed as what a host runs: cluster, requests and options. The same for every policy.
+
+Load 1.0 is the highest rate at which the fluid programme class × node type is feasible with the mean true
+service times of these very requests, model loads excluded (`capacity`). The rate of n requests is n − 1 over
+the time from the first arrival to the last; a load stretches the times between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.options import Options
+from trimtab.domain.requests import Requests
+from trimtab.errors import ScenarioError, UsageError
+from trimtab.experiments.scenario.build.cacheable import (
+    content_numbers,
+    recorded_prefixes,
+    with_contents,
+    with_prompts,
+)
+from trimtab.experiments.scenario.build.cluster_arrays import build_cluster
+from trimtab.experiments.scenario.build.defaults import default_served
+from trimtab.experiments.scenario.build.fluid_capacity import fluid_capacity_per_s
+from trimtab.experiments.scenario.build.generated import generated
+from trimtab.experiments.scenario.build.request_arrays import build_requests
+from trimtab.experiments.scenario.build.request_columns import RequestColumns
+from trimtab.experiments.scenario.build.serving_options import build_options
+from trimtab.experiments.scenario.build.split_batch import batch_marginal_frac, join_s
+from trimtab.experiments.scenario.build.traced import traced
+from trimtab.experiments.scenario.spec.scenario import Scenario
+from trimtab.experiments.scenario.spec.service_classes import Served
+from trimtab.experiments.scenario.spec.shared_types import FloatArray
+from trimtab.experiments.scenario.trace_rows import chosen_rows, recorded
+from trimtab.traces import Trace
+
+SOONEST_S = 1e-6  # after its arrival that a client can go away
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
+    """Where recorded requests came from."""
+
+    file: str
+    format: str
+    rows_in_file: int
+    dropped: Mapping[str, int]  # reason → rows that the format leaves out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunInputs:
+    """One run, ready for any policy."""
+
+    cluster: Cluster
+    requests: Requests
+    options: Options
+    slo_s: FloatArray  # [classes]; inf = none
+    offered_load: float  # arrival rate over capacity; inf if all arrive at once, nan if nothing is served
+    capacity_per_s: float  # arrival rate that is load 1.0; nan if nothing is served
+    n_fits_no_node: int  # requests that no node type serves
+    trace: TraceInfo | None
+
+
+def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace | None = None) -> RunInputs:
+    """What one seed of a scenario runs. Pure, but for reading the trace where it is not given.
+
+    `load` replaces the scenario's. `trace` is the whole trace before sampling and slicing.
+
+    Raises:
+        ScenarioError: the trace does not fit the scenario, or a load cannot be set.
+        TraceError: the file is no trace, or nothing of it is left.
+        UsageError: the seed is none.
+    """
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise UsageError(
+            "cannot be used", field="seed", value=seed, expected="a whole number from 0 to 2^63 - 1"
+        )
+    columns, served, info = _columns(scenario, seed, trace)
+    cluster = build_cluster(scenario.cluster, served, columns)
+    requests = _reusable(scenario, columns, build_requests(scenario.workload, served, columns, cluster, seed))
+    if columns.factor is not None:
+        requests.truth["factor"] *= columns.factor
+    mean_s, share = _mean_service(cluster, requests)
+    cluster = replace(cluster, weight=_weights(cluster, mean_s, share))
+    capacity_per_s = _capacity_per_s(cluster, mean_s, share)
+    target = scenario.workload.load if load is None else load
+    if target is not None:
+        _scale_to(requests, target * capacity_per_s, scenario.name)
+    if columns.leave_after_s is not None and scenario.host.cancel == "always":
+        requests = replace(requests, leave_s=_leave_s(requests, columns.leave_after_s))
+    return RunInputs(
+        cluster=cluster,
+        requests=requests,
+        options=replace(
+            build_options(scenario.host, scenario.faults, cluster, seed),
+            join_s=join_s(served),
+            batch_marginal_frac=batch_marginal_frac(served),
+        ),
+        slo_s=np.array([s.slo_s or np.inf for s in served.classes.values()]),
+        offered_load=_rate_per_s(requests) / capacity_per_s,
+        capacity_per_s=capacity_per_s,
+        n_fits_no_node=int(np.isinf(requests.work["estimate_s"]).sum()),
+        trace=info,
+    )
+
+
+def _reusable(scenario: Scenario, columns: RequestColumns, requests: Requests) -> Requests:
+    """The requests with what caches know of them."""
+    tenant_idx = requests.work["tenant_idx"]
+    cache, names = scenario.host.result_cache, requests.tenant_names
+    content_idx = content_numbers(cache, columns.content, tenant_idx, names)
+    return replace(requests, prefixes=columns.prefixes, content_idx=content_idx)
+
+
+def _columns(
+    scenario: Scenario, seed: int, trace: Trace | None
+) -> tuple[RequestColumns, Served, TraceInfo | None]:
+    columns, served, info = _as_they_come(scenario, seed, trace)
+    spec = scenario.workload
+    if spec.contents is not None and columns.content is None:
+        columns = with_contents(spec.contents, columns, seed)
+    if spec.prompts is not None and columns.prefixes is None:
+        columns = with_prompts(spec.prompts, columns, served, seed)
+    return columns, served, info
+
+
+def _as_they_come(
+    scenario: Scenario, seed: int, trace: Trace | None
+) -> tuple[RequestColumns, Served, TraceInfo | None]:
+    spec = scenario.workload
+    if spec.generate is not None:
+        return generated(spec.generate, scenario.served, seed), scenario.served, None
+    assert spec.trace is not None  # checked with the scenario
+    whole = recorded(spec.trace) if trace is None else trace
+    served = scenario.served if scenario.classes else default_served(whole.format)
+    rows = chosen_rows(whole, spec.trace.options, seed)
+    info = TraceInfo(whole.file, whole.format, whole.rows_in_file, whole.dropped)
+    columns = traced(spec.trace, whole, rows, served, seed)
+    if scenario.host.prefix_cache.blocks:
+        columns = replace(columns, prefixes=recorded_prefixes(spec.trace, whole.format, rows))
+    return columns, served, info
+
+
+def _leave_s(requests: Requests, after_s: FloatArray) -> FloatArray:
+    """After the arrival at least: at equal times a cancellation would come first."""
+    leave_s: FloatArray = requests.work["arrival_s"] + np.maximum(after_s, SOONEST_S)
+    return leave_s
+
+
+def _mean_service(cluster: Cluster, requests: Requests) -> tuple[FloatArray, FloatArray]:
+    """Mean true service on each node type, [classes, types], and the share of each class, [classes].
+
+    A class that no type serves has share 0.
+    """
+    c, classes = requests.work["class_idx"], len(cluster.class_names)
+    factor, units = requests.truth["factor"], requests.truth["units"]
+    count = np.bincount(c, minlength=classes)
+    mean_factor = np.where(count > 0, np.bincount(c, factor, classes) / np.maximum(count, 1), 1.0)
+    mean_units = np.bincount(c, units * factor, classes) / np.maximum(count, 1)
+    mean_s = cluster.fixed_s * mean_factor[:, None] + cluster.unit_s * mean_units[:, None]
+    is_served = np.isfinite(mean_s).any(axis=1)
+    return mean_s, np.where(is_served, count / len(requests), 0.0)
+
+
+def _weights(cluster: Cluster, mean_s: FloatArray, share: FloatArray) -> FloatArray:
+    """Slots × mean over the classes a node serves of (mean service on the best type / its own), [nodes]."""
+    rows = mean_s[share > 0]
+    relative = rows.min(axis=1, keepdims=True) / rows  # 0 where a type can't serve
+    serves = relative > 0
+    speed = relative.sum(axis=0) / np.maximum(serves.sum(axis=0), 1)
+    weight: FloatArray = cluster.slots * speed[cluster.type_idx]
+    return weight
+
+
+def _capacity_per_s(cluster: Cluster, mean_s: FloatArray, share: FloatArray) -> float:
+    if not share.any():
+        return np.nan
+    slots = np.bincount(cluster.type_idx, cluster.slots, cluster.n_types)
+    if not cluster.resource_names:
+        return fluid_capacity_per_s(mean_s, share, slots).rate_per_s
+    held = np.zeros((cluster.n_types, len(cluster.resource_names)))
+    np.add.at(held, cluster.type_idx, cluster.capacity)
+    return fluid_capacity_per_s(mean_s, share, slots, cluster.demand, held).rate_per_s
+
+
+def _span_s(requests: Requests) -> float:
+    arrival_s = requests.work["arrival_s"]
+    return float(arrival_s[-1] - arrival_s[0])
+
+
+def _rate_per_s(requests: Requests) -> float:
+    span_s = _span_s(requests)
+    return (len(requests) - 1) / span_s if span_s > 0 else np.inf
+
+
+def _scale_to(requests: Requests, rate_per_s: float, name: str) -> None:
+    """Stretch time about the first arrival; deadlines keep their distance from the arrival."""
+    if not (_span_s(requests) > 0 and rate_per_s > 0):
+        expected = "null, as the requests arrive all at once or no node serves any of them"
+        raise ScenarioError("cannot be set", file=name, field="workload.load", expected=expected)
+    arrival_s = requests.work["arrival_s"]
+    scaled_s = arrival_s[0] + (arrival_s - arrival_s[0]) * (_rate_per_s(requests) / rate_per_s)
+    requests.work["deadline_s"] += scaled_s - arrival_s
+    requests.work["arrival_s"] = scaled_s

@@ -1,0 +1,60 @@
+"""The host section and faults as `Options`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.options import FAULT, Cancel, Eviction, OnFailure, OnRefusal, Options
+from trimtab.domain.view import UNLIMITED
+from trimtab.experiments.scenario.build.streams import Stream, generator
+from trimtab.experiments.scenario.spec.serving import FaultSpec, ServingSpec
+from trimtab.experiments.scenario.spec.shared_types import IntArray
+
+
+def build_options(host: ServingSpec, faults: tuple[FaultSpec, ...], cluster: Cluster, seed: int) -> Options:
+    """Options of one run; which nodes a share of them is, is drawn from the seed."""
+    processes = [_processes(fault, _struck(fault, cluster, seed, k)) for k, fault in enumerate(faults)]
+    return Options(
+        held_max=UNLIMITED if host.held_max is None else host.held_max,
+        on_refusal=OnRefusal[host.on_refusal.upper()],
+        lookahead=host.lookahead,
+        lane_per_class=host.lane_per_class,
+        cancel=Cancel[host.cancel.upper()],
+        on_failure=OnFailure[host.on_failure.upper()],
+        max_retries=host.max_retries,
+        dispatchers=host.dispatchers,
+        telemetry_period_s=host.telemetry.period_s,
+        telemetry_delay_s=host.telemetry.delay_s,
+        plan_latency_s=host.plan_latency_s,
+        horizon_s=np.inf if host.horizon_s is None else host.horizon_s,
+        prefix_blocks=host.prefix_cache.blocks,
+        results_max=host.result_cache.entries,
+        eviction=Eviction[host.eviction.upper().replace("-", "_")],
+        faults=np.concatenate(processes) if processes else None,
+    )
+
+
+def _struck(fault: FaultSpec, cluster: Cluster, seed: int, k: int) -> IntArray:
+    """Nodes that the k-th fault strikes."""
+    chosen = np.ones(cluster.n_nodes, dtype=np.bool_)
+    if fault.node is not None:
+        chosen &= np.array(cluster.node_names) == fault.node
+    if fault.type is not None:
+        chosen &= cluster.type_idx == cluster.type_names.index(fault.type)
+    if fault.zone is not None:
+        chosen &= cluster.zone_idx == cluster.zone_names.index(fault.zone)
+    nodes = np.flatnonzero(chosen)
+    count = round(fault.share_frac * len(nodes))
+    return np.sort(generator(seed, Stream.FAULT, k).choice(nodes, count, replace=False))
+
+
+def _processes(fault: FaultSpec, nodes: IntArray) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    """FAULT [nodes]."""
+    rows = np.zeros(len(nodes), FAULT)
+    rows["node_idx"], rows["factor"] = nodes, fault.factor
+    rows["mtbf_s"] = np.inf if fault.mtbf_s is None else fault.mtbf_s
+    rows["mttr_s"] = fault.mttr_s or 0.0
+    rows["start_s"] = fault.at_s or 0.0
+    rows["end_s"] = rows["start_s"] + (fault.duration_s or 0.0)
+    return rows

@@ -1,0 +1,98 @@
+"""The cluster section: node types, nodes, zones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Discriminator, Field, Tag
+
+from trimtab.domain.cluster import RESOURCES, ResourceName
+from trimtab.experiments.scenario.spec.shared_types import Capacity
+from trimtab.validation.base import NonNegative, Positive, Spec, number_or_table
+
+DEFAULT_ZONE = "default"
+
+
+class NodeType(Spec):
+    """A kind of node: what its accelerators are does not matter, only memory and speed."""
+
+    accelerator: Literal["gpu", "cpu", "tpu", "fpga", "npu"] = Field("gpu", description="kind of accelerator")
+    accelerators: NonNegative = Field(1.0, description="accelerators per node, for accelerator-seconds")
+    memory_gib: Positive = Field(description="memory for models and adapters, of the whole node")
+    slots: int = Field(1, ge=1, description="requests that a node serves at a time")
+    speed: Positive = Field(1.0, description="divides service times that are given as one number")
+    usd_per_hour: NonNegative = Field(0.0, description="price of a node")
+    resources: Capacity = Field(
+        {}, description="resource → what a node has of it, for classes with a demand; left out: none of it"
+    )
+
+
+class NodeGroup(Spec):
+    """Some nodes of one type."""
+
+    type: str = Field(description="node type, a key of cluster.types")
+    count: int = Field(1, ge=1, description="how many such nodes")
+    name: str | None = Field(None, description="nodes are called NAME-1, NAME-2, …; the type where not given")
+    zone: str | None = Field(None, description="zone of the nodes; the first zone where not given")
+    slots: int | None = Field(None, ge=1, description="requests served at a time, if not as the type says")
+    queue_max: int | None = Field(
+        None, ge=0, description="requests that may wait at a node; null = any number"
+    )
+    nic_gib_per_s: Positive | None = Field(
+        None, description="bandwidth of a node's link; null = not modelled"
+    )
+
+
+class Zone(Spec):
+    """A place: nodes in it share one link to the outside."""
+
+    ingress_gib_per_s: Positive | None = Field(
+        None, description="bandwidth of the link into the zone; null = not modelled"
+    )
+
+
+RoundTrips = Annotated[
+    Annotated[NonNegative, Tag("<number>")]
+    | Annotated[Mapping[str, Mapping[str, NonNegative]], Tag("<table>")],
+    Discriminator(number_or_table),
+]
+
+
+class Node(NamedTuple):
+    """One node of a group."""
+
+    name: str
+    group: NodeGroup
+
+
+class ClusterSpec(Spec):
+    """Nodes, their types, and how far apart they are."""
+
+    types: Mapping[str, NodeType] = Field(min_length=1, description="name → node type")
+    nodes: tuple[NodeGroup, ...] = Field(min_length=1, description="groups of equal nodes")
+    zones: Mapping[str, Zone] = Field({}, description="name → zone; by default those that nodes name")
+    rtt_s: RoundTrips = Field(
+        0.0, description="round trip between different zones: one number, or zone → zone → seconds"
+    )
+
+    @property
+    def resource_names(self) -> tuple[ResourceName, ...]:
+        """Resources that some node type has."""
+        return tuple(name for name in RESOURCES if any(name in t.resources for t in self.types.values()))
+
+    @property
+    def zone_names(self) -> tuple[str, ...]:
+        """All zones, the first one being the default."""
+        named = dict.fromkeys(group.zone for group in self.nodes if group.zone is not None)
+        return tuple(self.zones or named) or (DEFAULT_ZONE,)
+
+    def each_node(self) -> Iterator[Node]:
+        """Every node with its name, in the order of the file."""
+        seen: Counter[str] = Counter()
+        for group in self.nodes:
+            prefix = group.name or group.type
+            for _ in range(group.count):
+                seen[prefix] += 1
+                yield Node(f"{prefix}-{seen[prefix]}", group)

@@ -1,0 +1,205 @@
+"""A scenario: everything that a comparison of policies depends on, as one checked value."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
+
+from trimtab.errors import ScenarioError
+from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
+from trimtab.experiments.scenario.spec.references import (
+    cluster_misfits,
+    fault_misfits,
+    served_misfits,
+    workload_misfits,
+)
+from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served, ServiceClass
+from trimtab.experiments.scenario.spec.serving import FaultSpec, ServingSpec
+from trimtab.experiments.scenario.spec.workload import TraceSpec, WorkloadSpec
+from trimtab.experiments.scenario.trace_rows import recorded_rows
+from trimtab.validation.base import Positive, Spec
+from trimtab.validation.names import Misfit, refuse
+from trimtab.validation.problems import checked
+
+SCENARIO_TITLE = "trimtab scenario"
+
+Number = TypeVar("Number", int, float)
+
+
+def _policy_text(value: object) -> object:
+    """`{policy: A, order: B}` as `A+B`."""
+    if isinstance(value, Mapping) and value.keys() == {"policy", "order"}:
+        return f"{value['policy']}+{value['order']}"
+    return value["policy"] if isinstance(value, Mapping) and value.keys() == {"policy"} else value
+
+
+PolicyName = Annotated[str, Field(min_length=1), BeforeValidator(_policy_text)]
+SeedCount = Annotated[int, Field(ge=1, le=10_000)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def _each_once(values: tuple[Number, ...]) -> tuple[Number, ...]:
+    """The same run twice would count as two independent ones."""
+    if len(set(values)) < len(values):
+        raise ValueError("every value once")
+    return values
+
+
+Seeds = Annotated[
+    Annotated[SeedCount, Tag("<count>")]
+    | Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_each_once), Tag("<list>")],
+    Discriminator(lambda value: "<list>" if isinstance(value, list | tuple) else "<count>"),
+]
+
+
+class SweepSpec(Spec):
+    """The loads of the figure policy against load."""
+
+    loads: Annotated[tuple[Positive, ...], AfterValidator(_each_once)] = Field(
+        (0.5, 0.7, 0.8, 0.9, 0.95), description="offered loads; empty = no sweep"
+    )
+
+
+class ClusterPart(Spec):
+    """What a cluster file holds: the cluster, and what can be served on it."""
+
+    cluster: ClusterSpec = Field(description="nodes, node types, zones")
+    models: Mapping[str, ItemFamily] = Field({}, description="name → model, or family of equal models")
+    adapters: Mapping[str, ItemFamily] = Field({}, description="name → adapter, or family of equal adapters")
+    classes: Mapping[str, ServiceClass] = Field(
+        {}, description="name → class of requests; with a trace of a known format, may be left out"
+    )
+
+    @property
+    def served(self) -> Served:
+        """What is served."""
+        return Served(self.models, self.adapters, self.classes)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> ClusterPart:
+        refuse(self._misfits(), SCENARIO_TITLE)
+        return self
+
+    def _misfits(self) -> Iterator[Misfit]:
+        yield from cluster_misfits(self.cluster)
+        yield from served_misfits(self.served, self.cluster)
+
+
+class Scenario(ClusterPart):
+    """One scenario file. Two with the same `hash()`, and the same trace if any, give the same runs."""
+
+    name: str = Field("scenario", min_length=1, description="short name, for tables and reports")
+    description: str = Field("", description="what the scenario is about")
+    workload: WorkloadSpec = Field(description="what arrives")
+    faults: tuple[FaultSpec, ...] = Field((), description="what breaks")
+    host: ServingSpec = Field(ServingSpec(), description="how requests are treated")
+    policies: tuple[PolicyName, ...] = Field(
+        (),
+        description="policies to compare: NAME, NAME+ORDER or {policy: NAME, order: ORDER}; "
+        "empty = the default comparison",
+    )
+    seeds: Seeds = Field(5, description="how many seeds (0, 1, …), or a list of them")
+    sweep: SweepSpec = Field(SweepSpec(), description="loads of the sweep")
+    sort_by: str = Field("completion_mean_s", description="metric that the comparison is sorted by")
+
+    def _misfits(self) -> Iterator[Misfit]:
+        yield from super()._misfits()
+        yield from workload_misfits(self.workload, self.served, self.cluster)
+        yield from fault_misfits(self.faults, self.cluster)
+
+    def __hash__(self) -> int:
+        return hash(self.hash())
+
+    def n_requests(self) -> int:
+        """How many requests arrive; reads the trace, if there is one."""
+        if self.workload.generate is not None:
+            return self.workload.generate.requests
+        assert self.workload.trace is not None
+        return recorded_rows(self.workload.trace)
+
+    def seed_list(self) -> tuple[int, ...]:
+        """The seeds themselves."""
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+    def hash(self) -> str:
+        """SHA-256 of what the file says, without comments, formatting, defaults and folders.
+
+        A trace counts by the name of its file, not by what is in it.
+        """
+        content = _without_folders(self._content(exclude={"description"}))
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def _content(self, exclude: set[str] | None = None) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=exclude)
+
+    def with_overrides(
+        self,
+        *,
+        trace: str | Path | None = None,
+        cluster: ClusterPart | None = None,
+        load: float | None = None,
+        policies: Sequence[str] | None = None,
+        seeds: int | Sequence[int] | None = None,
+    ) -> Scenario:
+        """The scenario with some parts replaced; what is None stays.
+
+        A trace replaces the generator and keeps the rest of the workload, `load` included. A cluster that
+        brings classes replaces models, adapters and classes too; those of a whole scenario are only taken
+        where this one has none.
+
+        Raises:
+            ScenarioError: a value that is not allowed, or parts that do not fit together.
+        """
+        changed: dict[str, Any] = dict(self)
+        if cluster is not None:
+            changed |= self._cluster_fields(cluster)
+        if trace is not None or load is not None:
+            changed["workload"] = self._workload(trace, load)
+        if policies is not None:
+            changed["policies"] = tuple(policies)
+        if seeds is not None:
+            changed["seeds"] = tuple(seeds) if isinstance(seeds, Iterable) else seeds
+        return checked(lambda: Scenario.model_validate(changed), Scenario, self.name, ScenarioError)
+
+    def _cluster_fields(self, part: ClusterPart) -> dict[str, Any]:
+        taken = part.classes and not (isinstance(part, Scenario) and self.classes)
+        names = ("cluster", "models", "adapters", "classes") if taken else ("cluster",)
+        return {name: getattr(part, name) for name in names}
+
+    def _workload(self, trace: str | Path | None, load: float | None) -> dict[str, Any]:
+        changed: dict[str, Any] = dict(self.workload)
+        if trace is not None:
+            changed |= {"generate": None, "trace": TraceSpec(file=Path(trace))}
+        if load is not None:
+            changed["load"] = load
+        return changed
+
+
+def _without_folders(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            k: Path(v).name if k == "file" and isinstance(v, str) else _without_folders(v)
+            for k, v in value.items()
+        }
+    return [_without_folders(v) for v in value] if isinstance(value, list) else value
+
+
+def scenario_schema() -> dict[str, Any]:
+    """JSON Schema of a scenario file, for editors."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Scenario.model_json_schema(),
+        "title": SCENARIO_TITLE,
+    }

@@ -1,0 +1,157 @@
+"""The workload section: a trace or a generator, and what is added to either."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from trimtab.experiments.scenario.spec.amounts import Amount
+from trimtab.experiments.scenario.spec.shared_types import Shares
+from trimtab.traces import ArrivalSpec, TraceMapping, TraceOptions
+from trimtab.validation.base import Frac, NonNegative, Positive, Spec
+
+
+class MixEntry(Spec):
+    """Requests of one class."""
+
+    share: Positive = Field(description="share of all requests; only the ratio of the shares counts")
+    size: Amount | None = Field(None, description="work units of a request; default: generate.size")
+    adapter_frac: Frac = Field(0.0, description="share of these requests that bring an adapter")
+
+
+class Regime(Spec):
+    """How the workload goes on from some point of it."""
+
+    after_frac: float = Field(gt=0, lt=1, description="share of all requests that have arrived by then")
+    rate_factor: Positive = Field(1.0, description="arrivals per second, as a multiple of those at first")
+    shares: Shares | None = Field(
+        None, description="class of the mix → share from then on; null = as in the mix"
+    )
+
+
+class GenerateSpec(Spec):
+    """Requests drawn from distributions."""
+
+    requests: int = Field(ge=1, description="how many")
+    arrival: ArrivalSpec = Field(description="arrival process; workload.load rescales it in time")
+    mix: Mapping[str, MixEntry] = Field(min_length=1, description="class → its share and sizes")
+    size: Amount | None = Field(None, description="work units, for classes that do not give their own")
+    changes: tuple[Regime, ...] = Field((), description="further regimes, in order; load is that of them all")
+
+    @model_validator(mode="after")
+    def _changes_in_order(self) -> GenerateSpec:
+        begins = [change.after_frac for change in self.changes]
+        if any(after <= before for before, after in itertools.pairwise(begins)):
+            raise ValueError("changes with after_frac rising from one to the next")
+        return self
+
+
+class TraceSpec(Spec):
+    """Requests of a recorded trace."""
+
+    file: Path = Field(description="CSV, JSONL (also as .gz) or Parquet, relative to the scenario file")
+    format: str = Field("auto", description="name of a known format; auto = by the columns")
+    mapping: TraceMapping | None = Field(None, description="canonical column → column of the file")
+    options: TraceOptions = Field(TraceOptions(), description="slice, sample, rate scale, limit")
+    size_column: str = Field("size", description="canonical column that holds the work units")
+    class_column: str = Field("class", description="canonical column that tells the class")
+    class_of: Mapping[str, str] = Field({}, description="value of class_column → class, where they differ")
+    default_class: str | None = Field(
+        None, description="class of all other rows; not needed if there is only one"
+    )
+    block_tokens: Positive | None = Field(
+        None, description="prompt tokens of one of prefix_blocks; null = as the format has it"
+    )
+    adapters: Literal["auto", "named", "drawn"] = Field(
+        "auto",
+        description="named: the adapter column tells which; drawn: it only tells that there is one; "
+        "auto: as the format has it",
+    )
+
+
+class Popularity(Spec):
+    """Some tenants or sessions, by rank."""
+
+    count: int = Field(ge=1, description="how many")
+    zipf: NonNegative = Field(1.0, description="share of the k-th is proportional to k^-zipf; 0 = equal")
+
+
+class PromptSpec(Popularity):
+    """Prompts of which many begin alike: system prompts, documents, tools. Their work adds to the size."""
+
+    shared_tokens: Amount = Field(description="tokens of a shared beginning")
+    own_tokens: Amount = Field(description="tokens after it, of each request")
+    block_tokens: Positive = Field(512, description="tokens of a block of a prefix cache")
+
+
+class ContentSpec(Popularity):
+    """What is asked for, by rank: equal contents are equal in class, size, model and adapter."""
+
+    repeatable_frac: Frac = Field(1.0, description="share of deterministic requests; others are never equal")
+
+
+class DeadlineSpec(Spec):
+    """When a request is due: factor × its service on the best node type, plus seconds, after its arrival."""
+
+    factor: Amount | None = Field(None, description="times the service seconds on the best node type")
+    seconds: Amount | None = Field(None, description="seconds, added to that")
+    share_frac: Frac = Field(1.0, description="share of the requests that have a deadline")
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> DeadlineSpec:
+        if self.factor is None and self.seconds is None:
+            raise ValueError("factor, seconds, or both")
+        return self
+
+
+def _named_or_ranked(value: object) -> str:
+    ranked = isinstance(value, Popularity) or (isinstance(value, Mapping) and "count" in value)
+    return "<ranked>" if ranked else "<named>"
+
+
+Tenants = Annotated[
+    Annotated[Popularity, Tag("<ranked>")] | Annotated[Shares, Tag("<named>")],
+    Discriminator(_named_or_ranked),
+]
+
+
+class WorkloadSpec(Spec):
+    """What arrives. Where a trace has a column of its own, that wins over what would be drawn."""
+
+    trace: TraceSpec | None = Field(None, description="a recorded trace; this or generate")
+    generate: GenerateSpec | None = Field(None, description="a synthetic workload; this or trace")
+    load: Positive | None = Field(
+        None, description="offered work over capacity, set by rescaling arrivals in time; null = as it comes"
+    )
+    estimate_cv: NonNegative = Field(
+        0.0, description="error of the size that policies see: coefficient of variation of a lognormal factor"
+    )
+    service_cv: NonNegative = Field(
+        0.0, description="hidden factor on the service time: coefficient of variation of a lognormal"
+    )
+    tenants: Tenants = Field({"default": 1.0}, description="tenant → share, or {count, zipf}")
+    priorities: Mapping[int, NonNegative] = Field(
+        {0: 1.0}, min_length=1, description="priority → share; higher is more urgent"
+    )
+    deadline: DeadlineSpec | None = Field(None, description="null = no deadlines")
+    sessions: Popularity | None = Field(None, description="affinity keys; null = by model and adapter")
+    payload_gib: Amount | None = Field(None, description="moved to the node before service; null = nothing")
+    prompts: PromptSpec | None = Field(None, description="null = no prompts, unless the trace has them")
+    contents: ContentSpec | None = Field(None, description="null = no request is the same as another")
+    origin: Shares | None = Field(
+        None, description="zone → share of the requests that come from it; null = all from the first zone"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> WorkloadSpec:
+        if (self.trace is None) == (self.generate is None):
+            raise ValueError("either trace or generate")
+        if not any(self.priorities.values()):
+            raise ValueError("at least one of priorities above 0")
+        if self.prompts is not None and self.contents is not None:
+            raise ValueError("either prompts or contents: equal requests would have different prompts")
+        return self

@@ -1,0 +1,64 @@
+"""The recorded trace of a workload: read once per process, then sampled and sliced for each seed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+
+import polars as pl
+
+from trimtab.experiments.scenario.spec.workload import TraceSpec
+from trimtab.traces import Trace, TraceOptions, apply_options, read_trace
+from trimtab.traces.source import Progress
+
+_last: dict[Hashable, Trace] = {}  # one entry: traces are large, and seeds follow each other
+
+
+def recorded(spec: TraceSpec, progress: Progress | None = None) -> Trace:
+    """All rows of the file that the format keeps, before sampling and slicing.
+
+    `progress` is called with (bytes done, bytes in all), unless the trace is at hand already.
+
+    Raises:
+        TraceError: the file is no trace.
+    """
+    path, mapping = Path(spec.file), spec.mapping
+    options = TraceOptions(
+        keep_unfinished=spec.options.keep_unfinished, prompt_token_frac=spec.options.prompt_token_frac
+    )
+    key = (path, stamp_of(spec), spec.format, mapping and mapping.model_dump_json(), options)
+    if key not in _last:
+        trace = read_trace(path, spec.format, mapping, options, progress)
+        _last.clear()
+        _last[key] = trace
+    return _last[key]
+
+
+def stamp_of(spec: TraceSpec) -> tuple[int, int]:
+    """Size and time of change of the file: another stamp, other rows. Zeros where there is no file."""
+    path = Path(spec.file)
+    found = path.stat() if path.exists() else None
+    return (0, 0) if found is None else (found.st_size, found.st_mtime_ns)
+
+
+def chosen_rows(trace: Trace, options: TraceOptions, seed: int) -> pl.DataFrame:
+    """The rows of one run; each seed has a sample of its own.
+
+    Raises:
+        TraceError: nothing is left.
+    """
+    return apply_options(trace.table, options.model_copy(update={"seed": options.seed + seed}))
+
+
+def recorded_rows(spec: TraceSpec) -> int:
+    """Rows of the sample of seed 0."""
+    return chosen_rows(recorded(spec), spec.options, 0).height
+
+
+def unserved_rows(spec: TraceSpec) -> tuple[int, dict[str, int]]:
+    """Rows of the sample of seed 0, and of a gateway's recording how many have which outcome but done."""
+    rows = chosen_rows(recorded(spec), spec.options, 0)
+    if "outcome" not in rows.columns:
+        return rows.height, {}
+    unserved = rows.filter(pl.col("outcome") != "done")["outcome"]
+    return rows.height, dict(unserved.value_counts(sort=True).iter_rows())

@@ -1,0 +1,1 @@
+"""Serving requests on nodes: single runs, their figures and warnings, and replays of recordings."""

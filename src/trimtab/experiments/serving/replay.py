@@ -1,0 +1,172 @@
+"""A recording replayed in the simulator, beside what happened live.
+
+How well the replay of the recorded policy itself agrees with the live run says how far a replay of another
+policy can be trusted. All figures are of the requests that were served live and arrived while it recorded, or
+after a while: estimates were being learned live, and a replay has the last ones from its beginning on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from trimtab.engine import simulator
+from trimtab.errors import TraceError
+from trimtab.experiments.scenario.build import build
+from trimtab.experiments.scenario.from_recording import node_name, scenario_of
+from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
+from trimtab.experiments.scenario.trace_rows import recorded
+from trimtab.metrics import Estimate, paired_difference_ci95
+from trimtab.metrics.distribution import mean, percentiles
+from trimtab.policies import canonical, find
+from trimtab.traces.gateway import open_recording
+
+BATCHES: Final = 10  # of the recorded window: few, so that they are long
+HIDDEN_ABOVE_FRAC: Final = 0.10  # error against the live run from which a difference means nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    """Completion times of one run, in seconds."""
+
+    mean_s: float
+    p50_s: float
+    p99_s: float
+
+    def error_against(self, live: Completions) -> Completions:
+        """Relative errors, in the same fields; nan where the live value is 0."""
+        pairs = zip(asdict(self).values(), asdict(live).values(), strict=True)
+        return Completions(*(own / of - 1.0 if of else float("nan") for own, of in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedPolicy:
+    """What the replay of one policy gave."""
+
+    policy: str
+    completions: Completions
+    error_frac: Completions  # against the live run; a difference between policies where it is another policy
+    same_node_frac: float  # requests that went where they went live
+    served: int  # of the requests that were served live
+    difference_s: Estimate | None  # mean completion, this − the first policy's; None for the first
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A recording, live and replayed."""
+
+    recording: str
+    live_policy: str
+    live: Completions
+    requests: int  # that the figures are of
+    rows_dropped: int  # that the recorder could not write
+    policies: tuple[ReplayedPolicy, ...]
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether differences mean nothing: the replay of the first policy is too far from the live run.
+
+        They mean something only where the first policy is the recorded one.
+        """
+        first = self.policies[0]
+        agrees = abs(first.error_frac.mean_s) <= HIDDEN_ABOVE_FRAC
+        return not (agrees and first.policy == self.live_policy)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `trimtab replay --json` prints."""
+        policies = [
+            {**asdict(run), "difference_s": run.difference_s and run.difference_s._asdict()}
+            for run in self.policies
+        ]
+        return {**asdict(self), "policies": policies, "is_hidden": self.is_hidden}
+
+
+def replay(
+    path: str | os.PathLike[str],
+    policies: Sequence[str] | None = None,
+    *,
+    after_s: float = 0.0,
+    mode: str = "auto",
+) -> Replay:
+    """Replay a recording with these policies; default: the one it was recorded under.
+
+    All of it is replayed; what arrived within `after_s` of the recording's beginning is in no figure.
+
+    Raises:
+        TraceError: the recording cannot be read, or nothing was served while it recorded, or after that.
+        PolicyNotFound, PolicyError: as for simulations.
+    """
+    recording, scenario = open_recording(Path(path)), scenario_of(Path(path))
+    assert scenario.workload.trace is not None
+    table = recorded(scenario.workload.trace).table
+    is_late = ~table["is_initial"] & (table["arrival_s"] >= after_s)
+    is_counted = ((table["outcome"] == "done") & is_late).to_numpy()
+    if not is_counted.any():
+        after = f" after its first {after_s:g} s" if after_s else ""
+        raise TraceError(f"no request was served while it recorded{after}", file=str(path))
+    built = build(scenario, int(recording.head["seed"]))
+    went_to = _positions(table["node"].to_list(), built.cluster.node_names)
+    live_s = (table["finish_s"] - table["arrival_s"]).to_numpy()
+    live = _completions(live_s[is_counted])
+
+    def replayed(policy: str) -> tuple[FloatArray, float]:
+        dispatching, ordering = find(policy)
+        driver = simulator.run(
+            built.cluster,
+            built.requests,
+            built.options,
+            dispatching,
+            ordering,
+            seed=int(recording.head["seed"]),
+            mode=mode,
+        )
+        rows = driver.state.requests[: len(built.requests)]
+        completion_s = rows["finish_s"] - built.requests.work["arrival_s"]  # nan: not served
+        same = float((rows["node_idx"] == went_to)[is_counted].mean())
+        return np.where(is_counted, completion_s, np.nan), same
+
+    live_policy = canonical(recording.head["policy"])
+    names = [canonical(policy) for policy in policies or (live_policy,)]
+    runs = [replayed(name) for name in names]
+    found = tuple(
+        ReplayedPolicy(
+            policy=name,
+            completions=(figures := _completions(served := completion_s[~np.isnan(completion_s)])),
+            error_frac=figures.error_against(live),
+            same_node_frac=same,
+            served=len(served),
+            difference_s=None if k == 0 else paired_by_batches(completion_s, runs[0][0]),
+        )
+        for k, (name, (completion_s, same)) in enumerate(zip(names, runs, strict=True))
+    )
+    return Replay(str(path), live_policy, live, int(is_counted.sum()), recording.rows_dropped, found)
+
+
+def paired_by_batches(a_s: FloatArray, b_s: FloatArray, batches: int = BATCHES) -> Estimate:
+    """Mean of a − b over requests in order of arrival, [requests] each; nan in either: left out.
+
+    Completions of neighbours depend on each other, hence batch means: the mean differences of equally many
+    consecutive requests are taken as independent. Source: A. M. Law, "Simulation Modeling and Analysis",
+    §9.5.3 (batch means) with the paired-t interval of §10.2.1.
+    """
+    paired = ~(np.isnan(a_s) | np.isnan(b_s))
+    difference_s = (a_s - b_s)[paired]
+    if len(difference_s) < 2 * batches:
+        return Estimate(float(difference_s.mean()) if len(difference_s) else float("nan"), None)
+    per_batch = difference_s[: len(difference_s) // batches * batches].reshape(batches, -1).mean(axis=1)
+    interval = paired_difference_ci95(per_batch, np.zeros(batches))
+    return Estimate(float(difference_s.mean()), interval.ci95)
+
+
+def _completions(seconds: FloatArray) -> Completions:
+    return Completions(mean(seconds), *percentiles(seconds, 50, 99))
+
+
+def _positions(names: list[str | None], nodes: tuple[str, ...]) -> IntArray:
+    position = {name: idx for idx, name in enumerate(nodes)}
+    return np.array([-1 if name is None else position.get(node_name(name), -1) for name in names])

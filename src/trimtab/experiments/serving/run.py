@@ -1,0 +1,224 @@
+"""One policy on one scenario: what `trimtab run` and `trimtab.simulate` do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trimtab.domain.decision import Reason
+from trimtab.engine import simulator
+from trimtab.engine.driver import Driver, PlanningLog
+from trimtab.experiments.bounds import Bound, bound_of, distance_frac
+from trimtab.experiments.outcome import records_of, request_table
+from trimtab.experiments.scenario import Scenario, as_path, load_cluster, resolve_scenario
+from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
+from trimtab.experiments.serving.curves import Curves, curves_of
+from trimtab.experiments.serving.warnings import lateness_note, planning_note, unfit_note
+from trimtab.live.host import run_live
+from trimtab.metrics import Records, compute
+from trimtab.policies import PolicySpec, canonical, find
+from trimtab.version import versions
+
+if TYPE_CHECKING:
+    import polars as pl
+
+ScenarioSource = Scenario | str | os.PathLike[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One policy on one scenario and seed: figures now, tables when they are asked for."""
+
+    scenario: Scenario
+    policy: str
+    seed: int
+    metrics: Mapping[str, float]  # by the names of `trimtab.metrics.METRICS`; nan where undefined
+    inputs: RunInputs = field(repr=False)
+    records: Records = field(repr=False)
+    planning: PlanningLog = field(repr=False, default_factory=PlanningLog)
+
+    def __repr__(self) -> str:
+        """What ran, and three of its figures."""
+        means = ("completion_mean_s", "completion_p99_s", "finished_frac")
+        figures = ", ".join(f"{name}={self.metrics[name]:.4g}" for name in means)
+        what = f"{self.policy} on {self.scenario.name}, seed {self.seed}"
+        return f"<Run: {what}, {len(self.inputs.requests):,} requests: {figures}>"
+
+    @cached_property
+    def requests(self) -> pl.DataFrame:
+        """One row per request: request_id, arrival_s, start_s, finish_s, node_idx, status, reason, …"""
+        return request_table(self.records, self.inputs.cluster, self.inputs.requests)
+
+    @cached_property
+    def nodes(self) -> pl.DataFrame:
+        """One row per node: what it is, how busy it was, what it finished."""
+        return node_table(self.records, self.inputs)
+
+    @cached_property
+    def bound(self) -> Bound | None:
+        """Lower bound on completion that no policy can beat on these requests; None where none holds."""
+        return bound_of(self.inputs.cluster, self.inputs.requests, self.inputs.options)
+
+    @cached_property
+    def curves(self) -> Curves:
+        """What figures draw."""
+        return curves_of(self.records, self.inputs.cluster)
+
+    @property
+    def distance_frac(self) -> float:
+        """Mean completion over the lower bound, less 1; nan where none holds."""
+        finished = int(self.records.requests.finished.sum())
+        return distance_frac(self.metrics["completion_mean_s"], finished, self.bound)
+
+    def notes(self) -> list[str]:
+        """What a reader of the figures must know."""
+        unfit = np.flatnonzero(self.records.requests.reason == Reason.FITS_NO_NODE)
+        late_s = self.records.requests.arrival_s - self.inputs.requests.work["arrival_s"]
+        log = self.planning
+        notes = [unfit_note(len(unfit), unfit.tolist())] if len(unfit) else []
+        late_s = late_s[late_s > 0.0]  # all 0 in the simulator, and 0 for what never arrived
+        notes += [lateness_note(late_s)] if len(late_s) else []
+        return notes + ([planning_note(log)] if log.late or log.raised or log.invalid else [])
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `trimtab run --json` prints."""
+        bound = self.bound
+        return {
+            "scenario": self.scenario.name,
+            "scenario_hash": self.scenario.hash(),
+            "policy": self.policy,
+            "seed": self.seed,
+            "requests": len(self.inputs.requests),
+            "offered_load": self.inputs.offered_load,
+            "bound": {
+                "completion_mean_s": bound and bound.mean_s,
+                "method": bound and bound.method,
+                "assumptions": list(bound.assumptions) if bound else [],
+            },
+            "metrics": dict(self.metrics),
+            "distance_to_bound_frac": self.distance_frac,
+            "versions": versions(),
+        }
+
+
+def simulate(
+    scenario: ScenarioSource | None = None,
+    policy: PolicySpec = "least-expected-wait",
+    seed: int = 0,
+    *,
+    load: float | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    cluster: str | os.PathLike[str] | None = None,
+    mode: str = "auto",
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Simulate one policy on one seed of a scenario.
+
+    Parameters
+    ----------
+    scenario : a Scenario, a built-in's name, or a file; default: `trace` on `cluster`, or aigc-images.
+    policy : a name, `name+order`, `file.py:Class`, a Policy object or class.
+    seed : of everything that is drawn.
+    load : offered work over capacity; default: the scenario's.
+    trace, cluster : files that replace the scenario's requests and nodes.
+    mode : "auto", "compiled" or "interpreted"; the results are equal.
+    progress : called with the number of requests that have arrived.
+
+    Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
+    """
+    chosen = overridden(scenario, load, trace, cluster)
+    dispatching, ordering = find(policy)
+    built = build(chosen, seed)
+    driver = simulator.run(
+        built.cluster,
+        built.requests,
+        built.options,
+        dispatching,
+        ordering,
+        seed=seed,
+        mode=mode,
+        progress=progress,
+        declared=scenario_workload(dispatching, chosen, seed),
+    )
+    return run_of(chosen, canonical(policy), seed, built, driver)
+
+
+def run_on_clock(
+    scenario: Scenario,
+    policy: PolicySpec,
+    seed: int = 0,
+    *,
+    speed: float = 1.0,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """The same in real time: the live host with in-process workers, `speed` times as fast as the scenario.
+
+    Raises UsageError for input that cannot be used, such as faults, and PolicyError for a policy that fails.
+    """
+    dispatching, ordering = find(policy)
+    built = build(scenario, seed)
+    driver = run_live(
+        built.cluster,
+        built.requests,
+        built.options,
+        dispatching,
+        ordering,
+        seed=seed,
+        speed=speed,
+        progress=progress,
+        declared=scenario_workload(dispatching, scenario, seed),
+    )
+    return run_of(scenario, canonical(policy), seed, built, driver)
+
+
+def overridden(
+    scenario: ScenarioSource | None,
+    load: float | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    cluster: str | os.PathLike[str] | None = None,
+) -> Scenario:
+    """The scenario with parts replaced. Raises UsageError."""
+    if isinstance(scenario, Scenario):
+        part = None if cluster is None else load_cluster(as_path(cluster, "cluster"))
+        return scenario.with_overrides(trace=_path(trace, "trace"), cluster=part, load=load)
+    return resolve_scenario(
+        _path(scenario, "scenario"), trace=_path(trace, "trace"), cluster=_path(cluster, "cluster"), load=load
+    )
+
+
+def _path(given: str | os.PathLike[str] | None, field: str) -> Path | None:
+    return None if given is None else as_path(given, field)
+
+
+def run_of(scenario: Scenario, policy: str, seed: int, built: RunInputs, driver: Driver) -> Run:
+    """A run from the state that either host left behind."""
+    records = records_of(driver, built.cluster, built.requests, built.slo_s)
+    return Run(scenario, policy, seed, compute(records), built, records, driver.planning)
+
+
+def node_table(records: Records, built: RunInputs) -> pl.DataFrame:
+    """One typed row per node; utilisation of the time that it was up in the window, nan if it never was."""
+    import polars as pl
+
+    cluster, nodes, rows = built.cluster, records.nodes, records.requests
+    slot_s = np.where(nodes.up_s > 0.0, nodes.slots * nodes.up_s, np.nan)
+    served = rows.node_idx[rows.finished & (rows.node_idx >= 0)]  # a cached result took no node
+    return pl.DataFrame(
+        {
+            "node_idx": np.arange(cluster.n_nodes),
+            "node": list(cluster.node_names),
+            "type": [cluster.type_names[g] for g in cluster.type_idx],
+            "zone": [cluster.zone_names[z] for z in cluster.zone_idx],
+            "slots": cluster.slots,
+            "finished": np.bincount(served, minlength=cluster.n_nodes),
+            "busy_frac": nodes.busy_slot_s / slot_s,
+            "allocated_frac": nodes.allocated_slot_s / slot_s,
+            "up_s": nodes.up_s,
+        }
+    )
