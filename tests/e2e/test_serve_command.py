@@ -91,17 +91,6 @@ def test_help_needs_nothing_of_the_gateway(tmp_path: Path) -> None:
     assert _output(script, tmp_path) == "[]"
 
 
-def test_what_warmup_compiles_is_found_without_the_gateways_libraries(tmp_path: Path) -> None:
-    script = (
-        "import sys\n"
-        "libraries = 'aiohttp alembic httptools orjson prometheus_client sqlalchemy uvloop'\n"
-        "sys.modules.update(dict.fromkeys(libraries.split()))  # to import one of them fails\n"
-        "from trimtab.gateway.wire.ferry import compile_ferry\n"
-        "print(callable(compile_ferry))"
-    )
-    assert _output(script, tmp_path) == "True"
-
-
 def test_a_configuration_is_read_without_the_gateways_libraries(tmp_path: Path) -> None:
     script = (
         "import sys\n"

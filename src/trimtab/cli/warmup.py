@@ -28,14 +28,13 @@ def warmup(
     from trimtab.compiled.kernel import cache_folder, prune_cache
     from trimtab.experiments.serving.compilation import compile_everything
     from trimtab.forecast.warm import compile_forecasts
-    from trimtab.gateway.wire.ferry import compile_ferry
     from trimtab.solvers.solve import compile_solvers
 
     quiet = quiet or json
     pruned = prune_cache() if prune else 0
     begun_s = time.perf_counter()
-    with spinner("compiling simulator, policies, bounds, solvers, forecasts and streams …", quiet=quiet):
-        compile_everything([compile_solvers, compile_forecasts, compile_ferry])
+    with spinner("compiling simulator, policies, bounds, solvers and forecasts …", quiet=quiet):
+        compile_everything([compile_solvers, compile_forecasts])
     took_s = time.perf_counter() - begun_s
     if json:
         print_json({"folder": str(cache_folder()), "pruned_folders": pruned, "took_s": took_s})

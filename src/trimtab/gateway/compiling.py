@@ -11,7 +11,6 @@ from trimtab.engine.calls import compile_all, is_ready
 from trimtab.engine.fallback import Fallback
 from trimtab.errors import UsageError
 from trimtab.gateway.children import ChildError, said_by
-from trimtab.gateway.wire.ferry import compile_ferry, is_ferry_ready
 from trimtab.policies.catalogue import find
 
 COMPILE_TIMEOUT_S = 300.0
@@ -19,7 +18,6 @@ COMPILE_TIMEOUT_S = 300.0
 
 def compile_here(policies: Iterable[str]) -> None:
     """Compile all that a gateway with these policies runs, or load it from the cache. Raises PolicyError."""
-    compile_ferry()
     compile_all([Fallback(), *(policy for spec in policies for policy in find(spec))])
 
 
@@ -28,7 +26,7 @@ def compile_first(policies: list[str]) -> None:
 
     What does not compile is found out, and told, when it is loaded.
     """
-    if not is_ferry_ready() or not all(is_ready(*find(spec)) for spec in policies):
+    if not all(is_ready(*find(spec)) for spec in policies):
         command = [sys.executable, "-c", _COMPILE, *policies]
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
 

@@ -12,7 +12,6 @@ from trimtab.gateway.model import Cause, Outcome
 from trimtab.gateway.wire import exchange as exchanges
 from trimtab.gateway.wire.context import Settings, Timeouts
 from trimtab.gateway.wire.leg import NodeLeg
-from trimtab.gateway.wire.vigil import Vigil
 
 _USAGE = b'{"usage":{"prompt_tokens":3,"completion_tokens":%d}}'
 
@@ -81,25 +80,5 @@ def test_an_answer_whose_usage_can_not_be_read_leaves_the_others_of_its_turn(
             assert [end.outcome for end in ends] == [Outcome.DONE] * 2
             assert [end.usage and end.usage.completion_tokens for end in ends] == [None, 2]
             assert g.dispatcher.log.count(("done", 200)) == 2
-
-    run(main())
-
-
-def test_after_each_turn_the_vigil_hears_how_many_requests_are_in_flight(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    heard, turn_over = cast(list[tuple[float, int]], []), Vigil.turn_over
-
-    def hear(vigil: Vigil, read_s: float, in_flight: int) -> None:
-        heard.append((read_s, in_flight))
-        turn_over(vigil, read_s, in_flight)
-
-    async def main() -> None:
-        monkeypatch.setattr(Vigil, "turn_over", hear)
-        async with gateway(answers(ok(b"1"))) as g:
-            for _ in range(2):
-                await _asked_at_once(g, 1)
-            assert [in_flight for _, in_flight in heard] == [1, 0] * 2
-            assert heard == sorted(heard, key=lambda turn: turn[0])
 
     run(main())

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from trimtab.gateway.front import Front
     from trimtab.gateway.wire.client import ClientConnection
     from trimtab.gateway.wire.exchange import WireExchange
-    from trimtab.gateway.wire.ferry import Ferry
     from trimtab.gateway.wire.leg import NodeLeg
     from trimtab.gateway.wire.upstream import Pools, UpstreamConnection
-    from trimtab.gateway.wire.vigil import Vigil
 
 MIB = 1_048_576
 
@@ -148,8 +146,6 @@ class Context:
     pools: Pools
     retries: Budget
     hedges: Budget
-    ferry: Ferry | None = None  # for streams in their steady state
-    vigil: Vigil | None = None  # where connections are sockets
     connections: set[ClientConnection] = field(default_factory=set)
     exchanges: int = 0  # in the hands of this process, from head to end
     buffered_bytes: int = 0
@@ -169,7 +165,7 @@ class Context:
         self.observe(self.observers)
         self.inbox.answered = self._end_done
         self.inbox.decide = self._decide
-        self.inbox.then = self._turn_over
+        self.inbox.then = self._tell_ended
 
     def observe(self, observers: Observers) -> None:
         """Tell these from now on. What an observer takes over from `Observer` unchanged is not called."""
@@ -225,11 +221,6 @@ class Context:
         if not self._ended and not self.outbox.is_awaited:
             self.loop.call_soon(self._tell_ended)
         self._ended.append(exchange)
-
-    def _turn_over(self) -> None:
-        self._tell_ended()
-        if self.vigil is not None:
-            self.vigil.turn_over(self.inbox.read_s, self.exchanges)
 
     def _tell_ended(self) -> None:
         ended = self._ended

@@ -39,20 +39,14 @@ _LONGER = (0xFF + 2 + 4).__lt__  # than chunks of two digits
 
 
 class Flow:
-    """Hands on what one connection reads of one stream, as far as it is in its steady state.
-
-    Where both sides are plain sockets a ferry, if there is one, takes over after the first chunk that passes.
-    """
+    """Hands on what one connection reads of one stream, as far as it is in its steady state."""
 
     __slots__ = (
         "_connection",
         "_exchange",
-        "_ferry",
         "_node",
-        "_row",
         "_sizes",
         "_time",
-        "_told",
         "_watch",
         "_write",
         "content",
@@ -64,11 +58,6 @@ class Flow:
         self._connection = connection
         self._node = exchange.attempts[-1].node
         self.content = watch.content
-        ferry = exchange.context.ferry
-        is_plain = ferry is not None and ferry.takes(connection.transport, exchange.client.transport)
-        self._ferry = ferry if is_plain else None
-        self._row = -1  # aboard of it
-        self._told = 0, 0  # chunks and bytes that it has handed on, as far as they were told
         self._time = exchange.context.loop.time
         self._write = exchange.client.transport.write
         self._sizes: list[int] = []  # of whole chunks that were not told yet
@@ -98,10 +87,6 @@ class Flow:
         self._write(data)  # at once: what went before was written as its turn ended
         self._sizes.append(size)
         self._node.last_byte_s = self._connection.last_s = self._time()
-        if self._ferry is not None:
-            client = self._exchange.client.transport
-            self._row = self._ferry.board(self, self._connection.transport, client)
-            self._told = 0, 0
         return True
 
     def settle(self) -> None:
@@ -111,44 +96,7 @@ class Flow:
             chunks = len(sizes)
             payload_bytes = sum(sizes) - (2 + 4) * chunks - sum(map(_LONGER, sizes))
             sizes.clear()
-            self._tell(chunks, payload_bytes)
-        if self._row >= 0:
-            assert self._ferry is not None
-            chunks, payload_bytes, at_s = self._ferry.counts(self._row)
-            told, self._told = self._told, (chunks, payload_bytes)
-            self.heard(at_s)
-            self._tell(chunks - told[0], payload_bytes - told[1])
-
-    def _tell(self, chunks: int, payload_bytes: int) -> None:
-        exchange, watch = self._exchange, self._watch
-        exchange.response_bytes += payload_bytes
-        watch.chunks += chunks
-        exchange.watched(watch)
-
-    def heard(self, at_s: float) -> None:
-        """Its node sent something then, or earlier than is known already."""
-        if at_s > self._connection.last_s:
-            self._connection.last_s = at_s
-            self._node.last_byte_s = max(self._node.last_byte_s, at_s)
-
-    def landed(self, unsent: bytes, unread: bytes) -> None:
-        """The ferry has handed on what it can: read by the connection again."""
-        self._ashore()
-        self._connection.transport.resume_reading()
-        if unsent:
-            self._write(unsent)
-        if unread:
-            self._connection.data_received(unread)
-
-    def leave(self) -> None:
-        """Its connection to the node is about to end."""
-        if self._row >= 0:
-            assert self._ferry is not None
-            unsent = self._ferry.leave(self._row)
-            self._ashore()
-            if unsent:
-                self._write(unsent)
-
-    def _ashore(self) -> None:
-        self.settle()
-        self._row = -1
+            exchange, watch = self._exchange, self._watch
+            exchange.response_bytes += payload_bytes
+            watch.chunks += chunks
+            exchange.watched(watch)

@@ -12,12 +12,10 @@ from trimtab.gateway.model import Dispatcher, Observers
 from trimtab.gateway.pulse import Pulse
 from trimtab.gateway.wire.client import ClientConnection
 from trimtab.gateway.wire.context import Budget, Context, Local, Settings
-from trimtab.gateway.wire.ferry import open_ferry
 from trimtab.gateway.wire.inbox import Inbox
 from trimtab.gateway.wire.outbox import Outbox
 from trimtab.gateway.wire.sweep import Sweep
 from trimtab.gateway.wire.upstream import Pools
-from trimtab.gateway.wire.vigil import Vigil
 
 DRAIN_STEP_S = 0.02
 IDLE_DRAIN_S = 1.0
@@ -76,11 +74,6 @@ class DataPlane:
     async def serve(self, listening: socket.socket) -> None:
         """Accept connections from now on."""
         context = self.context
-        if context.ferry is None:
-            context.ferry = open_ferry(context.loop)
-            if context.ferry is not None:
-                context.sweep.pulse.on_beat.insert(0, context.ferry.hear)
-        context.vigil = Vigil(context.loop)
         listening.setblocking(False)
         server = await context.loop.create_server(
             lambda: ClientConnection(context), sock=listening, backlog=BACKLOG
@@ -126,7 +119,3 @@ class DataPlane:
         await asyncio.gather(*context.tasks, return_exceptions=True)
         context.sweep.close()
         await asyncio.sleep(0)
-        if context.ferry is not None:
-            context.sweep.pulse.on_beat.remove(context.ferry.hear)
-            context.ferry.close()
-            context.ferry = None

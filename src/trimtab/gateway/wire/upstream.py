@@ -233,20 +233,12 @@ class UpstreamConnection(asyncio.Protocol):
 
     def abandon(self) -> None:
         """Nobody waits for the answer any more: end the connection so that the node stops working on it."""
-        self._leave()
         self.leg = None
         self.tunnel = None
         self.transport.abort()
 
-    def _leave(self) -> None:
-        """Its socket is about to be closed: whoever else reads from it stops before."""
-        flow, self._flow = self._flow, None
-        if flow is not None:
-            flow.leave()
-
     def connection_lost(self, exc: Exception | None) -> None:
         """The node closed, or it broke."""
-        self._leave()
         self._inbox.take()
         self._pool.forget(self)
         if self.tunnel is not None:
