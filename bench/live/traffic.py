@@ -20,7 +20,7 @@ from trimtab.experiments.scenario.build.run_inputs import RunInputs
 from trimtab.gateway.decide.rules import LOOKAHEAD
 from trimtab.policies import find
 from trimtab.traces import read_trace
-from trimtab.traces.gateway import open_recording, read_requests
+from trimtab.traces.gateway_recording import open_recording, read_requests
 
 TRACE: Final = DATA / "alibaba_genai_2026" / "lora_request_trace.csv.gz"
 SPEEDS: Final = {"fast": 2.0, "slow": 0.5}

@@ -14,7 +14,7 @@ import pytest
 import trimtab.policies
 from trimtab.compiled.kernel import is_kernel
 from trimtab.policies import describe, names, policy_class
-from trimtab.policies.catalogue import section
+from trimtab.policies.registry import section
 
 HEADINGS = ("Idea", "Source", "Reads", "Cost", "When it wins / loses", "Deviations from the source")
 ALLOWED = {
@@ -31,7 +31,7 @@ ALLOWED = {
 MODULES = [
     info.name
     for info in pkgutil.walk_packages(trimtab.policies.__path__, "trimtab.policies.")
-    if info.name != "trimtab.policies.catalogue"
+    if info.name != "trimtab.policies.registry"
 ]
 
 

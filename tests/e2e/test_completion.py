@@ -12,7 +12,7 @@ from trimtab.cli import completion
 from trimtab.experiments.scenario import builtin_names
 from trimtab.metrics import METRICS
 from trimtab.policies import names
-from trimtab.traces.catalogue import CATALOGUE
+from trimtab.traces.public_traces import CATALOGUE
 
 HEAVY = {"numba", "numpy", "polars", "plotly", "scipy", "trimtab.policies"}
 

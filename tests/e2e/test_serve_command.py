@@ -75,7 +75,7 @@ def test_warnings_can_be_silenced(cli: Cli) -> None:
 def test_without_the_extra_the_message_names_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(
-        "trimtab.cli.serve.find_spec", lambda name: None if name == "httptools" else there(name)
+        "trimtab.cli.serve_command.find_spec", lambda name: None if name == "httptools" else there(name)
     )
     result = cli("serve", "-b", "http://127.0.0.1:1")
     assert result.exit_code == 2

@@ -20,7 +20,7 @@ from trimtab.domain.view import Memory, empty_plan
 from trimtab.engine.driver import Driver
 from trimtab.engine.rehearsal import Rehearsal
 from trimtab.errors import PolicyError
-from trimtab.policies.catalogue import find
+from trimtab.policies.registry import find
 
 TICK = 2.0**-10
 

@@ -14,7 +14,7 @@ import orjson
 
 from support.gateway.worker_gateway import CountingBackend, ServedGateway, node, serving, until, write_config
 from trimtab.experiments.serving.replay import replay
-from trimtab.traces.gateway import open_recording, read_requests
+from trimtab.traces.gateway_recording import open_recording, read_requests
 
 WORKERS = 2
 

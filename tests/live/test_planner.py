@@ -24,7 +24,7 @@ from trimtab.errors import UsageError
 from trimtab.live.clock import VirtualClock
 from trimtab.live.host import run_live
 from trimtab.live.planner import ProcessPlanner, Verdict, attempt, snapshot
-from trimtab.policies.catalogue import find
+from trimtab.policies.registry import find
 
 C = cluster(4, types=2, slots=2, models=2)
 

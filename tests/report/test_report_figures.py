@@ -8,7 +8,8 @@ import pytest
 
 from support.synthetic import POLICIES, comparison, random_curves
 from trimtab.metrics import Estimate
-from trimtab.report.figures import (
+from trimtab.report.palette import inks
+from trimtab.report.plots import (
     arrival_rate,
     completion_cdf,
     load_lines,
@@ -18,7 +19,6 @@ from trimtab.report.figures import (
     trade_off,
     utilisation_heatmap,
 )
-from trimtab.report.palette import inks
 
 CURVES = {policy: random_curves(i, 8, 30) for i, policy in enumerate(POLICIES)}
 

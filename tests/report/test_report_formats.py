@@ -5,8 +5,8 @@ import math
 import pytest
 
 from trimtab.metrics import METRICS, Estimate
-from trimtab.report.formats import style_of, time_unit, title_of
-from trimtab.report.groups import OTHER, headline_metrics, metric_groups
+from trimtab.report.metric_groups import OTHER, headline_metrics, metric_groups
+from trimtab.report.number_formats import style_of, time_unit, title_of
 
 NAN = math.nan
 

@@ -18,8 +18,8 @@ from support.synthetic import POLICIES, comparison
 from trimtab.errors import UsageError
 from trimtab.experiments.serving.run import simulate
 from trimtab.metrics import METRICS
-from trimtab.report.files import write_text
 from trimtab.report.page import comparison_page, run_page, write_trace_report
+from trimtab.report.whole_files import write_text
 from trimtab.traces import rate_series, summarise
 
 MADE_AT = datetime(2026, 5, 4, 3, 2, tzinfo=UTC)

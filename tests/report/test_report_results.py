@@ -13,7 +13,7 @@ from trimtab.errors import UsageError
 from trimtab.experiments.compare import Comparison
 from trimtab.experiments.compare.task_pool import Workfolder
 from trimtab.experiments.serving.run import simulate
-from trimtab.report.results import json_text, write_results, write_run
+from trimtab.report.results_folder import json_text, write_results, write_run
 
 
 def with_records(out: Path, text: str = "rows") -> Comparison:

@@ -10,7 +10,13 @@ from support.synthetic import POLICIES, comparison, metrics_of
 from trimtab.errors import UsageError
 from trimtab.metrics import METRICS
 from trimtab.policies import describe, names
-from trimtab.report.tables import comparison_table, metrics_table, policies_table, run_table, trace_table
+from trimtab.report.terminal_tables import (
+    comparison_table,
+    metrics_table,
+    policies_table,
+    run_table,
+    trace_table,
+)
 from trimtab.traces import summarise
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trimtab.report.terminal import plot_cdf, plot_rate, plot_sizes
+from trimtab.report.terminal_plots import plot_cdf, plot_rate, plot_sizes
 
 START_S = np.linspace(0.0, 3600.0, 300)
 RATE = np.where(START_S < 1800.0, 8.0, 2.0)

@@ -12,7 +12,7 @@ import pytest
 from trimtab.errors import TraceError
 from trimtab.experiments.scenario.from_recording import scenario_of
 from trimtab.traces import read_trace, write_trace
-from trimtab.traces.gateway import is_recording, open_recording
+from trimtab.traces.gateway_recording import is_recording, open_recording
 
 NODES = [
     {"idx": 0, "name": "a", "type": "big", "slots": 2, "health": "up"},

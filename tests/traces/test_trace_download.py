@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from trimtab.errors import TraceError
-from trimtab.traces.catalogue import CATALOGUE, PublicTrace, public_trace
 from trimtab.traces.download import download, fetch
+from trimtab.traces.public_traces import CATALOGUE, PublicTrace, public_trace
 from trimtab.traces.read import FORMAT_NAMES
 
 OLD, NEW = (bytes([k]) * 700_000 for k in (1, 2))

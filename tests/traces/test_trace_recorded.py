@@ -11,7 +11,7 @@ import pytest
 
 from support.trace_files import recorded
 from trimtab.traces import TraceOptions, read_trace, summarise
-from trimtab.traces.catalogue import public_trace
+from trimtab.traces.public_traces import public_trace
 
 pytestmark = pytest.mark.data
 

@@ -12,8 +12,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trimtab.cli import catalogue, compare, forecast, replay, run, scenarios, serve, solve, traces, warmup
-from trimtab.cli.help import EXIT_CODES, FLAG, INTERRUPTED, examples
+from trimtab.cli import (
+    compare_command,
+    forecast_command,
+    policies_command,
+    replay_command,
+    run_command,
+    scenario_command,
+    serve_command,
+    solve_command,
+    trace_command,
+    warmup_command,
+)
+from trimtab.cli.help_texts import EXIT_CODES, FLAG, INTERRUPTED, examples
 from trimtab.errors import TrimtabError
 from trimtab.version import __version__
 
@@ -60,17 +71,17 @@ app = typer.Typer(
     )
     + EXIT_CODES,
 )
-compare.register(app)
-run.register(app)
-replay.register(app)
-serve.register(app)
-app.add_typer(catalogue.policies_app, name="policies")
-app.command("metrics", epilog=examples("trimtab metrics --json"))(catalogue.metrics)
-app.add_typer(scenarios.app, name="scenario")
-app.add_typer(traces.app, name="trace")
-app.add_typer(solve.app, name="solve")
-forecast.register(app)
-warmup.register(app)
+compare_command.register(app)
+run_command.register(app)
+replay_command.register(app)
+serve_command.register(app)
+app.add_typer(policies_command.policies_app, name="policies")
+app.command("metrics", epilog=examples("trimtab metrics --json"))(policies_command.metrics)
+app.add_typer(scenario_command.app, name="scenario")
+app.add_typer(trace_command.app, name="trace")
+app.add_typer(solve_command.app, name="solve")
+forecast_command.register(app)
+warmup_command.register(app)
 
 
 def _show_version(wanted: bool) -> None:

@@ -61,13 +61,13 @@ def scenarios(incomplete: str) -> list[str]:
 
 def metrics(incomplete: str) -> list[str]:
     """Names of metrics."""
-    from trimtab.metrics.catalogue import METRICS
+    from trimtab.metrics.definitions import METRICS
 
     return _starting(METRICS, incomplete)
 
 
 def public_traces(incomplete: str) -> list[str]:
     """Names of traces that can be downloaded."""
-    from trimtab.traces.catalogue import CATALOGUE
+    from trimtab.traces.public_traces import CATALOGUE
 
     return _starting((trace.name for trace in CATALOGUE), incomplete)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress as Bar
 
-    from trimtab.report.results import Written
+    from trimtab.report.results_folder import Written
 
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 STEP_PERCENT = 25  # between two lines of progress where there is no terminal

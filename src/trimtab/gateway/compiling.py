@@ -11,7 +11,7 @@ from trimtab.engine.calls import compile_all, is_ready
 from trimtab.engine.fallback import Fallback
 from trimtab.errors import UsageError
 from trimtab.gateway.children import ChildError, said_by
-from trimtab.policies.catalogue import find
+from trimtab.policies.registry import find
 
 COMPILE_TIMEOUT_S = 300.0
 

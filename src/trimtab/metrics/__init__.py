@@ -1,7 +1,7 @@
 """Arrays to numbers: what a run's records say about speed, balance, fairness and cost (see GLOSSARY.md)."""
 
-from trimtab.metrics.catalogue import METRICS, Metric
 from trimtab.metrics.compute import compute
+from trimtab.metrics.definitions import METRICS, Metric
 from trimtab.metrics.over_time import queue_length_over_time, utilisation_over_time
 from trimtab.metrics.records import NodeRecords, Records, RequestRecords
 from trimtab.metrics.statistics import Estimate, mean_ci95, paired_difference_ci95

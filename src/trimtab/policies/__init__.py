@@ -1,6 +1,6 @@
 """The catalogue of policies: one file per published algorithm, found by walking this package."""
 
-from trimtab.policies.catalogue import (
+from trimtab.policies.registry import (
     DEFAULT_COMPARISON,
     Description,
     Parameter,

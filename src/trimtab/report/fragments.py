@@ -9,9 +9,9 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from trimtab.metrics import METRICS, Estimate, Metric
-from trimtab.report.columns import DISTANCE, MARKS, Column, distance_column, metric_column
-from trimtab.report.formats import style_of, title_of
-from trimtab.report.groups import metric_groups
+from trimtab.report.comparison_columns import DISTANCE, MARKS, Column, distance_column, metric_column
+from trimtab.report.metric_groups import metric_groups
+from trimtab.report.number_formats import style_of, title_of
 from trimtab.report.paired import Standing, against_best
 from trimtab.report.palette import Ink, inks
 

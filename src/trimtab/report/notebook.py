@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from trimtab.report.columns import LEGEND, MARKS, Column, bound_text, distance_column, metric_column
-from trimtab.report.groups import headline_metrics
+from trimtab.report.comparison_columns import (
+    LEGEND,
+    MARKS,
+    Column,
+    bound_text,
+    distance_column,
+    metric_column,
+)
+from trimtab.report.metric_groups import headline_metrics
 from trimtab.report.paired import Standing
-from trimtab.report.rows import run_groups
+from trimtab.report.summary_rows import run_groups
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison

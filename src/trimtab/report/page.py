@@ -20,10 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.metrics import METRICS, Estimate
-from trimtab.report import figures
-from trimtab.report.columns import LEGEND, assumptions_text, bound_text
-from trimtab.report.files import write_text
-from trimtab.report.formats import style_of, title_of
+from trimtab.report import plots
+from trimtab.report.comparison_columns import LEGEND, assumptions_text, bound_text
 from trimtab.report.fragments import (
     STAT_METRICS,
     FigureCard,
@@ -39,7 +37,9 @@ from trimtab.report.fragments import (
     stat,
     stats_of,
 )
-from trimtab.report.rows import run_groups, trace_groups
+from trimtab.report.number_formats import style_of, title_of
+from trimtab.report.summary_rows import run_groups, trace_groups
+from trimtab.report.whole_files import write_text
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -224,19 +224,19 @@ def _capital(metric: str) -> str:
 
 
 def _comparison_figures(comparison: Comparison, curves: Mapping[str, Curves]) -> dict[str, Figure]:
-    drawn = {"completion": figures.metric_bars(comparison, "completion_mean_s")}
+    drawn = {"completion": plots.metric_bars(comparison, "completion_mean_s")}
     if curves:
         ranked = {r.policy: curves[r.policy] for r in comparison.ranked() if r.policy in curves}
-        drawn |= _curve_figures(curves) | {"heat": figures.utilisation_heatmap(ranked)}
+        drawn |= _curve_figures(curves) | {"heat": plots.utilisation_heatmap(ranked)}
     if comparison.sweep:
-        drawn |= {f"load-{name}": figures.load_lines(comparison, name) for name in LOAD_METRICS}
+        drawn |= {f"load-{name}": plots.load_lines(comparison, name) for name in LOAD_METRICS}
     if len(comparison.results) > 1:
-        drawn["trade-off"] = figures.trade_off(comparison, "utilisation_var", "completion_p99_s")
-    return drawn | {f"bar-{name}": figures.metric_bars(comparison, name) for name in BALANCE_METRICS}
+        drawn["trade-off"] = plots.trade_off(comparison, "utilisation_var", "completion_p99_s")
+    return drawn | {f"bar-{name}": plots.metric_bars(comparison, name) for name in BALANCE_METRICS}
 
 
 def _curve_figures(curves: Mapping[str, Curves]) -> dict[str, Figure]:
-    return {"cdf": figures.completion_cdf(curves), "queue": figures.queue_length(curves)}
+    return {"cdf": plots.completion_cdf(curves), "queue": plots.queue_length(curves)}
 
 
 def _run_page(run: Run, made_at: datetime) -> Page:
@@ -261,7 +261,7 @@ def _run_page(run: Run, made_at: datetime) -> Page:
         "Offered load": f"{100 * summary['offered_load']:.3g} %",
         **_origin(summary["scenario_hash"], summary["versions"], made_at),
     }
-    drawn = _curve_figures(curves) | {"heat": figures.utilisation_heatmap(curves)}
+    drawn = _curve_figures(curves) | {"heat": plots.utilisation_heatmap(curves)}
     return Page(run.scenario.name, f"One run of {run.policy}.", head, body, drawn)
 
 
@@ -285,10 +285,10 @@ def _trace_page(
     drawn: dict[str, Figure] = {}
     cards = []
     if rates is not None:
-        drawn["rate"] = figures.arrival_rate(*rates)
+        drawn["rate"] = plots.arrival_rate(*rates)
         cards.append(FigureCard("rate", "Arrival rate", "Requests per second over time; peaks are bursts."))
     if size is not None and len(size):
-        drawn["size"] = figures.size_histogram(size)
+        drawn["size"] = plots.size_histogram(size)
         cards.append(FigureCard("size", "Sizes", "How many requests have which size, on a log axis."))
     body = section("figures", "Figures", "", grid(cards, "30rem")) if cards else ""
     body += section("summary", "Summary", "", grouped_rows(trace_groups(summary), {}))

@@ -5,8 +5,8 @@
 """
 
 from trimtab.traces.mapping import TraceMapping
-from trimtab.traces.options import TraceOptions, apply_options
 from trimtab.traces.read import FORMAT_NAMES, Trace, read_trace
+from trimtab.traces.slicing import TraceOptions, apply_options
 from trimtab.traces.summary import TraceSummary, rate_series, summarise
 from trimtab.traces.synthetic import ArrivalSpec, SizeSpec, make_trace
 from trimtab.traces.write import write_trace

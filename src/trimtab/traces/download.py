@@ -19,7 +19,7 @@ import requests
 from urllib3.exceptions import MaxRetryError
 
 from trimtab.errors import TraceError
-from trimtab.traces.catalogue import PublicTrace, public_trace
+from trimtab.traces.public_traces import PublicTrace, public_trace
 from trimtab.traces.source import Progress
 
 CHUNK_BYTES: Final = 1 << 18

@@ -9,7 +9,7 @@ from typing import Literal
 import polars as pl
 
 from trimtab.traces.columns import image_size, token_size
-from trimtab.traces.options import TraceOptions
+from trimtab.traces.slicing import TraceOptions
 
 TimeUnit = Literal["s", "ms", "us", "ns", "datetime"]
 Origin = Literal["first", "zero"]

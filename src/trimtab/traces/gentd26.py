@@ -20,7 +20,7 @@ import polars as pl
 
 from trimtab.traces.columns import image_size
 from trimtab.traces.formats import SourceColumn, TraceFormat
-from trimtab.traces.options import TraceOptions
+from trimtab.traces.slicing import TraceOptions
 
 
 def _derived(_: TraceOptions) -> Mapping[str, pl.Expr]:

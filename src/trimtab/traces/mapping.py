@@ -21,7 +21,7 @@ from trimtab.traces.formats import (
     sized_from_images,
     sized_from_tokens,
 )
-from trimtab.traces.options import TraceOptions
+from trimtab.traces.slicing import TraceOptions
 
 
 class MappedColumn(BaseModel):

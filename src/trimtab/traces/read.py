@@ -17,14 +17,16 @@ import polars as pl
 from pydantic import ValidationError
 
 from trimtab.errors import TraceError
-from trimtab.traces import gateway
 from trimtab.traces.azure import AZURE_LLM_2023
 from trimtab.traces.columns import AT_LEAST, COLUMNS
 from trimtab.traces.formats import SourceColumn, TraceFormat
+from trimtab.traces.gateway_recording import NAME as RECORDING
+from trimtab.traces.gateway_recording import SIZE_RULE as RECORDING_SIZE_RULE
+from trimtab.traces.gateway_recording import is_recording, open_recording, read_requests
 from trimtab.traces.gentd26 import GENTD26
 from trimtab.traces.mapping import TraceMapping, mapped_format, own_format, size_in_words
 from trimtab.traces.mooncake import MOONCAKE
-from trimtab.traces.options import TraceOptions, apply_options
+from trimtab.traces.slicing import TraceOptions, apply_options
 from trimtab.traces.source import Progress, RawBlock, TraceSource, look_at, read_blocks
 from trimtab.traces.values import (
     EXPECTED_TIME,
@@ -37,7 +39,7 @@ from trimtab.traces.values import (
 )
 
 PUBLIC_FORMATS: Final = (AZURE_LLM_2023, MOONCAKE, GENTD26)
-FORMAT_NAMES: Final = ("auto", *(public.name for public in PUBLIC_FORMATS), gateway.NAME, "trimtab")
+FORMAT_NAMES: Final = ("auto", *(public.name for public in PUBLIC_FORMATS), RECORDING, "trimtab")
 
 _ROW = "_row_idx"  # position in the file, carried along for messages
 
@@ -87,7 +89,7 @@ def read_trace(
             range, arrivals that decrease, no requests.
     """
     chosen = options or TraceOptions()
-    if mapping is None and format in ("auto", gateway.NAME) and gateway.is_recording(Path(path)):
+    if mapping is None and format in ("auto", RECORDING) and is_recording(Path(path)):
         return _recording(path, chosen, progress)
     source = look_at(Path(path))
     layout = _layout(source, format, mapping)
@@ -106,15 +108,15 @@ def read_trace(
 
 
 def _recording(path: str | Path, options: TraceOptions, progress: Progress | None) -> Trace:
-    recording = gateway.open_recording(Path(path))
-    table, dropped = gateway.read_requests(recording, progress)
+    recording = open_recording(Path(path))
+    table, dropped = read_requests(recording, progress)
     return Trace(
         table=apply_options(table, options),
-        format=gateway.NAME,
+        format=RECORDING,
         file=str(path),
         rows_in_file=table.height + sum(dropped.values()),
         dropped=dropped,
-        size_rule=gateway.SIZE_RULE,
+        size_rule=RECORDING_SIZE_RULE,
     )
 
 
@@ -128,7 +130,7 @@ def _layout(source: TraceSource, name: str, mapping: TraceMapping | Mapping[str,
     for public in PUBLIC_FORMATS:
         if public.name == name:
             return public
-    if name == gateway.NAME:
+    if name == RECORDING:
         expected = "a file of a recording, which begins with its head, or their folder"
         raise TraceError("no recording of a gateway", file=str(source.path), expected=expected)
     raise TraceError(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.served import chat, config_of, node_of, served, until
 from trimtab.gateway.demo import Options, launched
-from trimtab.traces.gateway import open_recording, read_requests
+from trimtab.traces.gateway_recording import open_recording, read_requests
 
 
 def test_requests_for_an_adapter_go_where_it_was_loaded(tmp_path: Path) -> None:

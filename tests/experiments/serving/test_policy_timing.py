@@ -77,7 +77,7 @@ def test_an_interpreted_run_is_not_timed() -> None:
 def test_the_table_shows_what_made_no_plan_as_such() -> None:
     from rich.console import Console
 
-    from trimtab.report.tables import timing_table
+    from trimtab.report.terminal_tables import timing_table
 
     timings = time_policies(load_scenario("tiny"), ["round-robin", SlowPlanner()], seed=0)
     console = Console(width=100)

@@ -143,7 +143,7 @@ class Comparison:
         if trace is None:
             return []
         from trimtab.experiments.scenario.trace_rows import unserved_rows
-        from trimtab.traces.gateway import is_recording
+        from trimtab.traces.gateway_recording import is_recording
 
         if not is_recording(Path(trace.file)):
             return []

@@ -12,7 +12,7 @@ import polars as pl
 from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.spec.scenario import Scenario
 from trimtab.experiments.scenario.spec.serving import ServingSpec
-from trimtab.traces.gateway import Recording, open_recording, read_requests
+from trimtab.traces.gateway_recording import Recording, open_recording, read_requests
 from trimtab.validation.problems import checked
 
 LEAST_SERVICE_S: Final = 1e-9  # a class that took no time yet

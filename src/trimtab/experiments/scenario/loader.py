@@ -12,7 +12,7 @@ from typing import Any
 from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario.from_recording import scenario_of
 from trimtab.experiments.scenario.spec.scenario import ClusterPart, Scenario
-from trimtab.traces.gateway import is_recording
+from trimtab.traces.gateway_recording import is_recording
 from trimtab.validation.names import nearest
 from trimtab.validation.problems import checked
 from trimtab.validation.yaml_text import parsed_yaml, read_yaml

@@ -24,7 +24,7 @@ from trimtab.experiments.scenario.trace_rows import recorded
 from trimtab.metrics import Estimate, paired_difference_ci95
 from trimtab.metrics.distribution import mean, percentiles
 from trimtab.policies import canonical, find
-from trimtab.traces.gateway import open_recording
+from trimtab.traces.gateway_recording import open_recording
 
 BATCHES: Final = 10  # of the recorded window: few, so that they are long
 HIDDEN_ABOVE_FRAC: Final = 0.10  # error against the live run from which a difference means nothing

@@ -19,7 +19,7 @@ from trimtab.gateway.decide.standing import Standing
 from trimtab.gateway.model import Exchange
 from trimtab.live.desk import Desk
 from trimtab.live.planner import InlinePlanner, Planner, ProcessPlanner
-from trimtab.policies.catalogue import find
+from trimtab.policies.registry import find
 
 
 @dataclass(frozen=True, slots=True)

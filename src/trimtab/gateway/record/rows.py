@@ -3,7 +3,7 @@
 A line without `record` is a request that has ended, in the names of `trimtab.traces.columns` where one fits.
 What is absent is zero, none or unknown. Times are seconds from the start of the recording; `deadline_s` is
 relative to the arrival. Other lines say in `record` what they are: `head`, `state`, `estimates`, `node`,
-`plan` or `dropped`. The reader is `trimtab.traces.gateway`.
+`plan` or `dropped`. The reader is `trimtab.traces.gateway_recording`.
 """
 
 from __future__ import annotations

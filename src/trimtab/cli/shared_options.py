@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help import FLAG
+from trimtab.cli.help_texts import FLAG
 from trimtab.cli.output import progress_bar
 
 if TYPE_CHECKING:

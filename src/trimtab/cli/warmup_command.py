@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.help import FLAG, examples
-from trimtab.cli.options import Json, Quiet
+from trimtab.cli.help_texts import FLAG, examples
 from trimtab.cli.output import print_json, spinner
+from trimtab.cli.shared_options import Json, Quiet
 
 
 def register(app: typer.Typer) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help import examples
-from trimtab.cli.options import Json, Quiet
+from trimtab.cli.help_texts import examples
 from trimtab.cli.output import note, print_json, show, spinner
+from trimtab.cli.shared_options import Json, Quiet
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.report.formats import time_unit
+from trimtab.report.number_formats import time_unit
 
 Floats = npt.NDArray[np.float64]
 

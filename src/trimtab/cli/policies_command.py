@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help import examples
-from trimtab.cli.options import Json
+from trimtab.cli.help_texts import examples
 from trimtab.cli.output import print_json, show, stdout_console
+from trimtab.cli.shared_options import Json
 
 if TYPE_CHECKING:
     from trimtab.policies import Description
@@ -32,7 +32,7 @@ def list_policies(context: typer.Context, json: Json = False) -> None:
     if json:
         print_json({"policies": [asdict(d) for d in descriptions]})
     else:
-        from trimtab.report.tables import policies_table
+        from trimtab.report.terminal_tables import policies_table
 
         show(policies_table(descriptions, stdout_console().width))
 
@@ -72,6 +72,6 @@ def metrics(json: Json = False) -> None:
     if json:
         print_json({"metrics": [asdict(metric) for metric in METRICS.values()]})
         return
-    from trimtab.report.tables import metrics_table
+    from trimtab.report.terminal_tables import metrics_table
 
     show(metrics_table())

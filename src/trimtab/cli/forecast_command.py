@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli.help import FLAG, examples
-from trimtab.cli.options import Json, Quiet
+from trimtab.cli.help_texts import FLAG, examples
 from trimtab.cli.output import note, print_json, progress_bar, show, spinner
+from trimtab.cli.shared_options import Json, Quiet
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -127,7 +127,7 @@ def _as_json(made: Forecast, rows: list[Accuracy]) -> dict[str, Any]:
 
 
 def _print(file: Path, history: Any, made: Forecast, rows: list[Accuracy]) -> None:
-    from trimtab.report.terminal import plot_forecast
+    from trimtab.report.terminal_plots import plot_forecast
 
     print(f"{file}: {len(history):,} values, {made.mean.shape[1]} steps ahead")
     show(_forecast_table(made))

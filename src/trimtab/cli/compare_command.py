@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help import FLAG, examples
-from trimtab.cli.options import (
+from trimtab.cli.help_texts import FLAG, examples
+from trimtab.cli.output import note, note_written, print_json, progress_bar, stdout_console
+from trimtab.cli.shared_options import (
     OUTPUT_PANEL,
     ClusterFile,
     Json,
@@ -28,7 +29,6 @@ from trimtab.cli.options import (
     chosen_scenario,
     read_ahead,
 )
-from trimtab.cli.output import note, note_written, print_json, progress_bar, stdout_console
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
@@ -123,8 +123,8 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Compare policies on the same requests, over several seeds, with a lower bound that none can beat."""
-    from trimtab.report.columns import named_metrics
-    from trimtab.report.results import write_results
+    from trimtab.report.comparison_columns import named_metrics
+    from trimtab.report.results_folder import write_results
 
     choice = TraceChoice(trace, trace_format, start, stop, rate_scale, sample, limit)
     chosen = chosen_scenario(scenario, choice, cluster=cluster, load=load, policies=policy, seeds=seeds)
@@ -163,7 +163,7 @@ def _timings(scenario: Scenario) -> list[PolicyTiming]:
 
 
 def _print(comparison: Comparison, sort: str, metrics: list[str] | None, timings: list[PolicyTiming]) -> None:
-    from trimtab.report.tables import comparison_table, timing_table
+    from trimtab.report.terminal_tables import comparison_table, timing_table
 
     console = stdout_console()
     console.print(comparison_table(comparison, sort, metrics, console.width))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from trimtab.metrics import Estimate, Metric
-from trimtab.report.formats import style_of, title_of
-from trimtab.report.groups import metric_groups
+from trimtab.report.metric_groups import metric_groups
+from trimtab.report.number_formats import style_of, title_of
 
 if TYPE_CHECKING:
     from trimtab.traces import TraceSummary

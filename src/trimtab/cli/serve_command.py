@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help import FLAG, examples
-from trimtab.cli.options import Quiet
+from trimtab.cli.help_texts import FLAG, examples
 from trimtab.cli.output import note, print_json
+from trimtab.cli.shared_options import Quiet
 
 if TYPE_CHECKING:
     from trimtab.gateway.config import GatewayConfig, Overrides

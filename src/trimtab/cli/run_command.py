@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help import examples
-from trimtab.cli.options import (
+from trimtab.cli.help_texts import examples
+from trimtab.cli.output import note, note_written, print_json, progress_bar, show
+from trimtab.cli.shared_options import (
     OUTPUT_PANEL,
     ClusterFile,
     Json,
@@ -28,7 +29,6 @@ from trimtab.cli.options import (
     chosen_scenario,
     read_ahead,
 )
-from trimtab.cli.output import note, note_written, print_json, progress_bar, show
 
 if TYPE_CHECKING:
     from trimtab.experiments.scenario import Scenario
@@ -120,7 +120,7 @@ def _run(scenario: Scenario, policy: str, seed: int, host: Host, speed: float, *
 
 
 def _print_run(done: Run, *, quiet: bool) -> None:
-    from trimtab.report.tables import run_table
+    from trimtab.report.terminal_tables import run_table
 
     title = f"{done.policy} on {done.scenario.name}, seed {done.seed}, load {done.inputs.offered_load:.3g}"
     show(run_table(title, done.metrics, None if done.bound is None else done.bound.mean_s))
@@ -129,12 +129,12 @@ def _print_run(done: Run, *, quiet: bool) -> None:
 
 
 def _check_out(out: Path) -> None:
-    from trimtab.report.files import check_writable
+    from trimtab.report.whole_files import check_writable
 
     check_writable(out)
 
 
 def _write(done: Run, out: Path, *, quiet: bool) -> None:
-    from trimtab.report.results import write_run
+    from trimtab.report.results_folder import write_run
 
     note_written(write_run(done, out), quiet=quiet)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.metrics import METRICS, Estimate
-from trimtab.report.formats import style_of, time_unit, title_of
+from trimtab.report.number_formats import style_of, time_unit, title_of
 from trimtab.report.palette import NEUTRAL, Ink, faint, inks
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from trimtab.metrics import METRICS, Estimate, Metric
-from trimtab.report.formats import style_of, title_of
+from trimtab.report.number_formats import style_of, title_of
 from trimtab.report.paired import AgainstBest, Standing, against_best
 
 if TYPE_CHECKING:

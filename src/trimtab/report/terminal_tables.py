@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.metrics import METRICS, Metric
-from trimtab.report.columns import (
+from trimtab.report.comparison_columns import (
     LEGEND,
     Column,
     assumptions_text,
@@ -19,9 +19,9 @@ from trimtab.report.columns import (
     metric_column,
     named_metrics,
 )
-from trimtab.report.groups import headline_metrics
+from trimtab.report.metric_groups import headline_metrics
 from trimtab.report.paired import Standing
-from trimtab.report.rows import metric_row, run_groups, trace_groups
+from trimtab.report.summary_rows import metric_row, run_groups, trace_groups
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison

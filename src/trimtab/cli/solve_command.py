@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli.help import FLAG, examples
-from trimtab.cli.options import Json, Quiet
+from trimtab.cli.help_texts import FLAG, examples
 from trimtab.cli.output import print_json, show, spinner
+from trimtab.cli.shared_options import Json, Quiet
 
 if TYPE_CHECKING:
     from trimtab.solvers import AssignmentProblem, Solution

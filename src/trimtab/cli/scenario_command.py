@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help import examples
-from trimtab.cli.options import Json
+from trimtab.cli.help_texts import examples
 from trimtab.cli.output import print_json, show
+from trimtab.cli.shared_options import Json
 
 app = typer.Typer(
     no_args_is_help=True,

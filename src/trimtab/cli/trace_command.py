@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help import examples
-from trimtab.cli.options import (
+from trimtab.cli.help_texts import examples
+from trimtab.cli.output import note, print_json, progress_bar, show, where
+from trimtab.cli.shared_options import (
     Json,
     Limit,
     Quiet,
@@ -22,7 +23,6 @@ from trimtab.cli.options import (
     TraceFormat,
     usage_error,
 )
-from trimtab.cli.output import note, print_json, progress_bar, show, where
 
 if TYPE_CHECKING:
     from trimtab.traces import Trace, TraceSummary
@@ -90,8 +90,8 @@ def _write_page(trace: Trace, summary: TraceSummary, html: Path, *, quiet: bool)
 
 
 def _print_trace(trace: Trace, summary: TraceSummary) -> None:
-    from trimtab.report.tables import trace_table
-    from trimtab.report.terminal import plot_rate, plot_sizes
+    from trimtab.report.terminal_plots import plot_rate, plot_sizes
+    from trimtab.report.terminal_tables import trace_table
 
     print(f"{trace.file} ({trace.format}, {trace.rows_in_file:,} rows)")
     for reason, rows in trace.dropped.items():
@@ -233,7 +233,7 @@ def _spec(kind: Any, given: dict[str, tuple[str, Any]]) -> Any:
 @app.command("list", epilog=examples("trimtab trace list --json"))
 def list_traces(json: Json = False) -> None:
     """List the public traces that can be downloaded."""
-    from trimtab.traces.catalogue import CATALOGUE
+    from trimtab.traces.public_traces import CATALOGUE
 
     if json:
         print_json({"traces": [asdict(trace) for trace in CATALOGUE]})
@@ -258,8 +258,8 @@ def download_trace(
     quiet: Quiet = False,
 ) -> None:
     """Download a public trace from its publisher; an interrupted download goes on where it was."""
-    from trimtab.traces.catalogue import public_trace
     from trimtab.traces.download import download
+    from trimtab.traces.public_traces import public_trace
 
     trace = public_trace(name)
     note(f"{trace.citation}; licence: {trace.licence}", quiet=quiet or json)
