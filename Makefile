@@ -1,11 +1,11 @@
 # make demo   installs into .venv and compares the policies on the built-in scenario
 # make test   installs what the tests need and runs all of them
-# make bench  speed, as ratios taken in one run, into bench/results.json and docs/performance.md (6 minutes)
+# make bench  speed, as ratios taken in one run, into bench/results.json and docs/benchmarks/simulator.md (6 minutes)
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json;
 #             GATEWAY_PYTHON=PROGRAM runs it and litellm by another Python, such as the distribution's (decision 0012)
-# make bench-policies  every policy on every scenario, into bench/policies.json and docs/results.md (hours anew)
-# make bench-fragmentation  how full accelerators get, into bench/fragmentation.json and docs/fragmentation.md (7 minutes)
-# make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/caches.md (4 minutes)
+# make bench-policies  every policy on every scenario, into bench/policies.json and docs/benchmarks/policies.md (hours anew)
+# make bench-fragmentation  how full accelerators get, into bench/fragmentation.json and docs/benchmarks/fragmentation.md (7 minutes)
+# make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/benchmarks/caches.md (4 minutes)
 # make bench-live  policies in the gateway over unequal backends, beside the simulator's predictions (12 minutes)
 # make docs   writes the generated pages of docs/ anew
 # make clean  removes what the others made

@@ -1,4 +1,4 @@
-"""`python -m bench`: measure, show, save; `python -m bench --docs`: write docs/performance.md."""
+"""`python -m bench`: measure, show, save; `python -m bench --docs`: write docs/benchmarks/simulator.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.startup import ROOT
 from bench.table import result_table
 from trimtab.errors import TrimtabError
 
-RESULTS, PAGE = ROOT / "bench" / "results.json", ROOT / "docs" / "performance.md"
+RESULTS, PAGE = ROOT / "bench" / "results.json", ROOT / "docs" / "benchmarks" / "simulator.md"
 
 
 def _known(name: str) -> str:

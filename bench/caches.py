@@ -1,4 +1,4 @@
-"""`python -m bench.caches`: hit rates of the hosts' caches, beside the best possible; then docs/caches.md.
+"""`python -m bench.caches`: hit rates of the hosts' caches, beside the best possible; then docs/benchmarks/caches.md.
 
 Requests come one at a time to one node; what they ask for is drawn by Zipf's law. Saves bench/caches.json;
 `--docs` only writes the page.
@@ -31,7 +31,7 @@ from trimtab.experiments.scenario.build.cacheable import drawn_prefixes
 from trimtab.experiments.scenario.spec.shared_types import choose, zipf_fractions
 from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
 
-RESULTS, PAGE = ROOT / "bench" / "caches.json", ROOT / "docs" / "caches.md"
+RESULTS, PAGE = ROOT / "bench" / "caches.json", ROOT / "docs" / "benchmarks" / "caches.md"
 SEEDS, USES, ITEMS = 10, 10_000, 200
 EXPONENTS, ROOMS = (0.6, 0.9, 1.2), (0.05, 0.1, 0.2)  # of Zipf's law; of all items, by size
 SIZE_SIGMA, LARGEST = 1.0, 8.0  # of the logarithm of sizes, where these differ; all fit in the least room

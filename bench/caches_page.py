@@ -1,4 +1,4 @@
-"""docs/caches.md from bench/caches.json."""
+"""docs/benchmarks/caches.md from bench/caches.json."""
 
 from __future__ import annotations
 

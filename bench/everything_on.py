@@ -96,7 +96,7 @@ def measure(effort: Effort) -> Iterator[Measured]:
 BENCHMARK = Benchmark(
     "everything-on",
     "Everything switched on",
-    "The scenario [everything-on](../bench/everything-on.yaml): 100 nodes, models and adapters with "
+    "The scenario everything-on (`bench/everything-on.yaml`): 100 nodes, models and adapters with "
     "eviction, transfers over shared links, two zones, failures, slow-downs, stale telemetry, two "
     "dispatchers, cancellation at the deadline, earliest deadline first, bounded queues. The goal beyond the "
     "target is 1 million requests/s.",

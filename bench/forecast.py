@@ -1,6 +1,6 @@
 """`python -m bench.forecast`: forecasts on the recorded traces, their speed and the queueing formulas.
 
-Saves bench/forecast.json and writes docs/forecast.md from it; `--docs` only writes the page, and names of
+Saves bench/forecast.json and writes docs/benchmarks/forecast.md from it; `--docs` only writes the page, and names of
 parts measure only those anew. The traces are read from ../shared/data beside the checkout; those that are not
 there are left out.
 """
@@ -27,7 +27,7 @@ from bench.startup import ROOT
 from trimtab.forecast import Forecaster, errors_by_origin, rolling_accuracy
 from trimtab.forecast.queueing import ggc
 
-RESULTS, PAGE = ROOT / "bench" / "forecast.json", ROOT / "docs" / "forecast.md"
+RESULTS, PAGE = ROOT / "bench" / "forecast.json", ROOT / "docs" / "benchmarks" / "forecast.md"
 
 DRAWS_OF_ORIGINS, BLOCK = 4_000, 24
 

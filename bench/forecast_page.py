@@ -1,4 +1,4 @@
-"""docs/forecast.md from bench/forecast.json."""
+"""docs/benchmarks/forecast.md from bench/forecast.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m bench.fragmentation`: how full an accelerator cluster gets by rule; then docs/fragmentation.md.
+"""`python -m bench.fragmentation`: how full an accelerator cluster gets by rule; then docs/benchmarks/fragmentation.md.
 
 The nodes and pods of openb, read from ../shared/data beside the checkout. Saves bench/fragmentation.json;
 `--docs` only writes the page, `--seeds N` measures fewer orders.
@@ -22,7 +22,7 @@ from bench.startup import ROOT
 from trimtab.policies.resource_aware.fragmentation_gradient import FragmentationGradient
 
 DATA = ROOT.parent / "shared" / "data" / "alibaba_openb_2023"
-RESULTS, PAGE = ROOT / "bench" / "fragmentation.json", ROOT / "docs" / "fragmentation.md"
+RESULTS, PAGE = ROOT / "bench" / "fragmentation.json", ROOT / "docs" / "benchmarks" / "fragmentation.md"
 LISTS = ("default", "gpushare40", "gpuspec10", "multigpu20")
 SEEDS = 10
 ARRIVED_FRAC = 1.3  # of the cluster's accelerators

@@ -1,4 +1,4 @@
-"""docs/fragmentation.md from bench/fragmentation.json."""
+"""docs/benchmarks/fragmentation.md from bench/fragmentation.json."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ that shares one. Cores, memory and the types of accelerators that a pod names bi
   take the fullest device that has room.
 - *fragmentation gradient* (Weng et al., USENIX ATC 2023): where what stays free, yet is of no use to a pod
   drawn by its frequency, grows least, over nodes and devices. It is the score of the policy
-  [`fragmentation-gradient`](policies.md#fragmentation-gradient), with the node's devices apart.
+  [`fragmentation-gradient`](../policies/fragmentation-gradient.md), with the node's devices apart.
 """
 
 MEANING = """The published column is the mean of eight to ten runs that the authors' simulator repository

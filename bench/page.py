@@ -1,4 +1,4 @@
-"""docs/performance.md from saved results."""
+"""docs/benchmarks/simulator.md from saved results."""
 
 from __future__ import annotations
 

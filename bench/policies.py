@@ -1,4 +1,4 @@
-"""`python -m bench.policies`: every policy of the catalogue on every scenario; then docs/results.md.
+"""`python -m bench.policies`: every policy of the catalogue on every scenario; then docs/benchmarks/policies.md.
 
     python -m bench.policies                     what bench/policies.json lacks, saved after every scenario
     python -m bench.policies --only GenTD26      scenarios whose name holds this, measured anew
@@ -28,7 +28,7 @@ from bench.startup import ROOT
 from trimtab.experiments.compare import Comparison, PolicyResult, compare
 from trimtab.policies import names
 
-RESULTS, PAGE = ROOT / "bench" / "policies.json", ROOT / "docs" / "results.md"
+RESULTS, PAGE = ROOT / "bench" / "policies.json", ROOT / "docs" / "benchmarks" / "policies.md"
 SEEDS = 10
 DIGITS = 5  # significant, of what is saved
 METRICS = (

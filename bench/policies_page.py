@@ -1,4 +1,4 @@
-"""docs/results.md from bench/policies.json."""
+"""docs/benchmarks/policies.md from bench/policies.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m bench.solvers`: instances within their time, some by HiGHS and CP-SAT too; then docs/solvers.md.
+"""`python -m bench.solvers`: instances within their time, some by HiGHS and CP-SAT too; then docs/benchmarks/solvers.md.
 
 Published instances are read from ../shared/data/gap beside the checkout; without them generated ones run.
 """
@@ -33,7 +33,7 @@ from trimtab.solvers.matching import match, places_of
 from trimtab.solvers.smoothing import solve_by_dual
 from trimtab.solvers.solve import compile_solvers, solve_exact
 
-RESULTS, PAGE = ROOT / "bench" / "solvers.json", ROOT / "docs" / "solvers.md"
+RESULTS, PAGE = ROOT / "bench" / "solvers.json", ROOT / "docs" / "benchmarks" / "solvers.md"
 DATA = ROOT.parent / "shared" / "data" / "gap"
 LIMIT_S = 5.0
 GENERATED = [

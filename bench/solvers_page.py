@@ -1,4 +1,4 @@
-"""docs/solvers.md from saved results."""
+"""docs/benchmarks/solvers.md from saved results."""
 
 from __future__ import annotations
 

@@ -2,78 +2,131 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import typer
+import typer.main
+
+import trimtab
+from trimtab import forecast, metrics, policies, solvers, traces
+from trimtab.cli.app import app
+from trimtab.domain import cluster, decision, planning, view
+from trimtab.experiments.scenario import scenario_schema
+from trimtab.forecast import queueing
 from trimtab.gateway.config import config_schema
 from trimtab.metrics import METRICS
 from trimtab.policies import Description, describe, names
+from trimtab.traces.catalogue import CATALOGUE
+from trimtab.traces.columns import COLUMNS
 
 FOLDER = Path(__file__).parent
 HEAD = "<!-- Made by `make docs` from the code; edit the code instead. -->\n\n"
+NAMES_OF_POLICIES = names()
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    head = list(head)
+    lines = [head, ["---"] * len(head), *([_cell(cell) for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def policies_page() -> str:
-    """The catalogue: one section per policy."""
-    rows = [describe(name) for name in names()]
-    table = "\n".join(f"| [`{d.name}`](#{d.name}) | {d.kind} | {d.idea} |" for d in rows)
+    """The catalogue: one row per policy."""
+    rows = ((f"[`{d.name}`]({d.name}.md)", d.kind, d.idea) for d in map(describe, NAMES_OF_POLICIES))
     return (
-        f"{HEAD}# Policies\n\n| name | brings | idea |\n|---|---|---|\n{table}\n\n"
-        "`A+B` is policy A with the order of B; parameters are given as `power-of-d(d=3)+edf`.\n\n"
-        + "\n".join(_section(d) for d in rows)
+        f"{HEAD}# Policies\n\nEach policy is one file of `src/trimtab/policies/` and names its source. A "
+        "*dispatch* policy chooses the node; an *order* chooses the next request of a queue. `A+B` is policy A "
+        "with the order of B. Parameters follow in parentheses: `power-of-d(d=3)+edf`. How the policies "
+        "compare is in [Benchmarks](../benchmarks/policies.md), how to choose one in "
+        "[Choose a policy](../guides/choose-a-policy.md).\n\n" + table(("name", "kind", "idea"), rows)
     )
 
 
-def _section(policy: Description) -> str:
-    parameters = ", ".join(f"`{p.name}={p.default}` ({p.kind})" for p in policy.parameters)
-    text = f"## {policy.name}\n\n{_markdown(policy.documentation)}\n"
-    return text + (f"\n**Parameters** {parameters}\n" if parameters else "")
+def policy_page(name: str) -> str:
+    """One policy: its documentation and its parameters."""
+    policy = describe(name)
+    rows = [(f"`{p.name}`", f"`{p.default}`", p.kind) for p in policy.parameters]
+    parameters = f"\n## Parameters\n\n{table(('name', 'default', 'type'), rows)}" if rows else ""
+    return f"{HEAD}# {policy.name}\n\n{_sections(policy)}\n{parameters}"
 
 
-def _markdown(documentation: str) -> str:
-    """A docstring's headings, words at the margin over indented text, as bold paragraphs."""
-    lines = documentation.splitlines()
+def _sections(policy: Description) -> str:
+    """A docstring's headings, words at the margin over indented text, as headings."""
+    lines = policy.documentation.splitlines()
     marked = [
-        f"\n**{line}**\n"
+        f"\n## {line}\n"
         if line and not line[0].isspace() and i + 1 < len(lines) and lines[i + 1][:4] == "    "
-        else line
+        else line.removeprefix("    ")
         for i, line in enumerate(lines)
     ]
-    return "\n".join(line.strip() if line.startswith("    ") else line for line in marked)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(marked)).strip()
 
 
 def metrics_page() -> str:
     """Every metric: unit, direction, definition."""
-    rows = "\n".join(
-        f"| `{m.name}` | {m.unit} | {m.better or '–'} | {m.definition} |" for m in METRICS.values()
-    )
-    head = "| name | unit | better | definition |\n|---|---|---|---|"
-    return f"{HEAD}# Metrics\n\nFormulas are in GLOSSARY.md.\n\n{head}\n{rows}\n"
-
-
-def configuration_page() -> str:
-    """Every key of gateway.yaml: default and meaning."""
-    schema = config_schema()
-    rows = "\n".join(
-        f"| `{key}` | {default} | {meaning} |" for key, default, meaning in _keys(schema, schema)
-    )
+    rows = ((f"`{m.name}`", m.unit, m.better or "–", m.definition) for m in METRICS.values())
     return (
-        f"{HEAD}# gateway.yaml, key by key\n\nA commented example: `trimtab serve --example`. Checked by "
-        "`trimtab serve gateway.yaml --check`. `[]` stands for each entry of a list, `NAME` for a name of "
-        f"your own.\n\n| key | default | meaning |\n|---|---|---|\n{rows}\n"
+        f"{HEAD}# Metrics\n\n`trimtab metrics` prints this list. A name ends with its unit. The formulas and "
+        f"the quantities in them are in the [glossary](glossary.md).\n\n"
+        f"{table(('name', 'unit', 'better', 'definition'), rows)}"
     )
+
+
+def scenario_page() -> str:
+    """Every key of a scenario file."""
+    return (
+        f"{HEAD}# Scenario file\n\n`trimtab scenario show tiny` prints an example, `trimtab scenario check FILE` "
+        "checks a file, and `trimtab scenario schema` prints the JSON Schema for editors. "
+        f"{_LEGEND}\n\n{_keys_table(scenario_schema())}"
+    )
+
+
+def gateway_page() -> str:
+    """Every key of gateway.yaml: default and meaning."""
+    return (
+        f"{HEAD}# Gateway file\n\n`trimtab serve --example` prints a commented example, `trimtab serve FILE "
+        "--check` checks a file, and `trimtab serve --schema` prints the JSON Schema for editors. "
+        f"{_LEGEND}\n\n{_keys_table(config_schema())}"
+    )
+
+
+_LEGEND = (
+    "`[]` stands for each entry of a list, `NAME` for a name "
+    "that you choose, and `(key: value)` for the fields of one variant."
+)
+
+
+def _keys_table(schema: Mapping[str, Any]) -> str:
+    rows = ((f"`{key}`", default, meaning) for key, default, meaning in _keys(schema, schema))
+    return table(("key", "default", "meaning"), rows)
 
 
 def _keys(part: Mapping[str, Any], schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, ...]]:
     """Path, default and meaning of each key, those of inner tables after the key that holds them."""
     needed = part.get("required", ())
-    for name, field in sorted(part["properties"].items(), key=lambda item: item[0] not in needed):
-        text = field.get("description", "").replace("|", "\\|")
-        yield path + name, "must be given" if name in needed else _default(field), text
+    fields = [(name, field) for name, field in part["properties"].items() if "const" not in field]
+    for name, field in sorted(fields, key=lambda item: item[0] not in needed):
+        yield path + name, "required" if name in needed else _default(field), field.get("description", "")
         for prefix, inner in _tables(field, schema):
-            yield from _keys(inner, schema, f"{path}{name}{prefix}.")
+            yield from _keys(inner, schema, f"{path}{name}{prefix}{_variant(inner)}.")
+
+
+def _variant(part: Mapping[str, Any]) -> str:
+    """One of several tables that a key may hold, named by the value that chooses it."""
+    chosen = (f"({key}: {p['const']})" for key, p in part["properties"].items() if "const" in p)
+    return next(chosen, "")
 
 
 def _default(field: Mapping[str, Any]) -> str:
@@ -82,7 +135,7 @@ def _default(field: Mapping[str, Any]) -> str:
 
 
 def _tables(field: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The tables that a field may hold, each with what leads there: itself, entries, or named ones."""
+    """The tables that a field may hold, each with the path to it: itself, entries, or named ones."""
     if "$ref" in field:
         field = schema["$defs"][field["$ref"].rsplit("/", 1)[-1]]
     if "properties" in field:
@@ -94,14 +147,177 @@ def _tables(field: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[tup
             yield from ((prefix + further, inner) for further, inner in _tables(field[key], schema))
 
 
-PAGES = {
-    "policies.md": policies_page,
-    "metrics.md": metrics_page,
-    "gateway-configuration.md": configuration_page,
+def command_line_page() -> str:
+    """Every command, from its own help."""
+    root = typer.main.get_command(app)
+    return f"{HEAD}# Command line\n\n" + "\n".join(_command("trimtab", root))
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    children = getattr(command, "commands", {})
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    usage = " ".join([name, *(_argument(p) for p in arguments), *(["COMMAND"] if children else [])])
+    yield f"## {name}\n\n{_plain(command.help or '')}\n\n```text\n{usage} [OPTIONS]\n```\n"
+    rows = [(f"`{_argument(p)}`", _plain(p.help or "")) for p in arguments]
+    context = typer.Context(command)
+    records = [p.get_help_record(context) for p in command.params if p not in arguments]
+    rows += [
+        (f"`{_plain(option).replace(' <bool>', '')}`", _plain(text)) for option, text in filter(None, records)
+    ]
+    if rows:
+        yield table(("parameter", "meaning"), rows)
+    if command.epilog:
+        yield _epilog(_plain(command.epilog))
+    for child, inner in children.items():
+        yield from _command(f"{name} {child}", inner)
+
+
+def _plain(markup: str) -> str:
+    """A help text without the colours of the terminal."""
+    return re.sub(r"\[/?(?:dim|bold|cyan)\]", "", markup).replace("[[", "[").strip()
+
+
+def _argument(parameter: Any) -> str:
+    name = parameter.metavar or parameter.name.upper()
+    return name if parameter.required else f"[{name}]"
+
+
+def _epilog(text: str) -> str:
+    """Examples as a block of commands, the rest as it is."""
+    blocks = [part.strip() for part in text.split("\n\n") if part.strip()]
+    commands = [part for part in blocks if part.startswith("trimtab ")]
+    rest = [part for part in blocks if part not in commands and part not in ("Examples", "Exit codes")]
+    lines = "\n".join(commands)
+    return (f"```sh\n{lines}\n```\n\n" if commands else "") + "".join(f"{part}\n\n" for part in rest)
+
+
+def traces_page() -> str:
+    """Canonical columns, formats and public traces."""
+    comments = _field_comments(inspect.getsource(inspect.getmodule(traces.columns) or traces))["COLUMNS"]
+    columns = [(f"`{name}`", str(kind), comments.get(name, "")) for name, kind in COLUMNS.items()]
+    public = [(f"`{t.name}`", f"`{t.format}`", t.licence, t.citation) for t in CATALOGUE]
+    formats = ", ".join(f"`{name}`" for name in traces.FORMAT_NAMES)
+    return (
+        f"{HEAD}# Traces\n\n## Canonical columns\n\nEvery format becomes a table of these columns. Only "
+        f"`arrival_s` is always there.\n\n{table(('column', 'type', 'meaning'), columns)}\n"
+        f"## Formats\n\ntrimtab recognises {formats}, plain or gzipped; Parquet, CSV and JSONL files of other "
+        "columns need a mapping, see [Bring your own columns](../guides/own-columns.md). Recordings of the "
+        "gateway are traces too.\n\n## Public traces\n\n`trimtab trace download NAME` fetches one from its "
+        f"publisher.\n\n{table(('name', 'format', 'licence', 'source'), public)}"
+    )
+
+
+def policy_inputs_page() -> str:
+    """The records and arrays that `dispatch`, `order` and `plan` are given."""
+    found = _field_comments(inspect.getsource(view))
+    parts = [f"## {name}\n\n{_about(name)}{_fields(fields)}" for name, fields in found.items() if fields]
+    return (
+        f"{HEAD}# What a policy sees\n\nThe arrays and records of `trimtab.domain.view`, with their types and "
+        "shapes. `f8` is a 64-bit float, `i4` a 32-bit integer, `u1` a byte. Times are seconds. Record arrays "
+        "are read by column: `view.nodes.in_flight[j]`.\n\n" + "\n".join(parts)
+    )
+
+
+def _about(name: str) -> str:
+    documentation = inspect.getdoc(getattr(view, name, None)) if not name.isupper() else None
+    return f"{documentation}\n\n" if documentation else ""
+
+
+def _fields(fields: Mapping[str, str]) -> str:
+    return table(("field", "meaning"), ((f"`{name}`", meaning) for name, meaning in fields.items()))
+
+
+def _field_comments(source: str) -> dict[str, dict[str, str]]:
+    """Declared table → field → the comment on its line, with the field's type where the line has one."""
+    lines = source.splitlines()
+    found: dict[str, dict[str, str]] = {}
+    for node in ast.parse(source).body:
+        found |= {name: _commented(lines, node) for name in _declared(node)}
+    return found
+
+
+def _declared(node: ast.stmt) -> list[str]:
+    """The name of a table that a statement declares: a NamedTuple, a dtype, or a mapping of columns."""
+    if isinstance(node, ast.ClassDef) and any(ast.unparse(b) == "NamedTuple" for b in node.bases):
+        return [node.name]
+    if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("np.dtype("):
+        return [ast.unparse(target) for target in node.targets]
+    is_mapping = isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)
+    return [ast.unparse(node.target)] if is_mapping else []
+
+
+_FIELD = re.compile(
+    r"""^\s*(?:\("(?P<a>\w+)",\s*"(?P<t>\w+)"[^#]*|"(?P<b>\w+)":[^#]*|(?P<c>\w+):\s*Any\s*)(?:\#\s*(?P<text>.*))?$"""
+)
+
+
+def _commented(lines: list[str], node: ast.stmt) -> dict[str, str]:
+    found = {}
+    for line in lines[node.lineno : node.end_lineno]:
+        if match := _FIELD.match(line):
+            kind = f"{match['t']}; " if match["t"] and match["text"] else match["t"] or ""
+            found[match["a"] or match["b"] or match["c"]] = kind + (match["text"] or "")
+    return found
+
+
+PUBLIC = {
+    "trimtab": (trimtab, "Simulate, compare, write a policy"),
+    "trimtab.domain.cluster": (cluster, "The cluster that a policy is given"),
+    "trimtab.domain.planning": (planning, "What a planner is given and may ask for"),
+    "trimtab.domain.decision": (decision, "How a request ends"),
+    "trimtab.policies": (policies, "The catalogue of policies"),
+    "trimtab.traces": (traces, "Traces"),
+    "trimtab.metrics": (metrics, "Metrics and statistics"),
+    "trimtab.forecast": (forecast, "Forecasts"),
+    "trimtab.forecast.queueing": (queueing, "Queueing formulas"),
+    "trimtab.solvers": (solvers, "Assignment by optimisation"),
+}
+
+
+def python_page() -> str:
+    """Every public name; mkdocstrings fills in the documentation when the site is built."""
+    parts = "".join(_module(name, *entry) for name, entry in PUBLIC.items())
+    return (
+        f"{HEAD}# Python API\n\n`import trimtab as tt`. The site shows the documentation of each name; in the "
+        f"repository it is in the source.\n{parts}"
+    )
+
+
+def _module(name: str, module: ModuleType, title: str) -> str:
+    return (
+        f"\n## {title}\n\n" + "".join(f"::: {path}\n\n" for path in _public(name, module)).rstrip("\n") + "\n"
+    )
+
+
+def _public(name: str, module: ModuleType) -> Iterator[str]:
+    """Where each public name of a module is defined."""
+    for public in getattr(module, "__all__", None) or _defined(module):
+        found = getattr(module, public)
+        home = getattr(found, "__module__", None)
+        is_own = isinstance(found, type) or inspect.isfunction(found)
+        yield f"{home}.{found.__name__}" if is_own and str(home).startswith("trimtab") else f"{name}.{public}"
+
+
+def _defined(module: ModuleType) -> list[str]:
+    own = (n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__)
+    return sorted(n for n in own if not n.startswith("_"))
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "policies/index.md": policies_page,
+    **{f"policies/{name}.md": lambda name=name: policy_page(name) for name in NAMES_OF_POLICIES},
+    "reference/command-line.md": command_line_page,
+    "reference/gateway-configuration.md": gateway_page,
+    "reference/metrics.md": metrics_page,
+    "reference/policy-inputs.md": policy_inputs_page,
+    "reference/python.md": python_page,
+    "reference/scenario.md": scenario_page,
+    "reference/traces.md": traces_page,
 }
 
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
+        (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
         (FOLDER / name).write_text(page(), encoding="utf-8")
         print(f"wrote docs/{name}")

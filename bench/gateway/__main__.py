@@ -23,7 +23,7 @@ from bench.startup import ROOT
 from bench.table import result_table
 from trimtab.errors import TrimtabError
 
-RESULTS, PAGE = ROOT / "bench" / "gateway.json", ROOT / "docs" / "gateway-performance.md"
+RESULTS, PAGE = ROOT / "bench" / "gateway.json", ROOT / "docs" / "benchmarks" / "gateway.md"
 CONTESTS = tuple(contests(Course(())))
 
 

@@ -1,4 +1,4 @@
-"""docs/gateway-performance.md from saved results."""
+"""docs/benchmarks/gateway.md from saved results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m bench.live`: policies in the gateway over unequal backends, then docs/live.md."""
+"""`python -m bench.live`: policies in the gateway over unequal backends, then docs/benchmarks/live.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trimtab.experiments.serving.replay import paired_by_batches, replay
 from trimtab.gateway.compiling import compile_here
 from trimtab.policies.hybrid.auto import Auto
 
-RESULTS, PAGE = ROOT / "bench" / "live.json", ROOT / "docs" / "live.md"
+RESULTS, PAGE = ROOT / "bench" / "live.json", ROOT / "docs" / "benchmarks" / "live.md"
 BASELINES = ("round-robin", "least-connections")
 POLICIES = (*BASELINES, "cost-index", "what-if", "auto")
 SEGMENTS, REQUESTS = 5, 500  # and one more segment before them, which no figure counts

@@ -1,4 +1,4 @@
-"""docs/live.md from saved results."""
+"""docs/benchmarks/live.md from saved results."""
 
 from __future__ import annotations
 

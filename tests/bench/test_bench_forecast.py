@@ -1,4 +1,4 @@
-"""docs/forecast.md says what was measured; which rows of a trace make a series."""
+"""docs/benchmarks/forecast.md says what was measured; which rows of a trace make a series."""
 
 from __future__ import annotations
 

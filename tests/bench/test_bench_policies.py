@@ -1,4 +1,4 @@
-"""What docs/results.md claims, from figures made up by hand; and the scenarios themselves."""
+"""What docs/benchmarks/policies.md claims, from figures made up by hand; and the scenarios themselves."""
 
 from __future__ import annotations
 

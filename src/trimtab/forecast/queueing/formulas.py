@@ -57,7 +57,7 @@ def ggc(
     """G/G/c from two moments of gaps and services: Whitt (1993), or Allen and Cunneen, which is cruder.
 
     Both are exact for M/M/c. At 16 servers and load 0.9 Whitt's mean wait is within 12 % of simulations,
-    Allen's and Cunneen's within 28 % (docs/forecast.md). Raises UsageError.
+    Allen's and Cunneen's within 28 % (docs/benchmarks/forecast.md). Raises UsageError.
     """
     checked_method(method)
     demand = Demand(servers, arrivals_per_s, mean_service_s, service_scv, arrival_scv)
