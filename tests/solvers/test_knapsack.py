@@ -11,9 +11,9 @@ import pytest
 from support.gap_oracle import best_by_trying, random_problem
 from trimtab.compiled.kernel import interpreted
 from trimtab.solvers import assignment_problem, knapsack
+from trimtab.solvers.candidate_pairs import nearest
 from trimtab.solvers.dual import climb
 from trimtab.solvers.knapsack import knapsacks_of
-from trimtab.solvers.near import nearest
 
 TASKS, NODES = 6, 3
 
@@ -23,8 +23,8 @@ def relaxed(seed: int, **options):
     problem = random_problem(seed, tasks=TASKS, nodes=NODES, **options)
     free = np.zeros((NODES + 1, 1))
     dual = climb(nearest(problem, free, NODES + 1), free)
-    near = nearest(problem, dual.prices, NODES + 1)
-    return problem, near, dual, knapsacks_of(near, dual.prices)
+    candidates = nearest(problem, dual.prices, NODES + 1)
+    return problem, candidates, dual, knapsacks_of(candidates, dual.prices)
 
 
 def value_by_trying(problem, price) -> float:
@@ -57,7 +57,7 @@ def test_the_bound_is_the_value_of_its_prices_and_below_the_optimum(seed, option
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_solution_that_uses_a_pair_costs_less_than_its_floor(seed):
-    problem, near, _, knapsacks = relaxed(seed)
+    problem, candidates, _, knapsacks = relaxed(seed)
     knapsacks.climb(1e3 if math.isnan(best_by_trying(problem)) else best_by_trying(problem))
     floors = knapsacks.floors()
     least = np.full((TASKS, NODES), np.inf)
@@ -66,8 +66,8 @@ def test_no_solution_that_uses_a_pair_costs_less_than_its_floor(seed):
         if problem.is_feasible(assignment):
             used = (np.arange(TASKS), assignment)
             least[used] = np.minimum(least[used], problem.objective(assignment))
-    for j, k in np.argwhere(near.node >= 0):
-        i = near.node[j, k]
+    for j, k in np.argwhere(candidates.node >= 0):
+        i = candidates.node[j, k]
         assert floors[i, j] <= least[j, i] + 1e-6
 
 

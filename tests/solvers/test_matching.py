@@ -9,8 +9,8 @@ import pytest
 
 from support.gap_oracle import check_by_trying
 from trimtab.solvers import matching_problem, solve
+from trimtab.solvers.candidate_pairs import nearest
 from trimtab.solvers.matching import is_worth_it, match, places_of
-from trimtab.solvers.near import nearest
 from trimtab.solvers.solve import solve_exact
 
 

@@ -11,10 +11,10 @@ from scipy.optimize import linprog
 from support.gap_oracle import best_by_trying, check, random_problem
 from trimtab.compiled.kernel import interpreted
 from trimtab.solvers import AssignmentProblem, Status, assignment_problem, smoothing, solve
+from trimtab.solvers.candidate_pairs import CandidatePairs, dual_value, nearest, reduced
 from trimtab.solvers.dual import Dual, _look, _move, climb, exact_value
-from trimtab.solvers.exchange import search
-from trimtab.solvers.near import Near, dual_value, nearest, reduced
-from trimtab.solvers.pursuit import Board, beam_of, position_of, pursue
+from trimtab.solvers.ejection_chains import search
+from trimtab.solvers.ejection_search import EjectionProblem, beam_of, eject_chains, ejection_state_of
 from trimtab.solvers.rounding import rounded
 from trimtab.solvers.smoothing import solve_by_dual
 
@@ -140,26 +140,26 @@ def test_a_start_that_will_not_do_is_kept_for_want_of_better(rng, monkeypatch):
 
 def test_chains_pass_over_tasks_of_little_regret(rng):
     problem = sized_problem(rng, 200, 5)
-    near = nearest(problem, np.zeros((6, 1)), 6)
-    dual = climb(near, np.zeros((6, 1)))
+    candidates = nearest(problem, np.zeros((6, 1)), 6)
+    dual = climb(candidates, np.zeros((6, 1)))
     order, ends = np.arange(200, dtype=np.int32), []
     for least in (0.0, 1e9):
-        choice = rounded(near, dual)
-        at = position_of(choice, np.ones((6, 1)))
-        pursue(board_of(near, dual), at, beam_of(3, 4), order, least, 1.0)
-        ends.append((choice == rounded(near, dual)).all())
+        choice = rounded(candidates, dual)
+        at = ejection_state_of(choice, np.ones((6, 1)))
+        eject_chains(ejection_problem_of(candidates, dual), at, beam_of(3, 4), order, least, 1.0)
+        ends.append((choice == rounded(candidates, dual)).all())
     assert ends == [False, True]
 
 
 @pytest.mark.parametrize("resources", [1, 3])
 def test_a_step_of_the_climb_is_the_same_compiled_and_interpreted(resources):
-    near = nearest(tight_problem(4, 30, 6, resources), np.zeros((7, resources)), 6)
+    candidates = nearest(tight_problem(4, 30, 6, resources), np.zeros((7, resources)), 6)
     ends = []
     for look, move in ((_look, _move), (interpreted(_look), interpreted(_move))):
         point, prices, kept = (np.zeros((7, resources)) for _ in range(3))
         curvature, excess, paid, off = (np.empty((7, resources)) for _ in range(4))
         for _ in range(5):
-            soft = look(*near[:4], point, 3.0, curvature, excess, paid, off)
+            soft = look(*candidates[:4], point, 3.0, curvature, excess, paid, off)
             move(point, prices, kept, curvature, excess, 0.1, 1.5, np.full(resources, 2.0), 0.3)
         ends.append([np.array(soft), point, prices, kept, curvature, excess, paid, off])
     assert ends[0][1].max() > 0.0
@@ -171,33 +171,37 @@ def test_a_large_search_does_not_end_while_there_is_overload(monkeypatch):
     """The first pass leaves some, and repair finds nothing: the search goes on."""
     calls = []
     monkeypatch.setattr(smoothing, "repaired", lambda *given: calls.append(given))
-    monkeypatch.setattr(smoothing, "rounded", lambda near, dual: np.zeros(near.node.shape[0], np.int32))
-    monkeypatch.setattr("trimtab.solvers.incumbent.MENDING_ROUNDS", 0)
+    monkeypatch.setattr(
+        smoothing, "rounded", lambda candidates, dual: np.zeros(candidates.node.shape[0], np.int32)
+    )
+    monkeypatch.setattr("trimtab.solvers.primal_heuristic.MENDING_ROUNDS", 0)
     problem = tight_problem(8, 3_000, 20)
     solution = solve(problem, time_limit_s=20.0)
     assert calls
     check(problem, solution)
 
 
-def board_of(near: Near, dual: Dual) -> Board:
-    """All that a pursuit looks at."""
-    costs = reduced(near, dual.prices)
-    return Board(near.node, near.cost, costs, near.demand, near.capacity, dual.prices, 0.1)
+def ejection_problem_of(candidates: CandidatePairs, dual: Dual) -> EjectionProblem:
+    """What a search of chains reads."""
+    costs = reduced(candidates, dual.prices)
+    return EjectionProblem(
+        candidates.node, candidates.cost, costs, candidates.demand, candidates.capacity, dual.prices, 0.1
+    )
 
 
 def test_kernels_give_the_same_bits_interpreted():
     problem = tight_problem(5, 20, 4)
     free = np.zeros((5, 1))
-    near = nearest(problem, free, 5)
-    dual = climb(near, free)
-    first = rounded(near, dual)
+    candidates = nearest(problem, free, 5)
+    dual = climb(candidates, free)
+    first = rounded(candidates, dual)
     ends = []
     for run in (lambda f: f, interpreted):
         choice, weight = first.copy(), dual.prices + 0.5
         worth = [
-            run(pursue)(
-                board_of(near, dual),
-                position_of(choice, weight),
+            run(eject_chains)(
+                ejection_problem_of(candidates, dual),
+                ejection_state_of(choice, weight),
                 beam_of(3, 2),
                 np.arange(20, dtype=np.int32),
                 0.0,
@@ -207,7 +211,8 @@ def test_kernels_give_the_same_bits_interpreted():
         ]
         best, draws = choice.copy(), np.random.default_rng(2).random((3, 4))
         cost = run(search)(
-            near.node, near.cost, near.demand, near.capacity, 5, 3, 2, 4, 0.99, 1.1, 1.0,
+            candidates.node, candidates.cost, candidates.demand, candidates.capacity,
+            5, 3, 2, 4, 0.99, 1.1, 1.0,
             choice, best, math.inf, weight, draws, 50,
         )  # fmt: skip
         ends.append((worth, cost, choice.tolist(), best.tolist(), weight.tolist()))
@@ -218,15 +223,15 @@ def test_kernels_give_the_same_bits_interpreted():
 def test_a_pursuit_lowers_cost_and_overload_and_says_what_they_are(resources):
     problem = tight_problem(3, 60, 5, resources, share=0.8 if resources == 1 else 1.0)
     free = np.zeros((6, resources))
-    near = nearest(problem, free, 6)
-    dual = climb(near, free)
-    at = position_of(np.zeros(60, np.int32), dual.prices + 5.0)
+    candidates = nearest(problem, free, 6)
+    dual = climb(candidates, free)
+    at = ejection_state_of(np.zeros(60, np.int32), dual.prices + 5.0)
     last = math.inf
     for _ in range(4):
-        cost, overload = pursue(
-            board_of(near, dual), at, beam_of(4, 3), np.arange(60, dtype=np.int32), 0.0, 1.0
+        cost, overload = eject_chains(
+            ejection_problem_of(candidates, dual), at, beam_of(4, 3), np.arange(60, dtype=np.int32), 0.0, 1.0
         )
-        assignment = near.nodes_of(at.choice)
+        assignment = candidates.nodes_of(at.choice)
         assert cost == problem.objective(assignment)
         excess = np.maximum(problem.load(assignment) - problem.capacity, 0.0)
         assert overload == pytest.approx((excess * at.weight[:5]).sum(), rel=1e-9)
@@ -238,19 +243,21 @@ def test_a_pursuit_by_chains_of_two_leaves_no_move_and_no_exchange_that_gains():
     """With every column in reach and every open chain carried on, what is left is a local optimum."""
     problem = tight_problem(4, 30, 4)
     free = np.zeros((5, 1))
-    near = nearest(problem, free, 5)
-    dual = climb(near, free)
-    board = board_of(near, dual)._replace(reach=1e9)
-    at = position_of(rounded(near, dual), dual.prices + 5.0)
-    ends = [pursue(board, at, beam_of(2, 200), np.arange(30, dtype=np.int32), 0.0, 1.0) for _ in range(20)]
+    candidates = nearest(problem, free, 5)
+    dual = climb(candidates, free)
+    board = ejection_problem_of(candidates, dual)._replace(reach=1e9)
+    at = ejection_state_of(rounded(candidates, dual), dual.prices + 5.0)
+    ends = [
+        eject_chains(board, at, beam_of(2, 200), np.arange(30, dtype=np.int32), 0.0, 1.0) for _ in range(20)
+    ]
     assert ends[-1] == ends[-2]
 
     def worth(choice):
-        assignment = near.nodes_of(choice)
+        assignment = candidates.nodes_of(choice)
         excess = np.maximum(problem.load(assignment) - problem.capacity, 0.0)
         return problem.objective(assignment) + float((excess * at.weight[:4]).sum())
 
-    node = near.node[np.arange(30), at.choice]
+    node = candidates.node[np.arange(30), at.choice]
     for j in range(30):
         for k in range(4):
             moved = at.choice.copy()
@@ -259,43 +266,44 @@ def test_a_pursuit_by_chains_of_two_leaves_no_move_and_no_exchange_that_gains():
         for j2 in range(j):
             if node[j] != node[j2]:
                 changed = at.choice.copy()
-                changed[j] = np.flatnonzero(near.node[j] == node[j2])[0]
-                changed[j2] = np.flatnonzero(near.node[j2] == node[j])[0]
+                changed[j] = np.flatnonzero(candidates.node[j] == node[j2])[0]
+                changed[j2] = np.flatnonzero(candidates.node[j2] == node[j])[0]
                 assert worth(changed) >= sum(ends[-1]) - 1e-6
 
 
 def test_rounding_keeps_closer_to_capacities_than_the_cheapest_nodes_or_draws():
     problem = tight_problem(6, 2_000, 20)
     free = np.zeros((21, 1))
-    near = nearest(problem, free, 21)
-    dual = climb(near, free)
+    candidates = nearest(problem, free, 21)
+    dual = climb(candidates, free)
 
     def overload(columns):
-        load = problem.load(near.nodes_of(columns))
+        load = problem.load(candidates.nodes_of(columns))
         return float(np.maximum(load - problem.capacity, 0.0).sum())
 
     weight = np.exp(
-        -(reduced(near, dual.prices) - reduced(near, dual.prices).min(axis=1)[:, None]) / dual.softness
+        -(reduced(candidates, dual.prices) - reduced(candidates, dual.prices).min(axis=1)[:, None])
+        / dual.softness
     )
     share = np.cumsum(weight / weight.sum(axis=1)[:, None], axis=1)
     drawn = (share < np.random.default_rng(0).random((2_000, 1))).sum(axis=1)
     cheapest = np.zeros(2_000, np.int32)
-    assert overload(rounded(near, dual)) < 0.2 * min(overload(drawn), overload(cheapest))
+    assert overload(rounded(candidates, dual)) < 0.2 * min(overload(drawn), overload(cheapest))
 
 
 def test_the_cost_that_a_search_returns_is_that_of_its_choice():
     problem = tight_problem(7, 30, 5)
     free = np.zeros((6, 1))
-    near = nearest(problem, free, 6)
-    dual = climb(near, free)
+    candidates = nearest(problem, free, 6)
+    dual = climb(candidates, free)
     choice = np.zeros(30, np.int32)
     best, weight = choice.copy(), dual.prices + 1.0
     draws = np.random.default_rng(0).random((40, 6))
     cost = search(
-        near.node, near.cost, near.demand, near.capacity, 6, 4, 3, 6, 0.99, 1.2, 1.0,
+        candidates.node, candidates.cost, candidates.demand, candidates.capacity, 6, 4, 3, 6, 0.99, 1.2, 1.0,
         choice, best, math.inf, weight, draws, 1000,
     )  # fmt: skip
-    assignment = near.nodes_of(best)
+    assignment = candidates.nodes_of(best)
     assert problem.is_feasible(assignment)
     assert cost == problem.objective(assignment)
-    assert exact_value(near, dual.prices) <= cost
+    assert exact_value(candidates, dual.prices) <= cost

@@ -26,7 +26,7 @@ from numba.core.errors import NumbaError
 from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.types import IntegerLiteral
 
-from trimtab.compiled.linked import LinkedCompiler
+from trimtab.compiled.link_only import LinkOnlyCompiler
 from trimtab.errors import PolicyError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -140,7 +140,7 @@ def helper(function: F | None = None, *, inline: bool = False) -> Any:
         "no_cpython_wrapper": True,
         "no_cfunc_wrapper": True,
     }
-    return Helper(function, targetoptions=options, pipeline_class=LinkedCompiler)
+    return Helper(function, targetoptions=options, pipeline_class=LinkOnlyCompiler)
 
 
 def is_kernel(function: object) -> bool:
@@ -171,7 +171,7 @@ def compile_by_use(function: Any, use: Callable[[], object]) -> None:
 
 
 @functools.cache
-def wake_numba() -> None:
+def preload_numba() -> None:
     """Let numba load what it loads at its first use, but for scipy: it only sees whether that is there.
 
     Stand-ins tell it so, which saves a quarter of a second and 25 MiB. A kernel that multiplies matrices
@@ -192,7 +192,7 @@ def compile_kernel(function: Any, signature: Any) -> Any:
     Raises PolicyError where numba can't compile it.
     """
     if not function.signatures:
-        wake_numba()
+        preload_numba()
         try:
             function.compile(signature)
         except (NumbaError, AttributeError) as error:  # the latter where a module lacks a name
@@ -202,7 +202,7 @@ def compile_kernel(function: Any, signature: Any) -> Any:
     return function
 
 
-def forget_source(function: Any) -> None:
+def free_llvm_module(function: Any) -> None:
     """Let go of what others would be linked with, of a kernel that no other calls: 7 MiB of the loop's.
 
     It was read beside the machine code, which stays.

@@ -18,10 +18,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from trimtab.compiled.entry import Entry, EntryType, entry_at, table_at
+from trimtab.compiled.function_pointer import FunctionPointer, FunctionPointerType, function_at, table_at
 from trimtab.compiled.kernel import (
     compile_kernel,
-    forget_source,
+    free_llvm_module,
     interpreted,
     is_compiled,
     is_kernel,
@@ -43,14 +43,14 @@ _NUMBERS, _RANKING = types.Array(types.float64, 1, "C"), types.Array(types.int64
 _WORK = numba.from_dtype(WORK)
 DISPATCH = types.int64(VIEW, PLAN, _WORK, MEMORY, _NUMBERS, _RANKING)
 ORDER = types.float64(VIEW, PLAN, _WORK, MEMORY)
-_DISPATCH_ENTRY, _ORDER_ENTRY = EntryType(DISPATCH), EntryType(ORDER)
+_DISPATCH_POINTER, _ORDER_POINTER = FunctionPointerType(DISPATCH), FunctionPointerType(ORDER)
 BEGIN = types.void(STATE)
-TAKE_CHARGE = types.void(STATE, PLAN, _ORDER_ENTRY, types.int64, types.float64)
+TAKE_CHARGE = types.void(STATE, PLAN, _ORDER_POINTER, types.int64, types.float64)
 BOUND = types.int64(types.Array(types.int64, 1, "C"), types.float64, types.int64)
 TAKE_UP_BOUND = types.void(types.Array(types.int64, 1, "C"), types.int64)
 
 state_at, plan_at = table_at(STATE), table_at(PLAN)
-dispatch_at, order_at = entry_at(_DISPATCH_ENTRY), entry_at(_ORDER_ENTRY)
+dispatch_at, order_at = function_at(_DISPATCH_POINTER), function_at(_ORDER_POINTER)
 
 
 @intrinsic
@@ -159,9 +159,9 @@ class Calls:
     def _seat(self) -> State:
         """Make those who decide callable; returns the state with the memories that they are called with."""
         dispatch, order, shadow = self._functions
-        self._dispatch: Any = _entry(dispatch if is_kernel(dispatch) else bridge_dispatch, DISPATCH)
-        self._order: Any = _entry(order if is_kernel(order) else bridge_order, ORDER)
-        self._shadow: Any = _entry(shadow if is_kernel(shadow) else bridge_dispatch, DISPATCH)
+        self._dispatch: Any = _pointer_to(dispatch if is_kernel(dispatch) else bridge_dispatch, DISPATCH)
+        self._order: Any = _pointer_to(order if is_kernel(order) else bridge_order, ORDER)
+        self._shadow: Any = _pointer_to(shadow if is_kernel(shadow) else bridge_dispatch, DISPATCH)
         self._callbacks.clear()
         many, order_memories = len(self._state.order_memories), self._state.order_memories
         memories, shadow_memories = self._state.memories[:many], self._state.memories[many:]
@@ -360,13 +360,13 @@ class Calls:
         self._state = self._state._replace(events=events)
 
 
-_entries: dict[Any, Entry] = {}  # looking addresses up takes longer than a short rehearsal
+_pointers: dict[Any, FunctionPointer] = {}  # looking addresses up takes longer than a short rehearsal
 
 
-def _entry(function: Any, signature: Any) -> Entry:
-    if function not in _entries:
-        _entries[function] = Entry(compile_kernel(function, signature), signature)
-    return _entries[function]
+def _pointer_to(function: Any, signature: Any) -> FunctionPointer:
+    if function not in _pointers:
+        _pointers[function] = FunctionPointer(compile_kernel(function, signature), signature)
+    return _pointers[function]
 
 
 def _load_loop() -> None:
@@ -374,7 +374,7 @@ def _load_loop() -> None:
     if advance_bound.signatures:  # type: ignore[attr-defined]
         return
     for function, signature in ((advance_bound, BOUND), (begin, BEGIN)):
-        forget_source(compile_kernel(function, signature))
+        free_llvm_module(compile_kernel(function, signature))
 
 
 def is_ready(policy: Policy, order: Policy) -> bool:

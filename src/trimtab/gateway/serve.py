@@ -61,7 +61,7 @@ def _run(
     quiet: bool,
     example_model: str | None,
 ) -> None:
-    from trimtab.compiled.kernel import wake_numba
+    from trimtab.compiled.kernel import preload_numba
     from trimtab.gateway.compiling import compile_first
     from trimtab.gateway.options import policies_of
     from trimtab.gateway.process import Sockets, run_process
@@ -76,7 +76,7 @@ def _run(
     with _sockets(config, heir) as (clients, admin):
         with _explained_if_slow(quiet):
             compile_first(policies_of(config))
-            wake_numba()
+            preload_numba()
         crew = None if config.workers == 1 else make_crew(config, Sockets(clients, admin))
         with new_runner() as runner:
             runner.run(run_process(config, Sockets(clients, admin), reload, ready, crew))

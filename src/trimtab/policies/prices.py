@@ -27,8 +27,8 @@ def node_prices(work: Expected, start: Floats, left_out: float) -> Floats:
     that is more than `left_out` times their best; prices are such that no node gets more than it has. Solved
     as the fractional programme, from the prices `start` [nodes], by `solvers.dual`.
     """
+    from trimtab.solvers.candidate_pairs import CandidatePairs
     from trimtab.solvers.dual import climb  # with the first plan: it takes a second
-    from trimtab.solvers.near import Near
 
     n = len(work.capacity_s)
     comes = np.flatnonzero(work.requests > 0.0)
@@ -43,6 +43,6 @@ def node_prices(work: Expected, start: Floats, left_out: float) -> Floats:
     is_pair = np.isfinite(cost)
     used = np.where(is_pair & (order < n), cost, 0.0)[..., None]
     capacity, nowhere = np.append(work.capacity_s, 0.0)[:, None], np.full(len(cost), np.inf)
-    near = Near(np.where(is_pair, order, -1).astype(np.int32), cost, used, capacity, nowhere)
-    dual = climb(near, np.append(start, 0.0)[:, None], stages=STAGES_FRAC, iterations=ITERATIONS)
+    candidates = CandidatePairs(np.where(is_pair, order, -1).astype(np.int32), cost, used, capacity, nowhere)
+    dual = climb(candidates, np.append(start, 0.0)[:, None], stages=STAGES_FRAC, iterations=ITERATIONS)
     return np.asarray(dual.prices[:n, 0], np.float64)

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
+from trimtab.solvers.candidate_pairs import Floats, Ints
 from trimtab.solvers.knapsack import both, put
-from trimtab.solvers.near import Floats, Ints
 from trimtab.solvers.problem import BoolArray
 
 STEPS = 12  # of prices at a point
@@ -264,7 +264,7 @@ def _tables(pairs: Any, tree: Any, scratch: Any, price: Any, i: Any) -> None:
 def _thin(pairs: Any, tree: Any, scratch: Any, value: Any, most: Any, is_dive: Any) -> Any:
     """Strike pairs whose floor is beyond; returns (whether each task has one left, how many were struck).
 
-    Notes of each open task the pair of least floor in `first` and how soon it is to be tried in `score`.
+    Writes each open task's pair of least floor into `first`, and how soon to try it into `score`.
     """
     price = tree.price[tree.at[0]]
     for i in range(tree.room.size):

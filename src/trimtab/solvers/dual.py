@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
-from trimtab.solvers.near import Floats, Near
+from trimtab.solvers.candidate_pairs import CandidatePairs, Floats
 
 STAGES_FRAC = (0.1, 0.03, 0.01, 0.003)  # μ as a share of the spread of costs
 ITERATIONS = 40  # of a stage
@@ -41,38 +41,38 @@ class Dual(NamedTuple):
     softness: float
 
 
-def spread_of(near: Near) -> float:
+def spread_of(candidates: CandidatePairs) -> float:
     """Mean over the tasks of how far their costs lie apart."""
-    pairs = near.node >= 0
+    pairs = candidates.node >= 0
     counts = np.maximum(pairs.sum(axis=1), 1)
-    cost = np.where(pairs, near.cost, 0.0)
+    cost = np.where(pairs, candidates.cost, 0.0)
     mean = cost.sum(axis=1) / counts
-    lowest = np.where(pairs, near.cost, np.inf).min(axis=1)
+    lowest = np.where(pairs, candidates.cost, np.inf).min(axis=1)
     apart = float((mean - lowest)[np.isfinite(lowest)].mean())
     return apart if apart > 0 else max(float(np.abs(cost).mean()), 1e-9)
 
 
-def exact_value(near: Near, prices: Floats) -> float:
+def exact_value(candidates: CandidatePairs, prices: Floats) -> float:
     """L(λ) over the pairs at hand."""
-    least = np.empty(near.node.shape[0])
-    _least(near.node, near.cost, near.demand, prices, least)
-    return float(least.sum() - (prices * near.capacity).sum())
+    least = np.empty(candidates.node.shape[0])
+    _least(candidates.node, candidates.cost, candidates.demand, prices, least)
+    return float(least.sum() - (prices * candidates.capacity).sum())
 
 
 def climb(
-    near: Near,
+    candidates: CandidatePairs,
     start: Floats,
     until_s: float = math.inf,
     stages: tuple[float, ...] = STAGES_FRAC,
     iterations: int = ITERATIONS,
 ) -> Dual:
     """Climb from `start` [nodes + 1, resources] through the stages, or until a time (perf_counter)."""
-    spread = spread_of(near)
-    best = Dual(start, exact_value(near, start), stages[-1] * spread)
+    spread = spread_of(candidates)
+    best = Dual(start, exact_value(candidates, start), stages[-1] * spread)
     prices = start
     for softness in (frac * spread for frac in stages):
-        prices = _stage(near, prices, softness, STEP_SPREADS * spread, until_s, iterations)
-        value = exact_value(near, prices)
+        prices = _stage(candidates, prices, softness, STEP_SPREADS * spread, until_s, iterations)
+        value = exact_value(candidates, prices)
         if value > best.value:
             best = Dual(prices, value, softness)
         if time.perf_counter() > until_s:
@@ -81,17 +81,17 @@ def climb(
 
 
 def _stage(
-    near: Near, prices: Floats, softness: float, reach: float, until_s: float, iterations: int
+    candidates: CandidatePairs, prices: Floats, softness: float, reach: float, until_s: float, iterations: int
 ) -> Floats:
     """Accelerated ascent at one μ; returns the best prices met."""
-    longest = reach / mean_demand(near)
+    longest = reach / mean_demand(candidates)
     point, prices, best = prices.copy(), prices.copy(), prices
     momentum, last, best_value = 1.0, -math.inf, -math.inf
-    settled = SETTLED_FRAC * float(near.capacity.sum())
+    settled = SETTLED_FRAC * float(candidates.capacity.sum())
     kept, shorter = np.zeros_like(prices), float(prices.shape[1])  # resources move together
     curvature, excess, paid, off = (np.empty_like(prices) for _ in range(4))
     for _ in range(iterations):
-        soft = _look(*near[:4], point, softness, curvature, excess, paid, off)
+        soft = _look(*candidates[:4], point, softness, curvature, excess, paid, off)
         value = soft - float(paid.sum())
         if value > best_value:
             best, best_value = point.copy(), value
@@ -111,10 +111,10 @@ def _stage(
     return best
 
 
-def mean_demand(near: Near) -> Floats:
+def mean_demand(candidates: CandidatePairs) -> Floats:
     """[resources] what a task uses on average, of the tasks that use it."""
-    used = near.demand > 0
-    return np.asarray(near.demand.sum(axis=(0, 1)) / np.maximum(used.sum(axis=(0, 1)), 1) + 1e-12)
+    used = candidates.demand > 0
+    return np.asarray(candidates.demand.sum(axis=(0, 1)) / np.maximum(used.sum(axis=(0, 1)), 1) + 1e-12)
 
 
 @kernel

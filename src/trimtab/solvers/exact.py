@@ -18,13 +18,13 @@ from typing import Any
 import highspy
 import numpy as np
 
-from trimtab.solvers.near import Floats, Ints, Near
+from trimtab.solvers.candidate_pairs import CandidatePairs, Floats, Ints
 from trimtab.solvers.problem import TOLERANCE_FRAC, BoolArray
 
 
 @dataclass(frozen=True, slots=True)
 class CoreResult:
-    """What HiGHS found: a choice [tasks] of columns of `near`, or None; a bound of the core's cost."""
+    """What HiGHS found: a choice [tasks] of columns of `candidates`, or None; a bound of the core's cost."""
 
     choice: Ints | None
     bound: float
@@ -33,15 +33,17 @@ class CoreResult:
 
 
 class CoreSearch:
-    """HiGHS on the pairs of `near` that `kept` [tasks, width] names; it runs in a thread of its own."""
+    """HiGHS on the pairs of `candidates` that `kept` [tasks, width] names; it runs in a thread of its own."""
 
-    def __init__(self, near: Near, kept: BoolArray, time_limit_s: float, start: Ints | None = None) -> None:
+    def __init__(
+        self, candidates: CandidatePairs, kept: BoolArray, time_limit_s: float, start: Ints | None = None
+    ) -> None:
         self._task, self._column = np.nonzero(kept)
-        self._near = near
+        self._candidates = candidates
         self._highs = highs = highspy.Highs()
         for name, value in _options(time_limit_s).items():
             highs.setOptionValue(name, value)
-        highs.passModel(_model(near, self._task, self._column))
+        highs.passModel(_model(candidates, self._task, self._column))
         if start is not None:
             self._suggest(start)
         highs.HandleUserInterrupt = True
@@ -78,15 +80,15 @@ class CoreSearch:
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return None
         chosen = np.flatnonzero(np.asarray(self._highs.getSolution().col_value) > 0.5)
-        choice = np.full(self._near.node.shape[0], -1, np.int32)
+        choice = np.full(self._candidates.node.shape[0], -1, np.int32)
         choice[self._task[chosen]] = self._column[chosen]
         return choice if (choice >= 0).all() and self._keeps_capacities(choice) else None
 
     def _keeps_capacities(self, choice: Ints) -> bool:
         """What HiGHS takes for feasible, within its own tolerances, may not be so."""
-        rows, load = np.arange(choice.size), np.zeros_like(self._near.capacity)
-        np.add.at(load, self._near.node[rows, choice], self._near.demand[rows, choice])
-        return bool((load <= self._near.capacity * (1 + TOLERANCE_FRAC)).all())
+        rows, load = np.arange(choice.size), np.zeros_like(self._candidates.capacity)
+        np.add.at(load, self._candidates.node[rows, choice], self._candidates.demand[rows, choice])
+        return bool((load <= self._candidates.capacity * (1 + TOLERANCE_FRAC)).all())
 
 
 def _options(time_limit_s: float) -> dict[str, Any]:
@@ -103,17 +105,17 @@ def _options(time_limit_s: float) -> dict[str, Any]:
     }
 
 
-def _model(near: Near, task: np.ndarray[Any, Any], column: np.ndarray[Any, Any]) -> Any:
+def _model(candidates: CandidatePairs, task: np.ndarray[Any, Any], column: np.ndarray[Any, Any]) -> Any:
     """A column per pair; a row per task (exactly one) and per node and resource (at most its capacity)."""
-    tasks, resources = near.node.shape[0], near.capacity.shape[1]
-    node, demand = near.node[task, column], near.demand[task, column]
+    tasks, resources = candidates.node.shape[0], candidates.capacity.shape[1]
+    node, demand = candidates.node[task, column], candidates.demand[task, column]
     used = demand > 0
     lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = int(task.size), tasks + near.capacity.size
-    lp.col_cost_ = near.cost[task, column]
+    lp.num_col_, lp.num_row_ = int(task.size), tasks + candidates.capacity.size
+    lp.col_cost_ = candidates.cost[task, column]
     lp.col_lower_, lp.col_upper_ = np.zeros(task.size), np.ones(task.size)
-    lp.row_lower_ = np.concatenate([np.ones(tasks), np.full(near.capacity.size, -highspy.kHighsInf)])
-    lp.row_upper_ = np.concatenate([np.ones(tasks), near.capacity.reshape(-1)])
+    lp.row_lower_ = np.concatenate([np.ones(tasks), np.full(candidates.capacity.size, -highspy.kHighsInf)])
+    lp.row_upper_ = np.concatenate([np.ones(tasks), candidates.capacity.reshape(-1)])
     lp.integrality_ = np.full(task.size, highspy.HighsVarType.kInteger).tolist()
     rows = tasks + node[:, None] * resources + np.arange(resources)
     entries = np.column_stack([task, rows])  # [pairs, 1 + resources]

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
-from trimtab.solvers.near import Floats, Ints, Near
+from trimtab.solvers.candidate_pairs import CandidatePairs, Floats, Ints
 from trimtab.solvers.problem import TOLERANCE_FRAC
 
 MOST_CELLS = 20_000_000  # of all tables of a step that is worth its time: about 20 ms
@@ -75,19 +75,19 @@ class Knapsacks:
         return np.asarray(self.value + within + (without.sum(axis=0) - without))
 
 
-def knapsacks_of(near: Near, prices: Floats) -> Knapsacks | None:
+def knapsacks_of(candidates: CandidatePairs, prices: Floats) -> Knapsacks | None:
     """The relaxation of pairs that are all here; None where demands aren't whole."""
-    if not near.is_complete or near.demand.shape[2] != 1:
+    if not candidates.is_complete or candidates.demand.shape[2] != 1:
         return None
-    demand = near.demand[..., 0]
-    room = np.floor(near.capacity[:, 0] * (1 + TOLERANCE_FRAC))
+    demand = candidates.demand[..., 0]
+    room = np.floor(candidates.capacity[:, 0] * (1 + TOLERANCE_FRAC))
     if (demand != np.rint(demand)).any() or room.max() > MOST_CELLS:
         return None
     nodes, tasks = room.size, demand.shape[0]
     cost, size = np.full((nodes, tasks), np.inf), np.zeros((nodes, tasks), np.int32)
-    task, column = np.nonzero(near.node >= 0)
-    node = near.node[task, column]
-    cost[node, task] = near.cost[task, column]
+    task, column = np.nonzero(candidates.node >= 0)
+    node = candidates.node[task, column]
+    cost[node, task] = candidates.cost[task, column]
     size[node, task] = demand[task, column]
     first = (cost + prices[:, :1] * size).min(axis=0)
     return Knapsacks(cost, size, room.astype(np.int32), first, first.copy())

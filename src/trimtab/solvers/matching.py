@@ -18,7 +18,7 @@ import time
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from trimtab.solvers.near import Floats, Ints
+from trimtab.solvers.candidate_pairs import Floats, Ints
 from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem, IntArray, assignment_problem
 from trimtab.solvers.solution import Solution, Status, found, nothing
 

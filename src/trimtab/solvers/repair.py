@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from trimtab.solvers.near import Floats, Ints
+from trimtab.solvers.candidate_pairs import Floats, Ints
 from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem, FloatArray
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trimtab.solvers.near import Floats
+from trimtab.solvers.candidate_pairs import Floats
 from trimtab.solvers.problem import AssignmentProblem, FloatArray
 from trimtab.solvers.solution import Solution
 

@@ -1,11 +1,11 @@
 """Large programmes: prices, rounding, ejection chains, and HiGHS on the core beside them.
 
 Idea: the smoothed dual (`dual`) gives prices and a proven bound; `rounding` makes one node a task of the
-softmin's shares; ejection chains (`pursuit`) take away overload and cost. Where tasks are few enough, the
-dual by resource (`knapsack`) proves more and says which pairs matter; chains with kicks (`exchange`) look at
-these first; branch and bound on that dual raises the bound by one at a time where costs are whole (`asking`);
-and HiGHS solves the core (`exact`) at the same time in a thread of its own: the pairs of least floor, or, if
-they are few, all that could still be part of a better solution.
+softmin's shares; ejection chains (`ejection_search`) take away overload and cost. Where tasks are few
+enough, the dual by resource (`knapsack`) proves more and says which pairs matter; chains with kicks
+(`ejection_chains`) look at these first; branch and bound on that dual raises the bound by one at a time where
+costs are whole (`bounded_search`); and HiGHS solves the core (`exact`) at the same time in a thread of its
+own: the pairs of least floor, or, if they are few, all that could still be part of a better solution.
 Source: Lagrangian heuristics, Fisher, Management Science 27(1), 1981; core problems, Balas and Zemel,
 Operations Research 28(5), 1980; the parts name their own.
 """
@@ -18,8 +18,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trimtab.solvers.asking import Dives, Ladder
-from trimtab.solvers.beginning import (
+from trimtab.solvers.bounded_search import BoundSearch, Dives
+from trimtab.solvers.candidate_pairs import CandidatePairs, Floats, Ints, nearest, numbered, reduced
+from trimtab.solvers.construction import construct_assignment
+from trimtab.solvers.dual import Dual, climb, exact_value
+from trimtab.solvers.exact import CoreSearch, core_bound
+from trimtab.solvers.knapsack import Knapsacks, knapsacks_of
+from trimtab.solvers.primal_heuristic import Incumbent, Style
+from trimtab.solvers.problem import AssignmentProblem, BoolArray, IntArray
+from trimtab.solvers.repair import repaired
+from trimtab.solvers.rounding import rounded
+from trimtab.solvers.solution import Solution, Status, found, nothing
+from trimtab.solvers.warm_start import (
     FRESH_STAGES,
     PRICES_FRAC,
     cold_prices,
@@ -28,16 +38,6 @@ from trimtab.solvers.beginning import (
     is_integral,
     width_of,
 )
-from trimtab.solvers.dual import Dual, climb, exact_value
-from trimtab.solvers.exact import CoreSearch, core_bound
-from trimtab.solvers.first import first_assignment
-from trimtab.solvers.incumbent import Incumbent, Style
-from trimtab.solvers.knapsack import Knapsacks, knapsacks_of
-from trimtab.solvers.near import Floats, Ints, Near, nearest, numbered, reduced
-from trimtab.solvers.problem import AssignmentProblem, BoolArray, IntArray
-from trimtab.solvers.repair import repaired
-from trimtab.solvers.rounding import rounded
-from trimtab.solvers.solution import Solution, Status, found, nothing
 
 CORE_WIDTHS = (2, 3, 4, 6, 10, 16, 1_000_000)  # pairs a task in the core, wider where it is solved in time
 SEARCH_FIRST_FRAC = 0.05  # of the time before HiGHS begins, so that it gets a good start
@@ -69,7 +69,7 @@ class _State:
     problem: AssignmentProblem
     begun_s: float
     until_s: float
-    near: Near
+    candidates: CandidatePairs
     dual: Dual
     bound: float  # of the cost
     is_integral: bool
@@ -79,7 +79,7 @@ class _State:
     is_warm: bool = False  # the position is a start's
     makeshift: Ints | None = None  # [tasks] nodes, made for want of anything else
     is_makeshift_tried: bool = False
-    ladder: Ladder | None = None
+    bound_search: BoundSearch | None = None
     dives: Dives | None = None
     parts: list[str] = field(default_factory=lambda: ["dual smoothing", "ejection chains"])  # that had a turn
 
@@ -98,9 +98,9 @@ class _State:
 
     @property
     def least_dropped(self) -> float:
-        """The least that a solution costs which uses a pair that is not near."""
-        first = reduced(self.near, self.dual.prices)[:, 0]
-        return self.dual.value + float((self.near.dropped - first).min())
+        """The least that a solution costs which uses a pair that is not among the candidates."""
+        first = reduced(self.candidates, self.dual.prices)[:, 0]
+        return self.dual.value + float((self.candidates.dropped - first).min())
 
     def note(self, part: str) -> None:
         """A part of the method has its turn."""
@@ -146,7 +146,7 @@ def solve_by_dual(
     bound, method = problem.sign * state.bound, ", ".join(state.parts)
     if math.isinf(state.incumbent.cost):
         return _without(problem, state, took_s, method, out_of_time)
-    assignment = state.near.nodes_of(state.incumbent.best)
+    assignment = state.candidates.nodes_of(state.incumbent.best)
     reason = out_of_time if state.left_s <= SPARE_S else "the search stands still"
     prices = state.dual.prices[: problem.nodes]
     return found(problem, assignment, bound, took_s, method, prices=prices, reason=reason)
@@ -158,7 +158,7 @@ def _without(
     empty = np.full(problem.tasks, -1, np.int32)
     is_infeasible = math.isinf(state.bound)
     status = Status.INFEASIBLE if is_infeasible else Status.UNKNOWN
-    over = problem.load(state.near.nodes_of(state.incumbent.current)) - problem.capacity
+    over = problem.load(state.candidates.nodes_of(state.incumbent.current)) - problem.capacity
     where = f"node {int(over.max(axis=1).argmax())} stays overloaded by {over.max():g}"
     proof = f"no assignment keeps to all capacities (HiGHS): {where} in the nearest one found"
     reason = proof if is_infeasible else f"{where}; {out_of_time}"
@@ -191,24 +191,26 @@ def _begun(
 ) -> _State:
     """The state at these prices; the position is a given one [tasks], or rounded at a given softness."""
     has_all_pairs = is_deep(problem)
-    near = nearest(problem, prices, problem.nodes + 1 if has_all_pairs else width_of(problem))
+    candidates = nearest(problem, prices, problem.nodes + 1 if has_all_pairs else width_of(problem))
     softness = given if isinstance(given, float) else 0.0
-    dual = Dual(prices, exact_value(near, prices), softness)
+    dual = Dual(prices, exact_value(candidates, prices), softness)
     state = _State(
         problem,
         begun_s,
         until_s,
-        near,
+        candidates,
         dual,
         -math.inf,
-        has_all_pairs and is_integral(near),
+        has_all_pairs and is_integral(candidates),
         Incumbent(
-            near,
+            candidates,
             dual,
-            rounded(near, dual) if isinstance(given, float) else columns_of(near, given, problem.nodes),
+            rounded(candidates, dual)
+            if isinstance(given, float)
+            else columns_of(candidates, given, problem.nodes),
             generator,
         ),
-        knapsacks_of(near, dual.prices) if has_all_pairs else None,
+        knapsacks_of(candidates, dual.prices) if has_all_pairs else None,
         is_warm=not isinstance(given, float),
     )
     state.raise_bound(dual.value)
@@ -219,11 +221,11 @@ def _search_anew(state: _State) -> _State:
     """A search from prices of today and a rounding of its own; what became of the start is kept beside it."""
     problem, before = state.problem, state.incumbent
     climb_until_s = time.perf_counter() + PRICES_FRAC * state.left_s
-    dual = climb(state.near, state.dual.prices, climb_until_s, FRESH_STAGES)
+    dual = climb(state.candidates, state.dual.prices, climb_until_s, FRESH_STAGES)
     fresh = _begun(problem, state.begun_s, state.until_s, dual.prices, dual.softness, before.generator)
     fresh.raise_bound(state.bound)
     if math.isfinite(before.cost):
-        fresh.makeshift, fresh.is_makeshift_tried = state.near.nodes_of(before.best), True
+        fresh.makeshift, fresh.is_makeshift_tried = state.candidates.nodes_of(before.best), True
     _search_broadly(fresh)
     if fresh.makeshift is not None and fresh.incumbent.cost > before.cost:
         _offer(fresh, fresh.makeshift)
@@ -240,7 +242,7 @@ def _search_again(state: _State) -> bool:
     """Chains of those tasks alone that a change left with regret; returns whether that is near enough."""
     incumbent, until_s = state.incumbent, state.until_s - REPAIR_FRAC * state.left_s
     for _ in range(AGAIN_TRIES):
-        incumbent.pursue(*AGAIN, until_s, least_frac=AGAIN_LEAST_FRAC)
+        incumbent.eject_chains(*AGAIN, until_s, least_frac=AGAIN_LEAST_FRAC)
         if math.isinf(incumbent.cost):
             _repair(state)
         if math.isfinite(incumbent.cost) or time.perf_counter() > until_s:
@@ -252,11 +254,11 @@ def _search_broadly(state: _State) -> None:
     """Chains over all tasks, longer ones where the gap is wide; then kicks, unless it is narrow."""
     incumbent, level, lengths = state.incumbent, 0, (*SHORT, *BROAD)
     until_s = state.until_s - REPAIR_FRAC * state.left_s
-    incumbent.pursue(*SINGLE, until_s)
+    incumbent.eject_chains(*SINGLE, until_s)
     adopt_s = time.perf_counter() + ADOPT_FRAC * state.left_s
     for _ in range(MOST_PURSUITS):
         before = incumbent.cost
-        incumbent.pursue(*lengths[level], until_s)
+        incumbent.eject_chains(*lengths[level], until_s)
         if math.isinf(incumbent.cost):
             _repair(state)
         if time.perf_counter() > adopt_s:
@@ -278,7 +280,7 @@ def _search_broadly(state: _State) -> None:
 def _repair(state: _State) -> None:
     """Let tasks leave overloaded nodes for any node of all."""
     incumbent = state.incumbent
-    before = state.near.nodes_of(incumbent.current)
+    before = state.candidates.nodes_of(incumbent.current)
     after = repaired(state.problem, before, state.dual.prices, state.until_s + REPAIR_GRACE_S)
     if after is None:
         return
@@ -290,7 +292,7 @@ def _have_makeshift(state: _State) -> None:
     if math.isinf(state.incumbent.cost) and not state.is_makeshift_tried:
         state.is_makeshift_tried = True
         until_s = max(state.until_s, time.perf_counter() + MAKESHIFT_GRACE_S)
-        state.makeshift = first_assignment(state.problem, state.dual.prices, until_s)
+        state.makeshift = construct_assignment(state.problem, state.dual.prices, until_s)
 
 
 def _adopt(state: _State) -> None:
@@ -300,21 +302,21 @@ def _adopt(state: _State) -> None:
         return
     state.note("construction")
     _offer(state, state.makeshift)
-    state.incumbent.pursue(*SINGLE, state.until_s)
+    state.incumbent.eject_chains(*SINGLE, state.until_s)
 
 
 def _search_with_core(state: _State) -> None:
     """Chains in this thread and HiGHS on the core in another, until a proof or the time limit."""
     for _ in range(FIRST_PURSUITS):
         if state.left_s > 0:
-            state.incumbent.pursue(*BROAD[-1], state.until_s)
+            state.incumbent.eject_chains(*BROAD[-1], state.until_s)
     if math.isinf(state.incumbent.cost):
         _repair(state)
     _have_makeshift(state)
     _climb_knapsacks(state, KNAPSACKS_FIRST_FRAC * state.left_s)
     if state.left_s > 0:
         state.incumbent.improve(DEEP)
-    share = SEARCH_FIRST_FRAC if state.ladder is None else ASK_FIRST_FRAC
+    share = SEARCH_FIRST_FRAC if state.bound_search is None else ASK_FIRST_FRAC
     begin_s = time.perf_counter() + share * max(state.left_s, 0.0)
     while time.perf_counter() < begin_s and not state.is_proved:
         _ask(state)
@@ -338,31 +340,33 @@ def _climb_knapsacks(state: _State, limit_s: float) -> None:
     if knapsacks is not None:
         state.incumbent.order_by(state.floors)
         if state.is_integral:
-            task, column = np.nonzero(state.near.node >= 0)
+            task, column = np.nonzero(state.candidates.node >= 0)
             floors = np.full(knapsacks.cost.shape, np.inf)
-            floors[state.near.node[task, column], task] = state.floors[task, column]
-            state.ladder, state.dives = Ladder(knapsacks, floors), Dives(knapsacks, floors)
+            floors[state.candidates.node[task, column], task] = state.floors[task, column]
+            state.bound_search, state.dives = BoundSearch(knapsacks, floors), Dives(knapsacks, floors)
 
 
 def _floors(state: _State) -> Floats:
     """[tasks, width] the least that a solution costs which uses a pair, by both duals."""
-    near, knapsacks = state.near, state.knapsacks
-    costs = reduced(near, state.dual.prices)
+    candidates, knapsacks = state.candidates, state.knapsacks
+    costs = reduced(candidates, state.dual.prices)
     floors = state.dual.value + costs - costs[:, :1]
     if knapsacks is not None and math.isfinite(knapsacks.value):
         state.note("dual by resource")
-        pairs = knapsacks.floors()[np.maximum(near.node, 0), np.arange(near.node.shape[0])[:, None]]
-        floors = np.maximum(floors, np.where(near.node >= 0, pairs, np.inf))
+        pairs = knapsacks.floors()[
+            np.maximum(candidates.node, 0), np.arange(candidates.node.shape[0])[:, None]
+        ]
+        floors = np.maximum(floors, np.where(candidates.node >= 0, pairs, np.inf))
     return np.asarray(floors)
 
 
 def _ask(state: _State) -> bool:
     """A slice of branch and bound for the cost that the bound allows; returns whether there was one."""
-    ladder = state.ladder
-    if ladder is None or ladder.is_over or state.is_proved:
+    bound_search = state.bound_search
+    if bound_search is None or bound_search.is_over or state.is_proved:
         return False
     state.note("branch and bound")
-    _learn(state, *ladder.search(state.bound))
+    _learn(state, *bound_search.search(state.bound))
     return True
 
 
@@ -380,18 +384,18 @@ def _learn(state: _State, bound: float, nodes: Ints | None) -> None:
     """Of a bound, and of the node of each task of a solution."""
     state.raise_bound(bound)
     if nodes is not None:
-        state.incumbent.offer(columns_of(state.near, nodes, state.problem.nodes))
+        state.incumbent.offer(columns_of(state.candidates, nodes, state.problem.nodes))
 
 
 def _search_beside(state: _State, width: int) -> None:
     """One core: HiGHS until it is done with it, chains meanwhile while they may gain."""
-    near, incumbent = state.near, state.incumbent
+    candidates, incumbent = state.candidates, state.incumbent
     kept = _kept(state, width)
     start = incumbent.best if math.isfinite(incumbent.cost) else None
     if start is not None:
         kept[np.arange(start.size), start] = True
     state.note("core by HiGHS")
-    core = CoreSearch(near, kept, state.left_s - SPARE_S, start)
+    core = CoreSearch(candidates, kept, state.left_s - SPARE_S, start)
     try:
         gained_s = time.perf_counter()
         while core.is_running and state.left_s > 0 and not state.is_proved:
@@ -412,7 +416,7 @@ def _search_beside(state: _State, width: int) -> None:
 def _kept(state: _State, width: int) -> BoolArray:
     """The pairs of the core: all that a better solution may have if they are few, else each task's first."""
     step = 1.0 - 1e-6 if state.is_integral else 0.0
-    useful = np.asarray((state.near.node >= 0) & (state.floors <= state.incumbent.cost - step))
+    useful = np.asarray((state.candidates.node >= 0) & (state.floors <= state.incumbent.cost - step))
     if useful.sum() <= width * useful.shape[0]:
         return useful
     rank = state.floors.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")

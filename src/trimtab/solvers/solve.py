@@ -9,13 +9,13 @@ import numpy as np
 
 from trimtab.compiled.kernel import compile_by_use, is_compiled
 from trimtab.errors import ProblemError
+from trimtab.solvers.candidate_pairs import nearest, numbered
+from trimtab.solvers.construction import construct_assignment
+from trimtab.solvers.ejection_chains import search
 from trimtab.solvers.exact import CoreSearch
-from trimtab.solvers.exchange import search
-from trimtab.solvers.first import first_assignment
+from trimtab.solvers.infeasibility import why_infeasible
 from trimtab.solvers.matching import is_worth_it, match, places_of
-from trimtab.solvers.near import nearest, numbered
 from trimtab.solvers.problem import AssignmentProblem
-from trimtab.solvers.refutation import why_infeasible
 from trimtab.solvers.scaling import scaling_of
 from trimtab.solvers.smoothing import DEEP, SINGLE, solve_by_dual
 from trimtab.solvers.solution import Solution, Status, found, nothing
@@ -92,11 +92,11 @@ def solve_exact(
     """The whole programme by HiGHS: a proof, if the time allows one; time counts from `begun_s`."""
     begun_s = time.perf_counter() if begun_s is None else begun_s
     free = np.zeros((problem.nodes + 1, problem.capacity.shape[1]))
-    near = nearest(problem, free, problem.nodes + 1)
-    first = None if why_infeasible(problem) else first_assignment(problem, free, begun_s + time_limit_s)
-    start = None if first is None else near.give(numbered(first, problem.nodes), problem, free)[0]
+    candidates = nearest(problem, free, problem.nodes + 1)
+    first = None if why_infeasible(problem) else construct_assignment(problem, free, begun_s + time_limit_s)
+    start = None if first is None else candidates.give(numbered(first, problem.nodes), problem, free)[0]
     left_s = time_limit_s - (time.perf_counter() - begun_s)
-    result = CoreSearch(near, near.node >= 0, left_s, start).result()
+    result = CoreSearch(candidates, candidates.node >= 0, left_s, start).result()
     choice = start if result.choice is None else result.choice
     took_s, reason = time.perf_counter() - begun_s, f"the time limit of {time_limit_s:g} s"
     if choice is None:
@@ -104,7 +104,7 @@ def solve_exact(
         why = "no assignment keeps to all capacities (HiGHS)" if result.is_infeasible else reason
         empty = np.full(problem.tasks, -1, np.int32)
         return nothing(problem, status, empty, problem.sign * result.bound, took_s, "exact", why)
-    assignment = near.nodes_of(choice)
+    assignment = candidates.nodes_of(choice)
     return found(problem, assignment, problem.sign * result.bound, took_s, "exact", reason=reason)
 
 
@@ -119,10 +119,10 @@ def compile_solvers() -> None:
 
 
 def _use() -> None:
-    from trimtab.solvers.asking import Ladder
+    from trimtab.solvers.bounded_search import BoundSearch
     from trimtab.solvers.dual import Dual
-    from trimtab.solvers.incumbent import Incumbent
     from trimtab.solvers.knapsack import knapsacks_of
+    from trimtab.solvers.primal_heuristic import Incumbent
     from trimtab.solvers.problem import assignment_problem
 
     free = np.zeros((3, 1))
@@ -130,12 +130,12 @@ def _use() -> None:
         problem = assignment_problem(np.ones((4, 2), kind), np.ones((4, 2), kind), [2.0, 2.0])
         solve_by_dual(problem, time_limit_s=0.0)
         packed = assignment_problem(np.ones((3, 2), kind), np.full((3, 2), 2, kind), [3.0, 3.0])
-        first_assignment(packed, free)  # one task too many: it goes all the way
-    near = nearest(problem, free, 3)
-    incumbent = Incumbent(near, Dual(free, 0.0, 1.0), np.zeros(4, np.int32), np.random.default_rng(0))
+        construct_assignment(packed, free)  # one task too many: it goes all the way
+    candidates = nearest(problem, free, 3)
+    incumbent = Incumbent(candidates, Dual(free, 0.0, 1.0), np.zeros(4, np.int32), np.random.default_rng(0))
     incumbent.improve(DEEP, turns=1)
-    incumbent.pursue(*SINGLE)
-    knapsacks = knapsacks_of(near, free)
+    incumbent.eject_chains(*SINGLE)
+    knapsacks = knapsacks_of(candidates, free)
     if knapsacks is not None:
         knapsacks.climb(4.0)
-        Ladder(knapsacks, knapsacks.floors()).search(4.0)
+        BoundSearch(knapsacks, knapsacks.floors()).search(4.0)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trimtab.solvers.branching import NO, OPEN, YES, Pairs, Scratch, Tree, explore
+from trimtab.solvers.candidate_pairs import Floats, Ints
 from trimtab.solvers.knapsack import Knapsacks
-from trimtab.solvers.near import Floats, Ints
 
 WHOLE = 1e-6  # rounding in bounds of whole costs
 SLICE_S = 0.04  # of search between two looks at the clock
@@ -26,7 +26,7 @@ MOST_CUT_CELLS = 25_000_000  # and there is none beyond this
 
 
 @dataclass(slots=True)
-class Question:
+class BoundQuery:
     """Whether a solution costs at most `most`, a whole number; `search` until it is answered.
 
     Attributes:
@@ -64,14 +64,14 @@ class Question:
         return np.asarray(self.pairs.owner[self._tree.chosen], np.int32)
 
 
-def ask(knapsacks: Knapsacks, floors: Floats, most: float, share: float = 0.0) -> Question:
+def ask(knapsacks: Knapsacks, floors: Floats, most: float, share: float = 0.0) -> BoundQuery:
     """The question at its beginning.
 
     Args:
         knapsacks: with the prices to begin from.
         floors: [nodes + 1, tasks] the least that a solution costs which uses a pair.
         most: the cost that is asked for.
-        share: as of `Question`.
+        share: as of `BoundQuery`.
     """
     pairs = _pairs(knapsacks, floors, most)
     nodes, tasks, size = knapsacks.room.size, floors.shape[1], pairs.task.size
@@ -92,7 +92,7 @@ def ask(knapsacks: Knapsacks, floors: Floats, most: float, share: float = 0.0) -
         np.zeros(tasks, np.int32), np.zeros(tasks, np.int32), np.zeros(tasks),
     )  # fmt: skip
     is_refuted = bool((count == 0).any() or (room < 0).any())
-    return Question(most, share, NO if is_refuted else OPEN, pairs, tree, scratch)
+    return BoundQuery(most, share, NO if is_refuted else OPEN, pairs, tree, scratch)
 
 
 def _pairs(knapsacks: Knapsacks, floors: Floats, most: float) -> Pairs:
@@ -112,7 +112,7 @@ def _pairs(knapsacks: Knapsacks, floors: Floats, most: float) -> Pairs:
 
 
 @dataclass(slots=True)
-class Ladder:
+class BoundSearch:
     """One question after the other, each about the cost that the bound allows.
 
     Attributes:
@@ -124,7 +124,7 @@ class Ladder:
     knapsacks: Knapsacks
     floors: Floats
     is_over: bool = False
-    _question: Question | None = field(default=None)
+    _question: BoundQuery | None = field(default=None)
 
     def search(self, bound: float) -> tuple[float, Ints | None]:
         """About a slice of time; returns (bound, the nodes [tasks] of an optimum, once one is found)."""
@@ -161,7 +161,7 @@ class Dives:
     _height: float = FIRST_HEIGHT
     _patience_s: float = FIRST_PATIENCE_S
     _left_s: float = 0.0
-    _question: Question | None = None
+    _question: BoundQuery | None = None
 
     def search(self, bound: float, cost: float) -> tuple[float, Ints | None]:
         """About a slice of time; returns (bound, nodes [tasks] of a solution that is better than `cost`)."""
@@ -183,7 +183,7 @@ class Dives:
             return question.most + 1.0, None
         return bound, question.nodes if question.answer == YES else None
 
-    def _next(self, bound: float, cost: float) -> Question:
+    def _next(self, bound: float, cost: float) -> BoundQuery:
         """A new question; of fewer pairs where all of them would take too long."""
         high = min(cost, bound + NO_COST_FRAC * abs(bound) + 1.0)
         most = min(max(math.floor(bound + self._height * (high - bound)), bound), cost - 1.0)

@@ -10,15 +10,20 @@ import pytest
 
 from support.gap_oracle import best_by_trying, check, random_problem
 from trimtab.compiled.kernel import interpreted
-from trimtab.solvers import AssignmentProblem, Status, assignment_problem, solve
-from trimtab.solvers import first as first_module
-from trimtab.solvers import near as near_module
+from trimtab.solvers import (
+    AssignmentProblem,
+    Status,
+    assignment_problem,
+    candidate_pairs,
+    construction,
+    solve,
+)
+from trimtab.solvers.candidate_pairs import nearest
+from trimtab.solvers.construction import construct_assignment
 from trimtab.solvers.dual import climb
-from trimtab.solvers.exchange import search
-from trimtab.solvers.first import first_assignment
-from trimtab.solvers.incumbent import Incumbent
-from trimtab.solvers.near import nearest
-from trimtab.solvers.pursuit import pursue
+from trimtab.solvers.ejection_chains import search
+from trimtab.solvers.ejection_search import eject_chains
+from trimtab.solvers.primal_heuristic import Incumbent
 from trimtab.solvers.rounding import rounded
 from trimtab.solvers.solve import _use, solve_exact
 
@@ -56,7 +61,7 @@ KINDS_AND_USE = [("c", 0.95), ("d", 0.95), ("d", 0.99), ("e", 0.95), ("e", 0.99)
 @pytest.mark.parametrize(("nodes", "tasks"), [(5, 100), (20, 400), (50, 3_000)])
 def test_tight_problems_of_all_types_get_an_assignment_without_prices(kind, used, nodes, tasks):
     problem = planted_problem(kind, nodes, tasks, used)
-    assignment = first_assignment(problem, np.zeros((nodes + 1, 1)))
+    assignment = construct_assignment(problem, np.zeros((nodes + 1, 1)))
     assert assignment is not None
     assert problem.is_feasible(assignment)
 
@@ -101,12 +106,12 @@ def test_parts_of_a_round_do_not_grow_for_ever_while_there_is_little_to_do(monke
     """Under a clock that stands, each full part is quadrupled; there are none beyond the number of tasks."""
     problem = planted_problem("d", 4, 60, 0.95)
     free = np.zeros((5, 1))
-    near = nearest(problem, free, 5)
-    dual = climb(near, free)
-    incumbent = Incumbent(near, dual, rounded(near, dual), np.random.default_rng(0))
+    candidates = nearest(problem, free, 5)
+    dual = climb(candidates, free)
+    incumbent = Incumbent(candidates, dual, rounded(candidates, dual), np.random.default_rng(0))
     monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
     for _ in range(600):
-        incumbent.pursue(1, 1)
+        incumbent.eject_chains(1, 1)
     assert math.isfinite(incumbent.cost)
 
 
@@ -114,7 +119,7 @@ def test_parts_of_a_round_do_not_grow_for_ever_while_there_is_little_to_do(monke
 @pytest.mark.parametrize("options", [{}, {"maximise": True}, {"resources": 2}, {"optional": True}])
 def test_what_is_returned_for_small_problems_is_feasible_and_never_where_nothing_is(seed, options):
     problem = random_problem(seed, **options)
-    assignment = first_assignment(problem, np.zeros((4, options.get("resources", 1))))
+    assignment = construct_assignment(problem, np.zeros((4, options.get("resources", 1))))
     if assignment is not None:
         assert problem.is_feasible(assignment)
     assert assignment is None or not math.isnan(best_by_trying(problem))
@@ -124,33 +129,33 @@ def test_a_task_is_put_in_where_another_makes_way():
     """Task 2 fits on node 0 alone, which the larger ones fill; one of them has to go to node 1."""
     demand = [[6.0, 6.0], [5.0, 5.0], [4.0, 9.0]]
     problem = assignment_problem([[0.0, 1.0], [0.0, 9.0], [0.0, 0.0]], demand, [11.0, 6.0])
-    assert first_assignment(problem, np.zeros((3, 1))).tolist() in ([1, 0, 0], [0, 1, 0])
+    assert construct_assignment(problem, np.zeros((3, 1))).tolist() in ([1, 0, 0], [0, 1, 0])
 
 
 def test_forbidden_pairs_are_not_used():
     value = [[math.inf, 3.0], [1.0, math.inf], [2.0, 2.0]]
     problem = assignment_problem(value, np.ones((3, 2)), [1.0, 2.0])
-    assert first_assignment(problem, np.zeros((3, 1))).tolist() == [1, 0, 1]
+    assert construct_assignment(problem, np.zeros((3, 1))).tolist() == [1, 0, 1]
 
 
 def test_none_where_there_is_none():
     problem = assignment_problem(np.ones((3, 2)), np.full((3, 2), 2.0), [3.0, 3.0])
-    assert first_assignment(problem, np.zeros((3, 1))) is None
+    assert construct_assignment(problem, np.zeros((3, 1))) is None
     assert solve(problem).status is Status.INFEASIBLE
 
 
 def test_kernels_give_the_same_bits_interpreted(monkeypatch):
     problem = planted_problem("e", 4, 60, 0.99)
-    compiled = first_assignment(problem, np.zeros((5, 1)))
-    for name in ("_least_share", "_place", "_make_way", "pursue"):
-        monkeypatch.setattr(first_module, name, interpreted(getattr(first_module, name)))
-    assert first_assignment(problem, np.zeros((5, 1))).tolist() == compiled.tolist()
+    compiled = construct_assignment(problem, np.zeros((5, 1)))
+    for name in ("_least_share", "_place", "_make_way", "eject_chains"):
+        monkeypatch.setattr(construction, name, interpreted(getattr(construction, name)))
+    assert construct_assignment(problem, np.zeros((5, 1))).tolist() == compiled.tolist()
 
 
 def test_nothing_is_left_to_compile_once_the_solvers_are():
     """A limit is for solving; a search of each sort and precision finds all its kernels."""
     _use()  # loads what is in the cache
-    kernels = (search, pursue, first_module._place, first_module._make_way, near_module._nearest)
+    kernels = (search, eject_chains, construction._place, construction._make_way, candidate_pairs._nearest)
     before = [set(kernel.signatures) for kernel in kernels]
     for kind in (np.float32, np.float64):
         for tasks in (300, 3_000):
@@ -171,6 +176,6 @@ def test_chains_place_what_has_no_node_where_nodes_are_few(seed: int) -> None:
     capacity = np.bincount(planted, demand[np.arange(40), planted], 5) * 1.06 + 1.0
     problem = assignment_problem(rng.integers(10, 50, (40, 5)).astype(float), demand, capacity)
     partly = np.where(np.arange(40) < 6, -1, planted).astype(np.int32)
-    whole = first_module._uncrowded(problem, partly, np.full((6, 1), 1e4), math.inf)
+    whole = construction._uncrowded(problem, partly, np.full((6, 1), 1e4), math.inf)
     assert whole is not None
     assert problem.is_feasible(whole)

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
-from trimtab.solvers.exchange import LEAST_GAIN, move, relink, reweigh, worth
-from trimtab.solvers.near import Floats, Ints
+from trimtab.solvers.candidate_pairs import Floats, Ints
+from trimtab.solvers.ejection_chains import LEAST_GAIN, move, relink, reweigh, worth
 
 NO_OVERLOAD = 1e-9  # rounding in sums
 
 
-class Board(NamedTuple):
-    """What stays: the pairs of `Near`, reduced costs [tasks, width], prices [nodes + 1, resources].
+class EjectionProblem(NamedTuple):
+    """What stays: the pairs of `CandidatePairs`, reduced costs [tasks, width], prices [nodes + 1, resources].
 
     `reach` is how much of regret a chain may still hope to save at its end.
     """
@@ -40,7 +40,7 @@ class Board(NamedTuple):
     reach: float
 
 
-class Position(NamedTuple):
+class EjectionState(NamedTuple):
     """Where the tasks are.
 
     Attributes:
@@ -219,7 +219,7 @@ def _chain_from(board: Any, at: Any, beam: Any, j: Any, least: Any) -> None:
 
 
 @kernel(nogil=True)
-def pursue(board: Any, at: Any, beam: Any, order: Any, least: Any, harden: Any) -> Any:
+def eject_chains(board: Any, at: Any, beam: Any, order: Any, least: Any, harden: Any) -> Any:
     """Make a chain from each task of `order` that gains by one; returns (cost, weighted overload).
 
     Only tasks are looked at whose regret, with that of their node, is above `least`.
@@ -238,12 +238,12 @@ def pursue(board: Any, at: Any, beam: Any, order: Any, least: Any, harden: Any) 
     return total, over
 
 
-def position_of(choice: Ints, weight: Floats) -> Position:
+def ejection_state_of(choice: Ints, weight: Floats) -> EjectionState:
     """A position over these two arrays, which it changes."""
     nodes, (tasks, resources) = weight.shape[0], (choice.size, weight.shape[1])
     lists = np.empty(nodes, np.int32), np.empty(tasks, np.int32), np.empty(tasks, np.int32)
     used, other = np.empty((tasks, resources)), np.empty(tasks)
-    return Position(choice, np.empty(weight.shape), weight, np.empty(nodes), *lists, used, other)
+    return EjectionState(choice, np.empty(weight.shape), weight, np.empty(nodes), *lists, used, other)
 
 
 def beam_of(depth: int, breadth: int) -> Beam:
@@ -252,7 +252,7 @@ def beam_of(depth: int, breadth: int) -> Beam:
     return Beam(np.zeros((depth, breadth)), *columns)
 
 
-def crowded_tasks(node: Ints, capacity: Floats, at: Position) -> Ints:
+def crowded_tasks(node: Ints, capacity: Floats, at: EjectionState) -> Ints:
     """The tasks that are on nodes with overload."""
     crowded = np.asarray((at.load > capacity + NO_OVERLOAD).any(axis=1))
     return np.flatnonzero(crowded[node[np.arange(at.choice.size), at.choice]]).astype(np.int32)

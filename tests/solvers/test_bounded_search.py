@@ -9,11 +9,11 @@ import pytest
 
 from support.gap_oracle import best_by_trying, random_problem
 from trimtab.compiled.kernel import interpreted
-from trimtab.solvers import AssignmentProblem, Status, asking, assignment_problem, solve
-from trimtab.solvers.asking import Dives, Ladder, ask
+from trimtab.solvers import AssignmentProblem, Status, assignment_problem, bounded_search, solve
+from trimtab.solvers.bounded_search import BoundSearch, Dives, ask
 from trimtab.solvers.branching import NO, OPEN, YES, explore
+from trimtab.solvers.candidate_pairs import nearest
 from trimtab.solvers.knapsack import Knapsacks, knapsacks_of
-from trimtab.solvers.near import nearest
 from trimtab.solvers.solve import solve_exact
 
 
@@ -72,21 +72,21 @@ def test_questions_about_the_optimum_and_one_less(seed):
 def test_a_ladder_climbs_to_the_optimum():
     problem = type_b(7, 60, 5)
     knapsacks = climbed(problem, 2_000.0)
-    ladder = Ladder(knapsacks, knapsacks.floors())
+    bound_search = BoundSearch(knapsacks, knapsacks.floors())
     bound, nodes = math.ceil(knapsacks.value - 1e-6), None
     while nodes is None:
-        bound, nodes = ladder.search(bound)
+        bound, nodes = bound_search.search(bound)
     assert problem.objective(nodes) == bound == solve_exact(problem, time_limit_s=30.0).objective
 
 
 def test_a_ladder_ends_where_points_take_too_long(monkeypatch):
-    monkeypatch.setattr(asking, "MOST_CELLS", 100)
+    monkeypatch.setattr(bounded_search, "MOST_CELLS", 100)
     problem = type_b(1, 40, 5)
     knapsacks = climbed(problem, 2_000.0)
-    ladder = Ladder(knapsacks, knapsacks.floors())
+    bound_search = BoundSearch(knapsacks, knapsacks.floors())
     bound = math.ceil(knapsacks.value) + 50.0
-    assert ladder.search(bound) == (bound, None)
-    assert ladder.is_over
+    assert bound_search.search(bound) == (bound, None)
+    assert bound_search.is_over
 
 
 def dived(problem: AssignmentProblem, dives: Dives, most: float = math.inf) -> tuple[float, list[float]]:
@@ -118,7 +118,7 @@ def test_dives_end_at_the_optimum(seed, options):
 
 @pytest.mark.parametrize("patience_s", [0.2, 1e-4])
 def test_dives_that_are_given_up_are_taken_up_again(monkeypatch, patience_s):
-    monkeypatch.setattr(asking, "FIRST_SLICES", 1.0)
+    monkeypatch.setattr(bounded_search, "FIRST_SLICES", 1.0)
     problem = type_b(7, 40, 5)
     knapsacks = climbed(problem, 2_000.0)
     bound, costs = dived(problem, Dives(knapsacks, knapsacks.floors(), _patience_s=patience_s))
@@ -127,20 +127,20 @@ def test_dives_that_are_given_up_are_taken_up_again(monkeypatch, patience_s):
 
 def test_a_dive_on_a_part_of_the_pairs_proves_nothing(monkeypatch):
     """With each task's first pair alone there is no solution, but of these pairs only."""
-    monkeypatch.setattr(asking, "MOST_DIVE_CELLS", 0)
-    monkeypatch.setattr(asking, "DIVE_WIDTH", 1)
+    monkeypatch.setattr(bounded_search, "MOST_DIVE_CELLS", 0)
+    monkeypatch.setattr(bounded_search, "DIVE_WIDTH", 1)
     problem = type_b(7, 40, 5)
     knapsacks = climbed(problem, 2_000.0)
     dives, bound = Dives(knapsacks, knapsacks.floors()), math.ceil(knapsacks.value - 1e-6)
     for _ in range(30):
         assert dives.search(bound, math.inf) == (bound, None)
-    monkeypatch.setattr(asking, "MOST_CUT_CELLS", -1)
+    monkeypatch.setattr(bounded_search, "MOST_CUT_CELLS", -1)
     dives.search(bound, math.inf)
     assert dives.is_over
 
 
 def test_a_dive_on_a_part_of_the_pairs_finds_solutions(monkeypatch):
-    monkeypatch.setattr(asking, "MOST_DIVE_CELLS", 0)
+    monkeypatch.setattr(bounded_search, "MOST_DIVE_CELLS", 0)
     problem = random_problem(5, tasks=60, nodes=6)
     knapsacks = climbed(problem, 4_000.0)
     dives, bound, nodes = Dives(knapsacks, knapsacks.floors()), math.ceil(knapsacks.value - 1e-6), None

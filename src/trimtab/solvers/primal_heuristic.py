@@ -8,11 +8,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trimtab.solvers.candidate_pairs import CandidatePairs, Floats, Ints, reduced
 from trimtab.solvers.dual import Dual, mean_demand, spread_of
-from trimtab.solvers.exchange import LEAST_GAIN, search
-from trimtab.solvers.near import Floats, Ints, Near, reduced
+from trimtab.solvers.ejection_chains import LEAST_GAIN, search
+from trimtab.solvers.ejection_search import (
+    Beam,
+    EjectionProblem,
+    EjectionState,
+    beam_of,
+    crowded_tasks,
+    eject_chains,
+    ejection_state_of,
+)
 from trimtab.solvers.problem import AssignmentProblem, IntArray
-from trimtab.solvers.pursuit import Beam, Board, Position, beam_of, crowded_tasks, position_of, pursue
 
 SLICE_S = 0.04  # of search between two looks at the clock
 PART_S = 0.2  # of chains, likewise: each part begins with a walk over all tasks
@@ -56,7 +64,7 @@ class Incumbent:
     """A position and the best choice [tasks] of columns without overload that was met.
 
     Attributes:
-        near: the pairs.
+        candidates: the pairs.
         dual: prices, which give the first weights of overload.
         current: [tasks] columns of the present position.
         generator: of the kicks.
@@ -65,7 +73,7 @@ class Incumbent:
         weight: [nodes + 1, resources] of overload.
     """
 
-    near: Near
+    candidates: CandidatePairs
     dual: Dual
     current: Ints
     generator: np.random.Generator
@@ -73,43 +81,43 @@ class Incumbent:
     cost: float = math.inf
     weight: Floats = field(init=False)
     _spread: float = field(init=False)
-    _board: Board = field(init=False)
-    _at: Position = field(init=False)
+    _ejection_problem: EjectionProblem = field(init=False)
+    _at: EjectionState = field(init=False)
     _order: Ints = field(init=False)
     _rank: Ints = field(init=False)
-    _ordered: Near = field(init=False)
+    _ordered: CandidatePairs = field(init=False)
     _turns: int = 1
     _part: int = FIRST_PART
 
     def __post_init__(self) -> None:
-        near, prices = self.near, self.dual.prices
-        self._spread = spread_of(near)
-        self.weight = WEIGHT_OF_PRICE * prices + WEIGHT_OF_SPREAD * self._spread / mean_demand(near)
-        self._board = Board(
-            near.node, near.cost, reduced(near, prices), near.demand, near.capacity, prices,
-            REACH_FRAC * self._spread,
+        candidates, prices = self.candidates, self.dual.prices
+        self._spread = spread_of(candidates)
+        self.weight = WEIGHT_OF_PRICE * prices + WEIGHT_OF_SPREAD * self._spread / mean_demand(candidates)
+        self._ejection_problem = EjectionProblem(
+            candidates.node, candidates.cost, reduced(candidates, prices), candidates.demand,
+            candidates.capacity, prices, REACH_FRAC * self._spread,
         )  # fmt: skip
         self._order = self._rank = np.broadcast_to(
-            np.arange(near.node.shape[1], dtype=np.int32), near.node.shape
+            np.arange(candidates.node.shape[1], dtype=np.int32), candidates.node.shape
         )
-        self._ordered = near
-        self._at = position_of(self.current, self.weight)
+        self._ordered = candidates
+        self._at = ejection_state_of(self.current, self.weight)
         self.best = self.current.copy()
 
     def order_by(self, keys: Floats) -> None:
         """Let `improve` look first at the columns of least key [tasks, width]."""
         self._order = np.asarray(keys.argsort(axis=1, kind="stable"), np.int32)
         self._rank = np.asarray(self._order.argsort(axis=1), np.int32)
-        self._ordered = self.near.ordered(self._order)
+        self._ordered = self.candidates.ordered(self._order)
 
     def improve(self, style: Style, *, turns: int | None = None) -> bool:
         """Search for about a slice of time, or so many turns; returns whether a better choice was found."""
-        near, columns, rows = self._ordered, self.near.node.shape[1], np.arange(self.current.size)
+        candidates, columns, rows = self._ordered, self.candidates.node.shape[1], np.arange(self.current.size)
         current, best = self._rank[rows, self.current], self._rank[rows, self.best]
         draws = self.generator.random((turns or self._turns, 2 * style.kicks))
         begun_s = time.perf_counter()
         cost = search(
-            near.node, near.cost, near.demand, near.capacity,
+            candidates.node, candidates.cost, candidates.demand, candidates.capacity,
             min(style.width, columns), style.depth, style.kicks, min(style.reach, columns),
             style.ease, style.harden, style.tolerance_frac * self._spread,
             current, best, self.cost, self.weight, draws, style.rounds,
@@ -122,7 +130,9 @@ class Incumbent:
         self.cost = cost
         return is_better
 
-    def pursue(self, depth: int, breadth: int, until_s: float = math.inf, *, least_frac: float = 0.0) -> None:
+    def eject_chains(
+        self, depth: int, breadth: int, until_s: float = math.inf, *, least_frac: float = 0.0
+    ) -> None:
         """A chain from each task in a random order, where one gains; then overload that is left is mended.
 
         Tasks whose regret, with that of their node, is below so much of the spread of costs are passed over.
@@ -130,7 +140,7 @@ class Incumbent:
         beam, least = beam_of(depth, breadth), max(LEAST_GAIN, least_frac * self._spread)
         self._chains(beam, np.arange(self.current.size), least, until_s)
         for _ in range(MENDING_ROUNDS):
-            crowded = crowded_tasks(self.near.node, self.near.capacity, self._at)
+            crowded = crowded_tasks(self.candidates.node, self.candidates.capacity, self._at)
             if not crowded.size or time.perf_counter() > until_s:
                 break
             self._chains(beam, crowded, least, until_s)
@@ -141,10 +151,10 @@ class Incumbent:
         tasks = self.generator.choice(
             self.current.size, max(1, int(SHAKEN_FRAC * self.current.size)), replace=False
         )
-        columns = self.generator.integers(0, min(SHAKEN_REACH, self.near.node.shape[1]), tasks.size)
-        is_pair = self.near.node[tasks, columns] >= 0
+        columns = self.generator.integers(0, min(SHAKEN_REACH, self.candidates.node.shape[1]), tasks.size)
+        is_pair = self.candidates.node[tasks, columns] >= 0
         self.current[tasks[is_pair]] = columns[is_pair]
-        self.pursue(depth, breadth, until_s)
+        self.eject_chains(depth, breadth, until_s)
         if math.isfinite(self.cost) and self.cost >= before:
             self.current[:] = self.best
 
@@ -154,8 +164,8 @@ class Incumbent:
         while begin < order.size:
             begun_s = time.perf_counter()
             part = order[begin : begin + self._part]
-            cost, overload = pursue(
-                self._board, self._at, beam, part, least, HARDEN ** (part.size / order.size)
+            cost, overload = eject_chains(
+                self._ejection_problem, self._at, beam, part, least, HARDEN ** (part.size / order.size)
             )
             if overload == 0.0 and cost < self.cost:
                 self.cost = cost
@@ -172,15 +182,15 @@ class Incumbent:
 
         `current` and `best` have to be of no worth: the pair that goes may be theirs.
         """
-        choice, new = self.near.give(nodes, problem, self.dual.prices)
-        paid = (self.dual.prices[nodes[new]] * self.near.demand[new, -1]).sum(axis=1)
-        self._board.reduced[new, -1] = self.near.cost[new, -1] + paid
-        self._ordered = self.near.ordered(self._order)
+        choice, new = self.candidates.give(nodes, problem, self.dual.prices)
+        paid = (self.dual.prices[nodes[new]] * self.candidates.demand[new, -1]).sum(axis=1)
+        self._ejection_problem.reduced[new, -1] = self.candidates.cost[new, -1] + paid
+        self._ordered = self.candidates.ordered(self._order)
         return choice
 
     def offer(self, choice: Ints) -> None:
         """Take a choice without overload that another method found, if it is better."""
-        cost = float(self.near.cost[np.arange(choice.size), choice].sum())
+        cost = float(self.candidates.cost[np.arange(choice.size), choice].sum())
         if cost < self.cost:
             self.cost = cost
             self.best[:] = choice

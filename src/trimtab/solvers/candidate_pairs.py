@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
 
-class Near(NamedTuple):
+class CandidatePairs(NamedTuple):
     """Pairs by task, least reduced cost first; columns beyond a task's last pair hold node −1.
 
     Attributes:
@@ -62,7 +62,7 @@ class Near(NamedTuple):
         self.demand[new, k] = np.where(is_out[:, None], 0.0, problem.demand[new, placed])
         return np.asarray(column, np.int32), np.asarray(new, np.int32)
 
-    def ordered(self, order: Ints) -> Near:
+    def ordered(self, order: Ints) -> CandidatePairs:
         """The same pairs in another order of each task's columns [tasks, width]."""
         rows = np.arange(order.shape[0])[:, None]
         return self._replace(
@@ -75,13 +75,15 @@ class Near(NamedTuple):
         return bool(np.isinf(self.dropped).all())
 
 
-def reduced(near: Near, prices: Floats) -> Floats:
+def reduced(candidates: CandidatePairs, prices: Floats) -> Floats:
     """[tasks, width] reduced costs under prices [nodes + 1, resources]."""
-    paid = (prices[near.node] * near.demand).sum(axis=2)
-    return near.cost + np.where(near.node >= 0, paid, 0.0)
+    paid = (prices[candidates.node] * candidates.demand).sum(axis=2)
+    return candidates.cost + np.where(candidates.node >= 0, paid, 0.0)
 
 
-def nearest(problem: AssignmentProblem, prices: Floats, width: int, tasks: Ints | None = None) -> Near:
+def nearest(
+    problem: AssignmentProblem, prices: Floats, width: int, tasks: Ints | None = None
+) -> CandidatePairs:
     """The `width` nodes of least reduced cost of every task, or of some; pairs that can't be are left out.
 
     Args:
@@ -99,7 +101,7 @@ def nearest(problem: AssignmentProblem, prices: Floats, width: int, tasks: Ints 
     room = problem.capacity * (1 + TOLERANCE_FRAC)
     _nearest(value, demand, room, prices, problem.sign, skip, node, cost, packed, dropped)
     none = np.zeros((1, room.shape[1]))
-    return Near(node, cost, packed, np.concatenate([problem.capacity, none]), dropped)
+    return CandidatePairs(node, cost, packed, np.concatenate([problem.capacity, none]), dropped)
 
 
 def numbered(assignment: IntArray, nodes: int) -> Ints:

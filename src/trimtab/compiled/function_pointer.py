@@ -1,9 +1,9 @@
 """Compiled functions as arguments of compiled functions, for callers in a hurry.
 
 numba looks the address of a first-class function up each time one is passed: 90 µs, more than an event takes.
-An `Entry` knows it. For numba its type is a function type, different only in how an argument is unpacked.
+A `FunctionPointer` knows it. Its type is a function type for numba, but its argument is unpacked differently.
 Finding the type of an argument that is neither number nor array costs another 5 µs, so `table_at` and
-`entry_at` make bundles and functions of addresses that come in one array of numbers.
+`function_at` make bundles and functions of addresses that come in one array of numbers.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from numba.experimental.function_type import FunctionModel, _get_jit_address, _g
 from numba.extending import NativeValue, intrinsic, register_model, typeof_impl, unbox
 
 
-class EntryType(types.FunctionType):
+class FunctionPointerType(types.FunctionType):
     """Type of an entry; numba's own function type takes the call."""
 
 
-class Entry:
+class FunctionPointer:
     """A kernel compiled for one signature, and where its machine code begins. Keeps the kernel alive."""
 
     def __init__(self, kernel: Any, signature: Any) -> None:
-        self.kernel, self.kind = kernel, EntryType(signature)
+        self.kernel, self.kind = kernel, FunctionPointerType(signature)
         self.c_address: int = _get_wrapper_address(kernel, signature)
         self.jit_address: int = _get_jit_address(kernel, signature)
 
 
-@typeof_impl.register(Entry)
-def _typeof(value: Entry, _context: Any) -> Any:
+@typeof_impl.register(FunctionPointer)
+def _typeof(value: FunctionPointer, _context: Any) -> Any:
     return value.kind
 
 
-register_model(EntryType)(FunctionModel)
+register_model(FunctionPointerType)(FunctionModel)
 
 
-@unbox(EntryType)
+@unbox(FunctionPointerType)
 def _unbox(kind: Any, value: Any, c: Any) -> NativeValue:
     function = cgutils.create_struct_proxy(kind)(c.context, c.builder)
     function.c_addr = _pointer(value, "c_address", c)
@@ -67,7 +67,7 @@ def table_at(kind: Any) -> Any:
     return make
 
 
-def entry_at(kind: Any) -> Any:
+def function_at(kind: Any) -> Any:
     """For kernels: a function of this entry type from `c_address` and `jit_address`."""
 
     @intrinsic

@@ -17,8 +17,8 @@ def product(a, b):
 USE = """
 import sys
 import numpy as np
-from trimtab.compiled.kernel import wake_numba
-wake_numba()
+from trimtab.compiled.kernel import preload_numba
+preload_numba()
 assert not any(name.startswith("scipy.linalg") for name in sys.modules)
 from products import product
 a = np.arange(4.0).reshape(2, 2)

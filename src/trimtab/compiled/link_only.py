@@ -13,7 +13,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 
 
-class _Linked(JITCodeLibrary):
+class _LinkOnlyLibrary(JITCodeLibrary):
     """Code that is neither optimised by itself nor made machine code."""
 
     codegen = property(lambda self: self)
@@ -35,9 +35,9 @@ class _Linked(JITCodeLibrary):
         self._finalized = True
 
 
-class LinkedCompiler(Compiler):
+class LinkOnlyCompiler(Compiler):
     """numba's compiler of one function, into a library that is only linked."""
 
     def __init__(self, typing: Any, target: Any, library: Any, *others: Any) -> None:
-        library = _Linked(target.codegen(), "linked")
+        library = _LinkOnlyLibrary(target.codegen(), "linked")
         super().__init__(typing, target, library, *others)

@@ -18,11 +18,17 @@ from typing import Any
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
+from trimtab.solvers.candidate_pairs import CandidatePairs, Floats, Ints, nearest, numbered, reduced
 from trimtab.solvers.dual import climb, mean_demand, spread_of
-from trimtab.solvers.exchange import LEAST_GAIN, link, unlink
-from trimtab.solvers.near import Floats, Ints, Near, nearest, numbered, reduced
+from trimtab.solvers.ejection_chains import LEAST_GAIN, link, unlink
+from trimtab.solvers.ejection_search import (
+    EjectionProblem,
+    beam_of,
+    crowded_tasks,
+    eject_chains,
+    ejection_state_of,
+)
 from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem
-from trimtab.solvers.pursuit import Board, beam_of, crowded_tasks, position_of, pursue
 
 STEEPNESS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # prices added, in spreads of costs for a mean demand
 BALANCE_STAGES = (0.1, 0.03, 0.01)  # softness of the prices that keep capacities
@@ -39,7 +45,9 @@ HARDEN = 1.5  # factor on the weights of overload that a pass leaves
 _NOWHERE = -2  # no node, nor the −1 of a pair that is not there
 
 
-def first_assignment(problem: AssignmentProblem, prices: Floats, until_s: float = math.inf) -> Ints | None:
+def construct_assignment(
+    problem: AssignmentProblem, prices: Floats, until_s: float = math.inf
+) -> Ints | None:
     """Node of each task [tasks], −1 for one left out; None where none was found.
 
     Args:
@@ -49,30 +57,33 @@ def first_assignment(problem: AssignmentProblem, prices: Floats, until_s: float 
     """
     order = np.lexsort((-_sizes(problem), problem.optional)).astype(np.int32)
     sample = np.linspace(0, problem.tasks - 1, min(problem.tasks, SAMPLE_TASKS)).astype(np.int32)
-    near = nearest(problem, np.zeros_like(prices), problem.nodes + 1, sample)
-    unit = np.zeros_like(prices) + spread_of(near) / mean_demand(near)
+    candidates = nearest(problem, np.zeros_like(prices), problem.nodes + 1, sample)
+    unit = np.zeros_like(prices) + spread_of(candidates) / mean_demand(candidates)
     assignment = np.empty(problem.tasks, np.int32)
     for price in (prices + steepness * unit for steepness in STEEPNESS):
-        if _may_fit(near, price, problem.tasks) and _placed(problem, price, 1.0, order, assignment):
+        if _may_fit(candidates, price, problem.tasks) and _placed(problem, price, 1.0, order, assignment):
             return assignment
-    for price in (unit, unit + _balancing(near, unit, problem.tasks)):
+    for price in (unit, unit + _balancing(candidates, unit, problem.tasks)):
         if _placed(problem, price, 0.0, order, assignment):
             return assignment
     return _uncrowded(problem, assignment, CHAIN_STEEPNESS * unit, until_s)
 
 
-def _may_fit(near: Near, price: Floats, tasks: int) -> bool:
+def _may_fit(candidates: CandidatePairs, price: Floats, tasks: int) -> bool:
     """Whether the capacities of all nodes together hold what a sample of the tasks would like at a price."""
-    rows = np.arange(near.node.shape[0])
-    wanted = near.demand[rows, reduced(near, price).argmin(axis=1)].sum(axis=0) * (tasks / rows.size)
-    return bool((wanted <= MOST_WANTED_FRAC * near.capacity.sum(axis=0)).all())
+    rows = np.arange(candidates.node.shape[0])
+    wanted = candidates.demand[rows, reduced(candidates, price).argmin(axis=1)].sum(axis=0) * (
+        tasks / rows.size
+    )
+    return bool((wanted <= MOST_WANTED_FRAC * candidates.capacity.sum(axis=0)).all())
 
 
-def _balancing(near: Near, unit: Floats, tasks: int) -> Floats:
+def _balancing(candidates: CandidatePairs, unit: Floats, tasks: int) -> Floats:
     """[nodes + 1, resources] prices that keep capacities where tasks only want to use little, by a sample."""
-    used = (near.demand * unit[near.node]).sum(axis=2)
-    part = near._replace(
-        cost=np.where(near.node >= 0, used, np.inf), capacity=near.capacity * (near.node.shape[0] / tasks)
+    used = (candidates.demand * unit[candidates.node]).sum(axis=2)
+    part = candidates._replace(
+        cost=np.where(candidates.node >= 0, used, np.inf),
+        capacity=candidates.capacity * (candidates.node.shape[0] / tasks),
     )
     return climb(part, np.zeros_like(unit), stages=BALANCE_STAGES).prices
 
@@ -98,27 +109,31 @@ def _placed(problem: AssignmentProblem, price: Floats, scale: float, order: Ints
 
 def _uncrowded(problem: AssignmentProblem, assignment: Ints, tightest: Floats, until_s: float) -> Ints | None:
     """What has no node goes to its first; then chains that see overload alone."""
-    near = nearest(problem, tightest, NEAR_NODES)
-    near = near._replace(cost=np.zeros_like(near.cost), capacity=near.capacity * (1 + TOLERANCE_FRAC))
+    candidates = nearest(problem, tightest, NEAR_NODES)
+    candidates = candidates._replace(
+        cost=np.zeros_like(candidates.cost), capacity=candidates.capacity * (1 + TOLERANCE_FRAC)
+    )
     wanted = np.where(problem.optional | (assignment >= 0), numbered(assignment, problem.nodes), _NOWHERE)
-    choice = np.asarray((near.node == wanted[:, None]).argmax(axis=1), np.int32)
-    none = np.zeros_like(near.capacity)
-    board = Board(near.node, near.cost, near.cost, near.demand, near.capacity, none, 0.0)
-    at, beam = position_of(choice, none + 1.0 / mean_demand(near)), beam_of(DEPTH, BREADTH)
+    choice = np.asarray((candidates.node == wanted[:, None]).argmax(axis=1), np.int32)
+    none = np.zeros_like(candidates.capacity)
+    board = EjectionProblem(
+        candidates.node, candidates.cost, candidates.cost, candidates.demand, candidates.capacity, none, 0.0
+    )
+    at, beam = ejection_state_of(choice, none + 1.0 / mean_demand(candidates)), beam_of(DEPTH, BREADTH)
     generator, tasks = np.random.default_rng(0), np.arange(choice.size, dtype=np.int32)
     for _ in range(PASSES):
         order, overload = generator.permutation(tasks).astype(np.int32), math.inf
         for begin in range(0, order.size, PART_TASKS):
             part = order[begin : begin + PART_TASKS]
-            _, overload = pursue(board, at, beam, part, LEAST_GAIN, HARDEN ** (part.size / order.size))
+            _, overload = eject_chains(board, at, beam, part, LEAST_GAIN, HARDEN ** (part.size / order.size))
             if overload == 0.0 or time.perf_counter() > until_s:
                 break
         if overload == 0.0:
-            after = near.nodes_of(choice)
+            after = candidates.nodes_of(choice)
             return after if problem.is_feasible(after) else None
         if time.perf_counter() > until_s:
             break
-        tasks = crowded_tasks(near.node, near.capacity, at)
+        tasks = crowded_tasks(candidates.node, candidates.capacity, at)
     return None
 
 

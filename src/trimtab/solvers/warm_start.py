@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from trimtab.solvers.candidate_pairs import CandidatePairs, Ints, nearest, numbered
 from trimtab.solvers.dual import Dual, climb
-from trimtab.solvers.near import Ints, Near, nearest, numbered
 from trimtab.solvers.problem import AssignmentProblem, IntArray
 
 ALL_PAIRS = 200_000  # up to here every pair is looked at, else the nearest nodes of each task
@@ -35,8 +35,8 @@ def cold_prices(
     part = nearest(problem, free, problem.nodes + 1, sample)
     part = part._replace(capacity=part.capacity * (size / problem.tasks))
     rough = climb(part, free, sample_until_s, (0.1, 0.03), SAMPLE_ITERATIONS)
-    near = nearest(problem, rough.prices, width_of(problem))
-    return climb(near, rough.prices, until_s, FRESH_STAGES)
+    candidates = nearest(problem, rough.prices, width_of(problem))
+    return climb(candidates, rough.prices, until_s, FRESH_STAGES)
 
 
 def is_deep(problem: AssignmentProblem) -> bool:
@@ -49,12 +49,12 @@ def width_of(problem: AssignmentProblem) -> int:
     return WIDTH if problem.nodes <= MANY_NODES else max(2 * WIDTH, math.ceil(WIDTH_FRAC * problem.nodes))
 
 
-def columns_of(near: Near, assignment: IntArray, nodes: int) -> Ints:
+def columns_of(candidates: CandidatePairs, assignment: IntArray, nodes: int) -> Ints:
     """Columns [tasks] of an assignment; the cheapest by price where its node is not near."""
-    return np.asarray((near.node == numbered(assignment, nodes)[:, None]).argmax(axis=1), np.int32)
+    return np.asarray((candidates.node == numbered(assignment, nodes)[:, None]).argmax(axis=1), np.int32)
 
 
-def is_integral(near: Near) -> bool:
+def is_integral(candidates: CandidatePairs) -> bool:
     """Whether costs are whole numbers whose sums are exact to a millionth."""
-    cost = near.cost[near.node >= 0]
-    return bool((cost == np.rint(cost)).all() and np.abs(cost).max() * near.node.shape[0] < MOST_WHOLE)
+    cost = candidates.cost[candidates.node >= 0]
+    return bool((cost == np.rint(cost)).all() and np.abs(cost).max() * candidates.node.shape[0] < MOST_WHOLE)
