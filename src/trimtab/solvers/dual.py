@@ -146,7 +146,7 @@ def softmin_row(node: Any, cost: Any, demand: Any, prices: Any, softness: Any, j
     mass = 0.0
     for k in range(count):
         x = (weight[k] - least) / softness
-        weight[k] = np.exp(-x) if x < FORGOTTEN else 0.0
+        weight[k] = math.exp(-x) if x < FORGOTTEN else 0.0
         mass += weight[k]
     return least, count, mass
 
@@ -160,7 +160,7 @@ def _softmin(
     total = 0.0
     for j in range(node.shape[0]):
         least, count, mass = softmin_row(node, cost, demand, prices, softness, j, weight)
-        total += least - softness * np.log(mass)
+        total += least - softness * math.log(mass)
         for k in range(count):
             if weight[k] > 0.0:
                 p = weight[k] / mass
