@@ -1,6 +1,6 @@
 """`python -m bench.forecast`: forecasts on the recorded traces, their speed and the queueing formulas.
 
-Saves bench/forecast.json and writes docs/benchmarks/forecast.md from it; `--docs` only writes the page, and names of
+Saves bench/forecast.json and writes the page of docs/benchmarks/; `--docs` only writes the page, and names of
 parts measure only those anew. The traces are read from ../shared/data beside the checkout; those that are not
 there are left out.
 """

@@ -1,4 +1,4 @@
-"""docs/benchmarks/caches.md says what was measured; nothing that was measured is better than possible."""
+"""The page says what was measured; nothing that was measured is better than possible."""
 
 from __future__ import annotations
 

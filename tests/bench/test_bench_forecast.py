@@ -1,4 +1,4 @@
-"""docs/benchmarks/forecast.md says what was measured; which rows of a trace make a series."""
+"""The page says what was measured; which rows of a trace make a series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/benchmarks/fragmentation.md says what was measured; the allocator against one written out in plain Python."""
+"""The page says what was measured; the allocator against one written out in plain Python."""
 
 from __future__ import annotations
 

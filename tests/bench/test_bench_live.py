@@ -1,4 +1,4 @@
-"""docs/benchmarks/live.md says what was measured; segments are strung together for the simulator as they are sent."""
+"""The page says what was measured; segments are strung together for the simulator as they are sent."""
 
 from __future__ import annotations
 

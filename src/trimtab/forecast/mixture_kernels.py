@@ -3,7 +3,7 @@
 Every expert is scored halfway to the horizon, by its discounted absolute error there, and its weight is
 (least error / its error)^32. Errors count in units of what all experts err by of late, so that a quiet
 stretch teaches as much as a loud one, and one value far out no more than 1 / (1 − DISCOUNT_UNIT) usual ones.
-Halfway says nearly what all leads together say, at the cost of one (docs/benchmarks/forecast.md). There are two memories
+Halfway says nearly what all leads together say, at the cost of one. There are two memories
 of errors, a short and a long one. Each makes a mixture, and the two are scored and weighed as experts are, by
 the long one. Until the short one forgets, both are the same. Errors of the whole mixture are kept of the next
 step and of the horizon.

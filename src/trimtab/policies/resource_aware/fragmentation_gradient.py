@@ -162,7 +162,7 @@ class FragmentationGradient(Policy):
         64 requests for all nodes.
     When it wins / loses
         Wins where the accelerators fill up with requests of many shapes, small ones beside large, and keep
-        them: the last percents stay usable (docs/benchmarks/fragmentation.md). Where requests leave again and a node's
+        them: the last percents stay usable. Where requests leave again and a node's
         accelerators are one pool, it was as good as best fit and no better. Knows neither speeds nor models
         nor distances, so it loses to policies of expected completion on unequal nodes.
     Deviations from the source
