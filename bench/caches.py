@@ -1,4 +1,4 @@
-"""`python -m bench.caches`: hit rates of the hosts' caches, beside the best possible, and their page in docs/benchmarks/.
+"""`python -m bench.caches`: hit rates of the hosts' caches, beside the best possible; its page.
 
 Requests come one at a time to one node; what they ask for is drawn by Zipf's law. Saves bench/caches.json;
 `--docs` only writes the page.

@@ -1,4 +1,4 @@
-"""`python -m bench.fragmentation`: how full an accelerator cluster gets by rule, and their page in docs/benchmarks/.
+"""`python -m bench.fragmentation`: how full an accelerator cluster gets by rule; its page.
 
 The nodes and pods of openb, read from ../shared/data beside the checkout. Saves bench/fragmentation.json;
 `--docs` only writes the page, `--seeds N` measures fewer orders.

@@ -1,4 +1,4 @@
-"""`python -m bench.policies`: every policy of the catalogue on every scenario, and their page in docs/benchmarks/.
+"""`python -m bench.policies`: every policy of the catalogue on every scenario; its page.
 
     python -m bench.policies                     what bench/policies.json lacks, saved after every scenario
     python -m bench.policies --only GenTD26      scenarios whose name holds this, measured anew

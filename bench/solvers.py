@@ -1,4 +1,4 @@
-"""`python -m bench.solvers`: instances within their time, some by HiGHS and CP-SAT too, and their page in docs/benchmarks/.
+"""`python -m bench.solvers`: instances within their time, some by HiGHS and CP-SAT too; its page.
 
 Published instances are read from ../shared/data/gap beside the checkout; without them generated ones run.
 """

@@ -23,8 +23,8 @@ from trimtab.forecast import queueing
 from trimtab.gateway.config import config_schema
 from trimtab.metrics import METRICS
 from trimtab.policies import Description, describe, names
-from trimtab.traces.catalogue import CATALOGUE
 from trimtab.traces.columns import COLUMNS
+from trimtab.traces.public_traces import CATALOGUE
 
 FOLDER = Path(__file__).parent
 HEAD = "<!-- Made by `make docs` from the code; edit the code instead. -->\n\n"
