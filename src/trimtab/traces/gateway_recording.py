@@ -1,6 +1,6 @@
 """Recordings of the gateway: JSON Lines files of one set, rotated, plain or gzip, of one worker or several.
 
-The lines are described in `trimtab.gateway.record.rows`. Requests stand there in order of their end;
+The format is defined in `trimtab.traces.gateway_format`. Requests stand there in order of their end;
 here they are sorted by arrival. Time 0 is the head of the oldest file that is left; what arrived before it
 and ended after it arrives at time 0 with what remained of its service.
 Size: work units as they were estimated on arrival, so that policies see again what they saw.
@@ -21,48 +21,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import polars as pl
 
 from trimtab.errors import TraceError
 from trimtab.traces.columns import COLUMNS
+from trimtab.traces.gateway_format import FILE_NAME, HEAD_START, NOTE_START, VERSION, RequestRow
 from trimtab.traces.source import Progress
 
 NAME: Final = "gateway"
 SIZE_RULE: Final = "estimated work units of its class"
 
-_HEAD: Final = b'{"record":"head"'
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-_FILE = re.compile(r"trimtab-(?P<recording>\d{8}T\d{6}Z-[0-9a-f]{8})-w\d+-\d{6}\.jsonl(\.gz)?")
-_NOTE_LINE = re.compile(rb'^\{"record".*\n', re.MULTILINE)
-_VERSION: Final = 1
+_NOTE_LINE = re.compile(rb"^%b.*\n" % re.escape(NOTE_START), re.MULTILINE)
 _LEAST_FACTOR: Final = 1e-9
 _JUST_LONGER: Final = 1.0 + 1e-6  # at equal times completion comes before cancellation
 
-_ROW: Final[dict[str, pl.DataType]] = {
-    "arrival_s": pl.Float64(),
-    "finish_s": pl.Float64(),
-    "started_s": pl.Float64(),
-    "service_s": pl.Float64(),
-    "class": pl.String(),
-    "model": pl.String(),
-    "adapter": pl.String(),
-    "units": pl.Float64(),
-    "tenant": pl.String(),
-    "priority": pl.Int64(),
-    "deadline_s": pl.Float64(),
-    "images": pl.Int64(),
-    "steps": pl.Int64(),
-    "prompt_tokens": pl.Int64(),
-    "output_tokens": pl.Int64(),
-    "session": pl.Int64(),
-    "prefix_blocks": pl.List(pl.Int64()),
-    "node": pl.Int64(),
-    "outcome": pl.String(),
-    "refusal": pl.String(),
-    "status": pl.Int64(),
+_POLARS_TYPES: Final[dict[Any, pl.DataType]] = {
+    float: pl.Float64(),
+    int: pl.Int64(),
+    str: pl.String(),
+    list[int]: pl.List(pl.Int64()),
 }
+_COLUMNS_READ: Final = (
+    *("arrival_s", "finish_s", "started_s", "service_s", "class", "model", "adapter", "units", "tenant"),
+    *("priority", "deadline_s", "images", "steps", "prompt_tokens", "output_tokens", "session"),
+    *("prefix_blocks", "node", "outcome", "refusal", "status"),
+)
+_HINTS: Final = get_type_hints(RequestRow)
+_ROW: Final = {name: _POLARS_TYPES[_HINTS[name]] for name in _COLUMNS_READ}
 
 
 @dataclass(frozen=True)
@@ -132,9 +120,9 @@ class Recording:
 def is_recording(path: Path) -> bool:
     """Whether this is a file of a recording, or a folder that holds one."""
     if path.is_dir():
-        return any(_FILE.fullmatch(entry.name) for entry in path.iterdir())
+        return any(FILE_NAME.fullmatch(entry.name) for entry in path.iterdir())
     try:
-        return _bytes(path, len(_HEAD)).startswith(_HEAD)
+        return _bytes(path, len(HEAD_START)).startswith(HEAD_START)
     except (OSError, EOFError):
         return False  # whoever reads it says so
 
@@ -161,8 +149,8 @@ def open_recording(path: Path) -> Recording:
     notes.sort(key=lambda note: float(note.get("at_s", 0.0)))
     busy = {_worker(head or heads[0]) for head, file in zip(writers, files, strict=True) if _has_rows(file)}
     recording = Recording(files, tuple(notes), tuple(head or heads[0] for head in writers), len(busy))
-    if (version := recording.head.get("format")) != _VERSION:
-        raise TraceError("format of the recording", file=str(path), value=version, expected=str(_VERSION))
+    if (version := recording.head.get("format")) != VERSION:
+        raise TraceError("format of the recording", file=str(path), value=version, expected=str(VERSION))
     return recording
 
 
@@ -201,7 +189,7 @@ def _part(head: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _has_rows(file: Path) -> bool:
-    return any(not line.startswith(b'{"record"') for line in _whole_lines(file).splitlines())
+    return any(not line.startswith(NOTE_START) for line in _whole_lines(file).splitlines())
 
 
 def _in_one(
@@ -226,7 +214,7 @@ def _files(path: Path) -> tuple[Path, ...]:
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
     if not path.is_dir():
-        own = _FILE.fullmatch(path.name)
+        own = FILE_NAME.fullmatch(path.name)
         return tuple(sets[own["recording"]]) if own and own["recording"] in sets else (path,)
     if len(sets) != 1:
         firsts = [str(files[0]) for files in sets.values()]
@@ -239,7 +227,7 @@ def _files(path: Path) -> tuple[Path, ...]:
 def _sets(folder: Path) -> dict[str, list[Path]]:
     sets: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir(), key=lambda file: file.name):
-        if found := _FILE.fullmatch(entry.name):
+        if found := FILE_NAME.fullmatch(entry.name):
             sets.setdefault(found["recording"], []).append(entry)
     return sets
 
@@ -268,7 +256,7 @@ def _whole_lines(file: Path) -> bytes:
 def _notes(file: Path) -> list[Mapping[str, Any]]:
     notes = []
     for number, line in enumerate(_whole_lines(file).splitlines(), 1):
-        if line.startswith(b'{"record"'):
+        if line.startswith(NOTE_START):
             try:
                 notes.append(json.loads(line))
             except ValueError as error:

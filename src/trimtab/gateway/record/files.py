@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
-PREFIX = "trimtab-"
-SUFFIX = ".jsonl"
-_OURS = re.compile(r"trimtab-\d{8}T\d{6}Z-[0-9a-f]{8}-w(\d+)-(\d{6})\.jsonl(\.gz)?")
+from trimtab.traces.gateway_format import FILE_NAME, file_name
 
 
 class RotatedFiles:
@@ -36,8 +33,7 @@ class RotatedFiles:
     @property
     def path(self) -> Path:
         """The current file."""
-        name = f"{PREFIX}{self._recording}-w{self._worker}-{self._seq:06d}{SUFFIX}"
-        return self._folder / name
+        return self._folder / file_name(self._recording, self._worker, self._seq)
 
     def needs_head(self) -> bool:
         """Whether the next block begins a file: the caller then prepares what `first_lines` gives."""
@@ -90,5 +86,5 @@ class RotatedFiles:
             (self._folder / name).unlink(missing_ok=True)
 
     def _is_ours(self, name: str) -> bool:
-        found = _OURS.fullmatch(name)
-        return found is not None and int(found[1]) == self._worker
+        found = FILE_NAME.fullmatch(name)
+        return found is not None and int(found["worker"]) == self._worker

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trimtab.gateway.model import Health, Node
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.record.recorder import Recorder
+from trimtab.traces.gateway_format import NodeEvent
 
 
 class NodeEvents:
@@ -24,7 +25,7 @@ class NodeEvents:
     def on_switch(self, node: Node) -> None:
         """It gets work from now on, or gets none; one that drains ends what it has."""
         if self._fleet.gets_work(node):
-            what = "up"
+            what: NodeEvent = "up"
         else:
             what = "drained" if node.health is Health.DRAINING else "down"
         self._recorder.node_event(node, what)

@@ -22,7 +22,6 @@ from trimtab.gateway.model import Exchange, Node, Observer
 from trimtab.gateway.record.files import RotatedFiles
 from trimtab.gateway.record.pseudonyms import Pseudonyms, new_key
 from trimtab.gateway.record.rows import (
-    NODE_EVENTS,
     TICKS_PER_S,
     CandidatesOf,
     Ended,
@@ -35,6 +34,7 @@ from trimtab.gateway.record.rows import (
     plan_row,
     state_line,
 )
+from trimtab.traces.gateway_format import NODE_EVENTS, NodeEvent, RecordName
 
 if TYPE_CHECKING:
     from trimtab.domain.view import Plan  # which loads kernels
@@ -147,7 +147,7 @@ class Recorder(Observer):
 
     # What happens besides requests
 
-    def node_event(self, node: Node, what: str) -> None:
+    def node_event(self, node: Node, what: NodeEvent) -> None:
         """A node is `up`, `down`, `drained`, `added`, `removed`, or its `capacity` has changed."""
         if what not in NODE_EVENTS:
             raise ValueError(f"no node event: {what!r}; one of {NODE_EVENTS}")
@@ -157,7 +157,7 @@ class Recorder(Observer):
         """Another plan of a policy's takes force."""
         self._note("plan", policy=policy, plan=plan_row(plan))
 
-    def _note(self, record: str, **said: Any) -> None:
+    def _note(self, record: RecordName, **said: Any) -> None:
         if len(self._notes) < self._max_rows:
             self._notes.append(line(record, self._now_s(), **said))
 

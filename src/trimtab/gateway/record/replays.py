@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from trimtab.gateway.record.files import PREFIX
 from trimtab.gateway.record.recorder import Recorder
 from trimtab.gateway.record.shadow import ReplayFigures, replay_difference
+from trimtab.traces.gateway_format import FILE_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Replays:
     async def _replayed(self, live: str, shadow: str) -> ReplayFigures:
         """Of the newest files, under their own names in a folder of their own."""
         recorder = self._recorder
-        names = f"{PREFIX}{recorder.recording}-w*"
+        names = f"{FILE_PREFIX}{recorder.recording}-w*"
         files = sorted(recorder.settings.folder.glob(names), key=lambda file: file.name.rpartition("-")[2])
         with tempfile.TemporaryDirectory(prefix="trimtab-replay-") as folder:
             for file in files[-FILES:]:

@@ -1,10 +1,4 @@
-"""The format of recordings: JSON Lines, each line whole in itself.
-
-A line without `record` is a request that has ended, in the names of `trimtab.traces.columns` where one fits.
-What is absent is zero, none or unknown. Times are seconds from the start of the recording; `deadline_s` is
-relative to the arrival. Other lines say in `record` what they are: `head`, `state`, `estimates`, `node`,
-`plan` or `dropped`. The reader is `trimtab.traces.gateway_recording`.
-"""
+"""What a recording says, as lines of the format that `trimtab.traces.gateway_format` defines."""
 
 from __future__ import annotations
 
@@ -27,15 +21,14 @@ from trimtab.gateway.model import (
     Usage,
 )
 from trimtab.gateway.record.pseudonyms import Pseudonyms
+from trimtab.traces.gateway_format import VERSION, ClassRow, NodeRow, RecordName, RequestRow
 
 if TYPE_CHECKING:
     from trimtab.domain.view import Plan  # which loads kernels
 
-FORMAT_VERSION: Final = 1
 TICKS_PER_S: Final = 1e6  # times are written in whole microseconds
 _NEVER_S: Final = float("inf")
 MOST_PLANNED: Final = 4096  # numbers of one field of a plan
-NODE_EVENTS: Final = ("up", "down", "drained", "added", "removed", "capacity")
 
 CandidatesOf = Callable[[Any], Sequence[int]]
 """Node positions that a decision named, best first."""
@@ -92,7 +85,7 @@ class Ended(NamedTuple):
 _ENDPOINT, _FACTS = Ended._fields.index("endpoint"), Ended._fields.index("facts")
 
 
-def line(record: str, at_s: float, **said: Any) -> bytes:
+def line(record: RecordName, at_s: float, **said: Any) -> bytes:
     """A line that is no request."""
     return orjson.dumps({"record": record, "at_s": round(at_s, 6), **said}) + b"\n"
 
@@ -102,7 +95,7 @@ def head_line(snapshot: Snapshot, at_s: float, recording: str, worker: int, star
     return line(
         "head",
         at_s,
-        format=FORMAT_VERSION,
+        format=VERSION,
         recording=recording,
         worker=worker,
         process=os.getpid(),
@@ -116,15 +109,16 @@ def head_line(snapshot: Snapshot, at_s: float, recording: str, worker: int, star
     )
 
 
-def node_row(node: Node) -> dict[str, Any]:
+def node_row(node: Node) -> NodeRow:
     """A node without its address and its credentials."""
-    row = {
+    return {
         "idx": node.idx,
         "name": node.name,
         "type": node.type_name or node.name,
         "slots": node.max_requests,
+        "max_tokens": node.max_tokens,
+        "health": node.health.name.lower(),
     }
-    return {**row, "max_tokens": node.max_tokens, "health": node.health.name.lower()}
 
 
 def plan_row(plan: Plan) -> dict[str, Any]:
@@ -136,7 +130,7 @@ def plan_row(plan: Plan) -> dict[str, Any]:
     }
 
 
-def class_rows(classes: Sequence[ClassEstimate]) -> list[dict[str, Any]]:
+def class_rows(classes: Sequence[ClassEstimate]) -> list[ClassRow]:
     """Classes with their present estimates."""
     return [
         {
@@ -203,7 +197,7 @@ class RowWriter:
         whole = orjson.dumps(rows).replace(b'},{"arrival_s":', b'}\n{"arrival_s":')
         return whole[1:-1] + b"\n", len(rows)
 
-    def _row(self, one: tuple[Any, ...]) -> dict[str, Any]:
+    def _row(self, one: tuple[Any, ...]) -> RequestRow:
         """All is unpacked in one go: to look fields up by name takes longer. Times are whole ticks."""
         (
             ended_s, arrived_s, class_idx, endpoint, facts, tenant, session, priority, deadline_s, units,
@@ -211,7 +205,7 @@ class RowWriter:
         ) = one  # fmt: skip
         ticks, begun_ticks = self._ticks_per_s, self._begun_ticks
         came_s = arrived_s or ended_s
-        row: dict[str, Any] = {  # `_value_`: `value` is a Python-level property
+        row: RequestRow = {  # `_value_`: `value` is a Python-level property
             "arrival_s": round(ticks * came_s - begun_ticks) / ticks,
             "finish_s": round(ticks * ended_s - begun_ticks) / ticks,
             "kind": endpoint.kind._value_,
@@ -251,12 +245,12 @@ class RowWriter:
                 row["first_byte_s"] = round(ticks * last.first_byte_s - begun_ticks) / ticks
         return row
 
-    def _add_sizes(self, row: dict[str, Any], facts: Facts, usage: Usage | None) -> None:
+    def _add_sizes(self, row: RequestRow, facts: Facts, usage: Usage | None) -> None:
         prompt_tokens: float = facts.prompt_tokens
         if facts.max_tokens:
             row["max_tokens"] = int(facts.max_tokens)
         if facts.images or facts.audio_s or facts.video_s:
-            row |= _media(facts)
+            _add_media(row, facts)
         if usage is not None:
             prompt_tokens = usage.prompt_tokens or prompt_tokens
             row["output_tokens"] = usage.completion_tokens
@@ -265,7 +259,7 @@ class RowWriter:
         if prompt_tokens:
             row["prompt_tokens"] = int(prompt_tokens)
 
-    def _add_names(self, row: dict[str, Any], facts: Facts, session: str) -> None:
+    def _add_names(self, row: RequestRow, facts: Facts, session: str) -> None:
         if adapter := self._adapter_of(facts.model):
             row["adapter"] = adapter
         if session := session or facts.session:
@@ -281,10 +275,17 @@ def _last_of(attempts: Sequence[Attempt]) -> Attempt | None:
     return max(attempts, key=_answered, default=None)
 
 
-def _media(facts: Facts) -> dict[str, Any]:
-    said = {"images": facts.images, "steps": facts.steps, "megapixels": facts.megapixels}
-    said |= {"audio_s": facts.audio_s, "video_s": facts.video_s}
-    return {name: value for name, value in said.items() if value}
+def _add_media(row: RequestRow, facts: Facts) -> None:
+    if facts.images:
+        row["images"] = facts.images
+    if facts.steps:
+        row["steps"] = facts.steps
+    if facts.megapixels:
+        row["megapixels"] = facts.megapixels
+    if facts.audio_s:
+        row["audio_s"] = facts.audio_s
+    if facts.video_s:
+        row["video_s"] = facts.video_s
 
 
 def _answered(attempt: Attempt) -> tuple[bool, bool, float]:
