@@ -52,7 +52,7 @@ class Pinned(Policy):
         """As least-expected-completion."""
         return LeastExpectedCompletion().init(cluster)
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan:
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Plan:
         """Always the same."""
         size = view.item_gib
         placement, left = np.zeros(view.resident.shape, "u1"), self.room_frac * size.sum() - size.max()

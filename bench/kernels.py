@@ -18,13 +18,13 @@ class BareLoop(Policy):
     @staticmethod
     @kernel
     def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
-        ranking[0] = work.serial % view.host.n_nodes
+        ranking[0] = work.serial % view.context.n_nodes
         return 1
 
 
 def two_choices(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
     """Power of two as a user would write it."""
-    n = view.host.n_nodes
+    n = view.context.n_nodes
     a, b = int(draws[0] * n), int(draws[1] * n)
     ranking[0] = a if view.nodes.in_flight[a] <= view.nodes.in_flight[b] else b
     return 1
@@ -51,7 +51,7 @@ class ScanLeastConnections(Policy):
     @kernel
     def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
         best = 0
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             if view.nodes.in_flight[j] < view.nodes.in_flight[best]:
                 best = j
         ranking[0] = best
@@ -65,7 +65,7 @@ class ScanLeastExpectedWait(Policy):
     @kernel
     def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
         best, least = 0, np.inf
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             own_s = estimate_s(view, work, view.nodes.type_idx[j])
             score = (view.nodes.outstanding_s[j] + own_s) / view.nodes.slots[j]
             if score < least:

@@ -41,7 +41,7 @@ class Fixed(Policy):
         """As least-expected-completion."""
         return LeastExpectedCompletion().init(cluster)
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan:
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Plan:
         """Always the same."""
         one = np.ones(len(view.fixed_s))
         return empty_plan()._replace(

@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 import typer.main
+from trimtab.traces.catalogue import CATALOGUE
 
 import trimtab
 from trimtab import forecast, metrics, policies, solvers, traces

@@ -14,7 +14,7 @@ class NearestIdle(tt.Policy):
     @tt.kernel
     def dispatch(view, plan, work, memory, draws, ranking):
         best, soonest_s = -1, 0.0
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             finish_s = view.nodes.outstanding_s[j] + tt.estimate_s(view, work, view.nodes.type_idx[j])
             if tt.can_take(view, work, j) and (best < 0 or finish_s < soonest_s):
                 best, soonest_s = j, finish_s

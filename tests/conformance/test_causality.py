@@ -44,7 +44,7 @@ def another_future(work: Requests, past: State, moment_s: float, c: Cluster) -> 
     shuffled["arrival_s"][later] = moment_s + np.sort(rng.uniform(0.0, 3.0, len(later))) + 1e-3
     shuffled["deadline_s"][later] = shuffled["arrival_s"][later] + rng.uniform(1.0, 9.0, len(later))
     shuffled["units"][later] *= rng.uniform(0.5, 4.0, len(later))
-    shuffled["charge"] = shuffled["units"]
+    shuffled["cost"] = shuffled["units"]
     shuffled["estimate_s"] = c.best_estimate_s(shuffled["class_idx"], shuffled["units"])
     rows[later] = shuffled[later]
     return replace(work, work=rows, truth=truth)
@@ -78,7 +78,7 @@ def test_a_policy_that_knew_the_truth_would_be_caught() -> None:
 
             @staticmethod
             def dispatch(view, plan, work, memory, draws, ranking):  # type: ignore[no-untyped-def]
-                ranking[0] = view.host.n_nodes - 1 if truth["units"][work.serial] > 1.0 else 0
+                ranking[0] = view.context.n_nodes - 1 if truth["units"][work.serial] > 1.0 else 0
                 return 1
 
         state = run(c, given, replace(options, horizon_s=moment_s), Oracle(), mode="interpreted").state

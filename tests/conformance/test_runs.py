@@ -62,14 +62,14 @@ class Watched(Policy):
         decide, able = interpreted(policy.dispatch), interpreted(can_take)
         self.reads_prefix, self.compares = policy.reads_prefix, policy.compares  # type: ignore[misc]
         self.watched = tuple(Watched(candidate) for candidate in policy.candidates)
-        self.rehearses = policy.rehearses  # type: ignore[misc]
+        self.uses_rollouts = policy.uses_rollouts  # type: ignore[misc]
         self._own_decisions = 0
 
         def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
             count = decide(view, plan, work, memory, draws, ranking)
             assert count <= MAX_RANKED
             for j in ranking[: max(count, 0)]:
-                assert 0 <= j < view.host.n_nodes
+                assert 0 <= j < view.context.n_nodes
                 assert able(view, work, j), f"node {j} can't take request {work.serial} as far as is seen"
             self._own_decisions += 1
             return int(count)

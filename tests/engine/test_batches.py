@@ -116,8 +116,8 @@ def test_the_most_urgent_go_first() -> None:
 class ShortestTwoLater(OrdersByTurns):
     """From 2 s on shortest first, in batches of two."""
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan | None:
-        plan = super().plan(view, history, waiting, rehearse)
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Plan | None:
+        plan = super().plan(view, history, waiting, rollout)
         return plan if plan is None else plan._replace(batch_max=np.array([2]))
 
 

@@ -19,7 +19,7 @@ from trimtab.domain.requests import Requests
 from trimtab.domain.view import BINDING, Plan, empty_plan
 from trimtab.errors import PolicyError
 from trimtab.live.clock import VirtualClock
-from trimtab.live.host import run_live
+from trimtab.live.runner import run_live
 
 ONE, TWO = cluster(1), cluster(2)
 Bound = tuple[int, int, float]  # serial, node, expires
@@ -40,8 +40,8 @@ class Binder(Policy):
     rows: tuple[Bound, ...] = ()
     plan_period_s: float = 4.0
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan | None:
-        return binding(self.rows) if view.host.now_s == self.plan_period_s else None
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Plan | None:
+        return binding(self.rows) if view.context.now_s == self.plan_period_s else None
 
     @staticmethod
     def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:

@@ -37,7 +37,7 @@ class ShortestOfThree(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank the idle nodes that the key allows."""
         count = 0
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             is_idle = view.nodes.in_flight[j] < view.nodes.slots[j] and can_take(view, work, j)
             if is_idle and work.key in (j, 9):
                 count = rank(ranking, memory.floats, count, j, work.units)
@@ -88,10 +88,10 @@ class Picky(ShortestOfThree):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Reject, or rank the nodes that are idle."""
-        if work.key == 8 and view.host.attempt > 0:
+        if work.key == 8 and view.context.attempt > 0:
             return -1
         count = 0
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             if view.nodes.in_flight[j] < view.nodes.slots[j]:
                 count = rank(ranking, memory.floats, count, j, work.units)
         return count

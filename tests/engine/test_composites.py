@@ -16,11 +16,11 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, empty_plan, estimate_s, memory
-from trimtab.engine.live import Asked, Live
-from trimtab.engine.verdicts import SHADOW_IDX
+from trimtab.engine.decision_trace import SHADOW_IDX
+from trimtab.engine.live_driver import LiveDriver, RequestSpec
 from trimtab.errors import PolicyError
 from trimtab.live.clock import VirtualClock
-from trimtab.live.host import run_live
+from trimtab.live.runner import run_live
 from trimtab.policies.load_aware.least_expected_wait import LeastExpectedWait
 from trimtab.policies.load_aware.power_of_d import PowerOfD
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
@@ -44,8 +44,8 @@ class Turns(Policy):
     def init(self, cluster: Cluster) -> Memory:
         return self.others[0].init(cluster)
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan | None:
-        if view.host.now_s == 0.0:
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Plan | None:
+        if view.context.now_s == 0.0:
             return None
         return empty_plan()._replace(active_idx=(history.plan.active_idx + 1) % len(self.others))
 
@@ -57,7 +57,7 @@ class Scanned(Policy):
     @staticmethod
     def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
         nodes, seconds, best = view.nodes, interpreted(estimate_s), []
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             if (
                 nodes.up[j] == 1
                 and nodes.room[j] > 0
@@ -133,7 +133,7 @@ def test_who_takes_over_sees_every_node_and_remembers_nothing() -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_candidates_take_as_many_draws_as_they_ask_for(compiled: bool) -> None:
-    """Two samples until the handover and five after it are what either policy would take alone."""
+    """Two samples until the switch and five after it are what either policy would take alone."""
 
     @dataclass(frozen=True)
     class SamplesByTurns(Turns):
@@ -192,12 +192,12 @@ def test_the_live_host_hands_over_as_the_simulator_does() -> None:
 
 def test_a_shadow_may_be_a_composite() -> None:
     two = cluster(2, slots=9)
-    live = Live(two, Options(), LeastExpectedWait(), rows=8, shadow=CountsByTurns(), mode="interpreted")
+    live = LiveDriver(two, Options(), LeastExpectedWait(), rows=8, shadow=CountsByTurns(), mode="interpreted")
     seen = []
     for i in range(6):
-        row = live.enter(Asked(0, 1.0, 1.0), float(i))
+        row = live.enter(RequestSpec(0, 1.0, 1.0), float(i))
         live.advance(float(i))
-        seen.append(live.verdict_numbers(row)[SHADOW_IDX])
+        seen.append(live.decision_trace_numbers(row)[SHADOW_IDX])
         if i == 2:
             live.adopt_for_shadow(empty_plan()._replace(active_idx=np.ones(1, "i8")))
     assert seen == [0, 1, 1, 0, 0, 1]
@@ -206,7 +206,7 @@ def test_a_shadow_may_be_a_composite() -> None:
 @pytest.mark.parametrize("active_idx", [[2], [-1], [], [0, 1]])
 def test_a_plan_for_a_candidate_that_is_not_there_is_none(active_idx: list[int]) -> None:
     class Wrong(TreesByTurns):
-        def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan:
+        def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Plan:
             return empty_plan()._replace(active_idx=np.array(active_idx, "i8"))
 
     with pytest.raises(PolicyError, match=r"active_idx.*one of 2 candidates"):

@@ -65,7 +65,7 @@ class PlansByWhatItSees(Scripted):
     def __init__(self) -> None:
         self.seen: list[int] = []
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan:
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Plan:
         self.seen.append(int(view.nodes.in_flight[0]))
         return empty_plan()
 
@@ -83,8 +83,8 @@ class Opens(Policy):
 
     plan_period_s = 1.0
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan:
-        return empty_plan()._replace(params=np.array([view.host.now_s]))
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Plan:
+        return empty_plan()._replace(params=np.array([view.context.now_s]))
 
     @staticmethod
     def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:

@@ -29,7 +29,7 @@ class Placing(Scripted):
     def __init__(self, *items: int) -> None:
         self._items = list(items)
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan:
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Plan:
         placement = np.zeros(view.resident.shape, "u1")
         placement[0, self._items] = 1
         return empty_plan()._replace(placement=placement)

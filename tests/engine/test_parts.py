@@ -33,7 +33,7 @@ class InParts(Policy):
     batch: int = 1
     window_s: float = 0.0
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Any:
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Any:
         classes = len(view.fixed_s)
         return empty_plan()._replace(
             split_max=np.full(classes, self.parts),
@@ -52,7 +52,7 @@ class SmallOnly(InParts):
     def dispatch(view: Any, plan: Any, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         if work.units > 1.5:
             return -7
-        ranking[0] = work.serial % view.host.n_nodes
+        ranking[0] = work.serial % view.context.n_nodes
         return 1
 
 

@@ -13,7 +13,7 @@ from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY
 from trimtab.domain.policy import Policy
 from trimtab.engine.driver import Driver
-from trimtab.engine.live import Asked, Live
+from trimtab.engine.live_driver import LiveDriver, RequestSpec
 from trimtab.errors import PolicyError
 from trimtab.policies.registry import find
 
@@ -34,14 +34,14 @@ def test_the_simulator_tells_where_requests_are_and_what_has_finished() -> None:
 
 
 def test_a_live_host_tells_the_same_when_rows_were_used_again() -> None:
-    live = Live(cluster(2), Options(), POLICY, rows=2, mode="interpreted")
-    first = live.enter(Asked(0, 3.0, 3.0), 0.0)
+    live = LiveDriver(cluster(2), Options(), POLICY, rows=2, mode="interpreted")
+    first = live.enter(RequestSpec(0, 3.0, 3.0), 0.0)
     live.advance(0.0)
     live.take_started()
     live.complete(first, 1.0)
     live.advance(1.0)
-    second = live.enter(Asked(0, 4.0, 4.0), 2.0)
-    third = live.enter(Asked(0, 5.0, 5.0), 3.0)
+    second = live.enter(RequestSpec(0, 4.0, 4.0), 2.0)
+    third = live.enter(RequestSpec(0, 5.0, 5.0), 3.0)
     live.advance(3.0)
     assert {second, third} == {0, 1}  # the first one's row among them
     live.abort(third, 3.5)
@@ -55,12 +55,12 @@ def test_a_live_host_tells_the_same_when_rows_were_used_again() -> None:
 
 
 def test_a_live_host_forgets_what_was_long_ago() -> None:
-    live = Live(cluster(2), Options(), POLICY, rows=2, mode="interpreted")
-    stays = live.enter(Asked(0, 0.5, 0.5), 0.0)
+    live = LiveDriver(cluster(2), Options(), POLICY, rows=2, mode="interpreted")
+    stays = live.enter(RequestSpec(0, 0.5, 0.5), 0.0)
     live.advance(0.0)
     live.take_started()
     for i in range(HISTORY):
-        row = live.enter(Asked(0, 1.0 + i, 1.0), 1.0 + i)
+        row = live.enter(RequestSpec(0, 1.0 + i, 1.0), 1.0 + i)
         live.advance(1.0 + i)
         live.take_started()
         live.complete(row, 1.5 + i)
@@ -79,7 +79,7 @@ class _Scribbles(Policy):
     plan_period_s: float = 1.0
     dispatch = POLICY.dispatch
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> None:
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> None:
         """Write."""
         history.work["units"] = 0.0
 

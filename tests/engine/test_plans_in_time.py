@@ -30,8 +30,8 @@ class Gate(Policy):
     def init(self, cluster: Any) -> Memory:
         return Memory(np.array([float(self.opens)]), np.zeros(0, "i8"), np.zeros(0))
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan:
-        self.asked_at_s.append(view.host.now_s)
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Plan:
+        self.asked_at_s.append(view.context.now_s)
         self.histories.append(history)
         self.waiting.append(waiting["serial"].tolist())
         return empty_plan()._replace(params=np.array([float(len(self.asked_at_s))]))

@@ -129,7 +129,7 @@ def test_a_retry_names_the_time_of_the_retry(mode: str) -> None:
 class RaisesOnRetry(Policy):
     @staticmethod
     def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
-        if view.host.retries > 0:
+        if view.context.retries > 0:
             raise RuntimeError
         ranking[0] = 0
         return 1

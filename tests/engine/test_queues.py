@@ -24,7 +24,7 @@ from trimtab.engine.events import (
     push_event,
     serial_of,
 )
-from trimtab.engine.facade import facade
+from trimtab.engine.python_views import python_state
 from trimtab.engine.queues import drop_first_of, enqueue, first_of, put_back, take_out
 from trimtab.engine.state import new_state
 
@@ -34,7 +34,7 @@ N, QUEUES = 60, 3
 def _state() -> Any:
     c = cluster(QUEUES)
     r = asked(c, np.zeros(N).tolist())
-    return facade(new_state(c, r, Options(cancel=Cancel.WAITING), Scripted(), Scripted(), 0))
+    return python_state(new_state(c, r, Options(cancel=Cancel.WAITING), Scripted(), Scripted(), 0))
 
 
 def _take(s: Any, q: int) -> int:

@@ -25,7 +25,7 @@ class Keeping(Scripted):
 
     plan_period_s = 1e9
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan:
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Plan:
         placement = np.zeros(view.resident.shape, "u1")
         placement[0, 0] = 1
         return empty_plan()._replace(placement=placement)

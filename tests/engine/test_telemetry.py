@@ -31,7 +31,7 @@ class Diary(Policy):
     def dispatch(self) -> Any:  # type: ignore[override]
         def note(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
             n = view.nodes
-            self.pages[work.serial] = (view.host.now_s, n.in_flight[0], n.outstanding_s[0], n.up[0])
+            self.pages[work.serial] = (view.context.now_s, n.in_flight[0], n.outstanding_s[0], n.up[0])
             ranking[0] = 0
             return 1
 

@@ -112,7 +112,7 @@ def test_a_killed_process_leaves_no_load() -> None:
     assert mine.changes() == [Change(0, -2, -8.0)]
 
 
-class Asked(Exchange):
+class RequestSpec(Exchange):
     """Notes where it is sent."""
 
     def __init__(self, now_s: float) -> None:
@@ -147,8 +147,8 @@ async def _taking_turns(draw: random.Random) -> None:
     loop = asyncio.get_running_loop()
     shared = SharedLoads(3, slots=8)
     deciders = [decider_of(loop, shared, row, names) for row, names in enumerate(("ab", "ba", "ab"))]
-    under_way: list[tuple[Decider, Asked]] = []
-    asked: list[Asked] = []
+    under_way: list[tuple[Decider, RequestSpec]] = []
+    asked: list[RequestSpec] = []
 
     def running() -> dict[str, int]:
         each = [node for decider in deciders for node in decider.fleet.nodes]
@@ -163,7 +163,7 @@ async def _taking_turns(draw: random.Random) -> None:
 
     for _ in range(400):
         if draw.random() < 0.55 or not under_way:
-            exchange = Asked(loop.time())
+            exchange = RequestSpec(loop.time())
             asked.append(exchange)
             decider = draw.choice(deciders)
             under_way.append((decider, exchange))
@@ -196,7 +196,7 @@ async def _coming_up() -> None:
     folds: list[int] = []
     for decider in deciders:
         decider.fleet.drain("a")
-    waiting: list[Asked] = [Asked(loop.time()) for _ in range(6)]
+    waiting: list[RequestSpec] = [RequestSpec(loop.time()) for _ in range(6)]
     for i, exchange in enumerate(waiting):
         deciders[i % 2].submit(exchange)
     first: Any = deciders[0]._others
@@ -218,10 +218,10 @@ async def _twofold() -> None:
     loop = asyncio.get_running_loop()
     shared = SharedLoads(2, slots=8)
     mine, other = (decider_of(loop, shared, row, "a") for row in range(2))
-    ours, theirs = Asked(loop.time()), Asked(loop.time())
+    ours, theirs = RequestSpec(loop.time()), RequestSpec(loop.time())
     mine.submit(ours)
     other.submit(theirs)
-    waiting = [Asked(loop.time()) for _ in range(4)]
+    waiting = [RequestSpec(loop.time()) for _ in range(4)]
     for exchange in waiting:
         mine.submit(exchange)
     assert not any(exchange.node for exchange in waiting)

@@ -22,8 +22,8 @@ from trimtab.domain.view import Plan
 from trimtab.engine.driver import Driver, PlanningLog
 from trimtab.errors import UsageError
 from trimtab.live.clock import VirtualClock
-from trimtab.live.host import run_live
-from trimtab.live.planner import ProcessPlanner, Verdict, attempt, snapshot
+from trimtab.live.planner import PlanResult, ProcessPlanner, attempt, snapshot
+from trimtab.live.runner import run_live
 from trimtab.policies.registry import find
 
 C = cluster(4, types=2, slots=2, models=2)
@@ -71,7 +71,7 @@ class Session:
 def test_a_snapshot_is_a_copy_of_what_the_policy_may_see() -> None:
     driver = driver_at(3.0, Steering())
     told, again = snapshot(driver), driver.view()
-    assert told.view.host.now_s == driver.now_s
+    assert told.view.context.now_s == driver.now_s
     np.testing.assert_array_equal(told.view.nodes, again.nodes)
     assert not any(np.shares_memory(a, b) for a, b in zip(told.view, again, strict=True))
 
@@ -91,24 +91,24 @@ def test_a_plan_made_in_another_process_is_the_plan_made_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "verdict"),
+    ("answer", "result"),
     [
-        ("plan", Verdict.MADE),
-        ("none", Verdict.KEPT),
-        ("raise", Verdict.RAISED),
-        ("text", Verdict.INVALID),
-        ("ragged", Verdict.INVALID),
-        ("words", Verdict.INVALID),
-        ("shape", Verdict.INVALID),
-        ("nan", Verdict.INVALID),
+        ("plan", PlanResult.MADE),
+        ("none", PlanResult.KEPT),
+        ("raise", PlanResult.RAISED),
+        ("text", PlanResult.INVALID),
+        ("ragged", PlanResult.INVALID),
+        ("words", PlanResult.INVALID),
+        ("shape", PlanResult.INVALID),
+        ("nan", PlanResult.INVALID),
     ],
 )
-def test_every_answer_is_judged(answer: str, verdict: Verdict) -> None:
+def test_every_answer_is_judged(answer: str, result: PlanResult) -> None:
     policy = Gate(answer=answer)
     outcome = attempt(policy, snapshot(driver_at(1.0, policy)))
-    assert outcome.verdict is verdict
-    assert (outcome.plan is not None) == (verdict is Verdict.MADE)
-    assert bool(outcome.problem) == (verdict in (Verdict.RAISED, Verdict.INVALID))
+    assert outcome.result is result
+    assert (outcome.plan is not None) == (result is PlanResult.MADE)
+    assert bool(outcome.problem) == (result in (PlanResult.RAISED, PlanResult.INVALID))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ from trimtab.domain.view import empty_plan
 class FromFile(Policy):
     plan_period_s = 5.0
 
-    def plan(self, view, history, waiting, rehearse):
+    def plan(self, view, history, waiting, rollout):
         return empty_plan()._replace(params=np.ones(1))
 
     @staticmethod

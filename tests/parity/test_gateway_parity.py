@@ -257,7 +257,7 @@ def simulated(case: Case, t: Trace, lived: Lived, policy: Policy, order: Policy,
     work["serial"], work["arrival_s"] = np.arange(n), t.arrival_s
     work["deadline_s"] = np.minimum(deadline_s, t.arrival_s + case.max_wait_s)
     work["units"] = truth["units"] = [units_of(t, i) for i in range(n)]
-    work["charge"] = t.chars / 4.0 + OUTPUT_WEIGHT * work["units"]  # speech: its work counts as output
+    work["cost"] = t.chars / 4.0 + OUTPUT_WEIGHT * work["units"]  # speech: its work counts as output
     work["class_idx"] = lived.class_idx
     work["key"] = [crc32(b"s%d" % i) for i in range(n)]
     work["tenant_idx"], work["priority"] = t.tenant, t.priority

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from support.builders import cluster
-from support.decision_desk import Desk
+from support.dispatch_by_hand import Desk
 from trimtab.domain.view import empty_plan
 from trimtab.policies import find
 

@@ -9,7 +9,7 @@ import pytest
 
 from support.builders import cluster
 from support.by_hand import asked, count
-from support.decision_desk import Desk
+from support.dispatch_by_hand import Desk
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy

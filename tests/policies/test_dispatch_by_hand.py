@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import chisquare
 
 from support.builders import cluster
-from support.decision_desk import Desk
+from support.dispatch_by_hand import Desk
 from trimtab.compiled.kernel import interpreted
 from trimtab.domain.policy import Policy
 from trimtab.errors import UsageError

@@ -32,7 +32,7 @@ def machine(slots: int = 20) -> Cluster:
 
 def of_tenants(c: Cluster, arrival_s: list[float], tenants: list[int], units: object = 1.0) -> Requests:
     r = asked(c, arrival_s, units, class_idx=tenants, tenant_idx=tenants)
-    r.work["charge"] = r.work["units"]
+    r.work["cost"] = r.work["units"]
     return Requests(r.work, r.truth, ("a", "b", "c"))
 
 

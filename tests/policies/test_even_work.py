@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support.builders import cluster, requests, run
-from support.decision_desk import Desk
+from support.dispatch_by_hand import Desk
 from trimtab.domain.options import Options
 from trimtab.errors import UsageError
 from trimtab.policies import find

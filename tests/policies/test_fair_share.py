@@ -21,7 +21,7 @@ ONE_SLOT = cluster(1, queue_max=0)  # what does not run waits centrally
 class Watched(Policy):
     """Fair share, with what it was shown and answered: time, serial, account, key."""
 
-    reads_accounts = True
+    reads_virtual_counters = True
 
     def __init__(self) -> None:
         seen: list[tuple[float, int, float, float]] = []
@@ -29,7 +29,7 @@ class Watched(Policy):
 
         def order(view: Any, plan: Any, work: Any, memory: Any) -> float:
             key = float(tag(view, plan, work, memory))
-            seen.append((view.host.now_s, work.serial, view.host.account, key))
+            seen.append((view.context.now_s, work.serial, view.context.virtual_counter, key))
             return key
 
         self.order = order  # type: ignore[method-assign]
@@ -41,7 +41,7 @@ def of_tenants(tenants: list[int], units: list[float], gap_s: float = 1e-3) -> R
     work = requests(ONE_SLOT, len(tenants))
     work.work["arrival_s"] = gap_s * np.arange(len(tenants))
     work.work["tenant_idx"] = tenants
-    for column in (work.work["units"], work.work["charge"], work.truth["units"]):
+    for column in (work.work["units"], work.work["cost"], work.truth["units"]):
         column[:] = units
     return Requests(work.work, work.truth, ("a", "b", "c"))
 
@@ -71,7 +71,7 @@ def test_with_exact_estimates_it_serves_as_the_token_counter_does(seed: int) -> 
     c = cluster(3, queue_max=0)
     work = requests(c, 400, load=1.3, seed=seed, tenants=4)
     whole = np.ceil(work.work["units"])  # whole charges add up without rounding
-    for column in (work.work["units"], work.work["charge"], work.truth["units"]):
+    for column in (work.work["units"], work.work["cost"], work.truth["units"]):
         column[:] = whole
     ours, theirs = (run(c, work, Options(), *find(f"random+{o}")).requests for o in ("fair-share", "vtc"))
     np.testing.assert_array_equal(ours["start_s"], theirs["start_s"])

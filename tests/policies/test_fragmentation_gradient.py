@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.builders import cluster, everything_on, with_resources
-from support.decision_desk import Desk
+from support.dispatch_by_hand import Desk
 from trimtab.compiled.kernel import interpreted
 from trimtab.domain.cluster import Cluster, ResourceName
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View
@@ -120,7 +120,7 @@ def test_what_a_type_may_not_serve_is_stranded_there_anyway() -> None:
 def test_a_request_counts_once_however_often_it_is_offered() -> None:
     desk = Desk(machines([[1000]], [[300], [1000]], "gpu_milli"), FragmentationGradient())
     desk.decide()
-    desk.state.hosts["attempt"] = 1
+    desk.state.contexts["attempt"] = 1
     desk.decide()
     assert list(desk._memory.floats[MAX_RANKED : MAX_RANKED + 2]) == [2.0, 1.0]
 
@@ -130,7 +130,7 @@ class Forgetful(FragmentationGradient):
 
     @staticmethod
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        kept = len(view.fixed_s) * view.host.n_nodes
+        kept = len(view.fixed_s) * view.context.n_nodes
         for i in range(len(memory.floats) - kept, len(memory.floats)):
             memory.floats[i] = np.nan
         count = interpreted(FragmentationGradient.dispatch)(view, plan, work, memory, draws, ranking)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.builders import cluster
-from support.decision_desk import Desk
+from support.dispatch_by_hand import Desk
 from trimtab.errors import UsageError
 from trimtab.policies import find
 
@@ -20,7 +20,7 @@ def at_work(busy_s: list[float], held: int = 0, spec: str = "late-binding", unit
     desk = Desk(UNRELATED, find(spec)[0])
     desk.work["units"], desk.work["model_idx"], desk.work["estimate_s"] = units, 0, units / 4
     desk.state.resident[:, 0] = [1, 0, 0]
-    desk.work["arrival_s"], desk.state.hosts["n_held"] = 0.0, held
+    desk.work["arrival_s"], desk.state.contexts["n_held"] = 0.0, held
     for j, seconds in enumerate(busy_s):
         if seconds:
             desk.set(j, in_flight=1, running=1, backlog_s=seconds)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.builders import cluster, requests, run
-from support.decision_desk import Desk
+from support.dispatch_by_hand import Desk
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.policies import find

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from support.builders import cluster, requests
-from support.decision_desk import Desk
+from support.dispatch_by_hand import Desk
 from trimtab.compiled.kernel import interpreted
 from trimtab.domain.planning import History
 from trimtab.domain.view import empty_plan, estimate_s, missing_load_s, new_work
-from trimtab.engine.facade import Columns, record_of
+from trimtab.engine.python_views import Columns, record_of
 from trimtab.policies.estimate_tables import loads_s, remaining_s, services_s
 from trimtab.policies.foresight import Expected, counts, expected, mean_loads_s, rates_per_s
 from trimtab.policies.prices import node_prices

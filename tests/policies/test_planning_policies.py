@@ -12,7 +12,7 @@ from test_planning_helpers import of, past
 
 from support.builders import cluster, faults, requests
 from support.by_hand import asked, played, starts
-from support.decision_desk import Desk
+from support.dispatch_by_hand import Desk
 from trimtab.domain.decision import Reason
 from trimtab.domain.options import Options
 from trimtab.domain.view import BINDING, Plan, empty_plan, new_work

@@ -1,4 +1,4 @@
-"""What rehearsing policies make of given results, and of a run where one choice is plainly better."""
+"""What simulating policies make of given results, and of a run where one choice is plainly better."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVICES = np.random.default_rng(3).exponential(1.0, 400)
 
 
 class Told:
-    """A rehearsal with given factors on completion, for each variant; keeps what it was asked."""
+    """A rollout with given factors on completion, for each variant; keeps what it was asked."""
 
     def __init__(self, factors: Sequence[float], declared: Any = None) -> None:
         self.factors, self.declared = factors, declared
@@ -93,7 +93,7 @@ def test_better_is_better_by_enough_and_by_more_than_chance() -> None:
     assert not is_better(lucky, SERVICES, 0.02)
 
 
-def test_the_recent_past_is_rehearsed_and_declared_work_while_there_is_little_of_it() -> None:
+def test_the_recent_past_is_simulated_and_declared_work_while_there_is_little_of_it() -> None:
     told = Told(factors(), declared=past(900).work)
     work = stretch(past(400), told, 300)
     assert work is not None
@@ -127,7 +127,7 @@ def test_the_best_takes_over_and_nobody_does_for_little(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", [WhatIf(window=400), Auto(window=400)])
-def test_all_are_rehearsed_and_decide_under_the_prices_of_dual_price(policy: Policy) -> None:
+def test_all_are_simulated_and_decide_under_the_prices_of_dual_price(policy: Policy) -> None:
     told = Told(factors())
     first = planned(policy, told)
     assert first is not None
@@ -143,7 +143,7 @@ def test_all_are_rehearsed_and_decide_under_the_prices_of_dual_price(policy: Pol
 
 
 @pytest.mark.parametrize("policy", [WhatIf(window=320), Auto(window=320)])
-def test_a_plan_holds_what_was_rehearsed(policy: Policy) -> None:
+def test_a_plan_holds_what_was_simulated(policy: Policy) -> None:
     """Of the second half: means, and twice the standard errors, of 16 batches of 10 requests."""
     assert policy.evidence(empty_plan()) is None
     plan = planned(policy, Told(factors(i4=0.9)))
@@ -161,7 +161,7 @@ def test_a_plan_holds_what_was_rehearsed(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", [WhatIf(window=400), Auto(window=400)])
-def test_it_rehearses_again_when_enough_has_come(policy: Policy) -> None:
+def test_it_simulates_again_when_enough_has_come(policy: Policy) -> None:
     first = planned(policy, Told(factors()), n=600)
     assert first is not None
     assert planned(policy, Told(factors()), first, n=690) is None
@@ -185,13 +185,13 @@ def test_a_change_of_weights_that_helps_is_kept_and_tried_again(policy: Policy) 
 
 
 @pytest.mark.parametrize(("in_flight", "length"), [(0, 400), (200, 400), (300, 600), (900, 800)])
-def test_more_is_rehearsed_where_queues_are_long(in_flight: int, length: int) -> None:
+def test_more_is_simulated_where_queues_are_long(in_flight: int, length: int) -> None:
     told = Told(factors())
     assert planned(WhatIf(window=400), told, n=1000, in_flight=in_flight) is not None
     assert told.length == length
 
 
-def test_auto_goes_by_several_rehearsals_and_what_if_by_the_last() -> None:
+def test_auto_goes_by_several_rollouts_and_what_if_by_the_last() -> None:
     """Three times candidate 2 is 5 % better, then it is 4 % worse."""
     for policy, expected in ((Auto(window=400), 2), (WhatIf(window=400), 0)):
         plan = None

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.builders import cluster
-from support.decision_desk import Desk
+from support.dispatch_by_hand import Desk
 from trimtab.domain.cluster import RESOURCES, Cluster
 from trimtab.domain.policy import Policy
 from trimtab.errors import UsageError

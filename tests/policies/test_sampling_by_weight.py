@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.builders import cluster
-from support.decision_desk import Desk
+from support.dispatch_by_hand import Desk
 from trimtab.errors import UsageError
 from trimtab.policies import find
 from trimtab.policies.sampling import alias_table

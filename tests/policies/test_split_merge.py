@@ -110,8 +110,8 @@ def test_it_is_near_the_best_fixed_number_of_parts(load: float) -> None:
 class Always(SplitMerge):
     """As many parts as there can be."""
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan | None:
-        return super().plan(view, history._replace(work=history.work[:0]), waiting, rehearse)
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Plan | None:
+        return super().plan(view, history._replace(work=history.work[:0]), waiting, rollout)
 
 
 @pytest.mark.parametrize("wrong", [{"recent": 1}, {"batch_max": 0}, {"join_s": -1.0}, {"window_frac": -0.1}])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.builders import cluster
-from support.decision_desk import Desk
+from support.dispatch_by_hand import Desk
 from trimtab.policies import find
 
 MIXED = [1, 2, 3, 1, 2]

@@ -122,7 +122,7 @@ def requests(
     work["arrival_s"] = np.cumsum(rng.exponential(1.0 / (load * capacity_per_s(c)), n))
     work["deadline_s"] = work["arrival_s"] + deadline_s * rng.uniform(0.5, 1.5, n)
     work["units"] = rng.exponential(1.0, n) if sizes == "exponential" else 1.0
-    work["charge"] = work["units"]
+    work["cost"] = work["units"]
     work["payload_gib"] = payload_gib * rng.uniform(0.5, 1.5, n)
     work["class_idx"] = rng.integers(0, len(c.class_names), n)
     work["tenant_idx"] = rng.integers(0, tenants, n)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trimtab.engine.state import VERDICT
-from trimtab.engine.verdicts import CANDIDATES, DECISIONS, HELD, IN_FLIGHT, PREDICTED_S, SHADOW_IDX
+from trimtab.engine.decision_trace import CANDIDATES, DECISIONS, HELD, IN_FLIGHT, PREDICTED_S, SHADOW_IDX
+from trimtab.engine.state import TRACE_COLUMNS
 from trimtab.gateway.observe.receipts import Decision
 
 
@@ -21,7 +21,7 @@ def make_decision(
     shadow_idx: int = -1,
 ) -> Decision:
     """All nodes are candidates, the first one first."""
-    row, count = np.full(VERDICT, -1.0), len(nodes)
+    row, count = np.full(TRACE_COLUMNS, -1.0), len(nodes)
     row[HELD], row[DECISIONS], row[SHADOW_IDX] = 0, decisions, shadow_idx
     row[CANDIDATES : CANDIDATES + count] = range(count)
     row[PREDICTED_S : PREDICTED_S + count] = predicted_s

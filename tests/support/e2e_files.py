@@ -22,7 +22,7 @@ import trimtab as tt
 class Mine(tt.Policy):
     @staticmethod
     def dispatch(view, plan, work, memory, draws, ranking):
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             if tt.can_take(view, work, j):
                 ranking[0] = j
                 return 1

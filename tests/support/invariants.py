@@ -105,16 +105,16 @@ def check_slots(s: State) -> None:
 
 
 def check_queues(s: State) -> None:
-    n, d = len(s.nodes), len(s.hosts)
+    n, d = len(s.nodes), len(s.contexts)
     np.testing.assert_array_equal(s.queues["length"][:n], _per_node(s, Status.QUEUED))
     held = np.flatnonzero(s.requests["status"] == Status.HELD)
     expected = np.bincount(held % d, minlength=d)
     np.testing.assert_array_equal(s.queues["length"][n : n + d], expected)
-    np.testing.assert_array_equal(s.hosts["n_held"], expected)
-    tenants, charges = s.work["tenant_idx"][held], s.work["charge"][held]
+    np.testing.assert_array_equal(s.contexts["n_held"], expected)
+    tenants, charges = s.work["tenant_idx"][held], s.work["cost"][held]
     np.testing.assert_array_equal(s.held_of, np.bincount(tenants, minlength=len(s.held_of)))
     expected_charge = np.bincount(tenants, weights=charges, minlength=len(s.held_of))
-    np.testing.assert_allclose(s.held_charge, expected_charge, atol=1e-9)
+    np.testing.assert_allclose(s.held_cost, expected_charge, atol=1e-9)
     assert (expected <= s.config["held_max"][0]).all()
     check_batches(s)
 
@@ -174,7 +174,9 @@ def check_links(s: State) -> None:
         j = s.requests["node_idx"][r]
         on_link[s.nodes["zone_idx"][j] if s.requests["hop"][r] == 1 else n_zones + j] += 1
     np.testing.assert_array_equal(s.link_active, on_link)
-    np.testing.assert_array_equal(s.queues["length"][len(s.nodes) + len(s.hosts) :][: len(on_link)], on_link)
+    np.testing.assert_array_equal(
+        s.queues["length"][len(s.nodes) + len(s.contexts) :][: len(on_link)], on_link
+    )
     np.testing.assert_array_equal(s.links["due"] >= 0, on_link > 0)
 
 
@@ -184,10 +186,10 @@ def check_events(s: State) -> None:
     rows = list(zip(s.events["time_s"][:n].tolist(), s.events["key"][:n].tolist(), strict=True))
     assert all(rows[(k - 1) // 4] <= rows[k] for k in range(1, n))
     assert not rows or rows[0][0] >= s.counts["now_s"][0]
-    assert s.counts["hopes"][0] == sum(_is_hope(s, key) for _, key in rows)
+    assert s.counts["pending_wakeups"][0] == sum(_is_wakeup(s, key) for _, key in rows)
 
 
-def _is_hope(s: State, key: int) -> bool:
+def _is_wakeup(s: State, key: int) -> bool:
     if kind_of(key) == REPAIR:
         return bool(s.faults["factor"][serial_of(key)] == 0.0)
     return kind_of(key) == CANCELLATION
@@ -201,7 +203,7 @@ class TelemetryShadow:
         self._show_s = lambda k: k * period_s + float(s.config["telemetry_delay_s"][0])
         empty = np.zeros(len(s.nodes), NODE)
         empty["up"], empty["room"] = 1, s.nodes["room"]
-        own = np.zeros((len(s.hosts), len(s.nodes)))
+        own = np.zeros((len(s.contexts), len(s.nodes)))
         tables = (np.zeros_like(s.resident), np.zeros_like(s.used), np.zeros_like(s.link_active))
         self._initial = (empty, own, own, *tables)
         self._samples: list[tuple[np.ndarray, ...]] = []
@@ -209,7 +211,7 @@ class TelemetryShadow:
 
     @staticmethod
     def _picture(s: State) -> tuple[np.ndarray, ...]:
-        d, n = len(s.hosts), len(s.nodes)
+        d, n = len(s.contexts), len(s.nodes)
         here = np.flatnonzero(_at_nodes(s, *AT_NODE))
         own, own_s = np.zeros((d, n)), np.zeros((d, n))
         np.add.at(own, (here % d, s.requests["node_idx"][here]), 1)
@@ -226,7 +228,7 @@ class TelemetryShadow:
             assert self._show_s(shown - 1) <= s.counts["now_s"][0]
         report, own_then, own_then_s, *tables = self._samples[shown - 1] if shown else self._initial
         _, own_now, own_now_s, *_ = self._before
-        for d in range(len(s.hosts)):
+        for d in range(len(s.contexts)):
             mine, mine_s = own_now[d] - own_then[d], own_now_s[d] - own_then_s[d]
             seen = s.seen[d]
             np.testing.assert_array_equal(seen["in_flight"], np.maximum(0, report["in_flight"] + mine))

@@ -37,7 +37,7 @@ class InTurn(Policy):
     @kernel
     def dispatch(view: Any, plan: Any, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         first = memory.ints[0]
-        n = view.host.n_nodes
+        n = view.context.n_nodes
         memory.ints[0] = (first + 1) % n
         for i in range(min(3, n)):
             ranking[i] = (first + i) % n
@@ -51,7 +51,7 @@ class Emptiest(Policy):
     @kernel
     def dispatch(view: Any, plan: Any, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         best = -1
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             better = best < 0 or view.nodes.in_flight[j] < view.nodes.in_flight[best]
             if better and can_take(view, work, j):
                 best = j
@@ -69,7 +69,7 @@ class Anywhere(Policy):
     @staticmethod
     @kernel
     def dispatch(view: Any, plan: Any, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        ranking[0] = int(draws[0] * view.host.n_nodes)
+        ranking[0] = int(draws[0] * view.context.n_nodes)
         return 1
 
 
@@ -81,7 +81,7 @@ class TwoChoices(Policy):
     @staticmethod
     @kernel
     def dispatch(view: Any, plan: Any, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        n = view.host.n_nodes
+        n = view.context.n_nodes
         a, b = int(draws[0] * n), int(draws[1] * n)
         ranking[0] = a if view.nodes.in_flight[a] <= view.nodes.in_flight[b] else b
         return 1

@@ -20,16 +20,16 @@ class Steering(Policy):
 
     plan_period_s: float = 1.0
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Any:
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Any:
         finished = float(np.isfinite(history.finish_s).sum())
-        told = np.arange(view.host.n_nodes) * (1.0 + finished) + view.nodes.running + len(waiting)
-        return empty_plan()._replace(weights=1.0 + np.mod(told * (1.0 + view.host.now_s), 7.0))
+        told = np.arange(view.context.n_nodes) * (1.0 + finished) + view.nodes.running + len(waiting)
+        return empty_plan()._replace(weights=1.0 + np.mod(told * (1.0 + view.context.now_s), 7.0))
 
     @staticmethod
     @kernel
     def dispatch(view: Any, plan: Any, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         best, best_score = -1, 0.0
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             weight = plan.weights[j] if len(plan.weights) > 0 else 1.0
             score = weight / (1.0 + view.nodes.in_flight[j])
             if score > best_score and can_take(view, work, j):
@@ -48,8 +48,8 @@ class Gate(Policy):
     answer: str = "plan"
     opens_s: float = 0.0  # when it first opens
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Any:
-        return None if view.host.now_s < self.opens_s else _ANSWERS[self.answer]()
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Any:
+        return None if view.context.now_s < self.opens_s else _ANSWERS[self.answer]()
 
     @staticmethod
     def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:

@@ -34,7 +34,7 @@ class Variant(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What its rehearsals told a composite's planner, for those who want to see why a candidate decides."""
+    """What its rollouts told a composite's planner, for those who want to see why a candidate decides."""
 
     objective: str  # "mean" or "p99" of completion
     value_s: NDArray[np.float64]  # [candidates]
@@ -43,11 +43,11 @@ class Evidence(NamedTuple):
     apart_error_s: NDArray[np.float64]  # [candidates], twice the standard error of the difference, paired
 
 
-class Rehearse(Protocol):
+class Rollout(Protocol):
     """Simulates what would become of work, from the state that was reported to the planner.
 
     It knows no more than the planner: the View, past arrivals, what waits, and estimates. Running work takes
-    what remains of its estimate, nodes that are down stay down, and none fails. A rehearsal has no other
+    what remains of its estimate, nodes that are down stay down, and none fails. A rollout has no other
     source of chance than the draws of policies and, where asked for, the errors of estimates, which are the
     same for all variants: differences of their results are differences of paired samples.
     """

@@ -23,12 +23,12 @@ class Policy:
     draws : how many uniform numbers in [0, 1) one decision uses; `draws[i]` depends on the seed, the request
         and how often it has been offered, never on the policy.
     plan_period_s : how often `plan` is called; 0 = never.
-    reads_accounts : its `order` reads `view.host.account`, so keys may grow while work waits: the host asks
-        again when the first in a central queue is taken out.
-    accounts_shares : these accounts are dominant shares of resources rather than cost, where the host has
-        resources to share out.
+    reads_virtual_counters : its `order` reads `view.context.virtual_counter`. Keys may then grow while work
+        waits, so the host computes the key of the first request of a central queue again before it takes it.
+    counts_dominant_shares : the virtual counters are dominant shares of resources instead of cost, where the
+        cluster models resources.
     reads_prefix : its `dispatch` reads `view.prefix_tokens`; hosts that have a prefix index then fill it in.
-    rehearses : its `plan` wants a `planning.Rehearse`; else it may be given None.
+    uses_rollouts : its `plan` wants a `planning.Rollout`; else it may be given None.
     compares : among how many held requests it chooses when a slot is free: of the first so many that it names
         candidates for, the one whose first candidate has the least score, `memory.floats[0]`, is taken; then
         again. Its `dispatch` writes nothing but scores to its memory. 0 = they are offered in turn.
@@ -37,10 +37,10 @@ class Policy:
     name: ClassVar[str] = ""
     draws: int = 0
     plan_period_s: float = 0.0
-    reads_accounts: ClassVar[bool] = False
-    accounts_shares: ClassVar[bool] = False
+    reads_virtual_counters: ClassVar[bool] = False
+    counts_dominant_shares: ClassVar[bool] = False
     reads_prefix: ClassVar[bool] = False
-    rehearses: ClassVar[bool] = False
+    uses_rollouts: ClassVar[bool] = False
     compares: ClassVar[int] = 0
 
     @property
@@ -56,7 +56,7 @@ class Policy:
         """Make this policy's memory for one dispatcher."""
         return memory()
 
-    def plan(self, view: View, history: Any, waiting: Any, rehearse: Any) -> Plan | None:
+    def plan(self, view: View, history: Any, waiting: Any, rollout: Any) -> Plan | None:
         """Think slowly: called every `plan_period_s`; None leaves the plan in force."""
         return None
 

@@ -15,12 +15,12 @@ from trimtab.compiled.kernel import helper
 from trimtab.compiled.tables import array_of, record_of_dtype, table_type
 
 BACKGROUND = -(1 << 20)  # priority of work that only fills spare capacity, and below
-PLACED = 2  # `stays_home` of work that runs there already, when a host goes on with another state
+PINNED_RUNNING = 2  # `pinned` of work that runs there already, when a host goes on with another state
 MAX_RANKED = 8  # candidates that one decision may name
 _INDEX_BITS = (1 << 31) - 1  # as many as no index has more of
 UNLIMITED = 1 << 30  # "no bound" for queue lengths
 
-HOST = np.dtype(
+CONTEXT = np.dtype(
     [
         ("now_s", "f8"),  # time of this decision
         ("n_nodes", "i8"),
@@ -29,8 +29,8 @@ HOST = np.dtype(
         ("dispatcher_idx", "i8"),
         ("attempt", "i4"),  # decisions made about this work before this one
         ("retries", "i4"),  # nodes that it has lost
-        ("account", "f8"),  # for an order that reads it: what its tenant's account stands at
-        ("ahead", "f8"),  # while it is queued centrally: the charges of its tenant's requests held before it
+        ("virtual_counter", "f8"),  # what its tenant has been served, for an order that reads it
+        ("queued_cost", "f8"),  # cost of its tenant's requests that the central queue held before it
     ],
     align=True,
 )
@@ -62,7 +62,7 @@ WORK = np.dtype(
         ("estimate_s", "f8"),  # estimated service seconds on the best node type; inf = fits no node
         ("payload_gib", "f8"),
         ("tokens", "f8"),  # that it takes of a node's memory while it is served
-        ("charge", "f8"),  # what its tenant's account is charged when it is sent to a node
+        ("cost", "f8"),  # added to its tenant's virtual counter when it is sent to a node
         ("key", "i8"),  # affinity key: session, or model and adapter
         ("class_idx", "i4"),
         ("model_idx", "i4"),  # item that must be resident; -1 = none
@@ -70,8 +70,8 @@ WORK = np.dtype(
         ("tenant_idx", "i4"),
         ("zone_idx", "i4"),  # where it comes from
         ("priority", "i4"),  # higher is more urgent
-        ("home_idx", "i4"),  # node where its session lives; -1 = none
-        ("stays_home", "i4"),  # 1 = no other node can serve it; PLACED
+        ("affinity_node_idx", "i4"),  # node where its session lives; -1 = none
+        ("pinned", "i4"),  # 1 = no other node can serve it; PINNED_RUNNING
         ("parts_max", "i4"),  # images or tiles that can be served apart; 0 or 1 = it can't be split
     ],
     align=True,
@@ -79,9 +79,9 @@ WORK = np.dtype(
 
 
 def new_work(n: int) -> np.ndarray:
-    """WORK rows [n], all zero but `home_idx`, which is none."""
+    """WORK rows [n], all zero but `affinity_node_idx`, which is none."""
     work = np.zeros(n, WORK)
-    work["home_idx"] = -1
+    work["affinity_node_idx"] = -1
     return work
 
 
@@ -99,7 +99,7 @@ BINDING = np.dtype(
 class View(NamedTuple):
     """State of the cluster as one dispatcher sees it; as old as telemetry makes it."""
 
-    host: Any  # HOST record
+    context: Any  # CONTEXT record
     nodes: Any  # NODE [nodes]
     changed: Any  # i4 [nodes]; the first host.n_changed are the nodes that changed since the last decision
     resident: Any  # u1 [nodes, items]; 1 = the node holds this model or adapter, or is loading it
@@ -120,7 +120,7 @@ class View(NamedTuple):
 VIEW = table_type(
     "View",
     is_read_ahead=True,  # policies that look at every node decide in a sixth less time
-    host=record_of_dtype(HOST),
+    context=record_of_dtype(CONTEXT),
     nodes=array_of(NODE),
     changed=array_of("i4"),
     resident=array_of("u1", 2),

@@ -15,7 +15,7 @@ from trimtab.compiled.kernel import helper
 from trimtab.domain.decision import Status
 from trimtab.domain.view import Plan
 from trimtab.engine.events import WINDOW, push_event
-from trimtab.engine.prefixes import has_prefixes, use_prefix
+from trimtab.engine.prefix_cache import has_prefixes, use_prefix
 from trimtab.engine.queues import comes_before, drop_first_of, enqueue, first_of
 from trimtab.engine.residency import acquire
 from trimtab.engine.resources import fits_beside, take
@@ -144,7 +144,7 @@ def _start_batch(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
     s.requests.slot[r] = s.nodes.running[j]
     s.nodes.running[j] += 1
     take(s, r, j)
-    _seat(s, r, j, ready_s, now_s)
+    _bind_functions(s, r, j, ready_s, now_s)
     return True
 
 
@@ -169,7 +169,7 @@ def _follow(s: State, m: int, last: int, leader: int) -> None:
 
 
 @helper
-def _seat(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
+def _bind_functions(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
     """The batch of r takes r's slot: `occupy`, with the estimates of all of it."""
     occupy(s, r, j, ready_s, now_s)
     longest_s, all_s = s.requests.estimate_s[r], s.requests.estimate_s[r]
@@ -194,7 +194,7 @@ def resume_batch(s: State, plan: Plan, r: int, j: int, now_s: float) -> None:
     while m >= 0:
         ready_s = max(ready_s, acquire(s, plan, m, j, now_s))
         m = s.batch.next[m]
-    _seat(s, r, j, ready_s, now_s)
+    _bind_functions(s, r, j, ready_s, now_s)
 
 
 @helper

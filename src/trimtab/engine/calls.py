@@ -30,10 +30,17 @@ from trimtab.compiled.kernel import (
 from trimtab.compiled.tables import Table
 from trimtab.domain.policy import Policy, members
 from trimtab.domain.view import MEMORY, PLAN, VIEW, WORK, Memory, Plan, View, empty_plan, memory
-from trimtab.engine.facade import Columns, facade, facade_memory, facade_plan, facade_view, record_of
-from trimtab.engine.handover import take_charge
 from trimtab.engine.loop import CALL_RAISED, advance, begin
-from trimtab.engine.staging import take_up
+from trimtab.engine.policy_switch import activate
+from trimtab.engine.python_views import (
+    Columns,
+    python_memory,
+    python_plan,
+    python_state,
+    python_view,
+    record_of,
+)
+from trimtab.engine.rollout_state import place_requests
 from trimtab.engine.state import MEMORIES, STATE, State, bind, listed
 
 INTERPRET_UP_TO = 20_000  # requests worth interpreting rather than compiling the loop for
@@ -45,9 +52,9 @@ DISPATCH = types.int64(VIEW, PLAN, _WORK, MEMORY, _NUMBERS, _RANKING)
 ORDER = types.float64(VIEW, PLAN, _WORK, MEMORY)
 _DISPATCH_POINTER, _ORDER_POINTER = FunctionPointerType(DISPATCH), FunctionPointerType(ORDER)
 BEGIN = types.void(STATE)
-TAKE_CHARGE = types.void(STATE, PLAN, _ORDER_POINTER, types.int64, types.float64)
+ACTIVATE = types.void(STATE, PLAN, _ORDER_POINTER, types.int64, types.float64)
 BOUND = types.int64(types.Array(types.int64, 1, "C"), types.float64, types.int64)
-TAKE_UP_BOUND = types.void(types.Array(types.int64, 1, "C"), types.int64)
+PLACE_REQUESTS_BOUND = types.void(types.Array(types.int64, 1, "C"), types.int64)
 
 state_at, plan_at = table_at(STATE), table_at(PLAN)
 dispatch_at, order_at = function_at(_DISPATCH_POINTER), function_at(_ORDER_POINTER)
@@ -89,9 +96,9 @@ def advance_bound(bound: Any, until_s: float, max_steps: int) -> int:
 
 
 @kernel
-def take_up_bound(bound: Any, n_placed: int) -> None:
-    """`take_up` with everything but its number bound as addresses."""
-    take_up(state_at(bound[0]), plan_at(bound[1]), order_at(bound[4], bound[5]), n_placed)
+def place_requests_bound(bound: Any, n_placed: int) -> None:
+    """`place_requests` with everything but its number bound as addresses."""
+    place_requests(state_at(bound[0]), plan_at(bound[1]), order_at(bound[4], bound[5]), n_placed)
 
 
 @kernel
@@ -117,13 +124,13 @@ class Raised(Exception):  # noqa: N818 - a signal between the loop and its host
 class BoundPlan(NamedTuple):
     """A plan as functions take it."""
 
-    facade: Plan  # plain Python
+    python: Plan  # plain Python
     table: Any  # the loop
 
 
 def bound_plan(plan: Plan, *, compiled: bool) -> BoundPlan:
     """A plan for runs of one mode."""
-    plain = facade_plan(plan)
+    plain = python_plan(plan)
     return BoundPlan(plain, Table(PLAN, [plan]) if compiled else plain)
 
 
@@ -153,10 +160,10 @@ class Calls:
         _load_loop()
         self._advance: Any = advance_bound
         self._begin: Any = begin
-        self._bound: State = self._seat()
+        self._bound: State = self._bind_functions()
         self._bind_addresses()
 
-    def _seat(self) -> State:
+    def _bind_functions(self) -> State:
         """Make those who decide callable; returns the state with the memories that they are called with."""
         dispatch, order, shadow = self._functions
         self._dispatch: Any = _pointer_to(dispatch if is_kernel(dispatch) else bridge_dispatch, DISPATCH)
@@ -184,11 +191,11 @@ class Calls:
         self._addresses = np.array([*words, self._shadow_plan.table.address, *shadow], np.int64)
 
     def _bind_interpreted(self) -> None:
-        self._arrays = facade(self._state)
+        self._arrays = python_state(self._state)
         self._advance, self._begin = interpreted(advance), interpreted(begin)
         self._dispatch, self._order, self._shadow = map(interpreted, self._functions)
 
-    def seat(
+    def switch_policy(
         self, policy: Policy, order: Policy, memories: list[Memory], order_memories: list[Memory]
     ) -> None:
         """Let others decide from now on, with memories [dispatchers]; the shadow stays.
@@ -200,41 +207,41 @@ class Calls:
         if len(self._state.memories) == many:
             self._state = self._state._replace(draws=np.zeros(policy.draws))
         self._functions = policy.dispatch, order.order, self._functions[2]
-        self._reseat([*memories, *self._state.memories[many:]], order_memories)
+        self._rebind([*memories, *self._state.memories[many:]], order_memories)
 
-    def seat_shadow(self, shadow: Policy, own: Memory) -> None:
+    def switch_shadow(self, shadow: Policy, own: Memory) -> None:
         """Let another be asked beside the policy in charge."""
         many = len(self._state.order_memories)
         self._functions = *self._functions[:2], shadow.dispatch
-        self._reseat([*self._state.memories[:many], own], self._state.order_memories)
+        self._rebind([*self._state.memories[:many], own], self._state.order_memories)
 
-    def _reseat(self, memories: list[Memory], order_memories: list[Memory]) -> None:
+    def _rebind(self, memories: list[Memory], order_memories: list[Memory]) -> None:
         self._state = self._state._replace(memories=memories, order_memories=order_memories)
         if self._compiled:
-            self._bound = self._seat()
+            self._bound = self._bind_functions()
             lists = {name: listed(self._bound, name) for name in MEMORIES}
             self._arrays.replace(**lists, draws=self._bound.draws)
             self._write_addresses()
         else:
-            facades = {name: [facade_memory(m) for m in getattr(self._state, name)] for name in MEMORIES}
-            self._arrays = self._arrays._replace(**facades, draws=memoryview(self._state.draws))
+            views = {name: [python_memory(m) for m in getattr(self._state, name)] for name in MEMORIES}
+            self._arrays = self._arrays._replace(**views, draws=memoryview(self._state.draws))
             self._dispatch, self._order, self._shadow = map(interpreted, self._functions)
 
-    def take_charge(self, is_new_order: bool, now_s: float) -> None:
-        """Show whoever was seated every node as changed, and ask for keys of what waits where it orders anew.
+    def activate(self, is_new_order: bool, now_s: float) -> None:
+        """Show whoever takes over every node as changed, and ask for keys of what waits where it orders anew.
 
         Raises `Raised` from whatever its order raised.
         """
         given = self._arrays, self._plan.table, self._order
-        function = compile_kernel(take_charge, TAKE_CHARGE) if self._compiled else interpreted(take_charge)
+        function = compile_kernel(activate, ACTIVATE) if self._compiled else interpreted(activate)
         self._run(function, *given, int(is_new_order), now_s)
 
-    def take_up(self, n_placed: int) -> None:
+    def place_requests(self, n_placed: int) -> None:
         """Begin with the first rows at nodes, as `staging` tells. Raises `Raised`."""
         if self._compiled:
-            self._run(compile_kernel(take_up_bound, TAKE_UP_BOUND), self._addresses, n_placed)
+            self._run(compile_kernel(place_requests_bound, PLACE_REQUESTS_BOUND), self._addresses, n_placed)
         else:
-            self._run(interpreted(take_up), self._arrays, self._plan.table, self._order, n_placed)
+            self._run(interpreted(place_requests), self._arrays, self._plan.table, self._order, n_placed)
 
     def _run(self, function: Any, *args: Any) -> None:
         try:
@@ -252,8 +259,8 @@ class Calls:
 
     def _dispatch_callback(self, function: Any, plan: str, first: int) -> Any:
         """`first`: the dispatcher whose view and memory the first request is decided with."""
-        views, work = [facade_view(v) for v in self._state.views], record_of(Columns(self._state.work))
-        memories = [facade_memory(m) for m in self._state.memories]
+        views, work = [python_view(v) for v in self._state.views], record_of(Columns(self._state.work))
+        memories = [python_memory(m) for m in self._state.memories]
         draws, ranking = memoryview(self._state.draws), memoryview(self._state.ranking)
         many, deciding = 1 if first else len(self._state.order_memories), Columns(self._state.counts).deciding
 
@@ -261,7 +268,7 @@ class Calls:
             work.row = row = deciding[0]
             d = first + row % many
             try:
-                return int(function(views[d], getattr(self, plan).facade, work, memories[d], draws, ranking))
+                return int(function(views[d], getattr(self, plan).python, work, memories[d], draws, ranking))
             except BaseException as error:
                 if first == 0 or not isinstance(error, Exception):  # a shadow's failures are counted only
                     self._raised = (row, error)
@@ -270,15 +277,15 @@ class Calls:
         return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(call)
 
     def _order_callback(self, function: Any) -> Any:
-        views, work = [facade_view(v) for v in self._state.views], record_of(Columns(self._state.work))
-        memories = [facade_memory(m) for m in self._state.order_memories]
+        views, work = [python_view(v) for v in self._state.views], record_of(Columns(self._state.work))
+        memories = [python_memory(m) for m in self._state.order_memories]
         deciding = Columns(self._state.counts).deciding
 
         def call(_serial: int) -> float:
             work.row = row = deciding[0]
             d = row % len(memories)
             try:
-                return float(function(views[d], self._plan.facade, work, memories[d]))
+                return float(function(views[d], self._plan.python, work, memories[d]))
             except BaseException as error:
                 self._raised = (row, error)
                 return math.nan
@@ -360,7 +367,7 @@ class Calls:
         self._state = self._state._replace(events=events)
 
 
-_pointers: dict[Any, FunctionPointer] = {}  # looking addresses up takes longer than a short rehearsal
+_pointers: dict[Any, FunctionPointer] = {}  # looking addresses up takes longer than a short rollout
 
 
 def _pointer_to(function: Any, signature: Any) -> FunctionPointer:
@@ -388,8 +395,8 @@ def is_ready(policy: Policy, order: Policy) -> bool:
 
 def kernels_beside(policy: Policy) -> list[tuple[Any, Any]]:
     """What a host of this policy calls besides the loop, each with its signature."""
-    beside: list[tuple[Any, Any]] = [(take_charge, TAKE_CHARGE)] if policy.candidates else []
-    return [*beside, (take_up_bound, TAKE_UP_BOUND)] if policy.rehearses else beside
+    beside: list[tuple[Any, Any]] = [(activate, ACTIVATE)] if policy.candidates else []
+    return [*beside, (place_requests_bound, PLACE_REQUESTS_BOUND)] if policy.uses_rollouts else beside
 
 
 def compile_all(policies: Iterable[Policy]) -> None:

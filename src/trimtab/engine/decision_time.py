@@ -41,10 +41,10 @@ def _change_two_nodes(s: State, d: int, i: int) -> None:
     b = (a + 1 + i % max(1, n - 1)) % n
     _swap(s.views[d], a, b)
     s.changed[d][0] = a
-    s.hosts.n_changed[d] = 1
+    s.contexts.n_changed[d] = 1
     if a != b:
         s.changed[d][1] = b
-        s.hosts.n_changed[d] = 2
+        s.contexts.n_changed[d] = 2
 
 
 @kernel

@@ -20,10 +20,10 @@ from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.engine.bindings import located
 from trimtab.engine.calls import INTERPRET_UP_TO, Calls, Raised, is_ready
 from trimtab.engine.events import COMPLETION, LOSS, PLAN, key_of
-from trimtab.engine.facade import Columns
 from trimtab.engine.loop import FULL, MAX_IDLE_EVENTS
 from trimtab.engine.past import is_sent
-from trimtab.engine.rehearsal import Rehearser, Setting
+from trimtab.engine.python_views import Columns
+from trimtab.engine.rollout import Rollouts, Setting
 from trimtab.engine.state import memory_of, new_state
 from trimtab.errors import PolicyError
 
@@ -101,14 +101,18 @@ class Driver:
         self.compiled, self.n_requests = compiled, len(requests)
         self.planning = planning or PlanningLog()
         self._tenants, self._declared = len(requests.tenant_names), declared
-        self.rehearser = self.rehearser_for(self.policy, None if self.order is self.policy else self.order)
+        self.rollouts = self.rollouts_for(self.policy, None if self.order is self.policy else self.order)
         self._pending: deque[Plan] = deque()  # made, not yet in force
         self._is_placing = False  # the plan in force places items on nodes
         self._reuses_rows = live == 2  # so they are in no order
         self._first_open = 0  # all requests before this one are over
         self.last_plan = empty_plan()
         self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
-        self._steps, self._n_told, self._n_events = self._counts.steps, self._counts.told, self._counts.events
+        self._steps, self._n_injected, self._n_events = (
+            self._counts.steps,
+            self._counts.injected,
+            self._counts.events,
+        )
         self._see_events(self.state.events)
         self._arrival_s = Columns(self.state.work).arrival_s
         self._calls = Calls(self.state, self.policy, self.order, shadow, compiled=compiled)
@@ -201,7 +205,7 @@ class Driver:
         """Let the policy plan, here and now. Raises PolicyError where it raises or returns no plan."""
         try:
             told = self.view(), self._past(), self.waiting()
-            plan = self.policy.plan(*told, self.rehearser and self.rehearser.told(*told))
+            plan = self.policy.plan(*told, self.rollouts and self.rollouts.told(*told))
         except Exception as error:
             raise PolicyError(
                 f"policy {self.label!r} raised {error!r} in plan() at {self.now_s:.6f} s"
@@ -210,13 +214,13 @@ class Driver:
             return None
         return checked_plan(plan, len(self.state.nodes), len(members(self.policy)))
 
-    def rehearser_for(self, policy: Policy, order: Policy | None) -> Rehearser | None:
-        """Who rehearses for this policy on this cluster; `order`: everyone's, else each their own."""
-        if not policy.rehearses:
+    def rollouts_for(self, policy: Policy, order: Policy | None) -> Rollouts | None:
+        """The rollouts for this policy on this cluster; `order`: everyone's, else each their own."""
+        if not policy.uses_rollouts:
             return None
         compiled = self.compiled or is_ready(policy, order or policy)  # results are the same
         setting = Setting(self._cluster, self.options, policy, order, self._tenants, compiled, self._declared)
-        return Rehearser(setting)
+        return Rollouts(setting)
 
     def adopt(self, plan: Plan, at_s: float) -> None:
         """Let a plan take force at `at_s`: now, or when `advance` returns PLAN_READY."""
@@ -233,7 +237,7 @@ class Driver:
         self._calls.set_shadow_plan(plan)
         if self._shadow is not None and plan.active_idx[0] != self._active_of_shadow:
             self._active_of_shadow = int(plan.active_idx[0])
-            self._seat_shadow(members(self._shadow)[self._active_of_shadow])
+            self._switch_shadow(members(self._shadow)[self._active_of_shadow])
 
     def put_next_in_force(self) -> None:
         """Carry out PLAN_READY."""
@@ -243,13 +247,13 @@ class Driver:
         self._calls.set_plan(located(plan, self.held(), self.state.work) if len(plan.binding) else plan)
         if plan.active_idx[0] != self.active_idx:
             self.active_idx = int(plan.active_idx[0])
-            self._hand_over(members(self.policy)[self.active_idx])
+            self._switch_policy(members(self.policy)[self.active_idx])
         if plan.placement.size or self._is_placing:
             self._is_placing = plan.placement.size > 0
             self._counts.replanned[0] = 1
-        self._counts.freed[0] = 1  # what is held may go under this plan
+        self._counts.offers_due[0] = 1  # what is held may go under this plan
 
-    def _hand_over(self, policy: Policy) -> None:
+    def _switch_policy(self, policy: Policy) -> None:
         """Another candidate decides from now on; its order too, unless the host was given one for all."""
         is_new_order = self.order is self.policy
         many, order_memories = len(self.state.order_memories), self.state.order_memories
@@ -257,29 +261,29 @@ class Driver:
         if is_new_order:
             order_memories = [memory_of(policy, self._cluster) for _ in range(many)]
         order = policy if is_new_order else self.order
-        self._calls.seat(policy, order, memories, order_memories)
+        self._calls.switch_policy(policy, order, memories, order_memories)
         memories = memories + self.state.memories[many:]
         self.state = self.state._replace(memories=memories, order_memories=order_memories)
         try:
-            self._calls.take_charge(is_new_order, self.now_s)
+            self._calls.activate(is_new_order, self.now_s)
         except Raised as error:
             raise self._failure(f"raised {error.__cause__!r}", error.serial) from error.__cause__
 
-    def _seat_shadow(self, shadow: Policy) -> None:
+    def _switch_shadow(self, shadow: Policy) -> None:
         own = memory_of(shadow, self._cluster)
-        self._calls.seat_shadow(shadow, own)
+        self._calls.switch_shadow(shadow, own)
         self.state = self.state._replace(memories=[*self.state.memories[:-1], own])
-        self._calls.take_charge(False, self.now_s)
+        self._calls.activate(False, self.now_s)
 
     def push(self, time_s: float, kind: int, serial: int, version: int) -> None:
         """Schedule an event: the loop enters it when it goes on."""
-        n_told = self._n_told
-        told = n_told[0]
+        n_injected = self._n_injected
+        told = n_injected[0]
         at = (self._n_events[0] + told) * _EVENT_BYTES
         if at == self._event_room:
             self._enlarge_events(self._calls)
         _pack_event(self._event_bytes, at, time_s, _key_of(kind, serial, version))
-        n_told[0] = told + 1
+        n_injected[0] = told + 1
 
     def skip_plans(self, now_s: float) -> None:
         """Begin later than at 0, before anything else was told: the plans until then were never due."""
@@ -300,17 +304,17 @@ class Driver:
         self._event_room = len(self._event_bytes)
 
     def arrive(self, now_s: float) -> None:
-        """Live: the next request is here."""
+        """LiveDriver: the next request is here."""
         serial = self._counts.work[0]
         self._arrival_s[serial] = now_s
         self._counts.work[0] = serial + 1
 
     def complete(self, started: Started, now_s: float) -> None:
-        """Live: a backend has served a request; ignored where it has been cancelled meanwhile."""
+        """LiveDriver: a backend has served a request; ignored where it has been cancelled meanwhile."""
         self.push(now_s, COMPLETION, started.serial, started.version)
 
     def take_started(self) -> list[Started]:
-        """Live: what has taken a slot since the last call, in that order."""
+        """LiveDriver: what has taken a slot since the last call, in that order."""
         count, rows = self._counts.started[0], self._rows
         self._counts.started[0] = 0
         return [
@@ -340,14 +344,14 @@ class Driver:
         return int(self._counts.arrived[0])
 
     def first_event_s(self) -> float:
-        """Live: the time of the first event, where there is one and nothing was told since."""
+        """LiveDriver: the time of the first event, where there is one and nothing was told since."""
         first_s: float = self._event_s[0]
         return first_s
 
     def next_event_s(self) -> float:
-        """Live: when something happens next without a word from outside; inf = never."""
+        """LiveDriver: when something happens next without a word from outside; inf = never."""
         counts = self._counts
-        told = counts.told[0]
+        told = counts.injected[0]
         next_s: float = self._event_s[0] if counts.events[0] > 0 else _NEVER
         if told:
             next_s = min(next_s, *self._event_s[counts.events[0] : counts.events[0] + told])
@@ -356,9 +360,9 @@ class Driver:
         return next_s
 
     def is_over(self) -> bool:
-        """Live: all requests have arrived, and nothing more can happen to any of them."""
+        """LiveDriver: all requests have arrived, and nothing more can happen to any of them."""
         counts = self._counts
         if counts.arrived[0] < self.n_requests:
             return False
-        idle = counts.events[0] + counts.told[0] == 0 or counts.idle_events[0] > MAX_IDLE_EVENTS
+        idle = counts.events[0] + counts.injected[0] == 0 or counts.idle_events[0] > MAX_IDLE_EVENTS
         return bool(counts.in_system[0] == 0 or (counts.in_nodes[0] == 0 and idle))

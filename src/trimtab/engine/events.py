@@ -40,12 +40,12 @@ def key_of(kind: int, serial: int, version: int) -> int:
 
 
 @helper(inline=True)
-def take_told(s: State) -> None:
+def take_injected(s: State) -> None:
     """Enter what the host has told since: it stands behind the heap, in the order in which it was told."""
-    for _ in range(s.counts.told[0]):
+    for _ in range(s.counts.injected[0]):
         k = s.counts.events[0]
         _enter(s, s.events.time_s[k], s.events.key[k])
-    s.counts.told[0] = 0
+    s.counts.injected[0] = 0
 
 
 @helper(inline=True)

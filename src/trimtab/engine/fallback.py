@@ -17,7 +17,7 @@ class Fallback(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Name the able node with the least share of its places taken, ties by node."""
         best, nodes = -1, view.nodes
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             if can_take(view, work, j) and (
                 best < 0 or nodes.in_flight[j] * nodes.slots[best] < nodes.in_flight[best] * nodes.slots[j]
             ):

@@ -11,6 +11,7 @@ from trimtab.domain.decision import Reason, Status
 from trimtab.domain.view import Plan
 from trimtab.engine.draws import stream, uniform
 from trimtab.engine.events import FAILURE, REPAIR, push_event
+from trimtab.engine.fork_join import is_part, note_part_failed
 from trimtab.engine.nodes import (
     anchor,
     change_speed,
@@ -22,7 +23,6 @@ from trimtab.engine.nodes import (
     vacate,
     withdraw,
 )
-from trimtab.engine.parts import is_part, note_part_failed
 from trimtab.engine.state import State
 
 _LOST, _RETRIES = int(Status.LOST), int(Reason.RETRIES)
@@ -142,7 +142,7 @@ def on_fault(s: State, f: int, now_s: float) -> None:
         change_speed(s, j, _speed_of(s, j), now_s)
     if s.faults.end_s[f] < np.inf:
         if s.faults.factor[f] == 0.0:
-            s.counts.hopes[0] += 1
+            s.counts.pending_wakeups[0] += 1
         push_event(s, s.faults.end_s[f], REPAIR, f, 0)
 
 
@@ -152,7 +152,7 @@ def on_repair(s: State, plan: Plan, f: int, now_s: float) -> int:
     s.faults.active[f] = 0
     j = s.faults.node_idx[f]
     if s.faults.factor[f] == 0.0:
-        s.counts.hopes[0] -= 1
+        s.counts.pending_wakeups[0] -= 1
         _repair(s, plan, j, now_s)
     else:
         change_speed(s, j, _speed_of(s, j), now_s)

@@ -13,9 +13,9 @@ import numpy as np
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.decision import MAX_REASON, Reason, Status
 from trimtab.domain.view import BACKGROUND, MAX_RANKED, Plan
-from trimtab.engine.accounts import lift_account, note_tenant_held, note_tenant_unheld, settle_account
 from trimtab.engine.batches import drop_follower, forget_waiting, leave_batch
 from trimtab.engine.bindings import next_bound
+from trimtab.engine.decision_trace import ESTIMATE_S, SHADOW_IDX, SHADOW_S, note_decision, note_shadow
 from trimtab.engine.draws import stream, uniform
 from trimtab.engine.events import (
     ARRIVAL,
@@ -34,9 +34,22 @@ from trimtab.engine.events import (
     kind_of,
     push_event,
     serial_of,
-    take_told,
+    take_injected,
 )
 from trimtab.engine.faults import begin_faults, end, lose, on_fault, on_repair
+from trimtab.engine.fork_join import (
+    PART_FAILED,
+    failed_part,
+    gather,
+    give_up,
+    has_started,
+    is_part,
+    is_split,
+    join,
+    note_part_done,
+    part_of,
+    split,
+)
 from trimtab.engine.links import abandon, move_on
 from trimtab.engine.nodes import (
     accepts,
@@ -50,24 +63,11 @@ from trimtab.engine.nodes import (
     vacate,
     withdraw,
 )
-from trimtab.engine.parts import (
-    PART_FAILED,
-    failed_part,
-    gather,
-    give_up,
-    has_started,
-    is_part,
-    is_split,
-    join,
-    note_part_done,
-    part_of,
-    split,
-)
 from trimtab.engine.placement import take_placement
-from trimtab.engine.prefixes import has_prefixes, show_prefixes
+from trimtab.engine.prefix_cache import has_prefixes, show_prefixes
 from trimtab.engine.queues import comes_before, drop_first_of, enqueue, first_of, put_back, take_out
 from trimtab.engine.residency import release
-from trimtab.engine.results import answer, has_results, keep_result
+from trimtab.engine.result_cache import answer, has_results, keep_result
 from trimtab.engine.slots import begin_row
 from trimtab.engine.state import AVOIDED, State
 from trimtab.engine.telemetry import (
@@ -77,7 +77,12 @@ from trimtab.engine.telemetry import (
     note_change,
     on_telemetry,
 )
-from trimtab.engine.verdicts import ESTIMATE_S, SHADOW_IDX, SHADOW_S, note_decision, note_shadow
+from trimtab.engine.virtual_counters import (
+    lift_virtual_counter,
+    note_tenant_held,
+    note_tenant_unheld,
+    settle_cost,
+)
 
 # Why `advance` returned.
 DONE, PAUSED, REACHED, PLAN_DUE, PLAN_READY, FULL, BAD_DECISION, RAISED = range(8)
@@ -125,7 +130,7 @@ def _reject(s: State, r: int, reason: int, now_s: float) -> None:
 @helper
 def _expire(s: State, plan: Plan, r: int, now_s: float) -> None:
     """The deadline of request r has come, or that of one whose row it has."""
-    s.counts.hopes[0] -= 1
+    s.counts.pending_wakeups[0] -= 1
     status = s.requests.status[r]
     if status == _PENDING or status >= _FINISHED or (s.config.cancel[0] != 2 and has_started(s, r)):
         return
@@ -165,7 +170,7 @@ def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
     end(s, r, _CANCELLED, reason, now_s)
     if status == _HELD:
         s.queues.length[_central(s, _lane_of(s, r))] -= 1
-        s.requests.linked[r] = 1
+        s.requests.stale_link[r] = 1
         _note_unheld(s, r)
     elif status != _RETRYING:
         if status == _TRANSFER:
@@ -174,7 +179,7 @@ def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
             forget_waiting(s, r, j)
         withdraw(s, r, j)
         fill(s, plan, j, now_s)
-    s.counts.freed[0] = 1
+    s.counts.offers_due[0] = 1
 
 
 @helper(inline=True)
@@ -189,7 +194,7 @@ def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
     vacate(s, r, j, now_s)
     _finish(s, r, j, now_s)
     s.counts.idle_events[0] = 0
-    s.counts.freed[0] = 1
+    s.counts.offers_due[0] = 1
     fill(s, plan, j, now_s)
 
 
@@ -206,7 +211,7 @@ def _finish(s: State, r: int, j: int, now_s: float) -> None:
     s.requests.finish_s[r] = now_s
     s.requests.status[r] = _FINISHED
     s.counts.in_system[0] -= 1
-    settle_account(s, r, now_s)
+    settle_cost(s, r, now_s)
     if is_part(s, r):
         note_part_done(s, r, now_s)
     else:
@@ -255,8 +260,8 @@ def _admit(s: State, r: int, now_s: float) -> bool:
         return False
     if s.config.live[0] != 2:
         _await_deadline(s, r, now_s)
-    if s.config.accounts[0] != 0:
-        lift_account(s, s.work.tenant_idx[r])
+    if s.config.virtual_counters[0] != 0:
+        lift_virtual_counter(s, s.work.tenant_idx[r])
     return True
 
 
@@ -264,7 +269,7 @@ def _admit(s: State, r: int, now_s: float) -> bool:
 def _await_deadline(s: State, r: int, now_s: float) -> None:
     if s.config.cancel[0] != 0 and s.work.deadline_s[r] < np.inf:
         push_event(s, max(now_s, s.work.deadline_s[r]), CANCELLATION, r, 0)
-        s.counts.hopes[0] += 1
+        s.counts.pending_wakeups[0] += 1
 
 
 @helper(inline=True)
@@ -279,8 +284,8 @@ def _draw(s: State, r: int) -> None:
 def _ask(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
     """What the policy says of request r; `ranking` holds its candidates."""
     d = dispatcher_of(s, r)
-    s.hosts.now_s[d] = now_s
-    s.hosts.attempt[d], s.hosts.retries[d] = s.requests.attempt[r], s.requests.retries[r]
+    s.contexts.now_s[d] = now_s
+    s.contexts.attempt[d], s.contexts.retries[d] = s.requests.attempt[r], s.requests.retries[r]
     s.counts.deciding[0] = r
     _draw(s, r)
     if has_prefixes(s):
@@ -302,16 +307,17 @@ def decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
 def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
     """Request r waits in its dispatcher's central queue, unless that is full."""
     d = dispatcher_of(s, r)
-    if s.counts.freed[0] == 1 and s.requests.status[r] == _HELD:
+    if s.counts.offers_due[0] == 1 and s.requests.status[r] == _HELD:
         _skip(s, r)
-        s.vain[_lane_of(s, r)] += max(1, s.config.compares[0])  # where the best is not taken, no other is
-    elif s.hosts.n_held[d] >= s.config.held_max[0]:
+        # Where the best of those compared is not taken, no other is.
+        s.failed_offers[_lane_of(s, r)] += max(1, s.config.compares[0])
+    elif s.contexts.n_held[d] >= s.config.held_max[0]:
         _reject(s, r, _QUEUE_FULL, now_s)
     else:
-        s.requests.ahead[r] = s.held_charge[s.work.tenant_idx[r]]
+        s.requests.queued_cost[r] = s.held_cost[s.work.tenant_idx[r]]
         s.requests.key[r] = central_key(s, plan, order, r, now_s)
         s.requests.status[r] = _HELD
-        s.hosts.n_held[d] += 1
+        s.contexts.n_held[d] += 1
         note_tenant_held(s, r)
         enqueue(s, _central(s, _lane_of(s, r)), r)
         if s.config.live[0] == 2:
@@ -321,8 +327,8 @@ def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
 @helper(inline=True)
 def _skip(s: State, r: int) -> None:
     """Held request r was offered in vain."""
-    s.skipped[s.counts.skipped[0]] = r
-    s.counts.skipped[0] += 1
+    s.passed_over[s.counts.n_passed_over[0]] = r
+    s.counts.n_passed_over[0] += 1
 
 
 @helper(inline=True)
@@ -340,7 +346,7 @@ def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
     if is_compared:
         _skip(s, r)
         if count > 0:  # else no free node suits it: it is not one of those that are compared
-            s.vain[_lane_of(s, r)] += 1
+            s.failed_offers[_lane_of(s, r)] += 1
         _note_if_best(s, r, count)
     if s.config.live[0] == 2:
         _set_avoided(s, r, 1)
@@ -371,7 +377,7 @@ def central_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float
 
 @helper(inline=True)
 def _note_unheld(s: State, r: int) -> None:
-    s.hosts.n_held[dispatcher_of(s, r)] -= 1
+    s.contexts.n_held[dispatcher_of(s, r)] -= 1
     note_tenant_unheld(s, r)
 
 
@@ -421,11 +427,11 @@ def _apply(s: State, plan: Plan, order: Any, r: int, count: int, now_s: float) -
 @helper
 def _end_pass(s: State) -> None:
     """What was offered in vain goes back with the key it had: before all that was not offered."""
-    for i in range(s.counts.skipped[0] - 1, -1, -1):
-        r = s.skipped[i]
-        s.vain[_lane_of(s, r)] = 0
+    for i in range(s.counts.n_passed_over[0] - 1, -1, -1):
+        r = s.passed_over[i]
+        s.failed_offers[_lane_of(s, r)] = 0
         put_back(s, _central(s, _lane_of(s, r)), r)
-    s.counts.skipped[0] = 0
+    s.counts.n_passed_over[0] = 0
 
 
 @helper
@@ -452,7 +458,7 @@ def _first_held(s: State, d: int) -> int:
     """The first request of a dispatcher's lanes, but for those in which enough was offered in vain; or -1."""
     best, most = -1, max(s.config.lookahead[0], s.config.compares[0])
     for lane in range(d * s.config.lanes[0], (d + 1) * s.config.lanes[0]):
-        if s.vain[lane] < most and s.counts.skipped[0] < len(s.skipped):
+        if s.failed_offers[lane] < most and s.counts.n_passed_over[0] < len(s.passed_over):
             r = first_of(s, _central(s, lane))
             if r >= 0 and (best < 0 or comes_before(s, r, best)):
                 best = r
@@ -462,7 +468,7 @@ def _first_held(s: State, d: int) -> int:
 @helper
 def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
     """Whether r, just taken out of its queue, went back there with a key that has grown meanwhile."""
-    s.requests.ahead[r] = 0.0  # it is its tenant's first
+    s.requests.queued_cost[r] = 0.0  # it is its tenant's first
     key = central_key(s, plan, order, r, now_s)
     if key <= s.requests.key[r]:
         return False
@@ -475,19 +481,19 @@ def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
 def _next_offer(s: State, plan: Plan, dispatch: Any, order: Any, now_s: float) -> int:
     """The next held request to decide about: what the plan binds, dispatcher by dispatcher; -1 at the end."""
     counts, compares = s.counts, s.config.compares[0] > 0
-    i = next_bound(s, plan, now_s) if counts.skipped[0] == 0 else -1
+    i = next_bound(s, plan, now_s) if counts.n_passed_over[0] == 0 else -1
     if i >= 0:
         r = plan.binding.row_idx[i]
         take_out(s, _central(s, _lane_of(s, r)), r)
         counts.bound[0] = plan.binding.node_idx[i] + 1
         return int(r)
-    if compares and counts.skipped[0] == 0 and not _is_slot_free(s):
+    if compares and counts.n_passed_over[0] == 0 and not _is_slot_free(s):
         counts.offering[0] = s.config.dispatchers[0]
     while counts.offering[0] < s.config.dispatchers[0]:
         r = _first_held(s, counts.offering[0])
         if r >= 0:
             drop_first_of(s, _central(s, _lane_of(s, r)), r)
-            if s.config.accounts[0] != 0 and _has_grown(s, plan, order, r, now_s):
+            if s.config.virtual_counters[0] != 0 and _has_grown(s, plan, order, r, now_s):
                 continue
             if compares and _compare(s, plan, dispatch, r, now_s):
                 continue
@@ -498,7 +504,7 @@ def _next_offer(s: State, plan: Plan, dispatch: Any, order: Any, now_s: float) -
             return r
         counts.offering[0] += 1
     counts.offering[0] = 0
-    counts.freed[0] = 0
+    counts.offers_due[0] = 0
     return -1
 
 
@@ -512,7 +518,7 @@ def _note_idle(s: State, kind: int) -> None:
     """Count an event of housekeeping, unless nodes are at work or it is not over yet that something helps."""
     if s.counts.in_nodes[0] > 0:
         s.counts.idle_events[0] = 0
-    elif s.counts.hopes[0] == 0 or kind == REPAIR:
+    elif s.counts.pending_wakeups[0] == 0 or kind == REPAIR:
         s.counts.idle_events[0] += 1
 
 
@@ -527,7 +533,7 @@ def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
         on_fault(s, i, now_s)
     elif kind == REPAIR:
         fill(s, plan, on_repair(s, plan, i, now_s), now_s)
-        s.counts.freed[0] = 1
+        s.counts.offers_due[0] = 1
     elif kind == TELEMETRY:
         on_telemetry(s, i, key & (VERSIONS - 1))
     elif kind == CANCELLATION:
@@ -565,14 +571,14 @@ def _on_loss(s: State, plan: Plan, r: int, is_over: int, now_s: float) -> None:
         s.avoid[r, 0] = j
         lose(s, r, j, now_s)
         fill(s, plan, j, now_s)
-        s.counts.freed[0] = 1
+        s.counts.offers_due[0] = 1
 
 
 @helper
 def _on_switch(s: State, j: int, now_s: float) -> None:
     """From outside: node j was switched on or off, or its room changed."""
     anchor(s, j, now_s)
-    s.counts.freed[0] = 1
+    s.counts.offers_due[0] = 1
 
 
 @helper
@@ -592,11 +598,11 @@ def _set_avoided(s: State, r: int, by: int) -> None:
 def _consult_shadow(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> None:
     """Note which node another policy would send request r to."""
     d = s.config.dispatchers[0]
-    s.verdicts[r, SHADOW_IDX] = -1.0
-    s.verdicts[r, SHADOW_S] = 0.0
+    s.decision_trace[r, SHADOW_IDX] = -1.0
+    s.decision_trace[r, SHADOW_S] = 0.0
     s.counts.deciding[0] = r
-    s.hosts.now_s[d] = now_s
-    s.hosts.n_held[d] = s.hosts.n_held[0]
+    s.contexts.now_s[d] = now_s
+    s.contexts.n_held[d] = s.contexts.n_held[0]
     _draw(s, r)
     s.counts.consulting[0] = 1
     count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)
@@ -614,7 +620,8 @@ def _consult_shadow(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -
 @helper(inline=True)
 def _is_home(s: State, r: int) -> bool:
     """Whether the node where request r's session lives takes it."""
-    return s.config.live[0] == 2 and s.work.home_idx[r] >= 0 and accepts(s, r, s.work.home_idx[r])
+    j = s.work.affinity_node_idx[r]
+    return s.config.live[0] == 2 and j >= 0 and accepts(s, r, j)
 
 
 @helper(inline=True)
@@ -664,9 +671,9 @@ def advance(
     """
     counts = s.counts
     last = counts.steps[0] + max_steps
-    take_told(s)
+    take_injected(s)
     while True:
-        if counts.freed[0] == 1:
+        if counts.offers_due[0] == 1:
             if not _has_room(s, 0):
                 return FULL
             now_s = counts.now_s[0]
@@ -674,10 +681,10 @@ def advance(
                 counts.replanned[0] = 0
                 take_placement(s, plan, now_s)
             r = -1
-            if not _nothing_held(s) or counts.skipped[0] > 0:
+            if not _nothing_held(s) or counts.n_passed_over[0] > 0:
                 r = _next_offer(s, plan, dispatch, order, now_s)
             if r < 0:
-                counts.freed[0] = 0
+                counts.offers_due[0] = 0
                 counts.offering[0] = 0
                 continue
         else:
@@ -718,7 +725,7 @@ def advance(
                 if kind == PLAN:
                     k = serial_of(key)
                     if key & (VERSIONS - 1) == 1:
-                        counts.freed[0] = 1
+                        counts.offers_due[0] = 1
                         return PLAN_READY
                     push_event(s, (k + 1) * s.config.plan_period_s[0], PLAN, k + 1, 0)
                     _note_idle(s, PLAN)
@@ -731,7 +738,7 @@ def advance(
             if s.config.shadows[0] == 1 and s.requests.attempt[r] == 0:
                 _consult_shadow(s, shadow_plan, shadow, r, now_s)
         if _is_home(s, r):
-            s.ranking[0] = s.work.home_idx[r]
+            s.ranking[0] = s.work.affinity_node_idx[r]
             count = 1
         elif counts.bound[0] > 0:
             s.ranking[0] = counts.bound[0] - 1
@@ -744,7 +751,7 @@ def advance(
         is_decision = _apply(s, plan, order, r, count, now_s)
         if s.config.live[0] == 2:
             _set_avoided(s, r, 1)
-            s.verdicts[r, ESTIMATE_S] = s.requests.estimate_s[r]
+            s.decision_trace[r, ESTIMATE_S] = s.requests.estimate_s[r]
         if not is_decision:
             counts.answer[0] = count
             return RAISED if count == CALL_RAISED else BAD_DECISION

@@ -8,8 +8,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper
 from trimtab.domain.decision import Status
-from trimtab.domain.view import BACKGROUND, PLACED, Plan
-from trimtab.engine.accounts import charge_account
+from trimtab.domain.view import BACKGROUND, PINNED_RUNNING, Plan
 from trimtab.engine.batches import (
     batch_max,
     enter_group,
@@ -23,13 +22,14 @@ from trimtab.engine.batches import (
 from trimtab.engine.events import ARRIVAL, COMPLETION, push_event
 from trimtab.engine.links import depart, is_instant
 from trimtab.engine.placement import fits_beside_placed, place_if_idle
-from trimtab.engine.prefixes import forget_prefixes, has_prefixes, use_prefix
+from trimtab.engine.prefix_cache import forget_prefixes, has_prefixes, use_prefix
 from trimtab.engine.queues import drop_first_of, first_of
 from trimtab.engine.residency import acquire, forget_all, release
 from trimtab.engine.resources import can_hold, fits_beside, give_back, take
 from trimtab.engine.slots import expected_s, occupy, service_s
 from trimtab.engine.state import AVOIDED, State
 from trimtab.engine.telemetry import dispatcher_of, note_change, note_own
+from trimtab.engine.virtual_counters import add_expected_cost
 
 _TRANSFER, _QUEUED, _RUNNING = int(Status.TRANSFER), int(Status.QUEUED), int(Status.RUNNING)
 _RETRYING = int(Status.RETRYING)
@@ -39,11 +39,11 @@ _RETRYING = int(Status.RETRYING)
 def queue_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
     """Key of request r in a queue it enters now. Raises ValueError where the order gives no number."""
     d = dispatcher_of(s, r)
-    s.hosts.now_s[d] = now_s
+    s.contexts.now_s[d] = now_s
     s.counts.deciding[0] = r
-    if s.config.accounts[0] != 0:
-        s.hosts.account[d] = s.accounts[s.work.tenant_idx[r]]
-        s.hosts.ahead[d] = s.requests.ahead[r]
+    if s.config.virtual_counters[0] != 0:
+        s.contexts.virtual_counter[d] = s.virtual_counters[s.work.tenant_idx[r]]
+        s.contexts.queued_cost[d] = s.requests.queued_cost[r]
     key = order(s.views[d], plan, s.work[r], s.order_memories[d])
     if key != key:
         raise ValueError("order is not a number")
@@ -56,7 +56,7 @@ def _accepts_live(s: State, r: int, j: int) -> bool:
     for i in range(AVOIDED):
         if s.avoid[r, i] == j:
             return False
-    if s.work.stays_home[r] == 1 and s.work.home_idx[r] != j:
+    if s.work.pinned[r] == 1 and s.work.affinity_node_idx[r] != j:
         return False
     if s.work.priority[r] <= BACKGROUND and s.nodes.room[j] <= s.hidden.reserve[j]:
         return False
@@ -67,8 +67,8 @@ def _accepts_live(s: State, r: int, j: int) -> bool:
 @helper(inline=True)
 def accepts(s: State, r: int, j: int) -> bool:
     """Whether node j takes request r: it is up, has room and can hold and serve it."""
-    if s.config.live[0] == 2 and s.work.stays_home[r] == PLACED:
-        return s.work.home_idx[r] == j
+    if s.config.live[0] == 2 and s.work.pinned[r] == PINNED_RUNNING:
+        return s.work.affinity_node_idx[r] == j
     if s.nodes.up[j] == 0 or s.nodes.room[j] <= 0 or not can_hold(s, r, j):
         return False
     if s.config.live[0] == 2 and not _accepts_live(s, r, j):
@@ -159,7 +159,7 @@ def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None
     s.counts.idle_events[0] = 0
     if s.config.token_caps[0] == 1:
         s.hidden.token_room[j] -= s.work.tokens[r]
-    charge_account(s, r, estimate_s)
+    add_expected_cost(s, r, estimate_s)
     if is_instant(s, r, j):
         enter(s, plan, order, r, j, now_s)
     else:

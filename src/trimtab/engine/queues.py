@@ -100,7 +100,7 @@ def _drop_ended(s: State, q: int) -> None:
 def _let_go(s: State, r: int) -> None:
     """No queue knows row r any more: it may be used again."""
     if s.config.live[0] == 2:
-        s.requests.linked[r] = 0
+        s.requests.stale_link[r] = 0
 
 
 @helper(inline=True)

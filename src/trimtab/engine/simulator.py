@@ -34,7 +34,7 @@ def run(
     ----------
     mode : "compiled", "interpreted", or "auto": compiled once it is cached or worth it.
     progress : called with the number of requests that have arrived.
-    declared : WORK that might come, by arrival, for policies that rehearse.
+    declared : WORK that might come, by arrival, for policies that use rollouts.
 
     Raises PolicyError where the policy raises or returns no decision.
     """

@@ -8,7 +8,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper
 from trimtab.engine.events import COMPLETION, push_event
-from trimtab.engine.prefixes import cached_units, has_prefixes
+from trimtab.engine.prefix_cache import cached_units, has_prefixes
 from trimtab.engine.state import State
 
 UNESTIMATED: Final = -1.0  # what a host writes that leaves the estimate of a request to the loop

@@ -11,17 +11,17 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import FAULT, Options
 from trimtab.domain.policy import Policy, members
 from trimtab.domain.requests import TRUTH, Requests
-from trimtab.domain.view import HOST, MAX_RANKED, MEMORY, NODE, UNLIMITED, VIEW, WORK, Memory, View, memory
+from trimtab.domain.view import CONTEXT, MAX_RANKED, MEMORY, NODE, UNLIMITED, VIEW, WORK, Memory, View, memory
+from trimtab.engine.caches import reuse_arrays
 from trimtab.engine.layout import BATCH, PART, batch_rows, rows_alone, rows_with_parts
-from trimtab.engine.recency import CACHE, CACHED
-from trimtab.engine.reuse import reuse_arrays
+from trimtab.engine.lru import CACHE, CACHED
 from trimtab.errors import PolicyError, TrimtabError
 
 CACHE_LINE = 64  # bytes
 RESOURCE_STEP = 2.0**-20  # resources are counted in steps of this
 AVOIDED = 3  # nodes that one request can have lost and avoid
 LOOKED_AT = 4  # held requests that are looked at for each that a policy compares: some suit no free node
-VERDICT = 20  # numbers that are noted of a decision
+TRACE_COLUMNS = 20  # numbers that are noted of a decision
 
 REQUEST = np.dtype(
     [
@@ -32,7 +32,7 @@ REQUEST = np.dtype(
         ("key", "f8"),  # queue key, or what is left of its payload's transfer
         ("estimate_s", "f8"),  # what it adds to its node's outstanding_s
         ("left_s", "f8"),  # service seconds left at full speed (a paused request), else its whole service
-        ("ahead", "f8"),  # while it is held: the charges of its tenant's requests held before it
+        ("queued_cost", "f8"),  # cost of its tenant's requests that the central queue held before it
         ("next", "i4"),  # queue links: next in the run, or next sibling
         ("child", "i4"),
         ("node_idx", "i4"),
@@ -43,7 +43,7 @@ REQUEST = np.dtype(
         ("status", "u1"),
         ("reason", "u1"),
         ("hop", "u1"),  # next link of its way to the node
-        ("linked", "u1"),  # 1 = cancelled, and its queue still knows its row
+        ("stale_link", "u1"),  # 1 = cancelled, and its queue still knows its row
     ],
     align=True,
 )
@@ -109,7 +109,7 @@ CONFIG = np.dtype(
         ("max_retries", "i8"),
         ("live", "i8"),  # 1 = completions come from outside; 2 = all else too, and rows are used again
         ("shadows", "i8"),  # 1 = another policy is asked beside the one in force
-        ("accounts", "i8"),  # that the order reads, of (1) cost, (2) shares: keys may grow while work waits
+        ("virtual_counters", "i8"),  # that the order reads: 1 = of cost, 2 = of shares; 0 = none
         ("token_caps", "i8"),  # 1 = nodes have bounds on tokens in flight
         ("margin", "i8"),  # room that the event heap must have before an event is taken
         ("n_zones", "i8"),
@@ -131,7 +131,7 @@ COUNTS = np.dtype(
         ("work", "i8"),  # rows of `work` that exist
         ("arrived", "i8"),  # rows that have arrived
         ("events", "i8"),  # size of the event heap
-        ("told", "i8"),  # events behind it that the host has told and the loop has not entered yet
+        ("injected", "i8"),  # events behind it that the host has told and the loop has not entered yet
         ("started", "i8"),  # live: requests started and not yet handed to a backend
         ("ended", "i8"),  # rows used again: requests rejected, cancelled or lost, and not yet told
         ("consulting", "i8"),  # 1 = the shadow is being asked
@@ -152,16 +152,16 @@ COUNTS = np.dtype(
         ("repeatable", "i8"),  # requests that a cached result could answer
         ("result_hits", "i8"),  # of these, answered by one
         ("replanned", "i8"),  # 1 = nodes have not seen yet what the plan in force places on them
-        ("freed", "i8"),  # 1 = held requests are to be offered
+        ("offers_due", "i8"),  # 1 = held requests are to be offered
         ("offering", "i8"),  # dispatcher whose queue is being offered
-        ("skipped", "i8"),  # requests offered in vain in this pass
+        ("n_passed_over", "i8"),  # requests offered in vain in this pass
         ("best", "i8"),  # 1 + the best request that was compared in this pass; 0 = none
         ("best_score", "f8"),
         ("bound", "i8"),  # 1 + the node that the plan binds the request on offer to; 0 = none
         ("sample", "i8"),  # telemetry samples taken
         ("shown", "i8"),  # telemetry samples made visible
         ("idle_events", "i8"),  # events in a row that could have moved what is held, and did not
-        ("hopes", "i8"),  # deadlines, and repairs of failed nodes, that are still to come
+        ("pending_wakeups", "i8"),  # deadlines, and repairs of failed nodes, that are still to come
         ("steps", "i8"),
         ("deciding", "i8"),  # request that is being decided about
         ("answer", "i8"),  # what the policy answered when that was no decision
@@ -186,13 +186,13 @@ class State(NamedTuple):
     started: Any  # i8 [requests or 0], live: started and not yet handed over
     ended: Any  # i8 [requests or 0], rows used again: rejected, cancelled or lost, and not yet told
     avoid: Any  # i4 [requests or 0, AVOIDED], rows used again: nodes that the request has lost; -1 = none
-    verdicts: Any  # f8 [requests or 0, VERDICT], rows used again: what was decided last, see `verdicts`
-    accounts: Any  # f8 [tenants], what each has been served, by weight
+    decision_trace: Any  # f8 [requests or 0, TRACE_COLUMNS], rows used again: the last decision
+    virtual_counters: Any  # f8 [tenants], what each has been served, by weight
     served_s: Any  # f8 [tenants, resources or 1], seconds of all of a resource that each has been served
     share: Any  # f8 [classes, resources or 1], of all there is, by one request; slots where none is modelled
     held_of: Any  # i8 [tenants], requests of each in the central queues
-    held_charge: Any  # f8 [tenants], and what these will be charged
-    vain: Any  # i8 [dispatchers × lanes], requests of the lane offered in vain in this pass
+    held_cost: Any  # f8 [tenants], and their cost
+    failed_offers: Any  # i8 [dispatchers × lanes], requests of the lane offered in vain in this pass
     fixed_s: Any  # f8 [classes, types]
     unit_s: Any  # f8 [classes, types]
     load_s: Any  # f8 [items, types]
@@ -207,7 +207,7 @@ class State(NamedTuple):
     capacity: Any  # f8 [nodes, resources]
     used: Any  # f8 [nodes, resources], by what holds slots; the truth
     faults: Any  # FAULT [processes]
-    hosts: Any  # HOST [dispatchers + shadows]
+    contexts: Any  # CONTEXT [dispatchers + shadows]
     seen: Any  # NODE [views, nodes]; fresh: `nodes` itself
     seen_resident: Any  # u1 [nodes, items]; fresh: `resident` itself
     seen_used: Any  # f8 [nodes, resources]; fresh: `used` itself
@@ -221,7 +221,7 @@ class State(NamedTuple):
     report_of: Any  # i8 [1], which report is visible
     changed: Any  # i4 [dispatchers + shadows, nodes]
     is_changed: Any  # u1 [dispatchers + shadows, nodes]
-    skipped: Any  # i8 [lanes × lookahead]
+    passed_over: Any  # i8 [lanes × lookahead]
     draws: Any  # f8 [draws per decision]
     ranking: Any  # i8 [MAX_RANKED]
     prefix_tokens: Any  # f8 [nodes or 0], of the work being decided about
@@ -229,7 +229,7 @@ class State(NamedTuple):
     prompt_first: Any  # i8 [requests + 1 or 0], where each request's blocks begin
     prompt_tokens: Any  # f8 [requests or 0]
     prompt_token_units: Any  # f8 [classes], work units that a cached token saves
-    prefix_place: Any  # i4 [blocks, nodes], see `recency`
+    prefix_place: Any  # i4 [blocks, nodes], see `lru`
     prefix_cache: Any  # CACHE [nodes]
     prefix_entry: Any  # CACHED [nodes × blocks kept]
     content_idx: Any  # i4 [requests or 0]; equal = the same request of one tenant
@@ -260,13 +260,13 @@ STATE = table_type(
     started=array_of("i8"),
     ended=array_of("i8"),
     avoid=array_of("i4", 2),
-    verdicts=array_of("f8", 2),
-    accounts=array_of("f8"),
+    decision_trace=array_of("f8", 2),
+    virtual_counters=array_of("f8"),
     served_s=array_of("f8", 2),
     share=array_of("f8", 2),
     held_of=array_of("i8"),
-    held_charge=array_of("f8"),
-    vain=array_of("i8"),
+    held_cost=array_of("f8"),
+    failed_offers=array_of("i8"),
     fixed_s=array_of("f8", 2),
     unit_s=array_of("f8", 2),
     load_s=array_of("f8", 2),
@@ -281,7 +281,7 @@ STATE = table_type(
     capacity=array_of("f8", 2),
     used=array_of("f8", 2),
     faults=array_of(FAULT),
-    hosts=array_of(HOST),
+    contexts=array_of(CONTEXT),
     seen=array_of(NODE, 2),
     seen_resident=array_of("u1", 2),
     seen_used=array_of("f8", 2),
@@ -295,7 +295,7 @@ STATE = table_type(
     report_of=array_of("i8"),
     changed=array_of("i4", 2),
     is_changed=array_of("u1", 2),
-    skipped=array_of("i8"),
+    passed_over=array_of("i8"),
     draws=array_of("f8"),
     ranking=array_of("i8"),
     prefix_tokens=array_of("f8"),
@@ -375,15 +375,15 @@ def _config_array(
     config["reject_refused"], config["cancel"] = int(options.on_refusal), int(options.cancel)
     config["resume"], config["live"] = int(options.on_failure), live
     config["lanes"] = _n_lanes(options, cluster)
-    config["accounts"] = _account_kind(members(order), live)
+    config["virtual_counters"] = _counter_kind(members(order), live)
     config["margin"], config["n_zones"] = 8 + 2 * int(cluster.slots.max()), len(cluster.zone_names)
     return config
 
 
-def _account_kind(orders: tuple[Policy, ...], live: int) -> int:
-    if not any(order.reads_accounts for order in orders):
+def _counter_kind(orders: tuple[Policy, ...], live: int) -> int:
+    if not any(order.reads_virtual_counters for order in orders):
         return 0
-    return 2 if live != 2 and any(order.accounts_shares for order in orders) else 1
+    return 2 if live != 2 and any(order.counts_dominant_shares for order in orders) else 1
 
 
 def _looked_at(options: Options, policy: Policy) -> int:
@@ -481,8 +481,8 @@ def new_state(
     stale = options.telemetry_period_s > 0
     kept = 1 + int(np.ceil(options.telemetry_delay_s / options.telemetry_period_s)) + 1 if stale else 0
     views = d if stale else 1
-    hosts = np.zeros(logs, HOST)
-    hosts["n_nodes"], hosts["dispatcher_idx"] = n, np.arange(logs) % d
+    contexts = np.zeros(logs, CONTEXT)
+    contexts["n_nodes"], contexts["dispatcher_idx"] = n, np.arange(logs) % d
     config = _config_array(options, policy, order, cluster, seed, live)
     config["shadows"] = logs - d
     splits, batches = options.join_s is not None, options.batch_marginal_frac is not None
@@ -522,13 +522,13 @@ def new_state(
         started=np.zeros(len(work) if live else 0, "i8"),
         ended=np.zeros(rows_again, "i8"),
         avoid=np.full((rows_again, AVOIDED), -1, "i4"),
-        verdicts=np.full((rows_again, VERDICT), -1.0),
-        accounts=np.zeros(len(requests.tenant_names)),
+        decision_trace=np.full((rows_again, TRACE_COLUMNS), -1.0),
+        virtual_counters=np.zeros(len(requests.tenant_names)),
         served_s=np.zeros((len(requests.tenant_names), share.shape[1])),
         share=share,
         held_of=np.zeros(len(requests.tenant_names), "i8"),
-        held_charge=np.zeros(len(requests.tenant_names)),
-        vain=np.zeros(d * lanes, "i8"),
+        held_cost=np.zeros(len(requests.tenant_names)),
+        failed_offers=np.zeros(d * lanes, "i8"),
         fixed_s=fixed_s,
         unit_s=unit_s,
         load_s=load_s,
@@ -543,7 +543,7 @@ def new_state(
         capacity=capacity,
         used=used,
         faults=faults,
-        hosts=hosts,
+        contexts=contexts,
         seen=seen,
         seen_resident=seen_resident,
         seen_used=seen_used,
@@ -557,7 +557,7 @@ def new_state(
         report_of=np.zeros(1, "i8"),
         changed=changed,
         is_changed=np.zeros((logs, n), "u1"),
-        skipped=np.zeros(lanes * _looked_at(options, policy), "i8"),
+        passed_over=np.zeros(lanes * _looked_at(options, policy), "i8"),
         draws=np.zeros(max(members(p)[0].draws for p in policies)),
         ranking=np.zeros(MAX_RANKED, "i8"),
         prefix_tokens=prefix_tokens,
@@ -568,7 +568,7 @@ def new_state(
         batch_marginal=_numbers(() if options.batch_marginal_frac is None else options.batch_marginal_frac),
         views=[
             View(
-                hosts[i : i + 1],
+                contexts[i : i + 1],
                 seen[min(i, views - 1)],
                 changed[i],
                 seen_resident,

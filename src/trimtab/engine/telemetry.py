@@ -31,16 +31,16 @@ def is_stale(s: State) -> bool:
 def _log_change(s: State, d: int, j: int) -> None:
     if s.is_changed[d, j] == 0:
         s.is_changed[d, j] = 1
-        s.changed[d][s.hosts.n_changed[d]] = j
-        s.hosts.n_changed[d] += 1
+        s.changed[d][s.contexts.n_changed[d]] = j
+        s.contexts.n_changed[d] += 1
 
 
 @helper(inline=True)
 def clear_changes(s: State, d: int) -> None:
     """Dispatcher d has read its change log."""
-    for i in range(s.hosts.n_changed[d]):
+    for i in range(s.contexts.n_changed[d]):
         s.is_changed[d, s.changed[d][i]] = 0
-    s.hosts.n_changed[d] = 0
+    s.contexts.n_changed[d] = 0
 
 
 @helper
@@ -144,7 +144,7 @@ def _show(s: State, k: int) -> None:
             s.seen_resident[j, m] = s.report_resident[slot, j * n_items + m]
     _show_tables(s, slot)
     s.counts.shown[0] = k + 1
-    s.counts.freed[0] = 1
+    s.counts.offers_due[0] = 1
 
 
 @helper

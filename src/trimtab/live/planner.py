@@ -28,7 +28,7 @@ from trimtab.domain.planning import History, checked_plan
 from trimtab.domain.policy import Policy, members
 from trimtab.domain.view import Plan, View
 from trimtab.engine.driver import PlanningLog
-from trimtab.engine.rehearsal import Rehearser
+from trimtab.engine.rollout import Rollouts
 from trimtab.errors import PolicyError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -42,10 +42,10 @@ class Snapshot(NamedTuple):
     view: View
     history: Any  # planning.History
     waiting: Any  # WORK [held requests]
-    rehearser: Rehearser | None  # of a policy that rehearses
+    rollouts: Rollouts | None  # of a policy that uses rollouts
 
 
-class Verdict(Enum):
+class PlanResult(Enum):
     """How an attempt to plan ended."""
 
     MADE = "made a plan"
@@ -58,7 +58,7 @@ class Verdict(Enum):
 class Outcome:
     """A plan, or why there is none."""
 
-    verdict: Verdict
+    result: PlanResult
     plan: Plan | None = None
     problem: str = ""
 
@@ -76,8 +76,8 @@ class Planned(Protocol):
         """The first held requests by queue key, as WORK rows."""
 
     @property
-    def rehearser(self) -> Rehearser | None:
-        """Who rehearses for the policy, if it does."""
+    def rollouts(self) -> Rollouts | None:
+        """The rollouts for the policy, if it does."""
 
 
 class Planner(Protocol):
@@ -96,22 +96,22 @@ class Planner(Protocol):
 def snapshot(driver: Planned) -> Snapshot:
     """The present state as the policy may see it."""
     view = View(*(field.copy() for field in driver.view()))
-    return Snapshot(view, driver.history(), driver.waiting(), driver.rehearser)
+    return Snapshot(view, driver.history(), driver.waiting(), driver.rollouts)
 
 
 def attempt(policy: Policy, given: Snapshot) -> Outcome:
     """Let the policy plan; never raises what the policy raises."""
     try:
         told = given.view, given.history, given.waiting
-        plan = policy.plan(*told, given.rehearser and given.rehearser.told(*told))
+        plan = policy.plan(*told, given.rollouts and given.rollouts.told(*told))
     except Exception as error:
-        return Outcome(Verdict.RAISED, problem=repr(error))
+        return Outcome(PlanResult.RAISED, problem=repr(error))
     if plan is None:
-        return Outcome(Verdict.KEPT)
+        return Outcome(PlanResult.KEPT)
     try:
-        return Outcome(Verdict.MADE, checked_plan(plan, len(given.view.nodes), len(members(policy))))
+        return Outcome(PlanResult.MADE, checked_plan(plan, len(given.view.nodes), len(members(policy))))
     except (PolicyError, TypeError, ValueError) as error:  # NumPy's own, where a field is no array
-        return Outcome(Verdict.INVALID, problem=str(error))
+        return Outcome(PlanResult.INVALID, problem=str(error))
 
 
 class _Judge:
@@ -124,10 +124,10 @@ class _Judge:
     def pass_on(self, outcome: Outcome, deliver: Deliver) -> None:
         if outcome.plan is not None:
             deliver(outcome.plan)
-        elif outcome.verdict is Verdict.RAISED:
+        elif outcome.result is PlanResult.RAISED:
             self._log.raised += 1
             self._warn(f"raised {outcome.problem} in plan()")
-        elif outcome.verdict is Verdict.INVALID:
+        elif outcome.result is PlanResult.INVALID:
             self._log.invalid += 1
             self._warn(outcome.problem)
 
@@ -221,7 +221,7 @@ class ProcessPlanner:
             return
         if isinstance(error := future.exception(), BrokenExecutor):
             self._start_worker()
-        outcome = future.result() if error is None else Outcome(Verdict.RAISED, problem=repr(error))
+        outcome = future.result() if error is None else Outcome(PlanResult.RAISED, problem=repr(error))
         if not was_late:
             self._judge.pass_on(outcome, deliver)
 

@@ -30,5 +30,5 @@ def loads_s(view: View, work: Any) -> Floats:
 def remaining_s(view: View) -> Floats:
     """Estimated seconds of work left at each node, queued and running [nodes]."""
     nodes = view.nodes
-    worked_off_s = nodes.running * (view.host.now_s - nodes.anchor_s)
+    worked_off_s = nodes.running * (view.context.now_s - nodes.anchor_s)
     return np.asarray(np.maximum(0.0, nodes.backlog_s - worked_off_s), np.float64)

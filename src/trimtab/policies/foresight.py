@@ -64,7 +64,7 @@ def expected(view: View, history: History, waiting: Any, step_s: float, services
     steps = max(1, int(np.ceil(services * best_s / step_s)))
     ahead_s = steps * step_s
     times = past["arrival_s"], past["class_idx"]
-    rate = rates_per_s(*times, n_classes, view.host.now_s, step_s, min(steps, STEPS))
+    rate = rates_per_s(*times, n_classes, view.context.now_s, step_s, min(steps, STEPS))
     held = np.bincount(waiting["class_idx"], minlength=n_classes)
     free_s = np.maximum(0.0, nodes.slots * ahead_s - remaining_s(view)) * (nodes.up == 1)
     own_s = service_s[:, nodes.type_idx] + mean_loads_s(view, past[-LOOK_BACK:])

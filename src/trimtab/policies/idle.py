@@ -61,10 +61,10 @@ def n_idle(view: View, ints: Any) -> int:
     """
     nodes, first = view.nodes, ints[_BUILT] == 0
     ints[_BUILT] = 1
-    for i in range(view.host.n_nodes if first else view.host.n_changed):
+    for i in range(view.context.n_nodes if first else view.context.n_changed):
         j = i if first else view.changed[i]
         is_idle = nodes.up[j] == 1 and nodes.in_flight[j] < nodes.slots[j]
-        _set_idle(ints, view.host.n_nodes, j, is_idle)
+        _set_idle(ints, view.context.n_nodes, j, is_idle)
     return int(ints[_COUNT])
 
 

@@ -1,4 +1,4 @@
-"""What policies that rehearse others have in common: what is rehearsed, and how results are compared."""
+"""What policies that simulate others have in common: what is simulated, and how results are compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.domain.planning import Evidence, History, Rehearse, Variant
+from trimtab.domain.planning import Evidence, History, Rollout, Variant
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.errors import UsageError
@@ -30,14 +30,14 @@ PORTFOLIO: tuple[Policy, ...] = (
     SampledCompletion(d=8),
     EvenWork(),
     Locality(),
-    DUAL_PRICE,  # at prices that are found anew for each rehearsal
+    DUAL_PRICE,  # at prices that are found anew for each rollout
 )
 FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait, COST_INDEX.w_price)
 TUNED = 1  # the candidate that has weights
 LEAST_ARRIVALS = 64  # fewer tell nothing
-MOST_WINDOWS = 2  # that are rehearsed, of work that comes
+MOST_WINDOWS = 2  # that are simulated, of work that comes
 UNSERVED = 2.0  # what is not served counts as this times the longest completion of all
-SERVICE_CV = 0.3  # of services about their estimates: if rehearsed as exact, early binding looks too good
+SERVICE_CV = 0.3  # of services about their estimates: if simulated as exact, early binding looks too good
 BATCHES = 16  # of consecutive requests: these are independent enough of each other
 MOVES = ((0, 2.0), (0, 0.5), (2, 2.0), (2, 0.5))  # local changes: (which weight, times what)
 _TOLD = 4  # fields of `Evidence` by candidate
@@ -50,9 +50,9 @@ class Notes(NamedTuple):
     """All that a portfolio remembers from one plan to the next; written to `plan.params`."""
 
     weights: Floats  # [N_WEIGHTS] of the cost index; first, where the cost index reads them
-    last_serial: float  # of the arrivals that were rehearsed
+    last_serial: float  # of the arrivals that were simulated
     move: float  # local change that is tried next
-    told: Floats  # [4, candidates], or empty where nothing was rehearsed yet: the fields of `Evidence`
+    told: Floats  # [4, candidates], or empty where nothing was simulated yet: the fields of `Evidence`
     scores: Floats  # [candidates] or empty, log of the objective over the candidates' mean, smoothed
 
     @classmethod
@@ -65,7 +65,7 @@ class Notes(NamedTuple):
         return cls(params[:N_WEIGHTS], params[N_WEIGHTS], params[N_WEIGHTS + 1], told, scores)
 
     def written(self) -> Floats:
-        """As `plan.params`, once rehearsed."""
+        """As `plan.params`, once simulated."""
         told = self.told.ravel()
         return np.concatenate([self.weights, [self.last_serial, self.move], told, self.scores])
 
@@ -77,7 +77,7 @@ class Notes(NamedTuple):
         return weights
 
     def after(self, history: History, cost: Floats, active: int, has_gained: bool) -> Notes:
-        """Once rehearsed, with costs [candidates, requests] and this candidate in force.
+        """Once simulated, with costs [candidates, requests] and this candidate in force.
 
         A local change that gained is kept and tried again, else the next is due.
         """
@@ -92,58 +92,58 @@ def last_serial_of(history: History) -> float:
     return float(history.work["serial"][-1]) if len(history.work) else -1.0
 
 
-class Rehearsed(NamedTuple):
-    """What came of a rehearsal, and under which prices of node time."""
+class Simulated(NamedTuple):
+    """What came of a rollout, and under which prices of node time."""
 
     cost: Floats  # [candidates + 1, requests] of the portfolio, and of the cost index after the local change
     price: Floats  # [nodes, 1]
 
 
 def check_window(policy: str, window: int) -> None:
-    """Raises UsageError where nothing would be rehearsed."""
+    """Raises UsageError where nothing would be simulated."""
     if window < 1:
         raise UsageError("out of range", field=f"{policy}.window", value=window, expected="1 request or more")
 
 
-def rehearsed(
+def simulated(
     notes: Notes,
     active: int,
     told: tuple[View, History, Any],
-    rehearse: Rehearse | None,
+    rollout: Rollout | None,
     window: int,
     objective: str,
-) -> Rehearsed | None:
+) -> Simulated | None:
     """Try the portfolio on what came last; `told`: what a planner is told, view, history and what waits.
 
     Where more is on the nodes than half a window, work that comes waits for it, whatever the policy: then
-    twice as many arrivals as that are rehearsed, up to `MOST_WINDOWS`, so that some tell a difference.
+    twice as many arrivals as that are simulated, up to `MOST_WINDOWS`, so that some tell a difference.
     Only the second half counts: what the others have placed, and the models they have loaded, stand in the
-    first half in the way of whoever takes over. None where nothing can be rehearsed, or too little has come
+    first half in the way of whoever takes over. None where nothing can be simulated, or too little has come
     since the last time.
     """
     view, history, _ = told
     is_early = 0.0 <= notes.last_serial > last_serial_of(history) - window // 4
     reach = min(max(window, 2 * int(view.nodes.in_flight.sum())), MOST_WINDOWS * window)
-    work = None if rehearse is None or is_early else stretch(history, rehearse, reach)
-    if rehearse is None or work is None:
+    work = None if rollout is None or is_early else stretch(history, rollout, reach)
+    if rollout is None or work is None:
         return None
-    price = DUAL_PRICE.plan(*told, rehearse).price
+    price = DUAL_PRICE.plan(*told, rollout).price
     now, changed = (
         empty_plan()._replace(params=w, price=price) for w in (notes.weights, notes.changed_weights())
     )
     variants = [Variant(policy, now) for policy in PORTFOLIO] + [Variant(COST_INDEX, changed)]
-    completion_s = rehearse(variants, work, SERVICE_CV)
-    return Rehearsed(costs(completion_s[:, completion_s.shape[1] // 2 :], objective, active), price)
+    completion_s = rollout(variants, work, SERVICE_CV)
+    return Simulated(costs(completion_s[:, completion_s.shape[1] // 2 :], objective, active), price)
 
 
-def stretch(history: History, rehearse: Rehearse, window: int) -> NDArray[np.void] | None:
-    """Work to rehearse: the last `window` arrivals at their distances; while they are few, declared work.
+def stretch(history: History, rollout: Rollout, window: int) -> NDArray[np.void] | None:
+    """Work to simulate: the last `window` arrivals at their distances; while they are few, declared work.
 
     None where there is neither.
     """
     past = history.work[-window:]
-    if len(past) < max(LEAST_ARRIVALS, window // 4) and rehearse.declared is not None:
-        past = rehearse.declared[:window]
+    if len(past) < max(LEAST_ARRIVALS, window // 4) and rollout.declared is not None:
+        past = rollout.declared[:window]
     if len(past) < LEAST_ARRIVALS:
         return None
     work = past[np.argsort(past["arrival_s"], kind="stable")].copy()
@@ -183,7 +183,7 @@ def is_better(challenger: Floats, holder: Floats, hysteresis_frac: float) -> boo
 
 
 def evidence_of(plan: Plan, objective: str) -> Evidence | None:
-    """What rehearsals have told whoever made this plan; None before the first."""
+    """What rollouts have told whoever made this plan; None before the first."""
     told = Notes.read(plan.params).told
     return Evidence(objective, *told) if told.size else None
 

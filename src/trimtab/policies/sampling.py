@@ -37,10 +37,10 @@ def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDAr
 def _able_by_weight(view: View, work: Any, u: float) -> int:
     """A node that can take the work, in proportion to weight; -1 if none can."""
     weight, total = view.nodes.weight, 0.0
-    for j in range(view.host.n_nodes):
+    for j in range(view.context.n_nodes):
         total += weight[j] if can_take(view, work, j) else 0.0
     left, found = u * total, -1
-    for j in range(view.host.n_nodes):
+    for j in range(view.context.n_nodes):
         if can_take(view, work, j):
             found = j
             left -= weight[j]
@@ -59,7 +59,7 @@ def weighted_able(
     O(1) where the first try succeeds; where it fails, what u has left is uniform still and chooses among the
     able ones, which keeps their proportions: P(j) = w/W + (W − A)/W · w/A = w/A, A the able ones' weight.
     """
-    scaled = u * view.host.n_nodes
+    scaled = u * view.context.n_nodes
     cell = int(scaled)
     rest, share = scaled - cell, own_frac[fracs_at + cell]
     is_own = rest < share

@@ -17,7 +17,7 @@ AT_ONCE = 60  # numbers compared with a bound at once: one bit each of an intege
 @helper(inline=True)
 def next_able(view: View, work: Any, start: int) -> int:
     """First node from `start` on, around the cluster, that can take the work; -1 if none can."""
-    n = view.host.n_nodes
+    n = view.context.n_nodes
     for step in range(n):
         j = start + step
         if j >= n:
@@ -31,10 +31,10 @@ def next_able(view: View, work: Any, start: int) -> int:
 def _able_at(view: View, work: Any, u: float) -> int:
     """The ⌊u·m⌋-th of the m nodes that can take the work; -1 if none can."""
     m = 0
-    for j in range(view.host.n_nodes):
+    for j in range(view.context.n_nodes):
         m += 1 if can_take(view, work, j) else 0
     left = int(u * m)
-    for j in range(view.host.n_nodes):
+    for j in range(view.context.n_nodes):
         if can_take(view, work, j):
             if left == 0:
                 return j
@@ -49,7 +49,7 @@ def uniform_able(view: View, work: Any, u: float) -> int:
     O(1) where the first try succeeds. Where it fails, the digits of u that it did not use are uniform still
     and choose among the able ones, so one number is enough: P(j) = 1/n + (1 − m/n)/m = 1/m.
     """
-    scaled = u * view.host.n_nodes
+    scaled = u * view.context.n_nodes
     j = int(scaled)
     return j if can_take(view, work, j) else _able_at(view, work, scaled - j)
 

@@ -68,7 +68,7 @@ def refresh(view: View, memory: Memory, column: Any) -> None:
     """
     nodes, first = view.nodes, memory.ints[_BUILT] == 0
     memory.ints[_BUILT] = 1
-    for i in range(view.host.n_nodes if first else view.host.n_changed):
+    for i in range(view.context.n_nodes if first else view.context.n_changed):
         j = i if first else view.changed[i]
         is_open = nodes.up[j] == 1 and nodes.room[j] > 0
         _set_key(memory, nodes.group_idx[j], j, float(column[j]) if is_open else np.inf)

@@ -34,7 +34,7 @@ from trimtab.domain.view import empty_plan
 class Last(tt.Policy):
     @staticmethod
     def dispatch(view, plan, work, memory, draws, ranking):
-        ranking[0] = view.host.n_nodes - 1
+        ranking[0] = view.context.n_nodes - 1
         return 1
 
 
@@ -52,7 +52,7 @@ class Gate(tt.Policy):
 
     plan_period_s: float = 0.25
 
-    def plan(self, view, history, waiting, rehearse):
+    def plan(self, view, history, waiting, rollout):
         if multiprocessing.parent_process() is None or not len(waiting):
             return None
         return empty_plan()._replace(params=np.array([1.0]))

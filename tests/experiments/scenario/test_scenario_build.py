@@ -180,11 +180,11 @@ FULL: dict[str, Any] = {
     ("change", "may_differ"),
     [
         ({"generate": {"arrival": {**POISSON, "rate_per_s": 1}}}, {"arrival_s", "deadline_s"}),
-        ({"generate": {"size": 3}}, {"units", "charge", "estimate_s", "truth"}),
+        ({"generate": {"size": 3}}, {"units", "cost", "estimate_s", "truth"}),
         ({"workload": {**FULL, "tenants": {"count": 9}}}, {"tenant_idx"}),
         ({"workload": {**FULL, "priorities": {0: 3, 4: 1}}}, {"priority"}),
         ({"workload": {**FULL, "service_cv": 0.5}}, {"factor"}),
-        ({"workload": {**FULL, "estimate_cv": 0.5}}, {"units", "charge", "estimate_s", "noise"}),
+        ({"workload": {**FULL, "estimate_cv": 0.5}}, {"units", "cost", "estimate_s", "noise"}),
         ({"workload": {**FULL, "sessions": None}}, {"key"}),
         ({"workload": {**FULL, "payload_gib": 1}}, {"payload_gib"}),
         ({"workload": {**FULL, "deadline": None}}, {"deadline_s"}),

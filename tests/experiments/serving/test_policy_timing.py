@@ -31,7 +31,7 @@ class SlowPlanner(Policy):
     def init(self, cluster: Any) -> Memory:
         return memory(ints=2)
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Any:
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Any:
         time.sleep(PLAN_S)
         return empty_plan()
 
@@ -39,8 +39,8 @@ class SlowPlanner(Policy):
     @kernel
     def dispatch(view: Any, plan: Any, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         memory.ints[0] += 1
-        memory.ints[1] += view.host.n_changed
-        ranking[0] = work.serial % view.host.n_nodes
+        memory.ints[1] += view.context.n_changed
+        ranking[0] = work.serial % view.context.n_nodes
         return 1
 
 

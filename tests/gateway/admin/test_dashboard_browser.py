@@ -73,7 +73,7 @@ def browser(chromium: Any, admin: Admin) -> Any:
     return chromium
 
 
-class Rehearsing(Policy):
+class Simulating(Policy):
     """A composite with known evidence."""
 
     name = "auto"
@@ -171,10 +171,10 @@ def test_a_receipt_is_shown(browser: Any, admin: Admin) -> None:
 
 
 def test_candidates_of_a_composite_and_why_one_of_them_decides(browser: Any, admin: Admin) -> None:
-    policy = Rehearsing()
+    policy = Simulating()
     standing = Standing(policy, 0.0)
     admin.control.candidates = standing.told(200.0)
-    until(browser, lambda: "Nothing was rehearsed yet" in text(browser, "#policy"))
+    until(browser, lambda: "Nothing was simulated yet" in text(browser, "#policy"))
     standing.note(empty_plan()._replace(active_idx=np.array([1])), 200.0)
     admin.control.candidates = standing.told(230.0)
     until(browser, lambda: "simulated 30 s ago" in text(browser, "#policy"))

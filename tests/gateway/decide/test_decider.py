@@ -12,8 +12,8 @@ import numpy as np
 from support.gateway.virtual import run_virtual
 from support.planning_policies import Gate, Steering
 from trimtab.domain.view import empty_plan
+from trimtab.engine.decision_trace import SHADOW_IDX, read
 from trimtab.engine.driver import PlanningLog
-from trimtab.engine.verdicts import SHADOW_IDX, read
 from trimtab.gateway.decide.dispatcher import Decider
 from trimtab.gateway.decide.places import OwnedHomes
 from trimtab.gateway.decide.pool import Chosen, chosen
@@ -351,9 +351,9 @@ def test_a_shadow_that_a_reload_brings_is_asked() -> None:
 class Last(Steering):
     """Plans for the last node, and only from the second plan on."""
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Any:
-        weights = np.ones(view.host.n_nodes)
-        weights[-1] = 100.0 if view.host.now_s > 0.0 else 1.0
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Any:
+        weights = np.ones(view.context.n_nodes)
+        weights[-1] = 100.0 if view.context.now_s > 0.0 else 1.0
         return empty_plan()._replace(weights=weights)
 
 
@@ -466,11 +466,11 @@ def test_a_shadow_decides_by_plans_of_its_own() -> None:
         await bench.decider.open()
         (pool,) = bench.decider.pools.values()
         first = bench.submit()
-        assert pool.live.verdict_numbers(first.row)[SHADOW_IDX] == 0
+        assert pool.live.decision_trace_numbers(first.row)[SHADOW_IDX] == 0
         bench.done(first)
         await asyncio.sleep(1.5)
         second = bench.submit()
-        assert (second.nodes, pool.live.verdict_numbers(second.row)[SHADOW_IDX]) == (["n0"], 1)
+        assert (second.nodes, pool.live.decision_trace_numbers(second.row)[SHADOW_IDX]) == (["n0"], 1)
         assert bench.decider.planning() == (PlanningLog(), PlanningLog(made=2))
 
     at(test)
@@ -577,13 +577,13 @@ def test_tenants_are_charged_for_what_was_used() -> None:
         tenants = Tenant("a", 0, weight=2.0), Tenant("b", 1)
         (pool,) = bench.decider.pools.values()
         exchanges = [bench.submit(Asking(tenant=tenant)) for tenant in tenants]
-        assert list(pool.live.accounts[:2]) == [50.0, 50.0 + 100.0], "nobody gains by coming late"
+        assert list(pool.live.virtual_counters[:2]) == [50.0, 50.0 + 100.0], "nobody gains by coming late"
         bench.decider.progress(exchanges[0], 3)
         exchanges[0].streamed_chunks = 3
-        assert pool.live.accounts[0] == 53.0
+        assert pool.live.virtual_counters[0] == 53.0
         exchanges[0].usage = Usage(prompt_tokens=120, completion_tokens=10)
         bench.done(exchanges[0])
-        assert pool.live.accounts[0] == (120 + 2 * 10) / 2.0
+        assert pool.live.virtual_counters[0] == (120 + 2 * 10) / 2.0
         assert exchanges[0].actual_units == 10 + 0.05 * 120
 
     at(test, policy="least-connections+vtc")
@@ -681,11 +681,11 @@ def test_images_are_charged_by_their_steps_whatever_comes_back() -> None:
         picture.endpoint = Endpoint("/v1/images/generations", ("POST",), Kind.IMAGE)
         bench.submit(picture)
         charged = (100.0 + 2.0 * 3 * 20) / 2.0  # the prompt, and a unit as a token of output
-        assert pool.live.accounts[0] == charged
+        assert pool.live.virtual_counters[0] == charged
         bench.decider.progress(picture, 7)
         picture.usage = Usage(prompt_tokens=50, completion_tokens=4000)
         bench.done(picture)
-        assert pool.live.accounts[0] == charged
+        assert pool.live.virtual_counters[0] == charged
         assert picture.actual_units == 3 * 20
 
     at(test, policy="least-connections+vtc")

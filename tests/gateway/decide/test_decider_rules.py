@@ -139,7 +139,7 @@ def test_tenants_beyond_those_at_the_start_have_accounts() -> None:
         assert exchange.attempts
         decider.progress(exchange, 3)
         pool = decider.pools["round-robin+vtc"]
-        assert pool.live.accounts[899] > 0
+        assert pool.live.virtual_counters[899] > 0
         decider.done((exchange,))
         decider.close()
         fleet.close()

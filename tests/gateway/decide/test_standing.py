@@ -1,4 +1,4 @@
-"""Which candidate of a composite decides, since when, and what is told of its rehearsals."""
+"""Which candidate of a composite decides, since when, and what is told of its rollouts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Second(Policy):
     def candidates(self) -> tuple[Policy, ...]:
         return (FIRST, SECOND)
 
-    def plan(self, view: Any, history: Any, waiting: Any, rehearse: Any) -> Plan:
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Plan:
         return to(1)
 
     def evidence(self, plan: Plan) -> Evidence | None:
@@ -84,11 +84,11 @@ def test_switches_and_their_times() -> None:
 
 def test_evidence_stands_beside_the_candidate_that_it_was_taken_against() -> None:
     standing = Standing(Second(), 0.0)
-    assert told(standing, 1.0)["rehearsed_s"] is None
+    assert told(standing, 1.0)["rollout_age_s"] is None
     standing.note(to(1, 1.0), 2.0)
-    standing.note(to(1), 4.0)  # of no rehearsal: the last one stays
+    standing.note(to(1), 4.0)  # of no rollout: the last one stays
     said = told(standing, 5.0)
-    assert (said["rehearsed_s"], said["against"], said["objective"]) == (3.0, "least-connections", "mean")
+    assert (said["rollout_age_s"], said["against"], said["objective"]) == (3.0, "least-connections", "mean")
     assert said["each"][1] == {
         "name": "power-of-d (d 4)",
         "value_s": 1.5,

@@ -80,7 +80,7 @@ def test_tenants_of_jobs_have_accounts_at_the_policy(tmp_path: Path) -> None:
             around = surroundings(made, JobService(config))
             tenants = [around.tenant(f"t{k}") for k in range(2 * SPARE_TENANTS)]
             for pool in made.decider.pools.values():
-                assert len(pool.live.accounts) > max(tenant.idx for tenant in tenants if tenant)
+                assert len(pool.live.virtual_counters) > max(tenant.idx for tenant in tenants if tenant)
         finally:
             await made.close()
 

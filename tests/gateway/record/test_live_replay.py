@@ -18,8 +18,8 @@ from trimtab.engine.driver import Driver
 from trimtab.experiments.serving.replay import Completions, replay
 from trimtab.gateway.demo import Options, launched
 from trimtab.live.clock import WallClock
-from trimtab.live.host import Host
 from trimtab.live.planner import InlinePlanner
+from trimtab.live.runner import LiveRunner
 from trimtab.policies import find
 
 SPEEDS = (1.0, 1.0, 1.0)  # alike, and sizes bounded: else p99 hangs on where a few of them went
@@ -68,7 +68,7 @@ def traffic(c: Cluster) -> Requests:
 async def live(driver: Driver, clock: WallClock, urls: list[str], tokens: list[int]) -> None:
     async with aiohttp.ClientSession() as session:
         planner = InlinePlanner(driver.policy, driver.planning)
-        await Host(driver, clock, OverHttp(session, urls, tokens), planner).run()
+        await LiveRunner(driver, clock, OverHttp(session, urls, tokens), planner).run()
 
 
 def test_a_live_run_over_demo_backends_replays(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from trimtab.experiments.scenario import Scenario, as_path, load_cluster, resolv
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
 from trimtab.experiments.serving.curves import Curves, curves_of
 from trimtab.experiments.serving.warnings import lateness_note, planning_note, unfit_note
-from trimtab.live.host import run_live
+from trimtab.live.runner import run_live
 from trimtab.metrics import Records, compute
 from trimtab.policies import PolicySpec, canonical, find
 from trimtab.version import versions

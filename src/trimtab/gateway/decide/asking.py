@@ -5,7 +5,7 @@ from __future__ import annotations
 from zlib import crc32
 
 from trimtab.domain.view import BACKGROUND
-from trimtab.engine.live import Asked
+from trimtab.engine.live_driver import RequestSpec
 from trimtab.engine.slots import UNESTIMATED
 from trimtab.gateway.api.units import MEDIA, estimate
 from trimtab.gateway.decide.affinity import Affinity
@@ -22,7 +22,7 @@ class Asking:
     def __init__(self, pools: Pools, knowledge: Knowledge, affinity: Affinity) -> None:
         self._pools, self._knowledge, self._affinity = pools, knowledge, affinity
 
-    def asked(self, exchange: Exchange, pool: Pool, now_s: float) -> Asked:
+    def asked(self, exchange: Exchange, pool: Pool, now_s: float) -> RequestSpec:
         """What a whole request asks for now. Notes its class and its units of work in the exchange."""
         facts, tenant, knowledge = exchange.facts, exchange.tenant, self._knowledge
         model = facts.model if facts is not None else ""
@@ -50,7 +50,7 @@ class Asking:
         tenant_idx = tenant.idx if tenant is not None else 0
         priority = BACKGROUND if exchange.background else exchange.priority
         return _new(  # what it makes of names takes three times as long
-            Asked,
+            RequestSpec,
             (
                 c, units, UNESTIMATED, model_idx, adapter_idx, tenant_idx, priority,
                 deadline_s, tokens, charge, _key(exchange, c), home, int(stays), None,
@@ -64,7 +64,7 @@ class Asking:
         """
         return entry.asked.deadline_s == entry.exchange.deadline_s - self._pools.origin_s
 
-    def ask_again(self, entry: Entry, pool: Pool) -> Asked:
+    def ask_again(self, entry: Entry, pool: Pool) -> RequestSpec:
         """What a waiting request asks for in a state that was made anew; its turn and its deadline stay."""
         before, arrived_s = entry.asked, entry.asked.arrival_s
         asked = self.asked(entry.exchange, pool, self._pools.now_s())

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from trimtab.engine.decision_trace import ESTIMATE_S
 from trimtab.engine.driver import PlanningLog
-from trimtab.engine.live import Asked
-from trimtab.engine.verdicts import ESTIMATE_S
+from trimtab.engine.live_driver import RequestSpec
 from trimtab.gateway.api.units import MEDIA
 from trimtab.gateway.decide.affinity import Affinity
 from trimtab.gateway.decide.asking import Asking
@@ -76,7 +76,7 @@ class Decider:
         self.now_s = pools.now_s
         fleet.listeners.append(self)
 
-    def _ask_again(self, entry: Entry, pool: Pool) -> Asked:
+    def _ask_again(self, entry: Entry, pool: Pool) -> RequestSpec:
         return self._asking.ask_again(entry, pool)
 
     def _burden(self, pool: Pool, now_s: float) -> None:
@@ -190,8 +190,8 @@ class Decider:
         """Count output as it comes: a chunk is about a token, where output is text."""
         pool, tenant, endpoint = self._pools.of(exchange), exchange.tenant, exchange.endpoint
         is_text = endpoint is not None and endpoint.kind not in MEDIA
-        if pool.choice.order.reads_accounts and tenant is not None and is_text:
-            pool.live.charge(tenant.idx, self._pools.rules.output_weight * chunks / tenant.weight)
+        if pool.choice.order.reads_virtual_counters and tenant is not None and is_text:
+            pool.live.add_cost(tenant.idx, self._pools.rules.output_weight * chunks / tenant.weight)
 
     def done(self, exchanges: Sequence[Exchange]) -> None:
         """Their attempts have ended with whole responses."""
@@ -346,7 +346,7 @@ class Decider:
         for entry, node_idx in started:
             exchange = entry.exchange
             exchange.decision = self.notes.decision(pool, entry)
-            exchange.estimate_s = estimate_s = pool.live.verdict_numbers(exchange.row)[ESTIMATE_S]
+            exchange.estimate_s = estimate_s = pool.live.decision_trace_numbers(exchange.row)[ESTIMATE_S]
             self.decisions += 1
             self._occupancy.take(pool, node_idx, estimate_s, now_s)
             if pool.reads_prefix:

@@ -50,11 +50,11 @@ class Lessons:
         tenant = exchange.tenant
         if output_tokens:
             of.output.observe(facts.max_tokens, output_tokens / facts.answers)
-        if tenant is not None and pool.reads_accounts and of.kind not in MEDIA:
+        if tenant is not None and pool.reads_virtual_counters and of.kind not in MEDIA:
             rules = self._pools.rules  # instead of what was counted on the way
             prompt = rules.prompt_weight * (usage.prompt_tokens - facts.prompt_tokens)
             output = rules.output_weight * (output_tokens - exchange.streamed_chunks)
-            pool.live.charge(tenant.idx, (prompt + output) / tenant.weight)
+            pool.live.add_cost(tenant.idx, (prompt + output) / tenant.weight)
         prefixes = self._affinity.prefixes
         if pool.reads_prefix and prefixes is not None and facts.prefix_blocks:
             matched = entry.matched.get(node.idx, 0)

@@ -38,18 +38,18 @@ class Notes:
 
     def decision(self, pool: Pool, entry: Entry) -> Decision:
         """What was known when a request was started."""
-        row = pool.live.verdict(entry.exchange.row)
+        row = pool.live.decision_trace(entry.exchange.row)
         told = pool.choice.spec, self._knowledge.names, row, entry.matched, pool.failed > 0
         return _new(Decision, told)  # what it makes of names takes twice as long
 
     def shadow(self, pool: Pool, entries: Iterable[Entry]) -> None:
         """Decisions that both policies made."""
-        numbers_of, decisions = pool.live.verdict_numbers, []
+        numbers_of, decisions = pool.live.decision_trace_numbers, []
         for entry in entries:
             estimate_s, _, _, shadow_idx, shadow_s = numbers_of(entry.exchange.row)
             live_idx = entry.node_idx
             live_s = estimate_s if live_idx >= 0 else 0.0
-            decisions.append((live_idx, entry.asked.home_idx, shadow_idx, live_s, shadow_s))
+            decisions.append((live_idx, entry.asked.affinity_node_idx, shadow_idx, live_s, shadow_s))
         self.tally.note(decisions)
 
     def failures(self, pool: Pool) -> None:

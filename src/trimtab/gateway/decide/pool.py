@@ -12,12 +12,12 @@ from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan
 from trimtab.engine.driver import PlanningLog
-from trimtab.engine.live import Asked, Ended, Live
+from trimtab.engine.live_driver import Ended, LiveDriver, RequestSpec
 from trimtab.gateway.decide.shadow_plans import Later, ShadowPlans
 from trimtab.gateway.decide.shape import NO_ITEMS, Shape, item_positions, items_needed
 from trimtab.gateway.decide.standing import Standing
 from trimtab.gateway.model import Exchange
-from trimtab.live.desk import Desk
+from trimtab.live.dispatch_loop import DispatchLoop
 from trimtab.live.planner import InlinePlanner, Planner, ProcessPlanner
 from trimtab.policies.registry import find
 
@@ -45,7 +45,7 @@ class Entry:
 
     __slots__ = ("asked", "exchange", "lost_nodes", "matched", "node_idx")
 
-    def __init__(self, exchange: Exchange, asked: Asked, node_idx: int = -1) -> None:
+    def __init__(self, exchange: Exchange, asked: RequestSpec, node_idx: int = -1) -> None:
         self.exchange = exchange
         self.asked = asked
         self.node_idx = node_idx  # where it runs; -1 = nowhere yet
@@ -53,7 +53,7 @@ class Entry:
         self.matched: Mapping[int, int] = _NONE  # node → blocks of its prompt that it seems to have
 
 
-Ask = Callable[[Entry, "Pool"], Asked]
+Ask = Callable[[Entry, "Pool"], RequestSpec]
 Turned = tuple[list[tuple[Entry, int]], list[tuple[Entry, Ended]]]  # (entry, node) of starts; ends unserved
 
 
@@ -97,7 +97,7 @@ class Pool:
 
     def _begin(self, shape: Shape, cluster: Cluster, begun_s: float) -> None:
         choice = self.choice
-        self.live = Live(
+        self.live = LiveDriver(
             cluster,
             self.options,
             choice.policy,
@@ -113,7 +113,7 @@ class Pool:
         )
         self._shape = shape
         self.items = items_needed(shape)
-        self.reads_accounts = choice.order.reads_accounts
+        self.reads_virtual_counters = choice.order.reads_virtual_counters
         # Whether the policy, or its shadow, wants to know what nodes have cached:
         self.reads_prefix = len(self.live.prefix_tokens) > 0
         self._mark_resident()
@@ -123,7 +123,7 @@ class Pool:
             self.standing = Standing(choice.policy, begun_s)
             self._change_planner(choice.policy)
         self._plan_for_shadow(choice.shadow)
-        self.desk = Desk(self.live, self.planner, self._now, self._plan_came)
+        self.dispatch_loop = DispatchLoop(self.live, self.planner, self._now, self._plan_came)
 
     def _plan_came(self, plan: Plan) -> None:
         self.standing.note(plan, self._now())
@@ -178,7 +178,7 @@ class Pool:
         """How often least connections had to decide instead."""
         return self.policy_failures_before + self.live.policy_failures
 
-    def enter(self, exchange: Exchange, asked: Asked, now_s: float) -> Entry:
+    def enter(self, exchange: Exchange, asked: RequestSpec, now_s: float) -> Entry:
         """A request asks for a node; `turn` decides."""
         row = exchange.row = self.live.enter(asked, now_s)
         entry = self.entries[row] = Entry(exchange, asked)
@@ -205,7 +205,7 @@ class Pool:
         """Decide about everything up to now: (entry, node) of what starts, and what ends unserved."""
         entries, live = self.entries, self.live
         before = live.policy_failures
-        self.desk.turn(now_s)
+        self.dispatch_loop.step(now_s)
         self.failed = live.policy_failures - before
         started = []
         for row, node_idx in live.take_started():
@@ -234,7 +234,7 @@ class Pool:
         self.policy_failures_before += old.policy_failures
         self.choice, self.entries = choice, {}
         self._begin(shape, cluster, math.nextafter(now_s, math.inf))  # the first plan knows what runs
-        self.live.accounts[: len(old.accounts)] = old.accounts
+        self.live.virtual_counters[: len(old.virtual_counters)] = old.virtual_counters
         for entry in before:
             if entry.node_idx >= 0:
                 self._place(entry, now_s)
@@ -248,7 +248,7 @@ class Pool:
         exchange = entry.exchange
         model = exchange.facts.model if exchange.facts is not None else ""
         model_idx, adapter_idx = self.items.get(model, NO_ITEMS)  # items have other positions now
-        asked = entry.asked._replace(charge=0.0, model_idx=model_idx, adapter_idx=adapter_idx)
+        asked = entry.asked._replace(cost=0.0, model_idx=model_idx, adapter_idx=adapter_idx)
         exchange.row = self.live.enter_at(entry.node_idx, asked, exchange.estimate_s, now_s)
         self.entries[exchange.row] = entry
 

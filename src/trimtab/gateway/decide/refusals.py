@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from trimtab.domain.decision import Reason, Status
-from trimtab.engine.live import Ended
+from trimtab.engine.live_driver import Ended
 from trimtab.gateway.decide.pool import Pool
 from trimtab.gateway.model import DEADLINE_CODE, Refusal
 

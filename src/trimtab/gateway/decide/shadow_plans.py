@@ -11,8 +11,8 @@ from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.engine.driver import PlanningLog
-from trimtab.engine.live import Live
-from trimtab.engine.rehearsal import Rehearser
+from trimtab.engine.live_driver import LiveDriver
+from trimtab.engine.rollout import Rollouts
 from trimtab.live.planner import InlinePlanner, Planner, ProcessPlanner
 
 Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
@@ -24,7 +24,7 @@ class ShadowPlans:
     def __init__(
         self,
         policy: Policy,
-        live: Live,
+        live: LiveDriver,
         later: Later,
         now: Callable[[], float],
         log: PlanningLog,
@@ -36,8 +36,8 @@ class ShadowPlans:
         self._planner: Planner = (InlinePlanner if inline else ProcessPlanner)(policy, log)
         self._later = later
         self._timer: asyncio.TimerHandle | None = None
-        self._rehearses_for: Live | None = None
-        self._rehearser: Rehearser | None = None
+        self._rollouts_for: LiveDriver | None = None
+        self._rollouts: Rollouts | None = None
 
     async def open(self) -> None:
         """Begin to plan, unless it was begun."""
@@ -57,7 +57,7 @@ class ShadowPlans:
     def view(self) -> View:
         """What the policy sees now; no event of the loop has brought it up to the present."""
         view = self.live.view()
-        view.host.now_s = self._now()
+        view.context.now_s = self._now()
         return view
 
     def history(self) -> History:
@@ -69,11 +69,11 @@ class ShadowPlans:
         return self.live.waiting()
 
     @property
-    def rehearser(self) -> Rehearser | None:
-        """Who rehearses for the policy; anew for every state."""
-        if self._rehearses_for is not self.live:
-            self._rehearses_for, self._rehearser = self.live, self.live.rehearser_for(self.policy)
-        return self._rehearser
+    def rollouts(self) -> Rollouts | None:
+        """The rollouts for the policy; anew for every state."""
+        if self._rollouts_for is not self.live:
+            self._rollouts_for, self._rollouts = self.live, self.live.rollouts_for(self.policy)
+        return self._rollouts
 
     def close(self) -> None:
         """Stop."""

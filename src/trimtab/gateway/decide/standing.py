@@ -1,4 +1,4 @@
-"""Which candidate of a composite policy decides, since when, and what rehearsals say of all of them."""
+"""Which candidate of a composite policy decides, since when, and what rollouts say of all of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Standing:
         self._active = self._switches = 0
         self._before: int | None = None  # which candidate decided before the last switch
         self._evidence: Evidence | None = None
-        self._rehearsed_s = now_s
-        self._against = 0  # which candidate was in force when it was rehearsed
+        self._rollout_s = now_s
+        self._against = 0  # which candidate was in force when it was simulated
 
     def begin_anew(self, now_s: float) -> None:
         """A state was made anew: the first candidate decides until the next plan."""
@@ -32,7 +32,7 @@ class Standing:
         """A plan takes force."""
         evidence = self._told_by(plan)
         if evidence is not None:
-            self._evidence, self._rehearsed_s, self._against = evidence, now_s, self._active
+            self._evidence, self._rollout_s, self._against = evidence, now_s, self._active
         self._switch(int(plan.active_idx[0]), now_s)
 
     def _told_by(self, plan: Plan) -> Evidence | None:
@@ -58,7 +58,7 @@ class Standing:
             "since_s": now_s - self._since_s,
             "switches": self._switches,
             "before": None if self._before is None else names[self._before],
-            "rehearsed_s": None if evidence is None else now_s - self._rehearsed_s,
+            "rollout_age_s": None if evidence is None else now_s - self._rollout_s,
             "against": names[self._against],
             "objective": None if evidence is None else evidence.objective,
             "each": [{"name": name, **_figures(evidence, k)} for k, name in enumerate(names)],
@@ -74,7 +74,7 @@ def label(policy: Policy) -> str:
 
 
 def _figures(evidence: Evidence | None, k: int) -> dict[str, float | None]:
-    """What was rehearsed of one candidate: intervals are ± `…error_s`."""
+    """What was simulated of one candidate: intervals are ± `…error_s`."""
     if evidence is None:
         return {"value_s": None, "error_s": None, "apart_s": None, "apart_error_s": None}
     return {

@@ -84,7 +84,7 @@ def counts(connection: sa.Connection) -> dict[str, int]:
     return {str(state): int(count) for state, count in connection.execute(_COUNTED)}
 
 
-# Asked every second, or whenever somebody looks, so made once.
+# RequestSpec every second, or whenever somebody looks, so made once.
 _FOUND = sa.select(
     sa.exists().where(jobs.c.state == _QUEUED, jobs.c.owner.is_(None)),
     sa.exists().where(jobs.c.state.in_(_ACTIVE), jobs.c.owner.is_not(None)),

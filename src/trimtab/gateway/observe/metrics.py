@@ -81,7 +81,7 @@ def _zero() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Whom to ask for what is a state and not an event. Asked when somebody reads, or by `tick`."""
+    """Whom to ask for what is a state and not an event. RequestSpec when somebody reads, or by `tick`."""
 
     nodes: Callable[[], Sequence[Node]] = tuple
     queue_length: Callable[[], int] = _zero

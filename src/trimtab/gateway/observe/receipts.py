@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from trimtab.engine.verdicts import candidates_of, read
+from trimtab.engine.decision_trace import candidates_of, read
 from trimtab.gateway.api.units import BLOCK_TOKENS
 from trimtab.gateway.model import Exchange, Observer
 
@@ -23,7 +23,7 @@ class Decision(NamedTuple):
 
     policy: str
     nodes: tuple[str, ...]  # names of all nodes, by position
-    row: bytes  # as `verdicts.read` takes it
+    row: bytes  # as `decision_trace.read` takes it
     matched: Mapping[int, int]  # node → blocks of its prompt that it seems to have
     fallback: bool
 

@@ -67,9 +67,9 @@ class ShadowTally:
         """Count what was noted."""
         if not self._noted:
             return
-        live_idx, home_idx, shadow_idx, live_s, shadow_s = np.array(self._noted).T
+        live_idx, affinity_node_idx, shadow_idx, live_s, shadow_s = np.array(self._noted).T
         self._noted.clear()
-        is_home = (live_idx >= 0) & (live_idx == home_idx)  # its session lives there, whatever policies think
+        is_home = (live_idx >= 0) & (live_idx == affinity_node_idx)  # by session affinity
         differs = (live_idx != shadow_idx) & ~is_home
         self._decisions += len(live_idx)
         self._differ += int(differs.sum())

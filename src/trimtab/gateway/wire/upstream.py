@@ -42,7 +42,7 @@ class Leg(Protocol):
         """Bytes as they came, and the body's bytes among them."""
 
     def flow(self) -> Flow | None:
-        """What takes the next chunk if that is like most; None = `data` does. Asked between two."""
+        """What takes the next chunk if that is like most; None = `data` does. RequestSpec between two."""
 
     def end(self) -> None:
         """The response is whole."""

@@ -70,7 +70,7 @@ class CongestionAware(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected completion."""
         needs, floats = needs_of(work), memory.floats
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             is_able = can_take(view, needs, j)
             floats[NOTES + j] = delivered_completion_s(view, needs, j) if is_able else np.inf
-        return int(rank_noted(floats, ranking, view.host.n_nodes))
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

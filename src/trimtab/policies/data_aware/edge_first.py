@@ -23,7 +23,7 @@ def _note_completions(view: View, work: Any, floats: Any) -> tuple[float, float]
     Returns the least and the largest round trip to a node that can; inf and 0: none can.
     """
     nearest_s, farthest_s = np.inf, 0.0
-    for j in range(view.host.n_nodes):
+    for j in range(view.context.n_nodes):
         completion_s = delivered_completion_s(view, work, j) if can_take(view, work, j) else np.inf
         floats[NOTES + j] = completion_s
         if completion_s < np.inf:
@@ -39,7 +39,7 @@ def _note_at(view: View, work: Any, distance_s: float, floats: Any, first: int) 
     The best is the node where the work should end first, -1 where there is none; the nearest a round trip.
     """
     best, best_s, nearest_s = -1, np.inf, np.inf
-    for j in range(view.host.n_nodes):
+    for j in range(view.context.n_nodes):
         completion_s, away_s = floats[plain(first + j)], round_trip_s(view, work, j)
         floats[NOTES + j] = completion_s if away_s == distance_s else np.inf
         if away_s > distance_s and completion_s < np.inf:
@@ -85,7 +85,7 @@ class EdgeFirst(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Go outwards until a node begins before the best farther one would end."""
-        needs, floats, n = needs_of(work), memory.floats, view.host.n_nodes
+        needs, floats, n = needs_of(work), memory.floats, view.context.n_nodes
         first = len(floats) - n
         distance_s, farthest_s = _note_completions(view, needs, floats)
         if distance_s == farthest_s:

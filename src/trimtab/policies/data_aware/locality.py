@@ -50,7 +50,7 @@ def _note_own_s(view: View, work: Any, floats: Any, own_at: int) -> float:
     Returns the least note, inf where no slot is free.
     """
     best_s = np.inf
-    for j in range(view.host.n_nodes):
+    for j in range(view.context.n_nodes):
         own_s = _own_s(view, work, j)
         is_free = (view.nodes.in_flight[j] < view.nodes.slots[j]) & can_take(view, work, j)
         free_s = own_s + _BUSY_OR_FREE_S[1 if is_free else 0]
@@ -64,18 +64,18 @@ def _note_own_s(view: View, work: Any, floats: Any, own_at: int) -> float:
 def _forget_promises(view: View, memory: Memory, work: Any) -> None:
     """The work is offered again: no node is kept for it."""
     own = work.serial + 1
-    for j in range(view.host.n_nodes):
+    for j in range(view.context.n_nodes):
         memory.ints[j] = 0 if memory.ints[j] == own else memory.ints[j]
 
 
 @helper(inline=True)
 def _promise(view: View, memory: Memory, work: Any, j: int) -> bool:
     """Whether the work may be held for node j, which has no room: one at a time, until it should be free."""
-    until_at = len(memory.floats) - view.host.n_nodes + j
-    if memory.ints[j] != 0 and memory.floats[until_at] >= view.host.now_s:
+    until_at = len(memory.floats) - view.context.n_nodes + j
+    if memory.ints[j] != 0 and memory.floats[until_at] >= view.context.now_s:
         return False
     memory.ints[j] = work.serial + 1
-    memory.floats[until_at] = view.host.now_s + expected_wait_s(view, j)
+    memory.floats[until_at] = view.context.now_s + expected_wait_s(view, j)
     return True
 
 
@@ -136,12 +136,12 @@ class Locality(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank by expected completion what is free, or near enough to wait for."""
         nodes, needs, floats = view.nodes, needs_of(work), memory.floats
-        own_at = NOTES + view.host.n_nodes
-        free_s, waited_s = _note_own_s(view, needs, floats, own_at), view.host.now_s - work.arrival_s
+        own_at = NOTES + view.context.n_nodes
+        free_s, waited_s = _note_own_s(view, needs, floats, own_at), view.context.now_s - work.arrival_s
         full, full_s = -1, np.inf
         _forget_promises(view, memory, work)
-        for first in range(0, view.host.n_nodes, AT_ONCE):
-            near = up_to(free_s, floats, own_at + first, min(view.host.n_nodes - first, AT_ONCE))
+        for first in range(0, view.context.n_nodes, AT_ONCE):
+            near = up_to(free_s, floats, own_at + first, min(view.context.n_nodes - first, AT_ONCE))
             while near != 0:
                 j = plain(first + lowest_bit(near))
                 near &= near - 1
@@ -158,7 +158,7 @@ class Locality(Policy):
                     floats[NOTES + j] = wait_s + own_s
                 elif nodes.up[j] == 1 and wait_s + own_s < full_s:
                     full, full_s = j, wait_s + own_s
-        count = int(rank_noted(floats, ranking, view.host.n_nodes))
+        count = int(rank_noted(floats, ranking, view.context.n_nodes))
         if free_s < np.inf and full_s < floats[0] and _promise(view, memory, work, full):
             return 0
         return count

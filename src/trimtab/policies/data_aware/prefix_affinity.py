@@ -104,8 +104,8 @@ class PrefixAffinity(Policy):
         given = memory.params
         params = given[_ESCAPE], given[_WEIGHT], given[_HEADER + needs.class_idx]
         least_wait_s = note_waits(view, needs, floats)
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             wait_s = floats[NOTES + j]
             if wait_s < np.inf:
                 floats[NOTES + j] = _score_s(view, needs, params, j, wait_s, least_wait_s)
-        return int(rank_noted(floats, ranking, view.host.n_nodes))
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

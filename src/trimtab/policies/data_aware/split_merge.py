@@ -90,7 +90,7 @@ class SplitMerge(Policy):
         """As least-expected-completion."""
         return LeastExpectedCompletion().init(cluster)
 
-    def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan | None:
+    def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan | None:
         """Price every number of parts; set batches and windows by the load at the cheapest."""
         classes, slots = len(view.fixed_s), int(view.nodes.slots[view.nodes.up == 1].sum())
         arrived = history.work[-self.recent :]
@@ -148,7 +148,7 @@ def _priced(view: View, arrived: NDArray[np.void]) -> _Recent:
     share = serves / np.maximum(serves.sum(axis=1, keepdims=True), 1e-300)
     fixed_s = (np.where(share > 0.0, view.fixed_s, 0.0) * share).sum(axis=1)
     unit_s = (np.where(share > 0.0, view.unit_s, 0.0) * share).sum(axis=1)
-    c, since_s = arrived["class_idx"], view.host.now_s - arrived["arrival_s"][0]
+    c, since_s = arrived["class_idx"], view.context.now_s - arrived["arrival_s"][0]
     parts_max = np.maximum(arrived["parts_max"], 1).astype(np.int64)
     return _Recent(fixed_s[c], unit_s[c] * arrived["units"], parts_max, len(arrived) / max(since_s, 1e-9))
 

@@ -1,4 +1,4 @@
-"""Auto: for those who do not want to choose; it finds out by rehearsal which policy serves its objective."""
+"""Auto: for those who do not want to choose; it finds out by rollout which policy serves its objective."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.planning import Evidence, History, Rehearse
+from trimtab.domain.planning import Evidence, History, Rollout
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
 from trimtab.errors import UsageError
@@ -20,7 +20,7 @@ from trimtab.policies.portfolio import (
     check_window,
     evidence_of,
     is_better,
-    rehearsed,
+    simulated,
 )
 
 OBJECTIVES = ("mean", "p99")
@@ -28,10 +28,10 @@ OBJECTIVES = ("mean", "p99")
 
 @dataclass(frozen=True)
 class Auto(Policy):
-    """Let the policy decide that does best in rehearsals of the recent past, over several of them.
+    """Let the policy decide that does best in rollouts of the recent past, over several of them.
 
     Idea
-        The portfolio, and its rehearsals, of `what-if`. What counts is evidence over time: of each candidate
+        The portfolio, and its rollouts, of `what-if`. What counts is evidence over time: of each candidate
         the logarithm of the objective over the candidates' mean, smoothed exponentially with weight `memory`
         on what was before. One takes over when its smoothed objective is `hysteresis_frac` lower. The
         objective is the mean of completion, or its 99th percentile, for which the mean of the longest 2 %
@@ -50,11 +50,11 @@ class Auto(Policy):
         each where the traffic changes. It learns of a change from arrivals only, a window late at most; a
         window is too short to show that a candidate saturates the nodes slowly.
     Deviations from the source
-        As `what-if`; results of earlier rehearsals count besides the last one.
+        As `what-if`; results of earlier rollouts count besides the last one.
     """
 
     name: ClassVar[str] = "auto"
-    rehearses: ClassVar[bool] = True
+    uses_rollouts: ClassVar[bool] = True
     plan_period_s: float = 5.0
     objective: str = "mean"
     window: int = 600  # requests
@@ -79,11 +79,11 @@ class Auto(Policy):
         """The first candidate's."""
         return PORTFOLIO[0].init(cluster)
 
-    def plan(self, view: View, history: History, waiting: Any, rehearse: Rehearse | None) -> Plan | None:
-        """Rehearse, add what comes of it to the evidence, and let the best by that take over."""
+    def plan(self, view: View, history: History, waiting: Any, rollout: Rollout | None) -> Plan | None:
+        """Simulate the candidates, add the results to the evidence, and let the best by that take over."""
         notes, active = Notes.read(history.plan.params), int(history.plan.active_idx[0])
         told = view, history, waiting
-        found = rehearsed(notes, active, told, rehearse, self.window, self.objective)
+        found = simulated(notes, active, told, rollout, self.window, self.objective)
         if found is None:
             return None
         cost = found.cost
@@ -97,12 +97,12 @@ class Auto(Policy):
         return empty_plan()._replace(params=params, active_idx=np.array([active]), price=found.price)
 
     def evidence(self, plan: Plan) -> Evidence | None:
-        """The last rehearsal; what decides is smoothed over those before it too."""
+        """The last rollout; what decides is smoothed over those before it too."""
         return evidence_of(plan, self.objective)
 
 
 def _smoothed(before: Floats, cost: Floats, memory: float) -> Floats:
-    """Evidence [candidates] after one more rehearsal with costs [candidates, requests]."""
+    """Evidence [candidates] after one more rollout with costs [candidates, requests]."""
     logs = np.log(np.maximum(cost.mean(axis=1), 1e-12))
     news: Floats = logs - np.median(logs)
     return news if len(before) == 0 else memory * before + (1.0 - memory) * news

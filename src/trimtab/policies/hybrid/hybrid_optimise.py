@@ -100,7 +100,7 @@ class HybridOptimise(Policy):
         """Notes of the nodes."""
         return memory(floats=notes_room(cluster.n_nodes))
 
-    def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan:
+    def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan:
         """Corrections of the nodes' estimates, and prices of their time under them."""
         weights = slowness(view, history) ** self.gain
         work = expected(view, history, waiting, self.plan_period_s, self.services)
@@ -113,11 +113,11 @@ class HybridOptimise(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by corrected completion and price."""
         needs, floats, is_planned = needs_of(work), memory.floats, len(plan.weights) > 0
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             weight = plan.weights[j] if is_planned else 1.0
             price = plan.price[j, 0] if is_planned else 0.0
             service_s = weight * estimate_s(view, needs, type_of_node(view, j))
             own_s = missing_load_s(view, needs, j) + service_s
             score = weight * expected_wait_s(view, j) + (1.0 + price) * own_s
             floats[NOTES + j] = score if can_take(view, needs, j) else np.inf
-        return int(rank_noted(floats, ranking, view.host.n_nodes))
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -97,9 +97,9 @@ class HybridRules(Policy):
         """What node time costs in a crowd; notes of the nodes."""
         return memory(params=[self.dearness], floats=notes_room(cluster.n_nodes))
 
-    def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan:
+    def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan:
         """The threshold of the next period, and all that the bandit remembers."""
-        params, now_s = history.plan.params, float(view.host.now_s)
+        params, now_s = history.plan.params, float(view.context.now_s)
         if params.shape != (_LENGTH,):  # the first plan: the plain rule, and no period before
             begins_s, arms = np.full(PERIODS, -np.inf), np.full(PERIODS, -1.0)
             plays, losses, arm = np.zeros(ARMS), np.zeros(ARMS), 0
@@ -120,6 +120,6 @@ class HybridRules(Policy):
         needs, floats = needs_of(work), memory.floats
         is_crowded = not note_waits(view, needs, floats) <= threshold * work.estimate_s
         factor = 1.0 + memory.params[0] if is_crowded else 1.0
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             floats[NOTES + j] += factor * own_s(view, needs, j)
-        return int(rank_noted(floats, ranking, view.host.n_nodes))
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -1,4 +1,4 @@
-"""What-if: a portfolio of policies is rehearsed from the present state, and the best one takes over."""
+"""What-if: a portfolio of policies is simulated from the present state, and the best one takes over."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.planning import Evidence, History, Rehearse
+from trimtab.domain.planning import Evidence, History, Rollout
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
 from trimtab.policies.portfolio import (
@@ -18,13 +18,13 @@ from trimtab.policies.portfolio import (
     check_window,
     evidence_of,
     is_better,
-    rehearsed,
+    simulated,
 )
 
 
 @dataclass(frozen=True)
 class WhatIf(Policy):
-    """Rehearse the recent past under each policy of a portfolio from the present state; the best takes over.
+    """Simulate the recent past under each policy of a portfolio from the present state; the best takes over.
 
     Idea
         Every `plan_period_s`, once `window` / 4 requests have come since: simulate the last `window` arrivals
@@ -32,9 +32,9 @@ class WhatIf(Policy):
         and under the cost index with one weight doubled or halved. The second half counts: in the first, what
         others have placed stands in the way. A candidate takes over that is `hysteresis_frac` better in the
         mean, and by more than chance in a paired test over batches of requests; so do weights. At first,
-        where the host declares what work will come, that is rehearsed. Candidates: `late-binding` (the
+        where the host declares what work will come, that is simulated. Candidates: `late-binding` (the
         first), `cost-index`, `least-expected-wait`, `sampled-completion` with 3 and 8 samples, `even-work`,
-        `locality`, and `dual-price` under prices that are found for each rehearsal.
+        `locality`, and `dual-price` under prices that are found for each rollout.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013.
@@ -44,16 +44,16 @@ class WhatIf(Policy):
         O(what the active candidate takes) per request; a plan simulates 9 × `window` requests, twice as many
         where queues are long.
     When it wins / loses
-        Wins where no policy is best for all of the time, or nobody knows which. Loses what rehearsals cost,
+        Wins where no policy is best for all of the time, or nobody knows which. Loses what rollouts cost,
         and to the best fixed policy while evidence for a change is not in; it cannot see what never happened
         yet, such as failures to come.
     Deviations from the source
         Dispatch of single requests instead of provisioning and allocation of jobs; all candidates are
-        rehearsed, as many as there are; the work rehearsed is the recent past, not what waits; a paired test.
+        simulated, as many as there are; the work simulated is the recent past, not what waits; a paired test.
     """
 
     name: ClassVar[str] = "what-if"
-    rehearses: ClassVar[bool] = True
+    uses_rollouts: ClassVar[bool] = True
     plan_period_s: float = 5.0
     window: int = 600  # requests
     hysteresis_frac: float = 0.02
@@ -73,11 +73,11 @@ class WhatIf(Policy):
         """The first candidate's."""
         return PORTFOLIO[0].init(cluster)
 
-    def plan(self, view: View, history: History, waiting: Any, rehearse: Rehearse | None) -> Plan | None:
-        """Rehearse, and let the best take over."""
+    def plan(self, view: View, history: History, waiting: Any, rollout: Rollout | None) -> Plan | None:
+        """Simulate the candidates, and let the best take over."""
         notes, active = Notes.read(history.plan.params), int(history.plan.active_idx[0])
         told = view, history, waiting
-        found = rehearsed(notes, active, told, rehearse, self.window, "mean")
+        found = simulated(notes, active, told, rollout, self.window, "mean")
         if found is None:
             return None
         cost = found.cost
@@ -91,5 +91,5 @@ class WhatIf(Policy):
         return empty_plan()._replace(params=after.written(), active_idx=np.array([active]), price=found.price)
 
     def evidence(self, plan: Plan) -> Evidence | None:
-        """The last rehearsal."""
+        """The last rollout."""
         return evidence_of(plan, "mean")

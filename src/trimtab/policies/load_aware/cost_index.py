@@ -92,6 +92,6 @@ class CostIndex(Policy):
         needs, floats = needs_of(work), memory.floats
         least_s = note_waits(view, needs, floats)
         crowding = least_s / max(work.estimate_s, 1e-9)
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             floats[NOTES + j] = _cost_s(view, needs, j, floats[NOTES + j], crowding, weights)
-        return int(rank_noted(floats, ranking, view.host.n_nodes))
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -24,7 +24,7 @@ _SENT = 0  # place in `ints`: requests sent
 def _note_completions(view: View, work: Any, floats: Any) -> float:
     """Write down each node's expected completion, inf where it can't take the work; returns the least."""
     best_s = np.inf
-    for j in range(view.host.n_nodes):
+    for j in range(view.context.n_nodes):
         completion_s = expected_completion_s(view, work, j) if can_take(view, work, j) else np.inf
         floats[NOTES + j] = completion_s
         best_s = min(best_s, completion_s)
@@ -35,17 +35,17 @@ def _note_completions(view: View, work: Any, floats: Any) -> float:
 def _welcome_back(view: View, floats: Any, work_at: int) -> None:
     """Note which nodes are away; one that is back begins with the least work of those that stayed."""
     returned = 0
-    for j in range(view.host.n_nodes):
+    for j in range(view.context.n_nodes):
         if view.nodes.up[j] == 0:
             floats[work_at + j] = _AWAY
         elif floats[work_at + j] == _AWAY:
             returned += 1
     if returned > 0:
         least_s = np.inf
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             if floats[work_at + j] != _AWAY:
                 least_s = min(least_s, floats[work_at + j])
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             if view.nodes.up[j] != 0 and floats[work_at + j] == _AWAY:
                 floats[work_at + j] = least_s if least_s < np.inf else 0.0
 
@@ -96,7 +96,7 @@ class EvenWork(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank the nodes that are good enough by work so far."""
-        floats, n = memory.floats, view.host.n_nodes
+        floats, n = memory.floats, view.context.n_nodes
         work_at, sent_at = len(floats) - 1 - n, len(floats) - 1
         best_s = _note_completions(view, needs_of(work), floats)
         if best_s == np.inf:

@@ -36,8 +36,8 @@ def _is_worth_waiting(view: View, work: Any, idle_s: float) -> bool:
 
     All that are held may be waiting for that node: its wait counts once for each of them.
     """
-    nodes, rivals = view.nodes, 1.0 + view.host.n_held
-    for j in range(view.host.n_nodes):
+    nodes, rivals = view.nodes, 1.0 + view.context.n_held
+    for j in range(view.context.n_nodes):
         gained_s = idle_s - own_s(view, work, j) - round_trip_s(view, work, j)
         is_busy, is_able = nodes.in_flight[j] >= nodes.slots[j], can_take(view, work, j)
         if is_busy & is_able & (gained_s > 0.0) & (rivals * expected_wait_s(view, j) < gained_s):
@@ -107,8 +107,8 @@ class LateBinding(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank idle nodes by score, unless a busy one is worth waiting for."""
         params, needs, floats = memory.params, needs_of(work), memory.floats
-        crowding = view.host.n_held / params[4]
-        aged_s = params[0] * (view.host.now_s - work.arrival_s)
+        crowding = view.context.n_held / params[4]
+        aged_s = params[0] * (view.context.now_s - work.arrival_s)
         idle_s, idle = np.inf, n_idle(view, memory.ints)
         for i in range(idle):
             j = idle_at(memory.ints, i)
@@ -122,7 +122,7 @@ class LateBinding(Policy):
         count = rank_noted(floats, ranking, idle)
         for i in range(count):
             ranking[i] = idle_at(memory.ints, ranking[i])
-        is_patient = view.host.n_held < params[3] and idle_s > needs.estimate_s
+        is_patient = view.context.n_held < params[3] and idle_s > needs.estimate_s
         if count > 0 and is_patient and _is_worth_waiting(view, needs, idle_s):
             return 0
         return int(count)

@@ -27,7 +27,7 @@ def expected_wait_s(view: View, j: int) -> float:
     nodes, slots = view.nodes, view.nodes.slots[j]
     if nodes.in_flight[j] < slots:
         return 0.0
-    left_s = nodes.backlog_s[j] - nodes.running[j] * (view.host.now_s - nodes.anchor_s[j])
+    left_s = nodes.backlog_s[j] - nodes.running[j] * (view.context.now_s - nodes.anchor_s[j])
     overdue_s = OVERDUE_FRAC * nodes.outstanding_s[j]
     left_s = overdue_s if left_s <= 0.0 else left_s
     return float(left_s if slots <= 1 else left_s / slots)  # a division takes longer than asking
@@ -43,7 +43,7 @@ def expected_completion_s(view: View, work: Any, j: int) -> float:
 def note_waits(view: View, work: Any, floats: Any) -> float:
     """Note each node's expected wait, inf where it can't take the work; returns the least."""
     least_s = np.inf
-    for j in range(view.host.n_nodes):
+    for j in range(view.context.n_nodes):
         wait_s = expected_wait_s(view, j) if can_take(view, work, j) else np.inf
         floats[NOTES + j] = wait_s
         least_s = min(least_s, wait_s)
@@ -90,7 +90,7 @@ class LeastExpectedCompletion(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected completion."""
         needs, floats = needs_of(work), memory.floats
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             is_able = can_take(view, needs, j)
             floats[NOTES + j] = expected_completion_s(view, needs, j) if is_able else np.inf
-        return int(rank_noted(floats, ranking, view.host.n_nodes))
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

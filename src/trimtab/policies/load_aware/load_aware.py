@@ -87,7 +87,7 @@ class LoadAware(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by load."""
         needs, floats = needs_of(work), memory.floats
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             is_able = can_take(view, needs, j)
             floats[NOTES + j] = _load(view, needs, j, memory.params) if is_able else np.inf
-        return int(rank_noted(floats, ranking, view.host.n_nodes))
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -36,7 +36,7 @@ def past_loads_s(view: View, history: History, step_s: float) -> Floats:
     From the arrivals that the history knows: where each went, and when it ended. What arrived counts from its
     arrival on, in full until it ends.
     """
-    nodes, now_s, work = view.nodes, view.host.now_s, history.work
+    nodes, now_s, work = view.nodes, view.context.now_s, history.work
     n, sent = len(nodes), history.node_idx >= 0
     known = sent & (history.in_flight | np.isfinite(history.finish_s))
     work, node, finish_s = work[known], history.node_idx[known], history.finish_s[known]
@@ -114,7 +114,7 @@ class LoadForecast(Policy):
         """Notes of the nodes."""
         return memory(floats=notes_room(cluster.n_nodes))
 
-    def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan:
+    def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan:
         """By how much each node's load is forecast to change."""
         loads_s = past_loads_s(view, history, self.plan_period_s)
         return empty_plan()._replace(weights=forecast_loads_s(loads_s, self.method) - loads_s[-1])
@@ -124,9 +124,9 @@ class LoadForecast(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by forecast load."""
         nodes, floats, needs = view.nodes, memory.floats, needs_of(work)
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             present_s = nodes.outstanding_s[j] + estimate_s(view, needs, type_of_node(view, j))
             change_s = plan.weights[j] if len(plan.weights) > 0 else 0.0
             score = present_s / max(1, nodes.slots[j]) + change_s
             floats[NOTES + j] = score if can_take(view, needs, j) else np.inf
-        return int(rank_noted(floats, ranking, view.host.n_nodes))
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -54,7 +54,7 @@ class DualPrice(Policy):
         """Notes of the nodes."""
         return memory(floats=notes_room(cluster.n_nodes))
 
-    def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan:
+    def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan:
         """Prices of the nodes' time."""
         work = expected(view, history, waiting, self.plan_period_s, self.services)
         return empty_plan()._replace(price=smoothed_prices(work, history.plan, self.left_out, self.kept))
@@ -64,8 +64,8 @@ class DualPrice(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by completion and price."""
         needs, floats = needs_of(work), memory.floats
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             price = plan.price[j, 0] if len(plan.price) > 0 else 0.0
             score = expected_wait_s(view, j) + (1.0 + price) * own_s(view, needs, j)
             floats[NOTES + j] = score if can_take(view, needs, j) else np.inf
-        return int(rank_noted(floats, ranking, view.host.n_nodes))
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

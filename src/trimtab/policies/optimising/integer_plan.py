@@ -62,7 +62,7 @@ def quotas(work: Expected, group_idx: Any, left_out: float) -> Floats | None:
 @helper(inline=True)
 def _credits_at(view: View) -> int:
     """Where credits [classes, nodes] begin in memory.floats, just behind the begin of the plan followed."""
-    return NOTES + view.host.n_nodes + 1
+    return NOTES + view.context.n_nodes + 1
 
 
 @helper
@@ -72,14 +72,14 @@ def _begin_plan(view: View, plan: Plan, memory: Memory) -> None:
     if memory.floats[first - 1] != plan.params[0]:
         memory.floats[first - 1] = plan.params[0]
         for c in range(len(plan.quota)):
-            for j in range(view.host.n_nodes):
-                memory.floats[first + c * view.host.n_nodes + j] = plan.quota[c, j]
+            for j in range(view.context.n_nodes):
+                memory.floats[first + c * view.context.n_nodes + j] = plan.quota[c, j]
 
 
 @helper
 def _add_rounds(view: View, plan: Plan, work: Any, memory: Memory) -> None:
     """Where no able node has credit for this class: as many rounds of quotas as one of them needs."""
-    n, rounds = view.host.n_nodes, np.inf
+    n, rounds = view.context.n_nodes, np.inf
     first, c = _credits_at(view) + work.class_idx * n, work.class_idx
     for j in range(n):
         if plan.quota[c, j] > 0.0 and can_take(view, work, j):
@@ -132,19 +132,19 @@ class IntegerPlan(Policy):
         floats = np.concatenate([np.zeros(notes), [-1.0], np.zeros(cells)])
         return memory(params=[self.patience], floats=floats)
 
-    def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan | None:
+    def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan | None:
         """Quotas of the classes; params say when the plan was made."""
         work = expected(view, history, waiting, self.plan_period_s, self.services)
         quota = quotas(work, view.nodes.group_idx, self.left_out)
         if quota is None:
             return None
-        return empty_plan()._replace(quota=quota, params=np.array([float(view.host.now_s)]))
+        return empty_plan()._replace(quota=quota, params=np.array([float(view.context.now_s)]))
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected completion, those without credit as if later."""
-        n, needs, is_planned = view.host.n_nodes, needs_of(work), len(plan.quota) > 0
+        n, needs, is_planned = view.context.n_nodes, needs_of(work), len(plan.quota) > 0
         floats, first = memory.floats, _credits_at(view) + work.class_idx * n
         if is_planned:
             _begin_plan(view, plan, memory)

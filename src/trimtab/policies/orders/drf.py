@@ -42,11 +42,11 @@ class DominantResourceFairness(Policy):
     """
 
     name: ClassVar[str] = "drf"
-    reads_accounts: ClassVar[bool] = True
-    accounts_shares: ClassVar[bool] = True
+    reads_virtual_counters: ClassVar[bool] = True
+    counts_dominant_shares: ClassVar[bool] = True
 
     @staticmethod
     @kernel
     def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
         """The tenant's dominant share so far, in seconds of the whole cluster."""
-        return float(view.host.account)
+        return float(view.context.virtual_counter)

@@ -39,10 +39,10 @@ class FairShare(Policy):
     """
 
     name: ClassVar[str] = "fair-share"
-    reads_accounts: ClassVar[bool] = True
+    reads_virtual_counters: ClassVar[bool] = True
 
     @staticmethod
     @kernel
     def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
         """The virtual start."""
-        return float(view.host.account + view.host.ahead)
+        return float(view.context.virtual_counter + view.context.queued_cost)

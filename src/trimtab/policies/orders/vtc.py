@@ -37,10 +37,10 @@ class VirtualTokenCounter(Policy):
     """
 
     name: ClassVar[str] = "vtc"
-    reads_accounts: ClassVar[bool] = True
+    reads_virtual_counters: ClassVar[bool] = True
 
     @staticmethod
     @kernel
     def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
         """The tenant's account."""
-        return float(view.host.account)
+        return float(view.context.virtual_counter)

@@ -148,7 +148,7 @@ class Predictive(Policy):
         grace = self.grace if self.admission else np.inf
         return memory(params=[self.outside, grace], floats=notes_room(cluster.n_nodes))
 
-    def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan | None:
+    def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan | None:
         """Nodes of each class, and the models that they keep."""
         if not len(history.work):
             return None
@@ -165,14 +165,14 @@ class Predictive(Policy):
         needs, floats = needs_of(work), memory.floats
         soonest_s, is_planned = np.inf, len(plan.eligible) > 0
         outside_s = memory.params[0] * work.estimate_s
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             score = expected_completion_s(view, needs, j) if can_take(view, needs, j) else np.inf
             soonest_s = min(soonest_s, score)
             if is_planned:  # a product, not a branch, as with loads
                 score += outside_s * (1 - plan.eligible[needs.class_idx, j])
             floats[NOTES + j] = score
-        count = int(rank_noted(floats, ranking, view.host.n_nodes))
-        late_s = view.host.now_s + soonest_s - work.deadline_s
+        count = int(rank_noted(floats, ranking, view.context.n_nodes))
+        late_s = view.context.now_s + soonest_s - work.deadline_s
         if count > 0 and work.deadline_s < np.inf and late_s > memory.params[1] * work.estimate_s:
             return _LATE
         return count

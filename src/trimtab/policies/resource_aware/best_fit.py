@@ -54,7 +54,7 @@ class BestFit(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank the nodes where it fits by what would be left, least first."""
         needs, floats = needs_of(work), memory.floats
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             fits = starts_now(view, needs, j)
             floats[NOTES + j] = room_left(view, needs, j, memory.params) if fits else np.inf
-        return int(rank_noted(floats, ranking, view.host.n_nodes))
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -63,7 +63,7 @@ class DominantResource(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank the nodes where it fits by their dominant share, least first."""
         needs, floats = needs_of(work), memory.floats
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             fits = starts_now(view, needs, j)
             floats[NOTES + j] = _dominant_share(view, needs, j) if fits else np.inf
-        return int(rank_noted(floats, ranking, view.host.n_nodes))
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -115,12 +115,12 @@ def _first_score(view: View) -> int:
 @helper
 def _keep_up(view: View, work: Any, memory: Memory) -> None:
     """Count the request, and drop the scores that changes of nodes or of frequencies made void."""
-    n, n_kinds, first = view.host.n_nodes, len(view.fixed_s), _first_score(view)
+    n, n_kinds, first = view.context.n_nodes, len(view.fixed_s), _first_score(view)
     counts = 1 + n_kinds
-    for i in range(view.host.n_changed):
+    for i in range(view.context.n_changed):
         for m in range(n_kinds):
             memory.floats[first + m * n + view.changed[i]] = np.nan
-    if view.host.attempt > 0:
+    if view.context.attempt > 0:
         return
     memory.ints[counts + work.class_idx] += 1
     total = memory.ints[counts + n_kinds] + 1
@@ -205,8 +205,8 @@ class FragmentationGradient(Policy):
         """Count the request, and rank the nodes where it fits by the growth of their fragments."""
         _keep_up(view, work, memory)
         count, nodes, scores = 0, view.nodes, memory.floats
-        first = _first_score(view) + work.class_idx * view.host.n_nodes
-        for j in range(view.host.n_nodes):
+        first = _first_score(view) + work.class_idx * view.context.n_nodes
+        for j in range(view.context.n_nodes):
             if can_take(view, work, j) and nodes.in_flight[j] < nodes.slots[j]:
                 if np.isnan(scores[first + j]):
                     scores[first + j] = _score(view, work, j, memory)

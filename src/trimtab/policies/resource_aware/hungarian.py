@@ -34,7 +34,7 @@ def is_promised(view: View, plan: Plan, serial: int) -> bool:
     """Whether the plan binds a request now. O(bindings)."""
     for i in range(len(plan.binding.serial)):
         if plan.binding.serial[i] == serial:
-            return bool(view.host.now_s <= plan.binding.expires_s[i])
+            return bool(view.context.now_s <= plan.binding.expires_s[i])
     return False
 
 
@@ -93,7 +93,7 @@ class Hungarian(Policy):
         """Notes of the nodes."""
         return memory(floats=notes_room(cluster.n_nodes))
 
-    def plan(self, view: View, history: History, waiting: Any, rehearse: Any) -> Plan | None:
+    def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan | None:
         """Match what waits to slots."""
         if not len(waiting):
             return None
@@ -106,7 +106,7 @@ class Hungarian(Policy):
             free_s + loads_s(view, waiting)[:, node] + services_s(view, waiting)[:, view.nodes.type_idx[node]]
         )
         worst_s = np.max(cost_s, initial=0.0, where=np.isfinite(cost_s)) + 1.0
-        waited_s = view.host.now_s - waiting["arrival_s"]
+        waited_s = view.context.now_s - waiting["arrival_s"]
         left_out_s = worst_s + self.ageing * waited_s
         problem = assignment_problem(
             cost_s, np.ones(cost_s.shape), np.ones(len(node)), optional=True, skip_value=left_out_s
@@ -115,7 +115,7 @@ class Hungarian(Policy):
         matched = np.flatnonzero(slot >= 0)
         binding = np.zeros(len(matched), BINDING)
         binding["serial"], binding["node_idx"] = waiting["serial"][matched], node[slot[matched]]
-        binding["expires_s"] = view.host.now_s + KEPT_PERIODS * self.plan_period_s
+        binding["expires_s"] = view.context.now_s + KEPT_PERIODS * self.plan_period_s
         return empty_plan()._replace(binding=binding)
 
     @staticmethod
@@ -125,7 +125,7 @@ class Hungarian(Policy):
         if is_promised(view, plan, work.serial):
             return 0
         nodes, needs, floats = view.nodes, needs_of(work), memory.floats
-        for j in range(view.host.n_nodes):
+        for j in range(view.context.n_nodes):
             is_idle = nodes.in_flight[j] < nodes.slots[j] and can_take(view, needs, j)
             floats[NOTES + j] = own_s(view, needs, j) if is_idle else np.inf
-        return int(rank_noted(floats, ranking, view.host.n_nodes))
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -60,7 +60,7 @@ def _count(view: View, memory: Memory) -> None:
     """Replay the change log: how many requests are in flight on nodes that are up, and how many are up."""
     ints, nodes, first = memory.ints, view.nodes, memory.ints[_BUILT] == 0
     ints[_BUILT] = 1
-    for i in range(view.host.n_nodes if first else view.host.n_changed):
+    for i in range(view.context.n_nodes if first else view.context.n_changed):
         j = i if first else view.changed[i]
         before, after = ints[_HEADER + j], nodes.in_flight[j] if nodes.up[j] == 1 else -1
         ints[_BUSY] += max(after, 0) - max(before, 0)
@@ -131,7 +131,7 @@ class BoundedHash(Policy):
         _count(view, memory)
         ints, n_points = memory.ints, memory.ints[_POINTS]
         bound = math.ceil(memory.params[0] * (ints[_BUSY] + 1) / max(ints[_UP], 1))
-        begin = _HEADER + view.host.n_nodes
+        begin = _HEADER + view.context.n_nodes
         start = _first_at(ints, begin, n_points, position_of(work.key))
         passed = -1
         for step in range(n_points):

@@ -46,7 +46,7 @@ class RoundRobin(Policy):
         j = next_able(view, work, memory.ints[0])
         if j < 0:
             return 0
-        following = j + 1 if j + 1 < view.host.n_nodes else 0
+        following = j + 1 if j + 1 < view.context.n_nodes else 0
         memory.ints[0] = following
         ranking[0] = j
         ranking[1] = next_able(view, work, following)

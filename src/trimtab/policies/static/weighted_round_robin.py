@@ -46,7 +46,7 @@ class WeightedRoundRobin(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Add credit to all able nodes and take the richest."""
-        needs, floats, total, n = needs_of(work), memory.floats, 0.0, view.host.n_nodes
+        needs, floats, total, n = needs_of(work), memory.floats, 0.0, view.context.n_nodes
         first = len(floats) - n
         for j in range(n):
             floats[NOTES + j] = np.inf

@@ -34,7 +34,7 @@ def build_requests(
     names = tenant_names(spec, columns)
     work["serial"], work["arrival_s"], work["class_idx"] = np.arange(n), columns.arrival_s, c
     work["units"] = columns.units * _factor(spec.estimate_cv, seed, Stream.ESTIMATE, n)
-    work["charge"] = work["units"]
+    work["cost"] = work["units"]
     work["parts_max"] = parts_max(served, c, work["units"])
     work["estimate_s"] = cluster.best_estimate_s(c, work["units"])
     work["deadline_s"] = columns.arrival_s + _deadline_after_s(spec, columns, cluster, seed)

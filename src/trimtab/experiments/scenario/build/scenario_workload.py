@@ -1,4 +1,4 @@
-"""Work that a scenario might bring: for policies that rehearse before anything has come."""
+"""Work that a scenario might bring: for policies that use rollouts before anything has come."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ OTHER_SEEDS = 1 << 62  # from here on, so that no run of small seeds is told its
 def scenario_workload(
     policy: Policy, scenario: Scenario, seed: int, load: float | None = None
 ) -> np.ndarray | None:
-    """WORK of another seed, where the policy rehearses; None for a recorded trace, which declares nothing."""
-    if not policy.rehearses or scenario.workload.generate is None:
+    """WORK of another seed, for policies that use rollouts; None for a recorded trace."""
+    if not policy.uses_rollouts or scenario.workload.generate is None:
         return None
     return _declared(scenario, (seed + OTHER_SEEDS) % (2 * OTHER_SEEDS), load)
 

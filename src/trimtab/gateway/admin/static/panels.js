@@ -41,16 +41,16 @@ function candidateParts(told) {
     ["Before", told.before || "–"],
     ["Switches", number(told.switches)],
   ])];
-  if (told.rehearsed_s == null) return [...parts, none("Nothing was rehearsed yet: that takes some requests.")];
+  if (told.rollout_age_s == null) return [...parts, none("Nothing was simulated yet: that takes some requests.")];
   const held = told.each.find((c) => c.name === told.against).value_s;
-  const table_ = table("Candidates and what rehearsals say of them", [
+  const table_ = table("Candidates and what rollouts say of them", [
     ["Candidate", (c) => h("span", {}, c.name, c.name === told.active ? h("span", { class: "tag" }, "in force") : null)],
     [told.objective === "p99" ? "Longest 2 %" : "Mean", (c) => plusMinus(seconds(c.value_s), seconds(c.error_s)), "num"],
     ["Difference", (c) => (c.name === told.against ? "–" : plusMinus(signedPercent(c.apart_s / held), percent(c.apart_error_s / held, 1))), "num"],
   ], told.each);
   table_.classList.add("candidates");
   return [...parts, table_, h("p", { class: "how" },
-    `Completion time of the last requests, simulated ${ago(told.rehearsed_s)} ago from the state at that time; ` +
+    `Completion time of the last requests, simulated ${ago(told.rollout_age_s)} ago from the state at that time; ` +
     `difference from ${told.against}, then in force; ± two standard errors. Less is better.`)];
 }
 

@@ -51,7 +51,7 @@ class Placed:
         work = history.work[known]
         unknown = np.maximum(view.nodes.in_flight - np.bincount(node_idx, minlength=cluster.n_nodes), 0)
         unknown[~np.isfinite(view.fixed_s.min(axis=0))[view.nodes.type_idx]] = 0
-        since_s = history.work["arrival_s"].min(initial=view.host.now_s)
+        since_s = history.work["arrival_s"].min(initial=view.context.now_s)
         self.work = np.concatenate([_strangers(view, unknown, since_s), work])
         self.node_idx = np.concatenate([np.repeat(np.arange(cluster.n_nodes), unknown), node_idx])
         estimate_s = _estimates(view, work, node_idx)
@@ -63,7 +63,7 @@ class Placed:
         runs = rank < cluster.slots[self.node_idx]
         self.left_s = np.where(runs, self._remaining(view, runs), self.estimate_s)
         for name in ("arrival_s", "deadline_s"):
-            self.work[name] -= view.host.now_s
+            self.work[name] -= view.context.now_s
 
     def _sort_by_node(self) -> None:
         order = np.argsort(self.node_idx, kind="stable")
@@ -79,7 +79,7 @@ class Placed:
         reported_s = np.maximum(nodes.backlog_s - queued_s, 0.0)
         guessed_s = np.bincount(at, guess_s, len(nodes))
         then_s = guess_s / np.maximum(guessed_s, LEAST_S)[at] * reported_s[at]
-        return np.maximum(then_s - (view.host.now_s - nodes.anchor_s[at]), 0.0)
+        return np.maximum(then_s - (view.context.now_s - nodes.anchor_s[at]), 0.0)
 
 
 def _estimates(view: View, work: NDArray[Any], node_idx: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -99,9 +99,9 @@ def _strangers(view: View, count: NDArray[np.int64], arrival_s: float) -> NDArra
 
 def last_used_s(view: View, history: History, n_items: int) -> NDArray[np.float64]:
     """When nodes last used items, from now, as far as past requests tell; [nodes, items]."""
-    used_s = np.full((view.host.n_nodes, n_items), LONG_AGO_S)
+    used_s = np.full((view.context.n_nodes, n_items), LONG_AGO_S)
     sent = history.node_idx >= 0
-    at_s = np.where(np.isfinite(history.finish_s), history.finish_s - view.host.now_s, 0.0)
+    at_s = np.where(np.isfinite(history.finish_s), history.finish_s - view.context.now_s, 0.0)
     for name in ("model_idx", "adapter_idx"):
         uses = sent & (history.work[name] >= 0)
         np.maximum.at(used_s, (history.node_idx[uses], history.work[name][uses]), at_s[uses])
@@ -134,7 +134,7 @@ def _place(s: State, plan: Plan, order: Any, r: int) -> None:
 
 
 @helper
-def take_up(s: State, plan: Plan, order: Any, n_placed: int) -> None:
+def place_requests(s: State, plan: Plan, order: Any, n_placed: int) -> None:
     """Begin a run whose first rows are with nodes at time 0, without plans or faults; all others arrive."""
     begin_telemetry(s)
     for r in range(n_placed):

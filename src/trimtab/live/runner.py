@@ -20,13 +20,13 @@ from trimtab.engine.driver import Driver, Started
 from trimtab.errors import UsageError
 from trimtab.live.backend import Backend, Workers
 from trimtab.live.clock import Clock, Rank, VirtualClock, WallClock
-from trimtab.live.desk import Desk
+from trimtab.live.dispatch_loop import DispatchLoop
 from trimtab.live.planner import InlinePlanner, Planner, ProcessPlanner
 
 Progress = Callable[[int], None]
 
 
-class Host:
+class LiveRunner:
     """Replays requests through one policy. Each turn of its loop takes one event.
 
     One event a turn keeps equal times in order on a virtual clock: whatever an event starts is with the
@@ -42,7 +42,7 @@ class Host:
         progress: Progress | None = None,
     ) -> None:
         self._driver, self._clock, self._backend, self._planner = driver, clock, backend, planner
-        self._desk = Desk(driver, planner, clock.now_s, lambda _: self._news_came())
+        self._dispatch_loop = DispatchLoop(driver, planner, clock.now_s, lambda _: self._news_came())
         self._progress = progress
         self._arrivals_s: list[float] = driver.state.work["arrival_s"][: driver.n_requests].tolist()
         self._news = asyncio.Event()
@@ -63,7 +63,7 @@ class Host:
             replay = asyncio.create_task(self._replay())
             while not (self._is_stopped or self._driver.is_over()):
                 now_s = await self.observe()
-                self._desk.turn(now_s, 1)
+                self._dispatch_loop.step(now_s, 1)
                 self.apply()
         finally:
             self._close(replay)
@@ -179,7 +179,7 @@ def run_live(
     clock : any other clock. On a VirtualClock, which does not wait, the result equals the simulator's.
     mode : "compiled", "interpreted", or "auto": compiled once it is cached or worth it.
     progress : called with the number of requests that have arrived.
-    declared : WORK that might come, by arrival, for policies that rehearse.
+    declared : WORK that might come, by arrival, for policies that use rollouts.
 
     Raises UsageError for options that only the simulator has (faults), PolicyError where the policy raises or
     returns no decision, KeyboardInterrupt on Ctrl-C once everything is cleaned up.
@@ -201,4 +201,4 @@ def run_live(
 async def _run(driver: Driver, clock: Clock, progress: Progress | None) -> None:
     inline = driver.policy.plan_period_s == 0.0 or isinstance(clock, VirtualClock)
     planner = (InlinePlanner if inline else ProcessPlanner)(driver.policy, driver.planning)
-    await Host(driver, clock, Workers(clock), planner, progress).run()
+    await LiveRunner(driver, clock, Workers(clock), planner, progress).run()

@@ -19,18 +19,18 @@ from trimtab.domain.options import Options
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
-from trimtab.domain.view import BACKGROUND, PLACED, WORK, Plan, View, memory, new_work
-from trimtab.engine.accounts import note_tenant_unheld
+from trimtab.domain.view import BACKGROUND, PINNED_RUNNING, WORK, Plan, View, memory, new_work
 from trimtab.engine.calls import Calls
+from trimtab.engine.decision_trace import FIRST, ROW
 from trimtab.engine.driver import IS_OVER, Driver, PlanningLog
 from trimtab.engine.events import ARRIVAL, COMPLETION, LOSS, SWITCH
-from trimtab.engine.facade import Columns
 from trimtab.engine.fallback import Fallback
 from trimtab.engine.past import Past
-from trimtab.engine.rehearsal import Rehearser
+from trimtab.engine.python_views import Columns
+from trimtab.engine.rollout import Rollouts
 from trimtab.engine.slots import SOME_S, UNESTIMATED
 from trimtab.engine.state import AVOIDED, COUNTS
-from trimtab.engine.verdicts import FIRST, ROW
+from trimtab.engine.virtual_counters import note_tenant_unheld
 from trimtab.errors import PolicyError
 
 # All of a WORK row in one call, in the order of its fields, of which an "x" is 0: a write to each costs five
@@ -39,12 +39,12 @@ _WORK_ROW = Struct("=q4d 8x 2d q4i 4x 3i 4x")
 _WORK_BYTES, _pack_work = WORK.itemsize, _WORK_ROW.pack_into
 _COUNTED = Struct("=4q")  # of COUNTS: events, told, started and ended, in one call
 _COUNTED_AT = int(COUNTS.fields["events"][1])  # type: ignore[index]  # it has fields
-_VERDICT_BYTES = ROW.size
+_TRACE_BYTES = ROW.size
 _NEVER_S = float("inf")
 _HELD, _RUNNING, _RETRYING = int(Status.HELD), int(Status.RUNNING), int(Status.RETRYING)
 
 
-class Asked(NamedTuple):
+class RequestSpec(NamedTuple):
     """What a request asks for; the fields of WORK that its host knows."""
 
     class_idx: int
@@ -56,19 +56,19 @@ class Asked(NamedTuple):
     priority: int = 0
     deadline_s: float = float("inf")
     tokens: float = 0.0
-    charge: float = 0.0
+    cost: float = 0.0
     key: int = 0
-    home_idx: int = -1
-    stays_home: int = 0  # 1 = nowhere else
+    affinity_node_idx: int = -1
+    pinned: int = 0  # 1 = nowhere else
     arrival_s: float | None = None  # where it came before it enters here
 
 
 _in_order = itemgetter(  # of WORK, after serial and arrival
     *map(
-        Asked._fields.index,
+        RequestSpec._fields.index,
         (
-            "deadline_s", "units", "estimate_s", "tokens", "charge", "key", "class_idx", "model_idx",
-            "adapter_idx", "tenant_idx", "priority", "home_idx", "stays_home",
+            "deadline_s", "units", "estimate_s", "tokens", "cost", "key", "class_idx", "model_idx",
+            "adapter_idx", "tenant_idx", "priority", "affinity_node_idx", "pinned",
         ),
     )
 )  # fmt: skip
@@ -86,12 +86,12 @@ class _Tenants(NamedTuple):
     """The part of a State that `note_tenant_unheld` works on."""
 
     held_of: Any
-    held_charge: Any
+    held_cost: Any
     work: Any
     requests: Any
 
 
-class Live:
+class LiveDriver:
     """State and loop of one policy over a cluster, for as many requests at a time as it has rows.
 
     Least connections decides wherever the policy raises or answers no decision: `policy_failures` counts it.
@@ -139,7 +139,7 @@ class Live:
         self.policy_failures = 0
         self.last_failure = ""
         self._free = list(range(rows - 1, -1, -1))
-        self._linked: list[int] = []  # free once their queue has let them go
+        self._stale: list[int] = []  # free once their queue has let them go
         self._past = Past(state) if keeps_past else None
         self._serial = 0
         self._work, self._rows = Columns(state.work), Columns(state.requests)
@@ -149,18 +149,18 @@ class Live:
             self._rows.node_idx,
         )
         self._nodes, self._hidden = Columns(state.nodes), Columns(state.hidden)
-        self._counts, self._hosts = Columns(state.counts), Columns(state.hosts)
-        self._n_held = self._hosts.n_held
-        self._accounts: Any = memoryview(state.accounts)
+        self._counts, self._contexts = Columns(state.counts), Columns(state.contexts)
+        self._n_held = self._contexts.n_held
+        self._virtual_counters: Any = memoryview(state.virtual_counters)
         self._ended_count, self._started_count = self._counts.ended, self._counts.started
-        held_of, held_charge = memoryview(state.held_of), memoryview(state.held_charge)
-        self._tenants: Any = _Tenants(held_of, held_charge, self._work, self._rows)
+        held_of, held_cost = memoryview(state.held_of), memoryview(state.held_cost)
+        self._tenants: Any = _Tenants(held_of, held_cost, self._work, self._rows)
         self._completed: list[int] = []
         self._work_bytes = memoryview(state.work.view(np.uint8))
         self._count_bytes = memoryview(state.counts.view(np.uint8))
         self._avoid = memoryview(state.avoid)
         self._avoiding: set[int] = set()  # rows that may have lost nodes
-        self._verdict_bytes = memoryview(state.verdicts.reshape(-1).view(np.uint8))
+        self._trace_bytes = memoryview(state.decision_trace.reshape(-1).view(np.uint8))
         self._fixed_s: Any = memoryview(state.fixed_s)
         self._unit_s: Any = memoryview(state.unit_s)
         self._started = memoryview(state.started)
@@ -221,13 +221,13 @@ class Live:
         return self._driver.state.prefix_tokens
 
     @property
-    def accounts(self) -> np.ndarray:
+    def virtual_counters(self) -> np.ndarray:
         """What each tenant has been served [tenants], to be corrected in place."""
-        return self._driver.state.accounts
+        return self._driver.state.virtual_counters
 
-    def charge(self, tenant_idx: int, amount: float) -> None:
+    def add_cost(self, tenant_idx: int, amount: float) -> None:
         """Count so much more, or less, as served to a tenant."""
-        self._accounts[tenant_idx] += amount
+        self._virtual_counters[tenant_idx] += amount
 
     def view(self) -> View:
         """What the policy sees now."""
@@ -239,13 +239,13 @@ class Live:
         return self._past.history(self._driver.last_plan)
 
     @property
-    def rehearser(self) -> Rehearser | None:
-        """Who rehearses for the policy in charge."""
-        return self._driver.rehearser
+    def rollouts(self) -> Rollouts | None:
+        """The rollouts for the policy in charge."""
+        return self._driver.rollouts
 
-    def rehearser_for(self, policy: Policy) -> Rehearser | None:
-        """Who rehearses for another policy."""
-        return self._driver.rehearser_for(policy, None)
+    def rollouts_for(self, policy: Policy) -> Rollouts | None:
+        """The rollouts for another policy."""
+        return self._driver.rollouts_for(policy, None)
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
@@ -253,7 +253,7 @@ class Live:
 
     # What comes from outside. Each is decided about by the next `advance`.
 
-    def enter(self, asked: Asked, now_s: float) -> int:
+    def enter(self, asked: RequestSpec, now_s: float) -> int:
         """A request is here; returns its row. The caller has made sure that there is one (`has_row`)."""
         row, serial, arrival_s = self._free.pop(), self._serial, asked[-1]
         self._serial = serial + 1
@@ -276,7 +276,7 @@ class Live:
         best_s = float((state.fixed_s[class_idx] + state.unit_s[class_idx] * units).min())
         return best_s if best_s < _NEVER_S else SOME_S
 
-    def enter_at(self, node_idx: int, asked: Asked, estimate_s: float, now_s: float) -> int:
+    def enter_at(self, node_idx: int, asked: RequestSpec, estimate_s: float, now_s: float) -> int:
         """A request runs on a node already, whatever its bounds now are; returns its row.
 
         `estimate_s` counts where the node's type does not serve the class any more.
@@ -285,11 +285,11 @@ class Live:
         table = self._fixed_s[at], self._unit_s[at]
         if table[0] == _NEVER_S:
             self._fixed_s[at], self._unit_s[at] = estimate_s, 0.0
-        row = self.enter(asked._replace(home_idx=node_idx, stays_home=PLACED), now_s)
+        row = self.enter(asked._replace(affinity_node_idx=node_idx, pinned=PINNED_RUNNING), now_s)
         self.advance(now_s)
         self.take_started()
         self._fixed_s[at], self._unit_s[at] = table
-        self._work.stays_home[row], self._work.home_idx[row] = asked.stays_home, asked.home_idx
+        self._work.pinned[row], self._work.affinity_node_idx[row] = asked.pinned, asked.affinity_node_idx
         return row
 
     def avoided(self, row: int) -> list[int]:
@@ -334,7 +334,7 @@ class Live:
     def suits(self, row: int, node_idx: int) -> bool:
         """Whether a node gets work and may serve this request, now or once it has room."""
         work, nodes, j = self._work, self._nodes, node_idx
-        if nodes.up[j] == 0 or (work.stays_home[row] and work.home_idx[row] != j):
+        if nodes.up[j] == 0 or (work.pinned[row] and work.affinity_node_idx[row] != j):
             return False
         fixed_s: float = self._fixed_s[work.class_idx[row], nodes.type_idx[j]]
         return fixed_s < _NEVER_S
@@ -408,13 +408,13 @@ class Live:
         self._ended_count[0] = 0
         ended = [Ended(r, rows.status[r], rows.reason[r]) for r in self._driver.state.ended[:count].tolist()]
         for row, _, _ in ended:
-            (self._linked if rows.linked[row] else self._free).append(row)
+            (self._stale if rows.stale_link[row] else self._free).append(row)
         return ended
 
     def next_event_s(self) -> float:
         """When something happens next without a word from outside; inf = never."""
-        n_events, n_told, _, _ = _COUNTED.unpack_from(self._count_bytes, _COUNTED_AT)
-        if n_told:
+        n_events, n_injected, _, _ = _COUNTED.unpack_from(self._count_bytes, _COUNTED_AT)
+        if n_injected:
             return self._driver.next_event_s()
         return self._driver.first_event_s() if n_events else _NEVER_S
 
@@ -430,14 +430,14 @@ class Live:
         """Carry out PLAN_READY."""
         self._driver.put_next_in_force()
 
-    def verdict(self, row: int) -> bytes:
-        """The last decision about a request, as `verdicts.read` takes it."""
-        at = row * _VERDICT_BYTES
-        return self._verdict_bytes[at : at + _VERDICT_BYTES].tobytes()
+    def decision_trace(self, row: int) -> bytes:
+        """The last decision about a request, as `decision_trace.read` takes it."""
+        at = row * _TRACE_BYTES
+        return self._trace_bytes[at : at + _TRACE_BYTES].tobytes()
 
-    def verdict_numbers(self, row: int) -> tuple[float, ...]:
+    def decision_trace_numbers(self, row: int) -> tuple[float, ...]:
         """Of the same, the columns from ESTIMATE_S to SHADOW_S."""
-        return FIRST.unpack_from(self._verdict_bytes, row * _VERDICT_BYTES)
+        return FIRST.unpack_from(self._trace_bytes, row * _TRACE_BYTES)
 
     def set_estimate(self, class_idx: int, type_idx: int, fixed_s: float, unit_s: float) -> None:
         """Correct an entry of the tables."""
@@ -446,9 +446,9 @@ class Live:
 
     def _collect(self) -> None:
         """Find rows of cancelled requests that their queue has let go of."""
-        linked = self._rows.linked
-        self._free += [row for row in self._linked if not linked[row]]
-        self._linked = [row for row in self._linked if linked[row]]
+        linked = self._rows.stale_link
+        self._free += [row for row in self._stale if not linked[row]]
+        self._stale = [row for row in self._stale if linked[row]]
 
     def _advance_otherwise(self, error: PolicyError, now_s: float) -> int:
         """A policy failed: let the fallback decide about everything up to now."""
@@ -469,7 +469,7 @@ class Live:
             if j >= 0 and nodes.up[j] < 0:
                 nodes.up[j] += 2
         if rows.status[row] == _HELD:
-            self._hosts.n_held[0] -= 1
+            self._contexts.n_held[0] -= 1
             note_tenant_unheld(self._tenants, row)
         rows.status[row], rows.version[row] = _RETRYING, rows.version[row] + 1
         self._driver.push(now_s, ARRIVAL, row, rows.version[row])

@@ -7,7 +7,7 @@ import numpy as np
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.domain.requests import Prefixes, Requests
-from trimtab.engine.recency import new_caches
+from trimtab.engine.lru import new_caches
 
 
 def reuse_arrays(

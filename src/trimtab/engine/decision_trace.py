@@ -9,7 +9,7 @@ from typing import NamedTuple
 from trimtab.compiled.kernel import helper
 from trimtab.domain.decision import Status
 from trimtab.engine.slots import expected_s
-from trimtab.engine.state import VERDICT, State
+from trimtab.engine.state import TRACE_COLUMNS, State
 
 SHOWN = 4  # candidates that are told of
 
@@ -19,14 +19,14 @@ CANDIDATES = 8  # nodes, best first; -1 = no more
 PREDICTED_S = CANDIDATES + SHOWN  # service seconds there
 IN_FLIGHT = PREDICTED_S + SHOWN  # other requests there
 
-ROW = Struct(f"={VERDICT}d")
+ROW = Struct(f"={TRACE_COLUMNS}d")
 FIRST = Struct("=5d")  # of them, up to SHADOW_S
 _NAMED = slice(8 * CANDIDATES, 8 * PREDICTED_S)  # bytes
 
 _HELD = int(Status.HELD)
 
 
-class Verdict(NamedTuple):
+class DecisionTrace(NamedTuple):
     """A decision, in the order of its row."""
 
     estimate_s: float  # service on the node that it was sent to
@@ -49,10 +49,10 @@ def _positions(named: bytes) -> tuple[int, ...]:
     return tuple([int(j) for j in unpack(f"={SHOWN}d", named) if j >= 0.0])
 
 
-def read(row: bytes) -> Verdict:
+def read(row: bytes) -> DecisionTrace:
     """A row by its names; what is told of candidates is as long as there are any."""
     numbers, named = ROW.unpack(row), candidates_of(row)
-    return Verdict(
+    return DecisionTrace(
         estimate_s=numbers[ESTIMATE_S],
         n_held=numbers[HELD],
         decisions=numbers[DECISIONS],
@@ -67,8 +67,8 @@ def read(row: bytes) -> Verdict:
 @helper
 def note_decision(s: State, r: int, count: int) -> None:
     """The policy has ranked so many candidates for request r; none of it is carried out yet."""
-    row, nodes = s.verdicts, s.nodes
-    row[r, HELD] = s.hosts.n_held[0] - (1 if s.requests.status[r] == _HELD else 0)
+    row, nodes = s.decision_trace, s.nodes
+    row[r, HELD] = s.contexts.n_held[0] - (1 if s.requests.status[r] == _HELD else 0)
     row[r, DECISIONS] = s.requests.attempt[r]
     for i in range(SHOWN):
         j = s.ranking[i] if i < count else -1
@@ -81,5 +81,5 @@ def note_decision(s: State, r: int, count: int) -> None:
 @helper
 def note_shadow(s: State, r: int, j: int) -> None:
     """Another policy would send request r to node j."""
-    s.verdicts[r, SHADOW_IDX] = j
-    s.verdicts[r, SHADOW_S] = expected_s(s, r, j)
+    s.decision_trace[r, SHADOW_IDX] = j
+    s.decision_trace[r, SHADOW_S] = expected_s(s, r, j)

@@ -14,24 +14,24 @@ from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import BACKGROUND
+from trimtab.engine.decision_trace import SHADOW_IDX
 from trimtab.engine.driver import PlanningLog
-from trimtab.engine.live import Asked, Live
+from trimtab.engine.live_driver import LiveDriver, RequestSpec
 from trimtab.engine.simulator import run
-from trimtab.engine.verdicts import SHADOW_IDX
-from trimtab.live.desk import Desk
+from trimtab.live.dispatch_loop import DispatchLoop
 from trimtab.live.planner import InlinePlanner
 from trimtab.policies import find, names
 
 C = builders.cluster(6, types=2, slots=3, classes=2, queue_max=0)
 
 
-def asked(work: Any) -> Asked:
+def asked(work: Any) -> RequestSpec:
     """What a row of WORK asks for."""
-    shared = ("class_idx", "units", "estimate_s", "tenant_idx", "priority", "deadline_s", "charge", "key")
-    return Asked(**{name: work[name].item() for name in shared})
+    shared = ("class_idx", "units", "estimate_s", "tenant_idx", "priority", "deadline_s", "cost", "key")
+    return RequestSpec(**{name: work[name].item() for name in shared})
 
 
-def replay(live: Live, requests: Any, c: Any) -> dict[int, tuple[int, float]]:
+def replay(live: LiveDriver, requests: Any, c: Any) -> dict[int, tuple[int, float]]:
     """Feed requests at their times, serve them as the simulator would; serial → (node, finish or nan)."""
     pending: list[tuple[float, int, int]] = []
     row_of: dict[int, int] = {}
@@ -39,11 +39,11 @@ def replay(live: Live, requests: Any, c: Any) -> dict[int, tuple[int, float]]:
     serial_of: dict[int, int] = {}
 
     time_s = [0.0]
-    desk = Desk(live, InlinePlanner(live.policy, PlanningLog()), lambda: time_s[0], lambda plan: None)
+    loop = DispatchLoop(live, InlinePlanner(live.policy, PlanningLog()), lambda: time_s[0], lambda plan: None)
 
     def settle(now_s: float) -> None:
         time_s[0] = now_s
-        desk.turn(now_s)
+        loop.step(now_s)
         for row, node in live.take_started():
             serial = serial_of[row]
             k, g = requests.work["class_idx"][serial], c.type_idx[node]
@@ -86,7 +86,7 @@ def test_rows_used_again_change_no_decision(policy: str, lanes: bool, mode: str)
     options = Options(cancel=Cancel.WAITING, lookahead=2, lane_per_class=lanes)
     chosen = find(policy)
     simulated = run(C, requests, options, *chosen, seed=5)
-    live = Live(C, options, *chosen, rows=120, tenants=3, seed=5, mode=mode)
+    live = LiveDriver(C, options, *chosen, rows=120, tenants=3, seed=5, mode=mode)
     ends = replay(live, requests, C)
     rows = simulated.state.requests
     served = rows["status"] == Status.FINISHED
@@ -96,28 +96,28 @@ def test_rows_used_again_change_no_decision(policy: str, lanes: bool, mode: str)
     np.testing.assert_array_equal([ends[i][1] for i in np.flatnonzero(served)], rows["finish_s"][served])
 
 
-def live_of(policy: str = "least-connections", nodes: int = 2, slots: int = 1, **more: Any) -> Live:
+def live_of(policy: str = "least-connections", nodes: int = 2, slots: int = 1, **more: Any) -> LiveDriver:
     c = builders.cluster(nodes, slots=slots, queue_max=0, classes=more.pop("classes", 1))
     options = Options(cancel=Cancel.WAITING, lookahead=2, **more.pop("options", {}))
-    return Live(c, options, *find(policy), rows=50, **more)
+    return LiveDriver(c, options, *find(policy), rows=50, **more)
 
 
-ONE = Asked(0, 1.0, 1.0)
+ONE = RequestSpec(0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("mode", ["compiled", "interpreted"])
 def test_the_tables_estimate_what_the_host_leaves_open(mode: str) -> None:
     c = builders.cluster(2, types=2, slots=1, queue_max=0, classes=2, unserved=[(1, 0), (1, 1)])
-    live = Live(c, Options(cancel=Cancel.WAITING), *find("least-connections"), rows=1, mode=mode)
+    live = LiveDriver(c, Options(cancel=Cancel.WAITING), *find("least-connections"), rows=1, mode=mode)
     for units in (1.0, 40.0):  # the second request has the row of the first
-        row = live.enter(Asked(0, units), units)
+        row = live.enter(RequestSpec(0, units), units)
         live.advance(units)
         best_s = min(c.fixed_s[0] + c.unit_s[0] * units)
         assert live._driver.state.work["estimate_s"][row] == best_s == live.best_estimate_s(0, units)
         assert [started for started, _ in live.take_started()] == [row]
         live.complete(row, units)
         live.advance(units)
-    stuck = live.enter(Asked(1, 1.0), 50.0)  # no type serves its class yet
+    stuck = live.enter(RequestSpec(1, 1.0), 50.0)  # no type serves its class yet
     live.advance(50.0)
     assert live.waiting()["estimate_s"].tolist() == [1.0] == [live.best_estimate_s(1, 1.0)]
     assert live._driver.state.requests["node_idx"][stuck] == -1
@@ -188,11 +188,13 @@ def test_a_deadline_ends_waiting_once_even_where_its_row_was_used_again() -> Non
 
 def test_lanes_let_other_classes_pass_what_no_node_can_take() -> None:
     c = builders.cluster(2, types=2, slots=1, queue_max=0, classes=2, unserved=[(0, 1), (1, 0)])
-    live = Live(c, Options(cancel=Cancel.WAITING, lane_per_class=True), *find("least-connections"), rows=50)
+    live = LiveDriver(
+        c, Options(cancel=Cancel.WAITING, lane_per_class=True), *find("least-connections"), rows=50
+    )
     live.switch(0, False, 0.0)
     for _ in range(10):  # class 0 is served by node 0 only, which is off
-        live.enter(Asked(0, 1.0, 1.0), 0.0)
-    first, second = live.enter(Asked(1, 1.0, 1.0), 0.0), live.enter(Asked(1, 1.0, 1.0), 0.0)
+        live.enter(RequestSpec(0, 1.0, 1.0), 0.0)
+    first, second = live.enter(RequestSpec(1, 1.0, 1.0), 0.0), live.enter(RequestSpec(1, 1.0, 1.0), 0.0)
     live.advance(0.0)
     assert live.take_started() == [(first, 1)]
     live.complete(first, 1.0)
@@ -232,8 +234,8 @@ def test_tokens_in_flight_are_bounded() -> None:
 
 def test_a_session_goes_home_where_there_is_room_and_waits_where_it_must() -> None:
     live = live_of(nodes=2, slots=2)
-    rows = [live.enter(ONE._replace(home_idx=1), 0.0) for _ in range(3)]
-    must = live.enter(ONE._replace(home_idx=1, stays_home=True), 0.0)
+    rows = [live.enter(ONE._replace(affinity_node_idx=1), 0.0) for _ in range(3)]
+    must = live.enter(ONE._replace(affinity_node_idx=1, pinned=True), 0.0)
     live.advance(0.0)
     assert live.take_started() == [(rows[0], 1), (rows[1], 1), (rows[2], 0)]
     live.complete(rows[0], 1.0)
@@ -270,7 +272,7 @@ class Failing(Policy):
 @pytest.mark.parametrize("mode", ["compiled", "interpreted"])
 def test_where_a_policy_fails_least_connections_decides(mode: str) -> None:
     c = builders.cluster(2, slots=1, queue_max=0)
-    live = Live(c, Options(cancel=Cancel.WAITING), Failing(), rows=10, mode=mode)
+    live = LiveDriver(c, Options(cancel=Cancel.WAITING), Failing(), rows=10, mode=mode)
     rows = [live.enter(ONE, 0.0)]
     live.advance(0.0)
     rows.append(live.enter(ONE._replace(units=2.0), 0.0))
@@ -288,10 +290,12 @@ def test_where_a_policy_fails_least_connections_decides(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["compiled", "interpreted"])
 def test_a_shadow_is_asked_and_changes_nothing(mode: str) -> None:
     c = builders.cluster(4, slots=2, queue_max=0)
-    plain = Live(c, Options(cancel=Cancel.WAITING), *find("power-of-d"), rows=50, mode=mode)
+    plain = LiveDriver(c, Options(cancel=Cancel.WAITING), *find("power-of-d"), rows=50, mode=mode)
     shadow = find("least-connections")[0]
-    watched = Live(c, Options(cancel=Cancel.WAITING), *find("power-of-d"), rows=50, shadow=shadow, mode=mode)
-    alone = Live(c, Options(cancel=Cancel.WAITING), shadow, rows=50, mode=mode)
+    watched = LiveDriver(
+        c, Options(cancel=Cancel.WAITING), *find("power-of-d"), rows=50, shadow=shadow, mode=mode
+    )
+    alone = LiveDriver(c, Options(cancel=Cancel.WAITING), shadow, rows=50, mode=mode)
     for k in range(6):
         starts = []
         for live in (plain, watched, alone):
@@ -300,14 +304,14 @@ def test_a_shadow_is_asked_and_changes_nothing(mode: str) -> None:
             starts.append(live.take_started())
         assert starts[0] == starts[1]
         if k == 0:
-            assert watched.verdict_numbers(starts[1][0][0])[SHADOW_IDX] == starts[2][0][1]
+            assert watched.decision_trace_numbers(starts[1][0][0])[SHADOW_IDX] == starts[2][0][1]
 
 
 def test_a_shadow_that_fails_disturbs_nobody() -> None:
     c = builders.cluster(2, slots=2, queue_max=0)
-    live = Live(c, Options(), *find("least-connections"), rows=10, shadow=Failing())
+    live = LiveDriver(c, Options(), *find("least-connections"), rows=10, shadow=Failing())
     row = live.enter(ONE, 0.0)
     live.advance(0.0)
     assert live.take_started() == [(row, 0)]
     assert (live.shadow_failures, live.policy_failures) == (1, 0)
-    assert live.verdict_numbers(row)[SHADOW_IDX] == -1
+    assert live.decision_trace_numbers(row)[SHADOW_IDX] == -1

@@ -9,7 +9,7 @@ from trimtab.engine.state import State
 
 
 @helper
-def lift_account(s: State, t: int) -> None:
+def lift_virtual_counter(s: State, t: int) -> None:
     """A tenant with nothing waiting gains nothing by having been idle.
 
     Virtual token counter: Sheng et al., "Fairness in serving large language models", OSDI 2024, algorithm 2,
@@ -20,30 +20,30 @@ def lift_account(s: State, t: int) -> None:
     least, any_held = np.inf, False
     for other in range(len(s.held_of)):
         if s.held_of[other] > 0:
-            least, any_held = min(least, s.accounts[other]), True
+            least, any_held = min(least, s.virtual_counters[other]), True
     if not any_held:
-        least = s.accounts[s.counts.last_tenant[0]]
-    s.accounts[t] = max(s.accounts[t], least)
-    if s.config.accounts[0] == 2:
+        least = s.virtual_counters[s.counts.last_tenant[0]]
+    s.virtual_counters[t] = max(s.virtual_counters[t], least)
+    if s.config.virtual_counters[0] == 2:
         for k in range(s.share.shape[1]):
             s.served_s[t, k] = max(s.served_s[t, k], least)
 
 
 @helper(inline=True)
-def charge_account(s: State, r: int, estimate_s: float) -> None:
+def add_expected_cost(s: State, r: int, estimate_s: float) -> None:
     """Request r is sent to a node, which is expected to serve it for so long."""
-    if s.config.accounts[0] == 1:
-        s.accounts[s.work.tenant_idx[r]] += s.work.charge[r]
-    elif s.config.accounts[0] == 2:
+    if s.config.virtual_counters[0] == 1:
+        s.virtual_counters[s.work.tenant_idx[r]] += s.work.cost[r]
+    elif s.config.virtual_counters[0] == 2:
         _serve(s, r, estimate_s)
 
 
 @helper(inline=True)
-def settle_account(s: State, r: int, now_s: float) -> None:
+def settle_cost(s: State, r: int, now_s: float) -> None:
     """Request r has been served: its tenant is charged what it was, no longer what was expected."""
-    if s.config.accounts[0] == 1 and s.config.live[0] != 2:  # there the host books what was really used
-        s.accounts[s.work.tenant_idx[r]] += s.truth.units[r] - s.work.units[r]
-    elif s.config.accounts[0] == 2:
+    if s.config.virtual_counters[0] == 1 and s.config.live[0] != 2:  # there the host adds the real cost
+        s.virtual_counters[s.work.tenant_idx[r]] += s.truth.units[r] - s.work.units[r]
+    elif s.config.virtual_counters[0] == 2:
         _serve(s, r, now_s - s.requests.start_s[r] - s.requests.estimate_s[r])
 
 
@@ -58,7 +58,7 @@ def _serve(s: State, r: int, seconds: float) -> None:
     for k in range(s.share.shape[1]):
         s.served_s[t, k] += s.share[c, k] * seconds
         largest_s = max(largest_s, s.served_s[t, k])
-    s.accounts[t] = largest_s
+    s.virtual_counters[t] = largest_s
 
 
 @helper(inline=True)
@@ -66,7 +66,7 @@ def note_tenant_held(s: State, r: int) -> None:
     """Request r has entered the central queues."""
     t = s.work.tenant_idx[r]
     s.held_of[t] += 1
-    s.held_charge[t] += s.work.charge[r]
+    s.held_cost[t] += s.work.cost[r]
 
 
 @helper(inline=True)
@@ -74,5 +74,5 @@ def note_tenant_unheld(s: State, r: int) -> None:
     """Request r has left the central queues."""
     t = s.work.tenant_idx[r]
     s.held_of[t] -= 1
-    s.held_charge[t] = s.held_charge[t] - s.work.charge[r] if s.held_of[t] > 0 else 0.0
-    s.requests.ahead[r] = 0.0
+    s.held_cost[t] = s.held_cost[t] - s.work.cost[r] if s.held_of[t] > 0 else 0.0
+    s.requests.queued_cost[r] = 0.0

@@ -1,4 +1,4 @@
-"""A rehearsal from a reported state against the simulation that goes on from there."""
+"""A rollout from a reported state against the simulation that goes on from there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import Memory, empty_plan
 from trimtab.engine.driver import Driver
-from trimtab.engine.rehearsal import Rehearsal
+from trimtab.engine.rollout import StateRollout
 from trimtab.errors import PolicyError
 from trimtab.policies.registry import find
 
@@ -27,13 +27,13 @@ TICK = 2.0**-10
 
 @dataclass(frozen=True)
 class Planner(Policy):
-    """Sends to the node with the fewest requests; rehearses."""
+    """Sends to the node with the fewest requests; uses rollouts."""
 
-    rehearses: ClassVar[bool] = True
+    uses_rollouts: ClassVar[bool] = True
 
     @staticmethod
     def dispatch(view: Any, plan: Any, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        ranking[0] = min(range(view.host.n_nodes), key=lambda j: (view.nodes.in_flight[j], j))
+        ranking[0] = min(range(view.context.n_nodes), key=lambda j: (view.nodes.in_flight[j], j))
         return 1
 
 
@@ -58,17 +58,17 @@ def case(name: str) -> tuple[Cluster, Requests, Options]:
 
 
 def driven(c: Cluster, r: Requests, options: Options, policy: Policy, until_s: float) -> Driver:
-    """A run up to a time, by a policy that rehearses whatever it is."""
+    """A run up to a time, by a policy that uses rollouts."""
     driver = Driver(c, r, options, policy, mode="interpreted")
     driver.advance(until_s)
     return driver
 
 
-def rehearsal_of(driver: Driver) -> Rehearsal:
+def rollout_of(driver: Driver) -> StateRollout:
     """What a planner would be given now."""
-    rehearser = driver.rehearser_for(Planner(), None)
-    assert rehearser is not None
-    return rehearser.told(driver.view(), driver.history(), driver.waiting())
+    rollouts = driver.rollouts_for(Planner(), None)
+    assert rollouts is not None
+    return rollouts.told(driver.view(), driver.history(), driver.waiting())
 
 
 def to_come(driver: Driver) -> np.ndarray:
@@ -89,7 +89,7 @@ def test_it_is_the_simulation_that_goes_on_where_the_state_can_be_told_exactly(n
     n_before, now_s = driver.n_arrived, driver.now_s
     assert driver.state.counts["in_nodes"][0] > 3
     assert (len(waiting) > 0) == (name == "held")
-    told = rehearsal_of(driver)([Variant(policy)], future)[0]
+    told = rollout_of(driver)([Variant(policy)], future)[0]
     driver.advance()
     rows = driver.state.requests
     assert (rows["status"] == Status.FINISHED).all()
@@ -99,13 +99,13 @@ def test_it_is_the_simulation_that_goes_on_where_the_state_can_be_told_exactly(n
     np.testing.assert_array_equal(told[: len(waiting)], waiting_finish_s - now_s)
 
 
-def test_variants_are_rehearsed_from_the_same_state_one_after_the_other() -> None:
+def test_variants_are_simulated_from_the_same_state_one_after_the_other() -> None:
     driver = driven(*case("models"), Planner(), 35.0)
-    rehearse, future = rehearsal_of(driver), to_come(driver)
+    rollout, future = rollout_of(driver), to_come(driver)
     a, b = (Variant(find(spec)[0]) for spec in ("random", "least-expected-wait"))
-    both = rehearse([a, b, a], future)
+    both = rollout([a, b, a], future)
     np.testing.assert_array_equal(both[0], both[2])
-    np.testing.assert_array_equal(both[1], rehearse([b], future)[0])
+    np.testing.assert_array_equal(both[1], rollout([b], future)[0])
     assert both[1].mean() < both[0].mean()
 
 
@@ -113,7 +113,7 @@ def test_a_plan_counts() -> None:
     driver = driven(*case("queues"), Planner(), 35.0)
     prices = empty_plan()._replace(params=np.array([0.0, 0.0, 0.0, 1e6]))
     policy = find("cost-index")[0]
-    plain, dear = rehearsal_of(driver)([Variant(policy), Variant(policy, prices)], to_come(driver))
+    plain, dear = rollout_of(driver)([Variant(policy), Variant(policy, prices)], to_come(driver))
     assert dear.mean() > plain.mean()
 
 
@@ -125,7 +125,7 @@ def test_with_several_slots_and_old_reports_it_comes_near(slots: int) -> None:
     policy = find("power-of-d")[0]
     driver = driven(c, r, options, policy, r.work["arrival_s"][500])
     future, n_before = to_come(driver), driver.n_arrived
-    told = rehearsal_of(driver)([Variant(policy)], future)[0]
+    told = rollout_of(driver)([Variant(policy)], future)[0]
     driver.advance()
     after_s = (driver.state.requests["finish_s"] - driver.state.work["arrival_s"])[n_before:]
     assert np.isfinite(told).all()
@@ -137,10 +137,10 @@ def test_what_arrives_may_differ_from_its_estimates_alike_for_all() -> None:
     c = cluster(4000)
     r = requests(c, 4000, load=0.9)
     r.work["units"] = 1.0
-    rehearsal = rehearsal_of(driven(c, r, Options(), find("round-robin")[0], 0.0))
+    rollout = rollout_of(driven(c, r, Options(), find("round-robin")[0], 0.0))
     r.work["arrival_s"] = 0.0
     variants = [Variant(find("round-robin")[0])] * 2
-    exact, noisy = rehearsal(variants, r.work), rehearsal(variants, r.work, 0.3)
+    exact, noisy = rollout(variants, r.work), rollout(variants, r.work, 0.3)
     np.testing.assert_array_equal(noisy[0], noisy[1])
     factor = noisy[0] / exact[0]
     assert factor.mean() == pytest.approx(1.0, abs=4.0 * 0.3 / np.sqrt(len(factor)))
@@ -152,7 +152,7 @@ def test_what_is_not_served_is_nan() -> None:
     r = requests(c, 200, load=3.0)
     options = Options(on_refusal=OnRefusal.REJECT)
     driver = driven(c, r, options, Planner(), 5.0)
-    told = rehearsal_of(driver)([Variant(find("least-connections")[0])], to_come(driver))[0]
+    told = rollout_of(driver)([Variant(find("least-connections")[0])], to_come(driver))[0]
     assert 0.2 < np.isnan(told).mean() < 0.9
 
 
@@ -161,13 +161,13 @@ def test_requests_that_are_not_in_the_history_count_by_what_their_node_reports()
     view = driver.view()
     view.nodes.in_flight[:] = view.nodes.running[:] = [1, 0, 2, 0]
     view.nodes.backlog_s[:] = view.nodes.outstanding_s[:] = [4.0, 0.0, 10.0, 0.0]
-    rehearser = driver.rehearser_for(Planner(), None)
-    assert rehearser is not None
+    rollouts = driver.rollouts_for(Planner(), None)
+    assert rollouts is not None
     future = driver.state.work[:1].copy()
     future["arrival_s"], future["units"], future["estimate_s"] = 1.0, 2.0, 1.0
     to = [empty_plan()._replace(params=np.array([float(j)])) for j in range(4)]
-    rehearse = rehearser.told(view, driver.history(), driver.waiting())
-    told = rehearse([Variant(Sender(), plan) for plan in to], future)[:, 0]
+    rollout = rollouts.told(view, driver.history(), driver.waiting())
+    told = rollout([Variant(Sender(), plan) for plan in to], future)[:, 0]
     np.testing.assert_allclose(told, [4.0 - 1.0 + 2.0, 1.0, 10.0 - 1.0 + 2.0, 1.0])
 
 
@@ -186,38 +186,36 @@ def test_nodes_that_are_down_stay_down() -> None:
     driver = driven(c, r, options, Planner(), -1.0)
     driver.state.nodes["up"] = [0, 1, 1, 1]
     policy = find("least-connections")[0]
-    told = rehearsal_of(driver)([Variant(policy)], to_come(driver))[0]
+    told = rollout_of(driver)([Variant(policy)], to_come(driver))[0]
     assert np.isfinite(told).all()
     driver.state.nodes["up"] = 0
-    assert np.isnan(rehearsal_of(driver)([Variant(policy)], to_come(driver))).all()
+    assert np.isnan(rollout_of(driver)([Variant(policy)], to_come(driver))).all()
 
 
 def test_a_variant_that_decides_badly_is_named() -> None:
     driver = driven(*case("queues"), Planner(), -1.0)
     bad = Variant(Sender(), empty_plan()._replace(params=np.array([9.0])))
-    with pytest.raises(PolicyError, match=r"Sender.*answered 1000000.*rehearsal"):
-        rehearsal_of(driver)([bad], to_come(driver))
+    with pytest.raises(PolicyError, match=r"Sender.*answered 1000000.*rollout"):
+        rollout_of(driver)([bad], to_come(driver))
 
 
-def test_a_rehearsal_after_one_that_broke_off_begins_anew() -> None:
+def test_a_rollout_after_one_that_broke_off_begins_anew() -> None:
     driver = driven(*case("models"), Planner(), 35.0)
     variants, future = [Variant(find("least-expected-wait")[0])], to_come(driver)
     bad = Variant(Sender(), empty_plan()._replace(params=np.array([9.0])))
-    rehearse = rehearsal_of(driver)
-    before = rehearse(variants, future)
+    rollout = rollout_of(driver)
+    before = rollout(variants, future)
     with pytest.raises(PolicyError):
-        rehearse([*variants, bad], future)
-    np.testing.assert_array_equal(rehearse([*variants, variants[0]], future), [before[0], before[0]])
+        rollout([*variants, bad], future)
+    np.testing.assert_array_equal(rollout([*variants, variants[0]], future), [before[0], before[0]])
 
 
 def test_it_goes_to_another_process_and_is_known_there_from_plan_to_plan() -> None:
     driver = driven(*case("held"), Planner(), 40.0)
-    rehearser = driver.rehearser_for(Planner(), None)
-    there, again = (pickle.loads(pickle.dumps(rehearser)) for _ in range(2))
+    rollouts = driver.rollouts_for(Planner(), None)
+    there, again = (pickle.loads(pickle.dumps(rollouts)) for _ in range(2))
     assert there is again
     told = driver.view(), driver.history(), driver.waiting()
     variants, future = [Variant(find("least-connections")[0])], to_come(driver)
-    assert rehearser is not None
-    np.testing.assert_array_equal(
-        there.told(*told)(variants, future), rehearser.told(*told)(variants, future)
-    )
+    assert rollouts is not None
+    np.testing.assert_array_equal(there.told(*told)(variants, future), rollouts.told(*told)(variants, future))

@@ -12,7 +12,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, View, empty_plan
-from trimtab.engine.facade import Columns, facade_memory, facade_plan, facade_view, record_of
+from trimtab.engine.python_views import Columns, python_memory, python_plan, python_view, record_of
 from trimtab.engine.state import new_state
 
 
@@ -23,19 +23,19 @@ class Desk:
         self.cluster = cluster
         self.state = new_state(cluster, requests(cluster, n_requests), Options(), policy, policy, 0)
         self.nodes, self.work = self.state.nodes, self.state.work
-        self._view = facade_view(self.state.views[0])
-        self._plan = facade_plan(empty_plan())
+        self._view = python_view(self.state.views[0])
+        self._plan = python_plan(empty_plan())
         self._record = record_of(Columns(self.work))
         self.adopt(policy)
 
     def adopt(self, policy: Policy) -> None:
         """Let another policy take over, with memory of its own."""
-        self._policy, self._memory = policy, facade_memory(policy.init(self.cluster))
+        self._policy, self._memory = policy, python_memory(policy.init(self.cluster))
         self._changed: set[int] = set()
 
     def follow(self, plan: Plan) -> None:
         """Put a plan in force."""
-        self._plan = facade_plan(plan)
+        self._plan = python_plan(plan)
 
     def set(self, j: int, **fields: float) -> None:
         for name, value in fields.items():
@@ -48,7 +48,7 @@ class Desk:
         return View(host.view(np.recarray)[0], nodes.view(np.recarray), *rest)
 
     def at(self, now_s: float) -> None:
-        self.state.hosts["now_s"] = now_s
+        self.state.contexts["now_s"] = now_s
 
     def decide(self, draws: Sequence[float] = (), *, request: int = 0) -> list[int]:
         """Candidates for a request, best first."""
@@ -60,7 +60,7 @@ class Desk:
 
     def answer(self, draws: Sequence[float] = (), *, request: int = 0) -> int:
         """How many candidates there are; -r where the request is rejected for reason r."""
-        self.state.hosts["n_changed"] = len(self._changed)
+        self.state.contexts["n_changed"] = len(self._changed)
         self.state.changed[0][: len(self._changed)] = sorted(self._changed)
         self._changed.clear()
         self._record.row = request
@@ -72,5 +72,5 @@ class Desk:
     def key(self, policy: Policy, *, request: int = 0) -> float:
         """The key by which an order serves a request."""
         self._record.row = request
-        memory = facade_memory(policy.init(self.cluster))
+        memory = python_memory(policy.init(self.cluster))
         return float(interpreted(policy.order)(self._view, self._plan, self._record, memory))

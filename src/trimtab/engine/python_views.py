@@ -59,28 +59,28 @@ def _array(array: np.ndarray) -> Any:
     return Columns(array) if array.ndim == 1 else tuple(_array(row) for row in array)
 
 
-def facade_memory(own: Memory) -> Memory:
+def python_memory(own: Memory) -> Memory:
     """A memory."""
     return Memory(*(memoryview(array) for array in own))
 
 
-def facade_plan(plan: Plan) -> Plan:
+def python_plan(plan: Plan) -> Plan:
     """A plan."""
     return Plan(*(_array(array) for array in plan))
 
 
-def facade_view(view: View) -> View:
+def python_view(view: View) -> View:
     """A view."""
     host, nodes, *rest = view
     return View(record_of(Columns(host)), Columns(nodes), *(memoryview(array) for array in rest))
 
 
-def facade(state: Any) -> Any:
+def python_state(state: Any) -> Any:
     """A whole state; it shares the arrays."""
     lists = {
-        "views": [facade_view(view) for view in state.views],
-        "memories": [facade_memory(own) for own in state.memories],
-        "order_memories": [facade_memory(own) for own in state.order_memories],
+        "views": [python_view(view) for view in state.views],
+        "memories": [python_memory(own) for own in state.memories],
+        "order_memories": [python_memory(own) for own in state.order_memories],
         "changed": tuple(memoryview(row) for row in state.changed),
     }
     arrays = {name: _array(array) for name, array in state._asdict().items() if name not in lists}

@@ -73,7 +73,7 @@ def _fill_in(s: State, part: int, r: int, share: float) -> None:
     work.units[part] = work.units[r] * share
     work.payload_gib[part] = work.payload_gib[r] * share
     work.tokens[part] = work.tokens[r] * share
-    work.charge[part] = work.charge[r] * share
+    work.cost[part] = work.cost[r] * share
     s.truth.units[part] = s.truth.units[r] * share
     work.estimate_s[part] = best_estimate_s(s, part)
 

@@ -14,8 +14,8 @@ from trimtab.live.planner import Planned, Planner
 UNBOUNDED = 1 << 62
 
 
-class Turning(Planned, Protocol):
-    """State and loop of one policy: a Driver, or a Live."""
+class PlannedDriver(Planned, Protocol):
+    """State and loop of one policy: a Driver, or a LiveDriver."""
 
     @property
     def options(self) -> Options:
@@ -35,15 +35,19 @@ class Turning(Planned, Protocol):
         """Carry out PLAN_READY."""
 
 
-class Desk:
+class DispatchLoop:
     """Decides. `clock` is the host's; `came` is told of a plan that has come in between two turns."""
 
     def __init__(
-        self, driver: Turning, planner: Planner, clock: Callable[[], float], came: Callable[[Plan], None]
+        self,
+        driver: PlannedDriver,
+        planner: Planner,
+        clock: Callable[[], float],
+        came: Callable[[Plan], None],
     ) -> None:
         self._driver, self._planner, self._clock, self._came = driver, planner, clock, came
 
-    def turn(self, now_s: float, max_steps: int = UNBOUNDED) -> None:
+    def step(self, now_s: float, max_steps: int = UNBOUNDED) -> None:
         """Decide about what is due, at most so many events; what a plan frees is offered at once."""
         code = self._driver.advance(now_s, max_steps)
         while code in (PLAN_DUE, PLAN_READY):  # the event was no decision but a plan's turn

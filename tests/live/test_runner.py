@@ -23,8 +23,8 @@ from trimtab.engine.driver import Driver
 from trimtab.errors import PolicyError, UsageError
 from trimtab.live.backend import Backend, Workers
 from trimtab.live.clock import Clock, VirtualClock
-from trimtab.live.host import Host, run_live
 from trimtab.live.planner import InlinePlanner
+from trimtab.live.runner import LiveRunner, run_live
 from trimtab.policies.registry import find
 
 C = cluster(3, slots=2, queue_max=2)
@@ -81,7 +81,7 @@ def through(kind: type[Workers], options: Options, n: int = 60) -> tuple[Driver,
     checked: Backend = backend
 
     async def main() -> None:
-        await Host(driver, clock, checked, InlinePlanner(driver.policy, driver.planning)).run()
+        await LiveRunner(driver, clock, checked, InlinePlanner(driver.policy, driver.planning)).run()
 
     clock.run(main())
     return driver, backend
@@ -164,7 +164,7 @@ import multiprocessing
 from support.builders import cluster, requests
 from support.planning_policies import Gate
 from trimtab.domain.options import Options
-from trimtab.live.host import run_live
+from trimtab.live.runner import run_live
 
 if __name__ == "__main__":
     c = cluster(1)

@@ -38,7 +38,7 @@ def _rekey(s: State, plan: Plan, order: Any, q: int, now_s: float) -> None:
 
 
 @kernel
-def take_charge(s: State, plan: Plan, order: Any, is_new_order: int, now_s: float) -> None:
+def activate(s: State, plan: Plan, order: Any, is_new_order: int, now_s: float) -> None:
     """What a new policy in charge needs: a change log with every node, and new keys where it orders anew."""
     note_all_changed(s)
     if is_new_order == 1:

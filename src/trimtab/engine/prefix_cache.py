@@ -12,7 +12,7 @@ an index that is told of every block would show; a prompt that waits at a node i
 from __future__ import annotations
 
 from trimtab.compiled.kernel import helper
-from trimtab.engine.recency import clear, use
+from trimtab.engine.lru import clear, use
 from trimtab.engine.state import State
 
 

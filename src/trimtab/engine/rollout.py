@@ -1,4 +1,4 @@
-"""Rehearsals: what a planner's variants would make of work, simulated from the state that it was told."""
+"""Rollouts: what a planner's variants would make of work, simulated from the state that it was told."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import Plan, View, empty_plan, estimates_s, new_work
 from trimtab.engine.calls import BoundPlan, Calls, Raised, bound_plan
 from trimtab.engine.loop import DONE, FULL
-from trimtab.engine.staging import Placed, last_used_s
+from trimtab.engine.rollout_state import Placed, last_used_s
 from trimtab.engine.state import EVENT, ITEM, State, memory_of, new_state
 from trimtab.errors import PolicyError
 
@@ -32,7 +32,7 @@ _NOT_COPIED = {"events", "requests", "items", "work", "truth", "fixed_s", "unit_
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What rehearsals of one host have in common. Pickles."""
+    """What rollouts of one host have in common. Pickles."""
 
     cluster: Cluster
     options: Options
@@ -43,8 +43,8 @@ class Setting:
     declared: NDArray[np.void] | None  # WORK that the scenario might bring, by arrival
 
 
-class Rehearser:
-    """Rehearses for the planner of one host. In another process it is one and the same from plan to plan."""
+class Rollouts:
+    """Makes rollouts for the planner of one host. Another process keeps one from plan to plan."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -56,12 +56,12 @@ class Rehearser:
         self._pickled = self._pickled or pickle.dumps(self._setting)
         return _known, (self._pickled,)
 
-    def told(self, view: View, history: History, waiting: NDArray[np.void]) -> Rehearsal:
-        """The power to rehearse from this state."""
-        return Rehearsal(self, self._setting, view, history, waiting)
+    def told(self, view: View, history: History, waiting: NDArray[np.void]) -> StateRollout:
+        """The power to simulate from this state."""
+        return StateRollout(self, self._setting, view, history, waiting)
 
     def stage(self, rows: int, cast: set[Policy]) -> _Stage:
-        """Arrays for at least so many requests and these policies, used again from rehearsal to rehearsal."""
+        """Arrays for at least so many requests and these policies, used again from rollout to rollout."""
         before = self._stage
         if before is None or len(before.state.work) < rows or not cast <= before.cast:
             self._stage = _Stage(self._setting, rows + rows // 2, cast)
@@ -70,18 +70,18 @@ class Rehearser:
 
 
 @functools.lru_cache(maxsize=1)
-def _known(pickled: bytes) -> Rehearser:
-    return Rehearser(pickle.loads(pickled))
+def _known(pickled: bytes) -> Rollouts:
+    return Rollouts(pickle.loads(pickled))
 
 
-class Rehearsal:
-    """A `planning.Rehearse` from one moment."""
+class StateRollout:
+    """A `planning.Rollout` from one moment."""
 
     def __init__(
-        self, rehearser: Rehearser, setting: Setting, view: View, history: History, waiting: NDArray[np.void]
+        self, rollouts: Rollouts, setting: Setting, view: View, history: History, waiting: NDArray[np.void]
     ) -> None:
         self.declared = setting.declared
-        self._rehearser, self._setting = rehearser, setting
+        self._rollouts, self._setting = rollouts, setting
         self._view, self._history, self._waiting = view, history, waiting
 
     def __call__(
@@ -90,8 +90,8 @@ class Rehearsal:
         """Completion seconds [variants, waiting + future]; nan = not served. Raises PolicyError."""
         placed = Placed(self._setting.cluster, self._view, self._history)
         rows = len(placed.work) + len(self._waiting) + len(future)
-        stage = self._rehearser.stage(rows, {variant.policy for variant in variants})
-        stage.set(placed, _arriving(self._waiting, future, self._view.host.now_s))
+        stage = self._rollouts.stage(rows, {variant.policy for variant in variants})
+        stage.set(placed, _arriving(self._waiting, future, self._view.context.now_s))
         stage.set_nodes(self._view, last_used_s(self._view, self._history, stage.n_items))
         stage.set_errors(service_cv)
         return np.array([stage.play(variant) for variant in variants])
@@ -163,7 +163,7 @@ class _Stage:
         """Begin with these requests with nodes, and these to come."""
         work, n = np.concatenate([placed.work, arriving]), len(placed.work)
         work["serial"] = np.arange(len(work))
-        work["stays_home"], work["home_idx"] = 0, -1
+        work["pinned"], work["affinity_node_idx"] = 0, -1
         self._n_placed, self._n_rows = n, len(work)
         self.state.work[: len(work)] = work
         self._scene["counts"]["work"] = len(work)
@@ -202,7 +202,7 @@ class _Stage:
         factor[...] = np.where(known, rows["left_s"] / np.where(known, nominal_s, 1.0), 1.0)
 
     def set_errors(self, service_cv: float) -> None:
-        """What arrives takes lognormal factors of its estimates, of mean 1, the same in every rehearsal."""
+        """What arrives takes lognormal factors of its estimates, of mean 1, the same in every rollout."""
         arriving = self.state.truth["factor"][self._n_placed : self._n_rows]
         sigma = np.sqrt(np.log1p(service_cv**2))
         arriving *= np.random.default_rng(_ERRORS).lognormal(-(sigma**2) / 2.0, sigma, len(arriving))
@@ -217,7 +217,7 @@ class _Stage:
         actor.forget()
         actor.calls.use_plan(self._bound_plan(variant.plan))
         try:
-            actor.calls.take_up(self._n_placed)
+            actor.calls.place_requests(self._n_placed)
             self._advance(variant, actor.calls)
         except Raised as error:
             raise _failure(variant, f"raised {error.__cause__!r}") from error.__cause__
@@ -263,4 +263,4 @@ def _whole(array: NDArray[Any]) -> NDArray[np.void]:
 
 def _failure(variant: Variant, what: str) -> PolicyError:
     name = variant.policy.name or type(variant.policy).__name__
-    return PolicyError(f"policy {name!r} {what} in a rehearsal")
+    return PolicyError(f"policy {name!r} {what} in a rollout")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from trimtab.compiled.kernel import helper
 from trimtab.domain.decision import Status
-from trimtab.engine.recency import use
+from trimtab.engine.lru import use
 from trimtab.engine.state import State
 
 _FINISHED = int(Status.FINISHED)
