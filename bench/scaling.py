@@ -15,8 +15,8 @@ from bench.startup import ROOT
 from bench.work import SLOTS_TEXT, slots, timed
 from trimtab.domain.requests import TRUTH
 from trimtab.domain.view import WORK
+from trimtab.engine.records import records_of
 from trimtab.engine.state import REQUEST
-from trimtab.experiments.outcome import records_of
 from trimtab.metrics import compute
 
 SIZES, NODES, POLICY = (1_000_000, 3_000_000, 10_000_000), 100, "power-of-d"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.domain.cluster import Cluster
+
 TRUTH = np.dtype([("units", "f8"), ("factor", "f8")], align=True)  # work units; hidden factor on service time
 
 
@@ -43,3 +45,16 @@ class Requests:
 
     def __len__(self) -> int:
         return len(self.work)
+
+
+def true_service_s(cluster: Cluster, requests: Requests) -> NDArray[np.float64]:
+    """Service seconds of each request on each type, without loads, [requests, types]; inf: not served."""
+    return np.stack([true_service_on_s(cluster, requests, g) for g in range(cluster.n_types)], axis=1)
+
+
+def true_service_on_s(cluster: Cluster, requests: Requests, g: int) -> NDArray[np.float64]:
+    """Service seconds of each request on type g, without loads, [requests]; inf: not served."""
+    c, truth = requests.work["class_idx"], requests.truth
+    nominal_s = cluster.fixed_s[c, g] + cluster.unit_s[c, g] * truth["units"]
+    served_s: NDArray[np.float64] = nominal_s * truth["factor"]
+    return served_s

@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 from trimtab.compiled.kernel import compile_by_use
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import OnFailure, Options
-from trimtab.domain.requests import Requests
+from trimtab.domain.requests import Requests, true_service_s
 from trimtab.errors import UsageError
 from trimtab.experiments.bounds.bound import Bound, completion_bound
 from trimtab.experiments.bounds.pooled_srpt import srpt_completions_s
-from trimtab.experiments.outcome import true_service_s
 
 Floats = NDArray[np.float64]
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trimtab.domain.decision import Reason
+from trimtab.engine.records import records_of
 from trimtab.engine.simulator import run
 from trimtab.experiments.bounds import Bound, bound_of, distance_frac
-from trimtab.experiments.outcome import records_of, request_table
+from trimtab.experiments.request_table import request_table
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
 from trimtab.experiments.scenario.trace_rows import stamp_of

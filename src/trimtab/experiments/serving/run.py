@@ -14,8 +14,9 @@ import numpy as np
 from trimtab.domain.decision import Reason
 from trimtab.engine import simulator
 from trimtab.engine.driver import Driver, PlanningLog
+from trimtab.engine.records import records_of
 from trimtab.experiments.bounds import Bound, bound_of, distance_frac
-from trimtab.experiments.outcome import records_of, request_table
+from trimtab.experiments.request_table import request_table
 from trimtab.experiments.scenario import Scenario, as_path, load_cluster, resolve_scenario
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
 from trimtab.experiments.serving.curves import Curves, curves_of

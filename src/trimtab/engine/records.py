@@ -1,37 +1,23 @@
-"""What a finished run left in its state, as the records that metrics, tables and figures read."""
+"""Reads the state of a run, so far, as the records that metrics, tables and figures take."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Reason, Status
-from trimtab.domain.requests import Requests
+from trimtab.domain.decision import Status
+from trimtab.domain.requests import Requests, true_service_on_s
 from trimtab.engine.driver import Driver
 from trimtab.metrics import NodeRecords, Records, RequestRecords
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Floats = NDArray[np.float64]
 
 
-def true_service_s(cluster: Cluster, requests: Requests) -> Floats:
-    """Service seconds of each request on each type, without loads, [requests, types]; inf: not served."""
-    return np.stack([_true_service_on_s(cluster, requests, g) for g in range(cluster.n_types)], axis=1)
-
-
-def _true_service_on_s(cluster: Cluster, requests: Requests, g: int) -> Floats:
-    c, truth = requests.work["class_idx"], requests.truth
-    served_s: Floats = (cluster.fixed_s[c, g] + cluster.unit_s[c, g] * truth["units"]) * truth["factor"]
-    return served_s
-
-
 def records_of(driver: Driver, cluster: Cluster, requests: Requests, slo_s: Floats) -> Records:
-    """Records of a run, from either host."""
+    """Records of a run, simulated or live."""
     counts = driver.state.counts[0]
     rows = _request_records(driver, cluster, requests)
     start_s = float(rows.arrival_s[0])
@@ -92,7 +78,7 @@ def _work_s(cluster: Cluster, requests: Requests, node_idx: NDArray[np.int32]) -
     type_idx = np.where(node_idx >= 0, cluster.type_idx[node_idx], -1)
     work_s, best_s = np.full(len(node_idx), np.nan), np.full(len(node_idx), np.inf)
     for g in range(cluster.n_types):
-        served_s = _true_service_on_s(cluster, requests, g)
+        served_s = true_service_on_s(cluster, requests, g)
         np.copyto(work_s, served_s, where=type_idx == g)
         np.minimum(best_s, served_s, out=best_s)
     return work_s, best_s
@@ -158,41 +144,3 @@ def _running_slot_s(driver: Driver, end_s: float) -> tuple[Floats, Floats]:
     for total_s, each_s in zip(per_node, (allocated_s, busy_s), strict=True):
         np.add.at(total_s, running["node_idx"], each_s)
     return per_node[0], per_node[1]
-
-
-def request_table(records: Records, cluster: Cluster, requests: Requests) -> pl.DataFrame:
-    """One typed row per request; `*_s` are seconds from the start of the run, null = never happened."""
-    import polars as pl
-
-    rows, work = records.requests, requests.work
-    columns: dict[str, Any] = {
-        "request_id": work["serial"],
-        "arrival_s": rows.arrival_s,
-        "start_s": rows.start_s,
-        "service_start_s": rows.service_start_s,
-        "finish_s": rows.finish_s,
-        "node_idx": rows.node_idx.astype(np.int64),
-        "status": _enum(rows.status, [s.name.lower() for s in Status]),
-        "reason": _enum(rows.reason, _reason_names(int(rows.reason.max(initial=0)))),
-        "class": _enum(rows.class_idx, cluster.class_names),
-        "tenant": _enum(rows.tenant_idx, requests.tenant_names),
-        "priority": rows.priority,
-        "deadline_s": np.where(np.isinf(rows.deadline_s), np.nan, rows.deadline_s),
-        "attempts": rows.attempts,
-        "estimate_s": work["estimate_s"],
-        "units": requests.truth["units"],
-    }
-    table = pl.DataFrame(columns)
-    return table.with_columns(pl.col(pl.Float64).fill_nan(None))
-
-
-def _reason_names(most: int) -> list[str]:
-    named = {int(r): r.name.lower() for r in Reason}
-    return [named.get(i, f"policy_{i}") for i in range(max(most, int(Reason.POLICY)) + 1)]
-
-
-def _enum(codes: NDArray[Any], names: Any) -> Any:
-    import polars as pl
-
-    kind = pl.Enum(list(names))
-    return pl.Series(list(names), dtype=kind).gather(pl.Series(codes.astype(np.uint32)))

@@ -13,7 +13,7 @@ from support.by_hand import asked, fault_table, once, played, starts
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.requests import Requests
-from trimtab.experiments.outcome import records_of
+from trimtab.engine.records import records_of
 from trimtab.experiments.serving.curves import curves_of
 from trimtab.experiments.serving.run import node_table
 from trimtab.metrics import Records, compute
