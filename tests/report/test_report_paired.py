@@ -18,7 +18,7 @@ def result(policy: str, values: list[float], metric: str = METRIC) -> PolicyResu
         replace(run, metrics={**run.metrics, metric: value})
         for run, value in zip([run_result(policy, 0, s) for s in range(len(values))], values, strict=True)
     )
-    return PolicyResult(policy, over_seeds(runs), Estimate(0.1, 0.01), runs)
+    return PolicyResult(policy, over_seeds(runs), Estimate(0.1, 0.01), 1.0, runs)
 
 
 def standings(*results: PolicyResult, metric: str = METRIC) -> list[Standing]:

@@ -87,7 +87,7 @@ def policy_result(
         )
         for seed in seeds
     )
-    return PolicyResult(policy, over_seeds(runs), mean_ci95([run.distance_frac for run in runs]), runs)
+    return PolicyResult(policy, over_seeds(runs), mean_ci95([run.distance_frac for run in runs]), 1.0, runs)
 
 
 def over_seeds(runs: Sequence[RunResult]) -> dict[str, Estimate]:

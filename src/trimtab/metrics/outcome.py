@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import numpy as np
 
 from trimtab.domain.decision import MAX_REASON, Reason, Status
 from trimtab.metrics.distribution import ratio
 from trimtab.metrics.records import BoolArray, FloatArray, IntArray, Records, RequestRecords
+
+RANKED_FROM: Final = 0.999  # share served from which a policy is compared: the means of fewer flatter it
 
 
 def outcome_metrics(requests: RequestRecords) -> dict[str, float]:
@@ -22,6 +27,17 @@ def outcome_metrics(requests: RequestRecords) -> dict[str, float]:
         "lost_frac": ratio(count[Status.LOST], arrived),
         "unfinished_frac": ratio(in_flight, arrived),
     }
+
+
+def served_frac(metrics: Mapping[str, float], *, ends_early: bool = False) -> float:
+    """Requests that finished, of those that some node could serve; nan where there were none.
+
+    Rejected, cancelled and lost requests, and those held for ever, count as not served. `ends_early`: the run
+    has a horizon, so what is in flight at its end counts neither way, unless nothing finished at all.
+    """
+    finished, unfit = metrics["finished_frac"], metrics["rejected_fits_no_node_frac"]
+    in_flight = metrics["unfinished_frac"] if ends_early and finished > 0.0 else 0.0
+    return ratio(finished, 1.0 - unfit - in_flight)
 
 
 def target_metrics(records: Records) -> dict[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from trimtab.metrics import METRICS, Estimate, Metric
+from trimtab.metrics import METRICS, RANKED_FROM, Estimate, Metric
 from trimtab.report.number_formats import style_of, title_of
 from trimtab.report.paired import AgainstBest, Standing, against_best
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MARKS: Final = {Standing.BEST: "*", Standing.SAME: "=", Standing.BEHIND: " ", Standing.NONE: " "}
 LEGEND: Final = "* marks the best, = what cannot be told apart from it (paired differences, 95 %)"
+UNRANKED: Final = " †"  # after the name of a policy without a rank
+UNRANKED_LEGEND: Final = f"† no rank: it served less than {100 * RANKED_FROM:g} % of the requests"
 DISTANCE: Final = Metric(
     "distance_to_bound_frac",
     "frac",
@@ -47,6 +49,16 @@ class Column:
     title: str
     unit: str  # "" for a plain number
     cells: tuple[Cell, ...]  # [policies]
+
+
+def shown_name(result: PolicyResult) -> str:
+    """A policy's name, marked where it has no rank."""
+    return result.policy if result.is_ranked else result.policy + UNRANKED
+
+
+def legend(results: Sequence[PolicyResult]) -> str:
+    """What the marks of a comparison mean."""
+    return LEGEND if all(r.is_ranked for r in results) else f"{LEGEND}; {UNRANKED_LEGEND}"
 
 
 def metric_column(results: Sequence[PolicyResult], metric: Metric) -> Column:

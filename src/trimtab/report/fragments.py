@@ -9,7 +9,14 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from trimtab.metrics import METRICS, Estimate, Metric
-from trimtab.report.comparison_columns import DISTANCE, MARKS, Column, distance_column, metric_column
+from trimtab.report.comparison_columns import (
+    DISTANCE,
+    MARKS,
+    Column,
+    distance_column,
+    metric_column,
+    shown_name,
+)
 from trimtab.report.metric_groups import metric_groups
 from trimtab.report.number_formats import style_of, title_of
 from trimtab.report.paired import Standing, against_best
@@ -83,6 +90,8 @@ def _best(comparison: Comparison, metric: Metric) -> str:
     style = style_of([result.metrics[metric.name] for result in ranked], metric.unit)
     verb = "Highest" if metric.better == "higher" else "Lowest"
     what = f"{verb} {title_of(metric)}"
+    if not ranked[0].is_ranked:
+        return stat(what, "–", "", "no policy served enough")
     if not math.isfinite(estimate.mean):
         return stat(what, "–", "", "undefined for this scenario")
     return stat(what, style.estimate(estimate), style.unit, ranked[0].policy, _same_text(ranked, metric.name))
@@ -103,7 +112,7 @@ def _bound_stat(comparison: Comparison) -> str:
         return ""
     estimate = Estimate(bound["completion_mean_s"], bound["ci95"])
     style, above = style_of([estimate], "s"), style_of([best.distance_frac], "frac")
-    also = f"{best.policy} is {above.number(best.distance_frac.mean)} % above it"
+    also = f"{best.policy} is {above.number(best.distance_frac.mean)} % above it" if best.is_ranked else ""
     who = "no policy can be faster"
     return stat("Lower bound, completion mean", style.estimate(estimate), style.unit, who, also)
 
@@ -170,7 +179,7 @@ def _explained(metric: Metric) -> str:
 
 def _row(result: PolicyResult, i: int, columns: Sequence[Column], tags: Sequence[Sequence[str]]) -> str:
     cells = "".join(_cell(column, i, groups) for column, groups in zip(columns, tags, strict=True))
-    return f'<tr><th scope="row">{breakable(result.policy)}</th>{cells}</tr>'
+    return f'<tr><th scope="row">{breakable(shown_name(result))}</th>{cells}</tr>'
 
 
 def _cell(column: Column, i: int, groups: Sequence[str]) -> str:

@@ -7,12 +7,13 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from trimtab.report.comparison_columns import (
-    LEGEND,
     MARKS,
     Column,
     bound_text,
     distance_column,
+    legend,
     metric_column,
+    shown_name,
 )
 from trimtab.report.metric_groups import headline_metrics
 from trimtab.report.paired import Standing
@@ -33,10 +34,10 @@ def comparison_html(comparison: Comparison) -> str:
     if distance is not None:
         columns.insert(1, distance)
     heads = "".join(f"<th>{escape(_heading(column))}</th>" for column in columns)
-    rows = "".join(_row(result.policy, i, columns) for i, result in enumerate(results))
+    rows = "".join(_row(shown_name(result), i, columns) for i, result in enumerate(results))
     return (
         f"<table><thead><tr><th>policy</th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-        f"<p>{escape(LEGEND)}. {escape(bound_text(comparison.bound))}</p>"
+        f"<p>{escape(legend(results))}. {escape(bound_text(comparison.bound))}</p>"
     )
 
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from trimtab.metrics import METRICS, Estimate
 from trimtab.report import plots
-from trimtab.report.comparison_columns import LEGEND, assumptions_text, bound_text
+from trimtab.report.comparison_columns import assumptions_text, bound_text, legend
 from trimtab.report.fragments import (
     STAT_METRICS,
     FigureCard,
@@ -173,7 +173,7 @@ def _origin(scenario_hash: str, versions: Mapping[str, str], made_at: datetime) 
 def _table_section(comparison: Comparison) -> str:
     seeds = len(comparison.seeds)
     interval = f"Mean ± 95 % interval over {seeds} seeds" if seeds > 1 else "One seed, so no intervals"
-    how = f"{interval}; {LEGEND}. Choose a heading to sort by it."
+    how = f"{interval}; {legend(comparison.results)}. Choose a heading to sort by it."
     bound = f"{bound_text(comparison.bound)} {assumptions_text(comparison.bound)}"
     return section(
         "metrics", "Metrics", how, comparison_table(comparison), f'<p class="how">{escape(bound)}</p>'

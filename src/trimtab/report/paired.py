@@ -40,12 +40,13 @@ _NOWHERE = AgainstBest(Standing.NONE, None)
 
 
 def against_best(results: Sequence[PolicyResult], metric: str) -> list[AgainstBest]:
-    """Each result against the one with the best mean, in the order given."""
-    best_mean = _best_mean(results, metric)
+    """Each result against the ranked one with the best mean, in the order given."""
+    ranked = [result for result in results if result.is_ranked]
+    best_mean = _best_mean(ranked, metric)
     if best_mean is None:
         return [_NOWHERE] * len(results)
-    best = next(result for result in results if result.metrics[metric].mean == best_mean)
-    return [_against(result, best, metric) for result in results]
+    best = next(result for result in ranked if result.metrics[metric].mean == best_mean)
+    return [_against(r, best, metric) if r.is_ranked else _NOWHERE for r in results]
 
 
 def _best_mean(results: Sequence[PolicyResult], metric: str) -> float | None:

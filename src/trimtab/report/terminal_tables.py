@@ -11,13 +11,14 @@ from rich.text import Text
 
 from trimtab.metrics import METRICS, Metric
 from trimtab.report.comparison_columns import (
-    LEGEND,
     Column,
     assumptions_text,
     bound_text,
     distance_column,
+    legend,
     metric_column,
     named_metrics,
+    shown_name,
 )
 from trimtab.report.metric_groups import headline_metrics
 from trimtab.report.paired import Standing
@@ -50,7 +51,7 @@ def comparison_table(
     columns = [metric_column(results, metric) for metric in chosen]
     if not metrics:
         columns = _with_distance(columns, distance_column(results))
-    names = [_policy_text(result.policy, width) for result in results]
+    names = [_policy_text(shown_name(result), width) for result in results]
     shown = columns if metrics else _fitting(columns, names, width)
     table = _table("policy", caption=_comparison_caption(comparison, len(columns) - len(shown)))
     for column in shown:
@@ -102,10 +103,11 @@ def _column_width(column: Column) -> int:
 
 
 def _comparison_caption(comparison: Comparison, hidden: int) -> str:
-    seeds = len(comparison.seeds)
+    seeds, marks = len(comparison.seeds), legend(comparison.results)
+    over = f"Mean ± 95 % confidence over {seeds} seeds" if seeds > 1 else "One seed: no intervals"
     lines = [
         f"Offered load: {100 * comparison.offered_load:.3g} % of what the cluster can sustain.",
-        f"Mean ± 95 % confidence over {seeds} seeds; {LEGEND}." if seeds > 1 else "One seed: no intervals.",
+        f"{over}; {marks}.",
         bound_text(comparison.bound),
         assumptions_text(comparison.bound),
         f"Columns left out for want of width: {hidden}; the report has them." if hidden else "",

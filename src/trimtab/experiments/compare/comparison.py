@@ -13,8 +13,8 @@ from trimtab.errors import UsageError
 from trimtab.experiments.compare.task_pool import Workfolder
 from trimtab.experiments.compare.tasks import BoundResult, RunResult
 from trimtab.experiments.scenario import Scenario
-from trimtab.experiments.serving.warnings import unfit_note, unserved_note
-from trimtab.metrics import METRICS, Estimate, mean_ci95
+from trimtab.experiments.serving.warnings import few_served_note, unfit_note, unserved_note
+from trimtab.metrics import METRICS, RANKED_FROM, Estimate, mean_ci95
 from trimtab.version import versions
 
 if TYPE_CHECKING:
@@ -28,7 +28,13 @@ class PolicyResult:
     policy: str
     metrics: dict[str, Estimate]
     distance_frac: Estimate  # over the lower bound
+    served_frac: float  # mean over the seeds, of the requests that some node could serve
     runs: tuple[RunResult, ...] = field(repr=False)  # one per seed
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether it served enough to be compared with others: the means of fewer requests flatter it."""
+        return not self.served_frac < RANKED_FROM
 
 
 @dataclass(frozen=True)
@@ -87,14 +93,14 @@ class Comparison:
         }
 
     def ranked(self, metric: str = "completion_mean_s") -> list[PolicyResult]:
-        """Results, best first by one metric. Raises UsageError for an unknown one."""
+        """Results, best first by one metric, without a rank last. Raises UsageError for an unknown one."""
         if metric not in METRICS:
             raise UsageError("no such metric", field="sort", value=metric, expected=", ".join(METRICS))
         sign = -1.0 if METRICS[metric].better == "higher" else 1.0
 
-        def key(result: PolicyResult) -> float:
+        def key(result: PolicyResult) -> tuple[bool, float]:
             mean = result.metrics[metric].mean
-            return float("inf") if np.isnan(mean) else sign * mean
+            return not result.is_ranked, float("inf") if np.isnan(mean) else sign * mean
 
         return sorted(self.results, key=key)
 
@@ -124,6 +130,7 @@ class Comparison:
             "sweep": [
                 {"policy": p.policy, "load": p.load, "metrics": _estimates(p.metrics)} for p in self.sweep
             ],
+            "notes": self.notes(),
             "versions": versions(),
             "elapsed_s": self.elapsed_s,
         }
@@ -136,7 +143,8 @@ class Comparison:
             first = by_seed[min(by_seed)]
             count = sum(run.n_fits_no_node for run in by_seed.values())
             notes.append(unfit_note(count, first.fits_no_node, f"seed {first.seed}: "))
-        return notes
+        unranked = {r.policy: r.served_frac for r in self.ranked() if not r.is_ranked}
+        return notes + ([few_served_note(unranked)] if unranked else [])
 
     def _notes_on_recording(self) -> list[str]:
         trace = self.scenario.workload.trace
@@ -166,6 +174,8 @@ def _result_dict(result: PolicyResult) -> dict[str, Any]:
         "policy": result.policy,
         "metrics": _estimates(result.metrics),
         "distance_to_bound_frac": _estimate(result.distance_frac),
+        "served_frac": _number(result.served_frac),
+        "is_ranked": result.is_ranked,
         "per_seed": [
             {"seed": r.seed, "metrics": {k: _number(v) for k, v in r.metrics.items()}} for r in result.runs
         ],

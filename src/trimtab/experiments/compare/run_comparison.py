@@ -28,7 +28,7 @@ from trimtab.experiments.scenario import Scenario, load_scenario
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
 from trimtab.experiments.scenario.trace_rows import stamp_of
 from trimtab.experiments.serving.compilation import compile_kernels
-from trimtab.metrics import METRICS, Estimate, mean_ci95
+from trimtab.metrics import METRICS, Estimate, mean_ci95, served_frac
 from trimtab.policies import DEFAULT_COMPARISON, PolicySpec, canonical, find
 from trimtab.validation.problems import checked
 from trimtab.version import versions
@@ -186,7 +186,7 @@ def _summarise(
         seeds=tuple(dict.fromkeys(task.seed for task in tasks)),
         offered_load=results[0].offered_load,
         n_requests=results[0].n_requests,
-        results=tuple(_policy_result(name, main[name]) for name in names),
+        results=tuple(_policy_result(name, main[name], scenario.ends_early()) for name in names),
         bounds=tuple(bounds[seed] for seed in sorted(bounds)),
         sweep=tuple(
             SweepPoint(name, load, _over_seeds(by_load.get((name, load), main[name])))
@@ -198,9 +198,10 @@ def _summarise(
     )
 
 
-def _policy_result(name: str, runs: Sequence[RunResult]) -> PolicyResult:
+def _policy_result(name: str, runs: Sequence[RunResult], ends_early: bool) -> PolicyResult:
     distance = mean_ci95([r.distance_frac for r in runs])
-    return PolicyResult(name, _over_seeds(runs), distance, tuple(runs))
+    served = mean_ci95([served_frac(r.metrics, ends_early=ends_early) for r in runs])
+    return PolicyResult(name, _over_seeds(runs), distance, served.mean, tuple(runs))
 
 
 def _over_seeds(runs: Sequence[RunResult]) -> dict[str, Estimate]:

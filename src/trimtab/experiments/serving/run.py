@@ -20,9 +20,9 @@ from trimtab.experiments.request_table import request_table
 from trimtab.experiments.scenario import Scenario, as_path, load_cluster, resolve_scenario
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
 from trimtab.experiments.serving.curves import Curves, curves_of
-from trimtab.experiments.serving.warnings import lateness_note, planning_note, unfit_note
+from trimtab.experiments.serving.warnings import few_served_note, lateness_note, planning_note, unfit_note
 from trimtab.live.runner import run_live
-from trimtab.metrics import Records, compute
+from trimtab.metrics import RANKED_FROM, Records, compute, served_frac
 from trimtab.policies import PolicySpec, canonical, find
 from trimtab.version import versions
 
@@ -77,6 +77,16 @@ class Run:
         finished = int(self.records.requests.finished.sum())
         return distance_frac(self.metrics["completion_mean_s"], finished, self.bound)
 
+    @property
+    def served_frac(self) -> float:
+        """Share served of the requests that some node could serve."""
+        return served_frac(self.metrics, ends_early=self.scenario.ends_early())
+
+    @property
+    def serves_few(self) -> bool:
+        """Whether so few were served that the other figures flatter the policy."""
+        return self.served_frac < RANKED_FROM
+
     def notes(self) -> list[str]:
         """What a reader of the figures must know."""
         unfit = np.flatnonzero(self.records.requests.reason == Reason.FITS_NO_NODE)
@@ -85,7 +95,8 @@ class Run:
         notes = [unfit_note(len(unfit), unfit.tolist())] if len(unfit) else []
         late_s = late_s[late_s > 0.0]  # all 0 in the simulator, and 0 for what never arrived
         notes += [lateness_note(late_s)] if len(late_s) else []
-        return notes + ([planning_note(log)] if log.late or log.raised or log.invalid else [])
+        notes += [planning_note(log)] if log.late or log.raised or log.invalid else []
+        return notes + ([few_served_note({self.policy: self.served_frac})] if self.serves_few else [])
 
     def to_dict(self) -> dict[str, Any]:
         """What `trimtab run --json` prints."""
@@ -104,6 +115,8 @@ class Run:
             },
             "metrics": dict(self.metrics),
             "distance_to_bound_frac": self.distance_frac,
+            "served_frac": self.served_frac,
+            "notes": self.notes(),
             "versions": versions(),
         }
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.engine.driver import PlanningLog
+from trimtab.metrics import RANKED_FROM
 
 MOST_NAMED = 5  # requests that a note names
 
@@ -38,3 +39,16 @@ def lateness_note(late_s: NDArray[np.float64]) -> str:
 def planning_note(log: PlanningLog) -> str:
     """What became of the plans of a run."""
     return f"plans: {log.made} made, {log.late} late, {log.raised} raised, {log.invalid} invalid"
+
+
+def few_served_note(served_frac: Mapping[str, float]) -> str:
+    """Which policies served too few requests for their means to be compared with others'."""
+    each = "; ".join(f"{policy} {_served_text(share)}" for policy, share in served_frac.items())
+    plural = "policies have" if len(served_frac) > 1 else "policy has"
+    return f"served less than {100 * RANKED_FROM:g} % of the requests, so the {plural} no rank: {each}"
+
+
+def _served_text(share: float) -> str:
+    if share > 0.0:
+        return f"served {100 * share:.4g} %"
+    return "served nothing (a policy that holds every request never sends one to a node)"

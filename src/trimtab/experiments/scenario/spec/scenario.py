@@ -133,6 +133,10 @@ class Scenario(ClusterPart):
         """The seeds themselves."""
         return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
+    def ends_early(self) -> bool:
+        """Whether a run may end before all work is done."""
+        return self.host.horizon_s is not None
+
     def hash(self) -> str:
         """SHA-256 of what the file says, without comments, formatting, defaults and folders.
 
