@@ -20,7 +20,7 @@ LADDER_POLICY = "power-of-d+edf"
 
 
 def _without_telemetry(s: dict[str, Any]) -> None:
-    s["host"] |= {"telemetry": {}, "dispatchers": 1}
+    s["serving"] |= {"telemetry": {}, "dispatchers": 1}
 
 
 def _without_faults(s: dict[str, Any]) -> None:
@@ -28,11 +28,11 @@ def _without_faults(s: dict[str, Any]) -> None:
 
 
 def _without_cancellation(s: dict[str, Any]) -> None:
-    s["host"]["cancel"] = "never"
+    s["serving"]["cancel"] = "never"
 
 
 def _without_bounds(s: dict[str, Any]) -> None:
-    s["host"]["held_max"] = None
+    s["serving"]["held_max"] = None
     for group in s["cluster"]["nodes"]:
         group["queue_max"] = None
 

@@ -42,7 +42,7 @@ def cases() -> Iterator[Case]:
 def _case(name: str, group: str, parts: Parts) -> Case:
     trace = parts["workload"].get("trace")
     scenario = Scenario.model_validate({**parts, "name": name})
-    reports_s = scenario.host.telemetry.period_s
+    reports_s = scenario.serving.telemetry.period_s
     return Case(name, group, scenario, reports_s, Path(trace["file"]) if trace else None)
 
 
@@ -111,7 +111,7 @@ def _workloads() -> Mapping[str, tuple[Parts, float]]:
 
 def _variants(mean_s: float) -> Mapping[str, Callable[[Parts], Parts]]:
     def stale(parts: Parts) -> Parts:
-        return {**parts, "host": {"telemetry": {"period_s": mean_s}, "dispatchers": 4}}
+        return {**parts, "serving": {"telemetry": {"period_s": mean_s}, "dispatchers": 4}}
 
     def failing(parts: Parts) -> Parts:
         return {**parts, "faults": [{"mtbf_s": 150 * mean_s, "mttr_s": 10 * mean_s}]}
@@ -128,7 +128,7 @@ def _equal(parts: Parts) -> Parts:
     return parts
 
 
-def _generated(name: str, types: Parts, counts: Mapping[str, int], load: float = 0.8, **host: Any) -> Case:
+def _generated(name: str, types: Parts, counts: Mapping[str, int], load: float = 0.8, **serving: Any) -> Case:
     """Poisson arrivals of lognormal services of one second on average at speed 1."""
     size = {"distribution": "lognormal", "mean": 1.0, "cv": 1.0}
     generate = {
@@ -140,7 +140,7 @@ def _generated(name: str, types: Parts, counts: Mapping[str, int], load: float =
         "cluster": {"types": types, "nodes": [{"type": name, "count": n} for name, n in counts.items()]},
         "classes": {"work": {"unit_s": 1.0, "slo_s": 5.0}},
         "workload": {"generate": generate, "load": load, "estimate_cv": 0.3, "service_cv": 0.2},
-        "host": host,
+        "serving": serving,
     }
     return _case(name, "claims", parts)
 
@@ -152,7 +152,7 @@ def _questions() -> Iterator[Case]:
     yield _generated("speeds 4 to 1, load 0.35", kinds, counts, 0.35)  # where round robin saturates no node
     one = {"node": {"memory_gib": 1}}
     for age in (1.0, 5.0):
-        host = {"telemetry": {"period_s": age}, "dispatchers": 8}
-        yield _generated(f"reports {age:g} services old", one, {"node": 64}, **host)
+        serving = {"telemetry": {"period_s": age}, "dispatchers": 8}
+        yield _generated(f"reports {age:g} services old", one, {"node": 64}, **serving)
     for builtin in ("regime-change", "edge-cloud"):
         yield _case(builtin, "claims", _parts_of(builtin))

@@ -83,7 +83,7 @@ def _scenario(start_s: float, requests: int) -> Scenario:
             "trace": {"file": str(TRACE), "options": {"start_s": start_s, "limit": requests}},
             "load": LOAD,
         },
-        "host": {"lookahead": LOOKAHEAD, "lane_per_class": True},
+        "serving": {"lookahead": LOOKAHEAD, "lane_per_class": True},
     }
     return Scenario.model_validate(parts)
 

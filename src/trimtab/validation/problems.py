@@ -67,6 +67,8 @@ def _problem(details: ErrorDetails, schema: Mapping[str, Any]) -> dict[str, Any]
     path, here = _located(details["loc"], schema)
     if kind == "extra_forbidden":
         key = details["loc"][-1]
+        if now := _present_name(key, here):
+            return {"problem": f"is called {now} now", "field": field_path((*path, key))}
         known = tuple(key for branch in here for key in branch.get("properties", {}))
         return {"problem": "unknown key", "field": field_path((*path, key)), "expected": nearest(key, known)}
     field = field_path(path) or None
@@ -86,6 +88,12 @@ def _problem(details: ErrorDetails, schema: Mapping[str, Any]) -> dict[str, Any]
         "value": shown,
         "expected": _expected(details["msg"]),
     }
+
+
+def _present_name(key: object, schemas: Iterable[Mapping[str, Any]]) -> str | None:
+    """The field whose schema says that it was `formerly` called this."""
+    fields = (field for schema in schemas for field in schema.get("properties", {}).items())
+    return next((name for name, field in fields if field.get("formerly") == key), None)
 
 
 class _Short(str):

@@ -256,8 +256,8 @@ def test_mean_of_each_form_of_size(size: Any, mean: float) -> None:
     assert units.mean() == pytest.approx(mean, rel=0.02)
 
 
-def test_host_switches_and_faults() -> None:
-    host = {
+def test_serving_switches_and_faults() -> None:
+    serving = {
         "held_max": 4,
         "on_refusal": "reject",
         "lookahead": 3,
@@ -274,7 +274,7 @@ def test_host_switches_and_faults() -> None:
         {"node": "fast-2", "mtbf_s": 100, "mttr_s": 7},
         {"share_frac": 0.4, "at_s": 1, "duration_s": 2},
     ]
-    options = build(scenario(host=host, faults=faults), 0).options
+    options = build(scenario(serving=serving, faults=faults), 0).options
     assert (options.on_refusal, options.cancel, options.on_failure) == (
         OnRefusal.REJECT,
         Cancel.WAITING,

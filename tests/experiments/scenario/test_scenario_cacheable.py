@@ -32,16 +32,16 @@ ROWS = {
 }
 
 
-def scenario(workload: dict[str, Any], classes: dict[str, Any] | None = None, **host: Any) -> Scenario:
+def scenario(workload: dict[str, Any], classes: dict[str, Any] | None = None, **serving: Any) -> Scenario:
     cluster = {"types": {"x": {"memory_gib": 80, "slots": 2}}, "nodes": [{"type": "x", "count": 2}]}
-    content = {"cluster": cluster, "classes": classes or CHAT, "workload": workload, "host": host}
+    content = {"cluster": cluster, "classes": classes or CHAT, "workload": workload, "serving": serving}
     return Scenario.model_validate(content)
 
 
-def recorded(folder: Path, trace: dict[str, Any] | None = None, **host: Any) -> RunInputs:
+def recorded(folder: Path, trace: dict[str, Any] | None = None, **serving: Any) -> RunInputs:
     file = folder / "requests.csv"
     pl.DataFrame(ROWS).write_csv(file)
-    return build(scenario({"trace": {"file": str(file), **(trace or {})}}, **host), 0)
+    return build(scenario({"trace": {"file": str(file), **(trace or {})}}, **serving), 0)
 
 
 def drawn(n: int = 400, load: float = 0.5, **parts: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_only_tenants_that_chose_it_use_the_result_cache(tmp_path: Path) -> None
 
 
 def test_a_tenant_that_there_is_not_cannot_choose_the_result_cache(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"host\.result_cache\.tenants.*nobody") as error:
+    with pytest.raises(ScenarioError, match=r"serving\.result_cache\.tenants.*nobody") as error:
         recorded(tmp_path, result_cache={"entries": 5, "tenants": ["u", "nobody"]})
     assert error.value.value == "nobody"
 
@@ -147,11 +147,11 @@ def test_hit_rates_are_metrics_and_nan_without_caches() -> None:
 
 
 def test_no_bound_is_claimed_where_caches_take_work_off() -> None:
-    for parts, host in (
+    for parts, serving in (
         ({"prompts": PROMPTS}, {"prefix_cache": {"blocks": 9}}),
         ({"contents": {"count": 3}}, {"result_cache": {"entries": 3}}),
     ):
-        built = build(scenario(drawn(**parts), **host), 0)
+        built = build(scenario(drawn(**parts), **serving), 0)
         assert bound_of(built.cluster, built.requests, built.options) is None
 
 
@@ -161,7 +161,7 @@ def test_an_endless_cache_hits_as_many_blocks_as_the_trace_is_known_for() -> Non
         "cluster": {"types": {"x": {"memory_gib": 80, "slots": 200}}, "nodes": [{"type": "x"}]},
         "classes": CHAT,
         "workload": {"trace": {"file": str(MOONCAKE)}},
-        "host": {"prefix_cache": {"blocks": 200_000}},
+        "serving": {"prefix_cache": {"blocks": 200_000}},
     }
     built = build(Scenario.model_validate(spec), 0)
     made = built.requests.prefixes

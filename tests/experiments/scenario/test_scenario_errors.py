@@ -55,7 +55,7 @@ def edited(old: str, new: str) -> str:
         ("load: 0.7", "load: 0.7\n  origin: {moon: 1}", "workload.origin.moon", "moon", "'default'"),
         ("seeds: 3", "faults: [{node: f-9, mtbf_s: 1, mttr_s: 1}]", "faults[0].node", "f-9", "one of"),
         ("seeds: 3", "faults: [{at_s: 1}]", "faults[0]", None, "either at_s and duration_s"),
-        ("seeds: 3", "host: {telemetry: {delay_s: 1}}", "host.telemetry", None, "period_s"),
+        ("seeds: 3", "serving: {telemetry: {delay_s: 1}}", "serving.telemetry", None, "period_s"),
     ],
 )  # fmt: skip
 def test_one_wrong_field_is_named_with_its_value(
@@ -67,6 +67,11 @@ def test_one_wrong_field_is_named_with_its_value(
     assert any(part in str(error.expected) for part in expected.split("|"))
     assert "mine.yaml" in str(error)
     assert field in str(error)
+
+
+def test_a_key_of_an_earlier_version_names_the_present_one() -> None:
+    error = error_of(edited("seeds: 3", "host: {lookahead: 2}"))
+    assert str(error) == "mine.yaml: host: is called serving now"
 
 
 @pytest.mark.parametrize(

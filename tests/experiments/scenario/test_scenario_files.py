@@ -47,7 +47,7 @@ def test_the_hash_ignores_form_and_sees_content() -> None:
     bare = "\n".join(line.split(" #")[0] for line in text.splitlines() if not line.startswith("#"))
     assert parse_scenario(bare).hash() == scenario.hash()
     assert parse_scenario(text.replace("load: 0.7", "load: 7.0e-1")).hash() == scenario.hash()
-    assert parse_scenario(text + "host: {lookahead: 1}\n").hash() == scenario.hash()
+    assert parse_scenario(text + "serving: {lookahead: 1}\n").hash() == scenario.hash()
     assert parse_scenario(text.replace("load: 0.7", "load: 0.71")).hash() != scenario.hash()
     assert scenario.with_overrides(seeds=4).hash() != scenario.hash()
 

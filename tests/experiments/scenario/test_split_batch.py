@@ -101,7 +101,7 @@ def test_slots_that_still_run_a_batch_at_the_horizon_count_once() -> None:
     content = scenario(a={"batch": {"marginal_frac": 0.5}}).model_dump(mode="json", exclude_defaults=True)
     content["cluster"]["nodes"][0]["count"] = 1
     content["workload"]["generate"]["arrival"]["rate_per_s"] = 100.0
-    content["host"] = {"horizon_s": 50.0}
+    content["serving"] = {"horizon_s": 50.0}
     run = simulate(Scenario.model_validate(content), SplitMerge(plan_period_s=1.0), mode="interpreted")
     assert run.records.nodes.busy_slot_s[0] <= 50.0
     assert run.records.nodes.busy_slot_s[0] == pytest.approx(50.0, rel=0.02)

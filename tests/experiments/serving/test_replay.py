@@ -155,7 +155,7 @@ def test_the_scenario_comes_from_the_recording_alone(tmp_path: Path) -> None:
     assert [node.name for node in scenario.cluster.each_node()] == [f"node{k}-1" for k in range(4)]
     assert set(scenario.classes) == {"class0", "class1"}
     assert scenario.classes["class1"].service_on("type0", 1.0) is None
-    assert scenario.host.cancel == "always"
+    assert scenario.serving.cancel == "always"
 
 
 def test_a_recording_without_classes_makes_no_scenario(tmp_path: Path) -> None:

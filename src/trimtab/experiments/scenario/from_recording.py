@@ -46,7 +46,7 @@ def scenario_of(path: Path) -> Scenario:
         "cluster": _cluster(recording, types),
         "classes": _classes(recording, types),
         "faults": [outage.spec() for outage in _outages(recording, rows)],
-        "host": _host(recording.head["options"]),
+        "serving": _serving(recording.head["options"]),
     }
     return checked(lambda: Scenario.model_validate(said), Scenario, str(path), ScenarioError)
 
@@ -103,7 +103,7 @@ def _service(
     return {"fixed_s": fixed_s, "unit_s": unit_s}
 
 
-def _host(options: Mapping[str, Any]) -> dict[str, Any]:
+def _serving(options: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: value for name, value in options.items() if name in ServingSpec.model_fields}
     return {**known, "cancel": "always"}
 

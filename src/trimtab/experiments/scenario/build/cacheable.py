@@ -110,7 +110,7 @@ def content_numbers(
     """
     strangers = sorted(set(spec.tenants or ()) - set(tenant_names))
     if strangers:
-        field, expected = "host.result_cache.tenants", f"one of {', '.join(tenant_names)}"
+        field, expected = "serving.result_cache.tenants", f"one of {', '.join(tenant_names)}"
         raise ScenarioError("no such tenant", field=field, value=strangers[0], expected=expected)
     if not spec.entries or content is None:
         return None

@@ -89,13 +89,13 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
     target = scenario.workload.load if load is None else load
     if target is not None:
         _scale_to(requests, target * capacity_per_s, scenario.name)
-    if columns.leave_after_s is not None and scenario.host.cancel == "always":
+    if columns.leave_after_s is not None and scenario.serving.cancel == "always":
         requests = replace(requests, leave_s=_leave_s(requests, columns.leave_after_s))
     return RunInputs(
         cluster=cluster,
         requests=requests,
         options=replace(
-            build_options(scenario.host, scenario.faults, cluster, seed),
+            build_options(scenario.serving, scenario.faults, cluster, seed),
             join_s=join_s(served),
             batch_marginal_frac=batch_marginal_frac(served),
         ),
@@ -110,7 +110,7 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
 def _reusable(scenario: Scenario, columns: RequestColumns, requests: Requests) -> Requests:
     """The requests with what caches know of them."""
     tenant_idx = requests.work["tenant_idx"]
-    cache, names = scenario.host.result_cache, requests.tenant_names
+    cache, names = scenario.serving.result_cache, requests.tenant_names
     content_idx = content_numbers(cache, columns.content, tenant_idx, names)
     return replace(requests, prefixes=columns.prefixes, content_idx=content_idx)
 
@@ -139,7 +139,7 @@ def _as_they_come(
     rows = chosen_rows(whole, spec.trace.options, seed)
     info = TraceInfo(whole.file, whole.format, whole.rows_in_file, whole.dropped)
     columns = traced(spec.trace, whole, rows, served, seed)
-    if scenario.host.prefix_cache.blocks:
+    if scenario.serving.prefix_cache.blocks:
         columns = replace(columns, prefixes=recorded_prefixes(spec.trace, whole.format, rows))
     return columns, served, info
 

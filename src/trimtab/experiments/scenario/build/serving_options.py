@@ -1,4 +1,4 @@
-"""The host section and faults as `Options`."""
+"""The section `serving`, and faults, as `Options`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from trimtab.experiments.scenario.spec.serving import FaultSpec, ServingSpec
 from trimtab.experiments.scenario.spec.shared_types import IntArray
 
 
-def build_options(host: ServingSpec, faults: tuple[FaultSpec, ...], cluster: Cluster, seed: int) -> Options:
+def build_options(
+    serving: ServingSpec, faults: tuple[FaultSpec, ...], cluster: Cluster, seed: int
+) -> Options:
     """Options of one run; which nodes a share of them is, is drawn from the seed."""
     processes = [_processes(fault, _struck(fault, cluster, seed, k)) for k, fault in enumerate(faults)]
     return Options(
-        held_max=UNLIMITED if host.held_max is None else host.held_max,
-        on_refusal=OnRefusal[host.on_refusal.upper()],
-        lookahead=host.lookahead,
-        lane_per_class=host.lane_per_class,
-        cancel=Cancel[host.cancel.upper()],
-        on_failure=OnFailure[host.on_failure.upper()],
-        max_retries=host.max_retries,
-        dispatchers=host.dispatchers,
-        telemetry_period_s=host.telemetry.period_s,
-        telemetry_delay_s=host.telemetry.delay_s,
-        plan_latency_s=host.plan_latency_s,
-        horizon_s=np.inf if host.horizon_s is None else host.horizon_s,
-        prefix_blocks=host.prefix_cache.blocks,
-        results_max=host.result_cache.entries,
-        eviction=Eviction[host.eviction.upper().replace("-", "_")],
+        held_max=UNLIMITED if serving.held_max is None else serving.held_max,
+        on_refusal=OnRefusal[serving.on_refusal.upper()],
+        lookahead=serving.lookahead,
+        lane_per_class=serving.lane_per_class,
+        cancel=Cancel[serving.cancel.upper()],
+        on_failure=OnFailure[serving.on_failure.upper()],
+        max_retries=serving.max_retries,
+        dispatchers=serving.dispatchers,
+        telemetry_period_s=serving.telemetry.period_s,
+        telemetry_delay_s=serving.telemetry.delay_s,
+        plan_latency_s=serving.plan_latency_s,
+        horizon_s=np.inf if serving.horizon_s is None else serving.horizon_s,
+        prefix_blocks=serving.prefix_cache.blocks,
+        results_max=serving.result_cache.entries,
+        eviction=Eviction[serving.eviction.upper().replace("-", "_")],
         faults=np.concatenate(processes) if processes else None,
     )
 

@@ -104,7 +104,9 @@ class Scenario(ClusterPart):
     description: str = Field("", description="what the scenario is about")
     workload: WorkloadSpec = Field(description="what arrives")
     faults: tuple[FaultSpec, ...] = Field((), description="what breaks")
-    host: ServingSpec = Field(ServingSpec(), description="how requests are treated")
+    serving: ServingSpec = Field(
+        ServingSpec(), description="how requests are treated", json_schema_extra={"formerly": "host"}
+    )
     policies: tuple[PolicyName, ...] = Field(
         (),
         description="policies to compare: NAME, NAME+ORDER or {policy: NAME, order: ORDER}; "

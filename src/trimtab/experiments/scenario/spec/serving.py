@@ -1,4 +1,4 @@
-"""The host section and faults: how requests are treated and what breaks."""
+"""The section `serving`, and faults: how requests are treated and what breaks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ResultCacheSpec(Spec):
 
 
 class ServingSpec(Spec):
-    """Switches of the host, the same for every policy."""
+    """Switches of serving, the same for every policy."""
 
     held_max: int | None = Field(None, ge=0, description="requests a central queue holds; null = any number")
     on_refusal: Literal["hold", "reject"] = Field("hold", description="when every candidate refuses")
@@ -53,7 +53,7 @@ class ServingSpec(Spec):
     telemetry: TelemetrySpec = Field(TelemetrySpec(), description="how old the view of the nodes is")
     plan_latency_s: NonNegative = Field(0.0, description="a plan takes force this long after it was started")
     prefix_cache: PrefixCacheSpec = Field(PrefixCacheSpec(), description="of every node; off by default")
-    result_cache: ResultCacheSpec = Field(ResultCacheSpec(), description="of the host; off by default")
+    result_cache: ResultCacheSpec = Field(ResultCacheSpec(), description="of the dispatcher; off by default")
     eviction: Literal["lru", "greedy-dual-size", "plan-pinned"] = Field(
         "lru",
         description="which model or adapter leaves a node: the least recently used; the one of least load "
