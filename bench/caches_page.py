@@ -21,7 +21,8 @@ over the seeds.
 
 UNIT = """*Belady* (1966) drops what is used again last of all, and is the best for items of one size. LRU and
 GreedyDual-Size (`serving.eviction`) are the same there, as all items cost a second to load. *Pinned*: the
-plan places the most popular items and leaves room for any one other (`plan-pinned`); it is told the popularity.
+plan places the most popular items and leaves room for any one other (`plan-pinned`); it is told the
+popularity.
 """
 
 SIZES = """Sizes are lognormal (median 1, σ of the logarithm 1, 8 at most); a hit is a hit, whatever its size,

@@ -13,7 +13,6 @@ from typing import Any
 
 import typer
 import typer.main
-from trimtab.traces.catalogue import CATALOGUE
 
 import trimtab
 from trimtab import forecast, metrics, policies, solvers, traces
