@@ -137,7 +137,7 @@ class Scenario(ClusterPart):
 
     def ends_early(self) -> bool:
         """Whether a run may end before all work is done."""
-        return self.host.horizon_s is not None
+        return self.serving.horizon_s is not None
 
     def hash(self) -> str:
         """SHA-256 of what the file says, without comments, formatting, defaults and folders.
