@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-from itertools import count
 
 import pytest
 from hypothesis import given
@@ -179,27 +178,6 @@ def test_over_any_span_no_more_than_a_bucket_and_its_refill(
     assert admitted <= rate * (1 + now_s / 60) + 1e-6
 
 
-@given(st.integers(1, 100), st.integers(1, 8))
-def test_workers_that_share_a_limit_have_it_together(rate: int, workers: int) -> None:
-    parts = [limits(requests_per_minute=60 * rate) for _ in range(workers)]
-    for part in parts:
-        part.scale(1 / workers)
-    admitted = sum(next(n for n in count() if part.admit(0.0) is not None) for part in parts)
-    assert 60 * rate - workers <= admitted <= 60 * rate
-
-
-def test_a_share_of_a_limit_may_grow_again() -> None:
-    some = limits(requests_per_minute=60, concurrency=4)
-    some.scale(0.25)
-    assert some.concurrency == 1
-    assert some.admit(0.0) is None
-    some.scale(1.0)
-    assert some.concurrency == 4
-    assert [some.admit(0.0) for _ in range(3)] == [None] * 3
-    some.scale(0.01)
-    assert some.concurrency == 1
-
-
 def test_a_reload_keeps_who_stays_as_they_are() -> None:
     first = f"{{name: a, sha256: {A}, limits: {{requests_per_minute: 1}}}}"
     found = tenants(f"keys: [{first}]")
@@ -243,12 +221,3 @@ def test_who_loses_the_keys_loses_the_rights() -> None:
     assert a is not None
     assert not a.may_name_tenant
     assert found.by_key(b"key-a") is not a
-
-
-def test_scaled_tenants_stay_scaled_through_a_reload() -> None:
-    found = tenants("limits: {concurrency: 8}\ninsecure_no_auth: true")
-    found.scale(0.5)
-    found.update(parse_config("limits: {concurrency: 16}\ninsecure_no_auth: true"), {})
-    nobody = found.by_key(b"")
-    assert nobody is not None
-    assert nobody.limits.concurrency == 8

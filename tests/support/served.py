@@ -122,7 +122,7 @@ class Served:
         return READY.search(self.said()) is not None
 
     def end(self) -> None:
-        """Kill it with its workers and its successor, as far as they live."""
+        """Kill it with all processes that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

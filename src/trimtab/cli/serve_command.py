@@ -74,10 +74,6 @@ def serve(
             rich_help_panel=SETTINGS_PANEL,
         ),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", help="Processes that serve.", metavar="N", rich_help_panel=SETTINGS_PANEL),
-    ] = None,
     insecure_no_auth: Annotated[
         bool,
         typer.Option(
@@ -112,13 +108,13 @@ def serve(
     quiet: Quiet = False,
 ) -> None:
     """Serve OpenAI-compatible clients from many backends, a policy choosing the backend of each request."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads of NumPy's would not survive a fork
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the event loop needs the cores more
     if example or schema or new_key:
         _print_parts(example=example, schema=schema, new_key=new_key)
         return
     from trimtab.gateway.config import Overrides
 
-    overrides = Overrides(listen, admin_listen, policy, workers, insecure_no_auth)
+    overrides = Overrides(listen, admin_listen, policy, insecure_no_auth)
     chosen, keys = _chosen(config, backend or [], overrides)
     if check:
         _check(chosen, quiet=quiet)

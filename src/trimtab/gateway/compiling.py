@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -10,7 +11,6 @@ from typing import Final
 from trimtab.engine.calls import compile_all, is_ready
 from trimtab.engine.fallback import Fallback
 from trimtab.errors import UsageError
-from trimtab.gateway.children import ChildError, said_by
 from trimtab.policies.registry import find
 
 COMPILE_TIMEOUT_S = 300.0
@@ -36,10 +36,26 @@ async def compile_elsewhere(policies: list[str]) -> None:
 
     Raises UsageError where a policy does not compile.
     """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        _COMPILE,
+        *policies,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
     try:
-        await said_by("-c", _COMPILE, *policies, timeout_s=COMPILE_TIMEOUT_S)
-    except ChildError as error:
-        raise UsageError(f"does not compile: {error}", field="policy") from None
+        async with asyncio.timeout(COMPILE_TIMEOUT_S):
+            _, complaint = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        lines = complaint.decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if lines else f"exit code {process.returncode}"
+        raise UsageError(f"does not compile: {reason}", field="policy")
 
 
 _COMPILE: Final = f"import sys; from {__name__} import compile_here; compile_here(sys.argv[1:])"

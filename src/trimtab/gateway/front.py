@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -46,7 +45,6 @@ class Ids:
 
     def __init__(self) -> None:
         self._left: list[str] = []
-        os.register_at_fork(after_in_child=self._left.clear)
 
     def __call__(self) -> str:
         """The next id."""

@@ -1,4 +1,4 @@
-"""One process's gateway, put together from a configuration."""
+"""The gateway, put together from a configuration."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from typing import Any
 
 from trimtab.gateway import models, options
 from trimtab.gateway.api.endpoints import Endpoints, path_id
-from trimtab.gateway.comparison import Comparison
 from trimtab.gateway.compiling import compile_elsewhere
 from trimtab.gateway.config import GatewayConfig, node_specs
 from trimtab.gateway.decide.dispatcher import Decider
-from trimtab.gateway.decide.loads import Loads
 from trimtab.gateway.front import Front
 from trimtab.gateway.model import (
     Kind,
@@ -35,22 +33,19 @@ from trimtab.gateway.observe.logs import RequestLog, Which
 from trimtab.gateway.observe.metrics import Metrics, Sources
 from trimtab.gateway.observe.receipts import Receipts
 from trimtab.gateway.record.node_events import NodeEvents
-from trimtab.gateway.record.recorder import Together
 from trimtab.gateway.recording import new_recorder
 from trimtab.gateway.tenants import Tenants
 from trimtab.gateway.wire.context import LocalAnswer
 from trimtab.gateway.wire.exchange import WireExchange
-from trimtab.gateway.wire.server import DataPlane, Drain, make_context
+from trimtab.gateway.wire.server import DataPlane, make_context
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
-LAST_ACCEPT_S = 0.05
 _FIXED = (
     "listen",
     "admin.listen",
     "admin.hosts",
-    "workers",
     "store",
     "record",
     "telemetry",
@@ -63,10 +58,7 @@ _FIXED = (
 
 
 class Gateway:
-    """Serves clients in this process.
-
-    `worker` is its number among several; `loads` and `recording` are what those share.
-    """
+    """Serves clients."""
 
     def __init__(
         self,
@@ -74,12 +66,9 @@ class Gateway:
         loop: asyncio.AbstractEventLoop,
         *,
         environ: Mapping[str, str] = os.environ,
-        worker: int = 0,
-        loads: Loads | None = None,
         observers: tuple[Observer, ...] = (),
-        recording: Together | None = None,
     ) -> None:
-        self.config, self.loop, self.worker = config, loop, worker
+        self.config, self.loop = config, loop
         self._begun_with = config  # keys that a reload cannot change are as they stand here
         self.environ = environ
         self._created = int(time.time())
@@ -88,16 +77,13 @@ class Gateway:
         self.keeper = Keeper(self.fleet, options.keeper_options(config))
         self.problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
         rules = options.rules_of(config)
-        self.decider = Decider(loop, self.fleet, rules, tenants=len(self.tenants), loads=loads)
+        self.decider = Decider(loop, self.fleet, rules, tenants=len(self.tenants))
         self.metrics = Metrics(loop.time, self._sources())
         self.receipts = Receipts(loop.time)
-        self.recorder = new_recorder(
-            options.record_settings(config, worker), self.fleet, self.decider, self._shadow, recording
-        )
+        self.recorder = new_recorder(options.record_settings(config), self.fleet, self.decider, self._shadow)
         self._spans = self._new_spans()
-        self.comparison = Comparison(loop, config, self.decider, self.recorder)
         self.front = self._new_front()
-        self.jobs_answer: Any = None  # jobs.http.JobsApi, where this process has jobs
+        self.jobs_answer: Any = None  # jobs.service.JobService.answer, once jobs are kept
         self.job_counts: dict[str, int] = {}
         self._further = observers
         self.on_reloaded: list[Callable[[GatewayConfig], None]] = []
@@ -130,20 +116,13 @@ class Gateway:
         self.keeper.start()
         self._start_discovery()
         self._know_models()
-        self.comparison.start()
         self._ticking = self.loop.create_task(self._tick())
         if listening is not None:
             await self.plane.serve(listening)
 
-    async def drain(self, how: Drain) -> int:
+    async def drain(self, timeout_s: float) -> int:
         """Take nothing new and wait for what is under way; returns what was not done in time."""
-        self.plane.context.draining = True
-        if how.others:
-            await asyncio.sleep(
-                LAST_ACCEPT_S
-            )  # closing the socket resets what the kernel has accepted for it
-            self.plane.stop_accepting()
-        return await self.plane.drain(how.timeout_s, how.idle_s)
+        return await self.plane.drain(timeout_s)
 
     async def close(self) -> None:
         """End everything."""
@@ -152,7 +131,6 @@ class Gateway:
             await asyncio.gather(self._ticking, return_exceptions=True)
         for source in self._sources_of_nodes:
             await source.close()
-        await self.comparison.close()
         await self.plane.close()
         await self.keeper.close()
         self.decider.close()
@@ -168,15 +146,15 @@ class Gateway:
         gets_work = self.fleet.gets_work
         return not self.plane.context.draining and any(gets_work(node) for node in self.fleet.nodes)
 
-    async def reload(self, config: GatewayConfig, *, is_compiled: bool = False) -> dict[str, Any]:
+    async def reload(self, config: GatewayConfig) -> dict[str, Any]:
         """Go on with another configuration; no request is dropped. Raises UsageError: nothing has changed.
 
-        `is_compiled`: its policies are in the cache. Returns what was done and what needs a restart.
+        Returns what was done and what needs a restart.
         """
         rules = options.rules_of(config)
         known = {spec for spec in options.policies_of(self.config) if ":" not in spec}  # no file: unchanged
         fresh = [spec for spec in options.policies_of(config) if spec not in known]
-        if fresh and not is_compiled:
+        if fresh:
             await compile_elsewhere(fresh)
         before, restart = self.config, _needs_restart(self._begun_with, config)
         config.admin.digests(self.environ)  # raises before anything has changed
@@ -187,8 +165,6 @@ class Gateway:
         self.decider.make_room_for_tenants(len(self.tenants))
         self.decider.use(rules)
         await self.decider.open()
-        if self.comparison.reload(config):
-            self.plane.context.observe(self._observers())
         self._refresh_front()
         self.plane.context.obey(options.settings_of(config))
         self._know_models()
@@ -207,8 +183,6 @@ class Gateway:
         parts.append(RequestLog(which))
         if self.recorder is not None:
             parts.append(self.recorder)
-        if self.comparison.alternation is not None:
-            parts.append(self.comparison.alternation)
         if self._spans is not None:
             parts.append(self._spans)
         return (*parts, *self._further)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import mmap
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,12 +36,3 @@ def _unmap_code(library: str) -> None:
         if " r-xp " in line and line.rpartition("/")[2].startswith(library):
             begin, end = (int(address, 16) for address in line.split()[0].split("-"))
             madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
-
-
-def rss_bytes() -> int:
-    """Resident memory of this process; 0 where the system does not say."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, ValueError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -27,9 +27,7 @@ def policies_of(config: GatewayConfig) -> list[str]:
 
 def rules_of(config: GatewayConfig) -> Rules:
     """How the dispatcher treats requests. Raises UsageError for a policy that is none."""
-    shadow = None
-    if config.shadow is not None and config.shadow.experiment == "none":
-        shadow = config.shadow.policy
+    shadow = None if config.shadow is None else config.shadow.policy
     by_route = {name: route.policy for name, route in config.routing().items() if route.policy is not None}
     queue, fairness = config.queue, config.fairness
     return Rules(
@@ -95,9 +93,9 @@ def keeper_options(config: GatewayConfig) -> KeeperOptions:
     )
 
 
-def record_settings(config: GatewayConfig, worker: int) -> RecordSettings | None:
+def record_settings(config: GatewayConfig) -> RecordSettings | None:
     """Where a recording goes; None = there is none."""
     record = config.record
     if record is None:
         return None
-    return RecordSettings(record.folder, int(record.rotate_mib * MIB), record.keep, worker=worker)
+    return RecordSettings(record.folder, int(record.rotate_mib * MIB), record.keep)

@@ -10,7 +10,7 @@ from trimtab.gateway.decide.knowledge import Knowledge
 from trimtab.gateway.decide.rules import LOOKAHEAD, MAX_RETRIES
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.observe.receipts import Decision
-from trimtab.gateway.record.recorder import Recorder, RecordSettings, Together
+from trimtab.gateway.record.recorder import Recorder, RecordSettings
 from trimtab.gateway.record.rows import ClassEstimate, Snapshot
 
 
@@ -19,7 +19,6 @@ def new_recorder(
     fleet: Fleet,
     decider: Decider,
     shadow: Callable[[], str],
-    shared: Together | None,
 ) -> Recorder | None:
     """The recorder; None where nothing is recorded. `shadow()` names the shadow policy; "" = none."""
     if settings is None:
@@ -39,7 +38,6 @@ def new_recorder(
         fleet.loop.time,
         candidates_of=candidates,
         adapter_of=decider.knowledge.adapter_of,
-        shared=shared,
     )
 
 

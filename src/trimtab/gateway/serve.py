@@ -19,12 +19,9 @@ from trimtab.gateway.config.nodes import NodeEntry
 from trimtab.gateway.config.types import HostPort
 from trimtab.gateway.memory import collect_later
 from trimtab.gateway.tenants import ShownKeys, with_new_keys
-from trimtab.gateway.upgrade import Inheritance, inherited
 
 if TYPE_CHECKING:
     from trimtab.gateway.demo import DemoProcess
-    from trimtab.gateway.process import Crew, Sockets
-    from trimtab.gateway.worker import Start
 
 Reload = Callable[[], GatewayConfig]
 BACKLOG = 4096
@@ -69,17 +66,16 @@ def _run(
     def ready(link: str) -> None:
         if not quiet:
             _say(clients, admin, keys, link, example_model)
-        if heir is not None:
-            heir.tell_ready()
 
-    heir = inherited()
-    with _sockets(config, heir) as (clients, admin):
+    with (
+        listening(config.listen_address, "listen") as clients,
+        listening(config.admin_address, "admin.listen") as admin,
+    ):
         with _explained_if_slow(quiet):
             compile_first(policies_of(config))
             preload_numba()
-        crew = None if config.workers == 1 else make_crew(config, Sockets(clients, admin))
         with new_runner() as runner:
-            runner.run(run_process(config, Sockets(clients, admin), reload, ready, crew))
+            runner.run(run_process(config, Sockets(clients, admin), reload, ready))
 
 
 @contextmanager
@@ -94,43 +90,6 @@ def _explained_if_slow(quiet: bool) -> Iterator[None]:
         timer.cancel()
         if not quiet:
             timer.join()
-
-
-@contextmanager
-def _sockets(
-    config: GatewayConfig, heir: Inheritance | None
-) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The client and the admin socket: new ones, or those of the process that this one takes over from."""
-    if heir is not None:
-        with heir.clients, heir.admin:
-            yield heir.clients, heir.admin
-        return
-    with (
-        listening(config.listen_address, "listen") as clients,
-        listening(config.admin_address, "admin.listen") as admin,
-    ):
-        yield clients, admin
-
-
-def make_crew(config: GatewayConfig, sockets: Sockets) -> Crew:
-    """Load everything, then fork the process that workers come from; to be called without loop or thread."""
-    from trimtab.gateway.compiling import compile_here
-    from trimtab.gateway.decide.loads import SharedLoads
-    from trimtab.gateway.memory import freeze
-    from trimtab.gateway.nursery import Nursery
-    from trimtab.gateway.options import policies_of
-    from trimtab.gateway.process import Crew
-    from trimtab.gateway.worker import run_worker
-
-    compile_here(policies_of(config))
-    shared = SharedLoads(config.workers + 1)
-
-    def work(number: int, start: Start, end: socket.socket) -> int:
-        sockets.admin.close()  # or it would listen for as long as a worker lives
-        return run_worker(number, start, end, sockets.clients, shared)
-
-    freeze()
-    return Crew(Nursery.open(work), shared)
 
 
 def new_runner() -> asyncio.Runner:

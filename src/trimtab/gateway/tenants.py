@@ -55,13 +55,10 @@ class _Bucket:
 
     def __init__(self, per_minute: float) -> None:
         self.per_minute = per_minute
+        self.per_s = per_minute / 60.0
+        self.size = max(1.0, per_minute)
         self.at_s = 0.0
-        self._resize(1.0)
         self.level = self.size
-
-    def _resize(self, frac: float) -> None:
-        self.per_s = self.per_minute * frac / 60.0
-        self.size = max(1.0, self.per_minute * frac)
 
     def ask(self, now_s: float, amount: float) -> float:
         """Take it if it is there; else how many seconds to wait for it, and nothing is taken.
@@ -88,21 +85,14 @@ class _Bucket:
         level = self.level - amount
         self.level = self.size if level > self.size else level
 
-    def scale(self, frac: float) -> None:
-        """Become this fraction of the whole limit."""
-        before = self.size
-        self._resize(frac)
-        self.level *= self.size / before
-
 
 class Limits:
     """What one tenant may still use. Times are seconds of the loop's clock."""
 
-    __slots__ = ("_frac", "_given", "_requests", "_tokens", "concurrency", "in_flight")
+    __slots__ = ("_given", "_requests", "_tokens", "concurrency", "in_flight")
 
     def __init__(self, limits: TenantLimits) -> None:
         self.in_flight = 0  # admitted and not released
-        self._frac = 1.0  # of the limits, that this worker has
         self._given = limits
         self._begin()
 
@@ -115,7 +105,7 @@ class Limits:
     def _begin(self) -> None:
         self._requests = _bucket(self._given.requests_per_minute)
         self._tokens = _bucket(self._given.tokens_per_minute)
-        self.scale(self._frac)
+        self.concurrency = self._given.concurrency  # None = no bound
 
     def admit(self, now_s: float, tokens: float = 0.0) -> Refusal | None:
         """Take a place and what the request is expected to use; or a refusal, and nothing is taken.
@@ -156,15 +146,6 @@ class Limits:
         elif all(attempt.cause is Cause.CONNECT or not attempt.sent_s for attempt in attempts):
             self.correct(-tokens)
 
-    def scale(self, frac: float) -> None:
-        """Become this worker's fraction of the tenant's limits; a concurrency stays at least 1."""
-        self._frac = frac
-        for bucket in (self._requests, self._tokens):
-            if bucket is not None:
-                bucket.scale(frac)
-        most = self._given.concurrency
-        self.concurrency = None if most is None else max(1, round(most * frac))  # None = no bound
-
 
 def _bucket(per_minute: float | None) -> _Bucket | None:
     return None if per_minute is None else _Bucket(per_minute)
@@ -182,7 +163,6 @@ class Tenants:
         self._by_digest: dict[bytes, Tenant] = {}
         self._nobody: Tenant | None = None  # who has no known key
         self._n_named = 0
-        self._frac = 1.0
         self.update(config, environ)
 
     def __iter__(self) -> Iterator[Tenant]:
@@ -211,12 +191,6 @@ class Tenants:
             found = self._made(KeySpec.model_construct(name=name), self._common)
         return found
 
-    def scale(self, frac: float) -> None:
-        """Hold everybody to this fraction of the limits: what this worker is given of them."""
-        self._frac = frac
-        for tenant in self:
-            tenant.limits.scale(frac)
-
     def update(self, config: GatewayConfig, environ: Mapping[str, str] = os.environ) -> None:
         """Take over a new configuration. Who stays keeps index, requests in flight and unchanged limits.
 
@@ -241,7 +215,6 @@ class Tenants:
         tenant.may_set_priority, tenant.may_name_tenant = spec.may_set_priority, spec.may_name_tenant
         if tenant.limits is None:
             tenant.limits = Limits(limits)
-            tenant.limits.scale(self._frac)
         tenant.limits.become(limits)
         return tenant
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Frac = Annotated[float, Field(ge=0, le=1)]
+REMOVED_KEYS: Final = "x-removed-keys"  # in a schema: keys of earlier versions → what to use instead
+
+
+def removed_keys(**instead: str) -> ConfigDict:
+    """For `model_config`: keys of earlier versions, and what the error says to use instead."""
+    return ConfigDict(json_schema_extra={REMOVED_KEYS: dict(instead)})
 
 
 class Spec(BaseModel):

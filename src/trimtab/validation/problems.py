@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trimtab.errors import UsageError
+from trimtab.validation.base import REMOVED_KEYS
 from trimtab.validation.names import Misfit, nearest
 
 _SHORT = Repr()
@@ -69,6 +70,9 @@ def _problem(details: ErrorDetails, schema: Mapping[str, Any]) -> dict[str, Any]
         key = details["loc"][-1]
         if now := _present_name(key, here):
             return {"problem": f"is called {now} now", "field": field_path((*path, key))}
+        instead = next((r[key] for branch in here if key in (r := branch.get(REMOVED_KEYS, {}))), None)
+        if instead is not None:
+            return {"problem": "no longer used", "field": field_path((*path, key)), "expected": instead}
         known = tuple(key for branch in here for key in branch.get("properties", {}))
         return {"problem": "unknown key", "field": field_path((*path, key)), "expected": nearest(key, known)}
     field = field_path(path) or None

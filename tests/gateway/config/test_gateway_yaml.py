@@ -130,7 +130,7 @@ def test_a_policy_by_name_or_by_model() -> None:
     assert (choice.default, dict(choice.models)) == ("random", {"m": "power-of-d(d=3)"})
     shadow = parse_config("shadow: random").shadow
     assert shadow is not None
-    assert (shadow.policy, shadow.experiment) == ("random", "none")
+    assert shadow.policy == "random"
 
 
 def test_paths_count_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +153,8 @@ def test_paths_count_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: py
     assert config.store.results_folder == folder / "out"
     assert config.discovery.file == folder / "nodes.yaml"
     assert [key.name for key in config.keys] == ["filed"]
-    again = Overrides(workers=2).over(config)
-    assert again == config.model_copy(update={"workers": 2})
+    again = Overrides(listen="127.0.0.1:2").over(config)
+    assert again == config.model_copy(update={"listen": "127.0.0.1:2"})
 
 
 def test_keys_of_the_file_and_of_the_keys_file_come_together(tmp_path: Path) -> None:
@@ -229,17 +229,17 @@ def test_a_quick_start_needs_only_urls() -> None:
 
 
 def test_what_the_command_line_says_goes_over_the_file() -> None:
-    over = Overrides("127.0.0.1:1", "127.0.0.1:2", "random", 3, True)
-    config = over.over(parse_config("workers: 2\nadmin: {key_env: ADMIN}\ndrain_s: 1"))
+    over = Overrides("127.0.0.1:1", "127.0.0.1:2", "random", True)
+    config = over.over(parse_config("admin: {key_env: ADMIN}\ndrain_s: 1"))
     assert (config.listen, config.admin.listen, config.policy.default) == (
         "127.0.0.1:1",
         "127.0.0.1:2",
         "random",
     )
-    assert (config.workers, config.insecure_no_auth, config.drain_s) == (3, True, 1)
+    assert (config.insecure_no_auth, config.drain_s) == (True, 1)
     assert config.admin.key_env == "ADMIN"
-    with pytest.raises(ConfigError, match="command line: workers"):
-        Overrides(workers=0).over(config)
+    with pytest.raises(ConfigError, match="command line: listen"):
+        Overrides(listen="nowhere").over(config)
 
 
 def test_nobody_is_served_without_a_key_unless_someone_says_so() -> None:

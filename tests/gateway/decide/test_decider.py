@@ -476,17 +476,6 @@ def test_a_shadow_decides_by_plans_of_its_own() -> None:
     at(test)
 
 
-def test_a_turn_of_another_policy_outlives_a_reload() -> None:
-    async def test(bench: Bench) -> None:
-        (pool,) = bench.decider.pools.values()
-        bench.decider.switch_policy(pool, chosen("random"))
-        bench.decider.use(Rules(chosen("least-connections"), held_max=7))
-        assert pool.choice.spec == "random"
-        assert bench.decider.choice_of("least-connections").spec == "least-connections"
-
-    at(test)
-
-
 def test_pools_share_the_places_of_nodes() -> None:
     async def test(bench: Bench) -> None:
         bench.decider.use(Rules(chosen("least-connections"), {"other": chosen("random")}))

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 
 from support.gateway.plane import listening
 from trimtab.gateway.config import GatewayConfig
-from trimtab.gateway.control import LocalControl
+from trimtab.gateway.control import GatewayControl
 from trimtab.gateway.gateway import Gateway
 from trimtab.gateway.jobs.service import JobService
 from trimtab.gateway.process import _opened
@@ -164,7 +164,7 @@ def test_a_job_that_is_found_again_keeps_its_place_at_its_node(tmp_path: Path) -
 def test_jobs_are_counted_as_of_when_somebody_looks(tmp_path: Path) -> None:
     async def main() -> None:
         async with studios("only") as ((studio,), nodes), serving(tmp_path, nodes) as served:
-            control = LocalControl(served.gateway, None, served.service)
+            control = GatewayControl(served.gateway, None, served.service)
             assert b"trimtab_jobs{" not in await control.metrics()
             video = await served.client.videos.create(prompt="a boat", model="m")
             await _until(lambda: "GET /v1/videos/only-1" in studio.seen)

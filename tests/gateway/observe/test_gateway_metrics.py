@@ -19,7 +19,7 @@ from trimtab.gateway.observe.families import FAMILIES
 from trimtab.gateway.observe.metrics import MOST_CODES, MOST_KEPT, MOST_TENANTS, Metrics, Sources
 from trimtab.gateway.observe.receipts import Receipts
 from trimtab.gateway.observe.status import node_figures, observed
-from trimtab.gateway.observe.window import Second, percentiles_s, pooled, variance_s2
+from trimtab.gateway.observe.window import Second, percentiles_s, variance_s2
 from trimtab.metrics.distribution import coefficient_of_variation, variance
 
 
@@ -149,40 +149,6 @@ def test_labels_are_bounded() -> None:
     assert len(tables["trimtab_tenant_requests_total"]) == MOST_TENANTS + 1
     assert tables["trimtab_tenant_requests_total"]["other",][0] == 1000 - MOST_TENANTS
     assert len(tables["trimtab_refusals_total"]) == MOST_CODES + 1
-
-
-def test_the_books_of_two_processes_add_up() -> None:
-    clock, node = Clock(), make_node()
-    one = make_metrics(Sources(lambda: [node], lambda: 3), clock)
-    two = make_metrics(Sources(lambda: [node], lambda: 4), clock)
-    for metrics, count in ((one, 2), (two, 5)):
-        for _ in range(count):
-            metrics.ended([make_exchange(estimate_s=1.0)])
-    clock.now_s += 1.0
-    node.in_flight = 1
-    one.tick()
-    two.tick()
-    both = Book.from_bytes(one.snapshot())
-    both.merge(Book.from_bytes(two.snapshot()))
-    seen = samples(both)
-    assert seen["trimtab_requests_total", ("llama", "chat", "done", "2xx")] == 7
-    assert seen["trimtab_request_duration_seconds_count", ("llama", "chat")] == 7
-    assert seen["trimtab_queue_length", ()] == 7
-    assert seen["trimtab_in_flight", ("a",)] == 2
-    assert seen["trimtab_node_up", ("a",)] == 1
-    assert seen["trimtab_node_capacity", ("a",)] == 4
-    assert seen["trimtab_node_utilisation_ratio", ("a",)] == 0.5  # 1 + 1 of 4 slots
-    assert seen["trimtab_node_busy_ratio", ("a",)] == 1.0
-    assert seen["trimtab_workers", ()] == 2
-    assert pooled(both.seconds.values()).requests == 7
-
-
-def test_a_single_book_survives_its_bytes() -> None:
-    metrics = make_metrics(Sources(lambda: [make_node()]))
-    metrics.ended([make_exchange()])
-    metrics.tick()
-    book = metrics.book()
-    assert exposition(Book.from_bytes(book.to_bytes())) == exposition(book)
 
 
 def test_balance_is_that_of_the_metrics_room() -> None:

@@ -32,7 +32,7 @@ from trimtab.gateway.model import (
     Usage,
 )
 from trimtab.gateway.record.pseudonyms import Numbers, Pseudonyms
-from trimtab.gateway.record.recorder import LINES_FROM, Recorder, RecordSettings, together
+from trimtab.gateway.record.recorder import LINES_FROM, Recorder, RecordSettings
 from trimtab.gateway.record.rows import ClassEstimate, Snapshot
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
@@ -211,28 +211,6 @@ def test_lines_that_wait_to_be_written_take_up_room_too(tmp_path: Path) -> None:
 
     recorder = asyncio.run(main())
     assert (recorder.written, recorder.dropped) == (LINES_FROM + 3, 3)
-
-
-def test_processes_that_record_together_write_one_recording(tmp_path: Path) -> None:
-    """A process that takes another's place goes on after its files."""
-    shared = together(0.0)
-
-    async def main() -> None:
-        for worker in (0, 1, 0):
-            settings = RecordSettings(tmp_path, worker=worker)
-            recorder = Recorder(settings, snapshot, Clock(), shared=shared)
-            await recorder.open()
-            recorder.ended([exchange()])
-            await recorder.close()
-
-    asyncio.run(main())
-    names = [path.name.removeprefix(f"trimtab-{shared.recording}") for path in files(tmp_path)]
-    assert names == ["-w0-000001.jsonl", "-w0-000002.jsonl", "-w1-000001.jsonl"]
-    rows = [
-        requests_of([json.loads(line) for line in path.read_text().splitlines()]) for path in files(tmp_path)
-    ]
-    assert [len(row) for row in rows] == [1, 1, 1]
-    assert len({row["tenant"] for (row,) in rows}) == 1
 
 
 def test_numbers_are_bounded_and_forget_what_was_used_longest_ago() -> None:

@@ -172,9 +172,6 @@ class FakeControl:
         self.reloads += 1
         return {"changed": ["limits"]}
 
-    async def replay(self) -> dict[str, Any]:
-        return {"difference_frac": 0.046, "low_frac": 0.021, "high_frac": 0.07, "error_frac": 0.034}
-
     async def receipt(self, request_id: str) -> dict[str, Any] | None:
         return self.receipts.find(request_id)
 
@@ -208,15 +205,8 @@ class FakeControl:
                 "name": "join-idle-queue",
                 "disagreement_frac": 0.182,
                 "predicted_difference_frac": 0.031,
-                "replay": {
-                    "difference_frac": 0.046,
-                    "low_frac": 0.021,
-                    "high_frac": 0.07,
-                    "error_frac": 0.034,
-                },
             },
             jobs=self._jobs(),
-            workers=[{"pid": 4711, "rss_bytes": 171 * 2**20, "cpu_frac": 0.34, "in_flight": 57}],
             notes=["gpu-06 is down: connection refused"] if len(self.node_list) > 6 else [],
             **seen,
         )

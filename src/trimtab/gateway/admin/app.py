@@ -58,7 +58,6 @@ class AdminApp:
                 web.delete("/admin/nodes/{name}", self._remove),
                 web.get("/admin/usage", self._usage),
                 web.post("/admin/reload", self._reload),
-                web.post("/admin/shadow/replay", self._replay),
                 web.get("/admin/requests/{id:.+}", self._receipt),
             ]
         )
@@ -164,12 +163,6 @@ class AdminApp:
     async def _remove(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         return _changed(name, "removing", await self._control.remove(name))
-
-    async def _replay(self, _request: web.Request) -> web.Response:
-        try:
-            return _json(await self._control.replay())
-        except UsageError as error:
-            return problem(400, "nothing_to_replay", str(error))
 
     async def _reload(self, _request: web.Request) -> web.Response:
         try:

@@ -16,7 +16,7 @@ class PolicyFigures(TypedDict):
     decisions: int
     failures: int
     decision_us: float | None  # mean time of a decision
-    candidates: Json | None  # decide.standing.Standing.told, of the process that decided most
+    candidates: Json | None  # decide.standing.Standing.told
 
 
 class Status(TypedDict, total=False):
@@ -33,12 +33,11 @@ class Status(TypedDict, total=False):
     history: list[Json]  # observe.figures.history
     balance: Json  # mean_frac, variance, cv, idle_frac, completion_variance_s2
     policy: PolicyFigures
-    shadow: Json | None  # name, disagreement_frac, predicted_difference_frac, replay, switchback
+    shadow: Json | None  # name, disagreement_frac, predicted_difference_frac
     tenants: list[Json]  # name, requests, tokens, in_flight, limit
     prediction: list[Json]  # observe.figures.prediction
     counts: Json  # retries, hedges, refusals by code, lost by cause
     jobs: dict[str, int]  # by state
-    workers: list[Json]  # pid, rss_bytes, cpu_frac, in_flight
     notes: list[str]  # what an operator should know: "half of the nodes look like outliers", …
 
 
@@ -62,9 +61,6 @@ class Control(Protocol):
 
     async def reload(self) -> Json:
         """Read the configuration again; returns what changed. Raises UsageError: the old one stays."""
-
-    async def replay(self) -> Json:
-        """Replay the recording under both policies; returns the figures. Raises UsageError: not possible."""
 
     async def receipt(self, request_id: str) -> Json | None:
         """The decision receipt of a request; None = unknown or too long ago."""

@@ -1,8 +1,8 @@
 """Which nodes have probably cached the beginning of a prompt: hashes of its blocks, and who was sent them.
 
 A block's hash covers all text before it, so equal hashes mean equal beginnings. The hash is Python's own of
-strings (SipHash, keyed anew in every process tree), mixed with a salt of this module: forked workers agree,
-other processes don't, and nobody outside can choose collisions.
+strings (SipHash, keyed anew in every process), mixed with a salt of this module, so that nobody outside can
+choose collisions.
 """
 
 from __future__ import annotations

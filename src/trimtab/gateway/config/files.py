@@ -121,12 +121,11 @@ class Overrides:
     listen: str | None = None
     admin_listen: str | None = None
     policy: str | None = None
-    workers: int | None = None
     insecure_no_auth: bool = False
 
     def over(self, config: GatewayConfig) -> GatewayConfig:
         """The configuration in force. Raises ConfigError."""
-        given = {"listen": self.listen, "policy": self.policy, "workers": self.workers}
+        given = {"listen": self.listen, "policy": self.policy}
         changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         if self.admin_listen is not None:
             changed["admin"] = {**_values(config.admin), "listen": self.admin_listen}

@@ -27,7 +27,7 @@ from trimtab.gateway.config.traffic import (
     RetriesSpec,
     TimeoutsSpec,
 )
-from trimtab.gateway.config.types import Count, FilePath, HostPort, Listen, Model, host_port
+from trimtab.gateway.config.types import FilePath, HostPort, Listen, Model, host_port
 from trimtab.gateway.config.upkeep import (
     EjectionSpec,
     HealthSpec,
@@ -36,7 +36,7 @@ from trimtab.gateway.config.upkeep import (
     StoreSpec,
     TelemetrySpec,
 )
-from trimtab.validation.base import NonNegative, Spec
+from trimtab.validation.base import NonNegative, Spec, removed_keys
 from trimtab.validation.names import Misfit, known, refuse
 
 CONFIG_TITLE = "trimtab gateway"
@@ -49,6 +49,8 @@ _NAMES_ONCE: Final = {  # section → what is expected of a name that was there 
 
 class GatewayConfig(Spec):
     """Everything that the gateway can be told."""
+
+    model_config = removed_keys(workers="more replicas in its place: `trimtab serve --reuse-port`")
 
     listen: Listen = Field("127.0.0.1:8080", description="host:port for clients")
     admin: AdminSpec = Field(AdminSpec(), description="port for metrics, dashboard and changes")
@@ -75,7 +77,6 @@ class GatewayConfig(Spec):
     record: RecordSpec | None = Field(None, description="traffic as a trace; left out = none")
     store: StoreSpec = Field(StoreSpec(), description="jobs, results and usage")
     telemetry: TelemetrySpec = Field(TelemetrySpec(), description="logs and spans")
-    workers: Count = Field(1, le=64, description="processes that serve clients")
     drain_s: NonNegative = Field(30.0, description="time for requests in flight when it stops")
 
     @model_validator(mode="after")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
 from trimtab.gateway.config.types import Model, PolicySpec
-from trimtab.validation.base import Positive, Spec
+from trimtab.validation.base import Spec, removed_keys
 
 DEFAULT_POLICY = "least-expected-wait"
 
@@ -23,11 +23,12 @@ class PolicyChoice(Spec):
 class ShadowSpec(Spec):
     """A second policy that decides too, without effect, so that both can be compared."""
 
-    policy: PolicySpec = Field(description="NAME, NAME+ORDER or file.py:Class")
-    experiment: Literal["none", "switchback"] = Field(
-        "none", description="switchback = the two take turns in deciding: this measures"
+    model_config = removed_keys(
+        experiment="`record:` and `trimtab replay RECORDING --policy A --policy B`, which compares policies",
+        period_s="nothing: policies do not take turns any more",
     )
-    period_s: Positive = Field(60.0, description="length of a turn")
+
+    policy: PolicySpec = Field(description="NAME, NAME+ORDER or file.py:Class")
 
 
 def _as_choice(value: object) -> object:

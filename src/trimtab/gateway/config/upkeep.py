@@ -47,7 +47,7 @@ class RecordSpec(Spec):
 
     folder: FilePath = Field(description="where the files go")
     rotate_mib: Positive = Field(64.0, description="size at which a new file is begun")
-    keep: Count = Field(16, description="files that each worker keeps")
+    keep: Count = Field(16, description="files that are kept")
 
 
 class StoreSpec(Spec):

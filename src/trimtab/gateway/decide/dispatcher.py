@@ -18,11 +18,9 @@ from trimtab.gateway.decide.asking import Asking
 from trimtab.gateway.decide.estimates import Estimates
 from trimtab.gateway.decide.knowledge import Knowledge
 from trimtab.gateway.decide.lessons import Lessons
-from trimtab.gateway.decide.loads import Loads
 from trimtab.gateway.decide.notes import Notes
 from trimtab.gateway.decide.occupancy import Occupancy
-from trimtab.gateway.decide.others import Others
-from trimtab.gateway.decide.pool import Chosen, Entry, Pool, Turned
+from trimtab.gateway.decide.pool import Entry, Pool, Turned
 from trimtab.gateway.decide.pools import Pools
 from trimtab.gateway.decide.refusals import no_response, queue_full, refusal
 from trimtab.gateway.decide.rules import Rules
@@ -36,7 +34,7 @@ class Decider:
     """Implements `model.Dispatcher`, `nodes.fleet.Listener` and `pools.Turns`.
 
     All calls come from the loop's thread. `knowledge` is what it knows of nodes and classes, `notes` what it
-    tells of its decisions. `loads` is what is shared with other processes; None = there are none.
+    tells of its decisions.
     """
 
     def __init__(
@@ -49,7 +47,6 @@ class Decider:
         tenants: int = 1,
         inline_plans: bool = False,
         mode: str = "compiled",
-        loads: Loads | None = None,
     ) -> None:
         self.fleet, self._loop = fleet, loop
         self.decisions = 0
@@ -71,8 +68,7 @@ class Decider:
         )
         self._asking = Asking(pools, knowledge, affinity)
         self._lessons = Lessons(fleet, pools, knowledge, affinity)
-        self._occupancy = Occupancy(fleet, pools, self, loads)
-        self._others = None if loads is None else Others(loop, fleet, loads, pools, self)
+        self._occupancy = Occupancy(fleet, pools, self)
         self.now_s = pools.now_s
         fleet.listeners.append(self)
 
@@ -92,8 +88,6 @@ class Decider:
         """No timer and no planner is left."""
         if self in self.fleet.listeners:
             self.fleet.listeners.remove(self)
-        if self._others is not None:
-            self._others.close()
         for pool in self.pools.values():
             pool.close()
 
@@ -117,14 +111,6 @@ class Decider:
         """What became of plans: of the policies in charge, and of those in their shadow."""
         return self._pools.planning()
 
-    def choice_of(self, spec: str) -> Chosen:
-        """The policy that the rules put in charge of a pool, by the pool's name."""
-        return self._pools.choice_of(spec)
-
-    def switch_policy(self, pool: Pool, choice: Chosen) -> None:
-        """Let another policy decide in a pool, under the pool's name."""
-        self._pools.switch_policy(pool, choice)
-
     def make_room_for_tenants(self, count: int) -> None:
         """There are so many tenants now."""
         self._pools.make_room_for_tenants(count)
@@ -144,16 +130,14 @@ class Decider:
                 exchange.refuse(queue_full(pool))
                 return
         now_s = self.now_s()
-        if pool.reads_prefix or self._others is not None:
+        if pool.reads_prefix:
             self._decide_alone(exchange, pool, now_s)
         else:
             self._enter(exchange, pool, now_s)
 
     def _decide_alone(self, exchange: Exchange, pool: Pool, now_s: float) -> None:
-        """Policies see one request's prefix at a time; other processes are asked before each start."""
-        if self._others is not None:
-            self._others.fold(now_s)
-        matched = self._affinity.show_prefix(exchange, pool) if pool.reads_prefix else None
+        """Policies see one request's prefix at a time."""
+        matched = self._affinity.show_prefix(exchange, pool)
         entry = self._enter(exchange, pool, now_s)
         if matched:
             entry.matched = matched
@@ -195,10 +179,6 @@ class Decider:
 
     def done(self, exchanges: Sequence[Exchange]) -> None:
         """Their attempts have ended with whole responses."""
-        if self._others is not None and len(exchanges) > 1:
-            for exchange in exchanges:  # other processes are asked before each start
-                self.done((exchange,))
-            return
         now_s, only = self.now_s(), self._pools.only
         left: list[tuple[Pool, Entry]] = []
         for exchange in exchanges:
@@ -227,8 +207,6 @@ class Decider:
             return
         _count_failure(exchange, cause)
         self._occupancy.free(pool, entry, now_s)
-        if self._others is not None:
-            self._others.fold(now_s)
         pool.live.lose(exchange.row, now_s)
         self.turn(pool, now_s)
         waits = pool.entries.get(exchange.row) is entry and entry.node_idx < 0
@@ -266,8 +244,6 @@ class Decider:
 
         What holds for the first attempt holds for the second: its home, tokens in flight, the reserve.
         """
-        if self._others is not None:
-            self._others.fold(self.now_s())
         self.catch_up()
         return self._occupancy.hedge(self._pools.of(exchange), exchange, self.now_s())
 
@@ -288,15 +264,11 @@ class Decider:
 
     def on_added(self, node: Node) -> None:
         """A node more: the state is made anew."""
-        if self._others is not None:
-            self._others.know(node)
         self._pools.remake()
 
     def on_removed(self, node: Node) -> None:
         """It gets nothing any more."""
         self._pools.switch(node)
-        if self._others is not None:
-            self._others.forget(node)
         self._affinity.forget(node)
 
     def on_switch(self, node: Node) -> None:
@@ -323,21 +295,8 @@ class Decider:
             self.turn(pool, self.now_s())
 
     def turn(self, pool: Pool, now_s: float) -> None:
-        """Decide about everything up to now, with what other processes have done."""
-        if self._others is not None and pool.live.n_held:
-            self._others.fold(now_s)
-        self.turn_now(pool, now_s)
-
-    def turn_now(self, pool: Pool, now_s: float) -> None:
-        """The same without a look at what other processes have done."""
+        """Decide about everything up to now."""
         self._settle(pool, pool.turn(now_s), now_s)
-
-    def offer(self, pool: Pool, now_s: float) -> None:
-        """As `turn`, where nodes have new room."""
-        if self._others is not None:
-            self._others.offer(pool, now_s)
-        else:
-            self.turn(pool, now_s)
 
     def _settle(self, pool: Pool, turned: Turned, now_s: float) -> None:
         """Do what a turn has decided, and note what a shadow says of those who came with it."""
@@ -362,8 +321,6 @@ class Decider:
         if pool.failed:
             self.notes.failures(pool)
         self._set_timer(pool)
-        if self._others is not None:
-            self._others.look_later()
         for entry, end in ended:
             exchange = entry.exchange
             exchange.refuse(refusal(pool, end, self._asking.is_own_deadline(entry)))

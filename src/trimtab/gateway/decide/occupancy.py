@@ -1,8 +1,7 @@
-"""Places of nodes that are taken and given back: in the fleet's counts, other processes' and other pools'."""
+"""Places of nodes that are taken and given back: in the fleet's counts and other pools'."""
 
 from __future__ import annotations
 
-from trimtab.gateway.decide.loads import Loads
 from trimtab.gateway.decide.pool import Entry, Pool
 from trimtab.gateway.decide.pools import Pools, Turns
 from trimtab.gateway.model import Exchange, Node
@@ -10,29 +9,22 @@ from trimtab.gateway.nodes.fleet import Fleet
 
 
 class Occupancy:
-    """Who has which places. Work that one pool sends to a node is load from elsewhere to the others.
+    """Who has which places. Work that one pool sends to a node is load from elsewhere to the others."""
 
-    `loads` tells other processes; None = there are none.
-    """
-
-    def __init__(self, fleet: Fleet, pools: Pools, turns: Turns, loads: Loads | None) -> None:
-        self._nodes, self._pools, self._turns, self._loads = fleet.nodes, pools, turns, loads
+    def __init__(self, fleet: Fleet, pools: Pools, turns: Turns) -> None:
+        self._nodes, self._pools, self._turns = fleet.nodes, pools, turns
         # Places that hedged exchanges hold besides their rows', to be given back at their ends:
         self._hedged: dict[Exchange, list[tuple[int, int, float]]] = {}  # node, requests, tokens
 
     def take(self, pool: Pool, node_idx: int, estimate_s: float, now_s: float) -> None:
         """A pool has started a request on a node, of so many seconds."""
         self._nodes[node_idx].in_flight += 1
-        if self._loads is not None:
-            self._loads.add(node_idx, 1, estimate_s)
         if len(self._pools.by_spec) > 1:
             self._tell_others(pool, node_idx, 1, estimate_s, now_s)
 
     def inherit(self, pool: Pool, entry: Entry) -> None:
         """A request runs on a node already: the pool has it from its next state on."""
         self._nodes[entry.node_idx].in_flight += 1
-        if self._loads is not None:
-            self._loads.add(entry.node_idx, 1, entry.exchange.estimate_s)
         pool.inherit([entry])
 
     def free(self, pool: Pool, entry: Entry, now_s: float) -> None:
@@ -41,8 +33,6 @@ class Occupancy:
         if entry.node_idx >= 0:
             node_idx, entry.node_idx = entry.node_idx, -1
             self._nodes[node_idx].in_flight -= 1
-            if self._loads is not None:
-                self._loads.add(node_idx, -1, -exchange.estimate_s)
             if len(self._pools.by_spec) > 1:
                 self._tell_others(pool, node_idx, -1, -exchange.estimate_s, now_s)
         if self._hedged:
@@ -84,9 +74,6 @@ class Occupancy:
         for places in self._hedged.values():
             for node_idx, requests, tokens in places:
                 pool.live.add_load(node_idx, requests, 0.0, now_s, tokens)
-        if self._loads is not None:
-            for change in self._loads.taken():
-                pool.live.add_load(*change, now_s)
 
     def _tell_others(self, pool: Pool, node_idx: int, requests: int, estimate_s: float, now_s: float) -> None:
         for other in self._pools.by_spec.values():
@@ -97,8 +84,6 @@ class Occupancy:
 
     def _change_load(self, node_idx: int, requests: int, tokens: float, now_s: float) -> None:
         self._nodes[node_idx].in_flight += requests
-        if self._loads is not None:
-            self._loads.add(node_idx, requests, 0.0)
         for pool in self._pools.by_spec.values():
             pool.live.add_load(node_idx, requests, 0.0, now_s, tokens)
             if requests < 0:

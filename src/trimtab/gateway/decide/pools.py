@@ -26,13 +26,7 @@ class Turns(Protocol):
     decisions: int  # requests that were started so far
 
     def turn(self, pool: Pool, now_s: float) -> None:
-        """Decide about everything up to now, with what other processes have done."""
-
-    def turn_now(self, pool: Pool, now_s: float) -> None:
-        """The same without a look at what other processes have done."""
-
-    def offer(self, pool: Pool, now_s: float) -> None:
-        """As `turn`, where nodes have new room."""
+        """Decide about everything up to now."""
 
 
 class Pools:
@@ -79,11 +73,6 @@ class Pools:
             return self.by_spec[rules.of(exchange.route, exchange.facts.model).spec]
         return self.by_spec[rules.default.spec]
 
-    @property
-    def any_waits(self) -> bool:
-        """Whether a request waits for a node."""
-        return any(pool.live.n_held for pool in self.by_spec.values())
-
     def planning(self) -> tuple[PlanningLog, PlanningLog]:
         """What became of plans: of the policies in charge, and of those in their shadow."""
         live, beside = PlanningLog(), PlanningLog()
@@ -103,8 +92,7 @@ class Pools:
         for choice in rules.all_chosen():
             if choice.spec in before and choice.spec not in self.by_spec:
                 pool = self.by_spec[choice.spec] = before[choice.spec]
-                if pool.choice.spec == choice.spec:  # else another one has its turn there
-                    pool.choice = choice  # with another shadow, perhaps
+                pool.choice = choice  # with another shadow, perhaps
         self._add_missing()
         for spec, pool in before.items():
             self._move_strangers(pool)
@@ -113,17 +101,6 @@ class Pools:
                 self._planned.add(pool.planning)
                 self._planned_beside.add(pool.shadow_planning)
         self.remake()
-
-    def choice_of(self, spec: str) -> Chosen:
-        """The policy that the rules put in charge of a pool, by the pool's name."""
-        return next(choice for choice in self.rules.all_chosen() if choice.spec == spec)
-
-    def switch_policy(self, pool: Pool, choice: Chosen) -> None:
-        """Let another policy decide in a pool, under the pool's name."""
-        now_s = self.now_s()
-        pool.remake(self._knowledge.shape, self._knowledge.cluster(), choice, now_s, self._ask)
-        self._inform(pool, now_s)
-        self._turns.offer(pool, now_s)
 
     def make_room_for_tenants(self, count: int) -> None:
         """There are so many tenants now."""
@@ -160,7 +137,7 @@ class Pools:
         for pool in pools:  # once all hold what they inherit
             self._inform(pool, now_s)
         for pool in tuple(pools):
-            self._turns.offer(pool, now_s)
+            self._turns.turn(pool, now_s)
 
     def switch(self, node: Node) -> None:
         """It gets work from now on, or gets none."""
@@ -171,7 +148,7 @@ class Pools:
         for pool in self.by_spec.values():
             if (pool.live.nodes.up[node.idx] == 1) != up:
                 pool.live.switch(node.idx, up, now_s)
-                self._turns.offer(pool, now_s)
+                self._turns.turn(pool, now_s)
 
     def mark_adapters(self, node: Node) -> None:
         """It holds other adapters: no decision is due for that."""
@@ -196,7 +173,7 @@ class Pools:
             self._granted[j] = allowed
             for pool in self.by_spec.values():
                 pool.live.change_room(j, change, now_s)
-                self._turns.offer(pool, now_s)
+                self._turns.turn(pool, now_s)
 
     # --- inside
 

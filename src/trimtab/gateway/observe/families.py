@@ -1,4 +1,4 @@
-"""The catalogue of metrics: what `/metrics` may show, with labels and how processes add up."""
+"""The catalogue of metrics: what `/metrics` may show, with labels."""
 
 from __future__ import annotations
 
@@ -21,14 +21,6 @@ class Type(Enum):
     HISTOGRAM = "histogram"
 
 
-class Merge(Enum):
-    """What the values of several processes make together."""
-
-    SUM = "sum"
-    MIN = "min"
-    MAX = "max"
-
-
 @dataclass(frozen=True, slots=True)
 class Family:
     """One metric. A row of it holds one number, or for a histogram its counts by bound, the rest, the sum."""
@@ -38,7 +30,6 @@ class Family:
     type: Type = Type.COUNTER
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()  # upper bounds, increasing; of a histogram only
-    merge: Merge = Merge.SUM
 
     @property
     def width(self) -> int:
@@ -50,8 +41,8 @@ def _histogram(name: str, text: str, *labels: str, bounds: tuple[float, ...] = D
     return Family(name, text, Type.HISTOGRAM, labels, bounds)
 
 
-def _gauge(name: str, text: str, *labels: str, merge: Merge = Merge.SUM) -> Family:
-    return Family(name, text, Type.GAUGE, labels, merge=merge)
+def _gauge(name: str, text: str, *labels: str) -> Family:
+    return Family(name, text, Type.GAUGE, labels)
 
 
 def _counter(name: str, text: str, *labels: str) -> Family:
@@ -87,8 +78,8 @@ _ALL = (
     ),
     _gauge("trimtab_queue_length", "Requests held in the central queue."),
     _gauge("trimtab_in_flight", "Attempts under way on a node.", "node"),
-    _gauge("trimtab_node_capacity", "Requests that a node takes at once.", "node", merge=Merge.MAX),
-    _gauge("trimtab_node_up", "1 = gets work: up or suspect; 0 = not.", "node", merge=Merge.MIN),
+    _gauge("trimtab_node_capacity", "Requests that a node takes at once.", "node"),
+    _gauge("trimtab_node_up", "1 = gets work: up or suspect; 0 = not.", "node"),
     _counter("trimtab_node_served_total", "Answers that a node gave whole.", "node"),
     _counter("trimtab_node_failed_total", "Attempts that a node lost.", "node"),
     _gauge(
@@ -96,7 +87,6 @@ _ALL = (
         "What a node says of itself.",
         "node",
         "figure",
-        merge=Merge.MAX,
     ),
     _gauge(
         "trimtab_node_utilisation_ratio", "Slot-seconds in use ÷ slot-seconds, over the last minute.", "node"
@@ -105,7 +95,6 @@ _ALL = (
         "trimtab_node_busy_ratio",
         "Share of the last minute with work in flight.",
         "node",
-        merge=Merge.MAX,
     ),
     _gauge("trimtab_utilisation_mean_ratio", "Mean of node utilisation, over the last minute."),
     _gauge("trimtab_utilisation_variance", "Population variance of node utilisation, over the last minute."),
@@ -141,9 +130,8 @@ _ALL = (
     _counter("trimtab_shadow_decisions_total", "Decisions that the shadow policy made too."),
     _counter("trimtab_shadow_disagreements_total", "Of these, those for another node than the live one."),
     _counter("trimtab_recorder_dropped_total", "Events that the recorder could not write."),
-    _gauge("trimtab_jobs", "Long jobs, by state.", "state", merge=Merge.MAX),
-    _gauge("trimtab_workers", "Processes that serve requests."),
-    _gauge("trimtab_build_info", "Always 1; the labels say what runs.", "version", "python", merge=Merge.MAX),
+    _gauge("trimtab_jobs", "Long jobs, by state.", "state"),
+    _gauge("trimtab_build_info", "Always 1; the labels say what runs.", "version", "python"),
 )
 
 FAMILIES: Final[Mapping[str, Family]] = {family.name: family for family in _ALL}

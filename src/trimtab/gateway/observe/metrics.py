@@ -94,7 +94,7 @@ class Sources:
 class Metrics(Observer):
     """The counts of this process. `tick` is to be called about four times a second.
 
-    `clock` is the event loop's, in seconds: monotonic, and one for all processes of the machine.
+    `clock` is the event loop's, in seconds: monotonic.
     """
 
     def __init__(self, clock: Callable[[], float], sources: Sources | None = None) -> None:
@@ -286,7 +286,6 @@ class Metrics(Observer):
         for name, count in zip(("decisions", "disagreements"), self._sources.shadow(), strict=True):
             book.set(f"trimtab_shadow_{name}_total", count)
         book.set("trimtab_recorder_dropped_total", self._sources.recorder_dropped())
-        book.set("trimtab_workers", 1)
         book.set("trimtab_build_info", 1, __version__, python_version())
         return book
 
@@ -302,7 +301,3 @@ class Metrics(Observer):
             book.set("trimtab_node_failed_total", node.failed, node.name)
             for figure, value in node.reported.items():
                 book.set("trimtab_node_reported", value, node.name, figure)
-
-    def snapshot(self) -> bytes:
-        """All counts, for the process that adds them up: `Book.from_bytes`, then `Book.merge`."""
-        return self.book().to_bytes()

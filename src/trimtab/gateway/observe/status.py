@@ -48,7 +48,7 @@ def observed(book: Book) -> dict[str, Any]:
 
 
 def node_figures(book: Book, nodes: Sequence[Node], now_s: float) -> list[NodeFigures]:
-    """Each node; loads are the book's, which may be of several processes."""
+    """Each node."""
     use = figures.node_use(book)
     return [_node(book, node, use.get(node.name), now_s) for node in nodes]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import log, nan
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -50,25 +50,11 @@ class Second:
     first_bytes: Buckets = field(default_factory=dict)
 
     def add(self, other: Second) -> None:
-        """Take in the same second of another process."""
+        """Take in another second."""
         for name in _SCALARS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         _add_buckets(self.durations, other.durations)
         _add_buckets(self.first_bytes, other.first_bytes)
-
-    def plain(self) -> list[Any]:
-        """The same as JSON may hold it."""
-        values = [getattr(self, name) for name in _SCALARS]
-        return [*values, list(self.durations.items()), list(self.first_bytes.items())]
-
-    @classmethod
-    def of(cls, plain: list[Any]) -> Second:
-        """From `plain`."""
-        *values, durations, first_bytes = plain
-        second = cls(durations=dict(durations), first_bytes=dict(first_bytes))
-        for name, value in zip(_SCALARS, values, strict=True):
-            setattr(second, name, value)
-        return second
 
 
 def _add_buckets(mine: Buckets, other: Buckets) -> None:

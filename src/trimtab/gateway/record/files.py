@@ -19,12 +19,11 @@ class RotatedFiles:
         self,
         folder: Path,
         recording: str,
-        worker: int,
         max_bytes: int,
         keep: int,
         first_lines: Callable[[], bytes],
     ) -> None:
-        self._folder, self._recording, self._worker = folder, recording, worker
+        self._folder, self._recording = folder, recording
         self._max_bytes, self._keep, self._first_lines = max_bytes, keep, first_lines
         self._seq = 0
         self._file_fd = -1
@@ -33,7 +32,7 @@ class RotatedFiles:
     @property
     def path(self) -> Path:
         """The current file."""
-        return self._folder / file_name(self._recording, self._worker, self._seq)
+        return self._folder / file_name(self._recording, 0, self._seq)
 
     def needs_head(self) -> bool:
         """Whether the next block begins a file: the caller then prepares what `first_lines` gives."""
@@ -56,8 +55,6 @@ class RotatedFiles:
     def _begin(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._seq += 1
-        while self.path.exists():  # of a process before this one in the same place
-            self._seq += 1
         self._file_fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._size_bytes = 0
         try:
@@ -80,11 +77,7 @@ class RotatedFiles:
         self._size_bytes += len(block)
 
     def _delete_old(self) -> None:
-        """Keep the newest files of this worker, those of earlier recordings included."""
-        names = sorted(entry.name for entry in self._folder.iterdir() if self._is_ours(entry.name))
+        """Keep the newest files, those of earlier recordings included."""
+        names = sorted(entry.name for entry in self._folder.iterdir() if FILE_NAME.fullmatch(entry.name))
         for name in names[: -self._keep]:
             (self._folder / name).unlink(missing_ok=True)
-
-    def _is_ours(self, name: str) -> bool:
-        found = FILE_NAME.fullmatch(name)
-        return found is not None and int(found["worker"]) == self._worker

@@ -53,23 +53,8 @@ class RecordSettings:
 
     folder: Path
     max_bytes: int = 64 << 20  # of one file
-    keep: int = 16  # files of one worker
+    keep: int = 16  # files
     max_rows: int = 50_000  # that wait to be written; more are dropped and counted
-    worker: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Together:
-    """What processes that record the same traffic share, so that their files are one recording."""
-
-    recording: str
-    begun_s: float  # on the clock that all of them have
-    names_key: bytes
-
-
-def together(now_s: float) -> Together:
-    """A recording that begins now."""
-    return Together(new_recording_id(), now_s, new_key())
 
 
 def _no_candidates(_: Any) -> tuple[int, ...]:
@@ -84,7 +69,7 @@ class Recorder(Observer):
     """An Observer that records. Its calls neither raise nor wait.
 
     `written`, `dropped` and `error` (of the last write that failed, "" once one succeeds) are for metrics.
-    `clock` is the loop's; several workers pass the same `shared`.
+    `clock` is the loop's.
     """
 
     def __init__(
@@ -95,19 +80,17 @@ class Recorder(Observer):
         *,
         candidates_of: CandidatesOf = _no_candidates,
         adapter_of: Callable[[str], str] = _no_adapter,
-        shared: Together | None = None,
         ticks_per_s: float = TICKS_PER_S,
     ) -> None:
         self.settings, self._snapshot, self._clock = settings, snapshot, clock
-        shared = shared or together(clock())
-        self.shared, self.recording, self.begun_s = shared, shared.recording, shared.begun_s
+        self.recording, self.begun_s = new_recording_id(), clock()
         self.written = 0
         self.dropped = 0
         self.error = ""
         self._writer = RowWriter(
             self.begun_s,
             self._class_names,
-            Pseudonyms(shared.names_key),
+            Pseudonyms(new_key()),
             candidates_of,
             adapter_of,
             ticks_per_s,
@@ -121,7 +104,7 @@ class Recorder(Observer):
         self._estimates_due_s = 0.0
         self._first_lines = b""
         self._files = RotatedFiles(
-            settings.folder, self.recording, settings.worker, settings.max_bytes, settings.keep, self._head
+            settings.folder, self.recording, settings.max_bytes, settings.keep, self._head
         )
         self._thread = ThreadPoolExecutor(1, "trimtab-record")
         self._task: asyncio.Task[None] | None = None
@@ -249,7 +232,7 @@ class Recorder(Observer):
         """On the loop, as the snapshot is of live objects."""
         snapshot, at_s = self._snapshot(), self._now_s()
         begun_utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - at_s))
-        head = head_line(snapshot, at_s, self.recording, self.settings.worker, begun_utc)
+        head = head_line(snapshot, at_s, self.recording, begun_utc)
         self._first_lines = head + state_line(snapshot, at_s, self.begun_s)
 
 

@@ -90,14 +90,14 @@ def line(record: RecordName, at_s: float, **said: Any) -> bytes:
     return orjson.dumps({"record": record, "at_s": round(at_s, 6), **said}) + b"\n"
 
 
-def head_line(snapshot: Snapshot, at_s: float, recording: str, worker: int, started_utc: str) -> bytes:
+def head_line(snapshot: Snapshot, at_s: float, recording: str, started_utc: str) -> bytes:
     """The first line of every file."""
     return line(
         "head",
         at_s,
         format=VERSION,
         recording=recording,
-        worker=worker,
+        worker=0,  # several processes may have written one recording: readers tell them apart by it
         process=os.getpid(),
         started_utc=started_utc,
         policy=snapshot.policy,

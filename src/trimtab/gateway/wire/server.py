@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from trimtab.gateway.front import Front
 from trimtab.gateway.model import Dispatcher, Observers
@@ -19,7 +18,6 @@ from trimtab.gateway.wire.upstream import Pools
 
 DRAIN_STEP_S = 0.02
 IDLE_DRAIN_S = 1.0
-LINGER_S = 5.0  # that idle connections have for one more request, when a successor is there
 BACKLOG = 4096  # connections that wait to be accepted
 
 
@@ -51,21 +49,8 @@ def make_context(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """How a process ends: `timeout_s` for what is under way.
-
-    Idle connections may send one more request for `idle_s`. `others`: another process accepts connections
-    on the same socket; with none, this one accepts and refuses them to its end, so that nobody waits in vain.
-    """
-
-    timeout_s: float
-    idle_s: float = IDLE_DRAIN_S
-    others: bool = True
-
-
 class DataPlane:
-    """Serves clients on sockets that listen already (workers inherit theirs)."""
+    """Serves clients on a socket that listens already."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -90,9 +75,10 @@ class DataPlane:
         """Wait until every request is answered; return how many were not when the time was up.
 
         A connection without a request stays open for `idle_s`: one may be on its way. After that requests are
-        refused.
+        refused. New connections are accepted, and refused likewise, to the end: none waits in vain.
         """
         context = self.context
+        context.draining = True
         now_s = context.loop.time()
         end_s, idle_end_s = now_s + timeout_s, now_s + min(timeout_s, idle_s)
         await self._until(lambda: not context.connections, idle_end_s)

@@ -27,10 +27,6 @@ export function signedPercent(value) {
   return value == null ? DASH : `${value < 0 ? "−" : "+"}${Math.abs(value * 100).toFixed(1)} %`;
 }
 
-export function mebibytes(bytes) {
-  return bytes == null ? DASH : `${Math.round(bytes / 2 ** 20)} MiB`;
-}
-
 export function ago(seconds_) {
   if (seconds_ < 90) return `${Math.round(seconds_)} s`;
   if (seconds_ < 5400) return `${Math.round(seconds_ / 60)} min`;

@@ -1,7 +1,7 @@
 // The panels: balance, policy and shadow, tenants, prediction, counts, jobs, and the receipt of a request.
 
 import { strip } from "./charts.js";
-import { ago, facts, h, mebibytes, number, percent, seconds, signedPercent, table } from "./format.js";
+import { ago, facts, h, number, percent, seconds, signedPercent, table } from "./format.js";
 
 const entries = (counts) => Object.entries(counts || {}).filter(([, count]) => count);
 const none = (text) => h("p", { class: "also" }, text);
@@ -54,20 +54,10 @@ function candidateParts(told) {
     `difference from ${told.against}, then in force; ± two standard errors. Less is better.`)];
 }
 
-function withInterval({ difference_frac, low_frac, high_frac }) {
-  const interval = low_frac == null ? "" : ` ${signedPercent(low_frac)} to ${signedPercent(high_frac)}`;
-  return h("span", {}, signedPercent(difference_frac), h("small", {}, interval));
-}
-
 function shadowParts(shadow) {
-  const { replay, switchback } = shadow;
   const pairs = [];
   if (shadow.disagreement_frac != null) pairs.push(["Disagrees", percent(shadow.disagreement_frac, 1)]);
   if (shadow.predicted_difference_frac != null) pairs.push(["One step, by the model", signedPercent(shadow.predicted_difference_frac)]);
-  if (replay && replay.difference_frac != null) pairs.push(["In replay", withInterval(replay)]);
-  if (replay && replay.hidden) pairs.push(["In replay", "hidden: too far from live"]);
-  if (replay && replay.error_frac != null) pairs.push(["Replay against live", percent(replay.error_frac, 1)]);
-  if (switchback) pairs.push(["Measured, taking turns", switchback.pairs ? withInterval(switchback) : "no pair of turns yet"]);
   return [h("p", { class: "policy-name" }, shadow.name, h("span", { class: "tag" }, "shadow")), facts(pairs),
     h("p", { class: "how" }, "Mean completion time against the live policy; less is better.")];
 }
@@ -110,18 +100,9 @@ export function showCounts(body, counts = {}) {
   body.replaceChildren(...(parts.length ? parts : [none("None.")]));
 }
 
-export function showJobs(body, { jobs, workers }) {
+export function showJobs(body, { jobs }) {
   const states = Object.entries(jobs || {});
-  const parts = [states.length ? facts(states.map(([state, n]) => [state, number(n)])) : none("No long jobs.")];
-  if (workers?.length) {
-    parts.push(table("Processes that serve requests", [
-      ["Process", (w) => String(w.pid)],
-      ["CPU", (w) => percent(w.cpu_frac), "num"],
-      ["Memory", (w) => mebibytes(w.rss_bytes), "num"],
-      ["In flight", (w) => number(w.in_flight), "num"],
-    ], workers));
-  }
-  body.replaceChildren(...parts);
+  body.replaceChildren(states.length ? facts(states.map(([state, n]) => [state, number(n)])) : none("No long jobs."));
 }
 
 export function receiptParts(receipt) {

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import orjson
 from aiohttp import web
 
-from support.served import START_S, WAIT_S, Served, configure, spawn
+from support.served import START_S, WAIT_S, Served, spawn
 
 OPEN = {"listen": "127.0.0.1:0", "admin": {"listen": "127.0.0.1:0"}, "insecure_no_auth": True}
 
@@ -92,26 +91,6 @@ class ServedGateway:
             await answer.read()
             return answer.status
 
-    async def status(self) -> dict[str, Any]:
-        """What the dashboard shows."""
-        async with self.session.get(f"{self.admin}/admin/status") as answer:
-            assert answer.status == 200, await answer.text()
-            return dict(orjson.loads(await answer.read()))
-
-    async def metric(self, line: str) -> float:
-        """The sum of a metric's lines that begin so."""
-        async with self.session.get(f"{self.admin}/metrics") as answer:
-            text = await answer.text()
-        return sum(float(each.rpartition(" ")[2]) for each in text.splitlines() if each.startswith(line))
-
-    async def pids(self) -> set[int]:
-        """The workers' process ids."""
-        return {worker["pid"] for worker in (await self.status())["workers"]}
-
-    async def process_started(self) -> float:
-        """When the process began that answers on the admin port."""
-        return float((await self.status())["started_at"])
-
     async def ended(self) -> int:
         """Wait for the end of the first process."""
 
@@ -153,11 +132,6 @@ async def serving(folder: Path, config: dict[str, Any]) -> AsyncIterator[ServedG
         if gateway is not None:
             await gateway.session.close()
         process.end()
-
-
-def write_config(folder: Path, config: dict[str, Any]) -> None:
-    """Another gateway.yaml; a reload reads it."""
-    configure(folder, OPEN | config)
 
 
 def node(backend: CountingBackend, name: str = "n1", capacity: int = 4) -> dict[str, Any]:

@@ -7,17 +7,16 @@ import signal
 from pathlib import Path
 
 import aiohttp
-import pytest
 
-from support.gateway.worker_gateway import CountingBackend, ServedGateway, node, serving, until
+from support.gateway.served_gateway import CountingBackend, ServedGateway, node, serving, until
 
 DRAIN_S = 60.0
-FRESH = 10  # connections, so that every worker gets some
+FRESH = 10  # connections
 
 
 async def _tells_everybody(gateway: ServedGateway) -> None:
-    """Waits until all do: a worker hears of the signal a moment later, and serves what is on its way."""
-    await until(lambda: _all_are_told(gateway), "new requests are refused, whoever accepts them")
+    """Waits until it does: what is on its way as the signal comes is served."""
+    await until(lambda: _all_are_told(gateway), "new requests are refused")
 
 
 async def _all_are_told(gateway: ServedGateway) -> bool:
@@ -35,12 +34,12 @@ async def _all_are_told(gateway: ServedGateway) -> bool:
 
 
 async def _with_a_request(folder: Path) -> None:
-    config = {"workers": 2, "drain_s": DRAIN_S}
+    config = {"drain_s": DRAIN_S}
     async with (
         CountingBackend() as backend,
         serving(folder, config | {"nodes": [node(backend)]}) as gateway,
     ):
-        slow = asyncio.ensure_future(gateway.chat("slow"))  # one worker has it, the other nothing
+        slow = asyncio.ensure_future(gateway.chat("slow"))
         await until(lambda: _runs(backend, 1), "it is on its way")
         gateway.signal(signal.SIGTERM)
         await _tells_everybody(gateway)
@@ -53,10 +52,10 @@ def test_while_a_request_ends_all_others_are_told(tmp_path: Path) -> None:
     asyncio.run(_with_a_request(tmp_path))
 
 
-async def _with_jobs(folder: Path, workers: int) -> None:
+async def _with_jobs(folder: Path) -> None:
     """One job is sent, one waits for its place; after a restart none is lost and none has run twice."""
     async with CountingBackend() as backend:
-        config = {"workers": workers, "drain_s": DRAIN_S, "nodes": [node(backend, capacity=1)]}
+        config = {"drain_s": DRAIN_S, "nodes": [node(backend, capacity=1)]}
         async with serving(folder, config) as gateway:
             ids = [await _submit(gateway) for _ in range(2)]
             await until(lambda: _runs(backend, 1), "a job runs")
@@ -65,15 +64,14 @@ async def _with_jobs(folder: Path, workers: int) -> None:
             backend.let_go.set()
             assert await gateway.ended() == 0
             assert backend.served == 1
-        async with serving(folder, config | {"workers": 1}) as heir:
+        async with serving(folder, config) as heir:
             for job in ids:
                 assert await until(lambda job=job: _end(heir, job), "the job ends") == "done"
         assert backend.served == 2
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_jobs_are_drained_too(tmp_path: Path, workers: int) -> None:
-    asyncio.run(_with_jobs(tmp_path, workers))
+def test_jobs_are_drained_too(tmp_path: Path) -> None:
+    asyncio.run(_with_jobs(tmp_path))
 
 
 async def _submit(gateway: ServedGateway) -> str:
