@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 
 from support.gateway.plane import KEY_DIGEST, TENANT, answers, gateway, ok, post, run
+from support.waiting import until
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config.keys import TenantLimits
 from trimtab.gateway.config.routes import RouteSpec, resolved
@@ -213,7 +214,7 @@ def test_limits_of_a_tenant_are_429_and_give_their_places_back() -> None:
             g.dispatcher.hold = True
             reader, writer = await g.connect()
             writer.write(post(chat("big")))
-            await g.until(lambda: g.dispatcher.held)
+            await until(lambda: g.dispatcher.held)
             assert (await g.raw(post(chat("big")))).startswith(b"HTTP/1.1 429")
             g.dispatcher.held[0].start(g.dispatcher.nodes[0])
             assert (await reader.read()).startswith(b"HTTP/1.1 200")

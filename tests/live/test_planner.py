@@ -16,6 +16,7 @@ import pytest
 
 from support.builders import cluster, requests
 from support.planning_policies import Gate, Steering
+from support.waiting import until
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan
@@ -37,11 +38,6 @@ def driver_at(now_s: float, policy: Policy) -> Driver:
     while driver.now_s < now_s:
         driver.advance(now_s, 1)
     return driver
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 class Session:

@@ -9,16 +9,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
+from support.waiting import wait_until
 from trimtab.gateway.config import digest_of
 from trimtab.gateway.demo import DemoProcess
 
@@ -197,7 +197,7 @@ def served(
     """A gateway that serves as long as the block lasts. Where the block does not end it, it ends cleanly."""
     gateway = spawn(folder, config, *arguments, **environ)
     try:
-        until(lambda: gateway.is_up, within_s=START_S)
+        wait_until(lambda: gateway.is_up, timeout_s=START_S)
         yield gateway
         if gateway.process.poll() is None:
             gateway.tell(signal.SIGTERM)
@@ -226,17 +226,6 @@ def fetch(url: str, body: object = None, *, key: str = KEY, method: str = "", **
 
 def _answer(status: int, headers: Any, body: bytes) -> Answer:
     return Answer(status, {name.lower(): value for name, value in headers.items()}, body)
-
-
-def until(ask_for: Callable[[], T], wanted: Callable[[T], object] = bool, *, within_s: float = WAIT_S) -> T:
-    """Ask again until the answer is as wanted; returns it."""
-    deadline_s = time.monotonic() + within_s
-    while True:
-        got = ask_for()
-        if wanted(got):
-            return got
-        assert time.monotonic() < deadline_s, got
-        time.sleep(0.02)
 
 
 def chat(model: str = "demo-chat", content: str = "hello", **more: object) -> dict[str, object]:

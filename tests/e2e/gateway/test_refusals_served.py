@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from support.gateway_load import BEARER, HELLO, Reply, ask, bad, client
-from support.served import KEY, START_S, Served, config_of, key_entry, node_of, served, spawn, until
+from support.served import KEY, START_S, Served, config_of, key_entry, node_of, served, spawn
+from support.waiting import wait_until
 from trimtab.gateway.demo.children import launched
 from trimtab.gateway.demo.options import Options
 
@@ -57,10 +58,10 @@ def _long(gateway: Served, count: int, key: str = KEY) -> Iterator[None]:
         for _ in range(count):
             connection = socket.create_connection(("127.0.0.1", gateway.port))
             clients.enter_context(connection).sendall(head.encode() + body)
-        until(lambda: gateway.metric("trimtab_queue_length"), lambda n: n == count - 1)
-        until(lambda: gateway.metric("trimtab_in_flight"), lambda n: n == 1)
+        wait_until(lambda: gateway.metric("trimtab_queue_length"), lambda n: n == count - 1)
+        wait_until(lambda: gateway.metric("trimtab_in_flight"), lambda n: n == 1)
         yield
-    until(lambda: gateway.metric("trimtab_in_flight"), lambda n: n == 0)
+    wait_until(lambda: gateway.metric("trimtab_in_flight"), lambda n: n == 0)
 
 
 def _asked(gateway: Served, *requests: dict[str, Any]) -> list[Reply]:

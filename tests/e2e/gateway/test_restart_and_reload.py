@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from support.gateway_load import BEARER, HELLO, Load, Reply, ask, bad, client, comes, sixteen_slots
-from support.served import START_S, Served, config_of, node_of, posts, served, spawn, until
+from support.served import START_S, Served, config_of, node_of, posts, served, spawn
+from support.waiting import wait_until
 from trimtab.gateway.demo.children import DemoProcess, launched
 
 RATE_PER_S = 100.0
@@ -62,7 +63,7 @@ async def _drained(gateway: Served) -> None:
         load = Load(session, gateway.url, RATE_PER_S, body)
         await load.send(10)
 
-        await asyncio.to_thread(until, lambda: gateway.metric("trimtab_in_flight"), lambda n: n == 10)
+        await asyncio.to_thread(wait_until, lambda: gateway.metric("trimtab_in_flight"), lambda n: n == 10)
         gateway.tell(signal.SIGTERM)
         answers = await load.answers()
         assert bad(answers) == []
@@ -83,9 +84,9 @@ def test_nodes_may_come_after_the_start(gateway: Served) -> None:
         assert ask_it() == 404
         assert gateway.call("/ready").status == 503
         assert gateway.admin("/admin/nodes", node_of(backend)).status == 201
-        until(ask_it, lambda status: status == 200)
+        wait_until(ask_it, lambda status: status == 200)
         assert gateway.admin("/admin/nodes/b0", method="DELETE").status == 202
-        until(ask_it, lambda status: status in (404, 503))
+        wait_until(ask_it, lambda status: status in (404, 503))
 
 
 def test_a_reload_under_load_adds_and_removes_nodes_and_changes_the_policy(gateway: Served) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.served import chat, config_of, node_of, served, until
+from support.served import chat, config_of, node_of, served
+from support.waiting import wait_until
 from trimtab.gateway.demo import Options, launched
 from trimtab.traces.gateway_recording import open_recording, read_requests
 
@@ -24,7 +25,7 @@ def test_requests_for_an_adapter_go_where_it_was_loaded(tmp_path: Path) -> None:
                 assert answer.status == 200
                 return answer.headers["x-trimtab-node"]
 
-            until(lambda: gateway.call("/v1/chat/completions", chat("base")).status, lambda s: s == 200)
+            wait_until(lambda: gateway.call("/v1/chat/completions", chat("base")).status, lambda s: s == 200)
             assert gateway.admin("/admin/nodes/a/drain", method="POST").status == 202
             assert node_for("law") == "b"
             assert gateway.admin("/admin/nodes/a/undrain", method="POST").status == 202

@@ -10,7 +10,8 @@ from itertools import accumulate
 import aiohttp
 import pytest
 
-from support.served import Served, chat, config_of, key_entry, node_of, served, until
+from support.served import Served, chat, config_of, key_entry, node_of, served
+from support.waiting import wait_until
 from trimtab.gateway.demo import DemoProcess, Options, launched
 
 SLOTS, PROMPT, OUTPUT = 2, 60, 24
@@ -90,7 +91,7 @@ def test_two_backlogged_tenants_stay_within_vtcs_bound(stage: Stage) -> None:
                 await asyncio.sleep(0.01)
             await asyncio.to_thread(_switch, stage, "drain")  # nobody is served until both wait
             tasks += [asyncio.create_task(_stream(steady, "steady", book)) for _ in range(15)]
-            await asyncio.to_thread(until, queued, lambda n: n >= 45)
+            await asyncio.to_thread(wait_until, queued, lambda n: n >= 45)
             await asyncio.to_thread(_in_flight, stage, "fair", 0)
             before = len(book.served)
             await asyncio.to_thread(_switch, stage, "undrain")
@@ -118,7 +119,7 @@ async def _held(session: aiohttp.ClientSession, model: str, tokens: int = 4000) 
 
 
 def _in_flight(stage: Stage, node: str, count: int) -> None:
-    until(lambda: stage.gateway.metric("trimtab_in_flight", node=node), lambda n: n == count)
+    wait_until(lambda: stage.gateway.metric("trimtab_in_flight", node=node), lambda n: n == count)
 
 
 def test_background_work_fills_spare_capacity_only(stage: Stage) -> None:
@@ -126,15 +127,15 @@ def test_background_work_fills_spare_capacity_only(stage: Stage) -> None:
         async with session_of(stage, "nightly") as nightly, session_of(stage, "steady") as steady:
             background = [asyncio.create_task(_held(nightly, "wide")) for _ in range(4)]
             queued = lambda: stage.gateway.metric("trimtab_queue_length")  # noqa: E731
-            await asyncio.to_thread(until, queued, lambda n: n == 2)
+            await asyncio.to_thread(wait_until, queued, lambda n: n == 2)
             _in_flight(stage, "wide", 2)  # half of the node is kept free of it
             normal = [await asyncio.wait_for(_held(steady, "wide"), 90) for _ in range(2)]
             late = asyncio.create_task(_held(steady, "wide"))
-            await asyncio.to_thread(until, queued, lambda n: n == 3)
+            await asyncio.to_thread(wait_until, queued, lambda n: n == 3)
             done, _ = await asyncio.wait(background, return_when=asyncio.FIRST_COMPLETED)
             done.pop().result().close()  # a place is free: not for the background that came first
             normal.append(await asyncio.wait_for(late, 90))
-            await asyncio.to_thread(until, queued, lambda n: n == 2)
+            await asyncio.to_thread(wait_until, queued, lambda n: n == 2)
             for response in normal:
                 response.close()
             for task in background:
@@ -154,7 +155,7 @@ def test_capacity_counts_tokens_too(stage: Stage) -> None:
         async with session_of(stage, "steady") as session:
             tasks = [asyncio.create_task(_held(session, "filled", 130)) for _ in range(4)]
             queued = lambda: stage.gateway.metric("trimtab_queue_length")  # noqa: E731
-            await asyncio.to_thread(until, queued, lambda n: n == 2)
+            await asyncio.to_thread(wait_until, queued, lambda n: n == 2)
             assert stage.gateway.metric("trimtab_in_flight", node="filled") == 2
             for done in asyncio.as_completed(tasks):  # a client that leaves makes room for the next
                 response = await asyncio.wait_for(done, 90)

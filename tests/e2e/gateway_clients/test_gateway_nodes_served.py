@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.served import Answer, Served, chat, config_of, node_of, served, until
+from support.served import Answer, Served, chat, config_of, node_of, served
+from support.waiting import wait_until
 from trimtab.gateway.demo import DemoProcess, Options, launched
 
 BACKENDS_KEY = "a-key-of-the-backend"
@@ -93,7 +94,7 @@ def test_a_node_is_added_drained_and_removed(stage: Stage) -> None:
     assert say(stage, "spare").status == 404
     added = gateway.admin("/admin/nodes", {"name": "more", "url": stage.spare.url, "capacity": 4})
     assert (added.status, added.json()["name"]) == (201, "more")
-    until(lambda: say(stage, "spare").status, lambda status: status == 200)
+    wait_until(lambda: say(stage, "spare").status, lambda status: status == 200)
     assert {say(stage, "plain").headers["x-trimtab-node"] for _ in range(4)} == {"plain", "more"}
     assert "spare" in {model["id"] for model in gateway.call("/v1/models").json()["data"]}
     assert gateway.admin("/admin/nodes/more/drain", method="POST").status == 202
@@ -101,7 +102,7 @@ def test_a_node_is_added_drained_and_removed(stage: Stage) -> None:
     assert gateway.admin("/admin/nodes/more/undrain", method="POST").status == 202
     assert {say(stage, "plain").headers["x-trimtab-node"] for _ in range(4)} == {"plain", "more"}
     assert gateway.admin("/admin/nodes/more", method="DELETE").status == 202
-    until(lambda: "more" in nodes(stage), lambda there: not there)
+    wait_until(lambda: "more" in nodes(stage), lambda there: not there)
     assert gateway.admin("/admin/nodes/more", method="DELETE").status == 404
 
 
@@ -145,11 +146,11 @@ def test_a_watched_file(stage: Stage) -> None:
     fresh = stage.folder / "nodes.new"
     fresh.write_text(json.dumps([entry]))
     fresh.replace(stage.folder / "nodes.json")
-    until(lambda: say(stage, "found").status, lambda status: status == 200)
+    wait_until(lambda: say(stage, "found").status, lambda status: status == 200)
     (stage.folder / "nodes.json").write_text("[{")  # broken: the old nodes stay
     assert say(stage, "found").status == 200
     (stage.folder / "nodes.json").write_text("[]")
-    until(lambda: say(stage, "found").status, lambda status: status == 404)
+    wait_until(lambda: say(stage, "found").status, lambda status: status == 404)
 
 
 @pytest.mark.parametrize("model", ["plain", "by-alias"])
@@ -158,7 +159,9 @@ def test_a_job_of_any_path(stage: Stage, model: str) -> None:
     made = say(stage, model, prefer="respond-async")
     assert (made.status, made.headers["preference-applied"]) == (202, "respond-async")
     place = made.headers["location"]
-    job = until(lambda: gateway.call(place).json(), lambda job: job["status"] not in ("queued", "dispatched"))
+    job = wait_until(
+        lambda: gateway.call(place).json(), lambda job: job["status"] not in ("queued", "dispatched")
+    )
     assert job["status"] == "done"
     assert gateway.call(place + "/result").json()["model"] == "plain"
     assert made.json()["id"] in {job["id"] for job in gateway.call("/v1/jobs").json()["data"]}
@@ -168,10 +171,10 @@ def test_a_job_is_cancelled(stage: Stage) -> None:
     body = chat("safe", max_tokens=3000, ignore_eos=True)
     made = stage.gateway.call("/v1/chat/completions", body, prefer="respond-async")
     place = made.headers["location"]
-    until(lambda: stage.gateway.call(place).json()["status"], lambda status: status == "dispatched")
+    wait_until(lambda: stage.gateway.call(place).json()["status"], lambda status: status == "dispatched")
     assert stage.gateway.call(place + "/result").status == 409
     assert stage.gateway.call(place + "/cancel", method="POST").status in (200, 202)
-    until(lambda: stage.gateway.call(place).json()["status"], lambda status: status == "cancelled")
+    wait_until(lambda: stage.gateway.call(place).json()["status"], lambda status: status == "cancelled")
     assert stage.gateway.call("/v1/jobs/none").status == 404
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
-from support.served import KEY, Answer, Served, chat, config_of, key_entry, node_of, posts, served, until
+from support.served import KEY, Answer, Served, chat, config_of, key_entry, node_of, posts, served
+from support.waiting import wait_until
 from trimtab.gateway.demo import DemoProcess, Options, launched
 
 TRUSTED, SMALL, TOKENS = "tt-may-do-much", "tt-two-at-a-time", "tt-few-tokens"
@@ -104,17 +105,17 @@ def test_a_weighted_canary_gets_its_share(stage: Stage) -> None:
 def test_a_fallback_while_no_node_is_ready_and_a_hold_where_there_is_none(stage: Stage) -> None:
     assert say(stage, "gamma").headers["x-trimtab-node"] == "gamma-1"
     stage.nodes["gamma-1"].set_faults({"fault": "status", "status": 500, "path": "/health"})
-    answer = until(lambda: say(stage, "gamma"), lambda a: a.headers["x-trimtab-node"] == "beta-1")
+    answer = wait_until(lambda: say(stage, "gamma"), lambda a: a.headers["x-trimtab-node"] == "beta-1")
     assert answer.json()["model"] == "beta"
     stage.nodes["gamma-1"].set_faults()
-    until(lambda: say(stage, "gamma"), lambda a: a.headers["x-trimtab-node"] == "gamma-1")
+    wait_until(lambda: say(stage, "gamma"), lambda a: a.headers["x-trimtab-node"] == "gamma-1")
     stage.nodes["known-1"].set_faults({"fault": "status", "status": 500, "path": "/health"})
-    refused = until(lambda: say(stage, "known"), lambda a: a.status != 200)
+    refused = wait_until(lambda: say(stage, "known"), lambda a: a.status != 200)
     assert refused.status == 503
     assert refused.json()["error"]["type"]
     assert int(refused.headers["retry-after"]) >= 1
     stage.nodes["known-1"].set_faults()
-    until(lambda: say(stage, "known"), lambda a: a.status == 200)
+    wait_until(lambda: say(stage, "known"), lambda a: a.status == 200)
 
 
 def test_sessions_return_to_their_node(stage: Stage) -> None:
@@ -182,8 +183,8 @@ async def _long(session: aiohttp.ClientSession) -> AsyncIterator[None]:
 
 def _queued(stage: Stage, length: int) -> None:
     """Wait until so many requests are in the queue of the busy node."""
-    until(lambda: stage.nodes["one-1"].stats()["running"], lambda n: n == 1)
-    until(lambda: stage.gateway.metric("trimtab_queue_length"), lambda n: n == length)
+    wait_until(lambda: stage.nodes["one-1"].stats()["running"], lambda n: n == 1)
+    wait_until(lambda: stage.gateway.metric("trimtab_queue_length"), lambda n: n == length)
 
 
 def test_priorities_order_the_queue(stage: Stage) -> None:
@@ -230,7 +231,7 @@ def test_a_models_own_time_out(stage: Stage) -> None:
     late = say(stage, "slow")
     assert late.status == 504
     assert receipt(stage, late)["attempts"][0]["lost_by"] == "first_byte_timeout"
-    until(lambda: stage.nodes["slow-1"].stats()["running"], lambda n: n == 0)  # it was told to stop
+    wait_until(lambda: stage.nodes["slow-1"].stats()["running"], lambda n: n == 0)  # it was told to stop
 
 
 def test_a_hedge_beside_a_slow_node(stage: Stage) -> None:
@@ -240,7 +241,7 @@ def test_a_hedge_beside_a_slow_node(stage: Stage) -> None:
     answers = [say(stage, "hedged") for _ in range(2)]  # in turns: one of them began at the slow one
     assert {answer.headers["x-trimtab-node"] for answer in answers} == {"hedged-2"}
     assert stage.gateway.metric("trimtab_hedges_total") >= 1
-    until(lambda: stage.nodes["hedged-1"].stats()["running"], lambda n: n == 0)  # the loser was aborted
+    wait_until(lambda: stage.nodes["hedged-1"].stats()["running"], lambda n: n == 0)  # the loser was aborted
 
 
 def test_paths_are_an_allow_list(stage: Stage) -> None:
@@ -263,4 +264,4 @@ def test_what_requests_take_is_learned(stage: Stage) -> None:
         return (after - before) / count
 
     first, _ = error_sum(4), error_sum(16)
-    until(lambda: error_sum(8), lambda later: later < first)  # again where the machine stalled meanwhile
+    wait_until(lambda: error_sum(8), lambda later: later < first)  # again where the machine stalled meanwhile

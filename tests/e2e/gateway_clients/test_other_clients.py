@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from support.served import KEY, Served, chat, config_of, fetch, key_entry, served, until
+from support.served import KEY, Served, chat, config_of, fetch, key_entry, served
+from support.waiting import wait_until
 from trimtab.gateway.demo import Options, launched
 
 LIMITED = "tt-one-request-a-minute"
@@ -126,7 +127,7 @@ def test_the_demonstration_and_its_curl_line(tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     with served(tmp_path, None, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0") as gateway:
-        line = until(lambda: re.search(r"^  curl .*'$", gateway.printed(), re.MULTILINE))[0]
+        line = wait_until(lambda: re.search(r"^  curl .*'$", gateway.printed(), re.MULTILINE))[0]
         assert gateway.printed().startswith("trimtab serves http://")
         done = subprocess.run(
             [*shlex.split(line), "-sS", "--noproxy", "*"], capture_output=True, text=True, check=True
@@ -150,8 +151,8 @@ def test_a_quick_start_with_backends(tmp_path: Path) -> None:
         urls = [part for backend in backends for part in ("--backend", backend.url)]
         free = ("--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--policy", "round-robin")
         with served(tmp_path, None, *urls, *free) as gateway:
-            until(lambda: gateway.call("/ready").status, lambda status: status == 200)
-            until(lambda: gateway.call("/v1/models", key=gateway.key).json()["data"])
+            wait_until(lambda: gateway.call("/ready").status, lambda status: status == 200)
+            wait_until(lambda: gateway.call("/v1/models", key=gateway.key).json()["data"])
             answers = [gateway.call("/v1/chat/completions", chat(), key=gateway.key) for _ in range(8)]
             assert {answer.status for answer in answers} == {200}
             assert len({answer.headers["x-trimtab-node"] for answer in answers}) == 2

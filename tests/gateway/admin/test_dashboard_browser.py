@@ -12,10 +12,10 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
 
 from support.gateway.admin_harness import Admin, admin_in_thread
 from support.gateway.fake_control import FakeControl
+from support.waiting import wait_until
 from trimtab.domain.planning import Evidence
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, empty_plan
@@ -68,7 +68,7 @@ def browser(chromium: Any, admin: Admin) -> Any:
     """The dashboard, freshly loaded."""
     size(chromium, 1280)
     chromium.get(f"{admin.base}/")
-    until(chromium, lambda: text(chromium, "#live") == "Live")
+    wait_until(lambda: text(chromium, "#live") == "Live")
     chromium.get_log("browser")  # what earlier tests provoked
     return chromium
 
@@ -86,10 +86,6 @@ class Simulating(Policy):
         """The first takes 2 s, the second half a second less."""
         apart = np.array([[0.0, -0.5], [0.0, 0.05]])
         return Evidence("mean", np.array([2.0, 1.5]), np.array([0.1, 0.08]), *apart)
-
-
-def until(browser: Any, holds: Any) -> None:
-    WebDriverWait(browser, 20, 0.1).until(lambda _: holds())
 
 
 def text(browser: Any, selector: str) -> str:
@@ -120,7 +116,7 @@ def test_live_numbers_without_errors(browser: Any) -> None:
     assert "search" in text(browser, "#tenants")
     served = "return document.querySelector('#nodes tbody td:nth-of-type(7)').textContent"
     before = browser.execute_script(served)
-    until(browser, lambda: browser.execute_script(served) != before)
+    wait_until(lambda: browser.execute_script(served) != before)
     line = browser.find_element(By.CSS_SELECTOR, "#chart-latency path.line.one").get_attribute("d")
     assert line.count("L") > 30
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
@@ -138,14 +134,14 @@ def test_the_table_sorts_and_filters(browser: Any) -> None:
     title = browser.find_element(By.CSS_SELECTOR, "#nodes thead button")
     title.click()
     title.click()
-    until(browser, lambda: rows(browser)[0].startswith("gpu-99"))
+    wait_until(lambda: rows(browser)[0].startswith("gpu-99"))
     head = browser.find_element(By.CSS_SELECTOR, "#nodes thead th")
     assert head.get_attribute("aria-sort") == "descending"
     search = browser.find_element(By.ID, "filter")
     search.send_keys("gpu-4")
-    until(browser, lambda: len(rows(browser)) == 10)
+    wait_until(lambda: len(rows(browser)) == 10)
     search.send_keys("x")
-    until(browser, lambda: text(browser, "#nodes .empty") == "No node matches.")
+    wait_until(lambda: text(browser, "#nodes .empty") == "No node matches.")
 
 
 def test_draining_asks_first(browser: Any, admin: Admin) -> None:
@@ -157,27 +153,27 @@ def test_draining_asks_first(browser: Any, admin: Admin) -> None:
     assert admin.control.node_list[1].health is Health.UP
     drain.click()
     browser.find_element(By.CSS_SELECTOR, "#confirm button[value=yes]").click()
-    until(browser, lambda: admin.control.node_list[1].health is Health.DRAINING)
-    until(browser, lambda: not drain.is_enabled())
+    wait_until(lambda: admin.control.node_list[1].health is Health.DRAINING)
+    wait_until(lambda: not drain.is_enabled())
 
 
 def test_a_receipt_is_shown(browser: Any, admin: Admin) -> None:
     browser.find_element(By.ID, "request-id").send_keys(f"req-{admin.control.serial}", Keys.ENTER)
-    until(browser, lambda: "Candidates of least-expected-wait" in text(browser, "#receipt .body"))
+    wait_until(lambda: "Candidates of least-expected-wait" in text(browser, "#receipt .body"))
     field = browser.find_element(By.ID, "request-id")
     field.clear()
     field.send_keys("unknown", Keys.ENTER)
-    until(browser, lambda: "no such request" in text(browser, "#receipt .body"))
+    wait_until(lambda: "no such request" in text(browser, "#receipt .body"))
 
 
 def test_candidates_of_a_composite_and_why_one_of_them_decides(browser: Any, admin: Admin) -> None:
     policy = Simulating()
     standing = Standing(policy, 0.0)
     admin.control.candidates = standing.told(200.0)
-    until(browser, lambda: "Nothing was simulated yet" in text(browser, "#policy"))
+    wait_until(lambda: "Nothing was simulated yet" in text(browser, "#policy"))
     standing.note(empty_plan()._replace(active_idx=np.array([1])), 200.0)
     admin.control.candidates = standing.told(230.0)
-    until(browser, lambda: "simulated 30 s ago" in text(browser, "#policy"))
+    wait_until(lambda: "simulated 30 s ago" in text(browser, "#policy"))
     shown = "return [...document.querySelectorAll('#policy tbody tr')].map((row) => row.innerText)"
     assert browser.execute_script(shown) == [
         "cost-index\t2 s ± 100 ms\t–",
@@ -203,7 +199,7 @@ def test_dark_by_the_system_and_by_the_button(browser: Any) -> None:
     browser.find_element(By.ID, "theme").click()
     assert colour(browser) == light
     browser.refresh()
-    until(browser, lambda: text(browser, "#live") == "Live")
+    wait_until(lambda: text(browser, "#live") == "Live")
     assert colour(browser) == light  # remembered
 
 
@@ -247,5 +243,5 @@ def test_the_page_fits(browser: Any, width: int) -> None:
 
 def test_an_ended_session_leads_to_the_sign_in_page(browser: Any) -> None:
     browser.find_element(By.CSS_SELECTOR, "header form button").click()
-    until(browser, lambda: browser.current_url.endswith("/login"))
+    wait_until(lambda: browser.current_url.endswith("/login"))
     assert text(browser, "h1") == "Sign in"

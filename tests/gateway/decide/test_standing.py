@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from support.waiting import until
 from trimtab.domain.planning import Evidence
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, empty_plan
@@ -123,9 +124,7 @@ def test_a_pool_follows_its_plans_and_begins_anew_with_its_state() -> None:
         await decider.open()
         standing = decider.pools["second"].standing
         for switches in (1, 3):  # a new state begins with the first candidate
-            async with asyncio.timeout(20):
-                while told(standing, decider.now_s())["switches"] < switches:
-                    await asyncio.sleep(0.01)
+            await until(lambda n=switches: told(standing, decider.now_s())["switches"] >= n)
             fleet.add(NodeSpec(f"n{switches}", f"http://127.0.0.1:{switches + 1}", ("a",), 4))
         assert decider.pools["second"].standing is standing
         decider.close()

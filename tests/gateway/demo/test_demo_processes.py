@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
+from support.waiting import wait_until
 from trimtab.gateway.demo import Options, launch, launch_all, launch_demo
 from trimtab.gateway.demo.options import from_arguments, to_arguments
 
@@ -68,7 +68,4 @@ def test_ends_with_its_parent() -> None:
         assert parent.stdout is not None
         backend = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
-    deadline_s = time.monotonic() + 60
-    while backend.is_running() and backend.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    wait_until(lambda: not backend.is_running() or backend.status() == psutil.STATUS_ZOMBIE)

@@ -17,6 +17,7 @@ import orjson
 import pytest
 
 from support.gateway.plane import Plane, gateway, read_request
+from support.waiting import until
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config.routes import RouteSpec, resolved
 from trimtab.gateway.front import Front
@@ -75,7 +76,7 @@ class Made:
         head, _, said = answer.partition(b"\r\n\r\n")
         return head, orjson.loads(said)
 
-    async def until(self, job_id: str, state: State) -> None:
+    async def reach(self, job_id: str, state: State) -> None:
         async with asyncio.timeout(60):
             while (job := await self.jobs.find(job_id, "t")) is None or job.state is not state:
                 await asyncio.sleep(0.01)
@@ -142,9 +143,9 @@ def test_a_long_upload_is_on_disk_when_it_is_accepted(tmp_path: Path, path: byte
             assert body.name == job["id"]
             assert body.read_bytes() == FORM
             made.maker.go.set()
-            await made.until(job["id"], State.DONE)
+            await made.reach(job["id"], State.DONE)
             assert made.maker.seen == [FORM]
-            await made.plane.until(lambda: not made.bodies)
+            await until(lambda: not made.bodies)
 
     asyncio.run(main())
 
@@ -203,7 +204,7 @@ def test_a_full_disk_refuses_a_long_job_and_loses_none(
             assert said["error"]["code"] == "store_unavailable"
             assert [path.name for path in made.bodies] == [accepted["id"]]
             made.maker.go.set()
-            await made.until(accepted["id"], State.DONE)
+            await made.reach(accepted["id"], State.DONE)
         async with opened(tmp_path, min_free_bytes=1 << 60) as made:
             head, _ = await made.send()
             assert head.startswith(b"HTTP/1.1 503 ")
@@ -230,12 +231,12 @@ def test_a_client_that_leaves_while_its_body_is_copied_leaves_nothing(
         async with opened(tmp_path) as made:
             _, writer = await made.plane.connect()
             writer.write(request())
-            await made.plane.until(begun.is_set)
+            await until(begun.is_set)
             writer.close()
-            await made.plane.until(lambda: made.plane.context.exchanges == 0)
+            await until(lambda: made.plane.context.exchanges == 0)
             go.set()
-            await made.plane.until(copied.is_set)
-            await made.plane.until(lambda: not made.bodies)
+            await until(copied.is_set)
+            await until(lambda: not made.bodies)
             assert await made.jobs.counts() == {}
 
     asyncio.run(main())
@@ -248,12 +249,12 @@ def test_a_job_that_is_cancelled_before_it_is_sent_gives_its_space_back(tmp_path
             _, job = await made.send()
             assert len(made.bodies) == 1
             await made.jobs.cancel(job["id"], "t")
-            await made.plane.until(lambda: not made.bodies)
+            await until(lambda: not made.bodies)
             made.plane.dispatcher.nodes.clear()  # from here on jobs wait on disk, claimed by nobody
             made.plane.dispatcher.hold = False
             _, job = await made.send()
             await made.jobs.cancel(job["id"], "t")
-            await made.plane.until(lambda: not made.bodies)
+            await until(lambda: not made.bodies)
             assert made.maker.seen == []
 
     asyncio.run(main())
@@ -268,6 +269,6 @@ def test_what_a_crash_left_is_swept_and_what_is_being_made_is_not(tmp_path: Path
         for name in ("1f.staged", "1f.staged.2a.part"):
             os.utime(bodies / name, (time.time() - 7200.0,) * 2)
         async with opened(tmp_path) as made:
-            await made.plane.until(lambda: [path.name for path in made.bodies] == ["new.staged"])
+            await until(lambda: [path.name for path in made.bodies] == ["new.staged"])
 
     asyncio.run(main())

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from support.waiting import until
 from trimtab.gateway.jobs import manager, rows
 from trimtab.gateway.jobs.job import Delivery, Job, JobResult, State
 from trimtab.gateway.jobs.manager import Jobs, JobSettings, TooManyJobs
@@ -106,12 +107,6 @@ async def reach(jobs: Jobs, job: Job, state: State) -> Job:
             assert found is not None
             if found.state is state:
                 return found
-            await asyncio.sleep(0.01)
-
-
-async def until(ready: object) -> None:
-    async with asyncio.timeout(60):
-        while not ready():  # type: ignore[operator]
             await asyncio.sleep(0.01)
 
 

@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from support.gateway.plane import listening
+from support.waiting import until
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.control import GatewayControl
 from trimtab.gateway.gateway import Gateway
@@ -86,19 +87,11 @@ async def serving(folder: Path, nodes: list[dict[str, Any]]) -> AsyncIterator[Se
     service = JobService(config)
     async with _opened(gateway, service, sock):
         served = Served(gateway, service, f"http://127.0.0.1:{sock.getsockname()[1]}")
-        async with asyncio.timeout(60):
-            while not gateway.is_ready:
-                await asyncio.sleep(0.01)
+        await until(lambda: gateway.is_ready)
         try:
             yield served
         finally:
             await served.client.close()
-
-
-async def _until(true: Any) -> None:
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
@@ -139,12 +132,12 @@ def test_a_job_that_is_found_again_keeps_its_place_at_its_node(tmp_path: Path) -
         async with studios("only") as ((studio,), nodes):
             async with serving(tmp_path, nodes) as served:
                 video = await served.client.videos.create(prompt="a boat", model="m")
-                await _until(lambda: "GET /v1/videos/only-1" in studio.seen)
+                await until(lambda: "GET /v1/videos/only-1" in studio.seen)
                 node = served.gateway.fleet.nodes[0]
                 assert node.in_flight == 1
             async with serving(tmp_path, nodes) as served:
                 node = served.gateway.fleet.nodes[0]
-                await _until(lambda: node.in_flight == 1)
+                await until(lambda: node.in_flight == 1)
                 async with aiohttp.ClientSession() as session:
                     url = f"{served.url}/v1/chat/completions"
                     chat = asyncio.ensure_future(session.post(url, json={"model": "m", "messages": []}))
@@ -154,7 +147,7 @@ def test_a_job_that_is_found_again_keeps_its_place_at_its_node(tmp_path: Path) -
                     assert (await chat).status == 200
                     (await chat).release()
                 assert (await served.ended(video.id)).status == "completed"
-                await _until(lambda: node.in_flight == 0)
+                await until(lambda: node.in_flight == 0)
                 assert studio.films == 1
 
     asyncio.run(main())
@@ -167,7 +160,7 @@ def test_jobs_are_counted_as_of_when_somebody_looks(tmp_path: Path) -> None:
             control = GatewayControl(served.gateway, None, served.service)
             assert b"trimtab_jobs{" not in await control.metrics()
             video = await served.client.videos.create(prompt="a boat", model="m")
-            await _until(lambda: "GET /v1/videos/only-1" in studio.seen)
+            await until(lambda: "GET /v1/videos/only-1" in studio.seen)
             assert b'trimtab_jobs{state="dispatched"} 1' in await control.metrics()
             studio.done.set()
             await served.ended(video.id)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gateway.jobs.test_jobs import HandRunner, opened, order, reach, settings, until
+from gateway.jobs.test_jobs import HandRunner, opened, order, reach, settings
+from support.waiting import until
 from trimtab.gateway.jobs.job import State
 
 

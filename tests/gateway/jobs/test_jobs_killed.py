@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from support.waiting import wait_until
 
 _PROCESS = Path(__file__).parents[2] / "support" / "gateway" / "job_process.py"
 
@@ -18,10 +19,7 @@ def _start(url: str, folder: Path, log: Path, stage: str, count: int) -> subproc
 
 
 def _wait_for(log: Path, word: str, times: int) -> None:
-    end_s = time.monotonic() + 90
-    while not log.exists() or log.read_text().count(word) < times:
-        assert time.monotonic() < end_s, f"no {word!r}"
-        time.sleep(0.02)
+    wait_until(lambda: log.exists() and log.read_text().count(word) >= times, timeout_s=90)
 
 
 @pytest.mark.parametrize(

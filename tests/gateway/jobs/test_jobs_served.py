@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from support.waiting import until
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.api.prefer import wants_async
 from trimtab.gateway.jobs.http import JobRequest, JobsApi
@@ -178,9 +179,7 @@ async def _ended(g: SimpleNamespace, job_id: str) -> dict[str, Any]:
 
 
 async def _sent(g: SimpleNamespace, times: int) -> None:
-    async with asyncio.timeout(60):
-        while g.backend.seen.count("POST /v1/videos") < times:
-            await asyncio.sleep(0.01)
+    await until(lambda: g.backend.seen.count("POST /v1/videos") >= times)
 
 
 async def _submitted(g: SimpleNamespace) -> str:
@@ -296,9 +295,7 @@ def test_cancel_reaches_the_backend_and_answers_fit(tmp_path: Path) -> None:
         async with gateway(tmp_path) as g:
             g.backend.statuses = ["in_progress"]
             job_id = await _submitted(g)
-            async with asyncio.timeout(60):
-                while "GET /v1/videos/v9" not in g.backend.seen:
-                    await asyncio.sleep(0.01)
+            await until(lambda: "GET /v1/videos/v9" in g.backend.seen)
             async with g.http.get(f"/v1/jobs/{job_id}/result") as response:
                 assert response.status == 409
                 assert response.headers["Retry-After"] == "1"

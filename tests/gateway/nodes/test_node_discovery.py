@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.gateway.node_world import Heard, fleet_of, spec
+from support.waiting import until
 from trimtab.errors import ConfigError
 from trimtab.gateway.model import Health
 from trimtab.gateway.nodes.address import Guard
@@ -183,9 +184,7 @@ def test_sources_start_and_close_again_and_again(tmp_path: Path) -> None:
         for _ in range(2):
             file.start()
             dns.start()
-            async with asyncio.timeout(60):
-                while len(names(fleet)) < 2:
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(names(fleet)) >= 2)
             await file.close()
             await dns.close()
         fleet.close()

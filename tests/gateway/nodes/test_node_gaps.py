@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from support.gateway.node_world import Backend, Traffic, VirtualLoop, fleet_of, run_virtual, until
+from support.gateway.node_world import Backend, Traffic, VirtualLoop, fleet_of, run_virtual
+from support.waiting import until
 from trimtab.gateway.model import Attempt, Cause, Exchange, Health
 from trimtab.gateway.nodes.health import Checker, HealthOptions
 from trimtab.gateway.nodes.keeper import Keeper

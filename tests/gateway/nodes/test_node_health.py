@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from support.gateway.node_world import Backend, fleet_of, spec, until
+from support.gateway.node_world import Backend, fleet_of, spec
+from support.waiting import until
 from trimtab.gateway.model import Health, Node
 from trimtab.gateway.nodes.condition import Hold
 from trimtab.gateway.nodes.fleet import Fleet

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import uvloop
 
-from support.gateway.node_world import Backend, Traffic, fleet_of, run_virtual, until
+from support.gateway.node_world import Backend, Traffic, fleet_of, run_virtual
+from support.waiting import until
 from trimtab.gateway.model import Attempt, Cause, Exchange, Health, Node, Outcome
 from trimtab.gateway.nodes.health import HealthOptions
 from trimtab.gateway.nodes.keeper import Keeper, KeeperOptions

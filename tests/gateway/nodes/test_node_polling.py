@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.gateway.node_world import Backend, fleet_of, run_virtual, spec, until
+from support.gateway.node_world import Backend, fleet_of, run_virtual, spec
+from support.waiting import until
 from trimtab.gateway.nodes.exposition import Finder, pieces
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.meanings import FINDER, Reader, Reading, rates

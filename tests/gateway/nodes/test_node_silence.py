@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.gateway.node_world import Heard, Traffic, fleet_of, run_virtual, until
+from support.gateway.node_world import Heard, Traffic, fleet_of, run_virtual
+from support.waiting import until
 from trimtab.gateway.model import Attempt, Health, Node
 from trimtab.gateway.nodes.condition import Hold
 from trimtab.gateway.nodes.health import HealthOptions

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.gateway.node_world import fleet_of, spec, until
+from support.gateway.node_world import fleet_of, spec
+from support.waiting import until
 from trimtab.gateway.model import Health
 from trimtab.gateway.nodes.health import Checker, HealthOptions
 

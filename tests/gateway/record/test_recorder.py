@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.waiting import until
 from trimtab.domain.view import empty_plan
 from trimtab.errors import UsageError
 from trimtab.gateway.model import (
@@ -301,8 +302,7 @@ def test_the_task_writes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock())
         await recorder.open()
         recorder.ended([exchange()])
-        while not recorder.written:
-            await asyncio.sleep(0.01)
+        await until(lambda: recorder.written)
         await recorder.close()
 
     asyncio.run(main())

@@ -21,6 +21,7 @@ from support.gateway.plane import (
     read_request,
     run,
 )
+from support.waiting import until
 from trimtab.gateway.model import DEADLINE_CODE, Cause, Outcome, Refusal
 from trimtab.gateway.wire.context import Budget, Settings, Timeouts
 
@@ -336,11 +337,11 @@ def test_a_client_that_leaves_stops_its_node_at_once() -> None:
             async with gateway(serve) as g:
                 _, writer = await g.connect()
                 writer.write(post())
-                await g.until(lambda g=g: g.notes.n_started == 1)
+                await until(lambda g=g: g.notes.n_started == 1)
                 await asyncio.sleep(0.05)
                 await closed(writer)
                 await asyncio.wait_for(stopped.wait(), WAIT_S)
-                await g.until(lambda g=g: g.notes.ends)
+                await until(lambda g=g: g.notes.ends)
                 assert g.notes.ends[0].outcome is Outcome.CANCELLED
                 assert g.dispatcher.log[-1][0] == "abort"
                 assert not g.notes.losses
@@ -354,9 +355,9 @@ def test_a_client_that_leaves_while_queued_is_taken_out() -> None:
             g.dispatcher.hold = True
             _, writer = await g.connect()
             writer.write(post())
-            await g.until(lambda: g.dispatcher.held)
+            await until(lambda: g.dispatcher.held)
             await closed(writer)
-            await g.until(lambda: g.notes.ends)
+            await until(lambda: g.notes.ends)
             assert g.dispatcher.log[-1][0] == "abort"
             g.dispatcher.held[0].start(g.dispatcher.nodes[0])  # too late: nothing happens
             assert g.notes.n_started == 0
@@ -397,10 +398,10 @@ def test_the_refusal_says_what_has_expired_and_not_the_clock(
             g.dispatcher.hold = True
             _, writer = await g.connect()
             writer.write(post())
-            await g.until(lambda: g.dispatcher.held)
+            await until(lambda: g.dispatcher.held)
             g.dispatcher.held[0].deadline_s = asyncio.get_running_loop().time() + left_s
             g.dispatcher.held[0].refuse(refusal)
-            await g.until(lambda: g.notes.ends)
+            await until(lambda: g.notes.ends)
             assert g.notes.ends[0].outcome is outcome
             await closed(writer)
 
@@ -422,7 +423,7 @@ def test_a_long_prefill_after_an_early_head_is_not_committed() -> None:
             writer.write(post())
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(reader.read(1), 0.15)
-            await g.until(lambda: g.notes.begun[0].attempts[0].head_s)
+            await until(lambda: g.notes.begun[0].attempts[0].head_s)
             let_go_s = loop.time()
             may_end.set()
             assert (await reader.read()).endswith(DONE + b"\r\n0\r\n\r\n")
@@ -465,7 +466,7 @@ def test_a_hedge_that_is_lost_leaves_the_first_attempt_alone() -> None:
         async with gateway(late(ok(b'"first"'), may_answer), says(b""), settings=settings) as g:
             g.dispatcher.hedges = [g.dispatcher.nodes[1]]
             asking = asyncio.create_task(g.raw(post()))
-            await g.until(lambda: g.notes.losses)
+            await until(lambda: g.notes.losses)
             may_answer.set()
             answer = await asking
             assert answer.endswith(b'"first"')
@@ -496,7 +497,7 @@ def test_where_the_first_attempt_wins_its_node_is_told() -> None:
         async with gateway(late(ok(b'"first"'), may_answer), second, settings=settings) as g:
             g.dispatcher.hedges = [g.dispatcher.nodes[1]]
             asking = asyncio.create_task(g.raw(post()))
-            await g.until(lambda: g.notes.n_started == 2)
+            await until(lambda: g.notes.n_started == 2)
             may_answer.set()
             answer = await asking
             assert b"x-trimtab-node: n0" in answer
@@ -518,7 +519,7 @@ def test_hedges_keep_to_their_share() -> None:
         async with gateway(late(ok(b"{}"), may_answer), settings=settings) as g:
             g.dispatcher.hedges = g.dispatcher.nodes * 60
             asking = [asyncio.create_task(g.raw(post())) for _ in range(60)]
-            await g.until(lambda: g.notes.n_started > 60)
+            await until(lambda: g.notes.n_started > 60)
             may_answer.set()
             answers = await asyncio.gather(*asking)
             assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
@@ -544,7 +545,7 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
             _, writer = await g.connect()
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(post())
-            await g.until(lambda: g.notes.ends)
+            await until(lambda: g.notes.ends)
             assert g.notes.ends[0].outcome is Outcome.CANCELLED
             assert g.dispatcher.log[-1][0] == "abort"
             assert g.context.exchanges == 0
@@ -618,7 +619,7 @@ def test_draining_finishes_what_is_begun() -> None:
             _, idle = await g.connect()
             reader, writer = await g.connect()
             writer.write(post(close=False))
-            await g.until(lambda: g.notes.n_started)
+            await until(lambda: g.notes.n_started)
             g.plane.stop_accepting()
             assert await g.plane.drain(WAIT_S) == 0
             answer = await reader.read()

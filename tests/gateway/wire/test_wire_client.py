@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.gateway.plane import CHAT, answers, closed, gateway, ok, post, run
+from support.waiting import until
 from trimtab.gateway.model import Exchange, Outcome
 from trimtab.gateway.wire.context import LocalAnswer, Settings
 from trimtab.gateway.wire.spool import Body
@@ -264,7 +265,7 @@ def test_too_many_connections() -> None:
     async def main() -> None:
         async with gateway(answers(ok(b"{}")), settings=Settings(connections=1)) as g:
             _, writer = await g.connect()
-            await g.until(lambda: len(g.context.connections) == 1)
+            await until(lambda: len(g.context.connections) == 1)
             assert (await g.raw(b"")).startswith(b"HTTP/1.1 503")
             await closed(writer)
 

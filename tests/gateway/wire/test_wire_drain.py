@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from support.gateway.plane import WAIT_S, answers, closed, gateway, ok, post, run
+from support.waiting import until
 
 
 @pytest.mark.parametrize("is_fresh", [True, False])
@@ -17,7 +18,7 @@ def test_a_request_on_its_way_is_answered(is_fresh: bool) -> None:
             if not is_fresh:
                 writer.write(post(close=False))
                 await reader.readuntil(b"{}")
-            await plane.until(lambda: len(plane.context.connections) == 1)
+            await until(lambda: len(plane.context.connections) == 1)
             plane.plane.stop_accepting()
             draining = asyncio.create_task(plane.plane.drain(WAIT_S))
             await asyncio.sleep(0)
@@ -35,7 +36,7 @@ def test_an_idle_connection_is_closed_after_a_moment() -> None:
     async def main() -> None:
         async with gateway(answers(ok(b"{}"))) as plane:
             reader, writer = await plane.connect()
-            await plane.until(lambda: plane.context.connections)
+            await until(lambda: plane.context.connections)
             plane.plane.stop_accepting()
             assert await plane.plane.drain(WAIT_S) == 0
             assert await reader.read() == b""

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from support.gateway.plane import answers, gateway, ok, post, read_request, run
+from support.waiting import until
 from trimtab.gateway.model import Attempt, Cause
 from trimtab.gateway.wire.context import Budget, Settings
 
@@ -30,9 +31,9 @@ def test_what_a_frozen_node_holds_moves_where_a_retry_is_allowed(frac: float) ->
         settings = Settings(retry_budget_frac=frac)
         async with gateway(frozen, answers(ok(b"second")), settings=settings) as plane:
             asking = asyncio.create_task(plane.raw(post()))
-            await plane.until(lambda: plane.notes.n_started)
+            await until(lambda: plane.notes.n_started)
             exchange = plane.notes.begun[0]
-            await plane.until(lambda: exchange.attempts[0].sent_s)
+            await until(lambda: exchange.attempts[0].sent_s)
             assert exchange.move(exchange.attempts[0]) is (frac > 0)
             assert not exchange.move(Attempt(exchange.attempts[0].node, 0.0))
             if frac:
@@ -52,7 +53,7 @@ def test_nothing_moves_while_no_other_node_is_ready() -> None:
         async with gateway(never) as plane:
             plane.dispatcher.is_alone = True
             asking = asyncio.create_task(plane.raw(post()))
-            await plane.until(lambda: plane.notes.n_started)
+            await until(lambda: plane.notes.n_started)
             exchange = plane.notes.begun[0]
             assert not exchange.move(exchange.attempts[0])
             asking.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from support.gateway.plane import answers, gateway, ok, post, read_request, run
+from support.waiting import until
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.gateway import Gateway
 
@@ -23,15 +24,15 @@ def test_what_waits_is_closed_at_once_and_what_works_when_it_has_ended() -> None
             pools, (idle, busy) = plane.context.pools, plane.dispatcher.nodes
             await plane.raw(post())
             asked = asyncio.create_task(plane.raw(post()))
-            await plane.until(lambda: len(pools.of(busy).open) == 1)
+            await until(lambda: len(pools.of(busy).open) == 1)
             before = [pools.of(node) for node in (idle, busy)]
             assert [len(pool.open) for pool in before] == [1, 1]
             pools.remove(idle)
             pools.remove(busy)
-            await plane.until(lambda: not before[0].open)
+            await until(lambda: not before[0].open)
             assert len(before[1].open) == 1
             assert b'{"id": "slow"}' in (await asked)
-            await plane.until(lambda: not before[1].open)
+            await until(lambda: not before[1].open)
             assert pools.of(idle) is not before[0]  # it came back: a new pool, with what is said of it now
 
     run(main())

@@ -11,6 +11,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from support.gateway.plane import answers, gateway, ok, one_of, post, run
+from support.waiting import until
 from trimtab.gateway.model import Cause, Node, Outcome
 from trimtab.gateway.wire.context import Settings
 
@@ -33,7 +34,7 @@ def test_a_websocket_is_a_tunnel() -> None:
                         await socket.send(b"x" * size)
                         assert await socket.recv() == b"x" * size
                     assert g.context.exchanges == 1
-                await g.until(lambda: g.notes.ends)
+                await until(lambda: g.notes.ends)
                 (exchange,) = g.notes.ends
                 assert g.context.exchanges == 0
                 assert exchange.outcome is Outcome.DONE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from aiohttp import web
@@ -191,10 +191,3 @@ class Backend:
             await asyncio.sleep(0.01)
         status, text = self.answers.get(request.path, (404, ""))
         return web.Response(status=status, text=text, headers=self.headers)
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 60.0) -> None:
-    """Wait until it is so; the time is only there so that a broken test ends."""
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0.005)

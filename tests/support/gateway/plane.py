@@ -62,11 +62,6 @@ class Plane:
         finally:
             await closed(writer)
 
-    async def until(self, true: Callable[[], object], timeout_s: float = WAIT_S) -> None:
-        async with asyncio.timeout(timeout_s):
-            while not true():
-                await asyncio.sleep(0.005)
-
 
 async def closed(writer: asyncio.StreamWriter) -> None:
     writer.close()
