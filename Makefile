@@ -2,12 +2,13 @@
 # make test   installs what the tests need and runs all of them
 # make bench  speed, as ratios taken in one run, into bench/results.json and docs/benchmarks/simulator.md (6 minutes)
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json;
-#             GATEWAY_PYTHON=PROGRAM runs it and litellm by another Python, such as the distribution's (decision 0012)
+#             GATEWAY_PYTHON=PROGRAM runs it and litellm by another Python, such as the distribution's (bench/NOTES.md)
 # make bench-policies  every policy on every scenario, into bench/policies.json and docs/benchmarks/policies.md (hours anew)
 # make bench-fragmentation  how full accelerators get, into bench/fragmentation.json and docs/benchmarks/fragmentation.md (7 minutes)
 # make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/benchmarks/caches.md (4 minutes)
 # make bench-live  policies in the gateway over unequal backends, beside the simulator's predictions (12 minutes)
 # make docs   writes the generated pages of docs/ anew
+# make docs-site  builds the site of docs/ into site/; warnings are errors
 # make clean  removes what the others made
 
 PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if $(shell $(p) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(p))))
@@ -17,7 +18,7 @@ OUT ?= trimtab-out
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo test lint bench bench-gateway bench-live bench-policies bench-fragmentation bench-caches docs clean
+.PHONY: demo test lint bench bench-gateway bench-live bench-policies bench-fragmentation bench-caches docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -61,8 +62,11 @@ PEER_litellm = 'litellm[proxy]' async-timeout
 	.venv-peers-$*/bin/python -m pip install --quiet --disable-pip-version-check $(or $(PEER_$*),$*)
 	@touch $@
 
-docs: $(VENV)/.installed
+docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/generate.py
+
+docs-site: docs
+	$(BIN)/mkdocs build --strict --quiet
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "trimtab needs Python 3.11 or newer; name one with make PYTHON=…" >&2; exit 2; }
@@ -80,5 +84,9 @@ $(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench,serve]'
 	@touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-docs: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@ $(VENV)/.installed
+
 clean:
-	rm -rf $(VENV) .venv-peers-* $(OUT) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) site .venv-peers-* $(OUT) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -160,10 +160,8 @@ def _command(name: str, command: Any) -> Iterator[str]:
     yield f"## {name}\n\n{_plain(command.help or '')}\n\n```text\n{usage} [OPTIONS]\n```\n"
     rows = [(f"`{_argument(p)}`", _plain(p.help or "")) for p in arguments]
     context = typer.Context(command)
-    records = [p.get_help_record(context) for p in command.params if p not in arguments]
-    rows += [
-        (f"`{_plain(option).replace(' <bool>', '')}`", _plain(text)) for option, text in filter(None, records)
-    ]
+    options = [p for p in command.params if p not in arguments and not p.hidden]
+    rows += [(f"`{_option(p, context)}`", _meaning(p)) for p in options]
     if rows:
         yield table(("parameter", "meaning"), rows)
     if command.epilog:
@@ -180,6 +178,19 @@ def _plain(markup: str) -> str:
 def _argument(parameter: Any) -> str:
     name = parameter.metavar or parameter.name.upper()
     return name if parameter.required else f"[{name}]"
+
+
+def _option(parameter: Any, context: Any) -> str:
+    """Names and value, without the notation of types, which differs between versions of typer."""
+    text = (parameter.get_help_record(context) or ("",))[0]
+    is_choice = "|" in text
+    return text if is_choice else re.sub(r"<(?!bool)[^>]+>", "VALUE", text).replace(" <bool>", "")
+
+
+def _meaning(parameter: Any) -> str:
+    default = parameter.default
+    shown = isinstance(default, str | int | float) and not isinstance(default, bool)
+    return _plain(parameter.help or "") + (f" Default: `{default}`." if shown else "")
 
 
 def _epilog(text: str) -> str:
