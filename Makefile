@@ -66,7 +66,7 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/generate.py
 
 docs-site: docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "trimtab needs Python 3.11 or newer; name one with make PYTHON=…" >&2; exit 2; }

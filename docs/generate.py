@@ -314,7 +314,33 @@ def _defined(module: ModuleType) -> list[str]:
     return sorted(n for n in own if not n.startswith("_"))
 
 
+FIGURE = ("round-robin", "power-of-d", "least-connections", "least-expected-completion", "late-binding")
+
+
+def figure() -> str:
+    """Mean completion time by policy on aigc-images at load 0.8, as bars, from bench/policies.json."""
+    results = json.loads((FOLDER.parent / "bench/policies.json").read_text(encoding="utf-8"))
+    of = results["cases"]["aigc-images 0.8"]["policies"]
+    means = {name: metrics.mean_ci95(of[name]["completion_mean_s"]).mean for name in FIGURE}
+    scale, rows = 520 / max(means.values()), []
+    for i, (name, mean_s) in enumerate(means.items()):
+        y, width = 50 + 34 * i, scale * mean_s
+        rows.append(
+            f'<text x="210" y="{y + 16}" text-anchor="end">{name}</text>\n'
+            f'<rect x="220" y="{y}" width="{width:.0f}" height="22" fill="#546e7a"/>\n'
+            f'<text x="{228 + width:.0f}" y="{y + 16}">{mean_s:,.0f} s</text>\n'
+        )
+    height = 60 + 34 * len(rows)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 {height}" font-family="sans-serif" font-size="14">\n'
+        f'<rect width="820" height="{height}" rx="8" fill="#ffffff"/>\n'
+        '<text x="20" y="30" font-weight="600">Mean completion time, 100 GPU nodes, load 0.8</text>\n'
+        f"{''.join(rows)}</svg>\n"
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "images/policies.svg": figure,
     "policies/index.md": policies_page,
     **{f"policies/{name}.md": lambda name=name: policy_page(name) for name in NAMES_OF_POLICIES},
     "reference/command-line.md": command_line_page,

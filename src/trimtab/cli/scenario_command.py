@@ -13,7 +13,7 @@ from trimtab.cli.shared_options import Json
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="RunInputs-in scenarios, and checks of one's own.",
+    help="Built-in scenarios, and checks of one's own.",
     epilog=examples("trimtab scenario show tiny > my.yaml", "trimtab scenario check my.yaml"),
 )
 

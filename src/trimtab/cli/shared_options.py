@@ -25,7 +25,7 @@ TRACE_PANEL, OUTPUT_PANEL = "Trace", "Output"
 ScenarioName: TypeAlias = Annotated[
     str | None,
     typer.Argument(
-        help="RunInputs-in name or YAML file.  [dim]Default: aigc-images, or --trace on --cluster[/dim]",
+        help="Built-in name or YAML file.  [dim]Default: aigc-images, or --trace on --cluster[/dim]",
         autocompletion=completion.scenarios,
         show_default=False,
     ),
