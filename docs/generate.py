@@ -258,7 +258,7 @@ def _declared(node: ast.stmt) -> list[str]:
 
 
 _FIELD = re.compile(
-    r"""^\s*(?:\("(?P<a>\w+)",\s*"(?P<t>\w+)"[^#]*|"(?P<b>\w+)":[^#]*|(?P<c>\w+):\s*Any\s*)(?:\#\s*(?P<text>.*))?$"""
+    r"""^\s*(?:\("(?P<a>\w+)",\s*"(?P<t>\w+)"[^#]*|"(?P<b>\w+)":[^#]*|(?P<c>\w+):\s*(?:Any|Annotated\[Any,\s*(?P<d>[^#]*)\])\s*)(?:\#\s*(?P<text>.*))?$"""
 )
 
 
@@ -266,9 +266,15 @@ def _commented(lines: list[str], node: ast.stmt) -> dict[str, str]:
     found = {}
     for line in lines[node.lineno : node.end_lineno]:
         if match := _FIELD.match(line):
-            kind = f"{match['t']}; " if match["t"] and match["text"] else match["t"] or ""
-            found[match["a"] or match["b"] or match["c"]] = kind + (match["text"] or "")
+            kind = match["t"] or _kind(match["d"] or "")
+            found[match["a"] or match["b"] or match["c"]] = "; ".join(filter(None, (kind, match["text"])))
     return found
+
+
+def _kind(declaration: str) -> str:
+    """`array("f8", "nodes", "items")` as `f8 [nodes, items]`."""
+    _, *words = re.findall(r"\w+", declaration) or ("",)
+    return " ".join([*words[:1], f"[{', '.join(words[1:])}]"]) if words[1:] else "".join(words)
 
 
 PUBLIC = {

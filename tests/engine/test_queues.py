@@ -24,9 +24,9 @@ from trimtab.engine.events import (
     push_event,
     serial_of,
 )
+from trimtab.engine.new_state import new_state
 from trimtab.engine.python_views import python_state
 from trimtab.engine.queues import drop_first_of, enqueue, first_of, put_back, take_out
-from trimtab.engine.state import new_state
 
 N, QUEUES = 60, 3
 

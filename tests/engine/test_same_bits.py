@@ -15,8 +15,9 @@ from trimtab.domain.policy import Policy
 from trimtab.engine.calls import Calls
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import DONE, FULL, PAUSED
+from trimtab.engine.new_state import new_state
 from trimtab.engine.simulator import run
-from trimtab.engine.state import State, new_state
+from trimtab.engine.state import State
 
 MAX_EVENTS = 3000
 quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

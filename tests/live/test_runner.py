@@ -20,6 +20,7 @@ from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Policy
 from trimtab.engine.driver import Driver
+from trimtab.engine.host_mode import REPLAYED
 from trimtab.errors import PolicyError, UsageError
 from trimtab.live.backend import Backend, Workers
 from trimtab.live.clock import Clock, VirtualClock
@@ -77,7 +78,7 @@ def through(kind: type[Workers], options: Options, n: int = 60) -> tuple[Driver,
     clock = VirtualClock()
     backend = kind(clock)
     r = requests(C, n, load=1.2, deadline_s=2.0)
-    driver = Driver(C, r, options, *LEAST, live=True, mode="interpreted")
+    driver = Driver(C, r, options, *LEAST, host=REPLAYED, mode="interpreted")
     checked: Backend = backend
 
     async def main() -> None:

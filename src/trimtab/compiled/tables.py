@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numba
@@ -35,6 +35,8 @@ from numba.extending import (
     unbox,
 )
 from numba.np.arrayobj import make_array, populate_array
+
+from trimtab.compiled.arrays import Field, ListField, RecordField, fields_of
 
 WORDS = 3  # per field: address, and up to two lengths
 
@@ -65,19 +67,19 @@ class TableListType(types.Type):
         super().__init__(name=f"list of {table.name}")
 
 
-def array_of(dtype: Any, ndim: int = 1) -> types.Array:
-    """Type of a C-ordered array field."""
-    return types.Array(numba.from_dtype(np.dtype(dtype)), ndim, "C")
+def table_of(
+    bundle: type, bundles: Mapping[type, TableType] | None = None, *, is_read_ahead: bool = False
+) -> TableType:
+    """Type of a declared bundle; `bundles`: types of those that its lists hold."""
+    kinds = [(name, _kind(field, bundles or {})) for name, field in fields_of(bundle).items()]
+    return TableType(bundle.__name__, tuple(kinds), is_read_ahead)
 
 
-def record_of_dtype(dtype: np.dtype) -> types.Record:
-    """Type of a field that is a single record."""
-    return numba.from_dtype(dtype)
-
-
-def table_type(label: str, *, is_read_ahead: bool = False, **fields: Any) -> TableType:
-    """Type of a bundle."""
-    return TableType(label, tuple(fields.items()), is_read_ahead)
+def _kind(field: Field, bundles: Mapping[type, TableType]) -> Any:
+    if isinstance(field, ListField):
+        return TableListType(bundles[field.bundle])
+    kind = numba.from_dtype(field.dtype)
+    return kind if isinstance(field, RecordField) else types.Array(kind, len(field.axes), "C")
 
 
 class Table:

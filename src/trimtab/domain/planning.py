@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.compiled.arrays import arrays_of
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, empty_plan
 from trimtab.errors import PolicyError
@@ -92,8 +93,8 @@ def checked_plan(plan: Any, n_nodes: int, n_candidates: int = 1) -> Plan:
 
 
 def _fits(name: str, array: NDArray[Any], n_nodes: int) -> bool:
-    along = {"weights": 0, "price": 0, "placement": 0, "quota": 1, "eligible": 1}
-    return array.size == 0 or name not in along or array.shape[along[name]] == n_nodes
+    axes = arrays_of(Plan)[name].axes
+    return array.size == 0 or "nodes" not in axes or array.shape[axes.index("nodes")] == n_nodes
 
 
 def _check_bound_nodes(node_idx: NDArray[np.int64], n_nodes: int) -> None:

@@ -7,12 +7,13 @@ A further input is a further field of one of these records, never a further argu
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import defaultdict
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from trimtab.compiled.arrays import RecordField, allocate, array
 from trimtab.compiled.kernel import helper
-from trimtab.compiled.tables import array_of, record_of_dtype, table_type
 
 BACKGROUND = -(1 << 20)  # priority of work that only fills spare capacity, and below
 PINNED_RUNNING = 2  # `pinned` of work that runs there already, when a host goes on with another state
@@ -99,105 +100,60 @@ BINDING = np.dtype(
 class View(NamedTuple):
     """State of the cluster as one dispatcher sees it; as old as telemetry makes it."""
 
-    context: Any  # CONTEXT record
-    nodes: Any  # NODE [nodes]
-    changed: Any  # i4 [nodes]; the first host.n_changed are the nodes that changed since the last decision
-    resident: Any  # u1 [nodes, items]; 1 = the node holds this model or adapter, or is loading it
-    fixed_s: Any  # f8 [classes, types]; estimated service = fixed_s + unit_s × units; inf = can't serve
-    unit_s: Any  # f8 [classes, types]
-    load_s: Any  # f8 [items, types]; seconds to load a model or adapter
-    rtt_s: Any  # f8 [zones, zones]
-    prefix_tokens: Any  # f8 [nodes], of this work's prompt that the node has in its cache; [0] = not known
-    demand: Any  # f8 [classes, resources], taken by a request in a slot; none modelled = 0 wide
-    capacity: Any  # f8 [nodes, resources]
-    used: Any  # f8 [nodes, resources], by what holds slots there; reported
-    link_gib_per_s: Any  # f8 [zones + nodes], of links into zones, then of nodes; inf = not modelled
-    link_active: Any  # i4 [zones + nodes], transfers under way on that link; reported, not in `changed`
-    usd_per_s: Any  # f8 [types], price of a node
-    item_gib: Any  # f8 [items]
-
-
-VIEW = table_type(
-    "View",
-    is_read_ahead=True,  # policies that look at every node decide in a sixth less time
-    context=record_of_dtype(CONTEXT),
-    nodes=array_of(NODE),
-    changed=array_of("i4"),
-    resident=array_of("u1", 2),
-    fixed_s=array_of("f8", 2),
-    unit_s=array_of("f8", 2),
-    load_s=array_of("f8", 2),
-    rtt_s=array_of("f8", 2),
-    prefix_tokens=array_of("f8"),
-    demand=array_of("f8", 2),
-    capacity=array_of("f8", 2),
-    used=array_of("f8", 2),
-    link_gib_per_s=array_of("f8"),
-    link_active=array_of("i4"),
-    usd_per_s=array_of("f8"),
-    item_gib=array_of("f8"),
-)
+    context: Annotated[Any, RecordField(CONTEXT)]
+    nodes: Annotated[Any, array(NODE, "nodes")]
+    changed: Annotated[Any, array("i4", "nodes")]  # the first context.n_changed of them are new
+    resident: Annotated[Any, array("u1", "nodes", "items")]  # 1 = the node holds or loads it
+    fixed_s: Annotated[Any, array("f8", "classes", "types")]  # inf = can't serve
+    unit_s: Annotated[Any, array("f8", "classes", "types")]  # estimated service = fixed_s + unit_s × units
+    load_s: Annotated[Any, array("f8", "items", "types")]  # seconds to load a model or adapter
+    rtt_s: Annotated[Any, array("f8", "zones", "zones")]
+    prefix_tokens: Annotated[Any, array("f8", "nodes")]  # of this prompt in its cache; [0] = not known
+    demand: Annotated[Any, array("f8", "classes", "resources")]  # of a request; 0 wide = not modelled
+    capacity: Annotated[Any, array("f8", "nodes", "resources")]
+    used: Annotated[Any, array("f8", "nodes", "resources")]  # by what holds slots there; reported
+    link_gib_per_s: Annotated[Any, array("f8", "links")]  # into zones, then nodes; inf = not modelled
+    link_active: Annotated[Any, array("i4", "links")]  # transfers under way; reported, not in `changed`
+    usd_per_s: Annotated[Any, array("f8", "types")]  # price of a node
+    item_gib: Annotated[Any, array("f8", "items")]
 
 
 class Plan(NamedTuple):
     """What the slow planner asks of the fast dispatcher and of the host. Empty arrays = unused."""
 
-    weights: Any  # f8 [nodes]
-    quota: Any  # f8 [classes, nodes]
-    price: Any  # f8 [nodes, resources]
-    eligible: Any  # u1 [classes, nodes]
-    placement: Any  # u1 [nodes, items]; 1 = keep resident
-    binding: Any  # BINDING [bound requests]
-    split_max: Any  # i8 [classes]
-    batch_max: Any  # i8 [classes]
-    batch_window_s: Any  # f8 [classes]
-    params: Any  # f8 [k], the policy's own
-    active_idx: Any  # i8 [1], which candidate of a composite policy is in charge
-
-
-PLAN = table_type(
-    "Plan",
-    weights=array_of("f8"),
-    quota=array_of("f8", 2),
-    price=array_of("f8", 2),
-    eligible=array_of("u1", 2),
-    placement=array_of("u1", 2),
-    binding=array_of(BINDING),
-    split_max=array_of("i8"),
-    batch_max=array_of("i8"),
-    batch_window_s=array_of("f8"),
-    params=array_of("f8"),
-    active_idx=array_of("i8"),
-)
+    weights: Annotated[Any, array("f8", "nodes")]
+    quota: Annotated[Any, array("f8", "classes", "nodes")]
+    price: Annotated[Any, array("f8", "nodes", "resources")]
+    eligible: Annotated[Any, array("u1", "classes", "nodes")]
+    placement: Annotated[Any, array("u1", "nodes", "items")]  # 1 = keep resident
+    binding: Annotated[Any, array(BINDING, "bound")]
+    split_max: Annotated[Any, array("i8", "classes")]
+    batch_max: Annotated[Any, array("i8", "classes")]
+    batch_window_s: Annotated[Any, array("f8", "classes")]
+    params: Annotated[Any, array("f8", "numbers")]  # the policy's own
+    active_idx: Annotated[Any, array("i8", "one")]  # which candidate of a composite policy is in charge
 
 
 class Memory(NamedTuple):
     """A policy's own numbers and working arrays, one per dispatcher."""
 
-    params: Any  # f8 [k], constants
-    ints: Any  # i8 [k]
-    floats: Any  # f8 [k]
-
-
-MEMORY = table_type("Memory", params=array_of("f8"), ints=array_of("i8"), floats=array_of("f8"))
+    params: Annotated[Any, array("f8", "numbers")]  # constants
+    ints: Annotated[Any, array("i8", "numbers")]
+    floats: Annotated[Any, array("f8", "numbers")]
 
 
 def memory(params: Any = (), ints: Any = 0, floats: Any = 0) -> Memory:
     """A policy's memory; `ints` and `floats` are initial values, or how many zeros."""
 
-    def array(given: Any, dtype: str) -> np.ndarray:
+    def made(given: Any, dtype: str) -> np.ndarray:
         return np.zeros(given, dtype) if isinstance(given, int) else np.array(given, dtype).reshape(-1)
 
-    return Memory(array(list(params), "f8"), array(ints, "i8"), array(floats, "f8"))
+    return Memory(made(list(params), "f8"), made(ints, "i8"), made(floats, "f8"))
 
 
 def empty_plan() -> Plan:
     """The plan of a policy that does not plan."""
-    flat, table = np.zeros(0), np.zeros((0, 0))
-    mask, count = np.zeros((0, 0), "u1"), np.zeros(0, "i8")
-    return Plan(
-        flat, table, table, mask, mask, np.zeros(0, BINDING), count, count, flat, flat, np.zeros(1, "i8")
-    )
+    return allocate(Plan, defaultdict(int, one=1), {})
 
 
 class Needs(NamedTuple):

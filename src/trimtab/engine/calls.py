@@ -29,7 +29,8 @@ from trimtab.compiled.kernel import (
 )
 from trimtab.compiled.tables import Table
 from trimtab.domain.policy import Policy, members
-from trimtab.domain.view import MEMORY, PLAN, VIEW, WORK, Memory, Plan, View, empty_plan, memory
+from trimtab.domain.view import WORK, Memory, Plan, View, empty_plan, memory
+from trimtab.engine.bound_state import MEMORIES, MEMORY, PLAN, STATE, VIEW, bind, listed
 from trimtab.engine.loop import CALL_RAISED, advance, begin
 from trimtab.engine.policy_switch import activate
 from trimtab.engine.python_views import (
@@ -41,7 +42,7 @@ from trimtab.engine.python_views import (
     record_of,
 )
 from trimtab.engine.rollout_state import place_requests
-from trimtab.engine.state import MEMORIES, STATE, State, bind, listed
+from trimtab.engine.state import State
 
 INTERPRET_UP_TO = 20_000  # requests worth interpreting rather than compiling the loop for
 

@@ -20,11 +20,12 @@ from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.engine.bindings import located
 from trimtab.engine.calls import INTERPRET_UP_TO, Calls, Raised, is_ready
 from trimtab.engine.events import COMPLETION, LOSS, PLAN, key_of
+from trimtab.engine.host_mode import SIMULATED, HostMode
 from trimtab.engine.loop import FULL, MAX_IDLE_EVENTS
+from trimtab.engine.new_state import memory_of, new_state
 from trimtab.engine.past import is_sent
 from trimtab.engine.python_views import Columns
 from trimtab.engine.rollout import Rollouts, Setting
-from trimtab.engine.state import memory_of, new_state
 from trimtab.errors import PolicyError
 
 _NEVER = float("inf")
@@ -83,7 +84,7 @@ class Driver:
         *,
         seed: int = 0,
         mode: str = "auto",
-        live: int = 0,
+        host: HostMode = SIMULATED,
         shadow: Policy | None = None,
         planning: PlanningLog | None = None,
         declared: np.ndarray | None = None,
@@ -96,7 +97,7 @@ class Driver:
             mode == "auto" and (is_ready(self.policy, self.order) or len(requests) > INTERPRET_UP_TO)
         )
         self.state = new_state(
-            cluster, requests, options, self.policy, self.order, seed, live=live, shadow=shadow
+            cluster, requests, options, self.policy, self.order, seed, host=host, shadow=shadow
         )
         self.compiled, self.n_requests = compiled, len(requests)
         self.planning = planning or PlanningLog()
@@ -104,7 +105,7 @@ class Driver:
         self.rollouts = self.rollouts_for(self.policy, None if self.order is self.policy else self.order)
         self._pending: deque[Plan] = deque()  # made, not yet in force
         self._is_placing = False  # the plan in force places items on nodes
-        self._reuses_rows = live == 2  # so they are in no order
+        self._reuses_rows = host.rows_reused  # so they are in no order
         self._first_open = 0  # all requests before this one are over
         self.last_plan = empty_plan()
         self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)

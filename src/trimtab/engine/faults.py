@@ -48,7 +48,7 @@ def end(s: State, r: int, status: int, reason: int, now_s: float) -> None:
         s.counts.cancelled[0] += 1
     else:
         s.counts.lost[0] += 1
-    if s.config.live[0] == 2:
+    if s.config.rows_reused[0] == 1:
         s.ended[s.counts.ended[0]] = r
         s.counts.ended[0] += 1
 

@@ -25,6 +25,7 @@ from trimtab.engine.decision_trace import FIRST, ROW
 from trimtab.engine.driver import IS_OVER, Driver, PlanningLog
 from trimtab.engine.events import ARRIVAL, COMPLETION, LOSS, SWITCH
 from trimtab.engine.fallback import Fallback
+from trimtab.engine.host_mode import OPEN
 from trimtab.engine.past import Past
 from trimtab.engine.python_views import Columns
 from trimtab.engine.rollout import Rollouts
@@ -126,7 +127,7 @@ class LiveDriver:
             order,
             seed=seed,
             mode=mode,
-            live=2,
+            host=OPEN,
             shadow=shadow,
             planning=planning,
         )

@@ -163,7 +163,7 @@ def _end_split(s: State, plan: Plan, r: int, status: int, reason: int, now_s: fl
 def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
     """Request r, which is not split, leaves the place where it is."""
     status, j = s.requests.status[r], s.requests.node_idx[r]
-    if status == _RUNNING and (s.nodes.up[j] == 1 or s.config.live[0] != 0):
+    if status == _RUNNING and (s.nodes.up[j] == 1 or s.config.completions_from_outside[0] == 1):
         vacate(s, r, j, now_s)
     elif status == _RUNNING and not (s.config.batches[0] == 1 and leave_batch(s, r, j)):
         leave_slot(s, r, j)  # kept by a failed node: it holds no models and uses no time
@@ -251,14 +251,14 @@ def _admit(s: State, r: int, now_s: float) -> bool:
     s.counts.arrived[0] += 1
     s.counts.in_system[0] += 1
     s.counts.idle_events[0] = 0
-    if s.config.live[0] == 2:
+    if s.config.rows_reused[0] == 1:
         begin_row(s, r)
     if s.work.estimate_s[r] == np.inf:
         _reject(s, r, _FITS_NO_NODE, now_s)
         return False
     if has_results(s) and answer(s, r, now_s):
         return False
-    if s.config.live[0] != 2:
+    if s.config.deadlines_while_held[0] == 0:
         _await_deadline(s, r, now_s)
     if s.config.virtual_counters[0] != 0:
         lift_virtual_counter(s, s.work.tenant_idx[r])
@@ -320,7 +320,7 @@ def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
         s.contexts.n_held[d] += 1
         note_tenant_held(s, r)
         enqueue(s, _central(s, _lane_of(s, r)), r)
-        if s.config.live[0] == 2:
+        if s.config.deadlines_while_held[0] == 1:
             _await_deadline(s, r, now_s)
 
 
@@ -339,7 +339,7 @@ def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
     """
     if _is_home(s, r):
         return False
-    if s.config.live[0] == 2:
+    if s.config.placement_terms[0] == 1:
         _set_avoided(s, r, -1)
     count = _ask(s, plan, dispatch, r, now_s)
     is_compared = count >= 0 and count <= MAX_RANKED
@@ -348,7 +348,7 @@ def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
         if count > 0:  # else no free node suits it: it is not one of those that are compared
             s.failed_offers[_lane_of(s, r)] += 1
         _note_if_best(s, r, count)
-    if s.config.live[0] == 2:
+    if s.config.placement_terms[0] == 1:
         _set_avoided(s, r, 1)
     return is_compared
 
@@ -621,7 +621,7 @@ def _consult_shadow(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -
 def _is_home(s: State, r: int) -> bool:
     """Whether the node where request r's session lives takes it."""
     j = s.work.affinity_node_idx[r]
-    return s.config.live[0] == 2 and j >= 0 and accepts(s, r, j)
+    return s.config.placement_terms[0] == 1 and j >= 0 and accepts(s, r, j)
 
 
 @helper(inline=True)
@@ -645,7 +645,7 @@ def _has_room(s: State, key: int) -> bool:
 @helper(inline=True)
 def _is_over(s: State) -> bool:
     """Nothing more can happen to any request."""
-    if s.config.live[0] != 0 or s.counts.arrived[0] < s.counts.work[0]:
+    if s.config.completions_from_outside[0] == 1 or s.counts.arrived[0] < s.counts.work[0]:
         return False
     stuck = s.counts.in_nodes[0] == 0 and s.counts.idle_events[0] > MAX_IDLE_EVENTS
     return s.counts.in_system[0] == 0 or stuck
@@ -703,7 +703,7 @@ def advance(
                 next_s = s.work.arrival_s[r]
                 key = 0
             if key < 0:
-                return REACHED if s.config.live[0] != 0 else DONE
+                return REACHED if s.config.completions_from_outside[0] == 1 else DONE
             if next_s > until_s:
                 return REACHED
             if not _has_room(s, key):
@@ -733,10 +733,10 @@ def advance(
                 r = _happen(s, plan, order, key, now_s)
                 if r < 0:
                     continue
-        if s.config.live[0] == 2:
+        if s.config.placement_terms[0] == 1:
             _set_avoided(s, r, -1)
-            if s.config.shadows[0] == 1 and s.requests.attempt[r] == 0:
-                _consult_shadow(s, shadow_plan, shadow, r, now_s)
+        if s.config.shadows[0] == 1 and s.requests.attempt[r] == 0:
+            _consult_shadow(s, shadow_plan, shadow, r, now_s)
         if _is_home(s, r):
             s.ranking[0] = s.work.affinity_node_idx[r]
             count = 1
@@ -746,11 +746,12 @@ def advance(
         else:
             count = decide(s, plan, dispatch, r, now_s)
         counts.bound[0] = 0
-        if s.config.live[0] == 2:
+        if s.config.records_decision_trace[0] == 1:
             note_decision(s, r, count)
         is_decision = _apply(s, plan, order, r, count, now_s)
-        if s.config.live[0] == 2:
+        if s.config.placement_terms[0] == 1:
             _set_avoided(s, r, 1)
+        if s.config.records_decision_trace[0] == 1:
             s.decision_trace[r, ESTIMATE_S] = s.requests.estimate_s[r]
         if not is_decision:
             counts.answer[0] = count

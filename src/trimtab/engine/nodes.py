@@ -67,11 +67,11 @@ def _accepts_live(s: State, r: int, j: int) -> bool:
 @helper(inline=True)
 def accepts(s: State, r: int, j: int) -> bool:
     """Whether node j takes request r: it is up, has room and can hold and serve it."""
-    if s.config.live[0] == 2 and s.work.pinned[r] == PINNED_RUNNING:
+    if s.config.placement_terms[0] == 1 and s.work.pinned[r] == PINNED_RUNNING:
         return s.work.affinity_node_idx[r] == j
     if s.nodes.up[j] == 0 or s.nodes.room[j] <= 0 or not can_hold(s, r, j):
         return False
-    if s.config.live[0] == 2 and not _accepts_live(s, r, j):
+    if s.config.placement_terms[0] == 1 and not _accepts_live(s, r, j):
         return False
     if not fits_beside_placed(s, r, j):
         return False

@@ -55,7 +55,7 @@ def take_placement(s: State, plan: Plan, now_s: float) -> None:
 def place_if_idle(s: State, plan: Plan, j: int, now_s: float) -> None:
     """Node j loads what it lacks of what the plan places there, if a slot idles."""
     is_idle = s.nodes.up[j] == 1 and s.nodes.running[j] < s.nodes.slots[j] and s.queues.length[j] == 0
-    if s.hidden.unplaced[j] == 1 and is_idle and s.config.live[0] != 2:
+    if s.hidden.unplaced[j] == 1 and is_idle and s.config.loads_from_outside[0] == 0:
         _place(s, plan, j, now_s)
 
 

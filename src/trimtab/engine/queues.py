@@ -99,7 +99,7 @@ def _drop_ended(s: State, q: int) -> None:
 @helper(inline=True)
 def _let_go(s: State, r: int) -> None:
     """No queue knows row r any more: it may be used again."""
-    if s.config.live[0] == 2:
+    if s.config.rows_reused[0] == 1:
         s.requests.stale_link[r] = 0
 
 
@@ -108,7 +108,7 @@ def first_of(s: State, q: int) -> int:
     """The request with the least key, ties by serial; -1 when the queue is empty."""
     queues = s.queues
     if queues.length[q] == 0:
-        if s.config.live[0] == 2:
+        if s.config.rows_reused[0] == 1:
             _drop_ended(s, q)
         queues.head[q] = -1
         queues.root[q] = -1

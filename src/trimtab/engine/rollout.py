@@ -20,8 +20,9 @@ from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import Plan, View, empty_plan, estimates_s, new_work
 from trimtab.engine.calls import BoundPlan, Calls, Raised, bound_plan
 from trimtab.engine.loop import DONE, FULL
+from trimtab.engine.new_state import memory_of, new_state
 from trimtab.engine.rollout_state import Placed, last_used_s
-from trimtab.engine.state import EVENT, ITEM, State, memory_of, new_state
+from trimtab.engine.state import EVENT, ITEM, State
 from trimtab.errors import PolicyError
 
 SPARE_EVENTS = 1024

@@ -73,7 +73,7 @@ def announce(s: State, r: int) -> None:
     """Request r, which holds a slot, will be done at its `finish_s`; live: its host sees to it."""
     rows = s.requests
     rows.version[r] += 1
-    if s.config.live[0] != 0:
+    if s.config.completions_from_outside[0] == 1:
         s.started[s.counts.started[0]] = r
         s.counts.started[0] += 1
     else:

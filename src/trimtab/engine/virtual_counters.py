@@ -41,7 +41,7 @@ def add_expected_cost(s: State, r: int, estimate_s: float) -> None:
 @helper(inline=True)
 def settle_cost(s: State, r: int, now_s: float) -> None:
     """Request r has been served: its tenant is charged what it was, no longer what was expected."""
-    if s.config.virtual_counters[0] == 1 and s.config.live[0] != 2:  # there the host adds the real cost
+    if s.config.virtual_counters[0] == 1 and s.config.costs_from_outside[0] == 0:
         s.virtual_counters[s.work.tenant_idx[r]] += s.truth.units[r] - s.work.units[r]
     elif s.config.virtual_counters[0] == 2:
         _serve(s, r, now_s - s.requests.start_s[r] - s.requests.estimate_s[r])

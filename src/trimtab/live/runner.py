@@ -17,6 +17,7 @@ from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver, Started
+from trimtab.engine.host_mode import REPLAYED
 from trimtab.errors import UsageError
 from trimtab.live.backend import Backend, Workers
 from trimtab.live.clock import Clock, Rank, VirtualClock, WallClock
@@ -192,7 +193,7 @@ def run_live(
         raise UsageError("a clock has its own speed", field="speed", value=speed, expected="speed or clock")
     clock = clock or WallClock(1.0 if speed is None else speed)
     driver = Driver(
-        cluster, requests, options, policy, order, seed=seed, mode=mode, live=1, declared=declared
+        cluster, requests, options, policy, order, seed=seed, mode=mode, host=REPLAYED, declared=declared
     )
     clock.run(_run(driver, clock, progress))
     return driver

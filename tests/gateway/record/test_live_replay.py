@@ -15,6 +15,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options as HostOptions
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver
+from trimtab.engine.host_mode import REPLAYED
 from trimtab.experiments.serving.replay import Completions, replay
 from trimtab.gateway.demo import Options, launched
 from trimtab.live.clock import WallClock
@@ -91,7 +92,7 @@ def _error_of_a_run(folder: Path) -> Completions:
     served = {"slots": SLOTS, "base_s": BASE_S, "output_s": TOKEN_S, "prefill_s": 0.0, "sigma": 0.3}
     backends = [Options(name=f"b{k}", speed=speed, seed=k, **served) for k, speed in enumerate(SPEEDS)]
     name = "least-expected-wait"
-    driver = Driver(c, drawn, HostOptions(), *find(name), mode="interpreted", live=True)
+    driver = Driver(c, drawn, HostOptions(), *find(name), mode="interpreted", host=REPLAYED)
     with launched(*backends) as started:
         clock = WallClock(1.0)
         clock.run(live(driver, clock, [b.url for b in started], drawn.work["units"].astype(int).tolist()))

@@ -1,0 +1,31 @@
+"""What the host of a run does itself, so that the loop leaves it alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HostMode:
+    """Switches of the loop, each a column of CONFIG of the same name."""
+
+    completions_from_outside: bool = False  # a node that is down goes on with its work
+    rows_reused: bool = False  # requests come one by one without end
+    placement_terms: bool = False  # requests may be pinned, avoid nodes and take tokens
+    deadlines_while_held: bool = False  # the host itself ends work that runs too long
+    loads_from_outside: bool = False  # nodes load what a plan places on them by themselves
+    costs_from_outside: bool = False  # the host adds what a request really cost
+    records_decision_trace: bool = False
+
+
+SIMULATED = HostMode()
+REPLAYED = HostMode(completions_from_outside=True)  # requests are known, backends serve them
+OPEN = HostMode(
+    completions_from_outside=True,
+    rows_reused=True,
+    placement_terms=True,
+    deadlines_while_held=True,
+    loads_from_outside=True,
+    costs_from_outside=True,
+    records_decision_trace=True,
+)

@@ -1,0 +1,309 @@
+"""The state of a run before its first event."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from trimtab.compiled.arrays import allocate, zeros
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.options import FAULT, Options
+from trimtab.domain.policy import Policy, members
+from trimtab.domain.requests import Requests
+from trimtab.domain.view import CONTEXT, MAX_RANKED, NODE, UNLIMITED, Memory, View, memory
+from trimtab.engine.caches import reuse_arrays
+from trimtab.engine.host_mode import SIMULATED, HostMode
+from trimtab.engine.layout import BATCH, batch_rows, rows_alone, rows_with_parts
+from trimtab.engine.state import (
+    AVOIDED,
+    CONFIG,
+    HIDDEN,
+    LINK,
+    QUEUE,
+    REQUEST,
+    TRACE_COLUMNS,
+    State,
+)
+from trimtab.errors import PolicyError, TrimtabError
+
+RESOURCE_STEP = 2.0**-20  # resources are counted in steps of this
+LOOKED_AT = 4  # held requests that are looked at for each that a policy compares: some suit no free node
+
+
+def _node_array(cluster: Cluster) -> np.ndarray:
+    nodes = zeros(NODE, [cluster.n_nodes])
+    nodes["slots"], nodes["type_idx"] = cluster.slots, cluster.type_idx
+    nodes["zone_idx"], nodes["group_idx"] = cluster.zone_idx, cluster.group_idx
+    nodes["weight"], nodes["up"] = cluster.weight, 1
+    nodes["room"] = np.minimum(cluster.queue_max + cluster.slots, UNLIMITED)
+    return nodes
+
+
+def _hidden_array(cluster: Cluster) -> np.ndarray:
+    hidden = zeros(HIDDEN, [cluster.n_nodes])
+    hidden["speed"], hidden["nic_gib_per_s"] = 1.0, cluster.nic_gib_per_s
+    hidden["memory_gib"] = cluster.memory_gib[cluster.type_idx]
+    hidden["token_room"] = np.inf
+    hidden["queue_max"] = np.minimum(cluster.queue_max, UNLIMITED)
+    hidden["first_slot"][1:] = np.cumsum(cluster.slots)[:-1]
+    return hidden
+
+
+def _config_array(
+    options: Options, policy: Policy, order: Policy, cluster: Cluster, seed: int, host: HostMode
+) -> np.ndarray:
+    config = np.zeros(1, CONFIG)
+    for name in ("telemetry_period_s", "telemetry_delay_s", "dispatchers"):
+        config[name] = getattr(options, name)
+    for name in ("held_max", "lookahead", "max_retries"):
+        config[name] = getattr(options, name)
+    config["plan_period_s"], config["seed"] = policy.plan_period_s, seed
+    config["compares"] = members(policy)[0].compares
+    config["views"] = 1 if options.telemetry_period_s == 0 else options.dispatchers
+    config["reject_refused"], config["cancel"] = int(options.on_refusal), int(options.cancel)
+    config["resume"] = int(options.on_failure)
+    for field in fields(HostMode):
+        config[field.name] = getattr(host, field.name)
+    config["lanes"] = _n_lanes(options, cluster)
+    config["virtual_counters"] = _counter_kind(members(order), host)
+    config["margin"], config["n_zones"] = 8 + 2 * int(cluster.slots.max()), len(cluster.zone_names)
+    return config
+
+
+def _counter_kind(orders: tuple[Policy, ...], host: HostMode) -> int:
+    if not any(order.reads_virtual_counters for order in orders):
+        return 0
+    shares = not host.costs_from_outside and any(order.counts_dominant_shares for order in orders)
+    return 2 if shares else 1
+
+
+def _looked_at(options: Options, policy: Policy) -> int:
+    """How many held requests of a lane one pass may offer in vain, at most."""
+    return max(options.lookahead, *(LOOKED_AT * member.compares for member in members(policy)))
+
+
+def _n_lanes(options: Options, cluster: Cluster) -> int:
+    return len(cluster.class_names) if options.lane_per_class else 1
+
+
+def _request_array(n: int) -> np.ndarray:
+    rows = zeros(REQUEST, [n])
+    for name in ("start_s", "service_start_s", "finish_s", "ended_s"):
+        rows[name] = np.nan
+    for name in ("next", "child", "node_idx"):
+        rows[name] = -1
+    return rows
+
+
+def _link_array(cluster: Cluster) -> np.ndarray:
+    links = np.zeros(len(cluster.zone_names) + cluster.n_nodes, LINK)
+    links["gib_per_s"] = np.concatenate([cluster.zone_gib_per_s, cluster.nic_gib_per_s])
+    links["due"] = -1
+    return links
+
+
+def _empty_queues(n: int) -> np.ndarray:
+    queues = np.zeros(n, QUEUE)
+    for name in ("head", "tail", "root"):
+        queues[name] = -1
+    return queues
+
+
+def _fault_array(options: Options) -> np.ndarray:
+    return np.zeros(0, FAULT) if options.faults is None else options.faults.copy()
+
+
+def _numbers(array: Any) -> np.ndarray:
+    return np.array(array, np.float64, order="C")
+
+
+def _resources(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
+    """(demand [classes, resources], capacity [nodes, resources]) in whole steps, so that every sum is exact.
+
+    Demand is rounded down and capacity up: what fits on paper fits.
+    """
+    many = len(cluster.resource_names)
+    demand = np.floor(_numbers(cluster.demand) / RESOURCE_STEP) * RESOURCE_STEP
+    capacity = np.ceil(_numbers(cluster.capacity) / RESOURCE_STEP) * RESOURCE_STEP
+    return demand.reshape(len(cluster.class_names), many), capacity.reshape(cluster.n_nodes, many)
+
+
+def _shares(cluster: Cluster, demand: np.ndarray, capacity: np.ndarray) -> np.ndarray:
+    """What a request holds of all that the nodes have, [classes, resources]; of slots where these are all."""
+    if not cluster.resource_names:
+        return np.full((len(cluster.class_names), 1), 1.0 / cluster.slots.sum())
+    total = capacity.sum(axis=0)
+    return np.divide(demand, total, out=np.zeros(demand.shape), where=total > 0)
+
+
+def memory_of(policy: Policy, cluster: Cluster) -> Memory:
+    """What `init` makes. Raises PolicyError where it raises, or makes no memory that kernels can read."""
+    name = policy.name or type(policy).__name__
+    try:
+        made = policy.init(cluster)
+    except TrimtabError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"policy {name!r} raised {error!r} in init()") from error
+    kinds = [(getattr(array, "dtype", None), getattr(array, "ndim", None)) for array in made or ()]
+    if not isinstance(made, Memory) or kinds != [(array.dtype, 1) for array in memory()]:
+        raise PolicyError(f"policy {name!r}: init() made {made!r}; expected what trimtab.memory(…) makes")
+    return made
+
+
+def new_state(
+    cluster: Cluster,
+    requests: Requests,
+    options: Options,
+    policy: Policy,
+    order: Policy,
+    seed: int,
+    *,
+    host: HostMode = SIMULATED,
+    shadow: Policy | None = None,
+) -> State:
+    """State before the first event. Live, `requests` may be longer than what has arrived."""
+    dispatchers = options.dispatchers
+    policies = [policy] * dispatchers + ([] if shadow is None else [shadow])
+    config = _config_array(options, policy, order, cluster, seed, host)
+    config["shadows"], config["eviction"] = len(policies) - dispatchers, int(options.eviction)
+    given: dict[str, Any] = {"config": config, **_cluster_arrays(cluster), "faults": _fault_array(options)}
+    given |= _row_arrays(cluster, requests, options, config, host)
+    given |= _seen_arrays(options, given)
+    given["contexts"] = contexts = np.zeros(len(policies), CONTEXT)
+    contexts["n_nodes"], contexts["dispatcher_idx"] = cluster.n_nodes, np.arange(len(policies)) % dispatchers
+    given["changed"] = np.zeros((len(policies), cluster.n_nodes), "i4")
+    reads_prefix = any(m.reads_prefix for p in {id(p): p for p in policies}.values() for m in members(p))
+    given["prefix_tokens"] = np.zeros(cluster.n_nodes if reads_prefix else 0)
+    given["views"] = _views(cluster, given)
+    given["memories"] = [memory_of(p, cluster) for p in policies]
+    given["order_memories"] = [memory_of(order, cluster) for _ in range(dispatchers)]
+    lengths = _lengths(cluster, requests, options, given, host)
+    lengths["observers"] = len(policies)
+    lengths["passed_over"] = int(config["lanes"][0]) * _looked_at(options, policy)
+    lengths["draws"] = max(members(p)[0].draws for p in policies)
+    state = allocate(State, lengths, given)
+    if host.rows_reused:
+        state.avoid[...] = -1
+        state.decision_trace[...] = -1.0
+    state.counts["work"] = 0 if host.completions_from_outside else len(requests)
+    return state
+
+
+def _cluster_arrays(cluster: Cluster) -> dict[str, Any]:
+    """What a cluster says of its nodes, classes, models and links."""
+    demand, capacity = _resources(cluster)
+    return {
+        "nodes": _node_array(cluster),
+        "hidden": _hidden_array(cluster),
+        "fixed_s": _numbers(cluster.fixed_s),
+        "unit_s": _numbers(cluster.unit_s),
+        "load_s": _numbers(cluster.load_s),
+        "rtt_s": _numbers(cluster.rtt_s),
+        "item_gib": _numbers(cluster.item_gib),
+        "item_is_adapter": cluster.item_is_adapter.astype("u1"),
+        "links": _link_array(cluster),
+        "demand": demand,
+        "capacity": capacity,
+        "share": _shares(cluster, demand, capacity),
+    }
+
+
+def _row_arrays(
+    cluster: Cluster, requests: Requests, options: Options, config: np.ndarray, host: HostMode
+) -> dict[str, Any]:
+    """Requests, their parts and their batches; switches on in `config` what they need."""
+    marginal_frac = options.batch_marginal_frac
+    splits, batches = options.join_s is not None, marginal_frac is not None
+    rows = rows_with_parts(requests, options.dispatchers) if splits else rows_alone(requests)
+    work = rows.requests.work
+    if host.completions_from_outside and not host.rows_reused:
+        work = work.copy()  # the host notes when each request came
+    batch, groups = batch_rows(work) if batches else (np.zeros(0, BATCH), 0)
+    config["splits"], config["batches"], config["groups"] = splits, batches, groups
+    if splits:  # as many parts arrive, or leave and let others start, in one event
+        config["margin"] += int(work["parts_max"].max(initial=0)) * (2 + int(cluster.slots.max()))
+    n_links = len(cluster.zone_names) + cluster.n_nodes
+    n_central = options.dispatchers * int(config["lanes"][0])
+    return {
+        "work": work,
+        "truth": rows.requests.truth,
+        "requests": _request_array(len(work)),
+        "queues": _empty_queues(cluster.n_nodes + n_central + n_links + cluster.n_nodes * groups),
+        **reuse_arrays(cluster, rows.requests, options, config),
+        "parts": rows.parts,
+        "join_s": _numbers(() if options.join_s is None else options.join_s),
+        "batch": batch,
+        "batch_marginal": _numbers(() if marginal_frac is None else marginal_frac),
+    }
+
+
+def _seen_arrays(options: Options, given: dict[str, Any]) -> dict[str, Any]:
+    """What dispatchers see: the true arrays, or copies of their own that telemetry updates."""
+    nodes = given["nodes"]
+    true = {
+        "resident": np.zeros((len(nodes), len(given["item_gib"])), "u1"),
+        "used": np.zeros(given["capacity"].shape),
+        "link_active": np.zeros(len(given["links"]), "i4"),
+    }
+    is_stale = options.telemetry_period_s > 0
+    seen = {f"seen_{name}": array.copy() if is_stale else array for name, array in true.items()}
+    seen["seen"] = np.tile(nodes, (options.dispatchers, 1)) if is_stale else nodes.reshape(1, len(nodes))
+    return true | seen
+
+
+def _views(cluster: Cluster, given: dict[str, Any]) -> list[View]:
+    """One view for each dispatcher and for the shadow."""
+    shared = {name: given[name] for name in View._fields if name in given}
+    shared |= {
+        "resident": given["seen_resident"],
+        "used": given["seen_used"],
+        "link_active": given["seen_link_active"],
+        "link_gib_per_s": _numbers(given["links"]["gib_per_s"]),
+        "usd_per_s": _numbers(cluster.usd_per_s),
+    }
+    contexts, seen = given["contexts"], given["seen"]
+    return [
+        View(
+            **shared
+            | {
+                "context": contexts[i : i + 1],
+                "nodes": seen[min(i, len(seen) - 1)],
+                "changed": given["changed"][i],
+            }
+        )
+        for i in range(len(contexts))
+    ]
+
+
+def _lengths(
+    cluster: Cluster, requests: Requests, options: Options, given: dict[str, Any], host: HostMode
+) -> dict[str, int]:
+    """Lengths of the axes of the arrays that begin as zeros."""
+    n, rows, n_views = cluster.n_nodes, len(given["work"]), len(given["seen"])
+    is_stale = options.telemetry_period_s > 0
+    reports = 2 + int(np.ceil(options.telemetry_delay_s / options.telemetry_period_s)) if is_stale else 0
+    n_slots, n_items, reused = int(cluster.slots.sum()), len(cluster.item_names), rows * host.rows_reused
+    return {
+        "one": 1,
+        "nodes": n,
+        "slots": n_slots,
+        "items": n_items,
+        "all_items": n * n_items,
+        "all_resources": given["used"].size,
+        "links": len(given["links"]),
+        "tenants": len(requests.tenant_names),
+        "shares": given["share"].shape[1],
+        "event_room": n_slots * 2 + 4 * len(given["faults"]) + 1024,
+        "started_rows": rows * host.completions_from_outside,
+        "reused_rows": reused,
+        "avoided": AVOIDED,
+        "trace_columns": TRACE_COLUMNS,
+        "lanes": options.dispatchers * _n_lanes(options, cluster),
+        "own_views": n_views if is_stale else 0,
+        "reports": reports,
+        "report_views": reports * n_views,
+        "ranked": MAX_RANKED,
+    }
