@@ -30,9 +30,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard, get_type_hints
 
-import trimtab.policies
 from trimtab.domain.policy import Policy
 from trimtab.errors import PolicyNotFound, UsageError
+from trimtab.policies.renamed import check_names
 
 PolicySpec: TypeAlias = str | Policy | type[Policy]
 
@@ -146,7 +146,7 @@ def policy_class(name: str, kind: str | None = None) -> type[Policy]:
 
 @functools.cache
 def _catalogue() -> dict[str, type[Policy]]:
-    modules = pkgutil.walk_packages(trimtab.policies.__path__, "trimtab.policies.")
+    modules = pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}.")
     found = (cls for info in modules for cls in _named(importlib.import_module(info.name)))
     return {cls.name: cls for cls in found}
 
@@ -177,6 +177,8 @@ def _parse(spec: str) -> tuple[tuple[str, str | None], tuple[str, str | None] | 
 
 
 def _pair(policy: Policy, order: Policy | None, spec: str) -> tuple[Policy, Policy]:
+    for each in filter(None, (policy, order)):
+        check_names(each)
     if not policy.dispatches():
         expected = f"a policy with a dispatch, such as least-expected-wait+{policy.name or 'order'}"
         raise UsageError(

@@ -1,0 +1,38 @@
+"""Names that policies of users may still have from an earlier version."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from trimtab.domain.policy import Policy
+from trimtab.errors import PolicyError
+
+RENAMED = {
+    "view.host": "view.context",
+    "context.account": "context.virtual_counter",
+    "context.ahead": "context.queued_cost",
+    "work.charge": "work.cost",
+    "work.home_idx": "work.affinity_node_idx",
+    "work.stays_home": "work.pinned",
+    "rehearse": "rollout",
+    "rehearses": "uses_rollouts",
+    "reads_accounts": "reads_virtual_counters",
+    "accounts_shares": "counts_dominant_shares",
+}
+_OLD = re.compile("|".join(rf"(?<![\w.]){re.escape(name)}\b" for name in RENAMED))
+
+
+def check_names(policy: Policy) -> None:
+    """Raise PolicyError for the first name in a policy's source that trimtab has renamed."""
+    cls = type(policy)
+    if cls.__module__.startswith("trimtab.policies."):
+        return
+    try:
+        lines, first = inspect.getsourcelines(cls)
+    except (OSError, TypeError):  # made at run time: it has no source
+        return
+    for number, line in enumerate(lines, first):
+        if old := _OLD.search(line.partition("#")[0]):
+            place = f"{inspect.getsourcefile(cls)}, line {number}"
+            raise PolicyError(f"{cls.__name__} uses {old[0]!r}, now {RENAMED[old[0]]!r} ({place})")
