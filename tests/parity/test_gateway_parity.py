@@ -38,7 +38,7 @@ from trimtab.gateway.decide.shape import cluster_of, member_of, shape_of
 from trimtab.gateway.front import Front
 from trimtab.gateway.model import Attempt, Exchange, Kind, Outcome, Tenant
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.spec import NodeSpec
+from trimtab.gateway.nodes.node_spec import NodeSpec
 from trimtab.gateway.wire.client import ClientConnection
 from trimtab.gateway.wire.context import Settings
 from trimtab.gateway.wire.server import DataPlane, make_context

@@ -24,11 +24,11 @@ from trimtab.gateway.model import (
     Refusal,
     Tenant,
 )
-from trimtab.gateway.nodes.address import Guard
-from trimtab.gateway.nodes.departures import Departures
+from trimtab.gateway.nodes.address import AllowedNetworks
 from trimtab.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.keeper import Keeper
+from trimtab.gateway.nodes.fleet_listener import RemovalHook
+from trimtab.gateway.nodes.health_manager import HealthManager
 from trimtab.gateway.observe.logs import RequestLog, Which
 from trimtab.gateway.observe.metrics import Metrics, Sources
 from trimtab.gateway.observe.receipts import Receipts
@@ -74,7 +74,7 @@ class Gateway:
         self._created = int(time.time())
         self.tenants = Tenants(config, environ)
         self.fleet = Fleet(loop, options.fleet_options(config), environ)
-        self.keeper = Keeper(self.fleet, options.keeper_options(config))
+        self.health_manager = HealthManager(self.fleet, options.health_manager_options(config))
         self.problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
         rules = options.rules_of(config)
         self.decider = Decider(loop, self.fleet, rules, tenants=len(self.tenants))
@@ -98,7 +98,7 @@ class Gateway:
                 self.fleet.pulse,
             )
         )
-        self.fleet.listeners.append(Departures(self.plane.context.pools.remove))
+        self.fleet.listeners.append(RemovalHook(self.plane.context.pools.remove))
         self.decider.notes.on_failure = self.metrics.policy_failed
         self._sources_of_nodes: list[DnsSource | FileSource] = []
         self._registrar = self._new_registrar()
@@ -113,7 +113,7 @@ class Gateway:
             self.fleet.listeners.append(NodeEvents(self.fleet, self.recorder))
             self.decider.notes.on_plan = self.recorder.plan_changed
         await self.decider.open()
-        self.keeper.start()
+        self.health_manager.start()
         self._start_discovery()
         self._know_models()
         self._ticking = self.loop.create_task(self._tick())
@@ -132,7 +132,7 @@ class Gateway:
         for source in self._sources_of_nodes:
             await source.close()
         await self.plane.close()
-        await self.keeper.close()
+        await self.health_manager.close()
         self.decider.close()
         self.fleet.close()
         if self.recorder is not None:
@@ -179,7 +179,7 @@ class Gateway:
 
     def _observers(self) -> tuple[Observer, ...]:
         which = Which.ALL if self.config.telemetry.log_requests else Which.FAILED
-        parts: list[Observer] = [self.keeper.observer, self.metrics, self.receipts]
+        parts: list[Observer] = [self.health_manager.observer, self.metrics, self.receipts]
         parts.append(RequestLog(which))
         if self.recorder is not None:
             parts.append(self.recorder)
@@ -245,7 +245,9 @@ class Gateway:
     def _new_registrar(self) -> Registrar:
         config = self.config
         allowed = {name for node in config.nodes for name in (node.api_key_env, str(node.ca or "")) if name}
-        return Registrar(self.fleet, Guard([str(net) for net in config.registration.cidrs]), allowed)
+        return Registrar(
+            self.fleet, AllowedNetworks([str(net) for net in config.registration.cidrs]), allowed
+        )
 
     def _start_discovery(self) -> None:
         found = self.config.discovery

@@ -21,7 +21,7 @@ def model_rows(fleet: Fleet, routes: Mapping[str, Resolved], created: int) -> di
     for node in fleet.present():
         for name in node.models:
             rows.setdefault(name, _row(name, created))
-        for name, base in fleet.condition(node).adapters.items():
+        for name, base in fleet.state(node).adapters.items():
             rows.setdefault(name, {**_row(name, created), "root": base or name, "parent": base or None})
     for route in routes.values():
         if route.models and route.name not in rows:

@@ -6,12 +6,12 @@ from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.traffic import MIB
 from trimtab.gateway.decide.pool import Chosen, chosen
 from trimtab.gateway.decide.rules import Rules
-from trimtab.gateway.nodes.ejection import EjectionOptions
 from trimtab.gateway.nodes.fleet import FleetOptions
-from trimtab.gateway.nodes.health import HealthOptions
-from trimtab.gateway.nodes.keeper import KeeperOptions
+from trimtab.gateway.nodes.health_checks import HealthCheckOptions
+from trimtab.gateway.nodes.health_manager import HealthManagerOptions
+from trimtab.gateway.nodes.outlier_ejection import EjectionOptions
 from trimtab.gateway.nodes.polling import PollingOptions
-from trimtab.gateway.nodes.warming import WarmingOptions
+from trimtab.gateway.nodes.slow_start import SlowStartOptions
 from trimtab.gateway.record.recorder import RecordSettings
 from trimtab.gateway.wire.context import Settings, Timeouts
 
@@ -69,14 +69,14 @@ def settings_of(config: GatewayConfig) -> Settings:
 
 def fleet_options(config: GatewayConfig) -> FleetOptions:
     """How nodes come and go."""
-    return FleetOptions(config.drain_s, WarmingOptions(slow_start_s=config.ejection.slow_start_s))
+    return FleetOptions(config.drain_s, SlowStartOptions(slow_start_s=config.ejection.slow_start_s))
 
 
-def keeper_options(config: GatewayConfig) -> KeeperOptions:
+def health_manager_options(config: GatewayConfig) -> HealthManagerOptions:
     """How nodes are looked after."""
     health, ejection, polling = config.health, config.ejection, config.polling
-    return KeeperOptions(
-        health=HealthOptions(
+    return HealthManagerOptions(
+        health=HealthCheckOptions(
             period_s=health.period_s,
             timeout_s=health.timeout_s,
             unhealthy_after=health.unhealthy_after,

@@ -30,9 +30,9 @@ from trimtab.gateway.model import (
     Tenant,
     Usage,
 )
-from trimtab.gateway.nodes.condition import Hold
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.spec import Listing, NodeSpec
+from trimtab.gateway.nodes.node_spec import Listing, NodeSpec
+from trimtab.gateway.nodes.node_state import Hold
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
 TENANT = Tenant("t", 0)
@@ -397,7 +397,7 @@ def test_what_runs_goes_on_where_its_model_has_left() -> None:
 def test_what_runs_stays_with_the_node_whose_name_another_has_taken() -> None:
     async def test(bench: Bench) -> None:
         running = bench.submit()
-        spec = replace(bench.fleet.condition(bench.fleet.nodes[0]).spec, url="http://elsewhere:1")
+        spec = replace(bench.fleet.state(bench.fleet.nodes[0]).spec, url="http://elsewhere:1")
         bench.fleet.replace(bench.fleet.nodes[0], spec, "config")
         fresh = bench.submit()
         assert [x.attempts[0].node.idx for x in (running, fresh)] == [0, 1]

@@ -12,8 +12,8 @@ from trimtab.gateway.decide.pool import Pool, chosen
 from trimtab.gateway.decide.rules import Rules
 from trimtab.gateway.decide.shape import cluster_of, items_needed, member_of, shape_of
 from trimtab.gateway.model import Cause
-from trimtab.gateway.nodes.condition import Hold
-from trimtab.gateway.nodes.spec import Listing, NodeSpec
+from trimtab.gateway.nodes.node_spec import Listing, NodeSpec
+from trimtab.gateway.nodes.node_state import Hold
 
 POLICY = "least-expected-completion"
 
@@ -76,7 +76,7 @@ def test_a_policy_goes_where_the_adapter_is_by_what_nodes_list_report_and_have_s
         assert bench.serve("law") == "n0"
         bench.fleet.release(second, Hold.BREAKER)
         assert bench.holders("law") == ["n0"]
-        assert bench.fleet.condition(first).held_adapters == {"law"}
+        assert bench.fleet.state(first).held_adapters == {"law"}
         bench.close()
 
     at(test)

@@ -9,7 +9,7 @@ from trimtab.gateway.decide.pool import chosen
 from trimtab.gateway.decide.rules import Rules
 from trimtab.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Node, Refusal, Tenant
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.spec import NodeSpec
+from trimtab.gateway.nodes.node_spec import NodeSpec
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT)
 TURNS, LEAST, ANY = chosen("round-robin"), chosen("least-connections"), chosen("random")

@@ -18,7 +18,7 @@ from trimtab.gateway.decide.pool import Chosen
 from trimtab.gateway.decide.rules import Rules
 from trimtab.gateway.decide.standing import Standing, label
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.spec import NodeSpec
+from trimtab.gateway.nodes.node_spec import NodeSpec
 from trimtab.policies.load_aware.least_connections import LeastConnections
 from trimtab.policies.load_aware.power_of_d import PowerOfD
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion

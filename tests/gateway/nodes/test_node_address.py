@@ -7,7 +7,7 @@ import pytest
 
 from support.gateway.node_world import fleet_of, spec
 from trimtab.errors import ConfigError
-from trimtab.gateway.nodes.address import Guard, beside, parse_base, parse_url
+from trimtab.gateway.nodes.address import AllowedNetworks, beside, parse_base, parse_url
 from trimtab.gateway.nodes.discovery import Registrar
 
 
@@ -64,7 +64,7 @@ def pinned(networks: list[str], *found: str) -> str:
     async def resolver(host: str, port: int) -> list[str]:
         return list(found)
 
-    return asyncio.run(Guard(networks, resolver).pin(parse_url("http://backend:8000"))).host
+    return asyncio.run(AllowedNetworks(networks, resolver).pin(parse_url("http://backend:8000"))).host
 
 
 def test_an_address_in_the_list_is_pinned() -> None:
@@ -98,7 +98,7 @@ def test_any_other_address_is_refused(networks: list[str], found: list[str]) -> 
 
 def test_a_network_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="is no network"):
-        Guard(["10.0.0.0/33"])
+        AllowedNetworks(["10.0.0.0/33"])
 
 
 def test_registration_pins_all_urls_and_keeps_secrets_and_files_out_of_reach() -> None:
@@ -107,7 +107,7 @@ def test_registration_pins_all_urls_and_keeps_secrets_and_files_out_of_reach() -
 
     async def main() -> None:
         fleet = fleet_of(0)
-        registrar = Registrar(fleet, Guard(["10.0.0.0/8"], resolver))
+        registrar = Registrar(fleet, AllowedNetworks(["10.0.0.0/8"], resolver))
         node = await registrar.add(spec("g", url="http://gpu:8000/v1", metrics_url="/metrics"))
         assert (node.host, node.server_name, node.url) == ("10.0.0.5", "gpu", "http://10.0.0.5:8000")
         for field, value in (

@@ -13,10 +13,10 @@ from support.gateway.node_world import Heard, fleet_of, spec
 from support.waiting import until
 from trimtab.errors import ConfigError
 from trimtab.gateway.model import Health
-from trimtab.gateway.nodes.address import Guard
+from trimtab.gateway.nodes.address import AllowedNetworks
 from trimtab.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.spec import NodeSpec
+from trimtab.gateway.nodes.node_spec import NodeSpec
 
 
 def parse(data: Any) -> Sequence[NodeSpec]:
@@ -99,7 +99,9 @@ def test_what_a_registered_node_names_is_not_looked_at_unless_it_may(tmp_path: P
     known.write_text("")
 
     async def main() -> None:
-        registrar = Registrar(Fleet(asyncio.get_running_loop()), Guard(["127.0.0.0/8"]), {str(known)})
+        registrar = Registrar(
+            Fleet(asyncio.get_running_loop()), AllowedNetworks(["127.0.0.0/8"]), {str(known)}
+        )
         said = []
         for ca in (str(tmp_path), str(tmp_path / "missing"), [str(known)]):
             with pytest.raises(ConfigError) as refused:

@@ -8,10 +8,10 @@ import pytest
 from support.gateway.node_world import Heard, fleet_of, run_virtual, spec
 from trimtab.errors import ConfigError
 from trimtab.gateway.model import Health
-from trimtab.gateway.nodes.condition import Hold
 from trimtab.gateway.nodes.fleet import Fleet, FleetOptions
-from trimtab.gateway.nodes.spec import Listing
-from trimtab.gateway.nodes.warming import WarmingOptions
+from trimtab.gateway.nodes.node_spec import Listing
+from trimtab.gateway.nodes.node_state import Hold
+from trimtab.gateway.nodes.slow_start import SlowStartOptions
 
 
 def test_a_node_gets_work_while_nothing_holds_it_and_listeners_hear_of_the_change_only() -> None:
@@ -49,14 +49,16 @@ def test_a_hold_for_a_time_ends_by_itself() -> None:
 
 def test_after_a_fault_a_node_is_on_trial_and_then_warms_up() -> None:
     async def main() -> None:
-        fleet = fleet_of(1, FleetOptions(warming=WarmingOptions(slow_start_s=10, trial_s=5)), max_requests=20)
+        fleet = fleet_of(
+            1, FleetOptions(slow_start=SlowStartOptions(slow_start_s=10, trial_s=5)), max_requests=20
+        )
         node, loop = fleet.nodes[0], asyncio.get_running_loop()
         assert fleet.allowed_requests(node, loop.time()) == 20
         fleet.hold(node, Hold.BREAKER, "cannot be connected", for_s=1)
         await asyncio.sleep(1.1)
         assert fleet.gets_work(node)
         assert fleet.allowed_requests(node, loop.time()) == 1
-        fleet.warm(node)
+        fleet.end_trial(node)
         allowed = []
         for _ in range(5):
             allowed.append(fleet.allowed_requests(node, loop.time()))
@@ -69,7 +71,9 @@ def test_after_a_fault_a_node_is_on_trial_and_then_warms_up() -> None:
 
 def test_a_trial_that_nothing_came_for_ends_by_itself() -> None:
     async def main() -> None:
-        fleet = fleet_of(1, FleetOptions(warming=WarmingOptions(slow_start_s=10, trial_s=5)), max_requests=20)
+        fleet = fleet_of(
+            1, FleetOptions(slow_start=SlowStartOptions(slow_start_s=10, trial_s=5)), max_requests=20
+        )
         heard, node, loop = Heard(fleet), fleet.nodes[0], asyncio.get_running_loop()
         fleet.hold(node, Hold.OUTLIER, "bad")
         fleet.release(node, Hold.OUTLIER)
@@ -157,7 +161,7 @@ def test_a_key_comes_from_the_environment_and_is_shown_nowhere(caplog: pytest.Lo
         node = fleet.add(spec(api_key_env="KEY"))
         assert node.authorization == b"Bearer s3cret-key"
         fleet.hold(node, Hold.CHECKS, "no answer")
-        shown = repr(node) + repr(fleet.condition(node)) + caplog.text
+        shown = repr(node) + repr(fleet.state(node)) + caplog.text
         assert "s3cret" not in shown
         with pytest.raises(ConfigError, match="is not set"):
             fleet.add(spec("b", api_key_env="MISSING"))
@@ -189,10 +193,10 @@ def test_declared_models_stay_and_adapters_for_them_are_added() -> None:
         heard, node = Heard(fleet), fleet.nodes[0]
         fleet.set_listing(node, Listing(("big", "small"), {"law": "big", "verse": "small"}))
         assert node.models == ("big",)
-        assert fleet.condition(node).adapters == {"mine": "big", "law": "big"}, "of the only model"
+        assert fleet.state(node).adapters == {"mine": "big", "law": "big"}, "of the only model"
         fleet.set_listing(node, Listing(("big", "small"), {"law": "big", "verse": "small"}))
         assert heard.events == [("models", "n0"), ("adapters", "n0")]
-        assert fleet.condition(node).held_adapters == {"law"}, "`mine` it may have to load"
+        assert fleet.state(node).held_adapters == {"law"}, "`mine` it may have to load"
         fleet.close()
 
     run_virtual(main)

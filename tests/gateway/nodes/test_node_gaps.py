@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from support.gateway.node_world import Backend, Traffic, VirtualLoop, fleet_of, run_virtual
 from support.waiting import until
 from trimtab.gateway.model import Attempt, Cause, Exchange, Health
-from trimtab.gateway.nodes.health import Checker, HealthOptions
-from trimtab.gateway.nodes.keeper import Keeper
-from trimtab.gateway.nodes.signals import Answer, Judge, Signals
+from trimtab.gateway.nodes.health_checks import HealthChecker, HealthCheckOptions
+from trimtab.gateway.nodes.health_manager import HealthManager
+from trimtab.gateway.nodes.health_rule import AttemptEvents, HealthRule, Success
 from trimtab.gateway.pulse import AWAY_S, Pulse
 
 
@@ -57,16 +57,20 @@ def test_a_gap_is_noticed_by_whoever_asks_first_and_a_short_delay_is_none() -> N
 
 def test_nothing_beats_while_nothing_is_under_way() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1))
-        traffic, node, pulse = Traffic(keeper.observer), keeper.fleet.nodes[0], keeper.fleet.pulse
+        manager = HealthManager(fleet_of(1))
+        traffic, node, pulse = (
+            Traffic(manager.observer),
+            manager.fleet.nodes[0],
+            manager.fleet.pulse,
+        )
         beats: list[float] = []
 
         def beat() -> bool:
-            beats.append(keeper.fleet.loop.time())
+            beats.append(manager.fleet.loop.time())
             return False
 
         pulse.on_beat.append(beat)
-        keeper.silence.start()
+        manager.inactivity.start()
         await asyncio.sleep(10.0)
         assert not beats
         exchange, _ = traffic.begin(node)
@@ -75,17 +79,21 @@ def test_nothing_beats_while_nothing_is_under_way() -> None:
         traffic.finish(exchange)
         await asyncio.sleep(10.0)
         assert len(beats) == 11
-        keeper.silence.close()
-        keeper.fleet.close()
+        manager.inactivity.close()
+        manager.fleet.close()
 
     run_virtual(main)
 
 
 def test_time_in_which_the_gateway_did_not_run_is_nobodys_silence() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1))
-        traffic, node, fleet = Traffic(keeper.observer), keeper.fleet.nodes[0], keeper.fleet
-        keeper.silence.start()
+        manager = HealthManager(fleet_of(1))
+        traffic, node, fleet = (
+            Traffic(manager.observer),
+            manager.fleet.nodes[0],
+            manager.fleet,
+        )
+        manager.inactivity.start()
         moves: list[Attempt] = []
         traffic.begin(node, estimate_s=1, moves=moves)  # nothing is known of its class: 3 s are allowed
         await asyncio.sleep(2.5)
@@ -99,25 +107,25 @@ def test_time_in_which_the_gateway_did_not_run_is_nobodys_silence() -> None:
         assert not moves
         await asyncio.sleep(0.3)
         assert moves
-        keeper.silence.close()
+        manager.inactivity.close()
         fleet.close()
 
     run_virtual(main)
 
 
-class Told(Judge):
+class Told(HealthRule):
     """Notes what it hears."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def answered(self, answers: Sequence[Answer]) -> None:
+    def attempts_succeeded(self, answers: Sequence[Success]) -> None:
         self.seen += ["answered" for _ in answers]
 
-    def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
+    def attempt_failed(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         self.seen.append("lost")
 
-    def left(self, exchange: Exchange, attempt: Attempt) -> None:
+    def attempt_inconclusive(self, exchange: Exchange, attempt: Attempt) -> None:
         self.seen.append("left")
 
 
@@ -125,7 +133,7 @@ def test_an_attempt_that_spans_a_gap_speaks_neither_for_nor_against_its_node() -
     async def main() -> None:
         told, (node,) = Told(), fleet_of(1).nodes
         pulse = Pulse(asyncio.get_running_loop())
-        traffic = Traffic(Signals([told], pulse))
+        traffic = Traffic(AttemptEvents([told], pulse))
         (good, _), (bad, _) = traffic.begin(node), traffic.begin(node)
         stop_for(60.0)
         traffic.finish(good)
@@ -142,10 +150,10 @@ def test_a_check_that_spans_a_gap_is_void_and_done_again_at_once() -> None:
     async def main() -> None:
         async with Backend() as backend:
             fleet = fleet_of(1, url=backend.url)
-            options = HealthOptions(period_s=1000.0, timeout_s=5.0, unhealthy_after=1)
-            checker, node = Checker(fleet, options), fleet.nodes[0]
+            options = HealthCheckOptions(period_s=1000.0, timeout_s=5.0, unhealthy_after=1)
+            checker, node = HealthChecker(fleet, options), fleet.nodes[0]
             checker.start()
-            await until(lambda: fleet.condition(node).was_up)
+            await until(lambda: fleet.state(node).was_up)
             backend.is_silent = True
             n_seen = len(backend.seen)
             checker.check_now(node)

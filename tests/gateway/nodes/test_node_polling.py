@@ -10,10 +10,10 @@ import pytest
 
 from support.gateway.node_world import Backend, fleet_of, run_virtual, spec
 from support.waiting import until
-from trimtab.gateway.nodes.exposition import Finder, pieces
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.meanings import FINDER, Reader, Reading, rates
+from trimtab.gateway.nodes.metric_mappings import SAMPLE_FINDER, Reader, Reading, rates
 from trimtab.gateway.nodes.polling import Poller, PollingOptions
+from trimtab.gateway.nodes.prometheus_text import SampleFinder, pieces
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -55,7 +55,7 @@ node_network_receive_bytes_total{{device="lo"}} 77777
 
 def reading(page: str, read_s: float = 0.0) -> Reading:
     reader = Reader()
-    reader.feed(FINDER.samples(page.encode()))
+    reader.feed(SAMPLE_FINDER.samples(page.encode()))
     return reader.reading(read_s)
 
 
@@ -91,7 +91,7 @@ def test_labels_with_escapes_and_lines_that_are_none() -> None:
         b'x{a="q\\"}{\\\\",b="l\\n2"} 1.5 1700000000\n'
         b'x 2\n x 3\nxy 4\nx{a=} 5\n#x 6\nx NaN\nx +Inf\nx{unfinished="y\nx abc\n'
     )
-    samples = list(Finder(["x"]).samples(page))
+    samples = list(SampleFinder(["x"]).samples(page))
     assert samples[0].labels == {"a": 'q"}{\\', "b": "l\n2"}
     assert [sample.value for sample in samples] == [1.5, 2.0, 5.0, float("inf")]
 
@@ -125,7 +125,7 @@ def test_a_page_is_fetched_once_for_all_nodes_with_the_key_only_where_it_belongs
             await poller.poll()
             assert [node.reported["gpu_busy_frac"] for node in fleet.nodes] == [0.6] * 3
             assert fleet.nodes[0].reported["running"] == 7.0
-            assert fleet.condition(fleet.nodes[0]).held_adapters == {"law"}, "of those that it may serve"
+            assert fleet.state(fleet.nodes[0]).held_adapters == {"law"}, "of those that it may serve"
             assert [seen[2] for seen in machine.seen] == [""]
             assert {seen[2] for seen in backend.seen} == {"Bearer abc"}
             await poller.close()

@@ -11,7 +11,7 @@ import pytest
 from support.gateway.node_world import fleet_of, spec
 from support.waiting import until
 from trimtab.gateway.model import Health
-from trimtab.gateway.nodes.health import Checker, HealthOptions
+from trimtab.gateway.nodes.health_checks import HealthChecker, HealthCheckOptions
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 
@@ -51,9 +51,9 @@ def test_only_the_given_certificates_and_the_right_name_are_trusted(certificate:
         good = fleet.add(spec("good", url=url, ca=ca, server_name="gpu.test"))
         stranger = fleet.add(spec("stranger", url=url, server_name="gpu.test"))
         misnamed = fleet.add(spec("misnamed", url=url, ca=ca))
-        checker = Checker(fleet, HealthOptions(period_s=0.05))
+        checker = HealthChecker(fleet, HealthCheckOptions(period_s=0.05))
         checker.start()
-        await until(lambda: fleet.condition(good).was_up)
+        await until(lambda: fleet.state(good).was_up)
         for node in (stranger, misnamed):
             await until(lambda node=node: node.health is Health.DOWN)
             assert node.reason == "its certificate is not trusted"

@@ -11,8 +11,9 @@ from aiohttp import web
 
 from trimtab.gateway.model import Attempt, Cause, Exchange, Facts, Node, Outcome
 from trimtab.gateway.nodes.fleet import Fleet, FleetOptions
-from trimtab.gateway.nodes.signals import Signals
-from trimtab.gateway.nodes.spec import NodeSpec
+from trimtab.gateway.nodes.fleet_listener import FleetListener
+from trimtab.gateway.nodes.health_rule import AttemptEvents
+from trimtab.gateway.nodes.node_spec import NodeSpec
 
 
 class _Jump(selectors.SelectSelector):
@@ -58,7 +59,7 @@ def fleet_of(n: int, options: FleetOptions | None = None, **fields: Any) -> Flee
     return fleet
 
 
-class Heard:
+class Heard(FleetListener):
     """A listener that writes everything down."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -101,8 +102,8 @@ class Moving(Exchange):
 class Traffic:
     """Attempts as the data plane tells of them."""
 
-    def __init__(self, signals: Signals) -> None:
-        self.signals, self.loop = signals, asyncio.get_running_loop()
+    def __init__(self, events: AttemptEvents) -> None:
+        self.events, self.loop = events, asyncio.get_running_loop()
 
     def begin(
         self,
@@ -117,7 +118,7 @@ class Traffic:
         attempt = Attempt(node, begun_s=now_s, sent_s=now_s)
         exchange.attempts.append(attempt)
         node.in_flight += 1
-        self.signals.started(exchange, attempt)
+        self.events.started(exchange, attempt)
         return exchange, attempt
 
     def byte(self, attempt: Attempt) -> None:
@@ -134,7 +135,7 @@ class Traffic:
     def lose(self, exchange: Exchange, cause: Cause, status: int = 0, retry_after_s: float = 0.0) -> None:
         attempt = exchange.attempts[-1]
         attempt.cause, attempt.status, attempt.retry_after_s = cause, status, retry_after_s
-        self.signals.lost(exchange, attempt)
+        self.events.lost(exchange, attempt)
         self._end(exchange, Outcome.FAILED)
 
     def abort(self, exchange: Exchange) -> None:
@@ -149,7 +150,7 @@ class Traffic:
     def _end(self, exchange: Exchange, outcome: Outcome) -> None:
         exchange.outcome = outcome
         exchange.attempts[-1].node.in_flight -= 1
-        self.signals.ended([exchange])
+        self.events.ended([exchange])
 
 
 class Backend:

@@ -21,7 +21,7 @@ from trimtab.gateway.config.types import (
     UrlOrPath,
     UrlPath,
 )
-from trimtab.gateway.nodes.spec import NodeSpec
+from trimtab.gateway.nodes.node_spec import NodeSpec
 from trimtab.validation.base import NonNegative, Positive, Spec
 
 AUTO_MAX_REQUESTS = 256  # the most that `auto` may find, where the file does not say

@@ -26,12 +26,13 @@ from trimtab.gateway.decide.refusals import no_response, queue_full, refusal
 from trimtab.gateway.decide.rules import Rules
 from trimtab.gateway.model import Cause, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.fleet_listener import FleetListener
 
 TIMED_MASK: Final = 63  # one turn in 64 is timed
 
 
-class Decider:
-    """Implements `model.Dispatcher`, `nodes.fleet.Listener` and `pools.Turns`.
+class Decider(FleetListener):
+    """Implements `model.Dispatcher`, `nodes.fleet.FleetListener` and `pools.Turns`.
 
     All calls come from the loop's thread. `knowledge` is what it knows of nodes and classes, `notes` what it
     tells of its decisions.
@@ -260,7 +261,7 @@ class Decider:
         self._occupancy.free(pool, entry, now_s)
         return entry
 
-    # --- Listener
+    # --- FleetListener
 
     def on_added(self, node: Node) -> None:
         """A node more: the state is made anew."""

@@ -35,10 +35,10 @@ class Knowledge:
         """Nodes or what they serve have changed: `shape` is made anew."""
         fleet, members = self._fleet, []
         for node in fleet.nodes:
-            condition = fleet.condition(node)
-            most = max(condition.spec.max_requests, node.max_requests, node.in_flight)
-            spec = condition.spec
-            members.append(member_of(node, condition.adapters, spec.weight, most, spec.adapter_load_s))
+            state = fleet.state(node)
+            most = max(state.spec.max_requests, node.max_requests, node.in_flight)
+            spec = state.spec
+            members.append(member_of(node, state.adapters, spec.weight, most, spec.adapter_load_s))
         self.shape: Shape = shape_of(members or [NOBODY])
         self.names = tuple(member.name for member in self.shape.members)  # of nodes, by position
         self.forget_models()
@@ -66,7 +66,7 @@ class Knowledge:
     def _any_unasked(self) -> bool:
         """Whether some node has not said yet what it serves."""
         fleet = self._fleet
-        return any(not node.models and not fleet.condition(node).was_up for node in fleet.present())
+        return any(not node.models and not fleet.state(node).was_up for node in fleet.present())
 
     def ready(self, model: str) -> bool:
         """Whether a node that gets work serves this model."""

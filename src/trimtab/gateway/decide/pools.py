@@ -154,7 +154,7 @@ class Pools:
         """It holds other adapters: no decision is due for that."""
         if node.idx < len(self._knowledge.shape.members):
             for pool in self.by_spec.values():
-                pool.mark_adapters(node.idx, self._fleet.condition(node).held_adapters)
+                pool.mark_adapters(node.idx, self._fleet.state(node).held_adapters)
 
     def change_capacity(self, node: Node) -> None:
         """It takes more requests at a time, or fewer."""
@@ -232,7 +232,7 @@ class Pools:
                 pool.live.switch(j, False, now_s)
             if node.max_tokens:
                 pool.live.limit_tokens(j, node.max_tokens - taken.get(j, 0.0))
-            pool.mark_adapters(j, self._fleet.condition(node).held_adapters)
+            pool.mark_adapters(j, self._fleet.state(node).held_adapters)
             pool.live.reserve(j, int(self.rules.reserve_frac * member.slots))
             allowed = self._allowed(node)
             if allowed != member.slots:

@@ -1,1 +1,1 @@
-"""What the gateway knows of its backends: who they are, whether they get work, how busy they say they are."""
+"""The nodes behind the gateway: where they are, whether they are healthy, and the load that they report."""

@@ -1,7 +1,7 @@
-"""Where a backend is: its URL taken apart, and who may be registered from outside (no SSRF).
+"""Addresses of nodes: parts of a URL, and the networks that registered nodes may be in (no SSRF).
 
-An address that was vetted is pinned: connections go to the very address that was looked at, under the name
-that was asked for, so that a second answer of the DNS can't lead elsewhere.
+A vetted address is pinned: connections go to the address that was checked, under the name that was requested,
+so that a second answer of the DNS cannot lead elsewhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NEVER_IMPLIED = tuple(  # reached only where the allow-list names it, or a part
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A URL taken apart."""
+    """The parts of a URL."""
 
     host: str  # a name or an address, without brackets
     port: int
@@ -83,7 +83,7 @@ def parse_url(url: str, *, field: str = "url") -> Address:
 
 
 def parse_base(url: str) -> Address:
-    """A node's address: its path is what stands before /v1 in every request."""
+    """A node's address: its path comes before /v1 in every request."""
     address = parse_url(url)
     return replace(address, path=address.path.removesuffix("/v1"))
 
@@ -96,8 +96,8 @@ def beside(base: Address, url: str, *, field: str) -> Address:
     return replace(base, path=path)
 
 
-class Guard:
-    """Which addresses may be registered: those inside the networks given, none where there are none."""
+class AllowedNetworks:
+    """The networks that registered nodes may be in; without networks, none."""
 
     def __init__(self, networks: Iterable[str], resolver: Resolver | None = None) -> None:
         self._networks = tuple(_network(text) for text in networks)
@@ -106,7 +106,7 @@ class Guard:
     async def pin(self, address: Address) -> Address:
         """The address with its name resolved, vetted and fixed. Raises ConfigError."""
         found = await self._addresses(address)
-        for ip in found:  # all: a name must not be allowed by one address and reached by another
+        for ip in found:  # all, since any of them may be connected
             if not self.allows(ip):
                 raise ConfigError("is not in the networks that may be registered", field="url", value=str(ip))
         return replace(address, host=str(found[0]), server_name=address.server_name or address.host)
@@ -153,6 +153,6 @@ def _is_part(network: IpNetwork, of: IpNetwork) -> bool:
 
 
 def _plain(ip: IpAddress) -> IpAddress:
-    """IPv4 in the clothes of IPv6 is IPv4."""
+    """IPv4 mapped into IPv6 counts as IPv4."""
     mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
     return mapped or ip

@@ -1,4 +1,4 @@
-"""A backend's key and the certificates it is trusted by. Neither is ever in a message."""
+"""A node's API key and the certificates to trust. No message contains either."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def authorization(variable: str, environment: Mapping[str, str] | None = None) -
     key = (os.environ if environment is None else environment).get(variable, "").strip()
     if not key:
         raise ConfigError("is not set", field="api_key_env", value=variable, expected="a key there")
-    if not (key.isascii() and key.isprintable()):  # a line break would become a header of its own
+    if not (key.isascii() and key.isprintable()):  # a line break would begin another header
         raise ConfigError("holds no key", field="api_key_env", value=variable, expected="printable ASCII")
     return b"Bearer " + key.encode()
 

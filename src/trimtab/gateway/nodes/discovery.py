@@ -1,7 +1,7 @@
-"""Where nodes come from while the gateway runs: names in the DNS, a watched file, the admin API.
+"""Discovery of nodes at run time: names in the DNS, a watched file, the admin API.
 
-Whatever goes wrong with a source, its nodes stay as they are and the problem is reported: an empty answer
-of the DNS or half a file must not take nodes away.
+When a source fails its nodes stay as they are and the fleet reports the problem: an empty answer of the DNS
+or half a file must not remove nodes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from trimtab.errors import ConfigError, UsageError
 from trimtab.gateway.model import Node
-from trimtab.gateway.nodes.address import Address, Guard, Resolver, beside, parse_base, resolve
+from trimtab.gateway.nodes.address import Address, AllowedNetworks, Resolver, beside, parse_base, resolve
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.rounds import Rounds
-from trimtab.gateway.nodes.spec import NodeSpec
+from trimtab.gateway.nodes.node_spec import NodeSpec
+from trimtab.gateway.nodes.periodic import PeriodicTask
 from trimtab.validation.yaml_text import document, read_yaml
 
 Parse = Callable[[Any], Sequence[NodeSpec]]  # plain data → entries; raises UsageError
@@ -25,29 +25,29 @@ _MOST_BYTES = 4 << 20
 
 
 def reconcile(fleet: Fleet, source: str, specs: Iterable[NodeSpec]) -> list[str]:
-    """Make these the nodes of `source`; returns what could not be done.
+    """Make these the nodes of `source`; returns the problems.
 
     New ones come, missing ones drain and go. One that is described anew is changed in place where that is
     possible; else the old one drains and goes while the new one already works.
     """
     wanted = {spec.name: spec for spec in specs}
     for node in fleet.present():
-        condition = fleet.condition(node)
-        if condition.source == source and node.name not in wanted:
+        state = fleet.state(node)
+        if state.source == source and node.name not in wanted:
             fleet.dismiss(node)
-    problems = [_settled(fleet, source, spec) for spec in wanted.values()]
+    problems = [_reconcile_one(fleet, source, spec) for spec in wanted.values()]
     return [problem for problem in problems if problem]
 
 
-def _settled(fleet: Fleet, source: str, spec: NodeSpec) -> str:
+def _reconcile_one(fleet: Fleet, source: str, spec: NodeSpec) -> str:
     """Add or change one; returns what is wrong."""
     node = fleet.find(spec.name)
     try:
         if node is None or not _is_staying(fleet, node):
             fleet.add(spec, source)
-        elif fleet.condition(node).source != source:
-            return f"{spec.name}: is the name of a node of {fleet.condition(node).source}"
-        elif fleet.condition(node).spec != spec and not fleet.update(node, spec):
+        elif fleet.state(node).source != source:
+            return f"{spec.name}: is the name of a node of {fleet.state(node).source}"
+        elif fleet.state(node).spec != spec and not fleet.update(node, spec):
             fleet.replace(node, spec, source)
     except ConfigError as error:
         return f"{spec.name}: {error}"
@@ -55,7 +55,7 @@ def _settled(fleet: Fleet, source: str, spec: NodeSpec) -> str:
 
 
 def _is_staying(fleet: Fleet, node: Node) -> bool:
-    return fleet.condition(node).remove_by_s == float("inf")
+    return fleet.state(node).remove_by_s == float("inf")
 
 
 class FileSource:
@@ -66,15 +66,15 @@ class FileSource:
         self._name = f"file:{path.name}"
         self._seen: tuple[int, ...] = ()
         self._taken: tuple[int, ...] = ()
-        self._rounds = Rounds(f"watch of {path.name}", self.look, period_s)
+        self._task = PeriodicTask(f"watch of {path.name}", self.look, period_s)
 
     def start(self) -> None:
         """Read it now, and watch it."""
-        self._rounds.start()
+        self._task.start()
 
     async def close(self) -> None:
         """Watch it no more. It can be started again."""
-        await self._rounds.close()
+        await self._task.close()
 
     async def look(self) -> None:
         """Take it over if it has changed, and stands still since the last look: a writer may be at work."""
@@ -126,15 +126,15 @@ class DnsSource:
     def __init__(self, fleet: Fleet, name: DnsName, resolver: Resolver = resolve) -> None:
         self._fleet, self._name, self._resolve = fleet, name, resolver
         self._source = f"dns:{name.name}"
-        self._rounds = Rounds(f"resolution of {name.name}", self.look, name.period_s)
+        self._task = PeriodicTask(f"resolution of {name.name}", self.look, name.period_s)
 
     def start(self) -> None:
         """Resolve it now, and again."""
-        self._rounds.start()
+        self._task.start()
 
     async def close(self) -> None:
         """Resolve it no more. It can be started again."""
-        await self._rounds.close()
+        await self._task.close()
 
     async def look(self) -> None:
         """Resolve it once."""
@@ -164,17 +164,17 @@ class DnsSource:
 class Registrar:
     """The admin API's nodes: vetted, pinned, added.
 
-    They may use only those variables and certificate files that the configuration lists: else whoever holds
-    the admin key could have any secret of the environment sent to a node, or probe for files.
+    They may use only the variables and certificate files that the configuration lists: otherwise a holder of
+    the admin key could send any secret of the environment to a node, or probe for files.
     """
 
-    def __init__(self, fleet: Fleet, guard: Guard, allowed: Collection[str] = ()) -> None:
+    def __init__(self, fleet: Fleet, guard: AllowedNetworks, allowed: Collection[str] = ()) -> None:
         self._fleet, self._guard = fleet, guard
         self._allowed = frozenset(allowed) | {""}
 
-    def vet(self, said: Mapping[str, Any]) -> None:
+    def vet(self, entry: Mapping[str, Any]) -> None:
         """Before anything looks at the file that an entry names: may it? Raises ConfigError."""
-        ca = said.get("ca")
+        ca = entry.get("ca")
         if ca is not None and not (isinstance(ca, str) and ca in self._allowed):
             raise _not_for_registered("ca", ca)
 

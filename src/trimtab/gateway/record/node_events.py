@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from trimtab.gateway.model import Health, Node
 from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.fleet_listener import FleetListener
 from trimtab.gateway.record.recorder import Recorder
 from trimtab.traces.gateway_format import NodeEvent
 
 
-class NodeEvents:
+class NodeEvents(FleetListener):
     """A listener of the fleet. What only changes models is no event: the next head names the classes."""
 
     def __init__(self, fleet: Fleet, recorder: Recorder) -> None:
@@ -29,12 +30,6 @@ class NodeEvents:
         else:
             what = "drained" if node.health is Health.DRAINING else "down"
         self._recorder.node_event(node, what)
-
-    def on_models(self, node: Node) -> None:
-        """Nothing."""
-
-    def on_adapters(self, node: Node) -> None:
-        """Nothing."""
 
     def on_capacity(self, node: Node) -> None:
         """It takes more requests at a time, or fewer."""

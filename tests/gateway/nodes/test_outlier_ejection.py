@@ -6,8 +6,8 @@ import pytest
 
 from support.gateway.node_world import Traffic, fleet_of, run_virtual
 from trimtab.gateway.model import Cause, Health
-from trimtab.gateway.nodes.ejection import EjectionOptions
-from trimtab.gateway.nodes.keeper import Keeper, KeeperOptions
+from trimtab.gateway.nodes.health_manager import HealthManager, HealthManagerOptions
+from trimtab.gateway.nodes.outlier_ejection import EjectionOptions
 
 FAULTS = [
     Cause.SERVER_ERROR,
@@ -22,8 +22,8 @@ FAULTS = [
 @pytest.mark.parametrize("cause", FAULTS)
 def test_failures_in_a_row_eject_for_growing_times(cause: Cause) -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(2))
-        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        manager = HealthManager(fleet_of(2))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
         node = fleet.nodes[0]
         for _ in range(4):
             traffic.bad(node, cause)
@@ -45,8 +45,8 @@ def test_failures_in_a_row_eject_for_growing_times(cause: Cause) -> None:
 
 def test_at_most_half_is_ejected_and_the_rest_is_reported() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(5))
-        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        manager = HealthManager(fleet_of(5))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
         for node in fleet.nodes:
             for _ in range(5):
                 traffic.bad(node, Cause.SERVER_ERROR)
@@ -60,20 +60,20 @@ def test_at_most_half_is_ejected_and_the_rest_is_reported() -> None:
 
 def test_the_only_node_is_never_ejected() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1))
-        traffic = Traffic(keeper.observer)
+        manager = HealthManager(fleet_of(1))
+        traffic = Traffic(manager.observer)
         for _ in range(50):
-            traffic.bad(keeper.fleet.nodes[0], Cause.SERVER_ERROR)
-        assert keeper.fleet.gets_work(keeper.fleet.nodes[0])
-        keeper.fleet.close()
+            traffic.bad(manager.fleet.nodes[0], Cause.SERVER_ERROR)
+        assert manager.fleet.gets_work(manager.fleet.nodes[0])
+        manager.fleet.close()
 
     run_virtual(main)
 
 
 def test_a_success_rate_far_below_the_others_ejects() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(4))
-        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        manager = HealthManager(fleet_of(4))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
         for turn in range(100):
             for node in fleet.nodes:
                 every = 3 if node.idx == 2 else 50
@@ -81,7 +81,7 @@ def test_a_success_rate_far_below_the_others_ejects() -> None:
                     traffic.bad(node, Cause.SERVER_ERROR)
                 else:
                     traffic.good(node)
-        keeper.ejector.compare()
+        manager.ejection.compare()
         assert [node.health is Health.EJECTED for node in fleet.nodes] == [False, False, True, False]
         assert "success rate 0.66" in fleet.nodes[2].reason
         fleet.close()
@@ -91,15 +91,15 @@ def test_a_success_rate_far_below_the_others_ejects() -> None:
 
 def test_latency_far_above_its_prediction_ejects_and_a_slow_type_of_node_is_none() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(4))
-        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        manager = HealthManager(fleet_of(4))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
         predicted_s, taken_s = (1.0, 1.0, 10.0, 1.0), (1.0, 1.1, 10.0, 4.0)  # node 2 is slow and known to be
         for node in fleet.nodes:
             begun = [traffic.begin(node, predicted_s[node.idx])[0] for _ in range(30)]
             await asyncio.sleep(taken_s[node.idx])
             for exchange in begun:
                 traffic.finish(exchange)
-        keeper.ejector.compare()
+        manager.ejection.compare()
         assert [node.health is Health.EJECTED for node in fleet.nodes] == [False, False, False, True]
         fleet.close()
 
@@ -108,9 +108,9 @@ def test_latency_far_above_its_prediction_ejects_and_a_slow_type_of_node_is_none
 
 def test_good_periods_shorten_the_next_ejection_and_few_attempts_say_nothing() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(3), KeeperOptions(ejection=EjectionOptions(period_s=1)))
-        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
-        keeper.ejector.start()
+        manager = HealthManager(fleet_of(3), HealthManagerOptions(ejection=EjectionOptions(period_s=1)))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
+        manager.ejection.start()
         node = fleet.nodes[0]
         for _ in range(5):
             traffic.bad(node, Cause.SERVER_ERROR)
@@ -121,7 +121,7 @@ def test_good_periods_shorten_the_next_ejection_and_few_attempts_say_nothing() -
         for _ in range(5):
             traffic.bad(node, Cause.SERVER_ERROR)
         assert "ejected for 5 s" in node.reason
-        await keeper.ejector.close()
+        await manager.ejection.close()
         fleet.close()
 
     run_virtual(main)

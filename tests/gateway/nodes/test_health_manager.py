@@ -1,4 +1,4 @@
-"""Signals reach the judges once, and the whole room starts and closes."""
+"""Signals reach the rules once, and the whole room starts and closes."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 import pytest
 import uvloop
 
-from support.gateway.node_world import Backend, Traffic, fleet_of, run_virtual
+from support.gateway.node_world import Backend, Traffic, fleet_of, run_virtual, spec
 from support.waiting import until
-from trimtab.gateway.model import Attempt, Cause, Exchange, Health, Node, Outcome
-from trimtab.gateway.nodes.health import HealthOptions
-from trimtab.gateway.nodes.keeper import Keeper, KeeperOptions
-from trimtab.gateway.nodes.signals import Answer, Signals
+from trimtab.gateway.model import Attempt, Cause, Exchange, Health, Outcome
+from trimtab.gateway.nodes.health_checks import HealthCheckOptions
+from trimtab.gateway.nodes.health_manager import HealthManager, HealthManagerOptions
+from trimtab.gateway.nodes.health_rule import AttemptEvents, Success
 from trimtab.gateway.pulse import Pulse
 
 
@@ -19,16 +19,16 @@ class Notes:
     def __init__(self) -> None:
         self.seen: list[tuple[str, int, Cause | None]] = []
 
-    def began(self, exchange: Exchange, attempt: Attempt) -> None:
+    def attempt_started(self, exchange: Exchange, attempt: Attempt) -> None:
         self.seen.append(("began", attempt.node.idx, None))
 
-    def answered(self, answers: Sequence[Answer]) -> None:
+    def attempts_succeeded(self, answers: Sequence[Success]) -> None:
         self.seen += [("answered", attempt.node.idx, None) for _, attempt in answers]
 
-    def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
+    def attempt_failed(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         self.seen.append(("lost", attempt.node.idx, cause))
 
-    def left(self, exchange: Exchange, attempt: Attempt) -> None:
+    def attempt_inconclusive(self, exchange: Exchange, attempt: Attempt) -> None:
         self.seen.append(("left", attempt.node.idx, None))
 
 
@@ -36,14 +36,14 @@ class Notes:
 def test_a_final_loss_is_told_once_whether_or_not_the_observer_heard_of_it(is_told: bool) -> None:
     async def main() -> None:
         notes = Notes()
-        signals = Signals([notes], Pulse(asyncio.get_running_loop()))
-        traffic, node = Traffic(signals), fleet_of(1).nodes[0]
+        events = AttemptEvents([notes], Pulse(asyncio.get_running_loop()))
+        traffic, node = Traffic(events), fleet_of(1).nodes[0]
         exchange, attempt = traffic.begin(node)
         attempt.cause, exchange.outcome = Cause.RESET, Outcome.FAILED
         if is_told:
-            signals.lost(exchange, attempt)
-        signals.ended([exchange])
-        signals.ended([exchange])
+            events.lost(exchange, attempt)
+        events.ended([exchange])
+        events.ended([exchange])
         assert notes.seen == [("began", 0, None), ("lost", 0, Cause.RESET)]
 
     run_virtual(main)
@@ -52,16 +52,16 @@ def test_a_final_loss_is_told_once_whether_or_not_the_observer_heard_of_it(is_to
 def test_a_retry_is_a_loss_and_an_answer_and_a_hedge_that_lost_is_neither() -> None:
     async def main() -> None:
         notes = Notes()
-        signals = Signals([notes], Pulse(asyncio.get_running_loop()))
-        traffic, fleet = Traffic(signals), fleet_of(3)
+        events = AttemptEvents([notes], Pulse(asyncio.get_running_loop()))
+        traffic, fleet = Traffic(events), fleet_of(3)
         exchange, first = traffic.begin(fleet.nodes[0])
         first.cause = Cause.CONNECT
-        signals.lost(exchange, first)
+        events.lost(exchange, first)
         slow = Attempt(fleet.nodes[2], begun_s=traffic.loop.time(), hedge=True)
         won = Attempt(fleet.nodes[1], begun_s=traffic.loop.time())
         for attempt in (slow, won):
             exchange.attempts.append(attempt)
-            signals.started(exchange, attempt)
+            events.started(exchange, attempt)
         traffic.finish(exchange)
         assert notes.seen[-3:] == [("began", 1, None), ("left", 2, None), ("answered", 1, None)]
 
@@ -71,14 +71,14 @@ def test_a_retry_is_a_loss_and_an_answer_and_a_hedge_that_lost_is_neither() -> N
 def test_what_ends_in_one_turn_is_told_in_its_order() -> None:
     async def main() -> None:
         notes = Notes()
-        signals = Signals([notes], Pulse(asyncio.get_running_loop()))
-        traffic, fleet = Traffic(signals), fleet_of(5)
+        events = AttemptEvents([notes], Pulse(asyncio.get_running_loop()))
+        traffic, fleet = Traffic(events), fleet_of(5)
         begun = [traffic.begin(node) for node in fleet.nodes]
         for (exchange, attempt), status in zip(begun, (200, 404, 429, 200, 0), strict=True):
             exchange.outcome = Outcome.DONE if status else Outcome.CANCELLED
             attempt.status, attempt.ended_s = status, traffic.loop.time()
         del notes.seen[:]
-        signals.ended([exchange for exchange, _ in begun])
+        events.ended([exchange for exchange, _ in begun])
         assert notes.seen == [
             ("answered", 0, None),
             ("answered", 1, None),
@@ -96,12 +96,12 @@ def test_the_room_starts_closes_and_starts_again(make_loop: Callable[[], asyncio
         async with Backend() as backend:
             backend.answers["/metrics"] = (200, "vllm:num_requests_waiting 3\n")
             fleet = fleet_of(2, url=backend.url, metrics_url="/metrics")
-            keeper = Keeper(fleet)
+            manager = HealthManager(fleet)
             for _ in range(2):
-                keeper.start()
+                manager.start()
                 await until(lambda: all(node.reported.get("waiting") == 3.0 for node in fleet.nodes))
-                await until(lambda: all(fleet.condition(node).was_up for node in fleet.nodes))
-                await keeper.close()
+                await until(lambda: all(fleet.state(node).was_up for node in fleet.nodes))
+                await manager.close()
             assert [node.health for node in fleet.nodes] == [Health.UP] * 2
             fleet.close()
 
@@ -112,11 +112,15 @@ def test_the_room_starts_closes_and_starts_again(make_loop: Callable[[], asyncio
 def test_a_check_that_times_out_is_excused_until_the_work_is_overdue() -> None:
     async def main() -> None:
         async with Backend() as backend:
-            health = HealthOptions(period_s=0.01, timeout_s=0.03)
-            keeper = Keeper(fleet_of(1, url=backend.url), KeeperOptions(health=health))
-            fleet, node, traffic = keeper.fleet, keeper.fleet.nodes[0], Traffic(keeper.observer)
-            keeper.start()
-            await until(lambda: fleet.condition(node).was_up)
+            health = HealthCheckOptions(period_s=0.01, timeout_s=0.03)
+            manager = HealthManager(fleet_of(1, url=backend.url), HealthManagerOptions(health=health))
+            fleet, node, traffic = (
+                manager.fleet,
+                manager.fleet.nodes[0],
+                Traffic(manager.observer),
+            )
+            manager.start()
+            await until(lambda: fleet.state(node).was_up)
             exchange, _ = traffic.begin(node, estimate_s=1000)
             backend.is_silent = True
             await asyncio.sleep(0.5)
@@ -126,39 +130,33 @@ def test_a_check_that_times_out_is_excused_until_the_work_is_overdue() -> None:
             await until(lambda: node.health is Health.DOWN)
             backend.is_silent = False
             await until(lambda: fleet.gets_work(node))
-            await keeper.close()
+            await manager.close()
             fleet.close()
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("drain_s", [60.0, 0.0], ids=["drained", "out of time"])
-def test_nothing_is_kept_of_a_node_that_is_gone(drain_s: float) -> None:
+def test_a_removed_node_comes_back_without_its_past(drain_s: float) -> None:
     async def main() -> None:
-        fleet = fleet_of(2)
-        keeper = Keeper(fleet)
-        traffic, (gone, stays) = Traffic(keeper.observer), fleet.nodes
-        for node in (gone, stays):
-            traffic.bad(node, Cause.CONNECT)
-            traffic.bad(node, Cause.RESET)
-        exchange, _ = traffic.begin(gone)
-        fleet.remove(gone.name, drain_s)
+        fleet = fleet_of(2, auto=True)
+        manager = HealthManager(fleet)
+        traffic, node = Traffic(manager.observer), fleet.nodes[0]
+        traffic.bad(node, Cause.CONNECT)  # the second in a row would open the breaker
+        for _ in range(4):
+            traffic.bad(node, Cause.RESET)  # the fifth would eject the node
+        first_limit = manager.capacity.limit(node)
+        exchange, _ = traffic.begin(node)
+        fleet.remove(node.name, drain_s)
         traffic.finish(exchange)
         await asyncio.sleep(1)
-        assert fleet.present() == [stays]
-        assert kept_of(keeper, stays) == 4
-        assert kept_of(keeper, gone) <= (1 if drain_s == 0 else 0)  # its last answer came when it was gone
+        assert fleet.present() == fleet.nodes[1:]
+        assert manager.inactivity.age_s(node, fleet.loop.time()) == 0.0
+        assert fleet.add(spec("n0", auto=True)) is node
+        traffic.bad(node, Cause.CONNECT)
+        traffic.bad(node, Cause.RESET)
+        assert fleet.gets_work(node)
+        assert manager.capacity.limit(node) is not first_limit
         fleet.close()
 
     run_virtual(main)
-
-
-def kept_of(keeper: Keeper, node: Node) -> int:
-    """How many of the judges remember it."""
-    tables = (
-        keeper.breaker._records,
-        keeper.ejector._records,
-        keeper.silence._watches,
-        keeper.capacity._limits,
-    )
-    return sum(node.idx in table for table in tables)

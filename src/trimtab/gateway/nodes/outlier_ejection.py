@@ -1,13 +1,13 @@
-"""Outlier ejection: nodes that answer worse than the others get no work for a growing time.
+"""Outlier ejection: nodes that do worse than the others get no work for a growing time.
 
 *Source*: Envoy's outlier detection (documentation, "Outlier detection": consecutive errors, success rate
 against the mean less 1.9 standard deviations, ejection time × number of ejections, most ejected part).
-*Deviations*: a node is compared with the others without itself, since a bad one among few widens the
-deviation that it is held against; latency counts relative to what was predicted for the very request, so
-that a slow type of node is no outlier; a node comes back on trial and warms up.
+*Deviations*: a node is compared with the others without itself, since one bad node among few widens the
+deviation; latency is relative to the prediction for the request, so that a slow type of node is no outlier; a
+node comes back on trial, with slow start.
 
-Not more than `max_frac` of the nodes is ever withheld for faults by an ejection; what would have been
-ejected beyond that is reported and gets work.
+Ejection never withholds more than `max_frac` of the nodes for faults; a node beyond that gets work, and the
+fleet reports it as a problem.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.gateway.model import Attempt, Cause, Exchange, Node
-from trimtab.gateway.nodes.condition import Hold
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.rounds import Rounds
-from trimtab.gateway.nodes.signals import Answer, Judge
+from trimtab.gateway.nodes.health_rule import HealthRule, Success
+from trimtab.gateway.nodes.node_state import Hold
+from trimtab.gateway.nodes.periodic import PeriodicTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class EjectionOptions:
 
 @dataclass(slots=True)
 class _Record:
-    """What one node did in this period, and how often it was ejected."""
+    """The results of one node in this period, and its ejections."""
 
     good: int = 0
     bad: int = 0
@@ -69,29 +69,29 @@ class _Record:
         self.ratio_sum = 0.0
 
 
-class Ejector(Judge):
-    """Judges nodes by their answers."""
+class OutlierEjection(HealthRule):
+    """Compares the success rates and latencies of nodes."""
 
     def __init__(self, fleet: Fleet, options: EjectionOptions | None = None) -> None:
         self._fleet, self._options = fleet, options or EjectionOptions()
         self._records: dict[int, _Record] = {}
-        self._rounds = Rounds(
-            "ejection", self._turn, self._options.period_s, first_after_s=self._options.period_s
+        self._task = PeriodicTask(
+            "ejection", self._compare_all, self._options.period_s, first_after_s=self._options.period_s
         )
 
     def start(self) -> None:
         """Compare nodes from now on."""
         if self._options.is_on:
-            self._rounds.start()
+            self._task.start()
 
     async def close(self) -> None:
-        """Compare no more. It can be started again."""
-        await self._rounds.close()
+        """Stop comparing. `start` begins again."""
+        await self._task.close()
 
-    def answered(self, answers: Sequence[Answer]) -> None:
-        """A judge's call."""
+    def attempts_succeeded(self, successes: Sequence[Success]) -> None:
+        """A HealthRule method."""
         records = self._records
-        for exchange, attempt in answers:
+        for exchange, attempt in successes:
             record = records.get(attempt.node.idx) or self._record(attempt.node)
             record.good += 1
             record.in_a_row = 0
@@ -100,29 +100,29 @@ class Ejector(Judge):
                 record.timed += 1
                 record.ratio_sum += (attempt.ended_s - attempt.begun_s) / estimate_s
 
-    def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
-        """A judge's call."""
-        if cause in (Cause.BUSY, Cause.CONNECT):  # the breaker's
+    def attempt_failed(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
+        """A HealthRule method."""
+        if cause in (Cause.BUSY, Cause.CONNECT):  # the circuit breaker handles these
             return
         record = self._record(attempt.node)
-        if attempt.begun_s < record.ejected_s:  # begun before it was ejected: no news
+        if attempt.begun_s < record.ejected_s:  # it began before the ejection
             return
         record.bad, record.in_a_row = record.bad + 1, record.in_a_row + 1
-        is_trial = self._fleet.condition(attempt.node).is_on_trial
+        is_trial = self._fleet.state(attempt.node).is_on_trial
         if is_trial or record.in_a_row >= self._options.consecutive:
             self.eject(attempt.node, f"{record.in_a_row} failures in a row, the last: {cause.value}")
 
-    def forget(self, node: Node) -> None:
-        """A judge's call."""
+    def node_removed(self, node: Node) -> None:
+        """A HealthRule method."""
         self._records.pop(node.idx, None)
 
     def eject(self, node: Node, reason: str) -> bool:
-        """Withhold it, unless too many are withheld; returns whether."""
+        """Eject the node, unless too many are withheld; returns whether it was ejected."""
         options, fleet = self._options, self._fleet
-        if not options.is_on or Hold.OUTLIER in fleet.condition(node).holds:
+        if not options.is_on or Hold.OUTLIER in fleet.state(node).holds:
             return False
         most = int(options.max_frac * fleet.n_staying())
-        is_counted = bool(fleet.condition(node).holds)
+        is_counted = bool(fleet.state(node).holds)
         if not is_counted and fleet.n_withheld_for_faults() >= most:
             fleet.report(f"ejection of {node.name}", f"not ejected, too many are withheld: {reason}")
             return False
@@ -165,7 +165,7 @@ class Ejector(Judge):
             ratio = self._record(node).ratio
             median = statistics.median(self._record(other).ratio for other in others)
             if ratio > self._options.latency_factor * median:
-                found[node] = f"takes {ratio:.3g} × what was predicted, the others {median:.3g} ×"
+                found[node] = f"takes {ratio:.3g} × the prediction, the others {median:.3g} ×"
         return found
 
     def _each_against_others(self, nodes: list[Node]) -> list[tuple[Node, list[Node]]]:
@@ -179,5 +179,5 @@ class Ejector(Judge):
             record = self._records[node.idx] = _Record()
         return record
 
-    async def _turn(self) -> None:
+    async def _compare_all(self) -> None:
         self.compare()

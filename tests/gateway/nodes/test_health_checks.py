@@ -8,11 +8,13 @@ import pytest
 from support.gateway.node_world import Backend, fleet_of, spec
 from support.waiting import until
 from trimtab.gateway.model import Health, Node
-from trimtab.gateway.nodes.condition import Hold
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.health import Checker, HealthOptions, parse_listing
+from trimtab.gateway.nodes.health_checks import HealthChecker, HealthCheckOptions, parse_listing
+from trimtab.gateway.nodes.node_state import Hold
 
-QUICK = HealthOptions(period_s=0.02, timeout_s=30, unhealthy_after=3, healthy_after=2, models_period_s=0.05)
+QUICK = HealthCheckOptions(
+    period_s=0.02, timeout_s=30, unhealthy_after=3, healthy_after=2, models_period_s=0.05
+)
 
 
 def free_port() -> int:
@@ -25,7 +27,7 @@ def test_a_node_that_fails_goes_down_and_comes_back() -> None:
     async def main() -> None:
         async with Backend() as backend:
             fleet = fleet_of(1, url=backend.url)
-            checker, node = Checker(fleet, QUICK), fleet.nodes[0]
+            checker, node = HealthChecker(fleet, QUICK), fleet.nodes[0]
             checker.start()
             await until(lambda: node.models == ("m",))
             backend.answers["/health"] = (503, "loading")
@@ -35,7 +37,7 @@ def test_a_node_that_fails_goes_down_and_comes_back() -> None:
             backend.answers["/health"] = (200, "")
             await until(lambda: fleet.gets_work(node))
             assert fleet.problems == {}
-            assert fleet.condition(node).is_on_trial
+            assert fleet.state(node).is_on_trial
             await checker.close()
             fleet.close()
 
@@ -46,9 +48,12 @@ def test_one_failure_of_a_node_that_was_up_changes_nothing() -> None:
     async def main() -> None:
         async with Backend() as backend:
             fleet = fleet_of(1, url=backend.url)
-            checker, node = Checker(fleet, HealthOptions(period_s=0.05, unhealthy_after=1000)), fleet.nodes[0]
+            checker, node = (
+                HealthChecker(fleet, HealthCheckOptions(period_s=0.05, unhealthy_after=1000)),
+                fleet.nodes[0],
+            )
             checker.start()
-            await until(lambda: fleet.condition(node).was_up)
+            await until(lambda: fleet.state(node).was_up)
             backend.answers["/health"] = (500, "")
             await until(lambda: "node n0" in fleet.problems)
             assert fleet.gets_work(node)
@@ -63,7 +68,7 @@ def test_an_unreachable_node_is_reported_at_once_and_found_later() -> None:
         backend = Backend()
         backend.port = free_port()
         fleet = fleet_of(1, url=backend.url)
-        checker, node = Checker(fleet, QUICK), fleet.nodes[0]
+        checker, node = HealthChecker(fleet, QUICK), fleet.nodes[0]
         checker.start()
         await until(lambda: node.health is Health.DOWN)
         assert "cannot be connected" in node.reason
@@ -83,7 +88,7 @@ def test_all_nodes_come_back_after_all_were_down() -> None:
         for number, backend in enumerate(backends):
             async with backend:  # takes a port and leaves it
                 fleet.add(spec(f"n{number}", url=backend.url))
-        checker = Checker(fleet, QUICK)
+        checker = HealthChecker(fleet, QUICK)
         checker.start()
         await until(lambda: all(node.health is Health.DOWN for node in fleet.nodes))
         async with backends[0], backends[1], backends[2]:
@@ -101,7 +106,7 @@ def test_checks_carry_the_nodes_key_and_follow_no_redirect() -> None:
             node = fleet.add(spec(url=backend.url, api_key_env="KEY", server_name="gpu-1"))
             backend.answers["/health"] = (302, "")
             backend.headers["Location"] = "/elsewhere"
-            checker = Checker(fleet, QUICK)
+            checker = HealthChecker(fleet, QUICK)
             checker.start()
             await until(lambda: node.health is Health.DOWN)
             assert "redirects" in node.reason
@@ -117,9 +122,9 @@ def test_without_a_health_path_the_list_of_models_is_the_check() -> None:
         async with Backend() as backend:
             del backend.answers["/health"]
             fleet = fleet_of(1, url=backend.url + "/v1")
-            checker = Checker(fleet, QUICK)
+            checker = HealthChecker(fleet, QUICK)
             checker.start()
-            await until(lambda: fleet.condition(fleet.nodes[0]).was_up)
+            await until(lambda: fleet.state(fleet.nodes[0]).was_up)
             backend.answers["/v1/models"] = (401, "")
             await until(lambda: fleet.nodes[0].health is Health.DOWN)
             assert "credentials" in fleet.nodes[0].reason
@@ -140,10 +145,10 @@ def test_a_check_that_times_out_during_a_long_prefill_says_nothing(is_excused: b
                 asked.append(node)
                 return is_excused
 
-            options = HealthOptions(period_s=0.01, timeout_s=0.03, unhealthy_after=3)
-            checker, node = Checker(fleet, options, excused), fleet.nodes[0]
+            options = HealthCheckOptions(period_s=0.01, timeout_s=0.03, unhealthy_after=3)
+            checker, node = HealthChecker(fleet, options, excused), fleet.nodes[0]
             checker.start()
-            await until(lambda: fleet.condition(node).was_up)
+            await until(lambda: fleet.state(node).was_up)
             backend.is_silent = True
             await until(lambda: len(asked) > 3)
             assert fleet.gets_work(node) is is_excused
@@ -158,12 +163,12 @@ def test_nodes_that_come_later_are_checked_and_removed_ones_no_more_and_checks_c
     async def main() -> None:
         async with Backend() as backend:
             fleet = fleet_of(0)
-            checker = Checker(fleet, QUICK)
+            checker = HealthChecker(fleet, QUICK)
             checker.start()
             await checker.close()
             checker.start()
             node = fleet.add(spec("late", url=backend.url))
-            await until(lambda: fleet.condition(node).was_up)
+            await until(lambda: fleet.state(node).was_up)
             fleet.remove("late")
             await asyncio.sleep(0.05)
             n_seen = len(backend.seen)
@@ -192,7 +197,7 @@ def test_a_node_that_drips_an_endless_answer_fails_its_check() -> None:
     async def main() -> None:
         server = await asyncio.start_server(endless, "127.0.0.1", 0)
         fleet = fleet_of(1, url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        checker = Checker(fleet, HealthOptions(period_s=0.02, timeout_s=30))
+        checker = HealthChecker(fleet, HealthCheckOptions(period_s=0.02, timeout_s=30))
         checker.start()
         await until(lambda: fleet.nodes[0].health is Health.DOWN)
         await checker.close()
@@ -223,11 +228,11 @@ def test_a_drained_node_stays_drained_whatever_its_checks_say() -> None:
     async def main() -> None:
         async with Backend() as backend:
             fleet = fleet_of(1, url=backend.url)
-            checker, node = Checker(fleet, QUICK), fleet.nodes[0]
+            checker, node = HealthChecker(fleet, QUICK), fleet.nodes[0]
             fleet.drain("n0")
             checker.start()
             await until(lambda: len(backend.seen) > 5)
-            assert Hold.DRAINING in fleet.condition(node).holds
+            assert Hold.DRAINING in fleet.state(node).holds
             await checker.close()
             fleet.close()
 

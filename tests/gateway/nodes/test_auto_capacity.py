@@ -1,4 +1,4 @@
-"""Adaptive capacity on a simulated queue of known servers, and through the keeper."""
+"""Adaptive capacity on a simulated queue of known servers, and through the manager."""
 
 import heapq
 import random
@@ -9,8 +9,8 @@ import pytest
 
 from support.gateway.node_world import Traffic, fleet_of, run_virtual
 from trimtab.gateway.model import Cause
-from trimtab.gateway.nodes.capacity import AdaptiveLimit, CapacityOptions
-from trimtab.gateway.nodes.keeper import Keeper
+from trimtab.gateway.nodes.auto_capacity import AdaptiveLimit, CapacityOptions
+from trimtab.gateway.nodes.health_manager import HealthManager
 
 
 @dataclass
@@ -99,15 +99,15 @@ def test_losses_of_one_burst_count_once() -> None:
 
 def test_only_nodes_with_auto_have_one_and_listeners_hear_of_it() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1, auto=True, max_requests=50))
-        plain = Keeper(fleet_of(1, max_requests=50))
-        for each in (keeper, plain):
+        manager = HealthManager(fleet_of(1, auto=True, max_requests=50))
+        plain = HealthManager(fleet_of(1, max_requests=50))
+        for each in (manager, plain):
             traffic, node = Traffic(each.observer), each.fleet.nodes[0]
             traffic.good(node)
             traffic.bad(node, Cause.FIRST_BYTE)
-        assert keeper.fleet.nodes[0].max_requests == 3
+        assert manager.fleet.nodes[0].max_requests == 3
         assert plain.fleet.nodes[0].max_requests == 50
-        keeper.fleet.close()
+        manager.fleet.close()
         plain.fleet.close()
 
     run_virtual(main)

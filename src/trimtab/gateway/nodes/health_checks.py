@@ -1,10 +1,10 @@
-"""Active checks: does a node answer, and what does it serve?
+"""Active health checks, and the list of models that a node serves.
 
-A node that fails some checks in a row is held; it is let go after some that succeed. A node that has never
-answered is held at its first failure. Checks go on whatever the state of a node, so that it comes back even
-when all are down. A check that runs into its time limit while the node works on something that is not
-overdue says nothing: a server with one thread can't answer during a long prefill. A check that failed while
-this process itself did not run is void and done again at once.
+Some failed checks in a row hold a node; some successful ones release it. A node that has never answered is
+held at its first failure. Checks go on in every state of a node, so that it comes back even when all are
+down. A check that times out while the node works on requests that are not overdue is ignored: a server with
+one thread cannot answer during a long prefill. A check that failed while this process itself was stalled is
+void and repeated at once.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trimtab.gateway.model import Node
-from trimtab.gateway.nodes.client import Client, Page, UnansweredError
-from trimtab.gateway.nodes.condition import LEAVING, Hold
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.rounds import Rounds
-from trimtab.gateway.nodes.spec import Listing
+from trimtab.gateway.nodes.fleet_listener import FleetListener
+from trimtab.gateway.nodes.node_spec import Listing
+from trimtab.gateway.nodes.node_state import LEAVING, Hold
+from trimtab.gateway.nodes.periodic import PeriodicTask
+from trimtab.gateway.nodes.probe_client import Page, ProbeClient, UnansweredError
 
-_USUAL_PATH, _LIST_PATH = "/health", "/v1/models"
+_DEFAULT_PATH, _LIST_PATH = "/health", "/v1/models"
 _MISSING = (404, 405, 501)
-_MOST_VOID = 3  # in a row: a loop that is late all the time must not blind the checks
+_MOST_VOID = 3  # in a row: a loop that is always late must not disable the checks
 
 
 @dataclass(frozen=True, slots=True)
-class HealthOptions:
-    """How nodes are checked."""
+class HealthCheckOptions:
+    """How often nodes are checked, and when they change state."""
 
     period_s: float = 5.0
     jitter_frac: float = 0.1
@@ -41,32 +42,32 @@ class HealthOptions:
 
 @dataclass(slots=True, eq=False)
 class _Check:
-    """How the checks of one node went."""
+    """The results of one node's checks."""
 
-    rounds: Rounds
+    task: PeriodicTask
     failures: int = 0
     successes: int = 0
     voids: int = 0
-    path: str = _USUAL_PATH
+    path: str = _DEFAULT_PATH
     listed_s: float = float("-inf")
 
 
-class Checker:
-    """Checks all nodes of a fleet. `answered(node)` is called after every check that a node passed."""
+class HealthChecker(FleetListener):
+    """Checks all nodes of a fleet. `passed(node)` is called after every check that a node passed."""
 
     def __init__(
         self,
         fleet: Fleet,
-        options: HealthOptions | None = None,
+        options: HealthCheckOptions | None = None,
         is_excused: Callable[[Node], bool] = lambda node: False,
-        answered: Callable[[Node], None] = lambda node: None,
+        passed: Callable[[Node], None] = lambda node: None,
     ) -> None:
-        self._fleet, self._options = fleet, options or HealthOptions()
-        self._is_excused, self._answered = is_excused, answered
-        self._client = Client(self._options.timeout_s)
+        self._fleet, self._options = fleet, options or HealthCheckOptions()
+        self._is_excused, self._on_passed = is_excused, passed
+        self._client = ProbeClient(self._options.timeout_s)
         self._checks: dict[int, _Check] = {}
-        self._asked = 0  # pages that have not come yet
-        fleet.pulse.on_beat.append(lambda: self._asked > 0)
+        self._pending = 0  # pages that have not arrived yet
+        fleet.pulse.on_beat.append(lambda: self._pending > 0)
         self._closing: set[asyncio.Task[None]] = set()
         self._is_running = False
 
@@ -83,52 +84,40 @@ class Checker:
         if self in self._fleet.listeners:
             self._fleet.listeners.remove(self)
         checks, self._checks = list(self._checks.values()), {}
-        await asyncio.gather(*(check.rounds.close() for check in checks), *self._closing)
+        await asyncio.gather(*(check.task.close() for check in checks), *self._closing)
         await self._client.close()
 
     def check_now(self, node: Node) -> None:
         """Do not wait for the period."""
         check = self._checks.get(node.idx)
         if check is not None:
-            check.rounds.now()
+            check.task.now()
 
     def on_added(self, node: Node) -> None:
-        """A listener's call."""
+        """A FleetListener method."""
         if not self._is_running or node.idx in self._checks:
             return
-        rounds = Rounds(
+        task = PeriodicTask(
             f"check of {node.name}",
-            lambda: self._turn(node),
+            lambda: self._check(node),
             self._options.period_s,
             self._options.jitter_frac,
         )
-        spec = self._fleet.condition(node).spec
-        self._checks[node.idx] = _Check(rounds, path=spec.health_path or _USUAL_PATH)
-        rounds.start()
+        spec = self._fleet.state(node).spec
+        self._checks[node.idx] = _Check(task, path=spec.health_path or _DEFAULT_PATH)
+        task.start()
 
     def on_removed(self, node: Node) -> None:
-        """A listener's call."""
+        """A FleetListener method."""
         check = self._checks.pop(node.idx, None)
         if check is not None:
-            task = self._fleet.loop.create_task(check.rounds.close())
+            task = self._fleet.loop.create_task(check.task.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    def on_switch(self, node: Node) -> None:
-        """A listener's call."""
-
-    def on_models(self, node: Node) -> None:
-        """A listener's call."""
-
-    def on_adapters(self, node: Node) -> None:
-        """A listener's call."""
-
-    def on_capacity(self, node: Node) -> None:
-        """A listener's call."""
-
-    async def _turn(self, node: Node) -> None:
+    async def _check(self, node: Node) -> None:
         check = self._checks.get(node.idx)
-        if check is None:  # removed while this turn was about to begin
+        if check is None:  # removed while this run was about to begin
             return
         begun_s = self._fleet.loop.time()
         try:
@@ -137,7 +126,7 @@ class Checker:
         except UnansweredError as error:
             if check.voids < _MOST_VOID and self._fleet.pulse.spans_gap(begun_s):
                 check.voids += 1
-                check.rounds.now()
+                check.task.now()
                 return
             if error.is_timeout and self._is_excused(node):
                 return
@@ -151,47 +140,47 @@ class Checker:
 
     async def _page(self, node: Node, check: _Check) -> Page:
         page = await self._get(node, check.path)
-        is_own_choice = not self._fleet.condition(node).spec.health_path
-        if page.status in _MISSING and is_own_choice and check.path == _USUAL_PATH:
+        is_own_choice = not self._fleet.state(node).spec.health_path
+        if page.status in _MISSING and is_own_choice and check.path == _DEFAULT_PATH:
             check.path = _LIST_PATH
             page = await self._get(node, check.path)
         return page
 
     async def _get(self, node: Node, path: str) -> Page:
-        condition = self._fleet.condition(node)
-        address = replace(condition.address, server_name=node.server_name)
+        state = self._fleet.state(node)
+        address = replace(state.address, server_name=node.server_name)
         self._fleet.pulse.start()
-        self._asked += 1
+        self._pending += 1
         try:
             return await self._client.get(node, address, path)
         finally:
-            self._asked -= 1
+            self._pending -= 1
 
     def _failed(self, node: Node, check: _Check, problem: str) -> None:
-        condition = self._fleet.condition(node)
+        state = self._fleet.state(node)
         check.successes, check.failures = 0, check.failures + 1
         self._fleet.report(f"node {node.name}", problem)
-        if check.failures >= self._options.unhealthy_after or not condition.was_up:
+        if check.failures >= self._options.unhealthy_after or not state.was_up:
             self._fleet.hold(node, Hold.CHECKS, problem)
 
     def _passed(self, node: Node, check: _Check) -> None:
-        condition = self._fleet.condition(node)
+        state = self._fleet.state(node)
         check.failures, check.successes = 0, check.successes + 1
         self._fleet.report(f"node {node.name}", "")
-        if Hold.CHECKS in condition.holds and (
-            check.successes >= self._options.healthy_after or not condition.was_up
+        if Hold.CHECKS in state.holds and (
+            check.successes >= self._options.healthy_after or not state.was_up
         ):
             self._fleet.release(node, Hold.CHECKS)
-            if not condition.was_up:  # it was never ill, only late
-                self._fleet.skip_warming(node)
-        condition.was_up = True
-        self._answered(node)
+            if not state.was_up:  # it never failed, it only started late
+                self._fleet.skip_slow_start(node)
+        state.was_up = True
+        self._on_passed(node)
 
     async def _list(self, node: Node, check: _Check) -> None:
-        """Read what it serves, when it is time or it was away. No list is no fault: images have none."""
+        """Read the list of models when it is due or the node is back. Without a list nothing is wrong."""
         now_s = self._fleet.loop.time()
-        is_back = Hold.CHECKS in self._fleet.condition(node).holds
-        is_leaving = self._fleet.condition(node).holds.keys() & LEAVING
+        is_back = Hold.CHECKS in self._fleet.state(node).holds
+        is_leaving = self._fleet.state(node).holds.keys() & LEAVING
         if is_leaving or (not is_back and now_s - check.listed_s < self._options.models_period_s):
             return
         check.listed_s = now_s
@@ -202,9 +191,9 @@ class Checker:
             listing = None
         if listing is not None:
             self._fleet.set_listing(node, listing)
-        is_blind = listing is None and not node.models
+        has_no_models = listing is None and not node.models
         self._fleet.report(
-            f"models of {node.name}", "it lists no models, and its entry names none" if is_blind else ""
+            f"models of {node.name}", "it lists no models, and its entry names none" if has_no_models else ""
         )
 
 

@@ -1,9 +1,9 @@
-"""What the metrics of known servers and exporters say, in the gateway's own words.
+"""Maps metrics of known servers and exporters to the gateway's own names.
 
 Sources of the names: vLLM ("Production Metrics": `vllm:…`; before its version 1 `gpu_cache_usage_perc`),
 SGLang ("Production Metrics": `sglang:…`), node_exporter, and NVIDIA's dcgm-exporter (default-counters.csv).
 
-Words: `running`, `waiting`, `kv_used_frac`; `cpu_busy_frac`, `memory_used_frac`, `disk_busy_frac` (of the
+Names: `running`, `waiting`, `kv_used_frac`; `cpu_busy_frac`, `memory_used_frac`, `disk_busy_frac` (of the
 busiest disk), `disk_read_bytes_per_s`, `disk_write_bytes_per_s`, `net_receive_bytes_per_s`,
 `net_transmit_bytes_per_s`; `gpus`, `gpu_busy_frac` (mean), `gpu_memory_used_frac` (of all).
 """
@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from trimtab.gateway.nodes.exposition import Finder, Sample
+from trimtab.gateway.nodes.prometheus_text import Sample, SampleFinder
 
 _GAUGES = {  # summed over engines of one server, but for fractions: their mean
     "vllm:num_requests_running": "running",
@@ -43,21 +43,21 @@ _GPU_BUSY, _GPU_USED, _GPU_FREE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED",
 _NOT_HARDWARE = re.compile(r"lo|veth.*|docker.*|br-.*|ifb.*|cni.*|cali.*|loop.*|ram.*|zram.*|dm-.*|md.*")
 
 _MACHINE = (*_FLOWS, _CPU, _DISK_BUSY, _MEMORY_ALL, _MEMORY_FREE)
-FINDER = Finder((*_GAUGES, _ADAPTERS, *_MACHINE, _GPU_BUSY, _GPU_USED, _GPU_FREE))
+SAMPLE_FINDER = SampleFinder((*_GAUGES, _ADAPTERS, *_MACHINE, _GPU_BUSY, _GPU_USED, _GPU_FREE))
 
 
 @dataclass(slots=True)
 class Reading:
-    """What one page says. `counters` only mean something against an earlier reading."""
+    """The values of one page. `counters` mean something only against an earlier reading."""
 
     read_s: float = 0.0
     gauges: dict[str, float] = field(default_factory=dict)
-    counters: dict[tuple[str, str], float] = field(default_factory=dict)  # (what, which device)
-    adapters: tuple[str, ...] = ()  # with work, in vLLM's words
+    counters: dict[tuple[str, str], float] = field(default_factory=dict)  # (quantity, device)
+    adapters: tuple[str, ...] = ()  # with requests there, as vLLM reports them
 
 
 class Reader:
-    """Sorts a page's samples into words, some at a time."""
+    """Collects the samples of a page, some at a time, under the gateway's names."""
 
     def __init__(self) -> None:
         self._reading = Reading()
@@ -80,7 +80,7 @@ class Reader:
                 self._values[_GAUGES.get(sample.name, sample.name)].append(sample.value)
 
     def reading(self, read_s: float) -> Reading:
-        """What the page says, as of `read_s`."""
+        """The values of the page, as of `read_s`."""
         self._reading.read_s = read_s
         _put_gauges(self._reading.gauges, self._values)
         return self._reading
@@ -95,7 +95,7 @@ class Reader:
 
 
 def rates(before: Reading, after: Reading) -> dict[str, float]:
-    """What the counters of two readings say of the time between. One that fell was reset and began at 0."""
+    """Rates between two readings. A counter that fell was reset and began at 0."""
     elapsed_s = after.read_s - before.read_s
     if elapsed_s <= 0:
         return {}

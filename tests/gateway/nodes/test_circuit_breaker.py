@@ -1,4 +1,4 @@
-"""Passive signals: what opens the breaker, what is back-pressure, what is neither."""
+"""Passive events: what opens the breaker, what is back-pressure, what is neither."""
 
 import asyncio
 
@@ -6,14 +6,14 @@ import pytest
 
 from support.gateway.node_world import Traffic, fleet_of, run_virtual
 from trimtab.gateway.model import Cause, Health
-from trimtab.gateway.nodes.condition import Hold
-from trimtab.gateway.nodes.keeper import Keeper
+from trimtab.gateway.nodes.health_manager import HealthManager
+from trimtab.gateway.nodes.node_state import Hold
 
 
 def test_failures_to_connect_open_it_for_growing_times_and_a_trial_closes_it() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1, max_requests=10))
-        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        manager = HealthManager(fleet_of(1, max_requests=10))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
         node = fleet.nodes[0]
         traffic.bad(node, Cause.CONNECT)
         assert fleet.gets_work(node)
@@ -39,8 +39,8 @@ def test_failures_to_connect_open_it_for_growing_times_and_a_trial_closes_it() -
 
 def test_attempts_begun_before_it_opened_do_not_open_it_longer() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1))
-        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        manager = HealthManager(fleet_of(1))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
         node = fleet.nodes[0]
         begun = [traffic.begin(node)[0] for _ in range(20)]
         await asyncio.sleep(0.1)
@@ -55,8 +55,8 @@ def test_attempts_begun_before_it_opened_do_not_open_it_longer() -> None:
 
 def test_all_nodes_may_be_open_at_once_and_come_back() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(3))
-        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        manager = HealthManager(fleet_of(3))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
         for node in fleet.nodes * 2:
             traffic.bad(node, Cause.CONNECT)
         assert not any(fleet.gets_work(node) for node in fleet.nodes)
@@ -69,11 +69,11 @@ def test_all_nodes_may_be_open_at_once_and_come_back() -> None:
 
 def test_a_check_that_came_through_ends_the_wait() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1))
-        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        manager = HealthManager(fleet_of(1))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
         for _ in range(2):
             traffic.bad(fleet.nodes[0], Cause.CONNECT)
-        keeper.breaker.reached(fleet.nodes[0])
+        manager.breaker.check_passed(fleet.nodes[0])
         assert fleet.gets_work(fleet.nodes[0])
         fleet.close()
 
@@ -83,12 +83,12 @@ def test_a_check_that_came_through_ends_the_wait() -> None:
 @pytest.mark.parametrize("status", [400, 401, 404, 408, 422])
 def test_answers_of_4xx_and_clients_that_leave_never_count(status: int) -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(4))
-        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        manager = HealthManager(fleet_of(4))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
         for _ in range(200):
             traffic.good(fleet.nodes[0], status)
             traffic.abort(traffic.begin(fleet.nodes[0])[0])
-        keeper.ejector.compare()
+        manager.ejection.compare()
         assert fleet.gets_work(fleet.nodes[0])
         assert fleet.nodes[0].health is Health.UP
         fleet.close()
@@ -99,8 +99,8 @@ def test_answers_of_4xx_and_clients_that_leave_never_count(status: int) -> None:
 @pytest.mark.parametrize(("wished_s", "pause_s"), [(3.0, 3.0), (500.0, 10.0), (0.0, 0.1)])
 def test_back_pressure_is_a_pause_and_no_fault(wished_s: float, pause_s: float) -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1, max_requests=10))
-        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        manager = HealthManager(fleet_of(1, max_requests=10))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
         node = fleet.nodes[0]
         traffic.bad(node, Cause.BUSY, status=429, retry_after_s=wished_s)
         assert not fleet.gets_work(node)
@@ -117,23 +117,23 @@ def test_back_pressure_is_a_pause_and_no_fault(wished_s: float, pause_s: float) 
 
 def test_a_burst_of_429_is_one_pause_and_pauses_in_a_row_grow() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1))
-        fleet, traffic = keeper.fleet, Traffic(keeper.observer)
+        manager = HealthManager(fleet_of(1))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
         node = fleet.nodes[0]
         burst = [traffic.begin(node)[0] for _ in range(50)]
         await asyncio.sleep(0.01)
         for exchange in burst:
             traffic.lose(exchange, Cause.BUSY, status=429)
-        pauses_s = [fleet.condition(node).until_s[Hold.BUSY] - fleet.loop.time()]
+        pauses_s = [fleet.state(node).until_s[Hold.BUSY] - fleet.loop.time()]
         for _ in range(6):
             await asyncio.sleep(pauses_s[-1] + 0.01)
             traffic.bad(node, Cause.BUSY, status=503)
-            pauses_s.append(fleet.condition(node).until_s[Hold.BUSY] - fleet.loop.time())
+            pauses_s.append(fleet.state(node).until_s[Hold.BUSY] - fleet.loop.time())
         assert pauses_s == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0])
         await asyncio.sleep(2.1)
         traffic.good(node)
         traffic.bad(node, Cause.BUSY, status=503)
-        assert fleet.condition(node).until_s[Hold.BUSY] - fleet.loop.time() == pytest.approx(0.1)
+        assert fleet.state(node).until_s[Hold.BUSY] - fleet.loop.time() == pytest.approx(0.1)
         fleet.close()
 
     run_virtual(main)
@@ -141,10 +141,10 @@ def test_a_burst_of_429_is_one_pause_and_pauses_in_a_row_grow() -> None:
 
 def test_a_503_that_was_handed_on_as_a_response_is_back_pressure_too() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1))
-        traffic, node = Traffic(keeper.observer), keeper.fleet.nodes[0]
+        manager = HealthManager(fleet_of(1))
+        traffic, node = Traffic(manager.observer), manager.fleet.nodes[0]
         traffic.good(node, status=429)
-        assert Hold.BUSY in keeper.fleet.condition(node).holds
-        keeper.fleet.close()
+        assert Hold.BUSY in manager.fleet.state(node).holds
+        manager.fleet.close()
 
     run_virtual(main)

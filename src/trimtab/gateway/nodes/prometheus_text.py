@@ -1,7 +1,7 @@
-"""Prometheus' text format, only as far as somebody asks for: named samples out of a page, at C speed.
+"""Reads named samples out of a page in Prometheus' text format, at C speed.
 
-A page of an exporter has a thousand lines of which a few matter, so lines are found by one pattern over the
-bytes instead of parsing each of them.
+A page of an exporter has a thousand lines of which a few matter, so one pattern over the bytes finds the
+lines instead of a parser that reads each of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Sample:
         return self.labels.get(name, "")
 
 
-class Finder:
+class SampleFinder:
     """Finds the samples of given names in pages."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -44,7 +44,7 @@ class Finder:
         )
 
     def samples(self, page: bytes) -> Iterator[Sample]:
-        """Samples in the order of the page; lines that are none are passed over, and so is NaN."""
+        """Samples in the order of the page; malformed lines and NaN are skipped."""
         for name, labels, value in self._line.findall(page):
             number = _number(value)
             if number == number:

@@ -1,4 +1,4 @@
-"""Something that is done again and again, with a jitter, until it is closed."""
+"""A task that runs again and again, with jitter, until it is closed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Awaitable, Callable
 logger = logging.getLogger(__name__)
 
 
-class Rounds:
-    """One task that calls `turn` every `period_s`. What a turn raises is logged; the next one comes."""
+class PeriodicTask:
+    """Calls `run_once` every `period_s`. An exception is logged and the next call follows."""
 
     def __init__(
         self,
         name: str,
-        turn: Callable[[], Awaitable[None]],
+        run_once: Callable[[], Awaitable[None]],
         period_s: float,
         jitter_frac: float = 0.1,
         first_after_s: float = 0.0,
     ) -> None:
-        self._name, self._turn, self._period_s = name, turn, period_s
+        self._name, self._run_once, self._period_s = name, run_once, period_s
         self._jitter_frac, self._first_after_s = jitter_frac, first_after_s
         self._task: asyncio.Task[None] | None = None
         self._soon = asyncio.Event()
@@ -33,11 +33,11 @@ class Rounds:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 
     def now(self) -> None:
-        """Do not wait for the period: the next turn begins at once, or right after the one under way."""
+        """Do not wait for the period: run at once, or right after the run under way."""
         self._soon.set()
 
     async def close(self) -> None:
-        """End it, in the middle of a turn too. It can be started again."""
+        """Stop, in the middle of a run too. `start` begins again."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -48,9 +48,9 @@ class Rounds:
         await self._wait(self._first_after_s)
         while True:
             try:
-                await self._turn()
+                await self._run_once()
             except Exception:
-                logger.exception("%s failed; it is tried again", self._name)
+                logger.exception("%s failed; it runs again", self._name)
             await self._wait(self._period_s * (1 + self._jitter_frac * random.uniform(-1, 1)))
 
     async def _wait(self, for_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What is said of a node before it exists: by the configuration, a watched file or the admin API."""
+"""The description of a node: from the configuration, a watched file or the admin API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A backend, as somebody describes it. It names where a secret is (`api_key_env`), never the secret."""
+    """A described node. It names where a secret is (`api_key_env`), never the secret itself."""
 
     name: str
     url: str  # http(s)://host[:port][/base]; a base that ends in /v1 loses it: requests bring their own
@@ -31,7 +31,7 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a node says it serves: models, and adapters with the model that each is made for."""
+    """What a node lists: models, and adapters with the model that each is made for."""
 
     models: tuple[str, ...]
     adapters: Mapping[str, str]

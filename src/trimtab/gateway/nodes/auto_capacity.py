@@ -9,7 +9,7 @@ ProbeRTT (N. Cardwell et al., ACM Queue 14(5), 2016); at first the limit doubles
 least of them says nothing; latencies are per unit of the request's own work.
 
 Where latency grows with the number in flight without any queue (batching), `tolerance` says how much of
-that is welcome.
+that is accepted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from trimtab.gateway.model import Attempt, Cause, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.signals import Answer, Judge
+from trimtab.gateway.nodes.health_rule import HealthRule, Success
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,19 @@ class CapacityOptions:
 
     initial: int = 4
     least: int = 1
-    tolerance: float = 2.0  # latency over no-load latency that is welcome
+    tolerance: float = 2.0  # accepted latency, as a multiple of the no-load latency
     headroom: float = 0.5  # × the root of the limit
     smoothing: float = 0.3
     window_samples: int = 20
     window_s: float = 0.5  # and at least this long
-    first_probe_s: float = 10.0  # it may have begun above what the node can bear
+    first_probe_s: float = 10.0  # the initial limit may have been too high
     probe_s: float = 120.0  # how often the no-load latency is measured again
     least_gradient: float = 0.5
     loss_factor: float = 0.9
 
 
 class AdaptiveLimit:
-    """The limit of one node: pure arithmetic, time is given."""
+    """The limit of one node: pure arithmetic; the caller gives the time."""
 
     def __init__(self, most: int, options: CapacityOptions | None = None, now_s: float = 0.0) -> None:
         self._options, self.most = options or CapacityOptions(), most
@@ -59,9 +59,9 @@ class AdaptiveLimit:
         return max(self._options.least, int(self._limit + 1e-9))
 
     def sample(self, latency_s: float, units: float, in_flight: int, begun_s: float, now_s: float) -> None:
-        """A good answer to `units` of work; `in_flight` counts it too."""
+        """A successful answer to `units` of work; `in_flight` includes it."""
         if begun_s < self._window_from_s and self._resume_limit > 0:
-            return  # begun under the load that the probe is to be free of
+            return  # it began under the load that the probe must avoid
         self._latency_s += latency_s
         self._units += units
         self._n += 1
@@ -71,7 +71,7 @@ class AdaptiveLimit:
             self._end_window(now_s)
 
     def lost(self, begun_s: float, now_s: float) -> None:
-        """A time-out or a refusal: the node is full. Counts once for what was begun before the last one."""
+        """A timeout or a refusal: the node is full. Attempts that began before the last one do not count."""
         if begun_s < self._window_from_s:
             return
         self._limit = max(self._options.least, self._limit * self._options.loss_factor)
@@ -103,7 +103,7 @@ class AdaptiveLimit:
         gradient = min(1.0, max(options.least_gradient, gradient))
         wanted = self._limit * gradient + max(1.0, options.headroom * math.sqrt(self._limit))
         if wanted > self._limit and self._most_in_flight < self._limit / 2:
-            return  # it was not used: what was measured says nothing of more
+            return  # the limit was not used: the measurement says nothing about a higher one
         self._is_exploring &= gradient == 1.0
         if self._is_exploring:
             moved = self._limit * 2
@@ -115,8 +115,8 @@ class AdaptiveLimit:
 _FULL = frozenset({Cause.BUSY, Cause.FIRST_BYTE, Cause.IDLE, Cause.TOTAL})
 
 
-class AutoCapacity(Judge):
-    """Judges the nodes whose capacity is `auto` and sets it."""
+class AutoCapacity(HealthRule):
+    """Sets the capacity of the nodes where it is `auto`."""
 
     def __init__(self, fleet: Fleet, options: CapacityOptions | None = None) -> None:
         self._fleet, self._options = fleet, options or CapacityOptions()
@@ -129,37 +129,37 @@ class AutoCapacity(Judge):
         return self._limits[node.idx]
 
     def _new(self, node: Node) -> AdaptiveLimit | None:
-        spec = self._fleet.condition(node).spec  # another `auto` would make it another node
+        spec = self._fleet.state(node).spec  # a change of `auto` makes it another node
         if not spec.auto:
             return None
         limit = AdaptiveLimit(spec.max_requests, self._options, self._fleet.loop.time())
         self._fleet.set_capacity(node, limit.limit)
         return limit
 
-    def began(self, exchange: Exchange, attempt: Attempt) -> None:
-        """A judge's call."""
+    def attempt_started(self, exchange: Exchange, attempt: Attempt) -> None:
+        """A HealthRule method."""
         if attempt.node.idx not in self._limits:
             self.limit(attempt.node)
 
-    def answered(self, answers: Sequence[Answer]) -> None:
-        """A judge's call."""
+    def attempts_succeeded(self, successes: Sequence[Success]) -> None:
+        """A HealthRule method."""
         limits = self._limits
-        for exchange, attempt in answers:
-            limit = limits.get(attempt.node.idx)  # made when it began
+        for exchange, attempt in successes:
+            limit = limits.get(attempt.node.idx)  # made when the attempt started
             if limit is None:
                 continue
             latency_s, units = attempt.ended_s - attempt.begun_s, exchange.units or 1.0
-            in_flight = attempt.node.in_flight + 1  # it has just left
+            in_flight = attempt.node.in_flight + 1  # this one has just ended
             limit.sample(latency_s, units, in_flight, attempt.begun_s, self._fleet.loop.time())
             self._fleet.set_capacity(attempt.node, limit.limit)
 
-    def lost(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
-        """A judge's call."""
+    def attempt_failed(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
+        """A HealthRule method."""
         limit = self.limit(attempt.node)
         if limit is not None and cause in _FULL:
             limit.lost(attempt.begun_s, self._fleet.loop.time())
             self._fleet.set_capacity(attempt.node, limit.limit)
 
-    def forget(self, node: Node) -> None:
-        """A judge's call."""
+    def node_removed(self, node: Node) -> None:
+        """A HealthRule method."""
         self._limits.pop(node.idx, None)

@@ -14,7 +14,7 @@ _PIECE_BYTES = 65536
 
 
 class UnansweredError(Exception):
-    """No whole answer; the message says why, in words for an operator."""
+    """No whole answer; the message says why, for an operator."""
 
     def __init__(self, reason: str, is_timeout: bool = False) -> None:
         super().__init__(reason)
@@ -29,7 +29,7 @@ class Page:
     body: bytes
 
 
-class Client:
+class ProbeClient:
     """One aiohttp session for all nodes. Open it inside the loop."""
 
     def __init__(self, timeout_s: float = 2.0, max_bytes: int = 8 << 20) -> None:

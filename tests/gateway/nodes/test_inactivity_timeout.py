@@ -11,37 +11,41 @@ import pytest
 from support.gateway.node_world import Heard, Traffic, fleet_of, run_virtual
 from support.waiting import until
 from trimtab.gateway.model import Attempt, Health, Node
-from trimtab.gateway.nodes.condition import Hold
-from trimtab.gateway.nodes.health import HealthOptions
-from trimtab.gateway.nodes.keeper import Keeper, KeeperOptions
-from trimtab.gateway.nodes.signals import Signals
-from trimtab.gateway.nodes.silence import Silence, SilenceOptions
+from trimtab.gateway.nodes.health_checks import HealthCheckOptions
+from trimtab.gateway.nodes.health_manager import HealthManager, HealthManagerOptions
+from trimtab.gateway.nodes.health_rule import AttemptEvents
+from trimtab.gateway.nodes.inactivity_timeout import InactivityOptions, InactivityTimeout
+from trimtab.gateway.nodes.node_state import Hold
 
 
 def test_a_long_prefill_is_no_freeze() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1))
-        traffic, node = Traffic(keeper.observer), keeper.fleet.nodes[0]
-        keeper.silence.start()
+        manager = HealthManager(fleet_of(1))
+        traffic, node = Traffic(manager.observer), manager.fleet.nodes[0]
+        manager.inactivity.start()
         exchange, attempt = traffic.begin(node, estimate_s=20, stream=True)
         await asyncio.sleep(40)
-        assert keeper.fleet.gets_work(node)
-        assert keeper.silence.is_within_prediction(node)
-        assert keeper.silence.age_s(node, keeper.fleet.loop.time()) == pytest.approx(40)
+        assert manager.fleet.gets_work(node)
+        assert manager.inactivity.is_within_prediction(node)
+        assert manager.inactivity.age_s(node, manager.fleet.loop.time()) == pytest.approx(40)
         traffic.byte(attempt)
         traffic.finish(exchange)
-        assert keeper.silence.age_s(node, keeper.fleet.loop.time()) == 0
-        keeper.silence.close()
-        keeper.fleet.close()
+        assert manager.inactivity.age_s(node, manager.fleet.loop.time()) == 0
+        manager.inactivity.close()
+        manager.fleet.close()
 
     run_virtual(main)
 
 
 def test_a_first_byte_that_is_overdue_makes_a_suspect_and_a_byte_clears_it() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1, max_requests=10))
-        traffic, node, fleet = Traffic(keeper.observer), keeper.fleet.nodes[0], keeper.fleet
-        keeper.silence.start()
+        manager = HealthManager(fleet_of(1, max_requests=10))
+        traffic, node, fleet = (
+            Traffic(manager.observer),
+            manager.fleet.nodes[0],
+            manager.fleet,
+        )
+        manager.inactivity.start()
         for _ in range(20):  # it learns that the first byte comes after a tenth of the prediction
             exchange, attempt = traffic.begin(node, estimate_s=10)
             await asyncio.sleep(1)
@@ -52,12 +56,12 @@ def test_a_first_byte_that_is_overdue_makes_a_suspect_and_a_byte_clears_it() -> 
         await asyncio.sleep(2)
         assert node.health is Health.SUSPECT
         assert "1 in flight" in node.reason
-        assert not keeper.silence.is_within_prediction(node)
+        assert not manager.inactivity.is_within_prediction(node)
         traffic.byte(attempt)
         await asyncio.sleep(0.2)
         assert fleet.gets_work(node)
         assert fleet.allowed_requests(node, fleet.loop.time()) == 10
-        keeper.silence.close()
+        manager.inactivity.close()
         fleet.close()
 
     run_virtual(main)
@@ -65,9 +69,9 @@ def test_a_first_byte_that_is_overdue_makes_a_suspect_and_a_byte_clears_it() -> 
 
 def test_a_stream_that_stops_makes_a_suspect_after_its_usual_gaps() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1))
-        traffic, node = Traffic(keeper.observer), keeper.fleet.nodes[0]
-        keeper.silence.start()
+        manager = HealthManager(fleet_of(1))
+        traffic, node = Traffic(manager.observer), manager.fleet.nodes[0]
+        manager.inactivity.start()
         for _ in range(3):
             exchange, attempt = traffic.begin(node, estimate_s=5, stream=True)
             for _ in range(50):
@@ -79,47 +83,51 @@ def test_a_stream_that_stops_makes_a_suspect_after_its_usual_gaps() -> None:
         await asyncio.sleep(0.1)
         traffic.byte(attempt)
         await asyncio.sleep(0.9)
-        assert keeper.fleet.gets_work(node)
+        assert manager.fleet.gets_work(node)
         await asyncio.sleep(4)
         assert node.health is Health.SUSPECT
-        keeper.silence.close()
-        keeper.fleet.close()
+        manager.inactivity.close()
+        manager.fleet.close()
 
     run_virtual(main)
 
 
 def test_one_stuck_request_beside_others_that_flow_is_no_freeze() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1))
-        traffic, node = Traffic(keeper.observer), keeper.fleet.nodes[0]
-        keeper.silence.start()
+        manager = HealthManager(fleet_of(1))
+        traffic, node = Traffic(manager.observer), manager.fleet.nodes[0]
+        manager.inactivity.start()
         traffic.begin(node, estimate_s=0.1)
         _, other = traffic.begin(node, estimate_s=100, stream=True)
         for _ in range(100):
             await asyncio.sleep(0.3)
             traffic.byte(other)
-            assert keeper.fleet.gets_work(node)
-        keeper.silence.close()
-        keeper.fleet.close()
+            assert manager.fleet.gets_work(node)
+        manager.inactivity.close()
+        manager.fleet.close()
 
     run_virtual(main)
 
 
 def test_an_answered_check_clears_a_suspect_and_doubles_the_patience() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1))
-        traffic, node, fleet = Traffic(keeper.observer), keeper.fleet.nodes[0], keeper.fleet
-        keeper.silence.start()
+        manager = HealthManager(fleet_of(1))
+        traffic, node, fleet = (
+            Traffic(manager.observer),
+            manager.fleet.nodes[0],
+            manager.fleet,
+        )
+        manager.inactivity.start()
         traffic.begin(node, estimate_s=1)  # nothing is known of its class: three times the prediction
         await asyncio.sleep(3.3)
-        assert Hold.SILENT in fleet.condition(node).holds
-        keeper.silence.reached(node)
+        assert Hold.INACTIVE in fleet.state(node).holds
+        manager.inactivity.check_passed(node)
         assert fleet.gets_work(node)
         await asyncio.sleep(2.4)
         assert fleet.gets_work(node)
         await asyncio.sleep(0.8)
         assert not fleet.gets_work(node)
-        keeper.silence.close()
+        manager.inactivity.close()
         fleet.close()
 
     run_virtual(main)
@@ -133,22 +141,22 @@ def test_a_healthy_node_is_not_withheld_for_a_request_that_takes_longer_than_any
 
         def check(of: Node) -> None:  # it passes after two milliseconds
             asked.append(fleet.loop.time())
-            fleet.loop.call_later(0.002, silence.reached, of)
+            fleet.loop.call_later(0.002, rule.check_passed, of)
 
-        silence = Silence(fleet, doubt=check)
-        traffic = Traffic(Signals([silence], fleet.pulse))
-        silence.start()
+        rule = InactivityTimeout(fleet, request_check=check)
+        traffic = Traffic(AttemptEvents([rule], fleet.pulse))
+        rule.start()
         begun_s = fleet.loop.time()
         exchange, _ = traffic.begin(node, estimate_s=1)
         await asyncio.sleep(13)
         assert [at_s - begun_s for at_s in asked] == pytest.approx(
             [3, 6, 12], abs=0.11
-        )  # its patience doubles
+        )  # its allowance doubles
         assert heard.events == []
         traffic.finish(exchange)
         await asyncio.sleep(1)
         assert len(asked) == 3
-        silence.close()
+        rule.close()
         fleet.close()
 
     run_virtual(main)
@@ -156,24 +164,24 @@ def test_a_healthy_node_is_not_withheld_for_a_request_that_takes_longer_than_any
 
 def test_what_a_frozen_node_has_not_begun_to_answer_moves_after_a_second_without_a_sign() -> None:
     async def main() -> None:
-        keeper = Keeper(fleet_of(1, max_requests=10))
-        traffic, node = Traffic(keeper.observer), keeper.fleet.nodes[0]
+        manager = HealthManager(fleet_of(1, max_requests=10))
+        traffic, node = Traffic(manager.observer), manager.fleet.nodes[0]
         asked: list[Attempt] = []
         _, silent = traffic.begin(node, estimate_s=1, moves=asked)
         _, streams = traffic.begin(node, estimate_s=1, stream=True, moves=asked)
         traffic.byte(streams)
-        keeper.silence.start()
+        manager.inactivity.start()
         await asyncio.sleep(3.3)
         assert node.health is Health.SUSPECT
         assert not asked
         await asyncio.sleep(1)
         assert set(asked) == {silent}  # again and again, until it may
         asked.clear()
-        keeper.silence.reached(node)
+        manager.inactivity.check_passed(node)
         await asyncio.sleep(1)
         assert not asked  # it was only slow
-        keeper.silence.close()
-        keeper.fleet.close()
+        manager.inactivity.close()
+        manager.fleet.close()
 
     run_virtual(main)
 
@@ -213,14 +221,18 @@ def test_a_stopped_process_with_many_in_flight_is_suspect_until_it_goes_on(tmp_p
 async def stop_and_go_on(process: asyncio.subprocess.Process) -> None:
     assert process.stdout is not None
     port = int(await process.stdout.readline())
-    options = KeeperOptions(
-        health=HealthOptions(period_s=0.05, timeout_s=0.2, unhealthy_after=100_000),
-        silence=SilenceOptions(least_s=0.1),
+    options = HealthManagerOptions(
+        health=HealthCheckOptions(period_s=0.05, timeout_s=0.2, unhealthy_after=100_000),
+        inactivity=InactivityOptions(min_s=0.1),
     )
-    keeper = Keeper(fleet_of(1, url=f"http://127.0.0.1:{port}"), options)
-    fleet, node, traffic = keeper.fleet, keeper.fleet.nodes[0], Traffic(keeper.observer)
-    keeper.start()
-    await until(lambda: fleet.condition(node).was_up)
+    manager = HealthManager(fleet_of(1, url=f"http://127.0.0.1:{port}"), options)
+    fleet, node, traffic = (
+        manager.fleet,
+        manager.fleet.nodes[0],
+        Traffic(manager.observer),
+    )
+    manager.start()
+    await until(lambda: fleet.state(node).was_up)
     os.kill(process.pid, signal.SIGSTOP)
     begun = [traffic.begin(node, estimate_s=0.05)[0] for _ in range(40)]
     await until(lambda: node.health is Health.SUSPECT)
@@ -230,5 +242,5 @@ async def stop_and_go_on(process: asyncio.subprocess.Process) -> None:
     await until(lambda: fleet.gets_work(node))
     for exchange in begun:
         traffic.finish(exchange)
-    await keeper.close()
+    await manager.close()
     fleet.close()
