@@ -200,7 +200,7 @@ def served(
         wait_until(lambda: gateway.is_up, timeout_s=START_S)
         yield gateway
         if gateway.process.poll() is None:
-            gateway.tell(signal.SIGTERM)
+            gateway.tell(signal.SIGINT)
             assert gateway.wait() == 0, gateway.said()
     finally:
         gateway.end()

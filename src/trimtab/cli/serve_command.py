@@ -74,6 +74,15 @@ def serve(
             rich_help_panel=SETTINGS_PANEL,
         ),
     ] = None,
+    reuse_port: Annotated[
+        bool,
+        typer.Option(
+            "--reuse-port",
+            help="Share the port with other replicas on this machine.",
+            rich_help_panel=SETTINGS_PANEL,
+            metavar=FLAG,
+        ),
+    ] = False,
     insecure_no_auth: Annotated[
         bool,
         typer.Option(
@@ -114,7 +123,7 @@ def serve(
         return
     from trimtab.gateway.config import Overrides
 
-    overrides = Overrides(listen, admin_listen, policy, insecure_no_auth)
+    overrides = Overrides(listen, admin_listen, policy, insecure_no_auth, reuse_port)
     chosen, keys = _chosen(config, backend or [], overrides)
     if check:
         _check(chosen, quiet=quiet)

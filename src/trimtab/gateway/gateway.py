@@ -46,6 +46,7 @@ _FIXED = (
     "listen",
     "admin.listen",
     "admin.hosts",
+    "reuse_port",
     "store",
     "record",
     "telemetry",
@@ -120,9 +121,11 @@ class Gateway:
         if listening is not None:
             await self.plane.serve(listening)
 
-    async def drain(self, timeout_s: float) -> int:
-        """Take nothing new and wait for what is under way; returns what was not done in time."""
-        return await self.plane.drain(timeout_s)
+    async def drain(self, timeout_s: float, delay_s: float) -> int:
+        """Serve for `delay_s` more, then wait for what is under way; returns what was not done in time."""
+        if self.config.reuse_port:
+            await self.plane.stop_accepting()
+        return await self.plane.drain(timeout_s, delay_s)
 
     async def close(self) -> None:
         """End everything."""

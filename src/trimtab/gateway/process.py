@@ -50,16 +50,16 @@ async def run_process(
         try:
             freeze()
             ready(auth.make_link_token())
-            await _until_stopped(control, reload)
-            await _drain(gateway, service)
+            await _drain(gateway, service, await _until_stopped(control, reload))
         finally:
             await server.close()
 
 
-async def _drain(gateway: Gateway, service: JobService) -> None:
-    """Let clients' requests and jobs end, both in the same time."""
+async def _drain(gateway: Gateway, service: JobService, number: signal.Signals) -> None:
+    """Let clients' requests and jobs end, both in the same time. On Ctrl-C no balancer is waited for."""
     timeout_s = gateway.config.drain_s
-    left = sum(await asyncio.gather(gateway.drain(timeout_s), service.drain(timeout_s)))
+    delay_s = gateway.config.shutdown_delay_s if number is signal.SIGTERM else 0.0
+    left = sum(await asyncio.gather(gateway.drain(timeout_s, delay_s), service.drain(timeout_s)))
     if left:
         logger.warning("%d requests were not finished when the time to drain was up", left)
 
@@ -93,10 +93,15 @@ def surroundings(gateway: Gateway, service: JobService) -> Surroundings:
     )
 
 
-async def _until_stopped(control: Control, reload: Reload | None) -> None:
-    """Wait for SIGTERM or SIGINT. SIGHUP reads the configuration again."""
+async def _until_stopped(control: Control, reload: Reload | None) -> signal.Signals:
+    """Wait for SIGTERM or SIGINT and return which it was. SIGHUP reads the configuration again."""
     loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
+    stopped: asyncio.Future[signal.Signals] = loop.create_future()
+
+    def stop(number: signal.Signals) -> None:
+        if not stopped.done():
+            stopped.set_result(number)
+
     reloads: set[asyncio.Task[None]] = set()
 
     def begin_reload() -> None:
@@ -106,11 +111,11 @@ async def _until_stopped(control: Control, reload: Reload | None) -> None:
             task.add_done_callback(reloads.discard)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stop, number)
     if reload is not None:
         loop.add_signal_handler(signal.SIGHUP, begin_reload)
     try:
-        await stopped.wait()
+        return await stopped
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             with contextlib.suppress(ValueError):

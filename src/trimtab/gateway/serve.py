@@ -68,7 +68,7 @@ def _run(
             _say(clients, admin, keys, link, example_model)
 
     with (
-        listening(config.listen_address, "listen") as clients,
+        listening(config.listen_address, "listen", config.reuse_port) as clients,
         listening(config.admin_address, "admin.listen") as admin,
     ):
         with _explained_if_slow(quiet):
@@ -110,15 +110,22 @@ def new_runner() -> asyncio.Runner:
 
 
 @contextmanager
-def listening(address: HostPort, field: str) -> Iterator[socket.socket]:
-    """A socket that listens. Raises ConfigError where it cannot."""
+def listening(address: HostPort, field: str, reuse_port: bool = False) -> Iterator[socket.socket]:
+    """A socket that listens. Raises ConfigError where it cannot.
+
+    On a shared port it is bound only, and listens once the gateway serves: until then the other replicas on
+    the port get all connections.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
+            if reuse_port:
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             found.bind((address.host, address.port))
-            found.listen(BACKLOG)
+            if not reuse_port:
+                found.listen(BACKLOG)
         except OSError as error:
             value = f"{address.host}:{address.port}"
             problem, expected = f"cannot listen: {error.strerror or error}", "a free address of this machine"

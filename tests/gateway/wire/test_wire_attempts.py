@@ -620,7 +620,7 @@ def test_draining_finishes_what_is_begun() -> None:
             reader, writer = await g.connect()
             writer.write(post(close=False))
             await until(lambda: g.notes.n_started)
-            g.plane.stop_accepting()
+            await g.plane.stop_accepting()
             assert await g.plane.drain(WAIT_S) == 0
             answer = await reader.read()
             assert answer.startswith(b"HTTP/1.1 200")

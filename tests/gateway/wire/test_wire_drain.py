@@ -19,7 +19,7 @@ def test_a_request_on_its_way_is_answered(is_fresh: bool) -> None:
                 writer.write(post(close=False))
                 await reader.readuntil(b"{}")
             await until(lambda: len(plane.context.connections) == 1)
-            plane.plane.stop_accepting()
+            await plane.plane.stop_accepting()
             draining = asyncio.create_task(plane.plane.drain(WAIT_S))
             await asyncio.sleep(0)
             writer.write(post(close=False))
@@ -37,7 +37,7 @@ def test_an_idle_connection_is_closed_after_a_moment() -> None:
         async with gateway(answers(ok(b"{}"))) as plane:
             reader, writer = await plane.connect()
             await until(lambda: plane.context.connections)
-            plane.plane.stop_accepting()
+            await plane.plane.stop_accepting()
             assert await plane.plane.drain(WAIT_S) == 0
             assert await reader.read() == b""
             await closed(writer)

@@ -122,6 +122,7 @@ class Overrides:
     admin_listen: str | None = None
     policy: str | None = None
     insecure_no_auth: bool = False
+    reuse_port: bool = False
 
     def over(self, config: GatewayConfig) -> GatewayConfig:
         """The configuration in force. Raises ConfigError."""
@@ -129,8 +130,9 @@ class Overrides:
         changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         if self.admin_listen is not None:
             changed["admin"] = {**_values(config.admin), "listen": self.admin_listen}
-        if self.insecure_no_auth:
-            changed["insecure_no_auth"] = True
+        for flag in ("insecure_no_auth", "reuse_port"):
+            if getattr(self, flag):
+                changed[flag] = True
         return _validated({**_values(config), **changed}, "command line", None) if changed else config
 
 

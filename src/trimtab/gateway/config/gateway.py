@@ -53,6 +53,9 @@ class GatewayConfig(Spec):
     model_config = removed_keys(workers="more replicas in its place: `trimtab serve --reuse-port`")
 
     listen: Listen = Field("127.0.0.1:8080", description="host:port for clients")
+    reuse_port: bool = Field(
+        False, description="share the port of `listen` with other replicas on this machine"
+    )
     admin: AdminSpec = Field(AdminSpec(), description="port for metrics, dashboard and changes")
     keys: tuple[KeySpec, ...] = Field((), description="tenants", json_schema_extra={"writeOnly": True})
     keys_file: FilePath | None = Field(None, description="further tenants: a YAML file with such a list")
@@ -78,6 +81,9 @@ class GatewayConfig(Spec):
     store: StoreSpec = Field(StoreSpec(), description="jobs, results and usage")
     telemetry: TelemetrySpec = Field(TelemetrySpec(), description="logs and spans")
     drain_s: NonNegative = Field(30.0, description="time for requests in flight when it stops")
+    shutdown_delay_s: NonNegative = Field(
+        1.0, description="of that, time in which new requests are still served: until balancers see /ready"
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> GatewayConfig:

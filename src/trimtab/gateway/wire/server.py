@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ from trimtab.gateway.wire.sweep import Sweep
 from trimtab.gateway.wire.upstream import Pools
 
 DRAIN_STEP_S = 0.02
-IDLE_DRAIN_S = 1.0
+SHUTDOWN_DELAY_S = 1.0
 BACKLOG = 4096  # connections that wait to be accepted
 
 
@@ -54,34 +55,50 @@ class DataPlane:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._servers: list[asyncio.Server] = []
+        self._server: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
 
     async def serve(self, listening: socket.socket) -> None:
         """Accept connections from now on."""
         context = self.context
         listening.setblocking(False)
-        server = await context.loop.create_server(
-            lambda: ClientConnection(context), sock=listening, backlog=BACKLOG
-        )
-        self._servers.append(server)
+        self._listening = listening.dup()
+        self._server = await context.loop.create_server(self._new_connection, sock=listening, backlog=BACKLOG)
 
-    def stop_accepting(self) -> None:
-        """Take no new connections; answers say `Connection: close`."""
-        self.context.draining = True
-        for server in self._servers:
-            server.close()
+    def _new_connection(self) -> ClientConnection:
+        return ClientConnection(self.context)
 
-    async def drain(self, timeout_s: float, idle_s: float = IDLE_DRAIN_S) -> int:
+    async def stop_accepting(self) -> None:
+        """Leave new connections to the other replicas on this port; those that wait already are accepted.
+
+        Closing a socket resets what waits to be accepted there. So the loop stops to accept first, and the
+        socket is closed in the very moment in which nothing waits.
+        """
+        if self._server is None or self._listening is None:
+            return
+        self._server.close()
+        await asyncio.sleep(0)  # an event loop may close its own descriptor a turn later
+        waiting = []
+        with self._listening, contextlib.suppress(BlockingIOError):
+            while True:
+                waiting.append(self._listening.accept()[0])
+        self._server = self._listening = None
+        for connection in waiting:
+            connection.setblocking(False)
+            await self.context.loop.connect_accepted_socket(self._new_connection, connection)
+
+    async def drain(self, timeout_s: float, delay_s: float = SHUTDOWN_DELAY_S) -> int:
         """Wait until every request is answered; return how many were not when the time was up.
 
-        A connection without a request stays open for `idle_s`: one may be on its way. After that requests are
-        refused. New connections are accepted, and refused likewise, to the end: none waits in vain.
+        Requests are served for `delay_s` more, until balancers and clients know; answers say `Connection:
+        close`. After that requests are refused. Where new connections are still accepted they are refused
+        likewise, to the end: none waits in vain.
         """
         context = self.context
         context.draining = True
         now_s = context.loop.time()
-        end_s, idle_end_s = now_s + timeout_s, now_s + min(timeout_s, idle_s)
-        await self._until(lambda: not context.connections, idle_end_s)
+        end_s, delay_end_s = now_s + timeout_s, now_s + min(timeout_s, delay_s)
+        await self._until(lambda: self._server is None and not context.connections, delay_end_s)
         context.refusing = True
         for connection in tuple(context.connections):
             connection.drain()
@@ -94,8 +111,11 @@ class DataPlane:
 
     async def close(self) -> None:
         """End every connection at once."""
-        self.stop_accepting()
         context = self.context
+        context.draining = True
+        if self._server is not None and self._listening is not None:
+            self._server.close()
+            self._listening.close()
         for connection in tuple(context.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
