@@ -11,7 +11,7 @@ import pytest
 from trimtab.gateway.config import config_warnings, load_config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-SERVICE = "trimtab-gateway.service"
+SERVICES = ("trimtab-gateway.service", "trimtab-gateway@.service")
 
 
 def test_the_configuration_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,8 @@ def test_the_configuration_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIMTAB_ADMIN_KEY", "y")
     config = load_config(DEPLOY / "gateway.yaml")
     assert len(config_warnings(config)) == 1  # it listens to others, and there is no TLS
-    assert f"TimeoutStopSec={config.drain_s + 15:g}" in (DEPLOY / SERVICE).read_text()
+    for service in SERVICES:
+        assert f"TimeoutStopSec={config.drain_s + 15:g}" in (DEPLOY / service).read_text()
 
 
 def test_the_container_is_not_root_and_uses_files_that_exist() -> None:
@@ -29,13 +30,13 @@ def test_the_container_is_not_root_and_uses_files_that_exist() -> None:
     assert all((DEPLOY.parent / name).exists() for names in copied for name in names)
 
 
-@pytest.fixture
-def unit(tmp_path: Path) -> Path:
+@pytest.fixture(params=SERVICES)
+def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The unit with programs that exist here."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
-    text = (DEPLOY / SERVICE).read_text().replace("/opt/trimtab/bin/trimtab", "/bin/true")
-    path = tmp_path / SERVICE
+    text = (DEPLOY / request.param).read_text().replace("/opt/trimtab/bin/trimtab", "/bin/true")
+    path = tmp_path / str(request.param)
     path.write_text(text)
     return path
 
