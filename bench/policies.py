@@ -25,7 +25,8 @@ from bench.policies_page import page
 from bench.policy_cases import Case, cases
 from bench.results import write_whole
 from bench.startup import ROOT
-from trimtab.experiments.compare import Comparison, PolicyResult, compare
+from trimtab.experiments.compare import Comparison, PolicyResult
+from trimtab.experiments.serving.compare_policies import compare
 from trimtab.policies import names
 
 RESULTS, PAGE = ROOT / "bench" / "policies.json", ROOT / "docs" / "benchmarks" / "policies.md"
@@ -65,7 +66,7 @@ def _case_entry(case: Case, found: Comparison) -> dict[str, Any]:
         "group": case.group,
         "hash": case.scenario.hash(),
         "load": rounded(found.offered_load),
-        "requests": found.n_requests,
+        "requests": found.n_items,
         "reports_s": case.reports_s,
         "seeds": len(found.seeds),
         "policies": {result.policy: _entry(result) for result in found.results},

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from trimtab.domain.policy import Policy
     from trimtab.domain.view import can_take, estimate_s, memory, missing_load_s
     from trimtab.errors import TrimtabError
-    from trimtab.experiments.compare import Comparison, compare
+    from trimtab.experiments.compare import Comparison
     from trimtab.experiments.scenario import Scenario
     from trimtab.experiments.scenario import load_scenario as scenario
+    from trimtab.experiments.serving.compare_policies import compare
     from trimtab.experiments.serving.run import Run, simulate
     from trimtab.traces import read_trace
 
@@ -52,7 +53,7 @@ _HOME = {
     "Scenario": "trimtab.experiments.scenario:Scenario",
     "TrimtabError": "trimtab.errors:TrimtabError",
     "can_take": "trimtab.domain.view:can_take",
-    "compare": "trimtab.experiments.compare:compare",
+    "compare": "trimtab.experiments.serving.compare_policies:compare",
     "estimate_s": "trimtab.domain.view:estimate_s",
     "helper": "trimtab.compiled.kernel:helper",
     "kernel": "trimtab.compiled.kernel:kernel",

@@ -18,7 +18,9 @@ from support.synthetic import POLICIES, comparison
 from trimtab.errors import UsageError
 from trimtab.experiments.serving.run import simulate
 from trimtab.metrics import METRICS
-from trimtab.report.page import comparison_page, run_page, write_trace_report
+from trimtab.report.comparison_page import comparison_page
+from trimtab.report.run_page import run_page
+from trimtab.report.trace_page import write_trace_report
 from trimtab.report.whole_files import write_text
 from trimtab.traces import rate_series, summarise
 
@@ -172,7 +174,7 @@ def test_without_bound_sweep_or_curves_their_parts_are_left_out(tmp_path: Path) 
     page = parsed(write_text(tmp_path / "r.html", comparison_page(table)))
     figures = json.loads(page.texts["figure-data"])
     assert not any(name.startswith("load-") for name in figures)
-    assert "shapes" not in figures["completion"]["layout"]
+    assert "shapes" not in figures["objective"]["layout"]
     assert "No lower bound holds" in (tmp_path / "r.html").read_text()
 
 

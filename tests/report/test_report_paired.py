@@ -7,7 +7,7 @@ from scipy.stats import ttest_rel
 
 from support.synthetic import over_seeds, run_result
 from trimtab.experiments.compare import PolicyResult
-from trimtab.metrics import Estimate
+from trimtab.metrics import METRICS, Estimate
 from trimtab.report.paired import Standing, against_best
 
 METRIC = "completion_mean_s"
@@ -22,7 +22,7 @@ def result(policy: str, values: list[float], metric: str = METRIC) -> PolicyResu
 
 
 def standings(*results: PolicyResult, metric: str = METRIC) -> list[Standing]:
-    return [against.standing for against in against_best(results, metric)]
+    return [against.standing for against in against_best(results, METRICS[metric])]
 
 
 def test_a_constant_gain_is_told_apart_where_the_intervals_overlap() -> None:
@@ -40,7 +40,7 @@ def test_a_gain_that_changes_sign_over_the_seeds_is_undecided() -> None:
 
 def test_the_verdict_is_that_of_the_paired_t_test() -> None:
     best, other = [10.0, 11.0, 12.0, 13.0, 14.0], [10.3, 11.1, 12.6, 13.0, 14.4]
-    own = against_best([result("a", best), result("b", other)], METRIC)[1]
+    own = against_best([result("a", best), result("b", other)], METRICS[METRIC])[1]
     interval = ttest_rel(other, best).confidence_interval(0.95)
     assert own.difference is not None
     assert own.difference.ci95 is not None

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from trimtab.experiments.compare import Comparison, PolicyResult, SweepPoint
+from trimtab.experiments.compare.curves import Curves
 from trimtab.experiments.compare.task_pool import Workfolder
 from trimtab.experiments.compare.tasks import BoundResult, RunResult
-from trimtab.experiments.serving.curves import Curves
+from trimtab.experiments.serving.serving_kind import SERVING
 from trimtab.metrics import METRICS, Estimate, mean_ci95
 
 POLICIES = (
@@ -66,10 +67,11 @@ def comparison(
         for s in seeds
     ]
     return Comparison(
+        kind=SERVING,
         scenario=scenario,
         seeds=tuple(seeds),
         offered_load=0.8,
-        n_requests=10_000,
+        n_items=10_000,
         results=results,
         bounds=tuple(bounds) if bounded else (),
         sweep=tuple(sweep_point(p, i, load, seeds) for i, p in enumerate(policies) for load in loads),
@@ -114,8 +116,7 @@ def run_result(
         distance_frac=metrics["completion_mean_s"] / (11.0 + 0.1 * seed) - 1 if bounded else float("nan"),
         curves=random_curves(rank, nodes, bins) if curves else None,
         loop_s=0.1,
-        fits_no_node=tuple(range(min(unfit, 5))),
-        n_fits_no_node=unfit,
+        remarks={"fits_no_node": tuple(range(min(unfit, 5))), "n_fits_no_node": unfit},
     )
 
 

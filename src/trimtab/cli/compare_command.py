@@ -123,13 +123,14 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Compare policies on the same requests, over several seeds, with a lower bound that none can beat."""
+    from trimtab.metrics import METRICS
     from trimtab.report.comparison_columns import named_metrics
     from trimtab.report.results_folder import write_results
 
     choice = TraceChoice(trace, trace_format, start, stop, rate_scale, sample, limit)
     chosen = chosen_scenario(scenario, choice, cluster=cluster, load=load, policies=policy, seeds=seeds)
     read_ahead(chosen, quiet=quiet or json)
-    named_metrics([sort or chosen.sort_by, *(metric or ())])
+    named_metrics([sort or chosen.sort_by, *(metric or ())], METRICS)
     comparison = _compare(chosen, out, sweep=sweep, jobs=jobs, quiet=quiet or json)
     written = write_results(comparison, out, with_report=report)
     timings = _timings(chosen) if timing else []
@@ -144,7 +145,7 @@ def compare(
 
 
 def _compare(scenario: Scenario, out: Path, *, sweep: bool, jobs: int | None, quiet: bool) -> Comparison:
-    from trimtab.experiments.compare import compare
+    from trimtab.experiments.serving.compare_policies import compare
 
     loads = None if sweep else ()
     with progress_bar(f"comparing on {scenario.name}", quiet=quiet) as progress:

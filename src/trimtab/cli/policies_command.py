@@ -74,4 +74,4 @@ def metrics(json: Json = False) -> None:
         return
     from trimtab.report.terminal_tables import metrics_table
 
-    show(metrics_table())
+    show(metrics_table(METRICS.values()))

@@ -7,21 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from trimtab.metrics import METRICS, RANKED_FROM, Estimate, Metric
+from trimtab.metrics import RANKED_FROM, Estimate, Metric
 from trimtab.report.number_formats import style_of, title_of
 from trimtab.report.paired import AgainstBest, Standing, against_best
 
 if TYPE_CHECKING:
-    from trimtab.experiments.compare import PolicyResult
+    from trimtab.experiments.compare import Comparison, PolicyResult
 
 MARKS: Final = {Standing.BEST: "*", Standing.SAME: "=", Standing.BEHIND: " ", Standing.NONE: " "}
 LEGEND: Final = "* marks the best, = what cannot be told apart from it (paired differences, 95 %)"
 UNRANKED: Final = " †"  # after the name of a policy without a rank
-UNRANKED_LEGEND: Final = f"† no rank: it served less than {100 * RANKED_FROM:g} % of the requests"
 DISTANCE: Final = Metric(
     "distance_to_bound_frac",
     "frac",
-    "Mean completion time above the lower bound for as many requests as finished.",
+    "How far above the lower bound, for as much work as was finished.",
     "lower",
 )
 
@@ -56,15 +55,17 @@ def shown_name(result: PolicyResult) -> str:
     return result.policy if result.is_ranked else result.policy + UNRANKED
 
 
-def legend(results: Sequence[PolicyResult]) -> str:
+def legend(comparison: Comparison) -> str:
     """What the marks of a comparison mean."""
-    return LEGEND if all(r.is_ranked for r in results) else f"{LEGEND}; {UNRANKED_LEGEND}"
+    if all(r.is_ranked for r in comparison.results):
+        return LEGEND
+    return f"{LEGEND}; † no rank: it served less than {100 * RANKED_FROM:g} % of the {comparison.kind.items}"
 
 
 def metric_column(results: Sequence[PolicyResult], metric: Metric) -> Column:
     """Column of one metric of the catalogue, one cell per result."""
     estimates = [result.metrics[metric.name] for result in results]
-    return _column(metric, estimates, against_best(results, metric.name))
+    return _column(metric, estimates, against_best(results, metric))
 
 
 def distance_column(results: Sequence[PolicyResult]) -> Column | None:
@@ -90,29 +91,35 @@ def _column(metric: Metric, estimates: Sequence[Estimate], standings: Sequence[A
     return Column(metric, title, style.unit, cells)
 
 
-def named_metrics(names: Sequence[str]) -> tuple[Metric, ...]:
+def named_metrics(names: Sequence[str], metrics: Mapping[str, Metric]) -> tuple[Metric, ...]:
     """Metrics by name. Raises UsageError for an unknown one, with the nearest names."""
-    return tuple(_named(name) for name in names)
+    return tuple(_named(name, metrics) for name in names)
 
 
-def _named(name: str) -> Metric:
-    if name in METRICS:
-        return METRICS[name]
+def _named(name: str, metrics: Mapping[str, Metric]) -> Metric:
+    if name in metrics:
+        return metrics[name]
     import difflib
 
     from trimtab.errors import UsageError
 
-    nearest = difflib.get_close_matches(name, METRICS, n=3) or list(METRICS)
+    nearest = difflib.get_close_matches(name, metrics, n=3) or list(metrics)
     raise UsageError("no such metric", field="metric", value=name, expected=", ".join(nearest))
 
 
-def bound_text(bound: Mapping[str, Any]) -> str:
-    """The lower bound of a comparison or run in one line; says so where none holds."""
-    if bound["completion_mean_s"] is None:
+def bound_text(bound: Mapping[str, Any], objective: Metric, title: str) -> str:
+    """The lower bound of a comparison or run in one line; `title` is the objective in words."""
+    if bound[objective.name] is None:
         return "No lower bound holds for this scenario."
-    estimate = Estimate(bound["completion_mean_s"], bound.get("ci95"))
-    style = style_of([estimate], "s")
-    return f"Lower bound on mean completion: {style.estimate(estimate)} {style.unit} ({bound['method']})."
+    estimate = Estimate(bound[objective.name], bound.get("ci95"))
+    style = style_of([estimate], objective.unit)
+    return f"Lower bound on {title}: {style.estimate(estimate)} {style.unit} ({bound['method']})."
+
+
+def comparison_bound_text(comparison: Comparison) -> str:
+    """The lower bound of a comparison in one line."""
+    kind = comparison.kind
+    return bound_text(comparison.bound, kind.metrics[kind.objective], kind.objective_title)
 
 
 def assumptions_text(bound: Mapping[str, Any]) -> str:

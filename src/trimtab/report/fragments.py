@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from trimtab.metrics import METRICS, Estimate, Metric
+from trimtab.metrics import Estimate, Metric
 from trimtab.report.comparison_columns import (
     DISTANCE,
     MARKS,
@@ -24,9 +24,9 @@ from trimtab.report.palette import Ink, inks
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison, PolicyResult
+    from trimtab.experiments.compare.kind import AnyKind
 
 HEADLINE: Final = "Headline"
-STAT_METRICS: Final = ("completion_mean_s", "completion_p99_s", "slo_attained_frac", "utilisation_var")
 SAME_NAMED: Final = 3  # policies named as indistinguishable from the best; of more, only the number
 DASH_ARRAYS: Final = {
     "solid": "",
@@ -80,7 +80,7 @@ def stat(what: str, value: str, unit: str, who: str, also: str = "") -> str:
 
 def stats_of(comparison: Comparison) -> str:
     """The best policy in each of a few metrics, and the lower bound."""
-    cards = [_best(comparison, METRICS[name]) for name in STAT_METRICS]
+    cards = [_best(comparison, comparison.kind.metrics[name]) for name in comparison.kind.figures.stats]
     return f'<div class="grid stats">{"".join(cards)}{_bound_stat(comparison)}</div>'
 
 
@@ -94,10 +94,10 @@ def _best(comparison: Comparison, metric: Metric) -> str:
         return stat(what, "–", "", "no policy served enough")
     if not math.isfinite(estimate.mean):
         return stat(what, "–", "", "undefined for this scenario")
-    return stat(what, style.estimate(estimate), style.unit, ranked[0].policy, _same_text(ranked, metric.name))
+    return stat(what, style.estimate(estimate), style.unit, ranked[0].policy, _same_text(ranked, metric))
 
 
-def _same_text(results: Sequence[PolicyResult], metric: str) -> str:
+def _same_text(results: Sequence[PolicyResult], metric: Metric) -> str:
     standings = against_best(results, metric)
     same = [r.policy for r, a in zip(results, standings, strict=True) if a.standing is Standing.SAME]
     if not same:
@@ -108,28 +108,30 @@ def _same_text(results: Sequence[PolicyResult], metric: str) -> str:
 
 def _bound_stat(comparison: Comparison) -> str:
     bound, best = comparison.bound, comparison.ranked()[0]
-    if bound["completion_mean_s"] is None:
+    objective = comparison.kind.metrics[comparison.kind.objective]
+    if bound[objective.name] is None:
         return ""
-    estimate = Estimate(bound["completion_mean_s"], bound["ci95"])
-    style, above = style_of([estimate], "s"), style_of([best.distance_frac], "frac")
+    estimate = Estimate(bound[objective.name], bound["ci95"])
+    style, above = style_of([estimate], objective.unit), style_of([best.distance_frac], "frac")
     also = f"{best.policy} is {above.number(best.distance_frac.mean)} % above it" if best.is_ranked else ""
-    who = "no policy can be faster"
-    return stat("Lower bound, completion mean", style.estimate(estimate), style.unit, who, also)
+    who = "no policy can be better"
+    return stat(f"Lower bound, {title_of(objective)}", style.estimate(estimate), style.unit, who, also)
 
 
 def comparison_table(comparison: Comparison) -> str:
     """All metrics of all policies, sortable; the headline ones are in view."""
     results = comparison.ranked()
-    groups = _groups_of_metrics()
-    columns = [metric_column(results, metric) for metric in METRICS.values()]
+    kind = comparison.kind
+    groups = _groups_of_metrics(kind)
+    columns = [metric_column(results, metric) for metric in kind.metrics.values()]
     distance = distance_column(results)
     if distance is not None:
         columns.insert(1, distance)
     tags = [groups[column.metric.name] for column in columns]
-    heads = "".join(_head(column, tag) for column, tag in zip(columns, tags, strict=True))
+    heads = "".join(_head(column, tag, kind.objective) for column, tag in zip(columns, tags, strict=True))
     rows = "".join(_row(result, i, columns, tags) for i, result in enumerate(results))
     return (
-        f"{_group_buttons()}"
+        f"{_group_buttons(kind)}"
         '<div class="card scroll" tabindex="0" role="region" aria-label="Metrics of all policies">'
         '<table class="comparison"><thead><tr>'
         '<th scope="col" data-first="ascending">'
@@ -138,28 +140,28 @@ def comparison_table(comparison: Comparison) -> str:
     )
 
 
-def _groups_of_metrics() -> dict[str, tuple[str, ...]]:
+def _groups_of_metrics(kind: AnyKind) -> dict[str, tuple[str, ...]]:
     """The groups in which each column is in view."""
     groups: dict[str, tuple[str, ...]] = {
         metric.name: (HEADLINE, name) if metric.headline else (name,)
-        for name, members in metric_groups().items()
+        for name, members in metric_groups(kind.metrics).items()
         for metric in members
     }
-    return groups | {DISTANCE.name: (HEADLINE, "Latency")}
+    return groups | {DISTANCE.name: (HEADLINE, groups[kind.objective][-1])}
 
 
-def _group_buttons() -> str:
+def _group_buttons(kind: AnyKind) -> str:
     def button(name: str) -> str:
         pressed = "true" if name == HEADLINE else "false"
         return f'<button type="button" data-group="{name}" aria-pressed="{pressed}">{name}</button>'
 
-    buttons = map(button, (HEADLINE, *metric_groups()))
+    buttons = map(button, (HEADLINE, *metric_groups(kind.metrics)))
     return f'<div class="tools" role="group" aria-label="Columns">{"".join(buttons)}</div>'
 
 
-def _head(column: Column, groups: Sequence[str]) -> str:
+def _head(column: Column, groups: Sequence[str], objective: str) -> str:
     first = "descending" if column.metric.better == "higher" else "ascending"
-    sorted_by = ' aria-sort="ascending"' if column.metric.name == "completion_mean_s" else ""
+    sorted_by = ' aria-sort="ascending"' if column.metric.name == objective else ""
     unit = f'<span class="unit">{escape(column.unit)}</span>' if column.unit else ""
     return (
         f'<th scope="col" data-groups="{",".join(groups)}" data-first="{first}"{sorted_by}{_hidden(groups)}>'
@@ -263,11 +265,11 @@ def _group(title: str, rows: Iterable[tuple[str, str, str]], tips: Mapping[str, 
     return f'<div class="card"><h3>{escape(title)}</h3><table><tbody>{body}</tbody></table></div>'
 
 
-def glossary() -> str:
+def glossary(metrics: Mapping[str, Metric]) -> str:
     """What every metric means, to unfold."""
     items = "".join(
         f"<dt><code>{metric.name}</code></dt><dd>{escape(_explained(metric))}</dd>"
-        for metric in METRICS.values()
+        for metric in metrics.values()
     )
     summary = "<summary>What the metrics mean</summary>"
     return f'<details class="card">{summary}<dl class="glossary">{items}</dl></details>'

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from trimtab.metrics import METRICS, Metric
+from trimtab.metrics import Metric
 
 _PREFIXES: Final[dict[str, tuple[str, ...]]] = {
     "Latency": ("completion_", "slowdown_"),
@@ -18,17 +19,17 @@ _PREFIXES: Final[dict[str, tuple[str, ...]]] = {
 OTHER: Final = "Other"
 
 
-def metric_groups() -> dict[str, tuple[Metric, ...]]:
-    """All metrics of the catalogue, each in one group; those that no group claims come last, as `OTHER`."""
+def metric_groups(metrics: Mapping[str, Metric]) -> dict[str, tuple[Metric, ...]]:
+    """All these metrics, each in one group; those that no group claims come last, as `OTHER`."""
     groups: dict[str, list[Metric]] = {name: [] for name in (*_PREFIXES, OTHER)}
-    for metric in METRICS.values():
+    for metric in metrics.values():
         groups[_group_of(metric.name)].append(metric)
     return {name: tuple(members) for name, members in groups.items() if members}
 
 
-def headline_metrics() -> tuple[Metric, ...]:
+def headline_metrics(metrics: Mapping[str, Metric]) -> tuple[Metric, ...]:
     """The metrics that a comparison shows unless asked for others."""
-    return tuple(metric for metric in METRICS.values() if metric.headline)
+    return tuple(metric for metric in metrics.values() if metric.headline)
 
 
 def _group_of(name: str) -> str:

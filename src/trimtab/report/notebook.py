@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trimtab.report.comparison_columns import (
     MARKS,
     Column,
-    bound_text,
+    comparison_bound_text,
     distance_column,
     legend,
     metric_column,
@@ -27,9 +27,9 @@ _STYLES = {Standing.BEST: ' style="font-weight:bold;color:#0a8f4f"', Standing.SA
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """Headline metrics of all policies, best mean completion first, with the bound beneath."""
+    """Headline metrics of all policies, best first, with the bound beneath."""
     results = comparison.ranked()
-    columns = [metric_column(results, metric) for metric in headline_metrics()]
+    columns = [metric_column(results, metric) for metric in headline_metrics(comparison.kind.metrics)]
     distance = distance_column(results)
     if distance is not None:
         columns.insert(1, distance)
@@ -37,7 +37,7 @@ def comparison_html(comparison: Comparison) -> str:
     rows = "".join(_row(shown_name(result), i, columns) for i, result in enumerate(results))
     return (
         f"<table><thead><tr><th>policy</th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-        f"<p>{escape(legend(results))}. {escape(bound_text(comparison.bound))}</p>"
+        f"<p>{escape(legend(comparison))}. {escape(comparison_bound_text(comparison))}</p>"
     )
 
 

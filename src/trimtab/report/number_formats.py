@@ -114,6 +114,11 @@ def title_of(metric: Metric) -> str:
     return " ".join(_WORDS.get(word, word) for word in stem.split("_"))
 
 
+def capital(text: str) -> str:
+    """The text with a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
 def time_unit(span_s: float) -> tuple[str, float]:
     """The unit that suits a time axis of this length, and its seconds."""
     return next((unit, unit_s) for unit, unit_s, least_s in _TIME_UNITS if span_s >= least_s)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from trimtab.metrics import METRICS, Estimate, paired_difference_ci95
+from trimtab.metrics import Estimate, Metric, paired_difference_ci95
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import PolicyResult
@@ -39,22 +39,21 @@ class AgainstBest:
 _NOWHERE = AgainstBest(Standing.NONE, None)
 
 
-def against_best(results: Sequence[PolicyResult], metric: str) -> list[AgainstBest]:
+def against_best(results: Sequence[PolicyResult], metric: Metric) -> list[AgainstBest]:
     """Each result against the ranked one with the best mean, in the order given."""
     ranked = [result for result in results if result.is_ranked]
     best_mean = _best_mean(ranked, metric)
     if best_mean is None:
         return [_NOWHERE] * len(results)
-    best = next(result for result in ranked if result.metrics[metric].mean == best_mean)
-    return [_against(r, best, metric) if r.is_ranked else _NOWHERE for r in results]
+    best = next(result for result in ranked if result.metrics[metric.name].mean == best_mean)
+    return [_against(r, best, metric.name) if r.is_ranked else _NOWHERE for r in results]
 
 
-def _best_mean(results: Sequence[PolicyResult], metric: str) -> float | None:
-    better = METRICS[metric].better
-    means = [r.metrics[metric].mean for r in results if math.isfinite(r.metrics[metric].mean)]
-    if better is None or len(set(means)) < 2:
+def _best_mean(results: Sequence[PolicyResult], metric: Metric) -> float | None:
+    means = [r.metrics[metric.name].mean for r in results if math.isfinite(r.metrics[metric.name].mean)]
+    if metric.better is None or len(set(means)) < 2:
         return None
-    return max(means) if better == "higher" else min(means)
+    return max(means) if metric.better == "higher" else min(means)
 
 
 def _against(result: PolicyResult, best: PolicyResult, metric: str) -> AgainstBest:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.metrics import METRICS, Estimate
+from trimtab.metrics import Estimate, Metric
 from trimtab.report.number_formats import style_of, time_unit, title_of
 from trimtab.report.palette import NEUTRAL, Ink, faint, inks
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from trimtab.experiments.compare import Comparison
-    from trimtab.experiments.serving.curves import Curves
+    from trimtab.experiments.compare.curves import Curves
 
 Floats = npt.NDArray[np.float64]
 
@@ -39,9 +39,12 @@ def metric_bars(comparison: Comparison, metric: str) -> Figure:
     ranked = comparison.ranked(metric)[::-1]
     own = inks([result.policy for result in comparison.results])
     estimates = [result.metrics[metric] for result in ranked]
-    style = style_of(estimates, METRICS[metric].unit)
+    described = comparison.kind.metrics[metric]
+    style = style_of(estimates, described.unit)
     colours = [own[result.policy].colour for result in ranked]
-    figure = _figure(height_px=BARS_BASE_PX + BAR_PX * len(ranked), x_title=_axis_title(metric, style.unit))
+    figure = _figure(
+        height_px=BARS_BASE_PX + BAR_PX * len(ranked), x_title=_axis_title(described, style.unit)
+    )
     figure.add_bar(
         x=_scaled([e.mean for e in estimates], style.factor),
         y=[_two_lines(result.policy) for result in ranked],
@@ -56,17 +59,18 @@ def metric_bars(comparison: Comparison, metric: str) -> Figure:
         customdata=[f"{style.estimate(e)} {style.unit}" for e in estimates],
         hovertemplate="%{y}<br>%{customdata}<extra></extra>",
     )
-    bound_s = _bound_s(comparison, metric)
-    if bound_s is not None:
-        _mark_bound(figure, bound_s * style.factor)
+    bound = _bound_on(comparison, metric)
+    if bound is not None:
+        _mark_bound(figure, bound * style.factor)
     figure.update_xaxes(range=_bar_range(figure.data[0]))
     return figure.update_layout(showlegend=False, bargap=0.35, yaxis={"automargin": True, "showgrid": False})
 
 
-def _bound_s(comparison: Comparison, metric: str) -> float | None:
+def _bound_on(comparison: Comparison, metric: str) -> float | None:
     """The lower bound, if there is one and it is one of this metric."""
-    bound_s: float | None = comparison.bound["completion_mean_s"]
-    return bound_s if metric == "completion_mean_s" else None
+    objective = comparison.kind.objective
+    bound: float | None = comparison.bound[objective]
+    return bound if metric == objective else None
 
 
 def _bar_range(bars: Any) -> list[float]:
@@ -81,7 +85,7 @@ def _mark_bound(figure: Figure, x: float) -> None:
 
 
 def completion_cdf(curves: Mapping[str, Curves]) -> Figure:
-    """Share of finished requests that were complete within each time, one line per policy, log time."""
+    """Share of finished items that were complete within each time, one line per policy, log time."""
     figure = _figure(x_title="completion time (s)", y_title="finished within")
     times_s = [curve.completion_s[curve.completion_s > 0.0] for curve in curves.values()]
     for (policy, curve), ink in zip(curves.items(), inks(list(curves)).values(), strict=True):
@@ -91,10 +95,10 @@ def completion_cdf(curves: Mapping[str, Curves]) -> Figure:
     return figure.update_yaxes(tickformat=".0%", range=[0, 1.01])
 
 
-def queue_length(curves: Mapping[str, Curves]) -> Figure:
-    """Requests waiting over time, mean of each bin, one line per policy."""
+def queue_length(curves: Mapping[str, Curves], items: str = "requests") -> Figure:
+    """Items waiting over time, mean of each bin, one line per policy."""
     unit, unit_s = _time_unit(curves)
-    figure = _figure(x_title=f"time ({unit})", y_title="requests waiting")
+    figure = _figure(x_title=f"time ({unit})", y_title=f"{items} waiting")
     for (policy, curve), ink in zip(curves.items(), inks(list(curves)).values(), strict=True):
         middle_s = (curve.edges_s[:-1] + curve.edges_s[1:]) / 2
         hover = f"%{{y:.4~g}} waiting at %{{x:.4~g}} {unit}"
@@ -161,37 +165,39 @@ def load_lines(comparison: Comparison, metric: str) -> Figure:
 
     The lower bound is known at the comparison's own load only, and is one mark there.
     """
-    unit = METRICS[metric].unit
-    figure = _figure(x_title="offered load (%)", y_title=_axis_title(metric, "%" if unit == "frac" else unit))
+    described = comparison.kind.metrics[metric]
+    unit = described.unit
+    figure = _figure(
+        x_title="offered load (%)", y_title=_axis_title(described, "%" if unit == "frac" else unit)
+    )
     for policy, ink in inks([result.policy for result in comparison.results]).items():
         points = sorted((p for p in comparison.sweep if p.policy == policy), key=lambda point: point.load)
         load = np.array([100.0 * point.load for point in points])
         _add_estimates(figure, policy, ink, load, [point.metrics[metric] for point in points], unit)
-    bound_s = _bound_s(comparison, metric)
-    if bound_s is not None:
-        _add_bound_point(figure, 100.0 * comparison.offered_load, bound_s)
+    bound = _bound_on(comparison, metric)
+    if bound is not None:
+        _add_bound_point(figure, 100.0 * comparison.offered_load, bound)
     if unit == "s":
         means = [point.metrics[metric].mean for point in comparison.sweep]
-        _use_log_axis(figure.update_yaxes, np.array([*means, *([] if bound_s is None else [bound_s])]))
+        _use_log_axis(figure.update_yaxes, np.array([*means, *([] if bound is None else [bound])]))
     return figure
 
 
-def trade_off(comparison: Comparison, even: str, fast: str) -> Figure:
+def trade_off(comparison: Comparison, x_metric: str, y_metric: str) -> Figure:
     """Two metrics of every policy against each other, on log axes: down and to the left is better in both.
 
     Policies whose value is zero or undefined in either have no place on the axes and are left out.
     """
-    figure = _figure(
-        x_title=_axis_title(even, METRICS[even].unit), y_title=_axis_title(fast, METRICS[fast].unit)
-    )
+    first, second = comparison.kind.metrics[x_metric], comparison.kind.metrics[y_metric]
+    figure = _figure(x_title=_axis_title(first, first.unit), y_title=_axis_title(second, second.unit))
     own = inks([result.policy for result in comparison.results])
-    placed = [r for r in comparison.results if min(r.metrics[even].mean, r.metrics[fast].mean) > 0.0]
+    placed = [r for r in comparison.results if min(r.metrics[x_metric].mean, r.metrics[y_metric].mean) > 0.0]
     for result in placed:
-        x, y = (np.array([result.metrics[name].mean]) for name in (even, fast))
+        x, y = (np.array([result.metrics[name].mean]) for name in (x_metric, y_metric))
         hover = "%{x:.3~g} and %{y:.4~g}"
         _add_line(figure, result.policy, own[result.policy], x, y, hover, mode="markers")
     figure.update_traces(marker={"size": 11})
-    values = [np.array([r.metrics[name].mean for r in placed]) for name in (even, fast)]
+    values = [np.array([r.metrics[name].mean for r in placed]) for name in (x_metric, y_metric)]
     for axis, means in zip((figure.update_xaxes, figure.update_yaxes), values, strict=True):
         _use_log_axis(axis, means)
     return figure
@@ -226,10 +232,10 @@ def _add_estimates(
     _add_line(figure, policy, ink, x, mean, "%{y:.4~g} at load %{x:.4~g} %", mode="lines+markers")
 
 
-def _add_bound_point(figure: Figure, load: float, bound_s: float) -> None:
+def _add_bound_point(figure: Figure, load: float, bound: float) -> None:
     figure.add_scatter(
         x=[load],
-        y=[bound_s],
+        y=[bound],
         mode="markers+text",
         name="lower bound",
         text=["lower bound"],
@@ -297,8 +303,8 @@ def _figure(*, height_px: int = 400, x_title: str = "", y_title: str = "") -> Fi
     )
 
 
-def _axis_title(metric: str, unit: str) -> str:
-    title = title_of(METRICS[metric])
+def _axis_title(metric: Metric, unit: str) -> str:
+    title = title_of(metric)
     return f"{title} ({unit})" if unit else title
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from trimtab.metrics import Estimate, Metric
+from trimtab.metrics import METRICS, Estimate, Metric
 from trimtab.report.metric_groups import metric_groups
 from trimtab.report.number_formats import style_of, title_of
 
@@ -23,7 +23,7 @@ def run_groups(metrics: Mapping[str, float]) -> dict[str, list[Row]]:
         group: [
             metric_row(m, metrics[m.name]) for m in members if math.isfinite(metrics.get(m.name, math.nan))
         ]
-        for group, members in metric_groups().items()
+        for group, members in metric_groups(METRICS).items()
     }
     return {group: rows for group, rows in groups.items() if rows}
 

@@ -13,7 +13,7 @@ from trimtab.metrics import METRICS, Metric
 from trimtab.report.comparison_columns import (
     Column,
     assumptions_text,
-    bound_text,
+    comparison_bound_text,
     distance_column,
     legend,
     metric_column,
@@ -37,20 +37,26 @@ STYLES: Final = {Standing.BEST: "bold green", Standing.SAME: "green", Standing.B
 
 def comparison_table(
     comparison: Comparison,
-    sort: str = "completion_mean_s",
+    sort: str | None = None,
     metrics: Sequence[str] | None = None,
     width: int = 120,
 ) -> Table:
     """Policies by metrics: mean ± 95 % half-width over the seeds, best first by `sort`.
 
-    Without `metrics`, the headline metrics that fit on `width` columns; with them, exactly those.
+    Without `sort`, by the objective. Without `metrics`, the headline metrics that fit on `width` columns;
+    with them, exactly those.
     Raises UsageError for an unknown metric.
     """
-    results = comparison.ranked(sort)
-    chosen = named_metrics(metrics) if metrics else _sorted_first(headline_metrics(), sort)
+    kind, results = comparison.kind, comparison.ranked(sort)
+    first = kind.metrics[sort or kind.objective]
+    chosen = (
+        named_metrics(metrics, kind.metrics)
+        if metrics
+        else _sorted_first(headline_metrics(kind.metrics), first)
+    )
     columns = [metric_column(results, metric) for metric in chosen]
     if not metrics:
-        columns = _with_distance(columns, distance_column(results))
+        columns = _with_distance(columns, distance_column(results), kind.objective)
     names = [_policy_text(shown_name(result), width) for result in results]
     shown = columns if metrics else _fitting(columns, names, width)
     table = _table("policy", caption=_comparison_caption(comparison, len(columns) - len(shown)))
@@ -61,14 +67,15 @@ def comparison_table(
     return table
 
 
-def _with_distance(columns: Sequence[Column], distance: Column | None) -> list[Column]:
+def _with_distance(columns: Sequence[Column], distance: Column | None, objective: str) -> list[Column]:
     """The distance to the bound stands beside what it is the distance of."""
-    place = 1 + [column.metric.name for column in columns].index("completion_mean_s")
+    names = [column.metric.name for column in columns]
+    place = 1 + names.index(objective) if objective in names else 0
     return [*columns[:place], *([] if distance is None else [distance]), *columns[place:]]
 
 
-def _sorted_first(metrics: Sequence[Metric], sort: str) -> list[Metric]:
-    return [METRICS[sort], *(metric for metric in metrics if metric.name != sort)]
+def _sorted_first(metrics: Sequence[Metric], first: Metric) -> list[Metric]:
+    return [first, *(metric for metric in metrics if metric is not first)]
 
 
 def _policy_text(name: str, width: int) -> Text:
@@ -103,16 +110,22 @@ def _column_width(column: Column) -> int:
 
 
 def _comparison_caption(comparison: Comparison, hidden: int) -> str:
-    seeds, marks = len(comparison.seeds), legend(comparison.results)
+    seeds, marks = len(comparison.seeds), legend(comparison)
     over = f"Mean ± 95 % confidence over {seeds} seeds" if seeds > 1 else "One seed: no intervals"
     lines = [
         f"Offered load: {100 * comparison.offered_load:.3g} % of what the cluster can sustain.",
         f"{over}; {marks}.",
-        bound_text(comparison.bound),
+        comparison_bound_text(comparison),
         assumptions_text(comparison.bound),
-        f"Columns left out for want of width: {hidden}; the report has them." if hidden else "",
+        _hidden_text(hidden),
     ]
     return "\n".join(line for line in lines if line)
+
+
+def _hidden_text(columns: int) -> str:
+    if not columns:
+        return ""
+    return f"{columns} more {'column does' if columns == 1 else 'columns do'} not fit here; see the report."
 
 
 def run_table(title: str, metrics: Mapping[str, float], bound_mean_s: float | None = None) -> Table:
@@ -160,12 +173,12 @@ def policies_table(descriptions: Iterable[Description], width: int = 160) -> Tab
     return table
 
 
-def metrics_table(metrics: Iterable[Metric] | None = None) -> Table:
+def metrics_table(metrics: Iterable[Metric]) -> Table:
     """What each metric is, in which unit, and which direction is better."""
     table = _table("metric")
     for heading in ("unit", "better", "definition"):
         table.add_column(heading, overflow="fold")
-    for metric in METRICS.values() if metrics is None else metrics:
+    for metric in metrics:
         unit = {"1": "", "frac": "0..1"}.get(metric.unit, metric.unit)
         table.add_row(metric.name, unit, metric.better or "", metric.definition)
     return table

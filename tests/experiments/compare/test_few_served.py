@@ -9,7 +9,7 @@ import pytest
 import trimtab as tt
 from trimtab.metrics import METRICS, served_frac
 from trimtab.report.comparison_columns import legend, metric_column, shown_name
-from trimtab.report.page import comparison_page
+from trimtab.report.comparison_page import comparison_page
 from trimtab.report.paired import Standing
 
 
@@ -55,7 +55,7 @@ def test_too_few_served_have_no_star(compared: tt.Comparison, metric: str) -> No
 
 def test_tables_page_and_json_say_which(compared: tt.Comparison) -> None:
     assert [shown_name(r) for r in compared.results][::3] == ["HoldsAll †", "random"]
-    assert "† no rank" in legend(compared.results)
+    assert "† no rank" in legend(compared)
     page = comparison_page(compared)
     assert "HoldsAll served nothing" in page
     told = compared.to_dict()

@@ -13,8 +13,11 @@ import trimtab as tt
 from trimtab.errors import PolicyError
 from trimtab.experiments.compare.task_pool import Workfolder
 from trimtab.experiments.compare.tasks import Task, TaskResult, file_name, record_files, run_task
+from trimtab.experiments.serving.serving_kind import SERVING
 
-TASK = Task(tt.scenario("tiny"), 0, None, ("random",), "interpreted", with_bound=True, with_curves=True)
+TASK = Task(
+    SERVING, tt.scenario("tiny"), 0, None, ("random",), "interpreted", with_bound=True, with_curves=True
+)
 
 
 @pytest.fixture(scope="module")

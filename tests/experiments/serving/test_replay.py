@@ -18,9 +18,9 @@ from trimtab.domain.decision import Status
 from trimtab.domain.options import FAULT, Cancel, Options
 from trimtab.domain.requests import Requests
 from trimtab.errors import ScenarioError, TraceError
-from trimtab.experiments.compare import compare
 from trimtab.experiments.scenario import resolve_scenario
 from trimtab.experiments.scenario.from_recording import scenario_of
+from trimtab.experiments.serving.compare_policies import compare
 from trimtab.experiments.serving.replay import paired_by_batches, replay
 from trimtab.experiments.serving.run import simulate
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trimtab.errors import UsageError
+from trimtab.experiments.compare.kind import AnyKind, Settings
 from trimtab.experiments.compare.task_pool import Workfolder
 from trimtab.experiments.compare.tasks import BoundResult, RunResult
-from trimtab.experiments.scenario import Scenario
-from trimtab.experiments.serving.warnings import few_served_note, unfit_note, unserved_note
-from trimtab.metrics import METRICS, RANKED_FROM, Estimate, mean_ci95
+from trimtab.metrics import RANKED_FROM, Estimate, mean_ci95
 from trimtab.version import versions
 
 if TYPE_CHECKING:
@@ -23,17 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """One policy over all seeds at the scenario's own load."""
+    """One policy over all seeds at the settings' own load."""
 
     policy: str
     metrics: dict[str, Estimate]
     distance_frac: Estimate  # over the lower bound
-    served_frac: float  # mean over the seeds, of the requests that some node could serve
+    served_frac: float  # mean over the seeds, of the items that could be served
     runs: tuple[RunResult, ...] = field(repr=False)  # one per seed
 
     @property
     def is_ranked(self) -> bool:
-        """Whether it served enough to be compared with others: the means of fewer requests flatter it."""
+        """Whether it served enough to be compared with others: the means of fewer items flatter it."""
         return not self.served_frac < RANKED_FROM
 
 
@@ -48,58 +46,58 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found. `results` is in the order of the policies given."""
+    """What a comparison found. `results` is in the order of the policies given."""
 
-    scenario: Scenario
+    kind: AnyKind
+    scenario: Settings
     seeds: tuple[int, ...]
     offered_load: float
-    n_requests: int
+    n_items: int  # such as requests, of one seed
     results: tuple[PolicyResult, ...]
     bounds: tuple[BoundResult, ...]  # one per seed; empty where none holds
     sweep: tuple[SweepPoint, ...]
     elapsed_s: float
-    folder: Workfolder | None = None  # the request records, until the results are written
+    folder: Workfolder | None = None  # the records, until the results are written
 
     def __repr__(self) -> str:
-        """Mean completion of every policy, best first; `table` and `to_dict` have the rest."""
-        title = f"Comparison on {self.scenario.name}: {self.n_requests:,} requests"
+        """The objective of every policy, best first; `table` and `to_dict` have the rest."""
+        title = f"Comparison on {self.scenario.name}: {self.n_items:,} {self.kind.items}"
         lines = [f"{title}, load {self.offered_load:.3g}, seeds {_listed(self.seeds)}"]
-        width = max(len(r.policy) for r in self.results)
+        width, objective = max(len(r.policy) for r in self.results), self.kind.objective
         for r in self.ranked():
-            mean = _short(r.metrics["completion_mean_s"], "s", 1.0)
-            lines.append(f"  {r.policy:{width}}  mean completion {mean}")
+            mean = _short(r.metrics[objective], self.kind.metrics[objective].unit, 1.0)
+            lines.append(f"  {r.policy:{width}}  {self.kind.objective_title} {mean}")
             if np.isfinite(r.distance_frac.mean):
                 lines[-1] += f", {_short(r.distance_frac, '%', 100.0)} above the lower bound"
         return "\n".join(lines)
 
     @property
     def bound(self) -> dict[str, Any]:
-        """Lower bound on mean completion, over the seeds; values are None where none holds."""
+        """Lower bound on the objective, over the seeds; values are None where none holds."""
+        objective = self.kind.objective
         if not self.bounds:
-            return {
-                "completion_mean_s": None,
-                "ci95": None,
-                "method": None,
-                "assumptions": [],
-                "per_seed": [],
-            }
-        mean = mean_ci95([b.completion_mean_s for b in self.bounds])
+            return {objective: None, "ci95": None, "method": None, "assumptions": [], "per_seed": []}
+        mean = mean_ci95([b.value for b in self.bounds])
         return {
-            "completion_mean_s": mean.mean,
+            objective: mean.mean,
             "ci95": mean.ci95,
             "method": ", ".join(sorted({b.method for b in self.bounds})),
             "assumptions": list(self.bounds[0].assumptions),
-            "per_seed": [{"seed": b.seed, "completion_mean_s": b.completion_mean_s} for b in self.bounds],
+            "per_seed": [{"seed": b.seed, objective: b.value} for b in self.bounds],
         }
 
-    def ranked(self, metric: str = "completion_mean_s") -> list[PolicyResult]:
-        """Results, best first by one metric, without a rank last. Raises UsageError for an unknown one."""
-        if metric not in METRICS:
-            raise UsageError("no such metric", field="sort", value=metric, expected=", ".join(METRICS))
-        sign = -1.0 if METRICS[metric].better == "higher" else 1.0
+    def ranked(self, metric: str | None = None) -> list[PolicyResult]:
+        """Results, best first by one metric, without a rank last; default: the objective.
+
+        Raises UsageError for an unknown metric.
+        """
+        metrics, by = self.kind.metrics, metric or self.kind.objective
+        if by not in metrics:
+            raise UsageError("no such metric", field="sort", value=by, expected=", ".join(metrics))
+        sign = -1.0 if metrics[by].better == "higher" else 1.0
 
         def key(result: PolicyResult) -> tuple[bool, float]:
-            mean = result.metrics[metric].mean
+            mean = result.metrics[by].mean
             return not result.is_ranked, float("inf") if np.isnan(mean) else sign * mean
 
         return sorted(self.results, key=key)
@@ -123,7 +121,7 @@ class Comparison:
             "scenario": self.scenario.name,
             "scenario_hash": self.scenario.hash(),
             "seeds": list(self.seeds),
-            "requests": self.n_requests,
+            self.kind.items: self.n_items,
             "offered_load": self.offered_load,
             "bound": self.bound,
             "results": [_result_dict(r) for r in self.results],
@@ -137,27 +135,7 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """What a reader of the figures must know."""
-        notes = self._notes_on_recording()
-        by_seed = {run.seed: run for result in self.results for run in result.runs if run.n_fits_no_node}
-        if by_seed:
-            first = by_seed[min(by_seed)]
-            count = sum(run.n_fits_no_node for run in by_seed.values())
-            notes.append(unfit_note(count, first.fits_no_node, f"seed {first.seed}: "))
-        unranked = {r.policy: r.served_frac for r in self.ranked() if not r.is_ranked}
-        return notes + ([few_served_note(unranked)] if unranked else [])
-
-    def _notes_on_recording(self) -> list[str]:
-        trace = self.scenario.workload.trace
-        if trace is None:
-            return []
-        from trimtab.experiments.scenario.trace_rows import unserved_rows
-        from trimtab.traces.gateway_recording import is_recording
-
-        if not is_recording(Path(trace.file)):
-            return []
-
-        requests, by_outcome = unserved_rows(trace)
-        return [unserved_note(requests, by_outcome)] if by_outcome else []
+        return self.kind.notes(self.scenario, self.ranked())
 
 
 def _listed(seeds: Sequence[int]) -> str:
@@ -182,7 +160,7 @@ def _result_dict(result: PolicyResult) -> dict[str, Any]:
     }
 
 
-def _estimates(metrics: dict[str, Estimate]) -> dict[str, Any]:
+def _estimates(metrics: Mapping[str, Estimate]) -> dict[str, Any]:
     return {name: _estimate(value) for name, value in metrics.items()}
 
 

@@ -12,9 +12,9 @@ import psutil
 
 from trimtab.errors import UsageError
 
-BYTES_PER_REQUEST = 600  # of a run: state, records, metrics
+BYTES_PER_ITEM = 600  # of a run: state, records, metrics
 BYTES_PER_RUN = 8_000  # kept of each run by the comparison
-BYTES_PER_RECORD = 40  # of a request, compressed on disk
+BYTES_PER_RECORD = 40  # of an item, compressed on disk
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 
@@ -75,22 +75,23 @@ def _text(path: Path) -> str:
         return ""
 
 
-def check_memory(n_runs: int, n_requests: int, jobs: int) -> None:
+def check_memory(n_runs: int, n_items: int, jobs: int, items: str) -> None:
     """Refuse, before any work, what can't fit into memory. Raises UsageError."""
-    needed = n_runs * BYTES_PER_RUN + min(jobs, n_runs) * n_requests * BYTES_PER_REQUEST
-    _check(n_runs, n_requests, needed, memory_bytes(), "this machine has", "memory")
+    needed = n_runs * BYTES_PER_RUN + min(jobs, n_runs) * n_items * BYTES_PER_ITEM
+    _check(f"{n_runs:,} runs of {n_items:,} {items}", items, needed, memory_bytes(), "this machine", "memory")
 
 
-def check_disk(out: Path, n_runs: int, n_requests: int) -> None:
-    """Refuse, before any work, request records that can't fit on the disk of `out`. Raises UsageError."""
+def check_disk(out: Path, n_runs: int, n_items: int, items: str) -> None:
+    """Refuse, before any work, records that can't fit on the disk of `out`. Raises UsageError."""
     present = shutil.disk_usage(next(p for p in (out, *out.absolute().parents) if p.exists())).free
-    _check(n_runs, n_requests, n_runs * n_requests * BYTES_PER_RECORD, present, f"{out} has", "free disk")
+    work = f"{n_runs:,} runs of {n_items:,} {items}"
+    _check(work, items, n_runs * n_items * BYTES_PER_RECORD, present, str(out), "free disk")
 
 
-def _check(n_runs: int, n_requests: int, needed: int, present: int, owner: str, kind: str) -> None:
+def _check(work: str, items: str, needed: int, present: int, owner: str, resource: str) -> None:
     if needed > present:
         raise UsageError(
-            f"{n_runs:,} runs of {n_requests:,} requests need about {needed / 2**30:,.1f} GiB",
+            f"{work} need about {needed / 2**30:,.1f} GiB",
             field="seeds",
-            expected=f"fewer seeds, loads or requests: {owner} {present / 2**30:,.1f} GiB of {kind}",
+            expected=f"fewer seeds, loads or {items}: {owner} has {present / 2**30:,.1f} GiB of {resource}",
         )

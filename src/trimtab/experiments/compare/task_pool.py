@@ -15,8 +15,8 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from trimtab.errors import UsageError
+from trimtab.experiments.compare.curves import Curves
 from trimtab.experiments.compare.tasks import BoundResult, RunResult, Task, TaskResult, record_files, run_task
-from trimtab.experiments.serving.curves import Curves
 
 Progress: TypeAlias = Callable[[int, int], None]  # runs done, runs in all
 _IN_RESULTS = frozenset(
@@ -39,7 +39,7 @@ POLL_S = 0.2  # how soon a lost interruption is noticed
 
 
 class Workfolder:
-    """Hidden folder beside the results: finished tasks and request records, until the comparison is whole.
+    """Hidden folder beside the results: finished tasks and records, until the comparison is whole.
 
     As a context it is removed at the end where no task was finished: nothing to go on from.
     """
@@ -70,7 +70,7 @@ class Workfolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def load(self, i: int, task: Task) -> TaskResult | None:
-        """Result of task i, if an earlier run got that far and left it whole, request records included."""
+        """Result of task i, if an earlier run got that far and left it whole, records included."""
         return self._result(i) if all(path.exists() for path in record_files(task)) else None
 
     def _result(self, i: int) -> TaskResult | None:

@@ -1,29 +1,17 @@
-"""One task of a comparison: build the requests of one seed and load, run policies on them."""
+"""One task of a comparison: build the inputs of one seed and load, run policies on them."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from trimtab.domain.decision import Reason
-from trimtab.engine.records import records_of
-from trimtab.engine.simulator import run
-from trimtab.experiments.bounds import Bound, bound_of, distance_frac
-from trimtab.experiments.request_table import request_table
-from trimtab.experiments.scenario import Scenario
-from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
-from trimtab.experiments.scenario.trace_rows import stamp_of
-from trimtab.experiments.serving.curves import BINS, Curves, curves_of
-from trimtab.experiments.serving.warnings import MOST_NAMED
-from trimtab.metrics import compute
-from trimtab.policies import PolicySpec, canonical, find
+from trimtab.experiments.compare.curves import Curves
+from trimtab.experiments.compare.kind import AnyKind, Inputs, LowerBound, PolicySpec, Settings
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,9 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Work for one process. `load` None = as the scenario has it."""
+    """Work for one process. `load` None = as the settings have it."""
 
-    scenario: Scenario
+    kind: AnyKind
+    settings: Settings
     seed: int
     load: float | None
     policies: tuple[PolicySpec, ...]
@@ -51,19 +40,18 @@ class RunResult:
     seed: int
     load: float | None
     metrics: dict[str, float]
-    distance_frac: float  # mean completion over the lower bound, less 1; nan where no bound holds
+    distance_frac: float  # the objective over the lower bound, less 1; nan where no bound holds
     curves: Curves | None
     loop_s: float  # what the run itself took
-    fits_no_node: tuple[int, ...]  # the first requests that fit no node
-    n_fits_no_node: int
+    remarks: Mapping[str, Any]  # what the kind's notes must know
 
 
 @dataclass(frozen=True, slots=True)
 class BoundResult:
-    """Lower bound of one seed, for all requests that can be served."""
+    """Lower bound of one seed, for all items that can be served."""
 
     seed: int
-    completion_mean_s: float
+    value: float  # of the kind's objective
     method: str
     assumptions: tuple[str, ...]
 
@@ -75,75 +63,51 @@ class TaskResult:
     runs: tuple[RunResult, ...]
     bound: BoundResult | None
     offered_load: float
-    n_requests: int
+    n_items: int
 
 
 @functools.lru_cache(maxsize=1)
-def _built(scenario: Scenario, seed: int, load: float | None, _: object) -> RunInputs:
-    return build(scenario, seed, load)
+def _built(kind: AnyKind, settings: Settings, seed: int, load: float | None, _: object) -> Inputs:
+    inputs: Inputs = kind.build(settings, seed, load)
+    return inputs
 
 
 @functools.lru_cache(maxsize=1)
-def _bound_of(built: RunInputs) -> Bound | None:
-    """Kept, as the next task may be another policy on the same requests."""
-    return bound_of(built.cluster, built.requests, built.options)
+def _bound_of(kind: AnyKind, inputs: Inputs) -> LowerBound[Any] | None:
+    """Kept, as the next task may be another policy on the same inputs."""
+    return kind.bound(inputs)
 
 
 def run_task(task: Task) -> TaskResult:
-    """Run every policy of a task on the very same requests."""
-    trace = task.scenario.workload.trace
-    built = _built(task.scenario, task.seed, task.load, None if trace is None else stamp_of(trace))
-    bound = _bound_of(built) if task.with_bound else None
-    edges_s = _shared_edges(built) if task.with_curves else None
-    runs = tuple(_run_one(task, built, spec, bound, edges_s) for spec in task.policies)
-    return TaskResult(runs, _bound_result(task.seed, bound), built.offered_load, len(built.requests))
+    """Run every policy of a task on the very same inputs."""
+    kind = task.kind
+    inputs = _built(kind, task.settings, task.seed, task.load, kind.stamp(task.settings))
+    bound = _bound_of(kind, inputs) if task.with_bound else None
+    runs = tuple(_run_one(task, inputs, spec, bound) for spec in task.policies)
+    return TaskResult(runs, _bound_result(task.seed, bound), inputs.offered_load, len(inputs))
 
 
-def _shared_edges(built: RunInputs) -> np.ndarray:
-    """Time bins that all policies of a task share: the arrivals, and a tenth more for the last to finish."""
-    arrival_s = built.requests.work["arrival_s"]
-    span_s = max(1e-9, float(arrival_s[-1] - arrival_s[0]))
-    return np.linspace(arrival_s[0], arrival_s[0] + 1.1 * span_s, BINS + 1)
+def _bound_result(seed: int, bound: LowerBound[Any] | None) -> BoundResult | None:
+    return None if bound is None else BoundResult(seed, bound.value, bound.method, bound.assumptions)
 
 
-def _bound_result(seed: int, bound: Bound | None) -> BoundResult | None:
-    return None if bound is None else BoundResult(seed, bound.mean_s, bound.method, bound.assumptions)
-
-
-def _run_one(
-    task: Task, built: RunInputs, spec: PolicySpec, bound: Bound | None, edges_s: np.ndarray | None
-) -> RunResult:
-    policy, order = find(spec)
-    declared = scenario_workload(policy, task.scenario, task.seed, task.load)
+def _run_one(task: Task, inputs: Inputs, spec: PolicySpec, bound: LowerBound[Any] | None) -> RunResult:
+    kind, name = task.kind, task.kind.canonical(spec)
     begun_s = time.perf_counter()
-    driver = run(
-        built.cluster,
-        built.requests,
-        built.options,
-        policy,
-        order,
-        seed=task.seed,
-        mode=task.mode,
-        declared=declared,
-    )
+    records = kind.run(inputs, spec, task.mode)
     loop_s = time.perf_counter() - begun_s
-    records = records_of(driver, built.cluster, built.requests, built.slo_s)
     if task.records_folder is not None:
-        path = _record_file(task.records_folder, canonical(spec), task.seed)
-        _write_records(path, request_table(records, built.cluster, built.requests))
-    metrics = compute(records)
-    unfit = np.flatnonzero(records.requests.reason == Reason.FITS_NO_NODE)
-    finished = int(records.requests.finished.sum())
+        _write_records(_record_file(task.records_folder, name, task.seed), kind.table(inputs, records))
+    metrics = kind.measure(records)
     return RunResult(
-        policy=canonical(spec),
+        policy=name,
         seed=task.seed,
         load=task.load,
         metrics=metrics,
-        distance_frac=distance_frac(metrics["completion_mean_s"], finished, bound),
-        curves=curves_of(records, built.cluster, edges_s) if task.with_curves else None,
+        distance_frac=float("nan") if bound is None else bound.distance_frac(records, metrics),
+        curves=kind.curves(inputs, records) if task.with_curves else None,
         loop_s=loop_s,
-        fits_no_node=tuple(unfit[:MOST_NAMED].tolist()),
-        n_fits_no_node=len(unfit),
+        remarks=kind.remarks(records),
     )
 
 
@@ -154,10 +118,10 @@ def file_name(policy: str) -> str:
 
 
 def record_files(task: Task) -> list[Path]:
-    """Where a task writes its request records, a file per policy; empty where it writes none."""
+    """Where a task writes its records, a file per policy; empty where it writes none."""
     if task.records_folder is None:
         return []
-    return [_record_file(task.records_folder, canonical(spec), task.seed) for spec in task.policies]
+    return [_record_file(task.records_folder, task.kind.canonical(spec), task.seed) for spec in task.policies]
 
 
 def _record_file(folder: Path, policy: str, seed: int) -> Path:
@@ -171,7 +135,8 @@ def _write_records(path: Path, table: pl.DataFrame) -> None:
 
 
 def plan_tasks(
-    scenario: Scenario,
+    kind: AnyKind,
+    settings: Settings,
     policies: Sequence[PolicySpec],
     seeds: Sequence[int],
     sweep_loads: Sequence[float],
@@ -180,9 +145,9 @@ def plan_tasks(
     together: bool,
     records_folder: Path | None,
 ) -> list[Task]:
-    """Tasks of a comparison: every seed at the scenario's own load, then at the loads of the sweep.
+    """Tasks of a comparison: every seed at the settings' own load, then at the loads of the sweep.
 
-    `together`: all policies of a seed in one task, which builds the requests once; else one task a policy.
+    `together`: all policies of a seed in one task, which builds the inputs once; else one task a policy.
     """
     groups = [tuple(policies)] if together else [(p,) for p in policies]
     tasks = []
@@ -192,7 +157,8 @@ def plan_tasks(
                 main = load is None
                 tasks.append(
                     Task(
-                        scenario,
+                        kind,
+                        settings,
                         seed,
                         load,
                         group,

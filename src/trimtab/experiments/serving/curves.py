@@ -1,30 +1,15 @@
-"""What figures draw of one run, small enough to keep for every policy."""
+"""Curves of a serving run."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
+from trimtab.experiments.compare.curves import BINS, QUANTILES, ROWS, Curves
 from trimtab.metrics import Records, queue_length_over_time, utilisation_over_time
 
 Floats = NDArray[np.float64]
-
-QUANTILES, BINS, ROWS = 400, 120, 200
-
-
-@dataclass(frozen=True, slots=True)
-class Curves:
-    """Curves of one run."""
-
-    quantile_frac: Floats  # [quantiles]
-    completion_s: Floats  # [quantiles] completion time at each quantile, of finished requests
-    edges_s: Floats  # [bins + 1]
-    queue_length: Floats  # [bins] mean number of requests waiting
-    utilisation_frac: Floats  # [rows, bins] allocated; adjacent nodes share a row in large clusters
-    row_names: tuple[str, ...]  # [rows]
 
 
 def curves_of(records: Records, cluster: Cluster, edges_s: Floats | None = None) -> Curves:

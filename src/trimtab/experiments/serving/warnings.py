@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.engine.driver import PlanningLog
+from trimtab.experiments.compare import PolicyResult
+from trimtab.experiments.scenario.spec.workload import TraceSpec
+from trimtab.experiments.scenario.trace_rows import unserved_rows
 from trimtab.metrics import RANKED_FROM
+from trimtab.traces.gateway_recording import is_recording
 
 MOST_NAMED = 5  # requests that a note names
 
@@ -52,3 +57,22 @@ def _served_text(share: float) -> str:
     if share > 0.0:
         return f"served {100 * share:.4g} %"
     return "served nothing (a policy that holds every request never sends one to a node)"
+
+
+def comparison_notes(trace: TraceSpec | None, results: Sequence[PolicyResult]) -> list[str]:
+    """What a reader of these results, on this trace if any, must know."""
+    notes = _recording_notes(trace)
+    by_seed = {run.seed: run for result in results for run in result.runs if run.remarks["n_fits_no_node"]}
+    if by_seed:
+        first = by_seed[min(by_seed)]
+        count = sum(run.remarks["n_fits_no_node"] for run in by_seed.values())
+        notes.append(unfit_note(count, first.remarks["fits_no_node"], f"seed {first.seed}: "))
+    unranked = {r.policy: r.served_frac for r in results if not r.is_ranked}
+    return notes + ([few_served_note(unranked)] if unranked else [])
+
+
+def _recording_notes(trace: TraceSpec | None) -> list[str]:
+    if trace is None or not is_recording(Path(trace.file)):
+        return []
+    requests, by_outcome = unserved_rows(trace)
+    return [unserved_note(requests, by_outcome)] if by_outcome else []

@@ -1,0 +1,180 @@
+"""Kinds of work: what a comparison asks of one. Serving requests is a kind, and so may be training jobs.
+
+Comparing knows nothing else of the work: a kind reads what is to be compared on, builds the inputs of a seed,
+runs a policy on them, and says what of the run is measured, bounded, drawn and told.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+
+from trimtab.experiments.compare.curves import Curves
+from trimtab.metrics import Metric
+
+if TYPE_CHECKING:
+    import polars as pl
+
+PolicySpec: TypeAlias = Any
+"""A policy as the kind takes it: its name, an object or a class."""
+
+Notice: TypeAlias = Callable[[str], None]
+
+
+class Settings(Protocol):
+    """What policies are compared on, such as a scenario. It is hashable, pickles and never changes."""
+
+    @property
+    def name(self) -> str:
+        """Short name, for tables and reports."""
+
+    @property
+    def sort_by(self) -> str:
+        """Metric that tables are sorted by."""
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Policies to compare; empty = the default ones of the kind."""
+
+    def seed_list(self) -> tuple[int, ...]:
+        """Seeds to run."""
+
+    def hash(self) -> str:
+        """Equal for settings that give the same runs."""
+
+    def __hash__(self) -> int: ...
+
+
+class Inputs(Protocol):
+    """One seed of the settings, ready for any policy; `len` is the number of items."""
+
+    @property
+    def offered_load(self) -> float:
+        """Offered work over capacity."""
+
+    def __len__(self) -> int: ...
+
+    def __hash__(self) -> int: ...
+
+
+S = TypeVar("S", bound=Settings)
+I = TypeVar("I", bound=Inputs)  # noqa: E741 - the inputs
+R = TypeVar("R")  # what is left of a run
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBound(Generic[R]):
+    """What no policy can beat on these inputs."""
+
+    value: float  # of the kind's objective
+    method: str
+    assumptions: tuple[str, ...]
+    distance_frac: Callable[[R, Mapping[str, float]], float]  # of a run with these metrics; nan: not defined
+
+
+@dataclass(frozen=True, slots=True)
+class FigureChoice:
+    """Which metrics a report draws; the texts say how to read each."""
+
+    stats: tuple[str, ...]  # the best policy in each, as large numbers
+    over_load: Mapping[str, str]  # metric → text; drawn where there is a sweep
+    bars: Mapping[str, str]  # metric → text
+    bars_title: str
+    trade_off: tuple[str, str] | None  # two metrics against each other
+    trade_off_text: str = ""
+
+
+class Kind(Protocol[S, I, R]):
+    """A kind of work. It pickles: every process of a comparison has its own copy."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def items(self) -> str:
+        """What the work consists of, in the plural: "requests"."""
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """All metrics of a run by name, in the order of tables."""
+
+    @property
+    def objective(self) -> str:
+        """The metric that ranks policies by default, and that the bound is of."""
+
+    @property
+    def objective_title(self) -> str:
+        """It in words."""
+
+    @property
+    def default_policies(self) -> tuple[str, ...]:
+        """What is compared where nothing else is asked for."""
+
+    @property
+    def figures(self) -> FigureChoice:
+        """What a report draws."""
+
+    def read(
+        self,
+        source: S | str | os.PathLike[str],
+        *,
+        load: float | None,
+        policies: Sequence[str] | None,
+        seeds: int | Sequence[int] | None,
+    ) -> S:
+        """The settings, with what is not None replaced. Raises UsageError."""
+
+    def size(self, settings: S) -> int:
+        """How many items a run has."""
+
+    def own_load(self, settings: S) -> float | None:
+        """The load of the settings themselves; None = as the work comes."""
+
+    def sweep_loads(self, settings: S, wanted: Sequence[float] | None) -> tuple[float, ...]:
+        """Loads of the figure metric against load: those wanted, or of the settings. Raises UsageError."""
+
+    def stamp(self, settings: S) -> object:
+        """Another value whenever files that the settings name have changed."""
+
+    def find(self, policy: PolicySpec) -> Sequence[object]:
+        """The objects that make up a policy. Raises UsageError."""
+
+    def canonical(self, policy: PolicySpec) -> str:
+        """The one name of a policy."""
+
+    def prepare(self, policies: Sequence[PolicySpec], mode: str, items: int, notice: Notice | None) -> str:
+        """Do, before there are processes, what all runs need; returns the mode of the runs.
+
+        `items` is the number that all runs have together; `notice` is told what takes time.
+        """
+
+    def build(self, settings: S, seed: int, load: float | None) -> I:
+        """The inputs of one seed; `load` None = as the settings say."""
+
+    def run(self, inputs: I, policy: PolicySpec, mode: str) -> R:
+        """Run one policy. Raises PolicyError for one that fails."""
+
+    def measure(self, records: R) -> dict[str, float]:
+        """All metrics of a run; nan where undefined."""
+
+    def bound(self, inputs: I) -> LowerBound[R] | None:
+        """A lower bound on the objective; None where none holds."""
+
+    def curves(self, inputs: I, records: R) -> Curves | None:
+        """What figures draw of a run, on a time axis that all policies of the inputs share."""
+
+    def table(self, inputs: I, records: R) -> pl.DataFrame:
+        """One row per item."""
+
+    def remarks(self, records: R) -> Mapping[str, Any]:
+        """What `notes` must know of a run: numbers, texts, and tuples of them."""
+
+    def served_frac(self, settings: S, metrics: Mapping[str, float]) -> float:
+        """Share of the work that was done: policies that do too little have no rank."""
+
+    def notes(self, settings: S, results: Sequence[Any]) -> list[str]:
+        """What a reader of these results, `PolicyResult`s with the best first, must know."""
+
+
+AnyKind: TypeAlias = Kind[Any, Any, Any]

@@ -1,0 +1,203 @@
+"""Serving requests on nodes, as a kind of work that policies are compared on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import numpy as np
+
+from trimtab.domain.decision import Reason
+from trimtab.domain.policy import Policy
+from trimtab.engine import simulator
+from trimtab.engine.calls import is_ready
+from trimtab.engine.records import records_of
+from trimtab.errors import ScenarioError
+from trimtab.experiments.bounds import bound_of, compile_bounds, distance_frac
+from trimtab.experiments.compare.curves import BINS, Curves
+from trimtab.experiments.compare.kind import FigureChoice, LowerBound, Notice
+from trimtab.experiments.scenario import Scenario, load_scenario
+from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
+from trimtab.experiments.scenario.spec.scenario import SweepSpec
+from trimtab.experiments.scenario.trace_rows import stamp_of
+from trimtab.experiments.serving.compilation import compile_kernels
+from trimtab.experiments.serving.curves import curves_of
+from trimtab.experiments.serving.request_table import request_table
+from trimtab.experiments.serving.warnings import MOST_NAMED, comparison_notes
+from trimtab.metrics import METRICS, Metric, Records, compute, served_frac
+from trimtab.policies import DEFAULT_COMPARISON, PolicySpec, canonical, find
+from trimtab.validation.problems import checked
+
+if TYPE_CHECKING:
+    import polars as pl
+
+INTERPRET_UP_TO: Final = (
+    100_000  # simulated requests of a whole comparison worth interpreting on a cold cache
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServingInputs:
+    """One seed and load of a scenario."""
+
+    scenario: Scenario
+    seed: int
+    load: float | None  # None = the scenario's
+    run: RunInputs
+
+    @property
+    def offered_load(self) -> float:
+        """Offered work over capacity."""
+        return self.run.offered_load
+
+    def __len__(self) -> int:
+        return len(self.run.requests)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Requests that arrive at nodes, in the simulator."""
+
+    items: ClassVar[str] = "requests"
+    metrics: ClassVar[Mapping[str, Metric]] = METRICS
+    objective: ClassVar[str] = "completion_mean_s"
+    objective_title: ClassVar[str] = "mean completion"
+    default_policies: ClassVar[tuple[str, ...]] = DEFAULT_COMPARISON
+    figures: ClassVar[FigureChoice] = FigureChoice(
+        stats=("completion_mean_s", "completion_p99_s", "slo_attained_frac", "utilisation_var"),
+        over_load={
+            "completion_mean_s": "How mean completion grows with the load; the band is the 95 % interval.",
+            "completion_p99_s": "The slowest hundredth of requests: where policies differ most.",
+            "slo_attained_frac": "Share of requests that finished in time; higher is better.",
+        },
+        bars={
+            "utilisation_var": "How unevenly nodes are used: 0 is perfectly even.",
+            "utilisation_cv": "The same relative to the mean utilisation.",
+            "idle_frac": "Share of slots that did nothing, over the window of the run.",
+            "queueing_mean_s": "How long requests waited for a slot.",
+            "rejected_frac": "Share of requests turned away; the metrics above give the reasons.",
+            "jain_nodes": "Evenness of utilisation between 0 and 1; higher is better.",
+        },
+        bars_title="Balance, waiting and rejection",
+        trade_off=("utilisation_var", "completion_p99_s"),
+        trade_off_text="Further left is more even, further down is faster. On unequal nodes the two pull "
+        "apart: fast nodes should do more, so the most even policy is seldom the fastest.",
+    )
+
+    def read(
+        self,
+        source: Scenario | str | os.PathLike[str],
+        *,
+        load: float | None,
+        policies: Sequence[str] | None,
+        seeds: int | Sequence[int] | None,
+    ) -> Scenario:
+        """The scenario, or a built-in one or a file of one, with what is not None replaced."""
+        scenario = source if isinstance(source, Scenario) else load_scenario(source)
+        return scenario.with_overrides(load=load, policies=policies, seeds=seeds)
+
+    def size(self, settings: Scenario) -> int:
+        """Requests of a run."""
+        return settings.n_requests()
+
+    def own_load(self, settings: Scenario) -> float | None:
+        """Load of the scenario itself."""
+        return settings.workload.load
+
+    def sweep_loads(self, settings: Scenario, wanted: Sequence[float] | None) -> tuple[float, ...]:
+        """Loads wanted, else those of the scenario. Raises ScenarioError."""
+        if wanted is None:
+            return settings.sweep.loads
+        return checked(lambda: SweepSpec(loads=tuple(wanted)), SweepSpec, "sweep", ScenarioError).loads
+
+    def stamp(self, settings: Scenario) -> tuple[int, int] | None:
+        """Size and time of change of the trace, if there is one."""
+        trace = settings.workload.trace
+        return None if trace is None else stamp_of(trace)
+
+    def find(self, policy: PolicySpec) -> tuple[Policy, Policy]:
+        """The policy that chooses nodes, and the one whose order counts."""
+        return find(policy)
+
+    def canonical(self, policy: PolicySpec) -> str:
+        """The shortest way to write a policy."""
+        return canonical(policy)
+
+    def prepare(self, policies: Sequence[PolicySpec], mode: str, items: int, notice: Notice | None) -> str:
+        """Compile the kernels of all runs; small comparisons on a cold cache are interpreted instead."""
+        is_warm = all(is_ready(*find(policy)) for policy in policies)
+        if mode == "auto":
+            mode = "compiled" if is_warm or items > INTERPRET_UP_TO else "interpreted"
+        if mode == "compiled":
+            if notice is not None and not is_warm:
+                notice("compiling kernels (once, about a minute)")
+            compile_kernels(policies)
+        else:
+            compile_bounds()
+        return mode
+
+    def build(self, settings: Scenario, seed: int, load: float | None) -> ServingInputs:
+        """Cluster, requests and options of a seed."""
+        return ServingInputs(settings, seed, load, build(settings, seed, load))
+
+    def run(self, inputs: ServingInputs, policy: PolicySpec, mode: str) -> Records:
+        """Simulate one policy."""
+        dispatching, ordering = find(policy)
+        ready = inputs.run
+        driver = simulator.run(
+            ready.cluster,
+            ready.requests,
+            ready.options,
+            dispatching,
+            ordering,
+            seed=inputs.seed,
+            mode=mode,
+            declared=scenario_workload(dispatching, inputs.scenario, inputs.seed, inputs.load),
+        )
+        return records_of(driver, ready.cluster, ready.requests, ready.slo_s)
+
+    def measure(self, records: Records) -> dict[str, float]:
+        """All metrics of a run."""
+        return compute(records)
+
+    def bound(self, inputs: ServingInputs) -> LowerBound[Records] | None:
+        """Lower bound on mean completion."""
+        ready = inputs.run
+        found = bound_of(ready.cluster, ready.requests, ready.options)
+        if found is None:
+            return None
+
+        def distance(records: Records, metrics: Mapping[str, float]) -> float:
+            finished = int(records.requests.finished.sum())
+            return distance_frac(metrics["completion_mean_s"], finished, found)
+
+        return LowerBound(found.mean_s, found.method, found.assumptions, distance)
+
+    def curves(self, inputs: ServingInputs, records: Records) -> Curves:
+        """On time bins over the arrivals, and a tenth more for the last requests to finish."""
+        arrival_s = inputs.run.requests.work["arrival_s"]
+        span_s = max(1e-9, float(arrival_s[-1] - arrival_s[0]))
+        edges_s = np.linspace(arrival_s[0], arrival_s[0] + 1.1 * span_s, BINS + 1)
+        return curves_of(records, inputs.run.cluster, edges_s)
+
+    def table(self, inputs: ServingInputs, records: Records) -> pl.DataFrame:
+        """One row per request."""
+        return request_table(records, inputs.run.cluster, inputs.run.requests)
+
+    def remarks(self, records: Records) -> dict[str, Any]:
+        """Requests that fit no node."""
+        unfit = np.flatnonzero(records.requests.reason == Reason.FITS_NO_NODE)
+        return {"n_fits_no_node": len(unfit), "fits_no_node": tuple(unfit[:MOST_NAMED].tolist())}
+
+    def served_frac(self, settings: Scenario, metrics: Mapping[str, float]) -> float:
+        """Share served of the requests that some node could serve."""
+        return served_frac(metrics, ends_early=settings.ends_early())
+
+    def notes(self, settings: Scenario, results: Sequence[Any]) -> list[str]:
+        """What a reader of a comparison must know."""
+        return comparison_notes(settings.workload.trace, results)
+
+
+SERVING: Final = Serving()

@@ -1,0 +1,145 @@
+"""The page of a comparison, of any kind of work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from html import escape
+from typing import TYPE_CHECKING
+
+from trimtab.report import plots
+from trimtab.report.comparison_columns import assumptions_text, comparison_bound_text, legend
+from trimtab.report.curve_cards import CDF, HEAT, curve_figures, queue_card, wide
+from trimtab.report.fragments import (
+    FigureCard,
+    comparison_table,
+    glossary,
+    grid,
+    notes,
+    policy_legend,
+    section,
+    stats_of,
+)
+from trimtab.report.number_formats import capital, title_of
+from trimtab.report.page import Page, html_of, origin
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from trimtab.experiments.compare import Comparison, Curves
+
+
+def comparison_page(comparison: Comparison, made_at: datetime | None = None) -> str:
+    """The page of a comparison as HTML text."""
+    return html_of(_comparison_page(comparison, made_at or datetime.now(UTC)))
+
+
+def _comparison_page(comparison: Comparison, made_at: datetime) -> Page:
+    curves = _curves(comparison)
+    body = "".join(
+        (
+            notes(comparison.notes()),
+            stats_of(comparison),
+            _table_section(comparison),
+            _figures_section(comparison, curves),
+            _load_section(comparison),
+            _balance_section(comparison),
+            glossary(comparison.kind.metrics),
+        )
+    )
+    return Page(
+        title=comparison.scenario.name,
+        lead=f"{len(comparison.results)} policies on the same {comparison.kind.items}, seed by seed.",
+        facts=_comparison_facts(comparison, made_at),
+        body=body,
+        figures=_comparison_figures(comparison, curves),
+    )
+
+
+def _curves(comparison: Comparison) -> dict[str, Curves]:
+    """Curves of the first seed, by policy."""
+    return {
+        result.policy: run.curves
+        for result in comparison.results
+        for run in result.runs
+        if run.curves is not None
+    }
+
+
+def _comparison_facts(comparison: Comparison, made_at: datetime) -> dict[str, str]:
+    summary = comparison.to_dict()
+    return {
+        comparison.kind.items.capitalize(): f"{comparison.n_items:,} per seed",
+        "Offered load": f"{100 * comparison.offered_load:.3g} %",
+        "Seeds": ", ".join(map(str, comparison.seeds)),
+        "Computed in": f"{comparison.elapsed_s:.1f} s",
+        **origin(summary["scenario_hash"], summary["versions"], made_at),
+    }
+
+
+def _table_section(comparison: Comparison) -> str:
+    seeds = len(comparison.seeds)
+    interval = f"Mean ± 95 % interval over {seeds} seeds" if seeds > 1 else "One seed, so no intervals"
+    how = f"{interval}; {legend(comparison)}. Choose a heading to sort by it."
+    bound = f"{comparison_bound_text(comparison)} {assumptions_text(comparison.bound)}"
+    return section(
+        "metrics", "Metrics", how, comparison_table(comparison), f'<p class="how">{escape(bound)}</p>'
+    )
+
+
+def _figures_section(comparison: Comparison, curves: Mapping[str, Curves]) -> str:
+    how = "Choose policies here for all figures below. Drag to zoom, double-click to zoom out."
+    objective = FigureCard(
+        "objective",
+        capital(comparison.kind.objective_title),
+        "Whiskers are 95 % intervals; the dashed line is a bound that no policy can beat.",
+    )
+    parts = [policy_legend(comparison), grid([objective, *([CDF] if curves else [])])]
+    if curves:
+        ranked = tuple(r.policy for r in comparison.ranked() if r.policy in curves)
+        parts += [
+            wide(replace(HEAT, policies=ranked)),
+            grid([queue_card(comparison.kind.items)]),
+        ]
+        how += f" Curves over time are those of seed {comparison.seeds[0]}."
+    return section("figures", "Speed and use of the cluster", how, *parts)
+
+
+def _load_section(comparison: Comparison) -> str:
+    if not comparison.sweep:
+        return ""
+    cards = _metric_cards(comparison, "load", comparison.kind.figures.over_load)
+    items = comparison.kind.items
+    how = f"Offered load 100 % is the highest rate that the cluster could sustain for this mix of {items}."
+    return section("load", "Policy against load", how, grid(cards, "24rem"))
+
+
+def _balance_section(comparison: Comparison) -> str:
+    chosen = comparison.kind.figures
+    parts = []
+    if chosen.trade_off is not None and len(comparison.results) > 1:
+        parts.append(wide(FigureCard("trade-off", "Evenness against speed", chosen.trade_off_text)))
+    parts.append(grid(_metric_cards(comparison, "bar", chosen.bars), "24rem"))
+    how = "Best policy on top; whiskers are 95 % intervals."
+    return section("balance", chosen.bars_title, how, *parts)
+
+
+def _metric_cards(comparison: Comparison, prefix: str, texts: Mapping[str, str]) -> list[FigureCard]:
+    metrics = comparison.kind.metrics
+    return [
+        FigureCard(f"{prefix}-{name}", capital(title_of(metrics[name])), how) for name, how in texts.items()
+    ]
+
+
+def _comparison_figures(comparison: Comparison, curves: Mapping[str, Curves]) -> dict[str, Figure]:
+    kind, chosen = comparison.kind, comparison.kind.figures
+    drawn = {"objective": plots.metric_bars(comparison, kind.objective)}
+    if curves:
+        ranked = {r.policy: curves[r.policy] for r in comparison.ranked() if r.policy in curves}
+        drawn |= curve_figures(curves, kind.items) | {"heat": plots.utilisation_heatmap(ranked)}
+    if comparison.sweep:
+        drawn |= {f"load-{name}": plots.load_lines(comparison, name) for name in chosen.over_load}
+    if chosen.trade_off is not None and len(comparison.results) > 1:
+        drawn["trade-off"] = plots.trade_off(comparison, *chosen.trade_off)
+    return drawn | {f"bar-{name}": plots.metric_bars(comparison, name) for name in chosen.bars}

@@ -1,0 +1,39 @@
+"""Figures of curves over time, and their cards, for the pages of comparisons and of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from trimtab.report import plots
+from trimtab.report.fragments import FigureCard, figure_card
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from trimtab.experiments.compare import Curves
+
+CDF: Final = FigureCard(
+    "cdf", "Completion times", "Further left is faster; read off which share had finished within a time."
+)
+HEAT: Final = FigureCard(
+    "heat",
+    "Utilisation of nodes over time",
+    "One row per node, grouped by type: dark is idle, bright is fully used; even rows mean balanced work.",
+)
+
+
+def queue_card(items: str) -> FigureCard:
+    """The queue of these items."""
+    how = f"{items.capitalize()} waiting anywhere; peaks are bursts that took time to drain."
+    return FigureCard("queue", "Queue over time", how)
+
+
+def curve_figures(curves: Mapping[str, Curves], items: str) -> dict[str, Figure]:
+    """Figures of the curves of each policy."""
+    return {"cdf": plots.completion_cdf(curves), "queue": plots.queue_length(curves, items)}
+
+
+def wide(card: FigureCard) -> str:
+    """A figure over the whole width."""
+    return f'<div class="grid" style="--least:100%">{figure_card(card)}</div>'

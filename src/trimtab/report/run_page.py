@@ -1,0 +1,66 @@
+"""The page of one run that served requests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from trimtab.experiments.serving.serving_kind import SERVING
+from trimtab.metrics import METRICS, Estimate
+from trimtab.report import plots
+from trimtab.report.comparison_columns import assumptions_text, bound_text
+from trimtab.report.curve_cards import CDF, HEAT, curve_figures, queue_card, wide
+from trimtab.report.fragments import glossary, grid, grouped_rows, notes, section, stat
+from trimtab.report.number_formats import capital, style_of, title_of
+from trimtab.report.page import Page, html_of, origin
+from trimtab.report.summary_rows import run_groups
+
+if TYPE_CHECKING:
+    from trimtab.experiments.serving.run import Run
+
+
+def run_page(run: Run, made_at: datetime | None = None) -> str:
+    """The page of one run as HTML text."""
+    return html_of(_run_page(run, made_at or datetime.now(UTC)))
+
+
+def _run_page(run: Run, made_at: datetime) -> Page:
+    curves = {run.policy: run.curves}
+    summary = run.to_dict()
+    bound_line = bound_text(summary["bound"], METRICS[SERVING.objective], SERVING.objective_title)
+    bound = f"{bound_line} {assumptions_text(summary['bound'])}"
+    tips = {title_of(metric): metric.definition for metric in METRICS.values()}
+    body = "".join(
+        (
+            notes(run.notes()),
+            _run_stats(run),
+            section("figures", "Over time", "", grid([CDF, queue_card(SERVING.items)]), wide(HEAT)),
+            section("metrics", "Metrics", bound, grouped_rows(run_groups(run.metrics), tips)),
+            glossary(METRICS),
+        )
+    )
+    head = {
+        "Policy": run.policy,
+        "Seed": str(run.seed),
+        "Requests": f"{summary['requests']:,}",
+        "Offered load": f"{100 * summary['offered_load']:.3g} %",
+        **origin(summary["scenario_hash"], summary["versions"], made_at),
+    }
+    drawn = curve_figures(curves, SERVING.items) | {"heat": plots.utilisation_heatmap(curves)}
+    return Page(run.scenario.name, f"One run of {run.policy}.", head, body, drawn)
+
+
+def _run_stats(run: Run) -> str:
+    cards = [_run_stat(name, run.metrics[name]) for name in SERVING.figures.stats]
+    if run.bound is not None:
+        least = style_of([Estimate(run.bound.mean_s, None)], "s")
+        above = f"{run.policy} is {100 * run.distance_frac:.3g} % above it"
+        cards.append(stat("Lower bound, completion mean", least.number(run.bound.mean_s), "s", "", above))
+    return f'<div class="grid stats">{"".join(cards)}</div>'
+
+
+def _run_stat(name: str, value: float) -> str:
+    style = style_of([Estimate(value, None)], METRICS[name].unit)
+    return stat(
+        capital(title_of(METRICS[name])), style.number(value), style.unit, "", METRICS[name].definition
+    )
