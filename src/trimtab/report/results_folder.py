@@ -1,4 +1,4 @@
-"""The folder of results: numbers, tables, request records and the page, each written whole or not at all.
+"""The folder of results: numbers, tables, records and the page, each written whole or not at all.
 
 All files are prepared under temporary names in the same folder before the first one takes its place, so that
 a full disk or an interruption leaves the results of an earlier run as they were.
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 RESULTS: Final = "results.json"
 TABLE: Final = "comparison.csv"
-REQUESTS: Final = "requests"
 REQUEST_FILE: Final = "requests.parquet"
 NODE_FILE: Final = "nodes.parquet"
 REPORT: Final = "report.html"
@@ -45,7 +44,7 @@ class Written:
 
 
 def write_results(comparison: Comparison, out: Path, *, with_report: bool = True) -> Written:
-    """Write results.json, comparison.csv, the request records and, unless unwanted, report.html.
+    """Write results.json, comparison.csv, the records and, unless unwanted, report.html.
 
     The records come last: they move from the comparison's work folder, which is whole until then, and is
     removed when all is done. Raises UsageError where `out` can't be written to, or its disk is full.
@@ -58,9 +57,10 @@ def write_results(comparison: Comparison, out: Path, *, with_report: bool = True
         written = staging.commit()
         if comparison.folder is None or not comparison.folder.records.is_dir():
             return written
-        _replace_folder(comparison.folder.records, out / REQUESTS)
+        records = out / comparison.kind.items
+        _replace_folder(comparison.folder.records, records)
         comparison.folder.remove()
-        return Written((*written.files, _written(out / REQUESTS)))
+        return Written((*written.files, _written(records)))
 
 
 def write_run(run: Run, out: Path, *, with_report: bool = True) -> Written:
