@@ -12,37 +12,31 @@ HEAD = """<!-- Made by `python -m bench.caches` from what it measured; `--docs` 
 
 # Hit rates of the caches
 
-What the hosts' caches keep, beside the most that any cache of their size could, were it told all requests in
-advance. 10,000 requests come one at a time to one node, so that only what is kept counts. What they ask for,
-one of 200, is drawn by Zipf's law, each time anew: nothing is popular only for a while. *Room* is the share
-of all items, by size, that the cache holds. % of uses that are hits, ± half the width of the 95 % interval
-over the seeds.
+Hit rates of the simulated caches beside the best possible rate of a cache that knows all requests in advance. 10,000
+requests come one at a time to one node. Each asks for one of 200 items, drawn independently by Zipf's law. *Room* is the
+share of all items, by size, that the cache holds. Values are percent of uses that are hits, ± half the width of the
+95 % interval over the seeds.
 """
 
-UNIT = """*Belady* (1966) drops what is used again last of all, and is the best for items of one size. LRU and
-GreedyDual-Size (`serving.eviction`) are the same there, as all items cost a second to load. *Pinned*: the
-plan places the most popular items and leaves room for any one other (`plan-pinned`); it is told the
-popularity.
+UNIT = """*Belady* (1966) drops the item whose next use is farthest away; this is optimal for items of one size. LRU and
+GreedyDual-Size (`serving.eviction`) are equal here, because all items take a second to load. *Pinned*: the plan knows the
+popularity, places the most popular items and leaves room for one other (`plan-pinned`).
 """
 
-SIZES = """Sizes are lognormal (median 1, σ of the logarithm 1, 8 at most); a hit is a hit, whatever its size,
-and *pinned* goes by popularity over size. The most hits are hard to find then. They lie between *feasible*,
-hits that a schedule does have (the intervals between two uses of an item, by size × length, each where it
-still fits), and *bound*, the PFOO-L bound of Berger, Beckmann and Harchol-Balter (SIGMETRICS 2018), where the
-room need not suffice at each moment but on the whole.
+SIZES = """Sizes are lognormal (median 1, σ of the logarithm 1, maximum 8). Every hit counts the same, and *pinned* places items by
+popularity over size. The optimum is hard to compute here. It lies between *feasible*, the hits of a schedule that keeps
+items between two uses in order of size × time, and *bound*, the PFOO-L bound of Berger, Beckmann and Harchol-Balter
+(SIGMETRICS 2018), which limits the room on average instead of at each moment.
 """
 
-OTHERS = """The result cache keeps as many results as it has room for, and each node's prefix cache as many
-blocks of prompts: both LRU. A prompt has four blocks that it shares with all prompts of its beginning, and
-two of its own, which are never used again and push out others all the same: 66.7 % can be hits at most. Room
-is the share of all results, and of all shared blocks.
+OTHERS = """The result cache and the prefix cache of a node are LRU. A prompt has four blocks that it shares with all prompts of the
+same beginning and two of its own, which are never used again but push out others. At most 66.7 % of uses can be hits.
+Room is the share of all results, and of all shared blocks.
 """
 
-MEANING = """What comes of it: where popularity lasts, LRU is far from the best, the farther the smaller the
-cache and the flatter the popularity. Half to 70 % of what it lacks (one size) is popularity, which can be
-known: a plan that pins what is asked for most has these hits. Without any such knowledge GreedyDual-Size has
-a fifth to a third of what LRU lacks of the bound where sizes differ. Prompts lose most, as blocks that never
-come again are kept like all others.
+MEANING = """Where popularity lasts, LRU is far from the optimum, more so for small caches and flat popularity. A plan that pins
+popular items gains half or more of the difference. Where sizes differ, GreedyDual-Size gains a part of it without knowing
+the popularity. Prefix caches lose most, because blocks that are never used again are kept like all others.
 """
 
 

@@ -41,6 +41,6 @@ BENCHMARK = Benchmark(
     f"models, 245 adapters and four kinds of nodes. slots: {SLOTS_TEXT}.",
     measure,
     pivot=("policy", "scenario"),
-    profile="Policies that look at every node (all over .4 µs) take 3 to 5 ns a node to score it, and "
-    "about .2 µs to rank the best eight.",
+    profile="Policies that look at every node (all over 0.4 µs) take 3 to 5 ns a node to score it, and "
+    "about 0.2 µs to rank the best eight.",
 )

@@ -17,72 +17,30 @@ HEAD = """<!-- Made by `python -m bench.forecast` from what it measured; `--docs
 
 # Forecasts and queueing
 
-`trimtab forecast FILE --column C --horizon H` forecasts a column: mean and quantiles of the coming
-steps, a plot, and how well each method would have done so far. With `--window S` the column holds times,
-which are counted; `--period N` names a season.
-
-```python
-from trimtab.forecast import Forecaster, queueing
-
-forecaster = Forecaster(1000, horizon=6, period=24, least=0.0)   # 1,000 series
-forecaster.update(counts)                                        # one value of each, every step
-forecaster.forecast().quantiles                                  # [series, horizon, levels]
-
-station = queueing.ggc(16, arrivals_per_s=14.4, mean_service_s=1.0, service_scv=2.0, arrival_scv=4.0)
-station.wait_s, queueing.late_frac(station, deadline_s=3.0)
-```
-
-The forecast is a mixture: simple, damped and seasonal exponential smoothing and medians with several
-parameters each, and a recursive autoregressive filter of order 8, all run, and each counts by its recent
-absolute error halfway to the horizon, by a short memory and by a long one. That makes its `point` a median;
-`mean`, which is more on bursts, is told beside it. Intervals are quantiles of the mixture's own past errors
-at the same lead. Nothing is fitted online; `fit_smoother` and `fit_arima` (statsmodels, extra `forecast`) fit
-single methods offline.
+Accuracy and speed of `trimtab.forecast`; [Forecast and plan capacity](../guides/forecast.md) says how to use it.
 """
 
 ACCURACY = """## Accuracy on recorded traces
 
-MASE: mean absolute error over all steps up to the horizon and all origins of the second half, over that
-of the one-step naive forecast within the first half (so a series that grew has a MASE above 1 for every
-method). Simple, double, triple and ARIMA(2,1,1) are fitted to the first half. *Ratio*: the mixture over
-the best single method, known only afterwards. † the mixture loses to naive there.
-The first half of openb is nearly empty, so that its figures are large for all.
+The measure is MASE: the mean absolute error over all steps up to the horizon and all origins of the second half, over
+that of the one-step naive forecast within the first half. A series that grew has a MASE above 1 for every method. Simple,
+double, triple and ARIMA(2,1,1) are fitted to the first half. *Ratio* is the mixture over the best single method, which is
+known only afterwards. † marks series on which the mixture loses to naive. The first half of openb is nearly empty, so all
+its values are large.
 
-Weights go by the error halfway to the horizon, to the power of −32, in units of what all experts err by,
-discounted by .97 a step. There are two memories of errors, discounted by .993 and by .999: each has its own
-weights, and the two mixtures are weighed in turn by what they err themselves, by the longer memory
-(averaging over how fast to forget, as Dangl and Halling, Journal of Financial Economics 106, 2012).
+Methods are weighed by their error halfway to the horizon to the power of −32, in units of the error of all methods. Two
+memories of errors, discounted by 0.993 and 0.999 a step, give two mixtures, which are weighed in turn by their own
+errors (Dangl and Halling, Journal of Financial Economics 106, 2012).
 
-Experts, weights, unit and memories were chosen on the series above the line (medians after the ITP clusters
-had shown what was missing, the unit after GenTD26 and ITP 05, the second memory after ITP 05 at 1 h). Those
-below it were picked when experts and weights were settled, and run once for each form. One choice has seen
-them: the second memory was first left out, since on them it brings Philly nodes at 24 h from 1.048 to 1.056,
-and taken in when the further series below were in as well. With one memory, of .995, mean ratio, worst ratio
-and ratios over 1.05 were .989, 1.060, 1 above the line, 1.012, 1.048, 0 below it and 1.014, 1.247, 8 on the
-further series: of all 111 rows 9 were over 1.05. What they are now follows the rows. All counts of arrivals
-in the table are within 5 %; Philly nodes are a level.
-
-ITP 05 at 1 h, 1.060 with one memory (1.002 without one hour of 711), is decided by that hour: a value of 90
-after days of 0 is followed by 0, when naive, the best there until then, says 90. That it is within 5 % now is
-a small margin that the next such hour may undo.
-
-Tried with one memory of .995 (.989, 1.060, 1 above the line; mean ratio and how many are over 1.05): no unit,
-so that loud stretches outweigh quiet ones, .991, 2 (on the 12 below the line, fits by ARIMA aside, the unit
-is worth nothing: 1.008 with, 1.006 without); discounts of the unit from .9 to .99 .988 to .989, 1; the median
-expert as the unit .990 to 1.027, 1 to 4; weights by a difference over its own scatter, as in BOA, .988 or
-more, 1 or 2; the median of the last three values as an expert .988, 1; exponential weights with a fixed
-share .988 or more, 1 or more. Other pairs and triples of memories: .982 to .998, 0 to 2. Without the unit: by
-the errors at the next step and at the horizon, interpolated, 1.009, 3; at every lead by its own error .989,
-2; by the mean error of all leads .991, 2, which takes a score for each lead; powers from 24 to 40 and
-discounts from .9925 to .999 .991 to .992; the weighted median of the experts 1.009 or more.
+The parameters of the mixture were chosen on the series above the line. Those below the line were measured afterwards;
+only the choice of two memories has seen them.
 """
 
 FURTHER = """## Accuracy on further series
 
-Nothing was chosen on these but to have two memories of errors rather than one. They are the rates of the 12
-largest ServeGen clients, jobs of the 8 largest virtual clusters of Philly by the hour, those of the ITP
-clusters in steps of 20 min and of 4 h, and four counters of GenTD26, each one and several steps ahead,
-without ARIMA. They say what to expect of a series not seen before: about one in twelve is over 1.05.
+Series that no choice was made on, except for two memories instead of one: rates of the 12 largest ServeGen clients, jobs
+of the 8 largest virtual clusters of Philly, the ITP clusters in steps of 20 min and of 4 h, and four counters of GenTD26.
+ARIMA is left out. They say what to expect of a new series.
 """
 
 
@@ -212,9 +170,8 @@ def _intervals(rows: list[Mapping[str, Any]]) -> str:
     ]
     text = (
         "## Intervals of the mixture\n\n"
-        "Pinball loss over the 5, 10, 50, 90 and 95 % quantiles, on the scale of MASE. Where\n"
-        "traffic changes its nature within the second half, past errors say too little: intervals are too\n"
-        "narrow there.\n"
+        "Pinball loss over the 5, 10, 50, 90 and 95 % quantiles, on the scale of MASE. Intervals are too\n"
+        "narrow where the traffic changes its nature within the second half.\n"
     )
     return f"{text}\n{markdown_table(head, table)}"
 
@@ -256,8 +213,5 @@ def _stations(rows: list[Mapping[str, Any]]) -> str:
     ]
     text = """## Queueing
 
-`trimtab.forecast.queueing`: Erlang B and C with their inverses, M/M/c, M/G/1, M/G/c, G/G/c (Whitt 1993,
-or Allen and Cunneen), M/M/c/K, processor sharing, and the fraction that misses a deadline. A queue that
-can't keep up has a wait of inf: overload is a value, no error. Errors of the approximations at 16
-servers and load 0.9, against simulation (services of mean 1):"""
+Errors of the approximations for G/G/c against simulation, at 16 servers and load 0.9, with services of mean 1."""
     return f"{text}\n\n{markdown_table(head, table)}"

@@ -22,29 +22,25 @@ HEAD = """<!-- Made by `python -m bench.fragmentation` from what it measured; `-
 
 # How full accelerators get
 
-Nodes and pods of openb (Alibaba, 2023): 1,213 nodes with 6,212 accelerators, which pods share by the
-thousandth. The pods, and more of them drawn evenly until they ask for 130 % of the accelerators, come in any
-order and never leave; what fits nowhere is turned away. A rule chooses the node, and the device of a pod
-that shares one. Cores, memory and the types of accelerators that a pod names bind all rules alike.
+Nodes and pods of openb (Alibaba, 2023): 1,213 nodes with 6,212 accelerators, which pods share in thousandths. The pods,
+and further ones drawn from them until they ask for 130 % of the accelerators, come in random order and never leave. A pod
+that fits nowhere is rejected. A rule chooses the node, and the device of a pod that shares one. All rules keep to cores,
+memory and the accelerator types that a pod names.
 
-- *random*: any node and device where it fits. *first fit*: the first in the order of the node list, and its
-  first device.
-- *best fit*: the least of cores and accelerators left over. *dot product*: the least product of what is
-  asked for and what is free, in whole hundredths of its most. Both count in parts of the largest node, and
-  take the fullest device that has room.
-- *fragmentation gradient* (Weng et al., USENIX ATC 2023): where what stays free, yet is of no use to a pod
-  drawn by its frequency, grows least, over nodes and devices. It is the score of the policy
+- *random*: any node and device with room. *first fit*: the first node of the list with room, and its first device.
+- *best fit*: the node with the least cores and accelerators left over. *dot product*: the node with the least product of
+  demand and free capacity, rounded to hundredths. Both measure in parts of the largest node, and take the fullest device
+  that has room.
+- *fragmentation gradient* (Weng et al., USENIX ATC 2023): the node and device where the free capacity that a typical pod
+  cannot use grows least. It is the score of the policy
   [`fragmentation-gradient`](../policies/fragmentation-gradient.md), with the node's devices apart.
 """
 
-MEANING = """The published column is the mean of eight to ten runs that the authors' simulator repository
-holds for each
-rule on the default list (`experiments/analysis/expected_results`), at 130 % too; their draws are others.
-They have no first fit there. Their simulator rounds scores to whole points. For the gradient a point is
-about 4 % of a device: the policy compares growth in such steps as well, and of equals takes the node with
-the least left over. Compared as it is (last row), growth decides between nodes that differ by next to
-nothing: worse on the first two lists, and no better to speak of on the others. The dot product is rounded
-for the same reason (not rounded, it is a percent worse); best fit is better as it is.
+MEANING = """The published column is the mean of eight to ten runs in the authors' simulator repository
+(`experiments/analysis/expected_results`, default list, 130 %); their random draws differ, and they have no first fit.
+Their simulator rounds scores to whole points. For the gradient a point is about 4 % of a device. The policy here compares
+in the same steps, and among equals takes the node with the least left over. The last row shows the scores without
+rounding. The dot product is rounded for the same reason; best fit is not.
 """
 
 

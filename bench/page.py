@@ -11,10 +11,10 @@ from bench.table import number, spread
 
 HEAD = """<!-- Made by `python -m bench --docs` from bench/results.json; measure anew with `make bench`. -->
 
-# Performance
+# Speed of the simulator
 
-Medians of repeated measurements, with the least and the most; ratios are taken in one run, in turns. Speed is
-that of the loop and its draws alone, on one core: processor time, the requests being made beforehand.
+Medians of repeated measurements, with minimum and maximum. Ratios come from runs that take turns. Speed is processor time
+of the loop and its random numbers on one core; requests are made beforehand.
 """
 
 

@@ -25,23 +25,25 @@ HEAD = """<!-- Made by `python -m bench.policies` from what it measured; `--docs
 
 # Every policy on every scenario
 
-`make bench-policies` measures what is missing in bench/policies.json and writes this page. All policies see
-the same requests, seed by seed (common random numbers); ± is the half-width of the 95 % interval over the
-seeds; first come, first served; no parameter of a policy is changed anywhere. Load is the share of the fluid
-capacity. *Above bound* is the mean completion over the lower bound that no policy can beat (none holds where
-work may be resumed or shared). Var(U) is the variance over nodes of busy utilisation; loading is not busy.
-A policy that refuses more than .1 % of the requests is nowhere taken for the best: its means flatter it.
-A policy that a table lacks was not measured there.
+`make bench-policies` measures what is missing in `bench/policies.json` and writes this page.
+
+- All policies see the same requests for each seed, and serve them first come, first served, with default parameters.
+- ± is half the width of the 95 % confidence interval over the seeds.
+- *Load* is the share of the fluid capacity.
+- *Above bound* is the mean completion over a lower bound, less 1. No bound holds where work may be resumed or shared.
+- *Var(U)* is the variance over nodes of busy utilisation; loading is not busy.
+- A policy that refuses more than 0.1 % of the requests comes last in a table and is never called best.
+- A policy that a table lacks was not measured there.
 """
 
 WHICH = """## Which to choose
 
-Evenness and speed conflict where nodes are unequal: fast nodes should do more. Choose by what you pay for:
+On unequal nodes, speed and evenness conflict, because fast nodes should do more work. Choose by what you pay for:
 
-- latency: the policies at the top of the tables below; they leave slow nodes idle when load is low;
-- even wear, even heat, or licences by node: `even-work`, which spreads work among nodes that are about as
-  fast for a request, and pays for that in p99 as the table of claims says;
-- on equal nodes the two agree, and any policy that looks at backlogs does.
+- Latency: the policies at the top of the tables below. They leave slow nodes idle when load is low.
+- Even wear, even heat, or licences by node: `even-work` spreads work among nodes that are about equally fast for a
+  request. The table of claims shows what that costs in p99.
+- On equal nodes there is no conflict: any policy that reads backlogs does well.
 
 `trimtab compare` draws the two against each other in its report ("Evenness against speed").
 """

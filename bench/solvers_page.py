@@ -8,70 +8,8 @@ HEAD = """<!-- Made by `python -m bench.solvers`; edit bench/solvers_page.py ins
 
 # Solvers
 
-Which task goes to which node, as an integer programme: Σ value x over tasks and nodes is to be least (or most),
-each task is on one node (compulsory) or on at most one (optional), and no node has more than its capacity of any
-resource.
-
-```python
-from trimtab.solvers import assignment_problem, solve
-
-problem = assignment_problem(utility, demand, capacity, maximise=True)  # [tasks, nodes] twice, [nodes]
-solution = solve(problem, time_limit_s=2.0)
-solution.status, solution.objective, solution.bound, solution.gap_frac, solution.assignment
-```
-
-`trimtab solve gap FILE` does it for files in the format of the OR-Library. `solve` takes, by what the problem is:
-
-| method | when | what it proves |
-|---|---|---|
-| matching: linear assignment | all tasks need the same of a node (`matching_problem`), and tasks × places are up to a million, or there are at most three tasks a node and the time is enough | the optimum |
-| exact: HiGHS | up to 200 pairs | the optimum, if the time allows |
-| dual smoothing, ejection chains; dual by resource, branch and bound, dives; core by HiGHS | up to 2,500 tasks and a million pairs | a bound by both relaxations; the optimum where branch and bound or the core closes the gap |
-| dual smoothing, ejection chains | beyond | a bound; the search ends at .2 %, or at .3 % where it stands still |
-
-Linear assignment needs a column for each place of a node. With one or two places a node it is the only way here to a
-proof; from about ten places on, the dual and its core prove the same optimum sooner as soon as there are a million
-cells, and where costs are like a scheduler's, many times sooner (table below). It can't be stopped either, so it is only
-taken where its worst time is within the limit.
-
-`Solution.method` names the parts that had a turn: what is proved at once needs no core, and so on.
-
-Both relaxations are there. The one by task (prices of capacity) is the fast one and begins every solve. The one by
-resource (a knapsack for each node, prices of tasks) is climbed where demands are whole numbers of one resource and
-the tables are small enough: its bound is far better where nodes hold few tasks (type E with 20 nodes and 100 tasks:
-8,356 becomes 8,431, optimum 8,436; type C: 1,219 becomes 1,242, optimum 1,243) and it says which pairs matter, so
-that the core that HiGHS gets shrinks to a tenth to a half of the pairs.
-
-Where costs are whole numbers too, branch and bound on that relaxation asks whether there is a solution at the
-bound, then one above, and so on (Posta, Ferland and Michelon 2012): so near to the bound nearly all pairs are ruled
-out. The first yes is the optimum. It proves b05200 in a tenth of a second of search, where HiGHS on the same core
-takes ten.
-
-Dives are the same search with questions between the bound and the best value, each given up after a while, a share
-of the open tasks settled at each point, the surest first. They find what chains with kicks don't: of type D, where
-these ended .8 % off, something within .3 %.
-
-Where the chains have found nothing within the capacities after their first round (above 2,500 tasks: at half time), an
-assignment is constructed that keeps to them (`construction`), and it is what a search ends with that has no time for better: with a limit far too
-short for the size, the answer is late by about a second, or a few at 100,000 tasks × 1,000 nodes, but it is there.
-
-A solution of a problem that differs a little is a start: `solve(problem, start=solution)`. In a large search
-chains then begin only at tasks that are left with regret, and where that does not come within .3 %, prices are
-climbed from the old ones and the search begins anew. Over 30 changes of 1 % each (100 × 10,000, of both kinds below)
-every re-solve ends within .3 %; four of five take a fifth of a cold solve, the others as long as one. An infeasible
-problem gets the status `infeasible` and a reason; a search that the time limit ends says so and gives its gap.
-
-## The textbook example
-
-GPUs of 10, 8 and 6 TFLOPS; tasks that need 5, 6, 4 and 3; most is to be in use. All four fit, 18 of 24 are in use:
-{5, 4}, {6}, {3}. A formulation that is in print has three tasks only (the demand of 6 is missing), and gives the
-first task the utility 5 on the first GPU but 6 on the others. Its optimum is 13: it counts 6 TFLOPS for a task that
-uses 5, and 12 are in use. What is to be most has to be what is used: utility = demand. Both are tests
-(tests/solvers/test_solve.py).
-
-## Figures
-
-Wall time; the load average beside each part says how busy the machine was with other work when it began.
+Quality and time of `trimtab.solvers`; [Assign by optimisation](../guides/assign.md) says how to use it. Times are wall
+time. The load average says how busy the machine was with other work.
 """
 
 

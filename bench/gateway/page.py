@@ -16,10 +16,9 @@ HEAD = """<!-- Made by `python -m bench.gateway --docs` from bench/gateway.json.
 
 # Performance of the gateway
 
-The gateway with everything on, beside other proxies in the same minutes: in turns, the others stopped
-meanwhile. Medians, with the least and the most. What has a target beside a peer's figure comes from rounds of
-the two alone, 31 of requests and of streams and 60 short ones for latency: the median of the pairs, with its
-95 % interval.
+The gateway with all features on, beside other proxies. They take turns, and only one runs at a time. Values are medians with
+minimum and maximum. Targets that compare with another proxy come from rounds of the two alone (31 for requests and
+streams, 60 short ones for latency): the median of the pairs with its 95 % interval.
 """
 
 

@@ -29,17 +29,19 @@ def _head(saved: Mapping[str, Any]) -> str:
 
 # Policies live
 
-`make bench-live`: each policy in a gateway of its own (`trimtab serve`, a process), over backends of its own:
-{nodes}, real HTTP processes that serve one request at a time.
-All gateways get the same requests at the same time: {counted} segments of {saved["requests"]} requests
-of GenTD26, at {saved["load"]:g} of the capacity on average (the trace comes in bursts far above it), each in
-proportion to what was recorded, {MEAN_S:.1f} s on average at speed 1. Steps and images are in the request;
-what they do not explain of the recorded time is hidden from the gateway. Estimates are learned in
-{WARM_REQUESTS} requests before, and a first segment of {saved["first_requests"]} requests (a window of
-`auto` and `what-if`) is in no figure. Completion is what the client sees, from when the request was due.
+`make bench-live`: each policy runs in its own gateway (`trimtab serve`) over its own backends: {nodes},
+HTTP processes that serve one request at a time.
+
+- All gateways get the same requests at the same time: {counted} segments of {saved["requests"]} requests of GenTD26, at
+  {saved["load"]:g} of the capacity on average, in bursts far above it.
+- Service times are proportional to the recorded ones, {MEAN_S:.1f} s on average at speed 1. The gateway sees steps and
+  images of a request, not its service time.
+- {WARM_REQUESTS} requests before the measurement teach the estimates. A first segment of {saved["first_requests"]}
+  requests (a window of `auto` and `what-if`) is not counted.
+- Completion is what the client sees, from the time when the request was due.
 
 Measured {saved["measured"]} on {on["cpu"]}, {on["cores"]} cores for clients, gateways and all backends,
-with other work beside; load average {on["load_average"]:g} when it began.
+beside other work; load average {on["load_average"]:g} at the start.
 """
 
 
@@ -54,8 +56,8 @@ def _policies(policies: list[dict[str, Any]]) -> str:
 Differences are paired, over the same requests, with 95 % intervals from batches of consecutive requests.
 
 {markdown_table(head, rows)}
-A gateway's node takes as many requests as it has slots, and what finds no node waits in one queue. So while
-all are busy no policy can choose, and they differ where several nodes are idle: the slow one or the fast one.
+A node of the gateway takes as many requests as it has slots; other requests wait in one queue. Policies therefore differ
+only while several nodes are idle.
 """
 
 
@@ -92,13 +94,12 @@ def _predictions(policies: list[dict[str, Any]]) -> str:
     goals = f"mean within {100 * MEAN_GOAL_FRAC:g} %, p99 within {100 * P99_GOAL_FRAC:g} %"
     return f"""## What the simulator says of the same run
 
-*Replay*: `trimtab replay` of the gateway's own recording, under the recorded policy, against the recorded
-times: of the requests in the figures above (`--after`), and of all. Before those, estimates were being
-learned live, while a replay has the last ones from its beginning on; `auto` and `what-if` had no whole window
-yet; and one burst there has nearly all of the longest completions.
+*Replay* is `trimtab replay` of the gateway's own recording under the recorded policy, compared with the recorded times:
+of the requests counted above (`--after`), and of all. During the earlier requests the gateway still learned its
+estimates, while a replay has the final estimates from the start.
 
-*Predicted*: a simulation of the trace and the nodes as declared, with exact estimates, without anything of
-the run but what HTTP adds to a request: {_overheads(policies)}, the mean of the segment that does not count.
+*Predicted* is a simulation of the trace and the declared nodes with exact estimates. All it knows of the run is the time
+that HTTP adds to a request: {_overheads(policies)}, the mean of the segment that is not counted.
 
 Goals: {goals}.
 {_met("The replay", counted)}
