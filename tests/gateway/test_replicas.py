@@ -16,7 +16,6 @@ import aiohttp
 import pytest
 
 from support.gateway.served_gateway import CountingBackend, ServedGateway, node, serving, until
-from support.gateway_stores import postgres, store_url  # noqa: F401 - fixtures
 
 REQUESTS_PER_S = 80
 CONNECTIONS = 4
@@ -160,7 +159,7 @@ async def _on_a_shared_port(folder: Path, store: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="the system does not share ports")
-def test_replicas_on_a_shared_port_are_upgraded(tmp_path: Path, store_url: str) -> None:  # noqa: F811
+def test_replicas_on_a_shared_port_are_upgraded(tmp_path: Path, store_url: str) -> None:
     asyncio.run(_on_a_shared_port(tmp_path, store_url))
 
 

@@ -11,7 +11,7 @@ from trimtab.errors import ConfigError, UsageError
 from trimtab.gateway.admin.control import Json, Status
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.gateway import Gateway
-from trimtab.gateway.jobs.service import JobService
+from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.observe import exposition, status
 from trimtab.gateway.observe.status import NodeFigures
 from trimtab.version import __version__

@@ -18,8 +18,8 @@ from trimtab.gateway.admin.control import Control
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.control import GatewayControl, Reload
 from trimtab.gateway.gateway import Gateway
-from trimtab.gateway.jobs.runner import Surroundings
-from trimtab.gateway.jobs.service import JobService
+from trimtab.gateway.job_api.job_service import JobService
+from trimtab.gateway.job_api.node_runner import Surroundings
 from trimtab.gateway.memory import freeze
 from trimtab.gateway.observe.logs import set_up_logs
 from trimtab.gateway.observe.usage import UsageObserver

@@ -11,7 +11,7 @@ import pytest
 
 from support.gateway.virtual import run_virtual
 from trimtab.gateway.config import GatewayConfig
-from trimtab.gateway.jobs.service import JobService
+from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.pulse import AWAY_S
 from trimtab.gateway.wire.context import Budget
 from trimtab.gateway.wire.sweep import TICK_S, Sweep

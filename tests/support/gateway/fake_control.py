@@ -28,7 +28,7 @@ from trimtab.gateway.observe.exposition import exposition
 from trimtab.gateway.observe.metrics import Metrics, Sources
 from trimtab.gateway.observe.receipts import Receipts
 from trimtab.gateway.observe.status import NodeFigures, node_figures, observed
-from trimtab.gateway.store.errors import StoreUnavailable
+from trimtab.jobs import StoreUnavailable
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
 IMAGE = Endpoint("/v1/images/generations", ("POST",), Kind.IMAGE, replayable=True)

@@ -16,7 +16,7 @@ from trimtab.gateway.admin.control import Control
 from trimtab.gateway.admin.guard import COOKIE, guard, problem, set_safe_headers
 from trimtab.gateway.admin.stream import StatusStream, encoded
 from trimtab.gateway.observe.exposition import CONTENT_TYPE
-from trimtab.gateway.store.errors import StoreUnavailable
+from trimtab.jobs import StoreUnavailable
 
 _BODY_BYTES: Final = 64 * 1024
 _TYPES: Final = {

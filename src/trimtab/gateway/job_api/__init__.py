@@ -1,0 +1,1 @@
+"""Jobs over HTTP: /v1/jobs and /v1/videos for clients, and a runner that sends jobs to nodes."""

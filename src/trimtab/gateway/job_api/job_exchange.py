@@ -1,0 +1,48 @@
+"""A job as the dispatcher sees it: an exchange without a client."""
+
+from __future__ import annotations
+
+import asyncio
+
+from trimtab.gateway.job_api.job_facts import METHOD, facts_of
+from trimtab.gateway.model import Attempt, Endpoint, Exchange, Node, Refusal, Tenant
+from trimtab.jobs import Job
+
+
+class JobExchange(Exchange):
+    """`decided` waits for the dispatcher's word; the sending is the runner's."""
+
+    __slots__ = ("_decision", "only_node")
+
+    def __init__(self, job: Job, endpoint: Endpoint, tenant: Tenant) -> None:
+        super().__init__()
+        self.id = job.id
+        path = job.target.partition("?")[0]
+        self.method, self.path, self.target = METHOD, path, job.target.encode("latin-1")
+        self.endpoint, self.tenant, self.facts = endpoint, tenant, facts_of(job)
+        self.priority, self.background = job.priority, tenant.background
+        self.session, self.only_node = self.facts.session, job.only_worker
+        self.arrived_s = asyncio.get_running_loop().time()
+        self._decision: asyncio.Future[Node | Refusal] = asyncio.get_running_loop().create_future()
+
+    def start(self, node: Node) -> None:
+        """Send it to this node."""
+        now_s = asyncio.get_running_loop().time()
+        self.started_s = self.started_s or now_s
+        self.attempts.append(Attempt(node, now_s))
+        self._decide(node)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """It is over: no node takes it."""
+        self.refusal = refusal
+        self._decide(refusal)
+
+    async def decided(self) -> Node | Refusal:
+        """The next word of the dispatcher."""
+        decision = await self._decision
+        self._decision = asyncio.get_running_loop().create_future()
+        return decision
+
+    def _decide(self, decision: Node | Refusal) -> None:
+        if not self._decision.done():
+            self._decision.set_result(decision)

@@ -1,0 +1,139 @@
+"""Requests for jobs as clients send them: what they ask for, and long bodies in a file before any answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import orjson
+
+from trimtab.gateway.api.peek import BodyScan, body_scan, peek
+from trimtab.gateway.api.units import BYTES_PER_TOKEN
+from trimtab.gateway.job_api.job_handlers import REMIX, JobRequest, store_away
+from trimtab.gateway.job_api.job_views import VideoFields
+from trimtab.gateway.model import Endpoint, Facts, Kind, Refusal, Tenant
+from trimtab.gateway.wire.context import LocalAnswer
+from trimtab.gateway.wire.exchange import WireExchange
+from trimtab.gateway.wire.spool import Body as SpooledBody
+from trimtab.gateway.wire.spool import SpooledBytes
+from trimtab.jobs import JobFiles, JobInput, JobSettings, StagedInput, StoreUnavailable
+
+Send = Callable[[JobRequest, JobInput], Awaitable[LocalAnswer | Refusal]]
+
+
+class JobRequestReader:
+    """Of a process that has clients. The jobs themselves may live in another one, with the same folder."""
+
+    def __init__(self, settings: JobSettings) -> None:
+        self._files = JobFiles(settings.folder, settings.result_max_bytes)
+        self._min_free_bytes = settings.min_free_bytes
+
+    async def answer(self, exchange: WireExchange, body: bytes, send: Send) -> LocalAnswer | Refusal:
+        """Understand a request; `send` gives it to the jobs, with its body as a node is to get it."""
+        request = await job_request(exchange, body)
+        if isinstance(request, Refusal):
+            return request
+        if not exchange.request.body.spooled:
+            return await send(request, body if request.facts is None else exchange.body or body)
+        try:
+            staged = await self._staged(exchange.request.body)
+        except (StoreUnavailable, OSError) as error:
+            return store_away(error)
+        try:
+            return await send(request, staged)
+        finally:
+            self._files.drop_staged(staged)
+
+    async def _staged(self, body: SpooledBody) -> StagedInput:
+        self._files.demand_room(self._min_free_bytes + body.size)
+        copying = asyncio.ensure_future(asyncio.to_thread(self._copied, body.file()))
+        try:
+            return await asyncio.shield(copying)
+        except asyncio.CancelledError:  # the client has gone; the thread has not
+            copying.add_done_callback(self._drop)
+            raise
+
+    def _copied(self, file: SpooledBytes) -> StagedInput:
+        with file:
+            return self._files.stage_input(file)
+
+    def _drop(self, copying: asyncio.Future[StagedInput]) -> None:
+        if not copying.cancelled() and copying.exception() is None:
+            self._files.drop_staged(copying.result())
+
+
+async def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refusal:
+    """What a client asks of its jobs, or for one. `body` is empty where it was spooled."""
+    endpoint, tenant = exchange.endpoint, exchange.tenant
+    assert endpoint is not None
+    assert tenant is not None
+    content_type = exchange.request.headers.get(b"content-type", b"").decode("latin-1")
+    spooled, facts, shown = exchange.request.body.spooled, None, {}
+    if exchange.method == "POST" and (body or spooled) and "{id}" not in endpoint.path:
+        video = VideoFields(content_type) if endpoint.kind is Kind.VIDEO else None
+        found = await _sized_up(exchange, endpoint, content_type, body, video)
+        if isinstance(found, Refusal):
+            return found
+        refusal = _charged(exchange, tenant, found)
+        if refusal is not None:
+            return refusal
+        facts, shown = found, video.found() if video is not None else {}
+    elif spooled:
+        return Refusal(413, "body_too_large", "This path takes no body of this size.")
+    elif endpoint.path == REMIX and (refusal := _checked_remix(exchange, tenant, body)) is not None:
+        return refusal
+    return JobRequest(
+        method=exchange.method,
+        target=exchange.target.decode(),
+        endpoint=endpoint,
+        tenant=tenant.name,
+        content_type=content_type,
+        facts=facts,
+        shown=shown,
+        priority=exchange.priority,
+    )
+
+
+def _checked_remix(exchange: WireExchange, tenant: Tenant, body: bytes) -> Refusal | None:
+    """A remix names no model: what it is a remix of does, which the jobs find."""
+    try:
+        asked = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        asked = None
+    prompt = asked.get("prompt") if type(asked) is dict else None
+    if type(prompt) is not str:
+        return Refusal(
+            400, "invalid_prompt", "A remix is a JSON object with a text as its prompt.", param="prompt"
+        )
+    return _charged(exchange, tenant, Facts("", prompt_tokens=len(prompt.encode()) / BYTES_PER_TOKEN))
+
+
+async def _sized_up(
+    exchange: WireExchange, endpoint: Endpoint, content_type: str, body: bytes, video: VideoFields | None
+) -> Facts | Refusal:
+    """The facts of a request that is to become a job, of the model that is meant."""
+    scan: BodyScan | None = None
+    if exchange.request.body.spooled:
+        scanning = body_scan(endpoint, content_type)
+        if isinstance(scanning, Refusal):
+            return scanning
+        scan = scanning
+        await exchange.request.body.show(*((scan,) if video is None else (scan, video)))
+        exchange.body = None
+        found = scan.finish()
+    else:
+        if video is not None:
+            video.feed(body)
+        found = peek(endpoint, content_type, body)
+    return found if isinstance(found, Refusal) else exchange.context.front.meant(exchange, found, scan)
+
+
+def _charged(exchange: WireExchange, tenant: Tenant, facts: Facts) -> Refusal | None:
+    """Count a job against its tenant's limits; how many it may have at a time is the jobs' own bound."""
+    if tenant.limits is None:
+        return None
+    context = exchange.context
+    refusal: Refusal | None = tenant.limits.admit(context.loop.time(), context.front.tokens(facts))
+    if refusal is None:
+        tenant.limits.release()
+    return refusal

@@ -1,0 +1,107 @@
+"""The store, usage and jobs of a gateway, opened and closed together; answers clients' requests for jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from trimtab.gateway.config import GatewayConfig
+from trimtab.gateway.config.traffic import MIB
+from trimtab.gateway.job_api.job_handlers import JobRequest, JobsApi
+from trimtab.gateway.job_api.job_requests import JobRequestReader
+from trimtab.gateway.job_api.node_runner import JobDispatcher, NodeJobs, NodeRunner, Surroundings
+from trimtab.gateway.model import Observers, Refusal
+from trimtab.gateway.usage_book import UsageBook
+from trimtab.gateway.wire.context import LocalAnswer
+from trimtab.gateway.wire.exchange import WireExchange
+from trimtab.jobs import JobInput, JobQueue, JobSettings, JobStore, StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+LAST_FLUSH_S = 5.0
+COUNT_S = 1.0
+
+
+def job_settings(config: GatewayConfig) -> JobSettings:
+    """How a configuration wants jobs to be kept."""
+    return JobSettings(
+        folder=config.store.chosen_results_folder(),
+        result_ttl_s=config.store.result_ttl_s,
+        result_max_bytes=int(config.store.result_max_mib * MIB),
+    )
+
+
+class JobService:
+    """Everything that a restart must not lose. Requests are served without it, jobs are not."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._store = JobStore(config.store.chosen_url())
+        self.usage = UsageBook(self._store)
+        self._settings = job_settings(config)
+        self._intake = JobRequestReader(self._settings)
+        self.declare(config)
+        self.counts: dict[str, int] = {}  # of jobs by state, as of the last `count`
+        self._runner: NodeRunner | None = None
+        self._jobs: JobQueue | None = None
+        self._api: JobsApi | None = None
+        self._work: list[asyncio.Task[None]] = []
+
+    def declare(self, config: GatewayConfig) -> None:
+        """Take over what a configuration says of nodes and jobs."""
+        self._declared = {
+            node.name: NodeJobs(node.jobs != "none", node.idempotent_jobs) for node in config.nodes
+        }
+
+    def declared(self, node: str) -> NodeJobs:
+        """What the configuration says of a node and jobs."""
+        return self._declared.get(node, NodeJobs())
+
+    async def open(self, dispatcher: JobDispatcher, around: Surroundings, observers: Observers) -> None:
+        """Begin to run jobs; without a folder for results none are taken. Raises StoreNewer."""
+        await self._store.open()
+        self._work = [asyncio.create_task(self.usage.run())]
+        runner = NodeRunner(dispatcher, around, observers=observers)
+        jobs = JobQueue(self._store, runner, self._settings)
+        try:
+            await jobs.open()
+        except OSError as error:
+            logger.error("no jobs are taken: their folder cannot be made: %s", error)
+            return
+        self._runner, self._jobs, self._api = runner, jobs, JobsApi(jobs)
+
+    async def drain(self, timeout_s: float) -> int:
+        """Begin no job any more and wait for those that a restart would lose; returns how many are left."""
+        return 0 if self._jobs is None else await self._jobs.drain(timeout_s)
+
+    async def close(self) -> None:
+        """Stop; what is under way goes on at the next start. Usage is written, if the store is there."""
+        for task in self._work:
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+        if self._jobs is not None and self._runner is not None:
+            await self._jobs.close()
+            await self._runner.close()
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(LAST_FLUSH_S):
+                await self.usage.flush()
+        await self._store.close()
+
+    async def count(self) -> None:
+        """Bring `counts` up to date. Where the store does not answer within a second they stay."""
+        if self._jobs is not None:
+            with contextlib.suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(COUNT_S):
+                    self.counts |= dict.fromkeys(self.counts, 0) | await self._jobs.counts()
+
+    async def answer(self, exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
+        """A request for /v1/jobs…, /v1/videos…, or one that is to become a job."""
+        return await self._intake.answer(exchange, body, self.answer_request)
+
+    async def answer_request(self, request: JobRequest, body: JobInput) -> LocalAnswer | Refusal:
+        """The same for a request that another process has read."""
+        if self._api is None:
+            return Refusal(503, "no_jobs", "This gateway cannot keep jobs now.")
+        if request.facts is not None:
+            return await self._api.submit(request, body)
+        return await self._api.answer(request, body)

@@ -1,1 +1,0 @@
-"""What a restart must not lose, in SQLite or PostgreSQL: long jobs, and usage per tenant and day."""

@@ -1,0 +1,109 @@
+"""A job, its states and its end.
+
+queued ──▶ dispatched ──▶ done | failed
+  │  ▲         │ │  └──▶ unknown    its worker was lost from sight, and may or may not have done it
+  │  └─────────┘ │                  back: the work did not begin after all, or it may run twice
+  └──────────────┴──▶ cancelled
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from trimtab.jobs.job_files import StoredResult
+
+
+class JobState(Enum):
+    """Where a job stands."""
+
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+ACTIVE = (JobState.QUEUED, JobState.DISPATCHED)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """The work of a job. Only the runner reads `target`, `parameters` and `labels`."""
+
+    tenant: str  # the owner: another tenant neither sees nor cancels the job
+    queue: str  # jobs of one tenant and queue start in their order; queues take turns
+    kind: str
+    target: str
+    input_type: str = ""  # content type of the input
+    parameters: dict[str, Any] = field(default_factory=dict)  # as JSON can hold them
+    labels: dict[str, str] = field(default_factory=dict)  # for whoever shows the job
+    priority: int = 0
+    only_worker: str = ""  # the worker that alone can run it; "" = any
+    id_prefix: str = "job"
+
+    def queued(self, place: str, created_s: float) -> Job:
+        """A new job that no process has claimed. `place` names the folder of its files."""
+        return Job(
+            id=f"{self.id_prefix}_{secrets.token_hex(16)}",
+            tenant=self.tenant,
+            queue=self.queue,
+            kind=self.kind,
+            target=self.target,
+            input_type=self.input_type,
+            parameters=self.parameters,
+            labels=self.labels,
+            priority=self.priority,
+            place=place,
+            only_worker=self.only_worker,
+            created_s=created_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A row of the store, at one moment. Times are seconds since 1970."""
+
+    id: str
+    tenant: str
+    queue: str
+    kind: str
+    target: str
+    input_type: str
+    parameters: dict[str, Any]
+    labels: dict[str, str]
+    priority: int
+    place: str
+    only_worker: str
+    created_s: float
+    state: JobState = JobState.QUEUED
+    owner: str | None = None  # the process that has claimed it
+    attempt: int = 0
+    worker: str = ""  # where it runs or has run
+    remote_id: str = ""  # the worker's own name for it: a later process can ask for it by this
+    idempotent: bool = False
+    cancel_requested: bool = False
+    deleted: bool = False
+    not_before_s: float = 0.0
+    dispatched_s: float | None = None
+    ended_s: float | None = None
+    expires_s: float | None = None
+    error_code: str = ""
+    error: str = ""
+    result_file: str = ""
+    result_bytes: int = 0
+    result_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a run ended. QUEUED = the work could not begin now: again after `retry_after_s`."""
+
+    state: JobState
+    file: StoredResult | None = None
+    error_code: str = ""
+    error: str = ""
+    retry_after_s: float = 0.0

@@ -1,0 +1,388 @@
+"""The jobs of a process: accepted durably, claimed, run, ended, expired.
+
+Several processes may share one database: a job is claimed by one conditional update. A process that has given
+no sign of life for `lease_s` has lost its jobs to another one that has the same folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from trimtab.jobs import job_rows
+from trimtab.jobs.job import ACTIVE, Job, JobResult, JobSpec, JobState
+from trimtab.jobs.job_files import JobFiles, JobInput
+from trimtab.jobs.runner import JobObserver, Runner
+from trimtab.jobs.store.job_store import JobStore
+from trimtab.jobs.store.processes import leave, sign_of_life
+from trimtab.jobs.store.store_errors import StoreUnavailable
+from trimtab.jobs.stored_progress import StoredProgress
+from trimtab.jobs.sweeper import sweep
+
+_log = logging.getLogger(__name__)
+
+_MAX_PAUSE_S = 5.0  # between tries of what the database has refused
+_NO_ROOM_S = 10.0  # until a job that finds the disk full is looked at again
+_DRAIN_STEP_S = 0.05
+_EVER_S = 1e9  # a lease that only a process that has left is beyond
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """How jobs are kept and run."""
+
+    folder: Path  # of inputs and results; processes that share a database may share it
+    result_ttl_s: float = 86_400.0
+    result_max_bytes: int = 1 << 30
+    row_ttl_s: float = 7 * 86_400.0  # how long an ended job is still known
+    queue_max_s: float = 86_400.0  # a job that found no worker in this time has failed
+    max_running: int = 64  # claimed by this process at a time
+    max_active_per_tenant: int = 1000
+    lease_s: float = 15.0
+    min_free_bytes: int = 64 << 20  # of the folder's disk, else jobs are refused and wait
+    poll_s: float = 1.0  # how often other processes' jobs and wishes are looked for while there are any
+    sweep_s: float = 60.0
+
+
+class TooManyJobs(Exception):  # noqa: N818 - reads as the sentence it prints
+    """The tenant has as many active jobs as it may."""
+
+
+class JobQueue:
+    """Open it, then `submit`; close it before the store."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        runner: Runner,
+        settings: JobSettings,
+        *,
+        observers: Sequence[JobObserver] = (),
+        owner: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`owner`: this process's id, new at every start; `clock`: seconds since 1970."""
+        self.settings, self.owner = settings, owner or secrets.token_hex(8)
+        self._store, self._runner, self._clock, self._observers = store, runner, clock, observers
+        self._files = JobFiles(settings.folder, settings.result_max_bytes)
+        self._place = ""
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._progress: dict[str, StoredProgress] = {}  # of those running
+        self._draining = False
+        self._cancelled: set[str] = set()  # by their tenant, not by the end of this process
+        self._ending: set[str] = set()  # their end is known and being written: no longer to be cancelled
+        self._strays: set[str] = set()  # ours in the database and not running: their claim's answer was lost
+        self._loops: list[asyncio.Task[None]] = []
+        self._wake = asyncio.Event()
+        self._alive_since_s: float | None = None  # of the unbroken signs of life, by the loop's clock
+        self._signed_s = -inf  # when the last of them was given
+        self._pause_s = 0.0  # until it is looked again
+
+    async def open(self) -> None:
+        """Begin to run jobs. Raises OSError where the folder cannot be made."""
+        self._place = await asyncio.to_thread(self._files.open)
+        for loop in (self._look_loop(), self._sweep_loop()):
+            self._loops.append(asyncio.create_task(loop))
+
+    async def drain(self, timeout_s: float) -> int:
+        """Begin no job any more, and wait for those that would be lost from sight with this process.
+
+        A job that waits for a worker is free again. The next process finds a job that a worker knows by an
+        id. Returns how many were not done in time.
+        """
+        self._draining = True
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        while True:
+            await asyncio.sleep(0)  # what has just been started has its progress now
+            await self._give_back()
+            left = sum(progress.is_only_here for progress in self._progress.values())
+            if not left or loop.time() >= end_s:
+                return left
+            await asyncio.sleep(_DRAIN_STEP_S)
+
+    async def _give_back(self) -> None:
+        """Stop the jobs that wait for a worker."""
+        waiting = [job_id for job_id, progress in self._progress.items() if progress.waits]
+        tasks = [self._running[job_id] for job_id in waiting if job_id not in self._ending]
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        with suppress(StoreUnavailable):
+            await self._store.write(partial(job_rows.release, owner=self.owner))
+
+    async def close(self) -> None:
+        """Stop at once: what is queued stays queued, what is dispatched is found by the next process."""
+        tasks = [*self._loops, *self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with suppress(StoreUnavailable):
+            await self._store.write(partial(_leave, owner=self.owner))
+
+    async def submit(self, spec: JobSpec, job_input: JobInput) -> Job:
+        """A job that will not be lost from here on. Raises StoreUnavailable, TooManyJobs."""
+        self._files.demand_room(self.settings.min_free_bytes)
+        job = spec.queued(self._place, self._clock())
+        try:
+            await asyncio.to_thread(self._files.keep_input, job.id, job_input)
+            await self._store.write(partial(_insert, job=job, most=self.settings.max_active_per_tenant))
+        except BaseException:
+            with suppress(OSError):
+                self._files.drop_input(job.id)  # so that it cannot run, should the database have it after all
+            raise
+        self._notify(job.id, JobState.QUEUED)
+        self._wake.set()
+        return job
+
+    async def find(self, job_id: str, tenant: str) -> Job | None:
+        """A tenant's job. Raises StoreUnavailable."""
+        return await self._store.read(partial(job_rows.find, job_id=job_id, tenant=tenant))
+
+    async def position(self, job: Job) -> int:
+        """Its place among the waiting jobs of its queue, from 1. Raises StoreUnavailable."""
+        return await self._store.read(partial(job_rows.position, job=job))
+
+    async def list(
+        self, tenant: str, *, kind: str = "", after: str = "", limit: int = 20, oldest_first: bool = False
+    ) -> list[Job]:
+        """A page of a tenant's jobs. Raises StoreUnavailable."""
+        page = partial(
+            job_rows.listed, tenant=tenant, kind=kind, after=after, limit=limit, oldest_first=oldest_first
+        )
+        return await self._store.read(page)
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs there are in each state, of all processes. Raises StoreUnavailable."""
+        return await self._store.read(job_rows.counts)
+
+    async def cancel(self, job_id: str, tenant: str, *, delete: bool = False) -> Job | None:
+        """Ask for its end; `delete` also hides it. The job as it is now. Raises StoreUnavailable."""
+        now_s = self._clock()
+        expires_s = now_s + self.settings.result_ttl_s
+        wish = partial(job_rows.request_cancel, job_id=job_id, tenant=tenant, delete=delete)
+        job = await self._store.write(partial(wish, now_s=now_s, expires_s=expires_s))
+        if job is None:
+            return None
+        if job.state is JobState.CANCELLED:
+            self._notify(job.id, job.state)
+            with suppress(OSError):
+                self._files.drop_input(job.id)
+        task = self._running.get(job_id)
+        if job.state not in ACTIVE or task is None:
+            return job
+        self._stop(job_id)
+        await asyncio.wait([task])
+        return job if delete else await self.find(job_id, tenant)
+
+    def result_path(self, job: Job) -> Path | None:
+        """Where a done job's result lies; None = it has expired."""
+        if not job.result_file or (job.expires_s is not None and job.expires_s <= self._clock()):
+            return None
+        path = self._files.result(job.result_file)
+        return path if path.exists() else None
+
+    async def _look_loop(self) -> None:
+        """Look for jobs when one was submitted or has ended here, and at times for those of others."""
+        while True:
+            self._wake.clear()
+            if not await self._tried(self._look):
+                self._alive_since_s = None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s):
+                    await self._wake.wait()
+
+    async def _look(self) -> None:
+        """Ask what there is to do. While no process has a job to do, one look per sign of life is enough."""
+        sign_s = self.settings.lease_s / 4
+        self._pause_s = min(self.settings.poll_s, sign_s)
+        is_free, is_owned = await self._store.read(job_rows.found)
+        if not is_free and not is_owned:
+            self._pause_s = sign_s
+        silent_s = asyncio.get_running_loop().time() - self._signed_s
+        if silent_s >= (self._pause_s if is_owned else sign_s) and not await self._tried(self._life):
+            self._alive_since_s = None
+        if is_free:
+            await self._tried(self._claim)
+
+    async def _tried(self, turn: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Take a turn of a loop that must not end: without it jobs would be accepted and never run."""
+        try:
+            await turn()
+        except StoreUnavailable:
+            return False
+        except Exception:
+            _log.exception("jobs: a turn has failed; it is tried again")
+            return False
+        return True
+
+    async def _claim(self) -> None:
+        free = self.settings.max_running - len(self._running)
+        if free <= 0 or self._draining:
+            return
+        claim = partial(job_rows.claim, owner=self.owner, place=self._place, now_s=self._clock(), limit=free)
+        for job in await self._store.write(claim):
+            self._begin(job, self._run)
+
+    async def _life(self) -> None:
+        """Give a sign of life, hear of cancellations and lost claims, adopt what silent processes left."""
+        now_s = asyncio.get_running_loop().time()
+        since_s = now_s if self._alive_since_s is None else self._alive_since_s
+        # A database that was away for all makes all look silent: wait until the others have been heard.
+        lease_s = self.settings.lease_s if now_s - since_s >= self.settings.lease_s else _EVER_S
+        place = None if self._draining else self._place
+        owned, adopted = await self._store.write(
+            partial(_alive, owner=self.owner, place=place, lease_s=lease_s)
+        )
+        self._alive_since_s, self._signed_s = since_s, now_s
+        for job_id in list(self._running):
+            if owned.get(job_id):
+                self._stop(job_id)
+        for job in adopted:
+            self._begin(job, self._recover)
+        if not self._draining:
+            await self._find_strays(owned.keys() - self._running.keys())
+
+    async def _find_strays(self, idle: set[str]) -> None:
+        again, self._strays = idle & self._strays, idle
+        if again:
+            for job in await self._store.read(partial(job_rows.of_owner, owner=self.owner, ids=again)):
+                self._begin(job, self._recover)
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            with suppress(StoreUnavailable, OSError):
+                await sweep(self._store, self._files, self._place, self._clock(), self.settings.row_ttl_s)
+            await asyncio.sleep(self.settings.sweep_s)
+
+    def _begin(self, job: Job, work: Callable[[Job], Coroutine[Any, Any, None]]) -> None:
+        if job.id in self._running or self._draining:  # taken while the drain began: `close` gives it back
+            return
+        task = asyncio.create_task(work(job), name=job.id)
+        self._running[job.id] = task
+        task.add_done_callback(partial(self._ended, job.id))
+
+    def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
+        self._running.pop(job_id, None)
+        self._progress.pop(job_id, None)
+        self._cancelled.discard(job_id)
+        self._ending.discard(job_id)
+        self._wake.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("job %s: %s", job_id, error, exc_info=error)
+
+    def _stop(self, job_id: str) -> None:
+        if job_id not in self._cancelled and job_id not in self._ending:
+            self._cancelled.add(job_id)
+            self._running[job_id].cancel()
+
+    async def _recover(self, job: Job) -> None:
+        """What a process that is gone has left: see the drawing in `jobs.job`."""
+        if job.state is JobState.QUEUED:
+            await self._run(job)
+        elif (file := self._files.whole_result(job.id, job.attempt)) is not None:
+            await self._finish(job, JobResult(JobState.DONE, file=file))
+        elif job.cancel_requested:
+            await self._runner.cancel(job)
+            await self._finish(job, _CANCELLED)
+        elif job.remote_id:
+            await self._follow(job, self._runner.resume)
+        elif job.idempotent:
+            await self._finish(job, JobResult(JobState.QUEUED))
+        else:
+            await self._finish(job, _LOST)
+
+    async def _run(self, job: Job) -> None:
+        if job.cancel_requested:
+            await self._finish(job, _CANCELLED)
+        elif not self._files.input(job.id).exists():
+            await self._finish(job, _NO_INPUT)
+        elif not self._files.has_room(self.settings.min_free_bytes):
+            await self._finish(job, JobResult(JobState.QUEUED, retry_after_s=_NO_ROOM_S))
+        elif self._clock() - job.created_s > self.settings.queue_max_s:
+            await self._finish(job, _EXPIRED)
+        else:
+            await self._follow(job, self._runner.run)
+
+    async def _follow(
+        self, job: Job, run: Callable[[Job, StoredProgress], Coroutine[Any, Any, JobResult]]
+    ) -> None:
+        """Run it to its end; a tenant's cancellation is an end, this process's own is none."""
+        progress = self._progress[job.id] = self._new_progress(job)
+        try:
+            result = await run(job, progress)
+        except asyncio.CancelledError:
+            if job.id not in self._cancelled:
+                raise
+            await self._runner.cancel(progress.job)
+            result = _CANCELLED
+        except StoreUnavailable:
+            result = JobResult(JobState.QUEUED, retry_after_s=self.settings.poll_s)
+        except Exception as error:  # a fault of ours must not leave a job that never ends
+            _log.exception("job %s", job.id)
+            result = JobResult(JobState.FAILED, error_code="internal_error", error=type(error).__name__)
+        finally:
+            progress.discard()  # unless it was finished
+        if not progress.lost:
+            await self._finish(job, result, progress)
+
+    def _new_progress(self, job: Job) -> StoredProgress:
+        return StoredProgress(self._store, self._files, job, self.owner, self._clock, self._notify)
+
+    async def _finish(self, job: Job, result: JobResult, progress: StoredProgress | None = None) -> None:
+        """Write a job's end, however long the database is away; the result itself is on disk."""
+        self._ending.add(job.id)
+        progress, pause_s = progress or self._new_progress(job), 0.1
+        while True:
+            try:
+                return await progress.end(result, self.settings.result_ttl_s)
+            except StoreUnavailable:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+
+    def _notify(self, job_id: str, state: JobState) -> None:
+        for observer in self._observers:
+            observer.job_changed(job_id, state)
+
+
+_CANCELLED = JobResult(JobState.CANCELLED, error_code="cancelled", error="cancelled by its owner")
+_EXPIRED = JobResult(JobState.FAILED, error_code="no_capacity", error="no worker took the job in time")
+_NO_INPUT = JobResult(JobState.FAILED, error_code="request_lost", error="the job's input is not there")
+_LOST = JobResult(
+    JobState.UNKNOWN,
+    error_code="gateway_lost",
+    error="the process ended while a worker was at work on it",
+)
+
+
+def _leave(connection: sa.Connection, owner: str) -> None:
+    job_rows.release(connection, owner)
+    leave(connection, owner)
+
+
+def _insert(connection: sa.Connection, job: Job, most: int) -> None:
+    if job_rows.active_of(connection, job.tenant) >= most:
+        raise TooManyJobs
+    job_rows.insert(connection, job)
+
+
+def _alive(
+    connection: sa.Connection, owner: str, place: str | None, lease_s: float
+) -> tuple[dict[str, bool], list[Job]]:
+    """A sign of life, in one transaction with what it is asked with: jobs that are ours, and adopted ones."""
+    sign_of_life(connection, owner)
+    owned = job_rows.owned(connection, owner)
+    return owned, [] if place is None else job_rows.adopt(connection, owner, place, lease_s)

@@ -1,0 +1,1 @@
+"""The database of jobs, SQLite or PostgreSQL, with its migrations."""

@@ -1,0 +1,73 @@
+"""The tables. A change here needs a new migration in `migrations/versions` and the new `REVISION`.
+
+The columns of `jobs` keep the names of the first version, whose jobs were all requests for models; `key` is
+the name in code. So replicas of an earlier version can share the database while they are upgraded in turn.
+The table of usage is the gateway's: it lies here because one database has one line of migrations.
+
+Times are seconds since 1970: `processes.seen_s` by the database's own clock, those of jobs by the process's.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+REVISION = "0003"  # of the newest migration
+
+metadata = sa.MetaData()
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("tenant", sa.String(255), nullable=False),
+    sa.Column("model", sa.String(255), key="queue", nullable=False),
+    sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("method", sa.String(8), default="POST", nullable=False),  # earlier versions read it
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("request_type", sa.String(255), key="input_type", nullable=False),  # a content type
+    sa.Column("facts", sa.Text, key="parameters", nullable=False),  # JSON
+    sa.Column("shown", sa.Text, key="labels", nullable=False),  # JSON
+    sa.Column("priority", sa.Integer, nullable=False),
+    sa.Column("place", sa.String(64), nullable=False),  # the folder of its files
+    sa.Column("only_node", sa.String(255), key="only_worker", nullable=False, server_default=""),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("owner", sa.String(64)),  # the process that has claimed it
+    sa.Column("attempt", sa.Integer, nullable=False),  # how often a worker began it
+    sa.Column("node", sa.String(255), key="worker", nullable=False),
+    sa.Column("backend_job_id", sa.String(255), key="remote_id", nullable=False),
+    sa.Column("idempotent", sa.Boolean, nullable=False),  # it may run twice
+    sa.Column("cancel_requested", sa.Boolean, nullable=False),
+    sa.Column("deleted", sa.Boolean, nullable=False),  # its tenant no longer sees it
+    sa.Column("not_before_s", sa.Float, nullable=False),
+    sa.Column("created_s", sa.Float, nullable=False),
+    sa.Column("dispatched_s", sa.Float),
+    sa.Column("ended_s", sa.Float),
+    sa.Column("expires_s", sa.Float),
+    sa.Column("error_code", sa.String(64), nullable=False),
+    sa.Column("error", sa.Text, nullable=False),
+    sa.Column("result_file", sa.String(255), nullable=False),  # name in the folder of results; "" = none
+    sa.Column("result_bytes", sa.BigInteger, nullable=False),
+    sa.Column("result_type", sa.String(255), nullable=False),
+    sa.Index("jobs_by_state", "state", "created_s"),
+    sa.Index("jobs_by_tenant", "tenant", "created_s"),
+)
+
+usage = sa.Table(
+    "usage_by_model",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("model", sa.String(256), primary_key=True),  # "" = not known, or none
+    sa.Column("day", sa.String(10), primary_key=True),  # 2030-01-31, UTC
+    sa.Column("requests", sa.BigInteger, nullable=False),
+    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+    sa.Column("service_s", sa.Float, nullable=False),
+)
+
+processes = sa.Table(
+    "gateways",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("seen_s", sa.Float, nullable=False),
+    sa.Column("usage_batch", sa.BigInteger, nullable=False),  # the newest batch of usage that it has added
+)

@@ -1,0 +1,3 @@
+from support.databases import postgres, store_url
+
+__all__ = ["postgres", "store_url"]
