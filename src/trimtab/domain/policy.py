@@ -17,21 +17,22 @@ from trimtab.domain.view import Memory, Plan, View, memory
 class Policy:
     """Base of all policies. A subclass writes `dispatch`, or `order`, or both.
 
-    Attributes
-    ----------
-    name : what the catalogue and the tables call it.
-    draws : how many uniform numbers in [0, 1) one decision uses; `draws[i]` depends on the seed, the request
-        and how often it has been offered, never on the policy.
-    plan_period_s : how often `plan` is called; 0 = never.
-    reads_virtual_counters : its `order` reads `view.context.virtual_counter`. Keys may then grow while work
-        waits, so the host computes the key of the first request of a central queue again before it takes it.
-    counts_dominant_shares : the virtual counters are dominant shares of resources instead of cost, where the
-        cluster models resources.
-    reads_prefix : its `dispatch` reads `view.prefix_tokens`; hosts that have a prefix index then fill it in.
-    uses_rollouts : its `plan` wants a `planning.Rollout`; else it may be given None.
-    compares : among how many held requests it chooses when a slot is free: of the first so many that it names
-        candidates for, the one whose first candidate has the least score, `memory.floats[0]`, is taken; then
-        again. Its `dispatch` writes nothing but scores to its memory. 0 = they are offered in turn.
+    Attributes:
+        name: its name in the catalogue and in tables.
+        draws: how many uniform numbers in [0, 1) one decision uses. `draws[i]` depends on the seed, the
+            request and its attempt, never on the policy.
+        plan_period_s: seconds between calls of `plan`; 0 = never.
+        reads_virtual_counters: its `order` reads `view.context.virtual_counter`. Keys may then grow while
+            work waits, so the host computes the key of the first request of a central queue again before it
+            takes it.
+        counts_dominant_shares: the virtual counters are dominant shares of resources instead of cost, where
+            the cluster models resources.
+        reads_prefix: its `dispatch` reads `view.prefix_tokens`; hosts with a prefix index then fill it in.
+        uses_rollouts: its `plan` takes a `planning.Rollout`; other policies may get None.
+        compares: number of held requests that compete for a free slot. Of the first so many with a candidate,
+            the host takes the one whose first candidate has the lowest score, `memory.floats[0]`, then
+            compares again. Such a `dispatch` writes only scores to its memory. 0 = requests are offered in
+            turn.
     """
 
     name: ClassVar[str] = ""

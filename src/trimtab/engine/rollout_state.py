@@ -37,12 +37,11 @@ class Placed:
 
     The first of a node, as many as it has slots, are taken to hold them.
 
-    Attributes
-    ----------
-    work : WORK [placed]; arrival_s and deadline_s from now.
-    node_idx : [placed].
-    estimate_s : [placed], on their node.
-    left_s : [placed], what remains of it; of what holds no slot all of it.
+    Attributes:
+        work: WORK [placed]; arrival_s and deadline_s from now.
+        node_idx: [placed].
+        estimate_s: [placed], on their node.
+        left_s: [placed], what remains of it; of what holds no slot all of it.
     """
 
     def __init__(self, cluster: Cluster, view: View, history: History) -> None:

@@ -30,11 +30,10 @@ def run(
 ) -> Driver:
     """Simulate until nothing more happens, or the horizon; the Driver that comes back holds the final state.
 
-    Parameters
-    ----------
-    mode : "compiled", "interpreted", or "auto": compiled once it is cached or worth it.
-    progress : called with the number of requests that have arrived.
-    declared : WORK that might come, by arrival, for policies that use rollouts.
+    Args:
+        mode: "compiled", "interpreted", or "auto": compiled once it is cached or worth it.
+        progress: called with the number of requests that have arrived.
+        declared: WORK that might come, by arrival, for policies that use rollouts.
 
     Raises PolicyError where the policy raises or returns no decision.
     """

@@ -174,13 +174,12 @@ def run_live(
 
     Workers inside this process serve by waiting for the drawn service time.
 
-    Parameters
-    ----------
-    speed : real time times this (default 1); not together with `clock`.
-    clock : any other clock. On a VirtualClock, which does not wait, the result equals the simulator's.
-    mode : "compiled", "interpreted", or "auto": compiled once it is cached or worth it.
-    progress : called with the number of requests that have arrived.
-    declared : WORK that might come, by arrival, for policies that use rollouts.
+    Args:
+        speed: real time times this (default 1); not together with `clock`.
+        clock: any other clock. On a VirtualClock, which does not wait, the result equals the simulator's.
+        mode: "compiled", "interpreted", or "auto": compiled once it is cached or worth it.
+        progress: called with the number of requests that have arrived.
+        declared: WORK that might come, by arrival, for policies that use rollouts.
 
     Raises UsageError for options that only the simulator has (faults), PolicyError where the policy raises or
     returns no decision, KeyboardInterrupt on Ctrl-C once everything is cleaned up.

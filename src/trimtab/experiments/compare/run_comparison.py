@@ -44,19 +44,18 @@ def run_comparison(
 ) -> Comparison:
     """Run policies on common random numbers and summarise them over the seeds.
 
-    Parameters
-    ----------
-    kind : the kind of work.
-    source : settings of that kind, or their name or file.
-    policies : as the kind takes them, or one alone; default: those of the settings, else of the kind.
-    seeds : how many, or which; default: those of the settings.
-    load : offered work over capacity; default: that of the settings.
-    sweep : loads for policy-against-load curves; default: those of the settings; () for none.
-    out : folder for records while running; an interrupted comparison goes on from there.
-    jobs : processes; default: one per core.
-    mode : "auto", "compiled" or "interpreted", where the kind knows these.
-    progress : called with the runs done and the runs in all.
-    notice : called with what takes time before the first run.
+    Args:
+        kind: the kind of work.
+        source: settings of that kind, or their name or file.
+        policies: as the kind takes them, or one alone; default: those of the settings, else of the kind.
+        seeds: how many, or which; default: those of the settings.
+        load: offered work over capacity; default: that of the settings.
+        sweep: loads for policy-against-load curves; default: those of the settings; () for none.
+        out: folder for records while running; an interrupted comparison goes on from there.
+        jobs: processes; default: one per core.
+        mode: "auto", "compiled" or "interpreted", where the kind knows these.
+        progress: called with the runs done and the runs in all.
+        notice: called with what takes time before the first run.
 
     Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
     """

@@ -27,19 +27,18 @@ def compare(
 ) -> Comparison:
     """Run policies on common random numbers and summarise them over the seeds.
 
-    Parameters
-    ----------
-    scenario : a Scenario, a built-in's name, or a file.
-    policies : names, `file.py:Class` specs, Policy objects or classes, or one of these alone; default: the
-        scenario's, else the catalogue's.
-    seeds : how many, or which; default: the scenario's.
-    load : offered work over capacity; default: the scenario's.
-    sweep : loads for policy-against-load curves; default: the scenario's; () for none.
-    out : folder for request records while running; an interrupted comparison goes on from there.
-    jobs : processes; default: one per core.
-    mode : "auto", "compiled" or "interpreted".
-    progress : called with the runs done and the runs in all.
-    notice : called with what takes time before the first run.
+    Args:
+        scenario: a Scenario, a built-in's name, or a file.
+        policies: names, `file.py:Class` specs, Policy objects or classes, or one of these alone; default: the
+            scenario's, else the catalogue's.
+        seeds: how many, or which; default: the scenario's.
+        load: offered work over capacity; default: the scenario's.
+        sweep: loads for policy-against-load curves; default: the scenario's; () for none.
+        out: folder for request records while running; an interrupted comparison goes on from there.
+        jobs: processes; default: one per core.
+        mode: "auto", "compiled" or "interpreted".
+        progress: called with the runs done and the runs in all.
+        notice: called with what takes time before the first run.
 
     Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
     """

@@ -135,15 +135,15 @@ def simulate(
 ) -> Run:
     """Simulate one policy on one seed of a scenario.
 
-    Parameters
-    ----------
-    scenario : a Scenario, a built-in's name, or a file; default: `trace` on `cluster`, or aigc-images.
-    policy : a name, `name+order`, `file.py:Class`, a Policy object or class.
-    seed : of everything that is drawn.
-    load : offered work over capacity; default: the scenario's.
-    trace, cluster : files that replace the scenario's requests and nodes.
-    mode : "auto", "compiled" or "interpreted"; the results are equal.
-    progress : called with the number of requests that have arrived.
+    Args:
+        scenario: a Scenario, a built-in's name, or a file; default: `trace` on `cluster`, or aigc-images.
+        policy: a name, `name+order`, `file.py:Class`, a Policy object or class.
+        seed: of everything that is drawn.
+        load: offered work over capacity; default: the scenario's.
+        trace: a file that replaces the scenario's requests.
+        cluster: a file that replaces the scenario's nodes.
+        mode: "auto", "compiled" or "interpreted"; the results are equal.
+        progress: called with the number of requests that have arrived.
 
     Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
     """
