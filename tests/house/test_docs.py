@@ -1,13 +1,32 @@
-"""Pages made from the code say what the code says."""
+"""Pages made from the code say what the code says; commands, packages and links in written pages exist."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+import yaml
+
+from trimtab.cli.app import app
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src/trimtab"
+WRITTEN = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "GLOSSARY.md")),
+    ROOT / "docs/index.md",
+    *(
+        page
+        for room in ("start", "guides", "concepts", "decisions")
+        for page in (ROOT / "docs" / room).glob("*.md")
+    ),
+]
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 _spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
 assert _spec is not None
 assert _spec.loader is not None
@@ -15,7 +34,75 @@ generate = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(generate)
 
 
+def blocks(language: str) -> list[Any]:
+    """Each code block of a written page, named by its page."""
+    return list(_blocks(language))
+
+
+def _blocks(language: str) -> Iterator[Any]:
+    for page in WRITTEN:
+        text = page.read_text(encoding="utf-8")
+        for number, found in enumerate(re.findall(rf"^ *```{language}\n(.*?)^ *```", text, re.M | re.S)):
+            yield pytest.param(found, id=f"{page.relative_to(ROOT)}-{number}")
+
+
 @pytest.mark.parametrize("name", generate.PAGES)
 def test_page_is_up_to_date(name: str) -> None:
     written = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert written == generate.PAGES[name](), f"docs/{name} is out of date: run `make docs`"
+
+
+@pytest.mark.parametrize("block", blocks("sh"))
+def test_commands_exist(block: str) -> None:
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["trimtab"]:
+            _check_command(words[1:])
+        elif words[:1] == ["make"]:
+            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M), line
+
+
+def _check_command(words: list[str]) -> None:
+    command: Any = typer.main.get_command(app)
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    assert not words or words[0].startswith("-") or not hasattr(command, "commands"), words
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word for word in words if re.match(r"--?[a-z]", word)} <= known, words
+
+
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_yaml_parses(block: str) -> None:
+    assert yaml.safe_load(block)
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_parses(block: str) -> None:
+    compile(block, "page", "exec")
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not missing
+
+
+def test_architecture_names_the_packages_that_there_are() -> None:
+    tree = ARCHITECTURE.split("```text\n")[1].split("```")[0]
+    named, outer = set(), ""
+    for line in tree.splitlines()[1:]:
+        indent, name = re.match(r"( +)(\w+)", line).groups()  # type: ignore[union-attr]
+        outer = name if len(indent) == 2 else outer
+        named.add(name if len(indent) == 2 else f"{outer}/{name}")
+    packages = (file.parent.relative_to(PACKAGE) for file in PACKAGE.rglob("__init__.py"))
+    assert named == {str(package) for package in packages if 1 <= len(package.parts) <= 2}
+
+
+def test_architecture_names_files_that_there_are() -> None:
+    files = re.findall(r"`((?:\w+/)+\w+\.py)`", ARCHITECTURE)
+    assert [name for name in files if not (PACKAGE / name).exists() and not (ROOT / name).exists()] == []
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
