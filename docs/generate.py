@@ -15,9 +15,10 @@ import typer
 import typer.main
 
 import trimtab
-from trimtab import forecast, metrics, policies, solvers, traces
+from trimtab import errors, forecast, jobs, metrics, policies, solvers, traces
 from trimtab.cli.app import app
 from trimtab.domain import cluster, decision, planning, view
+from trimtab.experiments import compare
 from trimtab.experiments.scenario import scenario_schema
 from trimtab.forecast import queueing
 from trimtab.gateway.config import config_schema
@@ -59,10 +60,10 @@ def policy_page(name: str) -> str:
     policy = describe(name)
     rows = [(f"`{p.name}`", f"`{p.default}`", p.kind) for p in policy.parameters]
     parameters = f"\n## Parameters\n\n{table(('name', 'default', 'type'), rows)}" if rows else ""
-    return f"{HEAD}# {policy.name}\n\n{_sections(policy)}\n{parameters}"
+    return f"{HEAD}# {policy.name}\n\n{_documentation(policy)}\n{parameters}"
 
 
-def _sections(policy: Description) -> str:
+def _documentation(policy: Description) -> str:
     """A docstring's headings, words at the margin over indented text, as headings."""
     lines = policy.documentation.splitlines()
     marked = [
@@ -288,22 +289,29 @@ PUBLIC = {
     "trimtab.forecast": (forecast, "Forecasts"),
     "trimtab.forecast.queueing": (queueing, "Queueing formulas"),
     "trimtab.solvers": (solvers, "Assignment by optimisation"),
+    "trimtab.experiments.compare": (compare, "Comparing another kind of work"),
+    "trimtab.jobs": (jobs, "Durable jobs"),
+    "trimtab.errors": (errors, "Errors"),
 }
 
 
 def python_page() -> str:
     """Every public name; mkdocstrings fills in the documentation when the site is built."""
-    parts = "".join(_module(name, *entry) for name, entry in PUBLIC.items())
+    paths = {name: list(_public(name, module)) for name, (module, _) in PUBLIC.items()}
+    first: dict[str, str] = {}
+    for name, found in paths.items():
+        first |= {path: name for path in found if path not in first}
+    parts = "".join(
+        _section([p for p in found if first[p] == name], PUBLIC[name][1]) for name, found in paths.items()
+    )
     return (
         f"{HEAD}# Python API\n\n`import trimtab as tt`. The site shows the documentation of each name; in the "
         f"repository it is in the source.\n{parts}"
     )
 
 
-def _module(name: str, module: ModuleType, title: str) -> str:
-    return (
-        f"\n## {title}\n\n" + "".join(f"::: {path}\n\n" for path in _public(name, module)).rstrip("\n") + "\n"
-    )
+def _section(paths: list[str], title: str) -> str:
+    return f"\n## {title}\n\n" + "\n\n".join(f"::: {path}" for path in paths) + "\n"
 
 
 def _public(name: str, module: ModuleType) -> Iterator[str]:
