@@ -18,6 +18,8 @@ from trimtab.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from trimtab.compiled.kernel import helper, kernel
+    from trimtab.domain.cluster_state import ClusterState, Node, Request
+    from trimtab.domain.decision import HOLD, reject
     from trimtab.domain.policy import Policy
     from trimtab.domain.view import can_take, estimate_s, memory, missing_load_s
     from trimtab.errors import TrimtabError
@@ -29,8 +31,12 @@ if TYPE_CHECKING:
     from trimtab.traces import read_trace
 
 __all__ = [
+    "HOLD",
+    "ClusterState",
     "Comparison",
+    "Node",
     "Policy",
+    "Request",
     "Run",
     "Scenario",
     "TrimtabError",
@@ -42,13 +48,18 @@ __all__ = [
     "memory",
     "missing_load_s",
     "read_trace",
+    "reject",
     "scenario",
     "simulate",
 ]
 
 _HOME = {
+    "ClusterState": "trimtab.domain.cluster_state:ClusterState",
     "Comparison": "trimtab.experiments.compare:Comparison",
+    "HOLD": "trimtab.domain.decision:HOLD",
+    "Node": "trimtab.domain.cluster_state:Node",
     "Policy": "trimtab.domain.policy:Policy",
+    "Request": "trimtab.domain.cluster_state:Request",
     "Run": "trimtab.experiments.serving.run:Run",
     "Scenario": "trimtab.experiments.scenario:Scenario",
     "TrimtabError": "trimtab.errors:TrimtabError",
@@ -60,6 +71,7 @@ _HOME = {
     "memory": "trimtab.domain.view:memory",
     "missing_load_s": "trimtab.domain.view:missing_load_s",
     "read_trace": "trimtab.traces:read_trace",
+    "reject": "trimtab.domain.decision:reject",
     "scenario": "trimtab.experiments.scenario:load_scenario",
     "simulate": "trimtab.experiments.serving.run:simulate",
 }

@@ -98,6 +98,7 @@ def test_each_dispatcher_has_its_own_memory() -> None:
         @staticmethod
         def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
             memory.ints[0] += 1
+            ranking[0] = 0
             return 1
 
     d = run(ONE, asked(ONE, [0.0] * 7), Options(dispatchers=3), Counting(), mode="interpreted")

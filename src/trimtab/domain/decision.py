@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Final
 
 
 class Status(IntEnum):
@@ -34,3 +36,30 @@ class Reason(IntEnum):
 
 
 MAX_REASON = 31  # a policy's own reasons lie in POLICY..MAX_REASON
+
+
+class Hold(Enum):
+    """Type of HOLD."""
+
+    HOLD = "hold"
+
+    def __repr__(self) -> str:
+        """As users write it."""
+        return "tt.HOLD"
+
+
+HOLD: Final = Hold.HOLD  # what `choose` returns to hold a request in the central queue
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """What `choose` returns to reject a request; `reject` makes it."""
+
+    reason: int
+
+
+def reject(reason: int = Reason.POLICY) -> Reject:
+    """Reject the request for a reason of the policy's own: a number from Reason.POLICY (6) to 31."""
+    if not Reason.POLICY <= reason <= MAX_REASON:
+        raise ValueError(f"reject({reason!r}): expected a reason from {Reason.POLICY:d} to {MAX_REASON}")
+    return Reject(int(reason))

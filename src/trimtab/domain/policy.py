@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.cluster_state import Choice, ClusterState, Request
 from trimtab.domain.view import Memory, Plan, View, memory
 
 
 class Policy:
-    """Base of all policies. A subclass writes `dispatch`, or `order`, or both.
+    """Base of all policies. A subclass writes `choose` or `dispatch`, or `order`, or both.
 
     Attributes:
         name: its name in the catalogue and in tables.
@@ -65,6 +66,13 @@ class Policy:
         """Of a composite: the `planning.Evidence` behind a plan of its own; None where there is none."""
         return None
 
+    def choose(self, cluster: ClusterState, request: Request) -> Choice:
+        """Choose for one request, in plain Python: a node, a ranking of at most 8, HOLD or `reject(reason)`.
+
+        Every dispatcher of every run asks a copy of the policy, so its attributes are its memory.
+        """
+        raise NotImplementedError
+
     @staticmethod
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Write node indices into `ranking`, best first, and return how many (at most 8).
@@ -82,7 +90,13 @@ class Policy:
     @classmethod
     def dispatches(cls) -> bool:
         """Whether it chooses nodes (otherwise it is an order only)."""
-        return cls.dispatch is not Policy.dispatch
+        return cls.chooses() or cls.dispatch is not Policy.dispatch
+
+    @classmethod
+    def chooses(cls) -> bool:
+        """Whether `choose` decides: its class, or the nearest base that has one of the two, has it."""
+        nearest = next(c for c in cls.__mro__ if {"choose", "dispatch"} & vars(c).keys())
+        return nearest is not Policy and "choose" in vars(nearest)
 
     @classmethod
     def orders(cls) -> bool:

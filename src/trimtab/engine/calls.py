@@ -33,14 +33,8 @@ from trimtab.domain.view import WORK, Memory, Plan, View, empty_plan, memory
 from trimtab.engine.bound_state import MEMORIES, MEMORY, PLAN, STATE, VIEW, bind, listed
 from trimtab.engine.loop import CALL_RAISED, advance, begin
 from trimtab.engine.policy_switch import activate
-from trimtab.engine.python_views import (
-    Columns,
-    python_memory,
-    python_plan,
-    python_state,
-    python_view,
-    record_of,
-)
+from trimtab.engine.python_policies import Chooser, bound_dispatch, bound_order, dispatch_of
+from trimtab.engine.python_views import Columns, numpy_plan, python_memory, python_plan, python_state
 from trimtab.engine.rollout_state import place_requests
 from trimtab.engine.state import State
 
@@ -58,6 +52,9 @@ BOUND = types.int64(types.Array(types.int64, 1, "C"), types.float64, types.int64
 PLACE_REQUESTS_BOUND = types.void(types.Array(types.int64, 1, "C"), types.int64)
 
 state_at, plan_at = table_at(STATE), table_at(PLAN)
+_INT_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_FLOAT_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)
+
 dispatch_at, order_at = function_at(_DISPATCH_POINTER), function_at(_ORDER_POINTER)
 
 
@@ -125,21 +122,22 @@ class Raised(Exception):  # noqa: N818 - a signal between the loop and its host
 class BoundPlan(NamedTuple):
     """A plan as functions take it."""
 
-    python: Plan  # plain Python
+    arrays: Plan  # policies in plain Python
     table: Any  # the loop
 
 
 def bound_plan(plan: Plan, *, compiled: bool) -> BoundPlan:
     """A plan for runs of one mode."""
-    plain = python_plan(plan)
-    return BoundPlan(plain, Table(PLAN, [plan]) if compiled else plain)
+    return BoundPlan(numpy_plan(plan), Table(PLAN, [plan]) if compiled else python_plan(plan))
 
 
 class Calls:
     """One run's loop and the functions it calls, in one of two modes.
 
     compiled : the loop and every policy marked with `@kernel` are machine code; plain ones are bridged.
-    interpreted : everything is plain Python over memoryviews; nothing is compiled, results are equal.
+    interpreted : loop and kernels are plain Python over memoryviews; nothing is compiled, results are equal.
+
+    A policy in plain Python sees NumPy columns in both.
     """
 
     def __init__(
@@ -150,8 +148,9 @@ class Calls:
         self._raised: tuple[int, BaseException] | None = None
         self._addresses: np.ndarray | None = None  # what `advance_bound` takes
         self._plan = self._shadow_plan = bound_plan(empty_plan(), compiled=compiled)
-        asked = policy.dispatch if shadow is None else shadow.dispatch
-        self._functions: tuple[Any, Any, Any] = policy.dispatch, order.order, asked
+        dispatch = dispatch_of(policy, len(state.order_memories))
+        asked = dispatch if shadow is None else dispatch_of(shadow, 1)
+        self._functions: tuple[Any, Any, Any] = dispatch, order.order, asked
         if compiled:
             self._bind_compiled()
         else:
@@ -174,11 +173,12 @@ class Calls:
         many, order_memories = len(self._state.order_memories), self._state.order_memories
         memories, shadow_memories = self._state.memories[:many], self._state.memories[many:]
         if not is_kernel(dispatch):
-            memories = self._bridged(self._dispatch_callback(dispatch, "_plan", 0))
+            memories = self._bridged(_INT_CALLBACK(self._dispatch_callback(dispatch, "_plan", 0)))
         if shadow_memories and not is_kernel(shadow):
-            shadow_memories = self._bridged(self._dispatch_callback(shadow, "_shadow_plan", many))[:1]
+            asked = _INT_CALLBACK(self._dispatch_callback(shadow, "_shadow_plan", many))
+            shadow_memories = self._bridged(asked)[:1]
         if not is_kernel(order):
-            order_memories = self._bridged(self._order_callback(order))
+            order_memories = self._bridged(_FLOAT_CALLBACK(self._order_callback(order)))
         return self._state._replace(memories=memories + shadow_memories, order_memories=order_memories)
 
     def _bind_addresses(self) -> None:
@@ -194,7 +194,17 @@ class Calls:
     def _bind_interpreted(self) -> None:
         self._arrays = python_state(self._state)
         self._advance, self._begin = interpreted(advance), interpreted(begin)
-        self._dispatch, self._order, self._shadow = map(interpreted, self._functions)
+        self._interpret_functions()
+
+    def _interpret_functions(self) -> None:
+        dispatch, order, shadow = self._functions
+        many, plain = len(self._state.order_memories), self._dispatch_callback
+        self._dispatch = interpreted(dispatch) if is_kernel(dispatch) else plain(dispatch, "_plan", 0)
+        self._order = interpreted(order) if is_kernel(order) else self._order_callback(order)
+        if len(self._state.memories) == many:
+            self._shadow = self._dispatch
+        else:
+            self._shadow = interpreted(shadow) if is_kernel(shadow) else plain(shadow, "_shadow_plan", many)
 
     def switch_policy(
         self, policy: Policy, order: Policy, memories: list[Memory], order_memories: list[Memory]
@@ -207,13 +217,13 @@ class Calls:
         self._state.config["compares"] = policy.compares
         if len(self._state.memories) == many:
             self._state = self._state._replace(draws=np.zeros(policy.draws))
-        self._functions = policy.dispatch, order.order, self._functions[2]
+        self._functions = dispatch_of(policy, many), order.order, self._functions[2]
         self._rebind([*memories, *self._state.memories[many:]], order_memories)
 
     def switch_shadow(self, shadow: Policy, own: Memory) -> None:
         """Let another be asked beside the policy in charge."""
         many = len(self._state.order_memories)
-        self._functions = *self._functions[:2], shadow.dispatch
+        self._functions = *self._functions[:2], dispatch_of(shadow, 1)
         self._rebind([*self._state.memories[:many], own], self._state.order_memories)
 
     def _rebind(self, memories: list[Memory], order_memories: list[Memory]) -> None:
@@ -226,7 +236,7 @@ class Calls:
         else:
             views = {name: [python_memory(m) for m in getattr(self._state, name)] for name in MEMORIES}
             self._arrays = self._arrays._replace(**views, draws=memoryview(self._state.draws))
-            self._dispatch, self._order, self._shadow = map(interpreted, self._functions)
+            self._interpret_functions()
 
     def activate(self, is_new_order: bool, now_s: float) -> None:
         """Show whoever takes over every node as changed, and ask for keys of what waits where it orders anew.
@@ -260,38 +270,40 @@ class Calls:
 
     def _dispatch_callback(self, function: Any, plan: str, first: int) -> Any:
         """`first`: the dispatcher whose view and memory the first request is decided with."""
-        views, work = [python_view(v) for v in self._state.views], record_of(Columns(self._state.work))
-        memories = [python_memory(m) for m in self._state.memories]
-        draws, ranking = memoryview(self._state.draws), memoryview(self._state.ranking)
-        many, deciding = 1 if first else len(self._state.order_memories), Columns(self._state.counts).deciding
+        decide, deciding = (
+            bound_dispatch(function, self._state, first),
+            memoryview(self._state.counts["deciding"]),
+        )
 
-        def call(_serial: int) -> int:
-            work.row = row = deciding[0]
-            d = first + row % many
+        def call(*_: Any) -> int:
+            row = deciding[0]
             try:
-                return int(function(views[d], getattr(self, plan).python, work, memories[d], draws, ranking))
+                return decide(getattr(self, plan).arrays, row)
             except BaseException as error:
                 if first == 0 or not isinstance(error, Exception):  # a shadow's failures are counted only
                     self._raised = (row, error)
                 return CALL_RAISED
 
-        return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(call)
+        return call
 
     def _order_callback(self, function: Any) -> Any:
-        views, work = [python_view(v) for v in self._state.views], record_of(Columns(self._state.work))
-        memories = [python_memory(m) for m in self._state.order_memories]
-        deciding = Columns(self._state.counts).deciding
+        key, deciding = bound_order(function, self._state), memoryview(self._state.counts["deciding"])
 
-        def call(_serial: int) -> float:
-            work.row = row = deciding[0]
-            d = row % len(memories)
+        def call(*_: Any) -> float:
+            row = deciding[0]
             try:
-                return float(function(views[d], self._plan.python, work, memories[d]))
+                return key(self._plan.arrays, row)
             except BaseException as error:
                 self._raised = (row, error)
                 return math.nan
 
-        return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(call)
+        return call
+
+    def start_anew(self) -> None:
+        """Let policies that have `choose` begin with copies as they were made."""
+        for function in self._functions:
+            if isinstance(function, Chooser):
+                function.start_anew()
 
     def set_plan(self, plan: Plan) -> None:
         """Put a plan in force."""
@@ -388,10 +400,15 @@ def _load_loop() -> None:
 def is_ready(policy: Policy, order: Policy) -> bool:
     """Whether everything that a compiled run needs is in the cache."""
     needed = [advance_bound, begin]
-    needed += [m.dispatch if is_kernel(m.dispatch) else bridge_dispatch for m in members(policy)]
+    needed += [m.dispatch if _is_compiled_choice(m) else bridge_dispatch for m in members(policy)]
     needed += [m.order if is_kernel(m.order) else bridge_order for m in members(order)]
     needed += [function for function, _ in kernels_beside(policy)]
     return all(is_compiled(f) for f in needed)
+
+
+def _is_compiled_choice(policy: Policy) -> bool:
+    """Whether a kernel chooses the node."""
+    return not type(policy).chooses() and is_kernel(policy.dispatch)
 
 
 def kernels_beside(policy: Policy) -> list[tuple[Any, Any]]:
@@ -414,7 +431,7 @@ def compile_policies(policies: Iterable[Policy]) -> None:
         for beside in kernels_beside(policy):
             compile_kernel(*beside)
         for member in members(policy):
-            if member.dispatches() and is_kernel(member.dispatch):
+            if _is_compiled_choice(member):
                 compile_kernel(member.dispatch, DISPATCH)
             if is_kernel(member.order):
                 compile_kernel(member.order, ORDER)

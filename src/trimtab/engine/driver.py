@@ -16,7 +16,7 @@ from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY, WAITING, History, checked_plan
 from trimtab.domain.policy import Policy, members
 from trimtab.domain.requests import Requests
-from trimtab.domain.view import Plan, View, empty_plan
+from trimtab.domain.view import MAX_RANKED, Plan, View, empty_plan
 from trimtab.engine.bindings import located
 from trimtab.engine.calls import INTERPRET_UP_TO, Calls, Raised, is_ready
 from trimtab.engine.events import COMPLETION, LOSS, PLAN, key_of
@@ -24,6 +24,8 @@ from trimtab.engine.host_mode import SIMULATED, HostMode
 from trimtab.engine.loop import FULL, MAX_IDLE_EVENTS
 from trimtab.engine.new_state import memory_of, new_state
 from trimtab.engine.past import is_sent
+from trimtab.engine.policy_errors import policy_failure
+from trimtab.engine.python_policies import COUNT_OF_NODES
 from trimtab.engine.python_views import Columns
 from trimtab.engine.rollout import Rollouts, Setting
 from trimtab.errors import PolicyError
@@ -141,19 +143,28 @@ class Driver:
             try:
                 code = calls.advance(until_s, max_steps)
             except Raised as error:
-                raise self._failure(f"raised {error.__cause__!r}", error.serial) from error.__cause__
+                raise self._failure(error) from error.__cause__
             if code < FULL:
                 return code
             if code != FULL:  # no decision, or the policy raised
-                answer = int(self.state.counts["answer"][0])
-                ranked = self.state.ranking[: max(0, min(answer, 8))].tolist()
-                raise self._failure(f"answered {answer} with candidates {ranked}", None)
+                raise PolicyError(f"policy {self.label!r} {self._bad_answer()}")
             self._enlarge_events(calls)
             max_steps -= self._steps[0] - before
 
-    def _failure(self, what: str, serial: int | None) -> PolicyError:
-        request = int(self.state.counts["deciding"][0]) if serial is None else serial
-        return PolicyError(f"policy {self.label!r} {what} for request {request} at {self.now_s:.6f} s")
+    def _failure(self, raised: Raised) -> PolicyError:
+        return policy_failure(self.label, raised.__cause__, self._when(raised.serial))
+
+    def _bad_answer(self) -> str:
+        answer, n_nodes = int(self.state.counts["answer"][0]), len(self.state.nodes)
+        ranked = self.state.ranking[: max(0, min(answer, MAX_RANKED))].tolist()
+        when = self._when(int(self.state.counts["deciding"][0]))
+        return (
+            f"answered {answer} with candidates {ranked} {when}; expected {COUNT_OF_NODES}, "
+            f"each of them a node (0 to {n_nodes - 1})"
+        )
+
+    def _when(self, serial: int) -> str:
+        return f"for request {serial} at {self.now_s:.6f} s"
 
     @property
     def addresses(self) -> np.ndarray:
@@ -208,9 +219,7 @@ class Driver:
             told = self.view(), self._past(), self.waiting()
             plan = self.policy.plan(*told, self.rollouts and self.rollouts.told(*told))
         except Exception as error:
-            raise PolicyError(
-                f"policy {self.label!r} raised {error!r} in plan() at {self.now_s:.6f} s"
-            ) from error
+            raise policy_failure(self.label, error, f"in plan() at {self.now_s:.6f} s") from error
         if plan is None:
             return None
         return checked_plan(plan, len(self.state.nodes), len(members(self.policy)))
@@ -268,7 +277,7 @@ class Driver:
         try:
             self._calls.activate(is_new_order, self.now_s)
         except Raised as error:
-            raise self._failure(f"raised {error.__cause__!r}", error.serial) from error.__cause__
+            raise self._failure(error) from error.__cause__
 
     def _switch_shadow(self, shadow: Policy) -> None:
         own = memory_of(shadow, self._cluster)

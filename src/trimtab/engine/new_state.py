@@ -16,6 +16,7 @@ from trimtab.domain.view import CONTEXT, MAX_RANKED, NODE, UNLIMITED, Memory, Vi
 from trimtab.engine.caches import reuse_arrays
 from trimtab.engine.host_mode import SIMULATED, HostMode
 from trimtab.engine.layout import BATCH, batch_rows, rows_alone, rows_with_parts
+from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.state import (
     AVOIDED,
     CONFIG,
@@ -146,7 +147,7 @@ def memory_of(policy: Policy, cluster: Cluster) -> Memory:
     except TrimtabError:
         raise
     except Exception as error:
-        raise PolicyError(f"policy {name!r} raised {error!r} in init()") from error
+        raise policy_failure(name, error, "in init()") from error
     kinds = [(getattr(array, "dtype", None), getattr(array, "ndim", None)) for array in made or ()]
     if not isinstance(made, Memory) or kinds != [(array.dtype, 1) for array in memory()]:
         raise PolicyError(f"policy {name!r}: init() made {made!r}; expected what trimtab.memory(…) makes")
@@ -185,6 +186,7 @@ def new_state(
     lengths["passed_over"] = int(config["lanes"][0]) * _looked_at(options, policy)
     lengths["draws"] = max(members(p)[0].draws for p in policies)
     state = allocate(State, lengths, given)
+    state.ranking[...] = -1  # a policy that names no node is noticed
     if host.rows_reused:
         state.avoid[...] = -1
         state.decision_trace[...] = -1.0

@@ -1,24 +1,26 @@
-"""Arrays as plain Python sees them fastest: a memoryview per column, Python numbers in and out.
+"""Arrays as plain Python sees them: memoryviews for interpreted kernels, NumPy columns for users' policies.
 
-The same source then runs interpreted: `nodes.in_flight[j]` reads a record array in a kernel and a memoryview
-here, and both give the same bits.
+An interpreted kernel reads `nodes.in_flight[j]` fastest from a memoryview, with the same bits as compiled.
+A policy in plain Python gets NumPy arrays, of which it can use all methods.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trimtab.domain.cluster_state import read_only
 from trimtab.domain.view import Memory, Plan, View
 
 
 class Columns:
-    """A one-dimensional record array by columns: `.field` is a memoryview, `[i]` the record of row i."""
+    """A one-dimensional record array by columns: `.field` is a column, `[i]` the record of row i."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: np.ndarray, column: Callable[[Any], Any] = memoryview) -> None:
         for name in array.dtype.names or ():
-            setattr(self, name, _flat(array[name]))
+            setattr(self, name, column(array[name]))
         self._record: Any = None
 
     def __getitem__(self, row: int) -> Any:
@@ -39,7 +41,7 @@ def record_of(columns: Columns, row: int = 0) -> Any:
     return record
 
 
-def _cell(column: memoryview) -> property:
+def _cell(column: Any) -> property:
     def read(record: Any) -> Any:
         return column[record.row]
 
@@ -49,13 +51,9 @@ def _cell(column: memoryview) -> property:
     return property(read, write)
 
 
-def _flat(array: Any) -> memoryview:
-    return memoryview(array)
-
-
-def _array(array: np.ndarray) -> Any:
+def _array(array: Any) -> Any:
     if array.dtype.names is None:
-        return _flat(array)
+        return memoryview(array)
     return Columns(array) if array.ndim == 1 else tuple(_array(row) for row in array)
 
 
@@ -73,6 +71,17 @@ def python_view(view: View) -> View:
     """A view."""
     host, nodes, *rest = view
     return View(record_of(Columns(host)), Columns(nodes), *(memoryview(array) for array in rest))
+
+
+def numpy_view(view: View) -> View:
+    """A view for a policy in plain Python: read-only NumPy columns, and the context as a record."""
+    context, nodes, *rest = view
+    return View(record_of(Columns(context)), Columns(nodes, read_only), *map(read_only, rest))
+
+
+def numpy_plan(plan: Plan) -> Plan:
+    """A plan for a policy in plain Python."""
+    return Plan(*(read_only(a) if a.dtype.names is None else Columns(a, read_only) for a in plan))
 
 
 def python_state(state: Any) -> Any:

@@ -21,6 +21,7 @@ from trimtab.domain.view import Plan, View, empty_plan, estimates_s, new_work
 from trimtab.engine.calls import BoundPlan, Calls, Raised, bound_plan
 from trimtab.engine.loop import DONE, FULL
 from trimtab.engine.new_state import memory_of, new_state
+from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.rollout_state import Placed, last_used_s
 from trimtab.engine.state import EVENT, ITEM, State
 from trimtab.errors import PolicyError
@@ -136,6 +137,7 @@ class _Actor:
         """Begin with memories as made."""
         for array, as_made in zip(self._memory, self._as_made, strict=True):
             array[...] = as_made
+        self.calls.start_anew()
 
 
 class _Stage:
@@ -221,7 +223,7 @@ class _Stage:
             actor.calls.place_requests(self._n_placed)
             self._advance(variant, actor.calls)
         except Raised as error:
-            raise _failure(variant, f"raised {error.__cause__!r}") from error.__cause__
+            raise policy_failure(_name(variant), error.__cause__, "in a rollout") from error.__cause__
         rows = state.requests[self._n_placed : self._n_rows]
         arrival_s = state.work["arrival_s"][self._n_placed : self._n_rows]
         return np.where(rows["status"] == Status.FINISHED, rows["finish_s"] - arrival_s, np.nan)
@@ -237,7 +239,7 @@ class _Stage:
             calls.use_events(np.resize(calls.events, 2 * len(calls.events)))
         if code != DONE:
             answer = int(self.state.counts["answer"][0])
-            raise _failure(variant, f"answered {answer}")
+            raise PolicyError(f"policy {_name(variant)!r} answered {answer} in a rollout")
 
 
 def _copies(state: State) -> dict[str, NDArray[Any]]:
@@ -262,6 +264,5 @@ def _whole(array: NDArray[Any]) -> NDArray[np.void]:
     return array.reshape(-1).view(f"V{array.itemsize}")
 
 
-def _failure(variant: Variant, what: str) -> PolicyError:
-    name = variant.policy.name or type(variant.policy).__name__
-    return PolicyError(f"policy {name!r} {what} in a rollout")
+def _name(variant: Variant) -> str:
+    return variant.policy.name or type(variant.policy).__name__

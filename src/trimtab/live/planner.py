@@ -28,6 +28,7 @@ from trimtab.domain.planning import History, checked_plan
 from trimtab.domain.policy import Policy, members
 from trimtab.domain.view import Plan, View
 from trimtab.engine.driver import PlanningLog
+from trimtab.engine.policy_errors import line_of
 from trimtab.engine.rollout import Rollouts
 from trimtab.errors import PolicyError, UsageError
 
@@ -105,7 +106,7 @@ def attempt(policy: Policy, given: Snapshot) -> Outcome:
         told = given.view, given.history, given.waiting
         plan = policy.plan(*told, given.rollouts and given.rollouts.told(*told))
     except Exception as error:
-        return Outcome(PlanResult.RAISED, problem=repr(error))
+        return Outcome(PlanResult.RAISED, problem=f"{error!r} in plan() ({line_of(error)})")
     if plan is None:
         return Outcome(PlanResult.KEPT)
     try:
@@ -126,7 +127,7 @@ class _Judge:
             deliver(outcome.plan)
         elif outcome.result is PlanResult.RAISED:
             self._log.raised += 1
-            self._warn(f"raised {outcome.problem} in plan()")
+            self._warn(f"raised {outcome.problem}")
         elif outcome.result is PlanResult.INVALID:
             self._log.invalid += 1
             self._warn(outcome.problem)
@@ -221,7 +222,9 @@ class ProcessPlanner:
             return
         if isinstance(error := future.exception(), BrokenExecutor):
             self._start_worker()
-        outcome = future.result() if error is None else Outcome(PlanResult.RAISED, problem=repr(error))
+        outcome = (
+            future.result() if error is None else Outcome(PlanResult.RAISED, problem=f"{error!r} in plan()")
+        )
         if not was_late:
             self._judge.pass_on(outcome, deliver)
 

@@ -1,0 +1,221 @@
+"""What a policy's `choose` sees: the cluster and the request at hand, with NumPy columns by name.
+
+`ClusterState`, `Node` and `Request` show the arrays of View and WORK; they copy nothing. An object shows the
+present state on every call, so a policy copies whatever it wants to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.domain.decision import HOLD, Hold, Reject
+from trimtab.domain.view import CONTEXT, NODE, WORK, Memory, Plan, View
+
+OF_REQUEST = (
+    "attempt",
+    "retries",
+    "virtual_counter",
+    "queued_cost",
+)  # fields of CONTEXT that a request shows
+_INF = float("inf")
+
+
+class Request:
+    """The request to decide about. Numbers are Python's own."""
+
+    serial: int  # position in order of arrival
+    arrival_s: float
+    deadline_s: float  # absolute; inf = none
+    units: float  # estimated work units
+    estimate_s: float  # estimated service seconds on the best node type
+    payload_gib: float
+    tokens: float  # tokens of a node's memory that it takes while it is served
+    cost: float  # what a node that takes it adds to its tenant's virtual counter
+    key: int  # affinity key: session, or model and adapter
+    class_idx: int
+    model_idx: int  # artifact that must be resident; -1 = none
+    adapter_idx: int  # a second such artifact; -1 = none
+    tenant_idx: int
+    zone_idx: int  # where it comes from
+    priority: int  # higher is more urgent
+    affinity_node_idx: int  # node where its session lives; -1 = none
+    pinned: int  # 1 = no other node can serve it
+    parts_max: int  # images or tiles that can be served apart; 0 or 1 = none
+    attempt: int  # decisions made about it before this one
+    retries: int  # nodes that failed while they had it
+    virtual_counter: float  # for an `order` that reads it
+    queued_cost: float  # for an `order` that reads it
+    draws: NDArray[np.float64]  # [policy.draws] random numbers in [0, 1), the same for every policy
+
+    row: int
+
+    @classmethod
+    def over(cls, work: NDArray[np.void], context: NDArray[np.void], draws: NDArray[np.float64]) -> Self:
+        """A request that shows the row of WORK that its attribute `row` names."""
+        fields = {name: _cell(work[name]) for name in WORK.names or ()}
+        request: Self = type(cls.__name__, (cls,), fields | {n: _first(context[n]) for n in OF_REQUEST})()
+        request.draws, request.row = read_only(draws), 0
+        return request
+
+
+class Node:
+    """One node of the cluster. Numbers are Python's own."""
+
+    outstanding_s: float
+    backlog_s: float
+    anchor_s: float
+    weight: float
+    in_flight: int
+    running: int
+    room: int
+    up: int
+    slots: int
+    type_idx: int
+    zone_idx: int
+    group_idx: int
+
+    row: int
+
+    def __repr__(self) -> str:
+        """Its index."""
+        return f"<node {self.row}>"
+
+    @property
+    def idx(self) -> int:
+        """Its index: what `choose` may return as well."""
+        return self.row
+
+
+class ClusterState:
+    """The cluster as one dispatcher sees it at the time of a decision: as old as telemetry makes it.
+
+    Arrays are read-only and show the present state.
+    """
+
+    now_s: float  # time of this decision
+    n_nodes: int
+    n_held: int  # requests in this dispatcher's central queue
+    n_changed: int
+    dispatcher_idx: int
+
+    outstanding_s: NDArray[np.float64]  # [nodes] estimated seconds of all work in flight, not aged
+    backlog_s: NDArray[np.float64]  # [nodes] the same at anchor_s, running work by what remained of it
+    anchor_s: NDArray[np.float64]  # [nodes] when backlog_s was last brought up to date
+    weight: NDArray[np.float64]  # [nodes] relative capacity: slots × mean speed
+    in_flight: NDArray[np.int32]  # [nodes] requests sent here and not ended
+    running: NDArray[np.int32]  # [nodes] of these, the ones that hold a slot
+    room: NDArray[np.int32]  # [nodes] requests it would still accept
+    up: NDArray[np.int32]  # [nodes] 1 = serving; any other number = not
+    slots: NDArray[np.int32]  # [nodes] requests served at a time
+    type_idx: NDArray[np.int32]  # [nodes]
+    zone_idx: NDArray[np.int32]  # [nodes]
+    group_idx: NDArray[np.int32]  # [nodes] nodes of one type and slot count share a group
+
+    resident: NDArray[np.uint8]  # [nodes, artifacts] 1 = the node holds it, or is loading it
+    fixed_s: NDArray[np.float64]  # [classes, types] estimated service = fixed_s + unit_s × units
+    unit_s: NDArray[np.float64]  # [classes, types]
+    load_s: NDArray[np.float64]  # [artifacts, types] seconds to load one
+    rtt_s: NDArray[np.float64]  # [zones, zones]
+    prefix_tokens: NDArray[np.float64]  # [nodes] of this prompt that the node has cached; [0] = not known
+    demand: NDArray[np.float64]  # [classes, resources] that a request takes
+    capacity: NDArray[np.float64]  # [nodes, resources]
+    used: NDArray[np.float64]  # [nodes, resources]
+    link_gib_per_s: NDArray[np.float64]  # [zones + nodes] of links into zones, then of nodes
+    link_active: NDArray[np.int32]  # [zones + nodes] transfers under way on that link
+    usd_per_s: NDArray[np.float64]  # [types] price of a node
+    item_gib: NDArray[np.float64]  # [artifacts]
+
+    memory: Memory  # what the policy's `init` made for this dispatcher
+    plan: Plan  # the plan in force
+
+    _view: View
+
+    @classmethod
+    def over(cls, view: View, memory: Memory) -> Self:
+        """The state that a dispatcher's view shows."""
+        context, nodes, *_ = view
+        shown = [name for name in CONTEXT.names or () if name not in OF_REQUEST]
+        state: Self = type(cls.__name__, (cls,), {name: _first(context[name]) for name in shown})()
+        for name in NODE.names or ():
+            setattr(state, name, read_only(nodes[name]))
+        for name, array in zip(View._fields, view, strict=True):
+            if name not in ("context", "nodes", "changed"):
+                setattr(state, name, read_only(array))
+        state._view, state.memory = view, memory
+        return state
+
+    @property
+    def changed(self) -> NDArray[np.int32]:
+        """Indices of the nodes that changed since this dispatcher's last decision."""
+        return read_only(self._view.changed[: self.n_changed])
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes as objects, for loops over few of them: columns are faster."""
+        kind = type(Node.__name__, (Node,), {n: _cell(self._view.nodes[n]) for n in NODE.names or ()})
+        nodes: tuple[Node, ...] = tuple(kind() for _ in range(self.n_nodes))
+        for row, node in enumerate(nodes):
+            node.row = row
+        return nodes
+
+    def can_take(self, request: Request) -> NDArray[np.bool_]:
+        """Which nodes, as seen, are up, have room and serve the request's class, [nodes]."""
+        serves = self.fixed_s[request.class_idx].take(self.type_idx) < _INF
+        mask: NDArray[np.bool_] = (np.minimum(self.up, self.room) > 0) & serves
+        return mask
+
+    def estimate_s(self, request: Request) -> NDArray[np.float64]:
+        """Estimated service seconds on each node, without loading, [nodes]; inf = not served there."""
+        c = request.class_idx
+        seconds: NDArray[np.float64] = (self.fixed_s[c] + self.unit_s[c] * request.units).take(self.type_idx)
+        return seconds
+
+    def missing_load_s(self, request: Request) -> NDArray[np.float64]:
+        """Estimated seconds of loading before each node can serve the request, [nodes]."""
+        seconds = np.zeros(self.n_nodes)
+        for i in (request.model_idx, request.adapter_idx):
+            if i >= 0:
+                seconds += self.load_s[i].take(self.type_idx) * (1 - self.resident[:, i])
+        return seconds
+
+    def least(self, values: Any, request: Request) -> int | Hold:
+        """The node that can take the request and has the least of `values` [nodes]; the first of equals.
+
+        HOLD where no node can take it. A node whose value is inf or NaN is left out.
+        """
+        values = np.asarray(values)
+        j = int(values.argmin())
+        if values[j] < _INF and self._takes(request, j):  # mostly so: the others need no look
+            return j
+        able = (self.can_take(request) & (values < _INF)).nonzero()[0]
+        return int(able[values[able].argmin()]) if len(able) else HOLD
+
+    def _takes(self, request: Request, j: int) -> bool:
+        serves = self.fixed_s[request.class_idx, self.type_idx[j]] < _INF
+        return bool(serves and self.up[j] == 1 and self.room[j] > 0)
+
+
+Choice: TypeAlias = int | Node | Sequence[int | Node] | NDArray[np.integer[Any]] | Hold | Reject
+
+
+def read_only(array: Any) -> Any:
+    """The same array, which cannot be written to through this view."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _cell(column: Any) -> property:
+    """An attribute that reads this column at the object's row; a memoryview gives numbers of Python's own."""
+    cells = memoryview(column)
+    return property(lambda shown: cells[shown.row])
+
+
+def _first(column: Any) -> property:
+    cells = memoryview(column)
+    return property(lambda _: cells[0])

@@ -1,0 +1,77 @@
+"""What went wrong in a policy's own code, told with the line of that code."""
+
+from __future__ import annotations
+
+import linecache
+import sysconfig
+from pathlib import Path
+from types import TracebackType
+
+import trimtab
+from trimtab.errors import PolicyError
+
+_PACKAGE = Path(trimtab.__file__).parent
+_POLICIES = _PACKAGE / "policies"
+_LIBRARIES = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+
+
+class BadDecision(Exception):  # noqa: N818 - a signal between a policy's adapter and the driver
+    """A policy in plain Python returned something that is no decision."""
+
+    def __init__(self, problem: str, expected: str) -> None:
+        super().__init__(problem)
+        self.problem, self.expected = problem, expected
+
+
+def policy_failure(label: str, error: BaseException | None, when: str) -> PolicyError:
+    """The PolicyError for what a policy raised; `error` keeps only the frames of the policy's own code."""
+    assert error is not None  # what `Raised` was raised from
+    if isinstance(error, BadDecision):
+        return PolicyError(f"policy {label!r} {error.problem} {when}; expected {error.expected}")
+    error.__traceback__ = _of_policy(error.__traceback__)
+    line = line_of(error)
+    return PolicyError(f"policy {label!r} raised {error!r} {when}" + (f"\n  {line}" if line else ""))
+
+
+def line_of(error: BaseException) -> str:
+    """The user's line that raised: `file:line, in function: source`; empty where no such frame is left.
+
+    The deepest frame outside Python's library and installed packages; a policy that is itself installed is
+    shown by the line where it was entered last.
+    """
+    traceback = _of_policy(error.__traceback__)
+    if traceback is None:
+        return ""
+    found, step = traceback, traceback.tb_next
+    while step is not None:
+        if not _is_library(_file_of(step)):
+            found = step
+        step = step.tb_next
+    file, name = found.tb_frame.f_code.co_filename, found.tb_frame.f_code.co_name
+    source = linecache.getline(file, found.tb_lineno).strip()
+    return f"{_shown(file)}:{found.tb_lineno}, in {name}" + (f": {source}" if source else "")
+
+
+def _of_policy(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback from the policy's first frame on."""
+    while traceback is not None and _is_ours(_file_of(traceback)):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _file_of(traceback: TracebackType) -> Path:
+    return Path(traceback.tb_frame.f_code.co_filename)
+
+
+def _is_ours(file: Path) -> bool:
+    return file.is_relative_to(_PACKAGE) and not file.is_relative_to(_POLICIES)
+
+
+def _is_library(file: Path) -> bool:
+    return _is_ours(file) or not file.is_absolute() or any(file.is_relative_to(p) for p in _LIBRARIES)
+
+
+def _shown(file: str) -> str:
+    """Relative to the current folder where the file lies in it."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file
