@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from trimtab.compiled.kernel import kernel
+from trimtab.domain.cluster_state import ClusterState, Request
+from trimtab.domain.decision import HOLD, Hold
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import estimate_s
 from trimtab.engine.draws import stream, uniform
@@ -35,6 +37,32 @@ class PlainTwoChoices(Policy):
 
     draws = 2
     dispatch = staticmethod(two_choices)
+
+
+class ChooseTwoChoices(Policy):
+    """The same with `choose`."""
+
+    draws = 2
+
+    def choose(self, cluster: ClusterState, request: Request) -> int:
+        n, draws = cluster.n_nodes, request.draws
+        a, b = int(draws[0] * n), int(draws[1] * n)
+        return a if cluster.in_flight[a] <= cluster.in_flight[b] else b
+
+
+class ChooseLeast(Policy):
+    """Least connections with `choose`, over NumPy columns."""
+
+    def choose(self, cluster: ClusterState, request: Request) -> int | Hold:
+        return cluster.least(cluster.in_flight, request)
+
+
+class ChooseLeastByMask(Policy):
+    """The same, written with a mask of the nodes that can take the request."""
+
+    def choose(self, cluster: ClusterState, request: Request) -> Any:
+        able = cluster.can_take(request).nonzero()[0]
+        return able[cluster.in_flight[able].argmin()] if len(able) else HOLD
 
 
 class CompiledTwoChoices(Policy):

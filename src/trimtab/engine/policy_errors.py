@@ -7,10 +7,9 @@ import sysconfig
 from pathlib import Path
 from types import TracebackType
 
-import trimtab
 from trimtab.errors import PolicyError
 
-_PACKAGE = Path(trimtab.__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _POLICIES = _PACKAGE / "policies"
 _LIBRARIES = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 
