@@ -31,11 +31,10 @@ class Auto(Policy):
     """Let the policy decide that does best in rollouts of the recent past, over several of them.
 
     Idea
-        The portfolio, and its rollouts, of `what-if`. What counts is evidence over time: of each candidate
-        the logarithm of the objective over the candidates' mean, smoothed exponentially with weight `memory`
-        on what was before. One takes over when its smoothed objective is `hysteresis_frac` lower. The
-        objective is the mean of completion, or its 99th percentile, for which the mean of the longest 2 %
-        stands in.
+        The portfolio and the rollouts of `what-if`, with a memory. For each candidate it keeps the logarithm
+        of the objective over the mean of all candidates, smoothed exponentially with weight `memory` on the
+        past. A candidate takes over when its smoothed objective is `hysteresis_frac` lower. The objective is
+        mean completion, or its 99th percentile, estimated by the mean of the longest 2 %.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013; smoothing: Robert Brown,
@@ -46,9 +45,9 @@ class Auto(Policy):
         O(what the active candidate takes) per request; a plan simulates 9 × `window` requests, twice as many
         where queues are long.
     When it wins / loses
-        The default: near the best of its candidates wherever what comes is like what came, and better than
-        each where the traffic changes. It learns of a change from arrivals only, a window late at most; a
-        window is too short to show that a candidate saturates the nodes slowly.
+        The policy for unknown traffic: close to its best candidate while traffic resembles the recent past,
+        and better than each candidate where traffic changes. It learns of a change from arrivals, one window
+        late at most. A window is too short to show that a candidate saturates the nodes slowly.
     Deviations from the source
         As `what-if`; results of earlier rollouts count besides the last one.
     """

@@ -44,9 +44,9 @@ class WhatIf(Policy):
         O(what the active candidate takes) per request; a plan simulates 9 × `window` requests, twice as many
         where queues are long.
     When it wins / loses
-        Wins where no policy is best for all of the time, or nobody knows which. Loses what rollouts cost,
-        and to the best fixed policy while evidence for a change is not in; it cannot see what never happened
-        yet, such as failures to come.
+        Wins where no policy is best all of the time, or the best one is unknown. Loses the cost of rollouts,
+        and loses to the best fixed policy until there is evidence for a change. It cannot foresee events that
+        never happened, such as failures.
     Deviations from the source
         Dispatch of single requests instead of provisioning and allocation of jobs; all candidates are
         simulated, as many as there are; the work simulated is the recent past, not what waits; a paired test.

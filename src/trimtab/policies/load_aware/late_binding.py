@@ -47,16 +47,15 @@ def _is_worth_waiting(view: View, work: Any, idle_s: float) -> bool:
 
 @dataclass(frozen=True)
 class LateBinding(Policy):
-    """Hold requests until a slot is free, and give it the one that wastes least of it and has waited longest.
+    """Hold requests until a slot is free, then start the one that wastes least of it and has waited longest.
 
     Idea
-        Only nodes that begin with it at once are given work: with a slot free, and enough of every resource
-        that is modelled. When a slot comes free, the host compares what is held: score(request, node)
-        = own + q · (w_load · load + w_waste · (service - best service)) - ageing · time waited, where
-        own = transfer + load + service, all estimated, and q = held requests per slot: about as many wait
-        for each second that is used now. The least score goes first, and then the next. While fewer than
-        `patient` are held, a request leaves an idle node to others where a busy one is expected to complete
-        it sooner, though all that are held should want that one.
+        A request goes only to a node that can start it at once: a free slot, and enough of every modelled
+        resource. When a slot becomes free, the host compares held requests: score(request, node) = own + q ·
+        (w_load · load + w_waste · (service − best service)) − ageing · time waited, where own = transfer +
+        load + service, all estimated, and q = held requests per slot, the number of requests that wait for
+        each second used now. The lowest score starts first. While fewer than `patient` requests are held, a
+        request leaves an idle node free if a busy node is expected to complete it sooner.
     Source
         Muthucumaru Maheswaran, Shoukat Ali, Howard Jay Siegel, Debra Hensgen, Richard Freund: "Dynamic
         mapping of a class of independent tasks onto heterogeneous computing systems", Journal of Parallel and
@@ -72,13 +71,13 @@ class LateBinding(Policy):
         O(idle nodes) a decision, O(nodes) while few are held; 128 decisions and more when a slot comes free
         while many are held.
     When it wins / loses
-        Wins on the mean wherever its view is fresh: nothing is bound to a node by an estimate that turns out
-        wrong, and models are loaded for many requests at a time. The tail pays for it: who needs a load waits
-        for others. Loses with old reports, as it does not see that a slot is free; with long round trips
-        slots stand idle meanwhile.
+        Wins on mean completion while its view is fresh: no request is bound to a node by an estimate that
+        turns out wrong, and a loaded model serves many requests. The tail is longer, because a request that
+        needs a load waits for others. Loses with old reports, where it does not see free slots, and with long
+        round trips, during which slots stay idle.
     Deviations from the source
-        Slots that are free now are filled, not all machines planned ahead; completion is priced by what it
-        wastes and by the time waited, lest a request starve; Min-min knows no loads of models.
+        It fills slots that are free now instead of planning all machines ahead. It weighs completion by the
+        time it wastes and by the time waited, so that no request starves. Min-min does not know model loads.
     """
 
     name: ClassVar[str] = "late-binding"

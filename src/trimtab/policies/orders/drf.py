@@ -15,17 +15,18 @@ class DominantResourceFairness(Policy):
     """Serve the waiting tenant whose most-used resource it has had the least of so far.
 
     Idea
-        A tenant's dominant share is the largest, over resources, of what its requests have held of all that
-        the cluster has, times how long. The key of a request is its tenant's dominant share so far, which
-        the host keeps as its account: so one tenant's cores are worth another's accelerators, each by what
-        there is of them. The host asks again for the key of the first in the queue before it takes it out.
+        A tenant's dominant share is the largest, over resources, of the fraction of the cluster that its
+        requests have held, times how long. The key of a request is the dominant share of its tenant so far,
+        which the host keeps as a virtual counter. So one tenant's cores are worth another's accelerators,
+        each relative to the total. The host computes the key of the first request in the queue again before
+        it takes it out.
     Source
         Ali Ghodsi, Matei Zaharia, Benjamin Hindman, Andy Konwinski, Scott Shenker, Ion Stoica: "Dominant
         resource fairness: fair allocation of multiple resource types", NSDI 2011; over time: Ali Ghodsi,
         Vyas Sekar, Matei Zaharia, Ion Stoica: "Multi-resource fair queueing for packet processing", SIGCOMM
         2012 (dominant-resource fair queueing, memoryless).
     Reads
-        The tenant's account when the request is offered.
+        The tenant's virtual counter when the request is offered.
     Cost
         O(1) a key; each time the first has grown, one more pass through the queue's heap. O(resources) per
         request sent and ended.

@@ -23,8 +23,8 @@ class Fcfs(Policy):
     Cost
         O(1).
     When it wins / loses
-        Least variance of the wait among orders that ignore size; nobody starves. Short work waits behind long
-        work, urgent behind patient.
+        Least variance of the wait among orders that ignore size; no request starves. Short requests wait
+        behind long ones, and urgent requests behind others.
     Deviations from the source
         None.
     """

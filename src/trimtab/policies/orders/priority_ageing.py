@@ -14,7 +14,7 @@ from trimtab.errors import UsageError
 
 @dataclass(frozen=True)
 class PriorityAgeing(Policy):
-    """Serve urgent work first, but let waiting make up for rank, so that nobody starves.
+    """Serve urgent work first, but let waiting make up for rank, so that no request starves.
 
     Idea
         key = arrival − weight × priority. The key rests while work waits, yet acts as if priority grew with

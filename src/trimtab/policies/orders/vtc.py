@@ -15,15 +15,16 @@ class VirtualTokenCounter(Policy):
     """Serve the waiting tenant that has been served the fewest weighted tokens so far.
 
     Idea
-        The host keeps an account for each tenant: what it has been served, by cost. The key of a request is
-        its tenant's account; as accounts only grow, the host asks again for the key of the first in the queue
-        before it takes it out, which finds the tenant of least account exactly. Within a tenant: first come,
-        first served. A tenant that comes back from idleness starts at the least account of those that wait.
+        The host keeps a virtual counter for each tenant: the cost of its service so far. The key of a request
+        is its tenant's counter. Counters only grow, so the host computes the key of the first request again
+        before it takes it out, which finds the tenant with the lowest counter exactly. Within a tenant
+        requests are served in order of arrival. A tenant that returns from idleness starts at the lowest
+        counter of the waiting tenants.
     Source
         Ying Sheng, Shiyi Cao, Dacheng Li, Banghua Zhu, Zhuohan Li, Danyang Zhuo, Joseph E. Gonzalez, Ion
         Stoica: "Fairness in serving large language models", OSDI 2024, algorithm 2; its bound: theorem 4.4.
     Reads
-        The tenant's account when the request is offered.
+        The tenant's virtual counter when the request is offered.
     Cost
         O(1) a key; each time the first has grown, one more pass through the queue's heap.
     When it wins / loses

@@ -77,7 +77,7 @@ class Hungarian(Policy):
         O(nodes + bindings) a decision; a plan is a linear assignment of at most 256 requests and 512 slots,
         O(requests² · slots).
     When it wins / loses
-        Wins under load, where it gives a slot to whoever waits for the model that is loaded there, and where
+        Wins under load, where it gives a slot to a request whose model is loaded there, and where
         nodes are unrelated. Below, nothing waits and it is the choice of the fastest idle node. Holds
         everything centrally: with long round trips slots stand idle.
     Deviations from the source
