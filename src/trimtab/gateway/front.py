@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 from zlib import crc32
@@ -21,7 +22,7 @@ from trimtab.gateway.model import Facts, Kind, Refusal, Tenant
 
 if TYPE_CHECKING:
     from trimtab.gateway.tenants import Limits
-    from trimtab.gateway.wire.exchange import WireExchange
+    from trimtab.gateway.wire.incoming import IncomingExchange
 
 Headers = Mapping[bytes, bytes]
 
@@ -86,8 +87,9 @@ class Front:
     tokens: Callable[[Facts], float] = stated_tokens
     count_usage: bool = False
     jobs: bool = False  # `Prefer: respond-async` makes a job
+    now_s: Callable[[], float] = monotonic  # the event loop's clock
 
-    def head(self, exchange: WireExchange) -> Refusal | None:
+    def head(self, exchange: IncomingExchange) -> Refusal | None:
         """A head has come: may it be? Sets endpoint, tenant, id and hints."""
         request = exchange.request
         exchange.id = request.given_id or _next_id()
@@ -112,7 +114,7 @@ class Front:
             exchange.is_local = wants_async(prefer)
         return self._hints(exchange, request.headers, tenant) if request.hinted else None
 
-    def _hints(self, exchange: WireExchange, headers: Headers, tenant: Tenant) -> Refusal | None:
+    def _hints(self, exchange: IncomingExchange, headers: Headers, tenant: Tenant) -> Refusal | None:
         session = headers.get(b"x-trimtab-session")
         if session is not None:
             if not _NAME.fullmatch(session):
@@ -122,7 +124,7 @@ class Front:
         if deadline is not None:
             if not _NUMBER.fullmatch(deadline) or not 0 < int(deadline) <= MAX_DEADLINE_MS:
                 return _bad_hint("x-trimtab-deadline-ms")
-            exchange.deadline_s = exchange.context.loop.time() + int(deadline) / 1e3
+            exchange.deadline_s = self.now_s() + int(deadline) / 1e3
         priority = headers.get(b"x-trimtab-priority")
         if priority is not None and tenant.may_set_priority:
             if not _NUMBER.fullmatch(priority) or abs(int(priority)) > MAX_PRIORITY:
@@ -137,7 +139,7 @@ class Front:
             exchange.background = named.background
         return None
 
-    def body(self, exchange: WireExchange) -> Refusal | None:
+    def body(self, exchange: IncomingExchange) -> Refusal | None:
         """The request is whole and in memory: facts, model, limits."""
         endpoint = exchange.endpoint
         assert endpoint is not None
@@ -155,18 +157,20 @@ class Front:
             facts = peek(endpoint, request.content_type, body)
         return facts if isinstance(facts, Refusal) else self._route(exchange, facts)
 
-    def scan(self, exchange: WireExchange) -> BodyScan | Refusal:
+    def scan(self, exchange: IncomingExchange) -> BodyScan | Refusal:
         """What reads a body that is too long to be parsed as a whole."""
         endpoint = exchange.endpoint
         assert endpoint is not None
         return body_scan(endpoint, exchange.request.content_type)
 
-    def scanned(self, exchange: WireExchange, scan: BodyScan) -> Refusal | None:
+    def scanned(self, exchange: IncomingExchange, scan: BodyScan) -> Refusal | None:
         """Such a body has been read."""
         facts = scan.finish()
         return facts if isinstance(facts, Refusal) else self._route(exchange, facts, scan)
 
-    def _route(self, exchange: WireExchange, facts: Facts, scan: BodyScan | None = None) -> Refusal | None:
+    def _route(
+        self, exchange: IncomingExchange, facts: Facts, scan: BodyScan | None = None
+    ) -> Refusal | None:
         """Find the model that is meant, and count the request against its tenant's limits."""
         found = self.meant(exchange, facts, scan)
         if isinstance(found, Refusal):
@@ -186,7 +190,9 @@ class Front:
             exchange.hides_usage = True
         return self._admit(exchange, facts)
 
-    def meant(self, exchange: WireExchange, facts: Facts, scan: BodyScan | None = None) -> Facts | Refusal:
+    def meant(
+        self, exchange: IncomingExchange, facts: Facts, scan: BodyScan | None = None
+    ) -> Facts | Refusal:
         """Follow the routes to the model that is meant; where it has another name, the body says it too.
 
         `scan` has read the body where that is too long to be held in memory.
@@ -203,7 +209,7 @@ class Front:
         renamed = _rename(exchange, asked, model) if scan is None else _rename_spooled(exchange, scan, model)
         return renamed or replace(facts, model=model)
 
-    def _admit(self, exchange: WireExchange, facts: Facts) -> Refusal | None:
+    def _admit(self, exchange: IncomingExchange, facts: Facts) -> Refusal | None:
         tenant = exchange.tenant
         if tenant is None or tenant.limits is None:
             return None
@@ -241,7 +247,7 @@ def _share(route: Resolved, request_id: str) -> int:
     return len(route.fracs) - 1
 
 
-def _rename(exchange: WireExchange, asked: str, model: str) -> Refusal | None:
+def _rename(exchange: IncomingExchange, asked: str, model: str) -> Refusal | None:
     """Put the model's own name in the body's place of the alias."""
     body = exchange.body
     if body == b"" and exchange.target.find(b"?") >= 0:
@@ -266,7 +272,7 @@ def _rename(exchange: WireExchange, asked: str, model: str) -> Refusal | None:
     return None
 
 
-def _rename_spooled(exchange: WireExchange, scan: BodyScan, model: str) -> Refusal | None:
+def _rename_spooled(exchange: IncomingExchange, scan: BodyScan, model: str) -> Refusal | None:
     """The same with a body in a file."""
     change = scan.renamed(model)
     if change is None:
@@ -275,7 +281,7 @@ def _rename_spooled(exchange: WireExchange, scan: BodyScan, model: str) -> Refus
     return None
 
 
-def _rename_in_query(exchange: WireExchange, model: str) -> Refusal | None:
+def _rename_in_query(exchange: IncomingExchange, model: str) -> Refusal | None:
     path, _, query = exchange.target.partition(b"?")
     pairs = [(name, model if name == "model" else value) for name, value in parse_qsl(query.decode())]
     exchange.target = path + b"?" + urlencode(pairs).encode()

@@ -36,7 +36,7 @@ from trimtab.gateway.record.node_events import NodeEvents
 from trimtab.gateway.recording import new_recorder
 from trimtab.gateway.tenants import Tenants
 from trimtab.gateway.wire.context import LocalAnswer
-from trimtab.gateway.wire.exchange import WireExchange
+from trimtab.gateway.wire.incoming import IncomingExchange
 from trimtab.gateway.wire.server import DataPlane, make_context
 
 logger = logging.getLogger(__name__)
@@ -225,6 +225,7 @@ class Gateway:
             ready=self.decider.knowledge.ready,
             tokens=self.decider.knowledge.tokens,
             count_usage=True,
+            now_s=self.loop.time,
         )
         self.front = front
         self._refresh_front()
@@ -282,7 +283,7 @@ class Gateway:
 
     # --- what is answered here
 
-    async def _local(self, exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
+    async def _local(self, exchange: IncomingExchange, body: bytes) -> LocalAnswer | Refusal:
         endpoint = exchange.endpoint
         assert endpoint is not None
         if endpoint.kind is Kind.HEALTH:

@@ -7,19 +7,17 @@ import socket
 import struct
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from trimtab.gateway.api.errors import response_bytes
-from trimtab.gateway.model import Cause, Dialect, Kind, Refusal
+from trimtab.gateway.model import Dialect, Exchange, Kind, Refusal
 from trimtab.gateway.wire.context import Context
 from trimtab.gateway.wire.exchange import WireExchange
 from trimtab.gateway.wire.local import answer_locally, size_up
 from trimtab.gateway.wire.reader import RequestReader
 from trimtab.gateway.wire.request import MalformedError, Request
-from trimtab.gateway.wire.tunnel import Tunnel, tunnel_closed
-
-if TYPE_CHECKING:
-    from trimtab.gateway.wire.upstream import UpstreamConnection
+from trimtab.gateway.wire.tunnel import Closed, Tunnel
+from trimtab.gateway.wire.upstream import UpstreamConnection
 
 _RESETS = struct.pack("ii", 1, 0)  # a close that does not wait for what is unsent
 _TO_THE_LAST = (Kind.HEALTH, Kind.READY)  # answered for as long as there is a process
@@ -250,9 +248,10 @@ class ClientConnection(asyncio.Protocol):
         assert self._exchange is not None
         self._exchange.submit()
 
-    def answered(self, exchange: WireExchange, close: bool) -> None:
+    def answered(self, answered: Exchange, close: bool) -> None:
         """The answer is written: on to the next request, or the end."""
-        if self._exchange is not exchange:
+        exchange = self._exchange
+        if exchange is None or exchange is not answered:
             return
         self._exchange = None
         self._served = True
@@ -330,14 +329,9 @@ class ClientConnection(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESETS)
         self.transport.abort()
 
-    def switch(self, exchange: WireExchange, connection: UpstreamConnection, rest: bytes) -> None:
+    def switch(self, connection: UpstreamConnection, rest: bytes, closed: Closed) -> None:
         """The WebSocket is open."""
         context = self.context
-
-        def closed(cause: Cause | None, sent_bytes: int) -> None:
-            exchange.response_bytes = sent_bytes
-            tunnel_closed(exchange, cause)
-
         tunnel = Tunnel(
             self.transport,
             connection.transport,

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from trimtab.gateway.front import Front
 from trimtab.gateway.model import (
     Attempt,
     Dispatcher,
@@ -17,16 +18,12 @@ from trimtab.gateway.model import (
     Refusal,
 )
 from trimtab.gateway.wire.inbox import Inbox
+from trimtab.gateway.wire.incoming import IncomingExchange
 from trimtab.gateway.wire.outbox import Outbox
 from trimtab.gateway.wire.request import KnownHeads
 from trimtab.gateway.wire.sweep import Sweep
-
-if TYPE_CHECKING:
-    from trimtab.gateway.front import Front
-    from trimtab.gateway.wire.client import ClientConnection
-    from trimtab.gateway.wire.exchange import WireExchange
-    from trimtab.gateway.wire.leg import NodeLeg
-    from trimtab.gateway.wire.upstream import Pools, UpstreamConnection
+from trimtab.gateway.wire.tunnel import Closed
+from trimtab.gateway.wire.upstream import Pools, UpstreamConnection
 
 MIB = 1_048_576
 
@@ -74,7 +71,7 @@ class LocalAnswer:
     body: bytes | Path = b""
 
 
-Local = Callable[["WireExchange", bytes], Awaitable["LocalAnswer | Refusal"]]
+Local = Callable[[IncomingExchange, bytes], Awaitable[LocalAnswer | Refusal]]
 
 
 class Client(Protocol):
@@ -86,14 +83,32 @@ class Client(Protocol):
     address: bytes  # for x-forwarded-for
     scheme: bytes  # for x-forwarded-proto
 
-    def answered(self, exchange: WireExchange, close: bool) -> None:
+    def answered(self, answered: Exchange, close: bool) -> None:
         """The answer is written; the client's next request may come."""
 
     def abort(self) -> None:
         """The answer broke off."""
 
-    def switch(self, exchange: WireExchange, connection: UpstreamConnection, rest: bytes) -> None:
-        """It is a tunnel to this connection from here on."""
+    def switch(self, connection: UpstreamConnection, rest: bytes, closed: Closed) -> None:
+        """It is a tunnel to this connection from here on; `closed` is called at its end."""
+
+
+class Connection(Protocol):
+    """A client's connection, as the data plane sees it."""
+
+    transport: asyncio.Transport
+
+    def drain(self) -> None:
+        """Close it now if it is idle; a busy one closes with its answer."""
+
+
+class Beginning(Protocol):
+    """An attempt that is to begin."""
+
+    over: bool
+
+    def begin(self) -> None:
+        """Send the request."""
 
 
 class Budget:
@@ -146,7 +161,7 @@ class Context:
     pools: Pools
     retries: Budget
     hedges: Budget
-    connections: set[ClientConnection] = field(default_factory=set)
+    connections: set[Connection] = field(default_factory=set)
     exchanges: int = 0  # in the hands of this process, from head to end
     buffered_bytes: int = 0
     draining: bool = False
@@ -157,8 +172,8 @@ class Context:
     on_started: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_lost: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_ended: tuple[Callable[[Sequence[Exchange]], None], ...] = field(init=False)
-    _legs: list[NodeLeg] = field(default_factory=list)  # which begin as this turn ends
-    _done: list[WireExchange] = field(default_factory=list)  # and the dispatcher has not heard of it yet
+    _legs: list[Beginning] = field(default_factory=list)  # which begin as this turn ends
+    _done: list[IncomingExchange] = field(default_factory=list)  # and the dispatcher has not heard of it yet
     _ended: list[Exchange] = field(default_factory=list)  # and observers have not heard of it yet
 
     def __post_init__(self) -> None:
@@ -175,7 +190,7 @@ class Context:
         self.on_lost = tuple(one.lost for one in observers if _is_own(one, "lost"))
         self.on_ended = tuple(one.ended for one in observers if _is_own(one, "ended"))
 
-    def send(self, leg: NodeLeg) -> None:
+    def send(self, leg: Beginning) -> None:
         """Send a request to a node: in a turn of several reads once all of its decisions are made."""
         if self.outbox.is_awaited and not self.outbox.is_direct:
             self._legs.append(leg)
@@ -191,7 +206,7 @@ class Context:
                     self._try(leg.begin)
             self._legs.clear()
 
-    def done(self, exchange: WireExchange) -> None:
+    def done(self, exchange: IncomingExchange) -> None:
         """A whole response is with the client: in a turn, what follows is done for all of them together."""
         self._done.append(exchange)
         if self.inbox.is_answered:

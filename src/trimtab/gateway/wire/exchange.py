@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from trimtab.gateway.api.errors import response_bytes
 from trimtab.gateway.api.usage import read_answer
-from trimtab.gateway.model import Attempt, Cause, Dialect, Exchange, Node, Outcome, Refusal
-from trimtab.gateway.wire.context import Context, Timeouts
+from trimtab.gateway.model import Attempt, Cause, Dialect, Node, Outcome, Refusal
+from trimtab.gateway.wire.context import Client, Context, Timeouts
 from trimtab.gateway.wire.final import final_event, final_refusal
 from trimtab.gateway.wire.framing import Length, ResponseHead
+from trimtab.gateway.wire.incoming import IncomingExchange
 from trimtab.gateway.wire.late import look
 from trimtab.gateway.wire.leg import JOINED_BYTES, NodeLeg, busy_or_error
 from trimtab.gateway.wire.relay import Relay, connection_line
 from trimtab.gateway.wire.request import Request
-from trimtab.gateway.wire.upstream import node_line
+from trimtab.gateway.wire.upstream import UpstreamConnection, node_line
 from trimtab.gateway.wire.watch import Watch, watch_for
-
-if TYPE_CHECKING:
-    from trimtab.gateway.tenants import Limits
-    from trimtab.gateway.wire.context import Client
 
 MAX_LOST_NODES = 2  # a request that has lost so many may be what kills them
 
 
-class WireExchange(Exchange):
+class WireExchange(IncomingExchange):
     """The data plane's exchange. `over` once its answer is written or nobody waits for it."""
 
     __slots__ = (
@@ -35,16 +31,12 @@ class WireExchange(Exchange):
         "_ready",
         "_retries",
         "_unread",
-        "admitted",
         "client",
         "context",
         "hedge_leg",
-        "hides_usage",
-        "is_local",
         "leg",
         "limits",
         "over",
-        "request",
         "response_id",
         "submitted",
         "task",
@@ -52,19 +44,13 @@ class WireExchange(Exchange):
     )
 
     def __init__(self, context: Context, client: Client, request: Request) -> None:
-        Exchange.__init__(self)
+        IncomingExchange.__init__(self, request)
         self.context = context
         self.client = client
-        self.request = request
-        self.method = request.method
-        self.path = request.path
-        self.target = request.target
         self.tick = -1
         self.over = False
         self.submitted = False
         self.response_id = ""
-        self.is_local = False  # the gateway answers it itself
-        self.admitted: tuple[Limits, float] | None = None  # limits that count it, and the tokens taken
         self.task: asyncio.Task[None] | None = None  # what works on it here
         self._ready: asyncio.Future[None] | None = None  # the client takes more
         self.leg: NodeLeg | None = None
@@ -75,7 +61,6 @@ class WireExchange(Exchange):
         self._retries = 0
         self._unread = b""  # an answer with its usage
         self._closes = False  # the client's connection ends with the answer
-        self.hides_usage = False  # the gateway asked for the stream's usage, the client did not
 
     # The dispatcher's side
 
@@ -179,7 +164,7 @@ class WireExchange(Exchange):
         """The first body byte came: this node's answer it is. Returns the relay and the head to write."""
         self._take(leg, response)
         request = self.request
-        watch = watch_for(self, response)
+        watch = watch_for(self.endpoint, response, self.hides_usage)
         transport, outbox = self.client.transport, self.context.outbox
         relay = Relay(outbox, transport, response, watch, request.http10, self.closes())
         if self.client.full:
@@ -245,6 +230,11 @@ class WireExchange(Exchange):
         if new:
             self.streamed_chunks += new
             self.context.dispatcher.progress(self, new)
+
+    def flowed(self, watch: Watch, payload_bytes: int) -> None:
+        """Chunks of a watched stream have gone to the client, with so many bytes of body."""
+        self.response_bytes += payload_bytes
+        self.watched(watch)
 
     def relayed(self, relay: Relay) -> None:
         """The response has come piece by piece, and that was all."""
@@ -329,6 +319,36 @@ class WireExchange(Exchange):
         told = leg.broken(event, at_border)
         self.finish(Outcome.FAILED, close=True, broken=not told)
 
+    # WebSockets
+
+    def open_tunnel(
+        self, leg: NodeLeg, connection: UpstreamConnection, response: ResponseHead, rest: bytes
+    ) -> None:
+        """A WebSocket is open: its bytes go through from now on."""
+        context = self.context
+        self.committed = True
+        self.response_status = 101
+        leg.attempt.first_byte_s = context.loop.time()
+        lines = self.lines(leg.pool.says)
+        opened = b"%bconnection: Upgrade\r\nupgrade: websocket\r\n%b\r\n" % (response.block, lines)
+        context.outbox.now(self.client.transport, opened)
+        context.sweep.unwatch(self)
+        self.client.switch(connection, rest, self._tunnel_closed)
+
+    def _tunnel_closed(self, cause: Cause | None, sent_bytes: int) -> None:
+        """That was all of it; `cause` = how it was lost."""
+        self.response_bytes = sent_bytes
+        if self.over:
+            return
+        self.attempts[-1].ended_s = self.context.loop.time()
+        self.attempts[-1].cause = cause
+        if cause is not None:
+            self.leg = None
+            self.context.dispatcher.failed(self, cause)
+            self.finish(Outcome.FAILED, close=True)
+        else:
+            self.done(closes=True)
+
     # The client's side
 
     def client_gone(self) -> None:
@@ -384,7 +404,8 @@ class WireExchange(Exchange):
 
     def check(self, now_s: float) -> float:
         """Timeouts, and the moment of a hedge."""
-        return look(self, now_s)
+        context = self.context
+        return look(self, now_s, context.sweep.pulse.since_s, context.settings.hedge_after_s)
 
     def give_up(self, refusal: Refusal) -> None:
         """Stop whatever is under way for it, and answer so; an answer that has begun breaks off."""

@@ -8,14 +8,10 @@ with these too; the one difference is that what was counted here is told to othe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from trimtab.gateway.api.sse import TYPE_BYTES, USAGE
-
-if TYPE_CHECKING:
-    from trimtab.gateway.wire.exchange import WireExchange
-    from trimtab.gateway.wire.upstream import UpstreamConnection
-    from trimtab.gateway.wire.watch import Watch
+from trimtab.gateway.wire.watch import Watch
 
 _MAX_DIGITS = 3
 _MAX_BYTES = 0xFFF + _MAX_DIGITS + 4
@@ -41,25 +37,15 @@ _LONGER = (0xFF + 2 + 4).__lt__  # than chunks of two digits
 class Flow:
     """Hands on what one connection reads of one stream, as far as it is in its steady state."""
 
-    __slots__ = (
-        "_connection",
-        "_exchange",
-        "_node",
-        "_sizes",
-        "_time",
-        "_watch",
-        "_write",
-        "content",
-    )
+    __slots__ = ("_sizes", "_tell", "_watch", "_write", "content")
 
-    def __init__(self, exchange: WireExchange, watch: Watch, connection: UpstreamConnection) -> None:
-        self._exchange = exchange
+    def __init__(
+        self, watch: Watch, write: Callable[[bytes], None], tell: Callable[[Watch, int], None]
+    ) -> None:
         self._watch = watch
-        self._connection = connection
-        self._node = exchange.attempts[-1].node
+        self._write = write
+        self._tell = tell  # is told body bytes, with the chunks counted
         self.content = watch.content
-        self._time = exchange.context.loop.time
-        self._write = exchange.client.transport.write
         self._sizes: list[int] = []  # of whole chunks that were not told yet
 
     @property
@@ -86,7 +72,6 @@ class Flow:
             return False
         self._write(data)  # at once: what went before was written as its turn ended
         self._sizes.append(size)
-        self._node.last_byte_s = self._connection.last_s = self._time()
         return True
 
     def settle(self) -> None:
@@ -96,7 +81,5 @@ class Flow:
             chunks = len(sizes)
             payload_bytes = sum(sizes) - (2 + 4) * chunks - sum(map(_LONGER, sizes))
             sizes.clear()
-            exchange, watch = self._exchange, self._watch
-            exchange.response_bytes += payload_bytes
-            watch.chunks += chunks
-            exchange.watched(watch)
+            self._watch.chunks += chunks
+            self._tell(self._watch, payload_bytes)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from trimtab.gateway.model import Attempt, Cause
+from trimtab.gateway.wire.context import Client, Context
 from trimtab.gateway.wire.flow import Flow
 from trimtab.gateway.wire.framing import Length, ResponseHead
-from trimtab.gateway.wire.tunnel import open_tunnel
+from trimtab.gateway.wire.relay import Relay
+from trimtab.gateway.wire.request import Request
 from trimtab.gateway.wire.upstream import Pool, UpstreamConnection
-
-if TYPE_CHECKING:
-    from trimtab.gateway.wire.exchange import WireExchange
-    from trimtab.gateway.wire.relay import Relay
+from trimtab.gateway.wire.watch import Watch
 
 _COUNTED = Length.COUNTED
 KEPT_BYTES = 65_536  # of a node's own error, which is relayed if nobody else can answer
@@ -21,6 +20,49 @@ _SCHEMES = frozenset((b"http", b"https"))
 _WITH_BODY = frozenset(("POST", "PUT", "PATCH"))
 MAX_RETRY_AFTER_S = 3_600.0
 JOINED_BYTES = 65_536  # bodies up to this size are written together with their head
+
+
+class AttemptOwner(Protocol):
+    """The exchange, as its attempts see it."""
+
+    id: str
+    method: str
+    target: bytes
+    body: bytes | None
+    replayable: bool
+    response_bytes: int
+    request: Request
+    client: Client
+    context: Context
+
+    def may_retry(self, cause: Cause, leg: NodeLeg) -> bool:
+        """Whether another attempt is allowed after this loss."""
+
+    def commit(self, leg: NodeLeg, response: ResponseHead) -> tuple[Relay, bytes]:
+        """The first body byte came: this node's answer it is."""
+
+    def commit_whole(self, leg: NodeLeg, response: ResponseHead, body: bytes) -> bool:
+        """The response came at once: write it. Returns whether the client's connection ends with it."""
+
+    def watched(self, watch: Watch) -> None:
+        """More of a watched body has gone to the client."""
+
+    def flowed(self, watch: Watch, payload_bytes: int) -> None:
+        """Chunks of a watched stream have gone to the client, with so many bytes of body."""
+
+    def relayed(self, relay: Relay) -> None:
+        """The response has come piece by piece, and that was all."""
+
+    def leg_done(self, leg: NodeLeg, closes: bool) -> None:
+        """The whole response is with the client."""
+
+    def leg_lost(self, leg: NodeLeg, cause: Cause, at_border: bool = False) -> None:
+        """An attempt came to nothing."""
+
+    def open_tunnel(
+        self, leg: NodeLeg, connection: UpstreamConnection, response: ResponseHead, rest: bytes
+    ) -> None:
+        """A WebSocket is open: its bytes go through from now on."""
 
 
 class NodeLeg:
@@ -49,7 +91,7 @@ class NodeLeg:
         "upgrade",
     )
 
-    def __init__(self, exchange: WireExchange, attempt: Attempt, pool: Pool) -> None:
+    def __init__(self, exchange: AttemptOwner, attempt: Attempt, pool: Pool) -> None:
         self._exchange = exchange
         self.attempt = attempt
         self.pool = pool
@@ -202,7 +244,7 @@ class NodeLeg:
         if watch is not None:
             exchange.watched(watch)
             if watch.stream and relay.keeps_chunks and self.connection is not None:
-                self._flow = Flow(exchange, watch, self.connection)
+                self._flow = Flow(watch, exchange.client.transport.write, exchange.flowed)
 
     def flow(self) -> Flow | None:
         """What takes the next chunk of a stream; None = `data` does."""
@@ -301,10 +343,10 @@ class NodeLeg:
         assert connection is not None
         self.attempt.head_s = self.pool.time()
         self.attempt.status = head.status
-        open_tunnel(self._exchange, self, connection, head, rest)
+        self._exchange.open_tunnel(self, connection, head, rest)
 
 
-def request_head(exchange: WireExchange, pool: Pool) -> bytes:
+def request_head(exchange: AttemptOwner, pool: Pool) -> bytes:
     """What goes to a node before the request's body."""
     request, body, client = exchange.request, exchange.body, exchange.client
     headers = request.headers

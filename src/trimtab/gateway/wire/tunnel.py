@@ -5,16 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING
 
-from trimtab.gateway.model import Cause, Outcome
+from trimtab.gateway.model import Cause
 from trimtab.gateway.wire.sweep import Sweep
 
-if TYPE_CHECKING:
-    from trimtab.gateway.wire.exchange import WireExchange
-    from trimtab.gateway.wire.framing import ResponseHead
-    from trimtab.gateway.wire.leg import NodeLeg
-    from trimtab.gateway.wire.upstream import UpstreamConnection
+Closed = Callable[[Cause | None, int], None]  # how it was lost, if it was; bytes to the client
 
 
 class Tunnel:
@@ -27,7 +22,7 @@ class Tunnel:
         sweep: Sweep,
         now_s: Callable[[], float],
         idle_s: float,
-        closed: Callable[[Cause | None, int], None],
+        closed: Closed,
     ) -> None:
         self.tick = -1
         self._client = client
@@ -35,7 +30,7 @@ class Tunnel:
         self._sweep = sweep
         self._now_s = now_s
         self._idle_s = idle_s
-        self._closed: Callable[[Cause | None, int], None] | None = closed
+        self._closed: Closed | None = closed
         self._last_s = now_s()
         self._to_client_bytes = 0
         sweep.watch(self)
@@ -79,32 +74,3 @@ class Tunnel:
             self.close(Cause.IDLE)
             return inf
         return self._last_s + self._idle_s
-
-
-def open_tunnel(
-    exchange: WireExchange, leg: NodeLeg, connection: UpstreamConnection, response: ResponseHead, rest: bytes
-) -> None:
-    """A WebSocket is open: the bytes of its exchange go through from now on."""
-    context = exchange.context
-    exchange.committed = True
-    exchange.response_status = 101
-    leg.attempt.first_byte_s = context.loop.time()
-    lines = exchange.lines(leg.pool.says)
-    opened = b"%bconnection: Upgrade\r\nupgrade: websocket\r\n%b\r\n" % (response.block, lines)
-    context.outbox.now(exchange.client.transport, opened)
-    context.sweep.unwatch(exchange)
-    exchange.client.switch(exchange, connection, rest)
-
-
-def tunnel_closed(exchange: WireExchange, cause: Cause | None) -> None:
-    """That was all of it; `cause` = how it was lost."""
-    if exchange.over:
-        return
-    exchange.attempts[-1].ended_s = exchange.context.loop.time()
-    exchange.attempts[-1].cause = cause
-    if cause is not None:
-        exchange.leg = None
-        exchange.context.dispatcher.failed(exchange, cause)
-        exchange.finish(Outcome.FAILED, close=True)
-    else:
-        exchange.done(closes=True)

@@ -114,6 +114,8 @@ class UpstreamConnection(asyncio.Protocol):
         flow = self._flow
         if flow is not None:
             if flow.passes(data):
+                pool = self._pool
+                pool.node.last_byte_s = self.last_s = pool.time()
                 return
             self._flow = None  # what follows must not overtake this
         self._inbox.put_answer(self, data)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from trimtab.gateway.api.include_usage import UsageStripper
 from trimtab.gateway.api.usage import Meter, meter_for
-from trimtab.gateway.model import Kind, Usage
-
-if TYPE_CHECKING:
-    from trimtab.gateway.wire.exchange import WireExchange
-    from trimtab.gateway.wire.framing import ResponseHead
+from trimtab.gateway.model import Endpoint, Kind, Usage
+from trimtab.gateway.wire.framing import ResponseHead
 
 _STREAM = b"text/event-stream"
 _SAYS_ITS_END = (Kind.CHAT, Kind.COMPLETION, Kind.MESSAGES, Kind.RESPONSE)
@@ -82,9 +77,8 @@ class Watch:
         return self._stripper.finish() if self._stripper is not None else b""
 
 
-def watch_for(exchange: WireExchange, response: ResponseHead) -> Watch | None:
-    """Who reads along with this response; None where there is nothing to find."""
-    endpoint = exchange.endpoint
+def watch_for(endpoint: Endpoint | None, response: ResponseHead, hides_usage: bool) -> Watch | None:
+    """What reads along with this response; None where there is nothing to find."""
     content_type = response.content_type
     if endpoint is None or response.encoded:
         return None
@@ -92,4 +86,4 @@ def watch_for(exchange: WireExchange, response: ResponseHead) -> Watch | None:
     if not stream and not content_type.startswith(b"application/json"):
         return None
     meter = meter_for(endpoint, content_type.decode("latin-1"))
-    return Watch(meter, stream, endpoint.kind in _SAYS_ITS_END, stream and exchange.hides_usage)
+    return Watch(meter, stream, endpoint.kind in _SAYS_ITS_END, stream and hides_usage)
