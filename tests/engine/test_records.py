@@ -14,8 +14,8 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.requests import Requests
 from trimtab.engine.records import records_of
-from trimtab.experiments.serving.curves import curves_of
 from trimtab.experiments.serving.run import node_table
+from trimtab.experiments.serving.run_curves import curves_of
 from trimtab.metrics import Records, compute
 
 ONE, TWO = cluster(1), cluster(2)

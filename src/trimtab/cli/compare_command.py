@@ -10,25 +10,9 @@ import typer
 
 from trimtab.cli import completion
 from trimtab.cli.help_texts import FLAG, examples
+from trimtab.cli.option_groups import grouped
 from trimtab.cli.output import note, note_written, print_json, progress_bar, stdout_console
-from trimtab.cli.shared_options import (
-    OUTPUT_PANEL,
-    ClusterFile,
-    Json,
-    Limit,
-    Load,
-    Quiet,
-    RateScale,
-    Sample,
-    ScenarioName,
-    Start,
-    Stop,
-    TraceChoice,
-    TraceFile,
-    TraceFormat,
-    chosen_scenario,
-    read_ahead,
-)
+from trimtab.cli.shared_options import OUTPUT_PANEL, Json, Quiet, ScenarioOptions, TraceRows, read_ahead
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
@@ -48,11 +32,12 @@ def register(app: typer.Typer) -> None:
             "trimtab compare --trace trace.csv --cluster cluster.yaml --load 0.8",
             "trimtab compare my.yaml --policy my_policy.py:MyPolicy --sort completion_p99_s --json",
         ),
-    )(compare)
+    )(grouped(compare))
 
 
 def compare(
-    scenario: ScenarioName = None,
+    options: ScenarioOptions,
+    rows: TraceRows,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,21 +52,12 @@ def compare(
         int | None,
         typer.Option("--seeds", "-n", min=1, help="How many seeds.  [dim]Default: the scenario's[/dim]"),
     ] = None,
-    cluster: ClusterFile = None,
-    load: Load = None,
     sweep: Annotated[
         bool, typer.Option(help="Also at other loads, for policy against load.", metavar=FLAG)
     ] = True,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes.  [dim]Default: one per core[/dim]")
     ] = None,
-    trace: TraceFile = None,
-    trace_format: TraceFormat = None,
-    start: Start = None,
-    stop: Stop = None,
-    rate_scale: RateScale = None,
-    sample: Sample = None,
-    limit: Limit = None,
     sort: Annotated[
         str | None,
         typer.Option(
@@ -127,8 +103,7 @@ def compare(
     from trimtab.report.comparison_columns import named_metrics
     from trimtab.report.results_folder import write_results
 
-    choice = TraceChoice(trace, trace_format, start, stop, rate_scale, sample, limit)
-    chosen = chosen_scenario(scenario, choice, cluster=cluster, load=load, policies=policy, seeds=seeds)
+    chosen = options.chosen(rows, policies=policy, seeds=seeds)
     read_ahead(chosen, quiet=quiet or json)
     named_metrics([sort or chosen.sort_by, *(metric or ())], METRICS)
     comparison = _compare(chosen, out, sweep=sweep, jobs=jobs, quiet=quiet or json)

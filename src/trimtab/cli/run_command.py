@@ -10,25 +10,9 @@ import typer
 
 from trimtab.cli import completion
 from trimtab.cli.help_texts import examples
+from trimtab.cli.option_groups import grouped
 from trimtab.cli.output import note, note_written, print_json, progress_bar, show
-from trimtab.cli.shared_options import (
-    OUTPUT_PANEL,
-    ClusterFile,
-    Json,
-    Limit,
-    Load,
-    Quiet,
-    RateScale,
-    Sample,
-    ScenarioName,
-    Start,
-    Stop,
-    TraceChoice,
-    TraceFile,
-    TraceFormat,
-    chosen_scenario,
-    read_ahead,
-)
+from trimtab.cli.shared_options import OUTPUT_PANEL, Json, Quiet, ScenarioOptions, TraceRows, read_ahead
 
 if TYPE_CHECKING:
     from trimtab.experiments.scenario import Scenario
@@ -51,11 +35,12 @@ def register(app: typer.Typer) -> None:
             "trimtab run tiny --policy my_policy.py:MyPolicy --json",
             "trimtab run tiny --policy least-connections --host live --speed 10",
         ),
-    )(run)
+    )(grouped(run))
 
 
 def run(
-    scenario: ScenarioName = None,
+    options: ScenarioOptions,
+    rows: TraceRows,
     policy: Annotated[
         str,
         typer.Option(
@@ -66,21 +51,12 @@ def run(
         ),
     ] = "least-expected-wait",
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
-    cluster: ClusterFile = None,
-    load: Load = None,
     host: Annotated[
         Host, typer.Option(help="Virtual time, or in-process workers on the wall clock.")
     ] = Host.SIM,
     speed: Annotated[
         float, typer.Option(min=0.001, help="Live: scenario seconds per second of the wall clock.")
     ] = 1.0,
-    trace: TraceFile = None,
-    trace_format: TraceFormat = None,
-    start: Start = None,
-    stop: Stop = None,
-    rate_scale: RateScale = None,
-    sample: Sample = None,
-    limit: Limit = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -91,8 +67,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run one policy on a scenario and print its metrics."""
-    choice = TraceChoice(trace, trace_format, start, stop, rate_scale, sample, limit)
-    chosen = chosen_scenario(scenario, choice, cluster=cluster, load=load)
+    chosen = options.chosen(rows)
     if out is not None:
         _check_out(out)
     read_ahead(chosen, quiet=quiet or json)

@@ -22,21 +22,6 @@ if TYPE_CHECKING:
 
 TRACE_PANEL, OUTPUT_PANEL = "Trace", "Output"
 
-ScenarioName: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(
-        help="Built-in name or YAML file.  [dim]Default: aigc-images, or --trace on --cluster[/dim]",
-        autocompletion=completion.scenarios,
-        show_default=False,
-    ),
-]
-ClusterFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--cluster", help="Take the cluster from this YAML file.", metavar="FILE")
-]
-Load: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--load", help="Scale arrivals so that offered work over capacity is this.", metavar="X"),
-]
 Json: TypeAlias = Annotated[
     bool,
     typer.Option(
@@ -46,36 +31,6 @@ Json: TypeAlias = Annotated[
 Quiet: TypeAlias = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="No progress, no notes.", rich_help_panel=OUTPUT_PANEL, metavar=FLAG),
-]
-TraceFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--trace", help="Take the requests from this trace.", metavar="FILE", rich_help_panel=TRACE_PANEL
-    ),
-]
-TraceFormat: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--trace-format", "--format", help="Format, where it is not recognised.", rich_help_panel=TRACE_PANEL
-    ),
-]
-Start: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--start", help="Begin at this second of the trace.", rich_help_panel=TRACE_PANEL),
-]
-Stop: TypeAlias = Annotated[
-    float | None, typer.Option("--stop", help="End before this second.", rich_help_panel=TRACE_PANEL)
-]
-RateScale: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--rate-scale", help="Arrivals come this many times as fast.", rich_help_panel=TRACE_PANEL),
-]
-Sample: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--sample", help="Keep this fraction of the requests.", rich_help_panel=TRACE_PANEL),
-]
-Limit: TypeAlias = Annotated[
-    int | None, typer.Option("--limit", help="Keep at most this many requests.", rich_help_panel=TRACE_PANEL)
 ]
 
 _OPTION_OF = {
@@ -88,16 +43,39 @@ _OPTION_OF = {
 
 
 @dataclass(frozen=True, slots=True)
-class TraceChoice:
-    """Which requests of which trace; None where the command line does not say."""
+class TraceRows:
+    """Options for which rows of a trace, and how fast; None where the command line does not say."""
 
-    file: Path | None = None
-    format: str | None = None
-    start_s: float | None = None
-    stop_s: float | None = None
-    rate_scale: float | None = None
-    sample_frac: float | None = None
-    limit: int | None = None
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--trace-format",
+            "--format",
+            help="Format, where it is not recognised.",
+            rich_help_panel=TRACE_PANEL,
+        ),
+    ] = None
+    start_s: Annotated[
+        float | None,
+        typer.Option("--start", help="Begin at this second of the trace.", rich_help_panel=TRACE_PANEL),
+    ] = None
+    stop_s: Annotated[
+        float | None, typer.Option("--stop", help="End before this second.", rich_help_panel=TRACE_PANEL)
+    ] = None
+    rate_scale: Annotated[
+        float | None,
+        typer.Option(
+            "--rate-scale", help="Arrivals come this many times as fast.", rich_help_panel=TRACE_PANEL
+        ),
+    ] = None
+    sample_frac: Annotated[
+        float | None,
+        typer.Option("--sample", help="Keep this fraction of the requests.", rich_help_panel=TRACE_PANEL),
+    ] = None
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", help="Keep at most this many requests.", rich_help_panel=TRACE_PANEL),
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """The options of the trace that the command line gives."""
@@ -117,6 +95,51 @@ class TraceChoice:
             return TraceOptions.model_validate({**dict(recorded or {}), **self.given()})
         except ValidationError as error:
             raise usage_error(error, _OPTION_OF) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioOptions:
+    """Options for what is run; None where the command line does not say."""
+
+    scenario: Annotated[
+        str | None,
+        typer.Argument(
+            help="Built-in name or YAML file.  [dim]Default: aigc-images, or --trace on --cluster[/dim]",
+            autocompletion=completion.scenarios,
+            show_default=False,
+        ),
+    ] = None
+    cluster: Annotated[
+        Path | None, typer.Option("--cluster", help="Take the cluster from this YAML file.", metavar="FILE")
+    ] = None
+    load: Annotated[
+        float | None,
+        typer.Option(
+            "--load", help="Scale arrivals so that offered work over capacity is this.", metavar="X"
+        ),
+    ] = None
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace", help="Take the requests from this trace.", metavar="FILE", rich_help_panel=TRACE_PANEL
+        ),
+    ] = None
+
+    def chosen(
+        self, rows: TraceRows, *, policies: list[str] | None = None, seeds: int | list[int] | None = None
+    ) -> Scenario:
+        """The scenario that the command line asks for. Raises UsageError."""
+        from trimtab.experiments.scenario import resolve_scenario
+
+        scenario = resolve_scenario(
+            self.scenario,
+            trace=self.trace,
+            cluster=self.cluster,
+            load=self.load,
+            policies=policies,
+            seeds=seeds,
+        )
+        return _with_rows(scenario, rows)
 
 
 def usage_error(error: ValidationError, option_of: dict[str, str]) -> UsageError:
@@ -139,24 +162,6 @@ def usage_error(error: ValidationError, option_of: dict[str, str]) -> UsageError
     return UsageError("cannot be used", field=option, value=value, expected=expected)
 
 
-def chosen_scenario(
-    name: str | None,
-    trace: TraceChoice,
-    *,
-    cluster: Path | None = None,
-    load: float | None = None,
-    policies: list[str] | None = None,
-    seeds: int | list[int] | None = None,
-) -> Scenario:
-    """The scenario that a command line asks for. Raises UsageError."""
-    from trimtab.experiments.scenario import resolve_scenario
-
-    scenario = resolve_scenario(
-        name, trace=trace.file, cluster=cluster, load=load, policies=policies, seeds=seeds
-    )
-    return _with_trace_choice(scenario, trace)
-
-
 def read_ahead(scenario: Scenario, *, quiet: bool) -> None:
     """Read the scenario's trace, if it has one, with a progress bar; it is kept for the runs."""
     trace = scenario.workload.trace
@@ -167,15 +172,15 @@ def read_ahead(scenario: Scenario, *, quiet: bool) -> None:
             recorded(trace, progress)
 
 
-def _with_trace_choice(scenario: Scenario, choice: TraceChoice) -> Scenario:
-    if not choice.given() and choice.format is None:
+def _with_rows(scenario: Scenario, rows: TraceRows) -> Scenario:
+    if not rows.given() and rows.format is None:
         return scenario
     trace = scenario.workload.trace
     if trace is None:
         from trimtab.errors import UsageError
 
-        named = _OPTION_OF[next(iter(choice.given()))] if choice.given() else "--trace-format"
+        named = _OPTION_OF[next(iter(rows.given()))] if rows.given() else "--trace-format"
         raise UsageError("needs a trace", field=named, expected="--trace FILE, or a scenario with a trace")
-    changed = {"options": choice.over(trace.options), "format": choice.format or trace.format}
+    changed = {"options": rows.over(trace.options), "format": rows.format or trace.format}
     workload = scenario.workload.model_copy(update={"trace": trace.model_copy(update=changed)})
     return scenario.model_copy(update={"workload": workload})

@@ -10,19 +10,9 @@ import typer
 
 from trimtab.cli import completion
 from trimtab.cli.help_texts import examples
+from trimtab.cli.option_groups import grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, where
-from trimtab.cli.shared_options import (
-    Json,
-    Limit,
-    Quiet,
-    RateScale,
-    Sample,
-    Start,
-    Stop,
-    TraceChoice,
-    TraceFormat,
-    usage_error,
-)
+from trimtab.cli.shared_options import Json, Quiet, TraceRows, usage_error
 
 if TYPE_CHECKING:
     from trimtab.traces import Trace, TraceSummary
@@ -41,25 +31,20 @@ app = typer.Typer(
 )
 
 
-def _read(choice: TraceChoice, *, quiet: bool) -> Trace:
+def _read(file: Path, rows: TraceRows, *, quiet: bool) -> Trace:
     from trimtab.traces import read_trace
 
-    assert choice.file is not None
-    with progress_bar(f"reading {choice.file.name}", quiet=quiet) as progress:
-        return read_trace(choice.file, choice.format or "auto", None, choice.options(), progress)
+    with progress_bar(f"reading {file.name}", quiet=quiet) as progress:
+        return read_trace(file, rows.format or "auto", None, rows.options(), progress)
 
 
 @app.command(
     "show", epilog=examples("trimtab trace show trace.csv", "trimtab trace show trace.csv --stop 600 --json")
 )
+@grouped
 def show_trace(
     file: InFile,
-    format: TraceFormat = None,
-    start: Start = None,
-    stop: Stop = None,
-    rate_scale: RateScale = None,
-    sample: Sample = None,
-    limit: Limit = None,
+    rows: TraceRows,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page with plots.", metavar="FILE")
     ] = None,
@@ -69,15 +54,15 @@ def show_trace(
     """Show what a trace is like: rate, burstiness, sizes, shares."""
     from trimtab.traces import summarise
 
-    trace = _read(TraceChoice(file, format, start, stop, rate_scale, sample, limit), quiet=quiet or json)
+    trace = _read(file, rows, quiet=quiet or json)
     summary = summarise(trace.table)
     if html is not None:
         _write_page(trace, summary, html, quiet=quiet or json)
     if json:
         origin = {"file": trace.file, "format": trace.format}
-        rows = {"rows_in_file": trace.rows_in_file, "dropped": dict(trace.dropped)}
+        counts = {"rows_in_file": trace.rows_in_file, "dropped": dict(trace.dropped)}
         columns = {"size_rule": trace.size_rule, "unused_columns": list(trace.unused_columns)}
-        print_json({**origin, **rows, **columns, **summary.to_dict()})
+        print_json({**origin, **counts, **columns, **summary.to_dict()})
     else:
         _print_trace(trace, summary)
 
@@ -123,21 +108,17 @@ def _rates(trace: Trace) -> Any:
     "convert",
     epilog=examples("trimtab trace convert in.csv out.parquet --start 3600 --stop 7200 --sample 0.1"),
 )
+@grouped
 def convert(
     file: InFile,
     out: OutFile,
-    format: TraceFormat = None,
-    start: Start = None,
-    stop: Stop = None,
-    rate_scale: RateScale = None,
-    sample: Sample = None,
-    limit: Limit = None,
+    rows: TraceRows,
     quiet: Quiet = False,
 ) -> None:
     """Write a trace, or a slice or sample of it, in trimtab's own columns."""
     from trimtab.traces import write_trace
 
-    trace = _read(TraceChoice(file, format, start, stop, rate_scale, sample, limit), quiet=quiet)
+    trace = _read(file, rows, quiet=quiet)
     write_trace(trace.table, out)
     note(f"{trace.table.height:,} requests\n{where(out, out.stat().st_size)}", quiet=quiet)
 

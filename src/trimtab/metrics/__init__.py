@@ -4,7 +4,7 @@ from trimtab.metrics.compute import compute
 from trimtab.metrics.definitions import METRICS, Metric
 from trimtab.metrics.outcome import RANKED_FROM, served_frac
 from trimtab.metrics.over_time import queue_length_over_time, utilisation_over_time
-from trimtab.metrics.records import NodeRecords, Records, RequestRecords
+from trimtab.metrics.run_records import NodeRecords, Records, RequestRecords
 from trimtab.metrics.statistics import Estimate, mean_ci95, paired_difference_ci95
 
 __all__ = [

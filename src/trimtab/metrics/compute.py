@@ -7,7 +7,7 @@ from trimtab.metrics.fairness import fairness_metrics
 from trimtab.metrics.imbalance import imbalance_metrics
 from trimtab.metrics.latency import latency_metrics
 from trimtab.metrics.outcome import outcome_metrics, target_metrics
-from trimtab.metrics.records import Records
+from trimtab.metrics.run_records import Records
 
 
 def compute(records: Records) -> dict[str, float]:

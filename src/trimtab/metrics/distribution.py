@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from trimtab.metrics.records import FloatArray
+from trimtab.metrics.run_records import FloatArray
 
 
 def ratio(part: float, whole: float) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 
 from trimtab.metrics.distribution import ratio
 from trimtab.metrics.outcome import slo_attained
-from trimtab.metrics.records import NodeRecords, Records, RequestRecords
+from trimtab.metrics.run_records import NodeRecords, Records, RequestRecords
 
 SECONDS_PER_HOUR = 3600.0
 

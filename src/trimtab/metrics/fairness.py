@@ -8,7 +8,7 @@ import numpy as np
 
 from trimtab.metrics.distribution import ratio
 from trimtab.metrics.imbalance import busy_frac
-from trimtab.metrics.records import FloatArray, Records, RequestRecords
+from trimtab.metrics.run_records import FloatArray, Records, RequestRecords
 
 
 def fairness_metrics(records: Records) -> dict[str, float]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.metrics.distribution import coefficient_of_variation, mean, variance
-from trimtab.metrics.records import FloatArray, NodeRecords
+from trimtab.metrics.run_records import FloatArray, NodeRecords
 
 
 def imbalance_metrics(nodes: NodeRecords) -> dict[str, float]:

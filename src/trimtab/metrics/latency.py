@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab.metrics.distribution import coefficient_of_variation, mean, percentiles, variance
-from trimtab.metrics.records import FloatArray, RequestRecords
+from trimtab.metrics.run_records import FloatArray, RequestRecords
 
 SLOWDOWN_FLOOR_S = 1.0  # the usual 10 s suits jobs of minutes to hours, not requests
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.domain.decision import MAX_REASON, Reason, Status
 from trimtab.metrics.distribution import ratio
-from trimtab.metrics.records import BoolArray, FloatArray, IntArray, Records, RequestRecords
+from trimtab.metrics.run_records import BoolArray, FloatArray, IntArray, Records, RequestRecords
 
 RANKED_FROM: Final = 0.999  # share served from which a policy is compared: the means of fewer flatter it
 

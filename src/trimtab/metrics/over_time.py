@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.errors import UsageError
-from trimtab.metrics.records import FloatArray, IntArray
+from trimtab.metrics.run_records import FloatArray, IntArray
 
 
 def utilisation_over_time(

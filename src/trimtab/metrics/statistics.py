@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trimtab.errors import UsageError
-from trimtab.metrics.records import FloatArray
+from trimtab.metrics.run_records import FloatArray
 
 
 class Estimate(NamedTuple):

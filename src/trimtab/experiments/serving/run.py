@@ -19,8 +19,8 @@ from trimtab.experiments.bounds import Bound, bound_of, distance_frac
 from trimtab.experiments.compare.curves import Curves
 from trimtab.experiments.scenario import Scenario, as_path, load_cluster, resolve_scenario
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
-from trimtab.experiments.serving.curves import curves_of
 from trimtab.experiments.serving.request_table import request_table
+from trimtab.experiments.serving.run_curves import curves_of
 from trimtab.experiments.serving.warnings import few_served_note, lateness_note, planning_note, unfit_note
 from trimtab.live.runner import run_live
 from trimtab.metrics import RANKED_FROM, Records, compute, served_frac

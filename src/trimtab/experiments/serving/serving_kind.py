@@ -23,8 +23,8 @@ from trimtab.experiments.scenario.build import RunInputs, build, scenario_worklo
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
 from trimtab.experiments.scenario.trace_rows import stamp_of
 from trimtab.experiments.serving.compilation import compile_kernels
-from trimtab.experiments.serving.curves import curves_of
 from trimtab.experiments.serving.request_table import request_table
+from trimtab.experiments.serving.run_curves import curves_of
 from trimtab.experiments.serving.warnings import MOST_NAMED, comparison_notes
 from trimtab.metrics import METRICS, Metric, Records, compute, served_frac
 from trimtab.policies import DEFAULT_COMPARISON, PolicySpec, canonical, find

@@ -13,7 +13,7 @@ import numpy as np
 from trimtab.gateway.observe.book import Book
 from trimtab.gateway.observe.families import DURATION_BOUNDS_S, ERROR_BOUNDS
 from trimtab.gateway.observe.window import Buckets, Second, buckets_of
-from trimtab.metrics.records import FloatArray
+from trimtab.metrics.run_records import FloatArray
 
 MOST_NOTED: Final = 4096  # answers
 _HISTOGRAMS: Final = (

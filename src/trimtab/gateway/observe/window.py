@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.metrics.records import FloatArray
+from trimtab.metrics.run_records import FloatArray
 
 SECONDS_KEPT: Final = 120
 _LEAST_S: Final = 1e-4

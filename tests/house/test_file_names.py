@@ -1,0 +1,32 @@
+"""A file's name says what is in it: no two files of one name with different meanings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "trimtab"
+
+SAME_MEANING = {
+    "__init__.py": "a package",
+    "__main__.py": "what `python -m` runs",
+    "errors.py": "the errors of a room",
+}
+NOT_YET = {
+    *("app.py", "control.py", "exchange.py", "faults.py", "figures.py", "files.py", "gateway.py"),
+    *("nodes.py", "options.py", "prefix.py", "process.py", "rows.py", "runner.py", "server.py"),
+    *("service.py", "upstream.py", "usage.py"),
+}
+"""Names of the gateway's files that other rooms, or the gateway itself, use too: none may be added."""
+
+
+def test_no_name_has_two_meanings() -> None:
+    places = defaultdict(list)
+    for file in sorted(SOURCE.rglob("*.py")):
+        places[file.name].append(str(file.relative_to(SOURCE)))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert {n: found for n, found in twice.items() if n not in SAME_MEANING and n not in NOT_YET} == {}
+
+
+def test_no_name_says_nothing() -> None:
+    assert not [f for f in SOURCE.rglob("*.py") if f.stem in {"utils", "util", "helpers", "misc", "common"}]
