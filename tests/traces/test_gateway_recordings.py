@@ -104,7 +104,7 @@ def test_several_workers_are_one_recording(tmp_path: Path) -> None:
     assert recording.head["options"] == {"dispatchers": 2}
     assert [note["at_s"] for note in recording.notes if note["record"] == "node"] == [3.0]
     assert {c["name"]: c["fixed_s"]["big"] for c in recording.classes} == {"m/chat": 0.5, "m/embedding": 0.5}
-    assert scenario_of(tmp_path).host.dispatchers == 2
+    assert scenario_of(tmp_path).serving.dispatchers == 2
 
 
 def test_a_folder_of_two_recordings_is_refused_with_their_names(tmp_path: Path) -> None:

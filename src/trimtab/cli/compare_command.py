@@ -127,7 +127,7 @@ def _compare(scenario: Scenario, out: Path, *, sweep: bool, jobs: int | None, qu
         try:
             return compare(scenario, sweep=loads, out=out, jobs=jobs, progress=progress, notice=progress.say)
         except KeyboardInterrupt as interrupt:
-            interrupt.add_note(f"what is done lies in {out}: the same command goes on from there")
+            interrupt.add_note(f"finished runs are in {out}; the same command continues from there")
             raise
 
 

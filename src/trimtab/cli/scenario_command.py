@@ -1,4 +1,4 @@
-"""`trimtab scenario`: the scenarios that come with trimtab, and checks of one's own."""
+"""`trimtab scenario`: the scenarios that come with trimtab, and checks of your own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trimtab.cli.shared_options import Json
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Built-in scenarios, and checks of one's own.",
+    help="Built-in scenarios, and checks of your own.",
     epilog=examples("trimtab scenario show tiny > my.yaml", "trimtab scenario check my.yaml"),
 )
 
@@ -29,7 +29,7 @@ def list_scenarios(json: Json = False) -> None:
         return
     from rich.table import Table
 
-    table = Table("scenario", "what it is about", box=None, pad_edge=False)
+    table = Table("scenario", "description", box=None, pad_edge=False)
     for name, text in described.items():
         table.add_row(name, " ".join(text.split()))
     show(table)

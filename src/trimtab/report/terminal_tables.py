@@ -68,7 +68,7 @@ def comparison_table(
 
 
 def _with_distance(columns: Sequence[Column], distance: Column | None, objective: str) -> list[Column]:
-    """The distance to the bound stands beside what it is the distance of."""
+    """The columns with the distance to the bound beside the objective."""
     names = [column.metric.name for column in columns]
     place = 1 + names.index(objective) if objective in names else 0
     return [*columns[:place], *([] if distance is None else [distance]), *columns[place:]]

@@ -139,13 +139,13 @@ def open_recording(path: Path) -> Recording:
     heads = [head for head in writers if head is not None]
     if not heads:
         raise TraceError("no head in the recording", file=str(path), expected="it on the first line")
-    told = [  # each line with who says it
+    notes_of_all = [  # each line with the worker that wrote it
         {"worker": _worker(head or heads[0]), **note}
         for head, notes in zip(writers, by_file, strict=True)
         for note in notes
     ]
     leader = min(map(_worker, heads))
-    notes = [note for note in told if note["record"] != "node" or note["worker"] == leader]
+    notes = [note for note in notes_of_all if note["record"] != "node" or note["worker"] == leader]
     notes.sort(key=lambda note: float(note.get("at_s", 0.0)))
     busy = {_worker(head or heads[0]) for head, file in zip(writers, files, strict=True) if _has_rows(file)}
     recording = Recording(files, tuple(notes), tuple(head or heads[0] for head in writers), len(busy))
@@ -287,7 +287,7 @@ def _bad_line(file: Path, number: int, line: bytes) -> TraceError:
 
 
 def _left_out() -> pl.Expr:
-    """Why a request is no work for nodes: refused for its own sake, not for want of room."""
+    """Why a request is no work for nodes: refused for its own sake, not because the gateway was full."""
     for_itself = (pl.col("outcome") == "refused") & (pl.col("status").fill_null(0) != 503)
     reason = pl.concat_str(pl.lit("refused: "), pl.col("refusal").fill_null("unknown"))
     return pl.when(for_itself).then(reason).when(pl.col("class").is_null()).then(pl.lit("no class"))

@@ -24,7 +24,7 @@ _GENTD26: Final = "Lin et al., Understanding diffusion model serving in producti
 class PublicTrace:
     """One published file, at a fixed commit.
 
-    `sha256` is None where nobody of this project has seen the whole published file: the checksum of the first
+    `sha256` is None where this project has not seen the whole published file: the checksum of the first
     download is then recorded beside it and holds from there on.
     """
 

@@ -1,4 +1,4 @@
-"""A file as a request table: recognise the format, type the columns, refuse what is no trace.
+"""A file as a request table: recognise the format, type the columns, refuse files that are no traces.
 
     file → `source` (raw blocks) → typed block → `options` → `Trace`
 

@@ -1,4 +1,4 @@
-"""Values that do not fit the rest of a file, such as names that nothing goes by."""
+"""Validation errors of single fields, such as names of things that do not exist."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 Path = tuple[str | int, ...]
 
-_KIND: Final = "misfit"
+_KIND: Final = "field_error"
 
 
-class Misfit(NamedTuple):
+class FieldError(NamedTuple):
     """One value that does not fit the rest of the file."""
 
     path: Path
@@ -26,22 +26,22 @@ class Misfit(NamedTuple):
         return {"type": _KIND, "loc": self.path, "msg": self.expected, "input": self.value}
 
 
-def refuse(misfits: Iterable[Misfit], title: str) -> None:
+def raise_field_errors(field_errors: Iterable[FieldError], title: str) -> None:
     """Raise one ValidationError for all of them, if there are any; for validators of a whole model."""
-    details = [_detail(misfit) for misfit in misfits]
+    details = [_detail(field_error) for field_error in field_errors]
     if details:
         raise ValidationError.from_exception_data(title, details)
 
 
-def _detail(misfit: Misfit) -> InitErrorDetails:
-    kind = PydanticCustomError(_KIND, "{expected}", {"expected": misfit.expected})
-    return InitErrorDetails(type=kind, loc=misfit.path, input=misfit.value)
+def _detail(field_error: FieldError) -> InitErrorDetails:
+    kind = PydanticCustomError(_KIND, "{expected}", {"expected": field_error.expected})
+    return InitErrorDetails(type=kind, loc=field_error.path, input=field_error.value)
 
 
-def known(path: Path, name: str, names: Collection[str], kind: str) -> Iterator[Misfit]:
-    """A misfit where the name is none of these."""
+def known(path: Path, name: str, names: Collection[str], kind: str) -> Iterator[FieldError]:
+    """A field error where the name is none of these."""
     if name not in names:
-        yield Misfit(path, name, f"a known {kind}: {nearest(name, names)}")
+        yield FieldError(path, name, f"a known {kind}: {nearest(name, names)}")
 
 
 def nearest(name: object, names: Collection[str]) -> str:

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from trimtab.errors import UsageError
 from trimtab.validation.base import REMOVED_KEYS
-from trimtab.validation.names import Misfit, nearest
+from trimtab.validation.names import FieldError, nearest
 
 _SHORT = Repr()
 _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxtuple, _SHORT.maxstring, _SHORT.maxother = 3, 4, 4, 60, 60
@@ -32,7 +32,7 @@ def checked(
     model: type[BaseModel],
     file: str,
     kind: type[UsageError],
-    further: Callable[[], Iterable[Misfit]] = tuple,
+    further: Callable[[], Iterable[FieldError]] = tuple,
 ) -> M:
     """What `make` returns; what pydantic finds wrong becomes an error of this kind in the file's terms.
 
@@ -46,7 +46,7 @@ def checked(
 
 def _one_error(
     error: ValidationError,
-    further: Iterable[Misfit],
+    further: Iterable[FieldError],
     model: type[BaseModel],
     file: str,
     kind: type[UsageError],
@@ -55,7 +55,11 @@ def _one_error(
     schema = model.model_json_schema()
     found = error.errors()
     told = {(details["loc"], details["msg"]) for details in found}
-    found += [misfit.details() for misfit in further if (misfit.path, misfit.expected) not in told]
+    found += [
+        field_error.details()
+        for field_error in further
+        if (field_error.path, field_error.expected) not in told
+    ]
     problems = [_problem(details, schema) for details in found]
     if len(problems) == 1:
         return kind(**problems[0], file=file)

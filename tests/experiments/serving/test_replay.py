@@ -99,7 +99,7 @@ def test_clients_that_went_away_go_away_again(tmp_path: Path) -> None:
     note, few_served = compared.notes()
     assert few_served.startswith("served less than 99.9 %")
     unserved = f"{live.n_cancelled} of 400 recorded requests were not served to their end"
-    assert note == f"{unserved} ({live.n_cancelled} cancelled): what they take here is an estimate"
+    assert note == f"{unserved} ({live.n_cancelled} cancelled): their service times here are estimates"
 
 
 def test_nodes_that_were_down_are_down_again(tmp_path: Path) -> None:

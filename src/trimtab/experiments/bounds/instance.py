@@ -16,8 +16,8 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 class Instance(NamedTuple):
     """Requests in order of arrival, the first at time 0, on groups of identical nodes.
 
-    Requests that no group can serve, and groups that serve nobody, are left out. A group that cannot serve a
-    request has infinity there, in both tables.
+    Requests that no group can serve, and groups that serve no request, are left out. A group that cannot
+    serve a request has infinity there, in both tables.
     """
 
     arrival_s: FloatArray  # [requests]

@@ -26,12 +26,12 @@ def unfit_note(count: int, first: Sequence[int], of: str = "") -> str:
 
 
 def unserved_note(requests: int, by_outcome: Mapping[str, int]) -> str:
-    """How many recorded requests ended unserved, so that nobody knows what they would have taken."""
+    """How many recorded requests ended unserved: their service times are estimates."""
     count = sum(by_outcome.values())
     each = ", ".join(f"{n:,} {outcome}" for outcome, n in by_outcome.items())
     return (
         f"{count:,} of {requests:,} recorded requests were not served to their end ({each}): "
-        "what they take here is an estimate"
+        "their service times here are estimates"
     )
 
 

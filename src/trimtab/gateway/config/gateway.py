@@ -14,9 +14,9 @@ from trimtab.gateway.config.routes import (
     RelayPath,
     Resolved,
     RouteSpec,
-    loop_misfits,
+    loop_field_errors,
     resolved,
-    route_misfits,
+    route_field_errors,
 )
 from trimtab.gateway.config.traffic import (
     FairnessSpec,
@@ -37,7 +37,7 @@ from trimtab.gateway.config.upkeep import (
     TelemetrySpec,
 )
 from trimtab.validation.base import NonNegative, Spec, removed_keys
-from trimtab.validation.names import Misfit, known, refuse
+from trimtab.validation.names import FieldError, known, raise_field_errors
 
 CONFIG_TITLE = "trimtab gateway"
 
@@ -87,7 +87,7 @@ class GatewayConfig(Spec):
 
     @model_validator(mode="after")
     def _fits_together(self) -> GatewayConfig:
-        refuse(self._misfits(), CONFIG_TITLE)
+        raise_field_errors(self._field_errors(), CONFIG_TITLE)
         return self
 
     @property
@@ -111,29 +111,29 @@ class GatewayConfig(Spec):
             return None
         return tuple(dict.fromkeys(m for node in self.nodes for m in (*node.models, *node.adapters)))
 
-    def _misfits(self) -> Iterator[Misfit]:
+    def _field_errors(self) -> Iterator[FieldError]:
         yield from _repeated("nodes", [node.name for node in self.nodes])
         yield from _repeated("keys", [key.name for key in self.keys])
-        yield from self._digest_misfits()
-        yield from self._listen_misfits()
+        yield from self._digest_field_errors()
+        yield from self._listen_field_errors()
         models = self.declared_models()
-        yield from route_misfits(self.routes, models)
-        yield from self._model_misfits(models)
+        yield from route_field_errors(self.routes, models)
+        yield from self._model_field_errors(models)
 
-    def _digest_misfits(self) -> Iterator[Misfit]:
+    def _digest_field_errors(self) -> Iterator[FieldError]:
         owner: dict[str, int] = {}
         for k, key in enumerate(self.keys):
             for digest in key.sha256:
                 if owner.setdefault(digest, k) != k:
                     other = self.keys[owner[digest]].name
-                    yield Misfit(("keys", k, "sha256"), None, f"a key that {other!r} does not have")
+                    yield FieldError(("keys", k, "sha256"), None, f"a key that {other!r} does not have")
 
-    def _listen_misfits(self) -> Iterator[Misfit]:
+    def _listen_field_errors(self) -> Iterator[FieldError]:
         host, port = self.listen_address
         if port and (host, port) == self.admin_address:
-            yield Misfit(("admin", "listen"), self.admin.listen, "another port than `listen`")
+            yield FieldError(("admin", "listen"), self.admin.listen, "another port than `listen`")
 
-    def _model_misfits(self, models: Sequence[str] | None) -> Iterator[Misfit]:
+    def _model_field_errors(self, models: Sequence[str] | None) -> Iterator[FieldError]:
         """Models that have a policy or timeouts of their own."""
         if models is None:
             return
@@ -142,7 +142,7 @@ class GatewayConfig(Spec):
                 yield from known((section, "models", name), name, {*models, *self.routes}, "model")
 
 
-def misfits_of_raw(data: Mapping[Any, Any]) -> Iterator[Misfit]:
+def misfits_of_raw(data: Mapping[Any, Any]) -> Iterator[FieldError]:
     """Names twice and loops of aliases, in a file of which other parts cannot be used."""
     for section in _NAMES_ONCE:
         entries = data.get(section)
@@ -150,7 +150,7 @@ def misfits_of_raw(data: Mapping[Any, Any]) -> Iterator[Misfit]:
             yield from _repeated(section, [e.get("name") if isinstance(e, dict) else None for e in entries])
     routes = data.get("routes")
     if isinstance(routes, dict):
-        yield from loop_misfits({name: spec for name in routes if (spec := _route_of(routes[name]))})
+        yield from loop_field_errors({name: spec for name in routes if (spec := _route_of(routes[name]))})
 
 
 def _route_of(said: object) -> RouteSpec | None:
@@ -160,11 +160,11 @@ def _route_of(said: object) -> RouteSpec | None:
         return None  # told already
 
 
-def _repeated(section: str, names: Sequence[object]) -> Iterator[Misfit]:
+def _repeated(section: str, names: Sequence[object]) -> Iterator[FieldError]:
     seen: set[str] = set()
     for k, name in enumerate(names):
         if not isinstance(name, str):
             continue
         if name in seen:
-            yield Misfit((section, k, "name"), name, _NAMES_ONCE[section])
+            yield FieldError((section, k, "name"), name, _NAMES_ONCE[section])
         seen.add(name)

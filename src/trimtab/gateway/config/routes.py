@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from trimtab.gateway.config.types import Model, PolicySpec, UrlPath
 from trimtab.validation.base import NonNegative, Spec
-from trimtab.validation.names import Misfit, Path, known
+from trimtab.validation.names import FieldError, Path, known
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 
@@ -113,26 +113,28 @@ def _ways(name: str, frac: float, routes: Mapping[str, RouteSpec]) -> Iterator[t
             yield from (((name, *way), part) for way, part in _ways(target.model, share, routes))
 
 
-def route_misfits(routes: Mapping[str, RouteSpec], models: Collection[str] | None) -> Iterator[Misfit]:
+def route_field_errors(
+    routes: Mapping[str, RouteSpec], models: Collection[str] | None
+) -> Iterator[FieldError]:
     """Loops of aliases; and names that no node serves, where it is known what nodes serve."""
     names = None if models is None else {*models, *routes}
-    yield from loop_misfits(routes)
+    yield from loop_field_errors(routes)
     for name, route in routes.items():
         if route.fallback == name:
-            yield Misfit(("routes", name, "fallback"), name, "another model")
-        yield from _name_misfits(name, route, names, models)
+            yield FieldError(("routes", name, "fallback"), name, "another model")
+        yield from _name_field_errors(name, route, names, models)
 
 
-def loop_misfits(routes: Mapping[str, RouteSpec]) -> Iterator[Misfit]:
+def loop_field_errors(routes: Mapping[str, RouteSpec]) -> Iterator[FieldError]:
     """Aliases that lead back to themselves."""
     for name in routes:
         if loop := _loop(name, routes):
-            yield Misfit(("routes", name, "to"), " → ".join(loop), "no loop of aliases")
+            yield FieldError(("routes", name, "to"), " → ".join(loop), "no loop of aliases")
 
 
-def _name_misfits(
+def _name_field_errors(
     name: str, route: RouteSpec, names: Collection[str] | None, models: Collection[str] | None
-) -> Iterator[Misfit]:
+) -> Iterator[FieldError]:
     if names is None or models is None:
         return
     path: Path = ("routes", name)

@@ -21,7 +21,7 @@ from trimtab.experiments.scenario.spec.workload import ContentSpec, PromptSpec, 
 def recorded_prefixes(spec: TraceSpec, format_name: str, table: pl.DataFrame) -> Prefixes | None:
     """Prompts of a trace; None where it has no column `prefix_blocks`.
 
-    Raises ScenarioError where nobody says how many tokens a block has.
+    Raises ScenarioError where neither trace nor scenario gives the tokens of a block.
     """
     if "prefix_blocks" not in table.columns:
         return None

@@ -39,7 +39,7 @@ def fluid_capacity_per_s(
     """Highest arrival rate at which the fluid programme class × group of nodes is feasible, loads excluded.
 
     `mean_service_s` [classes, groups], infinity where a group cannot serve a class; `share` [classes] of all
-    arrivals, which need not sum to one (a class that nobody serves has share 0 here); `slots` [groups];
+    arrivals, which need not sum to one (a class that no type serves has share 0 here); `slots` [groups];
     `demand` [classes, resources] of a request while it is served, of the `capacity` [groups, resources].
     Raises UsageError for tables that do not fit together, and for a class with a share that no group serves.
     """

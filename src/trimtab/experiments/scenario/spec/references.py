@@ -9,10 +9,10 @@ from trimtab.experiments.scenario.spec.service_classes import Served, ServiceCla
 from trimtab.experiments.scenario.spec.serving import FaultSpec
 from trimtab.experiments.scenario.spec.shared_types import holds
 from trimtab.experiments.scenario.spec.workload import GenerateSpec, WorkloadSpec
-from trimtab.validation.names import Misfit, Path, known, listed
+from trimtab.validation.names import FieldError, Path, known, listed
 
 
-def cluster_misfits(cluster: ClusterSpec) -> Iterator[Misfit]:
+def cluster_field_errors(cluster: ClusterSpec) -> Iterator[FieldError]:
     """Types and zones that nodes and round trips name."""
     zones = cluster.zone_names
     for k, group in enumerate(cluster.nodes):
@@ -25,32 +25,32 @@ def cluster_misfits(cluster: ClusterSpec) -> Iterator[Misfit]:
             yield from known(("cluster", "rtt_s", source), zone, zones, "zone")
 
 
-def served_misfits(served: Served, cluster: ClusterSpec) -> Iterator[Misfit]:
+def served_field_errors(served: Served, cluster: ClusterSpec) -> Iterator[FieldError]:
     """Models and adapters that classes name, and node types in all tables."""
     for section, families in (("models", served.models), ("adapters", served.adapters)):
         for name, family in families.items():
-            yield from _load_misfits((section, name, "load_s"), family.load_s, cluster)
+            yield from _load_field_errors((section, name, "load_s"), family.load_s, cluster)
     for name, service in served.classes.items():
         path = ("classes", name)
         if service.model is not None:
             yield from known((*path, "model"), service.model, served.models, "model")
         if service.adapter is not None:
             yield from known((*path, "adapter"), service.adapter, served.adapters, "adapter")
-        yield from _service_misfits(path, service, cluster)
-        yield from _demand_misfits((*path, "demand"), service, cluster)
+        yield from _service_field_errors(path, service, cluster)
+        yield from _demand_field_errors((*path, "demand"), service, cluster)
 
 
-def _load_misfits(
+def _load_field_errors(
     path: Path, load_s: float | Mapping[str, float | None], cluster: ClusterSpec
-) -> Iterator[Misfit]:
+) -> Iterator[FieldError]:
     if isinstance(load_s, Mapping):
         yield from _known_types(path, load_s, cluster)
         missing = [name for name in cluster.types if load_s.get(name) is None]
         if missing:
-            yield Misfit(path, dict(load_s), f"seconds for every node type, also {listed(missing)}")
+            yield FieldError(path, dict(load_s), f"seconds for every node type, also {listed(missing)}")
 
 
-def _service_misfits(path: Path, service: ServiceClass, cluster: ClusterSpec) -> Iterator[Misfit]:
+def _service_field_errors(path: Path, service: ServiceClass, cluster: ClusterSpec) -> Iterator[FieldError]:
     for field, table in (("fixed_s", service.fixed_s), ("unit_s", service.unit_s)):
         if isinstance(table, Mapping):
             yield from _known_types((*path, field), table, cluster)
@@ -58,33 +58,37 @@ def _service_misfits(path: Path, service: ServiceClass, cluster: ClusterSpec) ->
         name for name, kind in cluster.types.items() if service.service_on(name, kind.speed) == (0.0, 0.0)
     ]
     if idle:
-        yield Misfit(path, None, f"fixed_s or unit_s above 0 on {listed(idle)}")
+        yield FieldError(path, None, f"fixed_s or unit_s above 0 on {listed(idle)}")
 
 
-def _demand_misfits(path: Path, service: ServiceClass, cluster: ClusterSpec) -> Iterator[Misfit]:
+def _demand_field_errors(path: Path, service: ServiceClass, cluster: ClusterSpec) -> Iterator[FieldError]:
     missing = [name for name in service.demand if name not in cluster.resource_names]
     for name in missing:
         expected = f"a resource of some node type: {listed(cluster.resource_names) or 'none has any'}"
-        yield Misfit((*path, name), service.demand[name], expected)
+        yield FieldError((*path, name), service.demand[name], expected)
     types = cluster.types.items()
     serving = {n: t.resources for n, t in types if service.service_on(n, t.speed) is not None}
     if not missing and serving and not any(holds(has, service.demand) for has in serving.values()):
         has = "; ".join(f"{name} has {dict(resources)}" for name, resources in serving.items())
-        yield Misfit(path, dict(service.demand), f"no more than one node has that serves this class: {has}")
+        yield FieldError(
+            path, dict(service.demand), f"no more than one node has that serves this class: {has}"
+        )
 
 
-def _known_types(path: Path, table: Mapping[str, object], cluster: ClusterSpec) -> Iterator[Misfit]:
+def _known_types(path: Path, table: Mapping[str, object], cluster: ClusterSpec) -> Iterator[FieldError]:
     unknown = [name for name in table if name not in cluster.types]
     if unknown:
-        yield Misfit(path, unknown, f"node types of the cluster: {listed(cluster.types)}")
+        yield FieldError(path, unknown, f"node types of the cluster: {listed(cluster.types)}")
 
 
-def workload_misfits(workload: WorkloadSpec, served: Served, cluster: ClusterSpec) -> Iterator[Misfit]:
+def workload_field_errors(
+    workload: WorkloadSpec, served: Served, cluster: ClusterSpec
+) -> Iterator[FieldError]:
     """Classes and zones that the workload names."""
     for zone in workload.origin or {}:
         yield from known(("workload", "origin", zone), zone, cluster.zone_names, "zone")
     if workload.generate is not None:
-        yield from _mix_misfits(workload.generate, served)
+        yield from _mix_field_errors(workload.generate, served)
     if workload.trace is not None and served.classes:
         path = ("workload", "trace")
         for value, name in workload.trace.class_of.items():
@@ -93,7 +97,7 @@ def workload_misfits(workload: WorkloadSpec, served: Served, cluster: ClusterSpe
             yield from known((*path, "default_class"), workload.trace.default_class, served.classes, "class")
 
 
-def _mix_misfits(generate: GenerateSpec, served: Served) -> Iterator[Misfit]:
+def _mix_field_errors(generate: GenerateSpec, served: Served) -> Iterator[FieldError]:
     for k, change in enumerate(generate.changes):
         for name in change.shares or {}:
             of_change = ("workload", "generate", "changes", k, "shares", name)
@@ -102,13 +106,13 @@ def _mix_misfits(generate: GenerateSpec, served: Served) -> Iterator[Misfit]:
         path = ("workload", "generate", "mix", name)
         yield from known(path, name, served.classes, "class")
         if entry.size is None and generate.size is None:
-            yield Misfit((*path, "size"), None, "a size, here or in workload.generate.size")
+            yield FieldError((*path, "size"), None, "a size, here or in workload.generate.size")
         service = served.classes.get(name)
         if entry.adapter_frac and service is not None and service.adapter is None:
-            yield Misfit((*path, "adapter_frac"), entry.adapter_frac, f"0, or classes.{name}.adapter")
+            yield FieldError((*path, "adapter_frac"), entry.adapter_frac, f"0, or classes.{name}.adapter")
 
 
-def fault_misfits(faults: Collection[FaultSpec], cluster: ClusterSpec) -> Iterator[Misfit]:
+def fault_field_errors(faults: Collection[FaultSpec], cluster: ClusterSpec) -> Iterator[FieldError]:
     """Nodes, types and zones that faults name."""
     nodes = [node.name for node in cluster.each_node()] if faults else []
     for k, fault in enumerate(faults):

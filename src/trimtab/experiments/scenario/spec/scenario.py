@@ -20,17 +20,17 @@ from pydantic import (
 from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.references import (
-    cluster_misfits,
-    fault_misfits,
-    served_misfits,
-    workload_misfits,
+    cluster_field_errors,
+    fault_field_errors,
+    served_field_errors,
+    workload_field_errors,
 )
 from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served, ServiceClass
 from trimtab.experiments.scenario.spec.serving import FaultSpec, ServingSpec
 from trimtab.experiments.scenario.spec.workload import TraceSpec, WorkloadSpec
 from trimtab.experiments.scenario.trace_rows import recorded_rows
 from trimtab.validation.base import Positive, Spec
-from trimtab.validation.names import Misfit, refuse
+from trimtab.validation.names import FieldError, raise_field_errors
 from trimtab.validation.problems import checked
 
 SCENARIO_TITLE = "trimtab scenario"
@@ -89,12 +89,12 @@ class ClusterPart(Spec):
 
     @model_validator(mode="after")
     def _fits_together(self) -> ClusterPart:
-        refuse(self._misfits(), SCENARIO_TITLE)
+        raise_field_errors(self._field_errors(), SCENARIO_TITLE)
         return self
 
-    def _misfits(self) -> Iterator[Misfit]:
-        yield from cluster_misfits(self.cluster)
-        yield from served_misfits(self.served, self.cluster)
+    def _field_errors(self) -> Iterator[FieldError]:
+        yield from cluster_field_errors(self.cluster)
+        yield from served_field_errors(self.served, self.cluster)
 
 
 class Scenario(ClusterPart):
@@ -116,10 +116,10 @@ class Scenario(ClusterPart):
     sweep: SweepSpec = Field(SweepSpec(), description="loads of the sweep")
     sort_by: str = Field("completion_mean_s", description="metric that the comparison is sorted by")
 
-    def _misfits(self) -> Iterator[Misfit]:
-        yield from super()._misfits()
-        yield from workload_misfits(self.workload, self.served, self.cluster)
-        yield from fault_misfits(self.faults, self.cluster)
+    def _field_errors(self) -> Iterator[FieldError]:
+        yield from super()._field_errors()
+        yield from workload_field_errors(self.workload, self.served, self.cluster)
+        yield from fault_field_errors(self.faults, self.cluster)
 
     def __hash__(self) -> int:
         return hash(self.hash())

@@ -32,7 +32,7 @@ class ResultCacheSpec(Spec):
     """Results that answer equal requests of a tenant (a trace's content, workload.contents)."""
 
     entries: int = Field(0, ge=0, description="results that are kept, least recently used first to go")
-    tenants: tuple[str, ...] | None = Field(None, description="whose requests may use it; null = everybody's")
+    tenants: tuple[str, ...] | None = Field(None, description="tenants whose requests may use it; null = all")
 
 
 class ServingSpec(Spec):
@@ -40,12 +40,12 @@ class ServingSpec(Spec):
 
     held_max: int | None = Field(None, ge=0, description="requests a central queue holds; null = any number")
     on_refusal: Literal["hold", "reject"] = Field("hold", description="when every candidate refuses")
-    lookahead: int = Field(1, ge=1, description="held requests that one pass may offer in vain")
+    lookahead: int = Field(1, ge=1, description="held requests that one pass may offer without success")
     lane_per_class: bool = Field(
         False, description="so that a class which no node can take now does not stand in others' way"
     )
     cancel: Literal["never", "waiting", "always"] = Field(
-        "never", description="what is cancelled at its deadline"
+        "never", description="which requests are cancelled at their deadline"
     )
     on_failure: Literal["restart", "resume"] = Field("restart", description="work on a node that fails")
     max_retries: int = Field(2, ge=0, description="how often a request may lose its node before it is lost")
