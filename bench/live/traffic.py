@@ -17,7 +17,7 @@ from trimtab.engine import simulator
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import build
 from trimtab.experiments.scenario.build.run_inputs import RunInputs
-from trimtab.gateway.decide.rules import LOOKAHEAD
+from trimtab.gateway.decide.dispatch_rules import LOOKAHEAD
 from trimtab.policies import find
 from trimtab.traces import read_trace
 from trimtab.traces.gateway_recording import open_recording, read_requests

@@ -30,11 +30,10 @@ from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import new_work
 from trimtab.engine.simulator import run
 from trimtab.gateway.api.endpoints import Endpoints
-from trimtab.gateway.decide.dispatcher import Decider
-from trimtab.gateway.decide.estimates import ClassKey, Estimates
-from trimtab.gateway.decide.pool import Chosen
-from trimtab.gateway.decide.rules import Rules
-from trimtab.gateway.decide.shape import cluster_of, member_of, shape_of
+from trimtab.gateway.decide.cluster_builder import cluster_of, member_of, shape_of
+from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
+from trimtab.gateway.decide.dispatcher import PolicyDispatcher
+from trimtab.gateway.decide.estimates import ClassKey, ServiceEstimates
 from trimtab.gateway.front import Front
 from trimtab.gateway.model import Attempt, Exchange, Kind, Outcome, Tenant
 from trimtab.gateway.nodes.fleet import Fleet
@@ -105,8 +104,8 @@ def trace(case: Case) -> Trace:
     )
 
 
-class Given(Estimates):
-    """Estimates that nothing changes. On the grid, all types take whole halves of a second."""
+class Given(ServiceEstimates):
+    """ServiceEstimates that nothing changes. On the grid, all types take whole halves of a second."""
 
     def __init__(self, on_grid: bool) -> None:
         super().__init__()
@@ -159,7 +158,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: 4\r\n\r
 
 
 def backend(
-    loop: VirtualLoop, t: Trace, estimates: Estimates, type_name: str
+    loop: VirtualLoop, t: Trace, estimates: ServiceEstimates, type_name: str
 ) -> Callable[[Wire, bytes], None]:
     """Serves each request for as long as the trace says."""
 
@@ -201,7 +200,7 @@ class Lived:
     failures: int
 
 
-async def live(case: Case, t: Trace, choice: Chosen, mode: str) -> Lived:
+async def live(case: Case, t: Trace, choice: PolicyChoice, mode: str) -> Lived:
     loop = cast(VirtualLoop, asyncio.get_running_loop())
     fleet, estimates, witness = Fleet(loop), Given(case.on_grid), Witness(case.n)
     for k, (type_name, slots) in enumerate(NODES):
@@ -210,7 +209,7 @@ async def live(case: Case, t: Trace, choice: Chosen, mode: str) -> Lived:
             f"n{k}", f"http://memory:{k + 1}", MODELS, slots, type_name=type_name, weight=WEIGHTS[type_name]
         )
         fleet.add(spec)
-    rules = Rules(
+    rules = DispatchRules(
         choice,
         held_max=case.held_max,
         max_wait_s=case.max_wait_s,
@@ -219,15 +218,15 @@ async def live(case: Case, t: Trace, choice: Chosen, mode: str) -> Lived:
         output_weight=OUTPUT_WEIGHT,
         seed=3,
     )
-    decider = Decider(
+    dispatcher = PolicyDispatcher(
         loop, fleet, rules, estimates=estimates, tenants=N_TENANTS, inline_plans=True, mode=mode
     )
-    await decider.open()
+    await dispatcher.open()
     keys = [sha256(b"%d" % k).digest() for k in range(N_TENANTS)]
     tenants = {keys[k]: Tenant(str(k), k, may_set_priority=True) for k in range(N_TENANTS)}
-    front = Front(Endpoints(), tenants.get, known=decider.knowledge.known, ready=decider.knowledge.ready)
+    front = Front(Endpoints(), tenants.get, known=dispatcher.registry.known, ready=dispatcher.registry.ready)
     settings = Settings(max_retries=0, retry_budget_frac=0.0)
-    plane = DataPlane(make_context(loop, settings, front, decider, (witness,), cast(Any, None)))
+    plane = DataPlane(make_context(loop, settings, front, dispatcher, (witness,), cast(Any, None)))
 
     def arrive(i: int) -> None:
         connection = ClientConnection(plane.context)
@@ -237,13 +236,13 @@ async def live(case: Case, t: Trace, choice: Chosen, mode: str) -> Lived:
     for i in range(case.n):
         loop.call_ranked(float(t.arrival_s[i]), Rank.ARRIVAL, i, arrive, i)
     await witness.all_over.wait()
-    pool = decider.pools[choice.spec]
+    pool = dispatcher.pools[choice.spec]
     shape = shape_of(member_of(node, {}, WEIGHTS[node.type_name], node.max_requests) for node in fleet.nodes)
-    cluster = cluster_of(shape, list(decider.knowledge.class_rows), 16, estimates)
-    class_idx = np.array([decider.knowledge.class_rows[MODELS[m], Kind.SPEECH] for m in t.model])
+    cluster = cluster_of(shape, list(dispatcher.registry.class_rows), 16, estimates)
+    class_idx = np.array([dispatcher.registry.class_rows[MODELS[m], Kind.SPEECH] for m in t.model])
     lived = Lived(witness, cluster, pool.options, class_idx, pool.policy_failures)
     await plane.close()
-    decider.close()
+    dispatcher.close()
     fleet.close()
     return lived
 
@@ -272,7 +271,7 @@ def assert_parity(
     case: Case, policy: Policy, order: Policy, mode: str = "interpreted"
 ) -> tuple[Witness, np.ndarray]:
     t = trace(case)
-    lived = run_virtual(live(case, t, Chosen("one", policy, order), mode))
+    lived = run_virtual(live(case, t, PolicyChoice("one", policy, order), mode))
     rows = simulated(case, t, lived, policy, order, mode)
     witness, served = lived.witness, rows["status"] == Status.FINISHED
     assert lived.failures == 0

@@ -8,7 +8,7 @@ import numpy as np
 
 from trimtab.engine.decision_trace import CANDIDATES, DECISIONS, HELD, IN_FLIGHT, PREDICTED_S, SHADOW_IDX
 from trimtab.engine.state import TRACE_COLUMNS
-from trimtab.gateway.observe.receipts import Decision
+from trimtab.gateway.decide.decision_log import Decision
 
 
 def make_decision(

@@ -76,7 +76,8 @@ class GatewayControl:
 
     async def status(self) -> Status:
         """Everything that the dashboard shows."""
-        gateway, decider = self._gateway, self._gateway.decider
+        gateway, dispatcher = self._gateway, self._gateway.dispatcher
+        default = dispatcher.pools[dispatcher.rules.default.spec]
         await self._service.count()
         told: Status = {
             "version": __version__,
@@ -87,11 +88,11 @@ class GatewayControl:
             "nodes": await self.nodes(),
             "queue": _queue(gateway),
             "policy": {
-                "name": decider.rules.default.spec,
-                "decisions": decider.decisions,
-                "failures": sum(pool.policy_failures for pool in decider.pools.values()),
-                "decision_us": decider.notes.decision_s * 1e6 or None,
-                "candidates": decider.pools[decider.rules.default.spec].standing.told(decider.now_s()),
+                "name": dispatcher.rules.default.spec,
+                "decisions": dispatcher.decisions,
+                "failures": sum(pool.policy_failures for pool in dispatcher.pools.values()),
+                "decision_us": dispatcher.log.decision_s * 1e6 or None,
+                "candidates": default.active_candidate.summary(dispatcher.now_s()),
             },
             "shadow": _shadow(gateway),
             "jobs": dict(gateway.job_counts),
@@ -103,14 +104,14 @@ class GatewayControl:
 
 def _queue(gateway: Gateway) -> Json:
     """What waits for a node."""
-    decider = gateway.decider
-    entries = [entry for pool in decider.pools.values() for entry in pool.entries.values()]
+    dispatcher = gateway.dispatcher
+    entries = [entry for pool in dispatcher.pools.values() for entry in pool.entries.values()]
     waiting = [entry.exchange for entry in entries if entry.node_idx < 0]
     by_class = Counter(exchange.facts.model if exchange.facts is not None else "" for exchange in waiting)
     now_s = gateway.loop.time()
     return {
         "length": len(waiting),
-        "most": decider.rules.held_max,
+        "most": dispatcher.rules.held_max,
         "oldest_s": max((now_s - exchange.arrived_s for exchange in waiting), default=0.0),
         "by_class": dict(by_class),
     }
@@ -124,7 +125,7 @@ def _shadow(gateway: Gateway) -> Json | None:
     shadow = gateway.config.shadow
     if shadow is None:
         return None
-    figures = gateway.decider.notes.tally.figures()
+    figures = gateway.dispatcher.log.shadow.figures()
     return {
         "name": shadow.policy,
         "decisions": figures.decisions,

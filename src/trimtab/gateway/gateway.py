@@ -16,7 +16,7 @@ from trimtab.gateway import models, options
 from trimtab.gateway.api.endpoints import Endpoints, path_id
 from trimtab.gateway.compiling import compile_elsewhere
 from trimtab.gateway.config import GatewayConfig, node_specs
-from trimtab.gateway.decide.dispatcher import Decider
+from trimtab.gateway.decide.dispatcher import PolicyDispatcher
 from trimtab.gateway.front import Front
 from trimtab.gateway.model import (
     Kind,
@@ -78,10 +78,12 @@ class Gateway:
         self.health_manager = HealthManager(self.fleet, options.health_manager_options(config))
         self.problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
         rules = options.rules_of(config)
-        self.decider = Decider(loop, self.fleet, rules, tenants=len(self.tenants))
+        self.dispatcher = PolicyDispatcher(loop, self.fleet, rules, tenants=len(self.tenants))
         self.metrics = Metrics(loop.time, self._sources())
         self.receipts = Receipts(loop.time)
-        self.recorder = new_recorder(options.record_settings(config), self.fleet, self.decider, self._shadow)
+        self.recorder = new_recorder(
+            options.record_settings(config), self.fleet, self.dispatcher, self._shadow
+        )
         self._spans = self._new_spans()
         self.front = self._new_front()
         self.jobs_answer: Any = None  # jobs.service.JobService.answer, once jobs are kept
@@ -93,14 +95,14 @@ class Gateway:
                 loop,
                 options.settings_of(config),
                 self.front,
-                self.decider,
+                self.dispatcher,
                 self._observers(),
                 self._local,
                 self.fleet.pulse,
             )
         )
         self.fleet.listeners.append(RemovalHook(self.plane.context.pools.remove))
-        self.decider.notes.on_failure = self.metrics.policy_failed
+        self.dispatcher.log.listeners.append(self.metrics)
         self._sources_of_nodes: list[DnsSource | FileSource] = []
         self._registrar = self._new_registrar()
         self._ticking: asyncio.Task[None] | None = None
@@ -112,8 +114,8 @@ class Gateway:
         if self.recorder is not None:
             await self.recorder.open()
             self.fleet.listeners.append(NodeEvents(self.fleet, self.recorder))
-            self.decider.notes.on_plan = self.recorder.plan_changed
-        await self.decider.open()
+            self.dispatcher.log.listeners.append(self.recorder)
+        await self.dispatcher.open()
         self.health_manager.start()
         self._start_discovery()
         self._know_models()
@@ -136,7 +138,7 @@ class Gateway:
             await source.close()
         await self.plane.close()
         await self.health_manager.close()
-        self.decider.close()
+        self.dispatcher.close()
         self.fleet.close()
         if self.recorder is not None:
             await self.recorder.close()
@@ -165,9 +167,9 @@ class Gateway:
         self.config = config
         problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
         self._registrar = self._new_registrar()
-        self.decider.make_room_for_tenants(len(self.tenants))
-        self.decider.use(rules)
-        await self.decider.open()
+        self.dispatcher.make_room_for_tenants(len(self.tenants))
+        self.dispatcher.use(rules)
+        await self.dispatcher.open()
         self._refresh_front()
         self.plane.context.obey(options.settings_of(config))
         self._know_models()
@@ -205,15 +207,15 @@ class Gateway:
     def _sources(self) -> Sources:
         return Sources(
             nodes=self.fleet.present,
-            queue_length=lambda: sum(pool.live.n_held for pool in self.decider.pools.values()),
+            queue_length=lambda: sum(pool.live.n_held for pool in self.dispatcher.pools.values()),
             jobs=lambda: self.job_counts,
             recorder_dropped=lambda: 0 if self.recorder is None else self.recorder.dropped,
             plans=self._plans,
-            shadow=lambda: self.decider.notes.tally.counts,
+            shadow=lambda: self.dispatcher.log.shadow.counts,
         )
 
     def _plans(self) -> dict[tuple[str, str], int]:
-        logs = zip(("live", "shadow"), self.decider.planning(), strict=True)
+        logs = zip(("live", "shadow"), self.dispatcher.planning(), strict=True)
         return {(role, outcome): n for role, log in logs for outcome, n in asdict(log).items()}
 
     def _new_front(self) -> Front:
@@ -221,9 +223,9 @@ class Gateway:
             endpoints=Endpoints(),
             by_digest=self.tenants.by_digest,
             tenant_named=self.tenant_named,
-            known=self.decider.knowledge.known,
-            ready=self.decider.knowledge.ready,
-            tokens=self.decider.knowledge.tokens,
+            known=self.dispatcher.registry.known,
+            ready=self.dispatcher.registry.ready,
+            tokens=self.dispatcher.registry.tokens,
             count_usage=True,
             now_s=self.loop.time,
         )
@@ -240,11 +242,11 @@ class Gateway:
         """The tenant of this name, made if it is new, with an account at every policy."""
         tenant = self.tenants.named(name)
         if tenant is not None:
-            self.decider.make_room_for_tenants(tenant.idx + 1)
+            self.dispatcher.make_room_for_tenants(tenant.idx + 1)
         return tenant
 
     def _know_models(self) -> None:
-        self.metrics.know_models([*self.decider.knowledge.models(), *self.config.routing()])
+        self.metrics.know_models([*self.dispatcher.registry.models(), *self.config.routing()])
 
     def _new_registrar(self) -> Registrar:
         config = self.config
@@ -276,7 +278,7 @@ class Gateway:
         while True:
             await asyncio.sleep(TICK_S)
             self.metrics.tick()
-            names = self.decider.knowledge.models()
+            names = self.dispatcher.registry.models()
             if len(names) != n_models:
                 n_models = len(names)
                 self._know_models()

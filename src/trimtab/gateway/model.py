@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from trimtab.domain.view import Plan  # loads numba
 
 DEADLINE_CODE = "deadline"  # of the refusal where the client's own deadline has passed
 
@@ -341,6 +344,16 @@ class Observer:
 
         Every exchange is told of once, refused ones too: all that ended in one turn of the loop as it ends.
         """
+
+
+class DecisionListener:
+    """A part that follows the policies overrides the methods that it needs. Calls must not raise or wait."""
+
+    def policy_failed(self, policy: str) -> None:
+        """The policy raised or returned an invalid answer; least connections decided instead."""
+
+    def plan_changed(self, policy: str, plan: Plan) -> None:
+        """A plan takes force."""
 
 
 Observers = Sequence[Observer]

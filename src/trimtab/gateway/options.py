@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.traffic import MIB
-from trimtab.gateway.decide.pool import Chosen, chosen
-from trimtab.gateway.decide.rules import Rules
+from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice, policy_choice
 from trimtab.gateway.nodes.fleet import FleetOptions
 from trimtab.gateway.nodes.health_checks import HealthCheckOptions
 from trimtab.gateway.nodes.health_manager import HealthManagerOptions
@@ -22,15 +21,15 @@ def policies_of(config: GatewayConfig) -> list[str]:
     """Everything that has to be compiled, as `find` takes it."""
     rules = rules_of(config)
     shadow = [] if config.shadow is None else [config.shadow.policy]
-    return [*(choice.spec for choice in rules.all_chosen()), *shadow]
+    return [*(choice.spec for choice in rules.choices()), *shadow]
 
 
-def rules_of(config: GatewayConfig) -> Rules:
+def rules_of(config: GatewayConfig) -> DispatchRules:
     """How the dispatcher treats requests. Raises UsageError for a policy that is none."""
     shadow = None if config.shadow is None else config.shadow.policy
     by_route = {name: route.policy for name, route in config.routing().items() if route.policy is not None}
     queue, fairness = config.queue, config.fairness
-    return Rules(
+    return DispatchRules(
         default=_choice(config, config.policy.default, shadow),
         by_model={model: _choice(config, spec, shadow) for model, spec in config.policy.models.items()},
         by_route={name: _choice(config, spec, shadow) for name, spec in by_route.items()},
@@ -44,8 +43,8 @@ def rules_of(config: GatewayConfig) -> Rules:
     )
 
 
-def _choice(config: GatewayConfig, spec: str, shadow: str | None) -> Chosen:
-    return chosen(spec.partition("+")[0] + "+vtc" if config.fairness.vtc else spec, shadow)
+def _choice(config: GatewayConfig, spec: str, shadow: str | None) -> PolicyChoice:
+    return policy_choice(spec.partition("+")[0] + "+vtc" if config.fairness.vtc else spec, shadow)
 
 
 def settings_of(config: GatewayConfig) -> Settings:

@@ -72,7 +72,7 @@ def _admin_keys(gateway: Gateway, config: GatewayConfig) -> list[bytes]:
 async def _opened(gateway: Gateway, service: JobService, clients: socket.socket) -> AsyncIterator[None]:
     try:
         around = surroundings(gateway, service)
-        await service.open(gateway.decider, around, gateway.plane.context.observers)
+        await service.open(gateway.dispatcher, around, gateway.plane.context.observers)
         gateway.jobs_answer, gateway.job_counts = service.answer, service.counts
         gateway.front.jobs = True
         gateway.on_reloaded.append(service.declare)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trimtab.gateway.decide.dispatcher import Decider
-from trimtab.gateway.decide.knowledge import Knowledge
-from trimtab.gateway.decide.rules import LOOKAHEAD, MAX_RETRIES
+from trimtab.gateway.decide.decision_log import Decision
+from trimtab.gateway.decide.dispatch_rules import LOOKAHEAD, MAX_RETRIES
+from trimtab.gateway.decide.dispatcher import PolicyDispatcher
+from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.observe.receipts import Decision
 from trimtab.gateway.record.recorder import Recorder, RecordSettings
 from trimtab.gateway.record.rows import ClassEstimate, Snapshot
 
@@ -17,7 +17,7 @@ from trimtab.gateway.record.rows import ClassEstimate, Snapshot
 def new_recorder(
     settings: RecordSettings | None,
     fleet: Fleet,
-    decider: Decider,
+    dispatcher: PolicyDispatcher,
     shadow: Callable[[], str],
 ) -> Recorder | None:
     """The recorder; None where nothing is recorded. `shadow()` names the shadow policy; "" = none."""
@@ -27,27 +27,27 @@ def new_recorder(
     def candidates(decision: Any) -> tuple[int, ...]:
         if not isinstance(decision, Decision):
             return ()
-        if decision.nodes is decider.knowledge.names:
+        if decision.nodes is dispatcher.registry.names:
             return decision.node_idx
         found = (fleet.find(decision.nodes[j]) for j in decision.node_idx)
         return tuple(node.idx for node in found if node is not None)
 
     return Recorder(
         settings,
-        lambda: _snapshot(fleet, decider, shadow()),
+        lambda: _snapshot(fleet, dispatcher, shadow()),
         fleet.loop.time,
         candidates_of=candidates,
-        adapter_of=decider.knowledge.adapter_of,
+        adapter_of=dispatcher.registry.adapter_of,
     )
 
 
-def _snapshot(fleet: Fleet, decider: Decider, shadow: str) -> Snapshot:
-    rules = decider.rules
-    entries = [e for pool in decider.pools.values() for e in pool.entries.values()]
+def _snapshot(fleet: Fleet, dispatcher: PolicyDispatcher, shadow: str) -> Snapshot:
+    rules = dispatcher.rules
+    entries = [e for pool in dispatcher.pools.values() for e in pool.entries.values()]
     return Snapshot(
         policy=rules.default.spec,
         nodes=fleet.nodes,
-        classes=_class_estimates(decider.knowledge),
+        classes=_class_estimates(dispatcher.registry),
         seed=rules.seed,
         shadow=shadow,
         options={
@@ -62,16 +62,16 @@ def _snapshot(fleet: Fleet, decider: Decider, shadow: str) -> Snapshot:
     )
 
 
-def _class_estimates(knowledge: Knowledge) -> list[ClassEstimate]:
+def _class_estimates(registry: Registry) -> list[ClassEstimate]:
     rows = []
-    for key in knowledge.class_rows:
-        by_type = {name: knowledge.estimates.of(key, name) for name in knowledge.types_of(key[0])}
+    for key in registry.class_rows:
+        by_type = {name: registry.estimates.of(key, name) for name in registry.types_of(key[0])}
         rows.append(
             ClassEstimate(
                 f"{key[0]}/{key[1].value}",
                 {name: fixed_s for name, (fixed_s, _) in by_type.items()},
                 {name: unit_s for name, (_, unit_s) in by_type.items()},
-                served_by=knowledge.served_by(key[0]),
+                served_by=registry.served_by(key[0]),
             )
         )
     return rows

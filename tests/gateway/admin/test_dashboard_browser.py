@@ -19,7 +19,7 @@ from support.waiting import wait_until
 from trimtab.domain.planning import Evidence
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, empty_plan
-from trimtab.gateway.decide.standing import Standing
+from trimtab.gateway.decide.active_candidate import ActiveCandidate
 from trimtab.gateway.model import Health
 from trimtab.policies.load_aware.cost_index import CostIndex
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
@@ -168,11 +168,11 @@ def test_a_receipt_is_shown(browser: Any, admin: Admin) -> None:
 
 def test_candidates_of_a_composite_and_why_one_of_them_decides(browser: Any, admin: Admin) -> None:
     policy = Simulating()
-    standing = Standing(policy, 0.0)
-    admin.control.candidates = standing.told(200.0)
+    standing = ActiveCandidate(policy, 0.0)
+    admin.control.candidates = standing.summary(200.0)
     wait_until(lambda: "Nothing was simulated yet" in text(browser, "#policy"))
     standing.note(empty_plan()._replace(active_idx=np.array([1])), 200.0)
-    admin.control.candidates = standing.told(230.0)
+    admin.control.candidates = standing.summary(230.0)
     wait_until(lambda: "simulated 30 s ago" in text(browser, "#policy"))
     shown = "return [...document.querySelectorAll('#policy tbody tr')].map((row) => row.innerText)"
     assert browser.execute_script(shown) == [

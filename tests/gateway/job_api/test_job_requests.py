@@ -79,7 +79,7 @@ def test_tenants_of_jobs_have_accounts_at_the_policy(tmp_path: Path) -> None:
         try:
             around = surroundings(made, JobService(config))
             tenants = [around.tenant(f"t{k}") for k in range(2 * SPARE_TENANTS)]
-            for pool in made.decider.pools.values():
+            for pool in made.dispatcher.pools.values():
                 assert len(pool.live.virtual_counters) > max(tenant.idx for tenant in tenants if tenant)
         finally:
             await made.close()

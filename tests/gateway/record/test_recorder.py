@@ -9,6 +9,7 @@ import json
 import math
 import os
 import stat
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -393,3 +394,18 @@ def test_node_events_plans_and_what_is_under_way(tmp_path: Path) -> None:
     (plan,) = [row for row in lines if row["record"] == "plan"]
     said = {"weights": [0.5, 0.5], "quota": {"shape": [1000, 5]}, "active_idx": [0]}
     assert (plan["policy"], plan["plan"]) == ("steering", said)
+
+
+def test_the_recorder_loads_no_heavy_library() -> None:
+    code = (
+        "import sys, json, trimtab.gateway.record.recorder; "
+        "print(json.dumps([m for m in ('polars', 'scipy', 'pandas', 'rich', 'aiohttp') if m in sys.modules]))"
+    )
+
+    async def main() -> bytes:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+        )
+        return (await process.communicate())[0]
+
+    assert json.loads(asyncio.run(main())) == []

@@ -59,7 +59,7 @@ class FakeControl:
         ]
         self.serial = 0
         self.reloads = 0
-        self.candidates: dict[str, Any] | None = None  # as decide.standing tells them
+        self.candidates: dict[str, Any] | None = None  # as ActiveCandidate.summary gives them
         for _ in range(lived_s):
             self.live_a_second()
 

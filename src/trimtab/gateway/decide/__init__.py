@@ -1,1 +1,1 @@
-"""The deciding side of the gateway: the host loop of `runtime/desk.py`, asked by exchanges."""
+"""The decisions of the gateway: requests in, nodes out. Start with `dispatcher.py`."""

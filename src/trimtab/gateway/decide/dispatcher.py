@@ -1,6 +1,6 @@
-"""The gateway's dispatcher: exchanges in, nodes out. One desk per policy; nodes are shared by all of them.
+"""The gateway's dispatcher: requests in, nodes out. One pool per policy; all pools share the nodes.
 
-Whatever the data plane tells becomes an event of the pool's state, then the desk takes its turn.
+Every call of the data plane becomes an event of the pool's state; then the pool takes a turn.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from trimtab.domain.view import Plan
 from trimtab.engine.decision_trace import ESTIMATE_S
 from trimtab.engine.driver import PlanningLog
 from trimtab.engine.live_driver import RequestSpec
 from trimtab.gateway.api.units import MEDIA
-from trimtab.gateway.decide.affinity import Affinity
-from trimtab.gateway.decide.asking import Asking
-from trimtab.gateway.decide.estimates import Estimates
-from trimtab.gateway.decide.knowledge import Knowledge
-from trimtab.gateway.decide.lessons import Lessons
-from trimtab.gateway.decide.notes import Notes
-from trimtab.gateway.decide.occupancy import Occupancy
-from trimtab.gateway.decide.pool import Entry, Pool, Turned
-from trimtab.gateway.decide.pools import Pools
+from trimtab.gateway.decide.decision_log import DecisionLog
+from trimtab.gateway.decide.dispatch_rules import DispatchRules
+from trimtab.gateway.decide.estimates import ServiceEstimates
+from trimtab.gateway.decide.feedback import Feedback
+from trimtab.gateway.decide.pool import Entry, PolicyPool, Turned
+from trimtab.gateway.decide.pools import PolicyPools
 from trimtab.gateway.decide.refusals import no_response, queue_full, refusal
-from trimtab.gateway.decide.rules import Rules
+from trimtab.gateway.decide.registry import Registry
+from trimtab.gateway.decide.request_builder import RequestBuilder
+from trimtab.gateway.decide.session_affinity import SessionAffinity
+from trimtab.gateway.decide.slot_accounting import SlotAccounting
 from trimtab.gateway.model import Cause, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.fleet_listener import FleetListener
@@ -31,62 +32,45 @@ from trimtab.gateway.nodes.fleet_listener import FleetListener
 TIMED_MASK: Final = 63  # one turn in 64 is timed
 
 
-class Decider(FleetListener):
-    """Implements `model.Dispatcher`, `nodes.fleet.FleetListener` and `pools.Turns`.
+class PolicyDispatcher(FleetListener):
+    """Implements `model.Dispatcher`, `FleetListener` and `pool.PoolOwner`.
 
-    All calls come from the loop's thread. `knowledge` is what it knows of nodes and classes, `notes` what it
-    tells of its decisions.
+    All calls come from the loop's thread. `registry` holds nodes, models and classes; `log` the decisions.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         fleet: Fleet,
-        rules: Rules,
+        rules: DispatchRules,
         *,
-        estimates: Estimates | None = None,
+        estimates: ServiceEstimates | None = None,
         tenants: int = 1,
         inline_plans: bool = False,
         mode: str = "compiled",
     ) -> None:
         self.fleet, self._loop = fleet, loop
         self.decisions = 0
-        self.knowledge = knowledge = Knowledge(fleet, estimates or Estimates())
-        self.notes = Notes(knowledge)
-        self._affinity = affinity = Affinity(fleet, rules.prefix_blocks)
-        self._pools = pools = Pools(
-            loop,
-            fleet,
-            rules,
-            knowledge,
-            self,
-            ask=self._ask_again,
-            burden=self._burden,
-            on_plan=lambda policy, plan: self.notes.on_plan(policy, plan),
-            tenants=tenants,
-            inline_plans=inline_plans,
-            mode=mode,
+        self.registry = registry = Registry(fleet, estimates or ServiceEstimates())
+        self.log = DecisionLog(registry)
+        self._affinity = affinity = SessionAffinity(fleet, rules.prefix_blocks)
+        self._pools = pools = PolicyPools(
+            loop, fleet, rules, registry, self, tenants=tenants, inline_plans=inline_plans, mode=mode
         )
-        self._asking = Asking(pools, knowledge, affinity)
-        self._lessons = Lessons(fleet, pools, knowledge, affinity)
-        self._occupancy = Occupancy(fleet, pools, self)
+        self._requests = RequestBuilder(pools, registry, affinity)
+        self._feedback = Feedback(fleet, pools, registry, affinity)
+        self._slots = SlotAccounting(fleet, pools, self)
         self.now_s = pools.now_s
         fleet.listeners.append(self)
 
-    def _ask_again(self, entry: Entry, pool: Pool) -> RequestSpec:
-        return self._asking.ask_again(entry, pool)
-
-    def _burden(self, pool: Pool, now_s: float) -> None:
-        self._occupancy.tell(pool, now_s)
-
     async def open(self) -> None:
-        """Wait until every pool can plan; plans are made from now on."""
+        """Wait until every pool can plan, and start planning."""
         for pool in tuple(self.pools.values()):
             await pool.open()
             self._set_timer(pool)
 
     def close(self) -> None:
-        """No timer and no planner is left."""
+        """Stop all timers and planners."""
         if self in self.fleet.listeners:
             self.fleet.listeners.remove(self)
         for pool in self.pools.values():
@@ -95,25 +79,25 @@ class Decider(FleetListener):
     # --- the rules and their policies
 
     @property
-    def pools(self) -> dict[str, Pool]:
-        """The pools by their policies' words."""
+    def pools(self) -> dict[str, PolicyPool]:
+        """The pools by their policies' specs."""
         return self._pools.by_spec
 
     @property
-    def rules(self) -> Rules:
-        """The rules that hold now."""
+    def rules(self) -> DispatchRules:
+        """The rules in force."""
         return self._pools.rules
 
-    def use(self, rules: Rules) -> None:
-        """Other rules from now on; policies that stay keep their state."""
+    def use(self, rules: DispatchRules) -> None:
+        """Change the rules; policies that stay keep their state."""
         self._pools.use(rules)
 
     def planning(self) -> tuple[PlanningLog, PlanningLog]:
-        """What became of plans: of the policies in charge, and of those in their shadow."""
+        """Outcomes of plans: of the live policies, and of their shadow policies."""
         return self._pools.planning()
 
     def make_room_for_tenants(self, count: int) -> None:
-        """There are so many tenants now."""
+        """Make room for this number of tenants."""
         self._pools.make_room_for_tenants(count)
 
     # --- Dispatcher
@@ -126,7 +110,7 @@ class Decider(FleetListener):
             return
         pool = self._pools.only or self._pools.of(exchange)
         if not pool.live.has_row:
-            self.decide()  # which gives back the rows of what has ended
+            self.decide()  # releases the rows of ended requests
             if not pool.live.has_row:
                 exchange.refuse(queue_full(pool))
                 return
@@ -136,43 +120,43 @@ class Decider(FleetListener):
         else:
             self._enter(exchange, pool, now_s)
 
-    def _decide_alone(self, exchange: Exchange, pool: Pool, now_s: float) -> None:
-        """Policies see one request's prefix at a time."""
+    def _decide_alone(self, exchange: Exchange, pool: PolicyPool, now_s: float) -> None:
+        """Decide at once: policies see the prefix of one request at a time."""
         matched = self._affinity.show_prefix(exchange, pool)
         entry = self._enter(exchange, pool, now_s)
         if matched:
             entry.matched = matched
         self.decide()
 
-    def _enter(self, exchange: Exchange, pool: Pool, now_s: float) -> Entry:
-        entry = pool.enter(exchange, self._asking.asked(exchange, pool, now_s), now_s)
+    def _enter(self, exchange: Exchange, pool: PolicyPool, now_s: float) -> Entry:
+        entry = pool.enter(exchange, self._requests.build(exchange, pool, now_s), now_s)
         pool.newcomers.append(entry)
         return entry
 
     def decide(self) -> None:
-        """Decide about all that was submitted, in one turn of each pool: every request as of its own time."""
+        """Decide about all submitted requests, in one turn of each pool."""
         for pool in tuple(self.pools.values()):
             if pool.newcomers:
                 now_s = self.now_s()
                 if self.decisions & TIMED_MASK:
                     turned = pool.turn(now_s)
                 else:
-                    turned = self.notes.timed_turn(pool, now_s)
+                    turned = self.log.timed_turn(pool, now_s)
                 self._settle(pool, turned, now_s)
 
     def resume(self, exchange: Exchange, node: Node) -> None:
-        """It runs on this node already, whatever its bounds are: it takes a place there. `abort` ends it.
+        """The request runs on this node already, whatever the node's limits: take a slot. `abort` ends it.
 
-        The state is made anew, since the node may have no place left to put it: not for every request.
+        The state is rebuilt, since the node may have no slot left: too slow for every request.
         """
         pool = self._pools.of(exchange)
-        asked = self._asking.asked(exchange, pool, self.now_s())
-        exchange.estimate_s = pool.live.best_estimate_s(asked.class_idx, asked.units)
-        self._occupancy.inherit(pool, Entry(exchange, asked, node.idx))
-        self._pools.remake()
+        spec = self._requests.build(exchange, pool, self.now_s())
+        exchange.estimate_s = pool.live.best_estimate_s(spec.class_idx, spec.units)
+        self._slots.inherit(pool, Entry(exchange, spec, node.idx))
+        self._pools.rebuild()
 
     def progress(self, exchange: Exchange, chunks: int) -> None:
-        """Count output as it comes: a chunk is about a token, where output is text."""
+        """Count output during a stream: a chunk of text is about a token."""
         pool, tenant, endpoint = self._pools.of(exchange), exchange.tenant, exchange.endpoint
         is_text = endpoint is not None and endpoint.kind not in MEDIA
         if pool.choice.order.reads_virtual_counters and tenant is not None and is_text:
@@ -181,23 +165,23 @@ class Decider(FleetListener):
     def done(self, exchanges: Sequence[Exchange]) -> None:
         """Their attempts have ended with whole responses."""
         now_s, only = self.now_s(), self._pools.only
-        left: list[tuple[Pool, Entry]] = []
+        left: list[tuple[PolicyPool, Entry]] = []
         for exchange in exchanges:
             pool = only or self._pools.of(exchange)
             if pool.newcomers:
-                self.decide()  # by what was known when they came
+                self.decide()  # with the state of their arrival
             entry = self._leave(pool, exchange, now_s)
             if entry is not None:
                 left.append((pool, entry))
-        learn = self._lessons.learn
+        apply_feedback = self._feedback.apply
         for pool, entry in left:
             try:
-                learn(pool, entry)
-            except Exception as error:  # a fault with one request is its own
-                self._report("learning from a request failed", error)
+                apply_feedback(pool, entry)
+            except Exception as error:  # a fault with one request must not affect others
+                self._report("feedback from a request failed", error)
         for pool in dict.fromkeys([pool for pool, _ in left]):
             if pool.live.n_held:
-                self.turn(pool, now_s)  # else the next turn sees it: nothing waits for these places
+                self.turn(pool, now_s)  # otherwise the next turn is early enough: nothing waits
 
     def lost(self, exchange: Exchange, cause: Cause) -> None:
         """Its attempt was lost and another is allowed."""
@@ -207,11 +191,11 @@ class Decider(FleetListener):
         if entry is None or entry.node_idx < 0:
             return
         _count_failure(exchange, cause)
-        self._occupancy.free(pool, entry, now_s)
+        self._slots.free(pool, entry, now_s)
         pool.live.lose(exchange.row, now_s)
         self.turn(pool, now_s)
-        waits = pool.entries.get(exchange.row) is entry and entry.node_idx < 0
-        if waits and not self.has_another(exchange):
+        is_waiting = pool.entries.get(exchange.row) is entry and entry.node_idx < 0
+        if is_waiting and not self.has_another(exchange):
             pool.live.forgive(exchange.row, now_s)
             self.turn(pool, now_s)
 
@@ -230,85 +214,99 @@ class Decider(FleetListener):
             self.turn(pool, now_s)
 
     def abort(self, exchange: Exchange) -> None:
-        """Nobody waits for it any more, wherever it is."""
+        """The request is over, wherever it is: the client left or has another answer."""
         now_s = self.now_s()
         pool = self._pools.of(exchange)
         entry = pool.entries.pop(exchange.row, None)
         if entry is None:
             return
-        self._occupancy.free(pool, entry, now_s)
+        self._slots.free(pool, entry, now_s)
         pool.live.abort(exchange.row, now_s)
         self.turn(pool, now_s)
 
     def hedge(self, exchange: Exchange) -> Node | None:
-        """The other ready node with the smallest share of its places taken, with one more taken.
+        """Take a slot on the other ready node with the smallest share of its slots in use.
 
-        What holds for the first attempt holds for the second: its home, tokens in flight, the reserve.
+        The rules of the first attempt hold: session affinity, tokens in flight, the reserve.
         """
         self.catch_up()
-        return self._occupancy.hedge(self._pools.of(exchange), exchange, self.now_s())
+        return self._slots.hedge(self._pools.of(exchange), exchange, self.now_s())
 
     def release(self, node: Node, exchange: Exchange) -> None:
-        """One of the two attempts of a hedged exchange is over: its place is free."""
-        self._occupancy.change(self._pools.of(exchange), exchange, node.idx, -1, self.now_s())
+        """One of the two attempts of a hedged exchange is over: release its slot."""
+        self._slots.change(self._pools.of(exchange), exchange, node.idx, -1, self.now_s())
 
-    def _leave(self, pool: Pool, exchange: Exchange, now_s: float) -> Entry | None:
+    def _leave(self, pool: PolicyPool, exchange: Exchange, now_s: float) -> Entry | None:
         """A running exchange ends."""
         entry = pool.entries.pop(exchange.row, None)
         if entry is None or entry.node_idx < 0:
             return None
         pool.live.complete(exchange.row, now_s)
-        self._occupancy.free(pool, entry, now_s)
+        self._slots.free(pool, entry, now_s)
         return entry
 
     # --- FleetListener
 
     def on_added(self, node: Node) -> None:
-        """A node more: the state is made anew."""
-        self._pools.remake()
+        """A FleetListener method."""
+        self._pools.rebuild()
 
     def on_removed(self, node: Node) -> None:
-        """It gets nothing any more."""
+        """A FleetListener method."""
         self._pools.switch(node)
         self._affinity.forget(node)
 
     def on_switch(self, node: Node) -> None:
-        """It gets work from now on, or gets none."""
+        """A FleetListener method."""
         self._pools.switch(node)
 
     def on_models(self, node: Node) -> None:
-        """It serves other models."""
-        self._pools.remake()
+        """A FleetListener method."""
+        self._pools.rebuild()
 
     def on_adapters(self, node: Node) -> None:
-        """It holds other adapters."""
+        """A FleetListener method."""
         self._pools.mark_adapters(node)
 
     def on_capacity(self, node: Node) -> None:
-        """It takes more requests at a time, or fewer."""
+        """A FleetListener method."""
         self._pools.change_capacity(node)
 
-    # --- Turns
+    # --- PoolOwner
+
+    def rebuild_spec(self, entry: Entry, pool: PolicyPool) -> RequestSpec:
+        """A PoolOwner method."""
+        return self._requests.rebuild(entry, pool)
+
+    def add_background_load(self, pool: PolicyPool, now_s: float) -> None:
+        """A PoolOwner method."""
+        self._slots.add_background_load(pool, now_s)
+
+    def plan_changed(self, policy: str, plan: Plan) -> None:
+        """A PoolOwner method."""
+        self.log.plan_changed(policy, plan)
+
+    # --- turns
 
     def catch_up(self) -> None:
-        """Take the turns that were put off as nothing waited for them: what pools show is of now."""
+        """Take the turns that were postponed since nothing waited for them: bring every pool up to date."""
         for pool in tuple(self.pools.values()):
             self.turn(pool, self.now_s())
 
-    def turn(self, pool: Pool, now_s: float) -> None:
+    def turn(self, pool: PolicyPool, now_s: float) -> None:
         """Decide about everything up to now."""
         self._settle(pool, pool.turn(now_s), now_s)
 
-    def _settle(self, pool: Pool, turned: Turned, now_s: float) -> None:
-        """Do what a turn has decided, and note what a shadow says of those who came with it."""
+    def _settle(self, pool: PolicyPool, turned: Turned, now_s: float) -> None:
+        """Carry out the decisions of a turn, and compare the shadow's decisions about its new requests."""
         started, ended = turned
         newcomers, pool.newcomers = pool.newcomers, []
         for entry, node_idx in started:
             exchange = entry.exchange
-            exchange.decision = self.notes.decision(pool, entry)
+            exchange.decision = self.log.decision(pool, entry)
             exchange.estimate_s = estimate_s = pool.live.decision_trace_numbers(exchange.row)[ESTIMATE_S]
             self.decisions += 1
-            self._occupancy.take(pool, node_idx, estimate_s, now_s)
+            self._slots.take(pool, node_idx, estimate_s, now_s)
             if pool.reads_prefix:
                 self._affinity.note_prefix(exchange, node_idx)
         for entry, _ in started:
@@ -318,18 +316,18 @@ class Decider(FleetListener):
                 except Exception as error:
                     self._report("starting a request failed", error)
         if newcomers and pool.choice.shadow is not None:
-            self.notes.shadow(pool, newcomers)
+            self.log.compare_with_shadow(pool, newcomers)
         if pool.failed:
-            self.notes.failures(pool)
+            self.log.failures(pool)
         self._set_timer(pool)
         for entry, end in ended:
             exchange = entry.exchange
-            exchange.refuse(refusal(pool, end, self._asking.is_own_deadline(entry)))
+            exchange.refuse(refusal(pool, end, self._requests.is_own_deadline(entry)))
 
     def _report(self, problem: str, error: Exception) -> None:
         self._loop.call_exception_handler({"message": problem, "exception": error})
 
-    def _set_timer(self, pool: Pool) -> None:
+    def _set_timer(self, pool: PolicyPool) -> None:
         at_s = pool.live.next_event_s()
         if at_s == pool.timer_s:
             return
@@ -340,7 +338,7 @@ class Decider(FleetListener):
         if at_s < float("inf"):
             pool.timer = self._loop.call_at(self._pools.origin_s + at_s, self._on_timer, pool)
 
-    def _on_timer(self, pool: Pool) -> None:
+    def _on_timer(self, pool: PolicyPool) -> None:
         due_s, pool.timer, pool.timer_s = pool.timer_s, None, float("inf")
         self.turn(pool, max(due_s, self.now_s()))
 

@@ -1,11 +1,11 @@
-"""One policy in charge of some models: its state, its desk, and the exchanges that are in its hands."""
+"""One policy that decides about some models: its state, its dispatch loop, and its exchanges."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
@@ -13,57 +13,57 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan
 from trimtab.engine.driver import PlanningLog
 from trimtab.engine.live_driver import Ended, LiveDriver, RequestSpec
-from trimtab.gateway.decide.shadow_plans import Later, ShadowPlans
-from trimtab.gateway.decide.shape import NO_ITEMS, Shape, item_positions, items_needed
-from trimtab.gateway.decide.standing import Standing
+from trimtab.gateway.decide.active_candidate import ActiveCandidate
+from trimtab.gateway.decide.cluster_builder import NO_ITEMS, ClusterShape, item_positions, items_needed
+from trimtab.gateway.decide.dispatch_rules import PolicyChoice
+from trimtab.gateway.decide.shadow import Later, ShadowPlanner
 from trimtab.gateway.model import Exchange
 from trimtab.live.dispatch_loop import DispatchLoop
 from trimtab.live.planner import InlinePlanner, Planner, ProcessPlanner
-from trimtab.policies.registry import find
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A policy with its order, as configured, and the policy in its shadow."""
-
-    spec: str
-    policy: Policy
-    order: Policy
-    shadow: Policy | None = None
-
-
-def chosen(spec: str, shadow: str | None = None) -> Chosen:
-    """From the words of a configuration. Raises UsageError."""
-    return Chosen(spec, *find(spec), None if shadow is None else find(shadow)[0])
-
 
 _NONE: Mapping[int, int] = {}
 
 
 class Entry:
-    """An exchange in a pool, and what it asked for."""
+    """An exchange in a pool, with its spec."""
 
-    __slots__ = ("asked", "exchange", "lost_nodes", "matched", "node_idx")
+    __slots__ = ("exchange", "lost_nodes", "matched", "node_idx", "spec")
 
-    def __init__(self, exchange: Exchange, asked: RequestSpec, node_idx: int = -1) -> None:
+    def __init__(self, exchange: Exchange, spec: RequestSpec, node_idx: int = -1) -> None:
         self.exchange = exchange
-        self.asked = asked
+        self.spec = spec
         self.node_idx = node_idx  # where it runs; -1 = nowhere yet
-        self.lost_nodes: Sequence[int] = ()  # set while it goes from one state to another
-        self.matched: Mapping[int, int] = _NONE  # node → blocks of its prompt that it seems to have
+        self.lost_nodes: Sequence[int] = ()  # set while it moves from one state to another
+        self.matched: Mapping[int, int] = _NONE  # node → blocks of the prompt that it seems to have
 
 
-Ask = Callable[[Entry, "Pool"], RequestSpec]
 Turned = tuple[list[tuple[Entry, int]], list[tuple[Entry, Ended]]]  # (entry, node) of starts; ends unserved
 
 
-class Pool:
-    """The state of one policy. `now` gives its time; `wake` is called when a plan came."""
+class PoolOwner(Protocol):
+    """The dispatcher, as its pools see it."""
+
+    def turn(self, pool: PolicyPool, now_s: float) -> None:
+        """Decide about everything up to now, and do it."""
+
+    def rebuild_spec(self, entry: Entry, pool: PolicyPool) -> RequestSpec:
+        """The spec of a waiting request for the pool's new state."""
+
+    def add_background_load(self, pool: PolicyPool, now_s: float) -> None:
+        """Tell a rebuilt state the load that its nodes have from elsewhere."""
+
+    def plan_changed(self, policy: str, plan: Plan) -> None:
+        """A plan takes force."""
+
+
+class PolicyPool:
+    """The state of one policy. `now` gives its time."""
 
     def __init__(
         self,
-        choice: Chosen,
-        shape: Shape,
+        owner: PoolOwner,
+        choice: PolicyChoice,
+        shape: ClusterShape,
         cluster: Cluster,
         options: Options,
         *,
@@ -71,31 +71,29 @@ class Pool:
         tenants: int,
         seed: int,
         now: Callable[[], float],
-        wake: Callable[[Pool], None],
         later: Later,
-        on_plan: Callable[[str, Plan], None],
         inline_plans: bool = False,
         mode: str = "compiled",
     ) -> None:
-        self.choice = choice
+        self.choice, self._owner = choice, owner
         self._rows, self._tenants, self._seed = rows, tenants, seed
-        self._later, self._on_plan = later, on_plan
-        self._now, self._wake, self._mode, self._inline = now, wake, mode, inline_plans
+        self._later = later
+        self._now, self._mode, self._inline = now, mode, inline_plans
         self.options = options
         self.entries: dict[int, Entry] = {}
-        self.newcomers: list[Entry] = []  # that no turn has decided about
+        self.newcomers: list[Entry] = []  # not decided about yet
         self._inherited: list[Entry] = []
         self.timer: asyncio.TimerHandle | None = None
         self.timer_s = math.inf
-        self.policy_failures_before = 0  # of states that were made anew
-        self.failed = 0  # decisions of the last turn that least connections made instead
+        self.policy_failures_before = 0  # of earlier states
+        self.failed = 0  # decisions of the last turn that fell back to least connections
         self.planning, self.shadow_planning = PlanningLog(), PlanningLog()
-        self.shadow_plans: ShadowPlans | None = None
-        self._planned: Policy | None = None  # with whom `planner` plans
-        self.standing = Standing(choice.policy, now())
-        self._begin(shape, cluster, now())
+        self.shadow_planner: ShadowPlanner | None = None
+        self._planned: Policy | None = None  # the policy of `planner`
+        self.active_candidate = ActiveCandidate(choice.policy, now())
+        self._build(shape, cluster, now())
 
-    def _begin(self, shape: Shape, cluster: Cluster, begun_s: float) -> None:
+    def _build(self, shape: ClusterShape, cluster: Cluster, begun_s: float) -> None:
         choice = self.choice
         self.live = LiveDriver(
             cluster,
@@ -114,21 +112,21 @@ class Pool:
         self._shape = shape
         self.items = items_needed(shape)
         self.reads_virtual_counters = choice.order.reads_virtual_counters
-        # Whether the policy, or its shadow, wants to know what nodes have cached:
+        # Whether the policy, or its shadow, reads the cached prefixes of nodes:
         self.reads_prefix = len(self.live.prefix_tokens) > 0
         self._mark_resident()
         if choice.policy == self._planned:
-            self.standing.begin_anew(begun_s)
+            self.active_candidate.reset(begun_s)
         else:
-            self.standing = Standing(choice.policy, begun_s)
+            self.active_candidate = ActiveCandidate(choice.policy, begun_s)
             self._change_planner(choice.policy)
         self._plan_for_shadow(choice.shadow)
-        self.dispatch_loop = DispatchLoop(self.live, self.planner, self._now, self._plan_came)
+        self.dispatch_loop = DispatchLoop(self.live, self.planner, self._now, self._plan_arrived)
 
-    def _plan_came(self, plan: Plan) -> None:
-        self.standing.note(plan, self._now())
-        self._on_plan(self.choice.spec, plan)
-        self._wake(self)
+    def _plan_arrived(self, plan: Plan) -> None:
+        self.active_candidate.note(plan, self._now())
+        self._owner.plan_changed(self.choice.spec, plan)
+        self._owner.turn(self, self._now())
 
     def _change_planner(self, policy: Policy) -> None:
         if self._planned is not None:
@@ -138,27 +136,27 @@ class Pool:
         self._planned = policy
 
     def _plan_for_shadow(self, shadow: Policy | None) -> None:
-        plans = self.shadow_plans
+        plans = self.shadow_planner
         if plans is not None and plans.policy == shadow:
             plans.live = self.live
             return
         if plans is not None:
             plans.close()
-        self.shadow_plans = None
+        self.shadow_planner = None
         if shadow is not None and shadow.plan_period_s > 0.0:
-            self.shadow_plans = ShadowPlans(
+            self.shadow_planner = ShadowPlanner(
                 shadow, self.live, self._later, self._now, self.shadow_planning, inline=self._inline
             )
 
     def _mark_resident(self) -> None:
-        """Nodes hold their models; of their adapters `mark_adapters` tells."""
+        """Nodes hold their models; `mark_adapters` sets their adapters."""
         resident, at = self.live.resident, item_positions(self._shape)
         for j, member in enumerate(self._shape.members):
             for name in member.serves - self._shape.bases.keys():
                 resident[j, at[name]] = 1
 
     def mark_adapters(self, node_idx: int, held: Collection[str]) -> None:
-        """A node holds these adapters, and those that it works with."""
+        """A node holds these adapters, and those of its running requests."""
         if not self._shape.bases:
             return
         running = [e.exchange.facts for e in self.entries.values() if e.node_idx == node_idx]
@@ -168,37 +166,37 @@ class Pool:
             resident[node_idx, at[name]] = name in names
 
     async def open(self) -> None:
-        """Wait until plans can be made."""
+        """Wait until the planner is ready."""
         await self.planner.open()
-        if self.shadow_plans is not None:
-            await self.shadow_plans.open()
+        if self.shadow_planner is not None:
+            await self.shadow_planner.open()
 
     @property
     def policy_failures(self) -> int:
-        """How often least connections had to decide instead."""
+        """Decisions that fell back to least connections."""
         return self.policy_failures_before + self.live.policy_failures
 
-    def enter(self, exchange: Exchange, asked: RequestSpec, now_s: float) -> Entry:
-        """A request asks for a node; `turn` decides."""
-        row = exchange.row = self.live.enter(asked, now_s)
-        entry = self.entries[row] = Entry(exchange, asked)
+    def enter(self, exchange: Exchange, spec: RequestSpec, now_s: float) -> Entry:
+        """Add a request; `turn` decides about it."""
+        row = exchange.row = self.live.enter(spec, now_s)
+        entry = self.entries[row] = Entry(exchange, spec)
         return entry
 
-    def give(self, rows: Iterable[int]) -> list[Entry]:
-        """Part with the entries of these rows; they know which nodes they have lost."""
-        given = []
+    def take_out(self, rows: Iterable[int]) -> list[Entry]:
+        """Remove and return the entries of these rows, with the nodes that they have lost."""
+        taken = []
         for row in rows:
             entry = self.entries.pop(row)
             entry.lost_nodes = self.live.avoided(row)
-            given.append(entry)
-        return given
+            taken.append(entry)
+        return taken
 
     def inherit(self, entries: Iterable[Entry]) -> None:
-        """These are in its hands from the next `remake` on."""
+        """The next `rebuild` adds these."""
         self._inherited += entries
 
     def waiting(self) -> list[Entry]:
-        """The entries that run nowhere."""
+        """The entries that are not running."""
         return [e for e in (*self.entries.values(), *self._inherited) if e.node_idx < 0]
 
     def turn(self, now_s: float) -> Turned:
@@ -221,42 +219,44 @@ class Pool:
         return started, ended
 
     def resize(self, options: Options, rows: int, tenants: int) -> None:
-        """What the state obeys and has room for from the next `remake` on; tenants only ever grow."""
+        """Options and sizes from the next `rebuild` on; the number of tenants never shrinks."""
         self.options, self._rows, self._tenants = options, max(rows, self._rows), tenants
 
-    def remake(self, shape: Shape, cluster: Cluster, choice: Chosen, now_s: float, ask: Ask) -> None:
-        """Go on with another cluster or policy; what runs stays where it is, what waits is decided anew.
+    def rebuild(self, shape: ClusterShape, cluster: Cluster, choice: PolicyChoice, now_s: float) -> None:
+        """Continue with another cluster or policy: running requests stay, waiting ones are decided again.
 
-        Nodes keep their position. `ask` says anew what a waiting request asks for. The caller switches nodes.
+        Nodes keep their position. The caller switches nodes.
         """
-        old, before = self.live, [*self.give(list(self.entries)), *self._inherited]
+        old, before = self.live, [*self.take_out(list(self.entries)), *self._inherited]
         self._inherited = []
         self.policy_failures_before += old.policy_failures
         self.choice, self.entries = choice, {}
-        self._begin(shape, cluster, math.nextafter(now_s, math.inf))  # the first plan knows what runs
+        self._build(
+            shape, cluster, math.nextafter(now_s, math.inf)
+        )  # after the running requests, so that the first plan sees them
         self.live.virtual_counters[: len(old.virtual_counters)] = old.virtual_counters
         for entry in before:
             if entry.node_idx >= 0:
                 self._place(entry, now_s)
         for entry in before:
             if entry.node_idx < 0:
-                self.enter(entry.exchange, ask(entry, self), now_s)
+                self.enter(entry.exchange, self._owner.rebuild_spec(entry, self), now_s)
             self.live.avoid(entry.exchange.row, entry.lost_nodes)
 
     def _place(self, entry: Entry, now_s: float) -> None:
-        """Put a running request on its node, whatever the policy and the node's bounds say."""
+        """Put a running request on its node, beyond the policy and the node's limits."""
         exchange = entry.exchange
         model = exchange.facts.model if exchange.facts is not None else ""
         model_idx, adapter_idx = self.items.get(model, NO_ITEMS)  # items have other positions now
-        asked = entry.asked._replace(cost=0.0, model_idx=model_idx, adapter_idx=adapter_idx)
-        exchange.row = self.live.enter_at(entry.node_idx, asked, exchange.estimate_s, now_s)
+        spec = entry.spec._replace(cost=0.0, model_idx=model_idx, adapter_idx=adapter_idx)
+        exchange.row = self.live.enter_at(entry.node_idx, spec, exchange.estimate_s, now_s)
         self.entries[exchange.row] = entry
 
     def close(self) -> None:
         """Stop planning, and no timer is left."""
         self.planner.close()
-        if self.shadow_plans is not None:
-            self.shadow_plans.close()
+        if self.shadow_planner is not None:
+            self.shadow_planner.close()
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

@@ -1,18 +1,16 @@
-"""All pools of a dispatcher, one per policy, over the same nodes; and what makes their states anew."""
+"""The pools of a dispatcher, one per policy, over the same nodes; changes that rebuild their states."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from trimtab.domain.view import Plan
 from trimtab.engine.driver import PlanningLog
-from trimtab.gateway.decide.classes import RequestClass
-from trimtab.gateway.decide.knowledge import Knowledge
-from trimtab.gateway.decide.pool import Ask, Chosen, Pool
-from trimtab.gateway.decide.rules import Rules
-from trimtab.gateway.decide.shape import write_estimates
+from trimtab.gateway.decide.cluster_builder import write_estimates
+from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
+from trimtab.gateway.decide.estimates import NewEstimate, RequestClass
+from trimtab.gateway.decide.pool import PolicyPool, PoolOwner
+from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.model import Endpoint, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 
@@ -20,61 +18,44 @@ SPARE_TENANTS: Final = 64
 SPARE_ROWS: Final = 1024
 
 
-class Turns(Protocol):
-    """Who lets pools take their turns, and does what they decide."""
-
-    decisions: int  # requests that were started so far
-
-    def turn(self, pool: Pool, now_s: float) -> None:
-        """Decide about everything up to now."""
-
-
-class Pools:
-    """The pools by their policies' words, the rules that choose among them, and their time.
-
-    `ask` says anew what a waiting request asks for; `burden` tells a fresh state what nodes carry besides;
-    `on_plan` is told a policy's words and the plan that takes force.
-    """
+class PolicyPools:
+    """The pools by their policies' specs, the rules that choose among them, and their time."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         fleet: Fleet,
-        rules: Rules,
-        knowledge: Knowledge,
-        turns: Turns,
+        rules: DispatchRules,
+        registry: Registry,
+        owner: PoolOwner,
         *,
-        ask: Ask,
-        burden: Callable[[Pool, float], None],
-        on_plan: Callable[[str, Plan], None],
         tenants: int,
         inline_plans: bool,
         mode: str,
     ) -> None:
         self.rules = rules
-        self.by_spec: dict[str, Pool] = {}
-        self.only: Pool | None = None  # the one that all requests go to
+        self.by_spec: dict[str, PolicyPool] = {}
+        self.only: PolicyPool | None = None  # the pool of all requests, where there is one
         self.origin_s = loop.time()  # on the loop's clock
-        self._loop, self._fleet, self._knowledge, self._turns = loop, fleet, knowledge, turns
-        self._ask, self._burden, self._on_plan = ask, burden, on_plan
-        self._planned, self._planned_beside = PlanningLog(), PlanningLog()  # by pools that are gone
+        self._loop, self._fleet, self._registry, self._owner = loop, fleet, registry, owner
+        self._planned, self._planned_beside = PlanningLog(), PlanningLog()  # by closed pools
         self._tenants, self._inline, self._mode = tenants + SPARE_TENANTS, inline_plans, mode
-        self._granted: list[int] = []  # places of each node that the pools know as its room
+        self._granted: list[int] = []  # slots of each node that the pools may use
         self._add_missing()
 
     def now_s(self) -> float:
         """Time of the pools: seconds since they were made."""
         return self._loop.time() - self.origin_s
 
-    def of(self, exchange: Exchange) -> Pool:
-        """The pool that is in charge of a request."""
+    def of(self, exchange: Exchange) -> PolicyPool:
+        """The pool that decides about a request."""
         rules = self.rules
         if (rules.by_model or rules.by_route) and exchange.facts is not None:
             return self.by_spec[rules.of(exchange.route, exchange.facts.model).spec]
         return self.by_spec[rules.default.spec]
 
     def planning(self) -> tuple[PlanningLog, PlanningLog]:
-        """What became of plans: of the policies in charge, and of those in their shadow."""
+        """Outcomes of plans: of the live policies, and of their shadow policies."""
         live, beside = PlanningLog(), PlanningLog()
         live.add(self._planned)
         beside.add(self._planned_beside)
@@ -85,84 +66,90 @@ class Pools:
 
     # --- changes of policy, tenants and classes
 
-    def use(self, rules: Rules) -> None:
-        """Other rules from now on; policies that stay keep their state."""
+    def use(self, rules: DispatchRules) -> None:
+        """Change the rules; policies that stay keep their state."""
         before = self.by_spec
         self.rules, self.by_spec = rules, {}
-        for choice in rules.all_chosen():
+        for choice in rules.choices():
             if choice.spec in before and choice.spec not in self.by_spec:
                 pool = self.by_spec[choice.spec] = before[choice.spec]
-                pool.choice = choice  # with another shadow, perhaps
+                pool.choice = choice  # its shadow may have changed
         self._add_missing()
         for spec, pool in before.items():
-            self._move_strangers(pool)
+            self._hand_over_entries(pool)
             if spec not in self.by_spec:
                 pool.close()
                 self._planned.add(pool.planning)
                 self._planned_beside.add(pool.shadow_planning)
-        self.remake()
+        self.rebuild()
 
     def make_room_for_tenants(self, count: int) -> None:
-        """There are so many tenants now."""
+        """Make room for this number of tenants."""
         if count > self._tenants:
             self._tenants = 2 * count
-            self.remake()
+            self.rebuild()
 
     def add_class(self, model: str, endpoint: Endpoint | None) -> RequestClass:
-        """The class of requests that no class was found for: from now on a row in all tables."""
-        knowledge = self._knowledge
-        n_before, rows_before = len(knowledge.classes.rows), knowledge.rows
-        known = knowledge.add_class(model, endpoint)
-        if knowledge.rows > rows_before:
-            self.remake()
-        elif len(knowledge.classes.rows) > n_before:
+        """Add a class of requests: a row in all tables."""
+        registry = self._registry
+        n_before, rows_before = len(registry.classes), registry.rows
+        known = registry.add_class(model, endpoint)
+        if registry.rows > rows_before:
+            self.rebuild()
+        elif len(registry.classes) > n_before:
             for pool in self.by_spec.values():
                 tables = pool.live.fixed_s, pool.live.unit_s
-                write_estimates(*tables, known.idx, known.key, knowledge.shape, knowledge.estimates)
+                write_estimates(*tables, known.idx, known.key, registry.shape, registry.estimates)
         return known
+
+    def set_estimate(self, of: RequestClass, new: NewEstimate) -> None:
+        """Write an estimate into the tables of every pool."""
+        for g in self._registry.columns(of, new.type_name):
+            for pool in self.by_spec.values():
+                pool.live.set_estimate(of.idx, g, new.fixed_s, new.unit_s)
 
     # --- changes of nodes
 
-    def remake(self) -> None:
-        """Nodes, models or classes have changed: all pools go on with another cluster."""
-        knowledge = self._knowledge
-        knowledge.look_again()
+    def rebuild(self) -> None:
+        """Nodes, models or classes have changed: rebuild the state of every pool."""
+        registry = self._registry
+        registry.refresh()
         now_s = self.now_s()
         pools = self.by_spec.values()
         for exchange in [e.exchange for pool in pools for e in pool.waiting()]:
-            knowledge.add_class(knowledge.model_of(exchange), exchange.endpoint)
+            registry.add_class(registry.model_of(exchange), exchange.endpoint)
         for pool in pools:
             pool.resize(self.rules.options(), self._room(), self._tenants)
-            pool.remake(knowledge.shape, knowledge.cluster(), pool.choice, now_s, self._ask)
-        for pool in pools:  # once all hold what they inherit
+            pool.rebuild(registry.shape, registry.cluster(), pool.choice, now_s)
+        for pool in pools:  # once all pools hold their entries
             self._inform(pool, now_s)
         for pool in tuple(pools):
-            self._turns.turn(pool, now_s)
+            self._owner.turn(pool, now_s)
 
     def switch(self, node: Node) -> None:
-        """It gets work from now on, or gets none."""
-        if node.idx >= len(self._knowledge.shape.members):
+        """The node gets work from now on, or gets none."""
+        if node.idx >= len(self._registry.shape.members):
             return
-        self._knowledge.forget_models()
+        self._registry.forget_models()
         now_s, up = self.now_s(), self._fleet.gets_work(node)
         for pool in self.by_spec.values():
             if (pool.live.nodes.up[node.idx] == 1) != up:
                 pool.live.switch(node.idx, up, now_s)
-                self._turns.turn(pool, now_s)
+                self._owner.turn(pool, now_s)
 
     def mark_adapters(self, node: Node) -> None:
-        """It holds other adapters: no decision is due for that."""
-        if node.idx < len(self._knowledge.shape.members):
+        """The node holds other adapters; no decision is due for that."""
+        if node.idx < len(self._registry.shape.members):
             for pool in self.by_spec.values():
                 pool.mark_adapters(node.idx, self._fleet.state(node).held_adapters)
 
     def change_capacity(self, node: Node) -> None:
-        """It takes more requests at a time, or fewer."""
-        members = self._knowledge.shape.members
+        """The node takes more requests at a time, or fewer."""
+        members = self._registry.shape.members
         if node.idx >= len(members):
             return
         if node.max_requests > members[node.idx].slots:
-            self.remake()
+            self.rebuild()
             return
         self._grant(node)
 
@@ -173,59 +160,58 @@ class Pools:
             self._granted[j] = allowed
             for pool in self.by_spec.values():
                 pool.live.change_room(j, change, now_s)
-                self._turns.turn(pool, now_s)
+                self._owner.turn(pool, now_s)
 
     # --- inside
 
     def _add_missing(self) -> None:
-        for choice in self.rules.all_chosen():
+        for choice in self.rules.choices():
             if choice.spec not in self.by_spec:
                 self.by_spec[choice.spec] = pool = self._new_pool(choice)
                 self._switch_all(pool, self.now_s())
         rules = self.rules
         self.only = None if rules.by_model or rules.by_route else self.by_spec[rules.default.spec]
 
-    def _new_pool(self, choice: Chosen) -> Pool:
-        return Pool(
+    def _new_pool(self, choice: PolicyChoice) -> PolicyPool:
+        return PolicyPool(
+            self._owner,
             choice,
-            self._knowledge.shape,
-            self._knowledge.cluster(),
+            self._registry.shape,
+            self._registry.cluster(),
             self.rules.options(),
             rows=self._room(),
             tenants=self._tenants,
             seed=self.rules.seed,
             now=self.now_s,
-            wake=lambda pool: self._turns.turn(pool, self.now_s()),
-            on_plan=self._on_plan,
             later=self._loop.call_later,
             inline_plans=self._inline,
             mode=self._mode,
         )
 
     def _room(self) -> int:
-        """Requests that a pool has room for: waiting and running ones."""
-        return 2 * self.rules.held_max + sum(m.slots for m in self._knowledge.shape.members) + SPARE_ROWS
+        """Rows of a pool: waiting and running requests."""
+        return 2 * self.rules.held_max + sum(m.slots for m in self._registry.shape.members) + SPARE_ROWS
 
-    def _move_strangers(self, pool: Pool) -> None:
-        """Exchanges that another policy is in charge of now go there; the caller makes all pools anew."""
-        strangers = [row for row, e in pool.entries.items() if self.of(e.exchange) is not pool]
-        for entry in pool.give(strangers):
+    def _hand_over_entries(self, pool: PolicyPool) -> None:
+        """Entries that another policy decides about now move to its pool; the caller rebuilds all pools."""
+        rows = [row for row, e in pool.entries.items() if self.of(e.exchange) is not pool]
+        for entry in pool.take_out(rows):
             self.of(entry.exchange).inherit([entry])
 
-    def _inform(self, pool: Pool, now_s: float) -> None:
-        """Tell a fresh state what its nodes have of others, and who gets work."""
-        self._burden(pool, now_s)
+    def _inform(self, pool: PolicyPool, now_s: float) -> None:
+        """Tell a rebuilt state the background load and which nodes get work."""
+        self._owner.add_background_load(pool, now_s)
         self._switch_all(pool, now_s)
 
-    def _switch_all(self, pool: Pool, now_s: float) -> None:
-        """Tell a fresh state who gets work, and how much."""
-        members = self._knowledge.shape.members
+    def _switch_all(self, pool: PolicyPool, now_s: float) -> None:
+        """Tell a rebuilt state which nodes get work, and how much."""
+        members = self._registry.shape.members
         self._granted = [m.slots for m in members]
         if not self._fleet.nodes:
-            pool.live.switch(0, False, now_s)  # NOBODY
+            pool.live.switch(0, False, now_s)  # the placeholder
         taken: dict[int, float] = {}
         for entry in pool.entries.values():
-            taken[entry.node_idx] = taken.get(entry.node_idx, 0.0) + entry.asked.tokens
+            taken[entry.node_idx] = taken.get(entry.node_idx, 0.0) + entry.spec.tokens
         for node, member in zip(self._fleet.nodes, members, strict=False):
             j = node.idx
             if not self._fleet.gets_work(node):

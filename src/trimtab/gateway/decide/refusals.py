@@ -1,4 +1,4 @@
-"""What clients hear where no node is found for their request."""
+"""The errors that clients get when no node serves their request."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Final
 
 from trimtab.domain.decision import Reason, Status
 from trimtab.engine.live_driver import Ended
-from trimtab.gateway.decide.pool import Pool
+from trimtab.gateway.decide.pool import PolicyPool
 from trimtab.gateway.model import DEADLINE_CODE, Refusal
 
 MOST_RETRY_AFTER_S: Final = 60.0
 
 
-def refusal(pool: Pool, end: Ended, is_own: bool) -> Refusal:
-    """Why a request ended unserved. `is_own`: its deadline here was the client's own."""
+def refusal(pool: PolicyPool, end: Ended, is_own: bool) -> Refusal:
+    """The error of a request that ended unserved. `is_own`: the deadline was the client's own."""
     if end.reason == Reason.QUEUE_FULL:
         return queue_full(pool)
     if end.reason == Reason.DEADLINE:
@@ -25,20 +25,20 @@ def refusal(pool: Pool, end: Ended, is_own: bool) -> Refusal:
     return Refusal(503, "no_node", "No node can serve it.", _retry_after_s(pool))
 
 
-def queue_full(pool: Pool) -> Refusal:
-    """There is no room to wait."""
+def queue_full(pool: PolicyPool) -> Refusal:
+    """The queue is full."""
     return Refusal(503, "queue_full", "Too many requests are waiting.", _retry_after_s(pool))
 
 
 def no_response(response_id: str) -> Refusal:
-    """As if there were none: that another tenant has it is nobody's business."""
+    """As if the response did not exist: a tenant must not learn of another's responses."""
     return Refusal(
         404, "response_not_found", f"Response with id '{response_id[:200]}' not found.", param="response_id"
     )
 
 
-def _retry_after_s(pool: Pool) -> float:
-    """About how long the queue takes to empty, from a second to a minute."""
+def _retry_after_s(pool: PolicyPool) -> float:
+    """About how long the queue takes to empty, between a second and a minute."""
     nodes = pool.live.nodes
     backlog_s = slots = 0.0
     for j in range(len(nodes.up)):

@@ -19,6 +19,7 @@ import numpy as np
 
 from trimtab.gateway.model import (
     Attempt,
+    DecisionListener,
     Exchange,
     Health,
     Node,
@@ -91,7 +92,7 @@ class Sources:
     shadow: Callable[[], tuple[int, int]] = _no_shadow  # its decisions, and those that differ
 
 
-class Metrics(Observer):
+class Metrics(Observer, DecisionListener):
     """The counts of this process. `tick` is to be called about four times a second.
 
     `clock` is the event loop's, in seconds: monotonic.

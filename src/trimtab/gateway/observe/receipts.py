@@ -11,26 +11,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from trimtab.engine.decision_trace import candidates_of, read
+from trimtab.engine.decision_trace import read
 from trimtab.gateway.api.units import BLOCK_TOKENS
+from trimtab.gateway.decide.decision_log import Decision
 from trimtab.gateway.model import Exchange, Observer
 
 KEPT: Final = 4096
-
-
-class Decision(NamedTuple):
-    """What the dispatcher knew and decided, of the latest decision about a request."""
-
-    policy: str
-    nodes: tuple[str, ...]  # names of all nodes, by position
-    row: bytes  # as `decision_trace.read` takes it
-    matched: Mapping[int, int]  # node → blocks of its prompt that it seems to have
-    fallback: bool
-
-    @property
-    def node_idx(self) -> tuple[int, ...]:
-        """The candidates' positions, best first."""
-        return candidates_of(self.row)
 
 
 class _Kept(NamedTuple):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import UsageError
-from trimtab.gateway.model import Exchange, Node, Observer
+from trimtab.gateway.model import DecisionListener, Exchange, Node, Observer
 from trimtab.gateway.record.files import RotatedFiles
 from trimtab.gateway.record.pseudonyms import Pseudonyms, new_key
 from trimtab.gateway.record.rows import (
@@ -37,7 +37,7 @@ from trimtab.gateway.record.rows import (
 from trimtab.traces.gateway_format import NODE_EVENTS, NodeEvent, RecordName
 
 if TYPE_CHECKING:
-    from trimtab.domain.view import Plan  # which loads kernels
+    from trimtab.domain.view import Plan  # loads numba
 
 FLUSH_PERIOD_S = 0.25
 ESTIMATES_PERIOD_S = 60.0
@@ -65,7 +65,7 @@ def _no_adapter(_: str) -> str:
     return ""
 
 
-class Recorder(Observer):
+class Recorder(Observer, DecisionListener):
     """An Observer that records. Its calls neither raise nor wait.
 
     `written`, `dropped` and `error` (of the last write that failed, "" once one succeeds) are for metrics.

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import random
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from trimtab.experiments.serving.replay import paired_by_batches
-from trimtab.gateway.record.shadow import ShadowTally
+from trimtab.gateway.decide.shadow import ShadowStatistics
 from trimtab.metrics import Estimate
 
 
 def test_disagreement_is_exact_and_the_prediction_apart() -> None:
-    tally = ShadowTally()
-    assert np.isnan(tally.figures().disagreement_frac)
-    tally.note([(0, -1, 0, 1.0, 1.0)])
-    tally.note([(0, -1, 1, 1.0, 3.0)])
-    tally.note([(0, -1, -1, 1.0, float("inf"))])  # held: no prediction
-    tally.note([(2, -1, 1, 2.0, 1.0)])
-    tally.note([(2, -1, 1, float("inf"), 1.0)])
-    assert tally.counts == (5, 4)
-    tally.note([(2, 2, 1, 5.0, 1.0)])  # its session lives there: no policy was asked
-    tally.note([(-1, 2, 1, 0.0, 1.0)])  # its home had no room
-    tally.note([(-1, -1, -1, 0.0, 0.0)])  # both hold it
-    found = tally.figures()
+    statistics = ShadowStatistics()
+    assert np.isnan(statistics.figures().disagreement_frac)
+    statistics.note([(0, -1, 0, 1.0, 1.0)])
+    statistics.note([(0, -1, 1, 1.0, 3.0)])
+    statistics.note([(0, -1, -1, 1.0, float("inf"))])  # held: no prediction
+    statistics.note([(2, -1, 1, 2.0, 1.0)])
+    statistics.note([(2, -1, 1, float("inf"), 1.0)])
+    assert statistics.counts == (5, 4)
+    statistics.note([(2, 2, 1, 5.0, 1.0)])  # its session lives there: no policy was asked
+    statistics.note([(-1, 2, 1, 0.0, 1.0)])  # its home had no room
+    statistics.note([(-1, -1, -1, 0.0, 0.0)])  # both hold it
+    found = statistics.figures()
     assert (found.decisions, found.differ, found.disagreement_frac) == (8, 5, 0.625)
     assert found.predicted == 5
     assert found.predicted_difference_s == pytest.approx(1.0 / 5.0)
@@ -62,18 +59,3 @@ def test_the_replay_interval_covers_the_true_difference_of_known_service_models(
     true_s = difference(200_000, 999).mean
     covered = sum(abs(each.mean - true_s) <= (each.ci95 or 0.0) for each in found)
     assert 0.88 <= covered / len(found) <= 0.995
-
-
-def test_the_recorder_loads_no_heavy_library() -> None:
-    code = (
-        "import sys, json, trimtab.gateway.record.recorder, trimtab.gateway.record.shadow; "
-        "print(json.dumps([m for m in ('polars', 'scipy', 'pandas', 'rich', 'aiohttp') if m in sys.modules]))"
-    )
-
-    async def main() -> bytes:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
-        )
-        return (await process.communicate())[0]
-
-    assert json.loads(asyncio.run(main())) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from test_decider import Asking, Bench, at
+from test_dispatcher import Asking, Bench, at
 
 POLICY = "prefix-affinity"
 

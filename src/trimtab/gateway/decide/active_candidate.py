@@ -13,32 +13,32 @@ from trimtab.domain.view import Plan
 logger = logging.getLogger(__name__)
 
 
-class Standing:
+class ActiveCandidate:
     """Follows the plans of one pool. Times are the pool's."""
 
     def __init__(self, policy: Policy, now_s: float) -> None:
         self._policy, self._since_s = policy, now_s
         self._active = self._switches = 0
-        self._before: int | None = None  # which candidate decided before the last switch
+        self._before: int | None = None  # the candidate before the last switch
         self._evidence: Evidence | None = None
         self._rollout_s = now_s
         self._against = 0  # which candidate was in force when it was simulated
 
-    def begin_anew(self, now_s: float) -> None:
-        """A state was made anew: the first candidate decides until the next plan."""
+    def reset(self, now_s: float) -> None:
+        """The state was rebuilt: the first candidate decides until the next plan."""
         self._switch(0, now_s)
 
     def note(self, plan: Plan, now_s: float) -> None:
         """A plan takes force."""
-        evidence = self._told_by(plan)
+        evidence = self._evidence_of(plan)
         if evidence is not None:
             self._evidence, self._rollout_s, self._against = evidence, now_s, self._active
         self._switch(int(plan.active_idx[0]), now_s)
 
-    def _told_by(self, plan: Plan) -> Evidence | None:
+    def _evidence_of(self, plan: Plan) -> Evidence | None:
         try:
             return self._policy.evidence(plan)  # type: ignore[no-any-return]  # that is its contract
-        except Exception as error:  # it is only shown: nobody's request may fail for it
+        except Exception as error:  # shown only: no request may fail because of it
             logger.warning("policy %r raised %r in evidence()", self._policy.name, error)
             return None
 
@@ -47,8 +47,8 @@ class Standing:
             self._before, self._active, self._since_s = self._active, to, now_s
             self._switches += 1
 
-    def told(self, now_s: float) -> dict[str, Any] | None:
-        """As JSON may hold it: ages in seconds; None where the policy is no composite."""
+    def summary(self, now_s: float) -> dict[str, Any] | None:
+        """As plain data for JSON, ages in seconds; None = the policy is not composite."""
         names = [label(one) for one in self._policy.candidates]
         if not names:
             return None
@@ -66,7 +66,7 @@ class Standing:
 
 
 def label(policy: Policy) -> str:
-    """Its name, with the parameters that are not the usual ones."""
+    """The name, with the parameters that differ from their defaults."""
     stated = [f for f in fields(policy) if f.init]  # type: ignore[arg-type]  # all policies are dataclasses
     given = [(f.name, getattr(policy, f.name), f.default) for f in stated]
     changed = ", ".join(f"{name} {value}" for name, value, usual in given if value != usual)

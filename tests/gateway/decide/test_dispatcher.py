@@ -11,16 +11,16 @@ import numpy as np
 
 from support.gateway.virtual import run_virtual
 from support.planning_policies import Gate, Steering
-from trimtab.domain.view import empty_plan
+from trimtab.domain.view import Plan, empty_plan
 from trimtab.engine.decision_trace import SHADOW_IDX, read
 from trimtab.engine.driver import PlanningLog
-from trimtab.gateway.decide.dispatcher import Decider
-from trimtab.gateway.decide.places import OwnedHomes
-from trimtab.gateway.decide.pool import Chosen, chosen
-from trimtab.gateway.decide.rules import Rules
+from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice, policy_choice
+from trimtab.gateway.decide.dispatcher import PolicyDispatcher
+from trimtab.gateway.decide.session_affinity import OwnedAffinityMap
 from trimtab.gateway.model import (
     Attempt,
     Cause,
+    DecisionListener,
     Endpoint,
     Exchange,
     Facts,
@@ -59,6 +59,18 @@ class Asking(Exchange):
         self.refusal = refusal
 
 
+class StartedAfter(Asking):
+    """Notes what the nodes had served when it was started."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__()
+        self.fleet, self.served_at_start = fleet, list[int]()
+
+    def start(self, node: Node) -> None:
+        super().start(node)
+        self.served_at_start = [one.served for one in self.fleet.nodes]
+
+
 class Bench:
     """Two nodes with one place each, unless told otherwise."""
 
@@ -69,35 +81,37 @@ class Bench:
         self.fleet = Fleet(self.loop)
         for k in range(nodes):
             self.add(f"n{k}", slots)
-        self.decider = self.decides(chosen(policy), **rules)
+        self.dispatcher = self.decides(policy_choice(policy), **rules)
 
     def add(self, name: str, slots: int = 1, models: tuple[str, ...] = ("m",)) -> Node:
         return self.fleet.add(NodeSpec(name, f"http://{name}:1", models, slots))
 
-    def decides(self, choice: Chosen, **rules: Any) -> Decider:
-        return Decider(self.loop, self.fleet, Rules(choice, **rules), inline_plans=True, mode="interpreted")
+    def decides(self, choice: PolicyChoice, **rules: Any) -> PolicyDispatcher:
+        return PolicyDispatcher(
+            self.loop, self.fleet, DispatchRules(choice, **rules), inline_plans=True, mode="interpreted"
+        )
 
     def submit(self, exchange: Asking | None = None) -> Asking:
         exchange = exchange or Asking()
         exchange.arrived_s = self.loop.time()
-        self.decider.submit(exchange)
-        self.decider.decide()
+        self.dispatcher.submit(exchange)
+        self.dispatcher.decide()
         return exchange
 
     def done(self, exchange: Asking) -> None:
         exchange.attempts[-1].ended_s = exchange.attempts[-1].begun_s + 1.0
-        self.decider.done((exchange,))
+        self.dispatcher.done((exchange,))
 
     def in_flight(self) -> dict[str, int]:
         """As the fleet counts them; every pool must agree."""
-        self.decider.catch_up()
+        self.dispatcher.catch_up()
         counts = {node.name: node.in_flight for node in self.fleet.nodes}
-        for pool in self.decider.pools.values():
+        for pool in self.dispatcher.pools.values():
             assert list(pool.live.nodes.in_flight) == list(counts.values())
         return counts
 
     def close(self) -> None:
-        self.decider.close()
+        self.dispatcher.close()
         self.fleet.close()
 
 
@@ -117,22 +131,22 @@ def test_what_is_submitted_together_is_decided_as_one_by_one() -> None:
     for together in (False, True):
 
         async def test(bench: Bench, together: bool = together) -> None:
-            decider = bench.decider
-            decider.use(Rules(chosen("power-of-d", "least-connections"), held_max=3))
+            dispatcher = bench.dispatcher
+            dispatcher.use(DispatchRules(policy_choice("power-of-d", "least-connections"), held_max=3))
             exchanges = [Asking() for _ in range(16)]
             for exchange in exchanges:
                 exchange.arrived_s = bench.loop.time()
-                decider.submit(exchange)
+                dispatcher.submit(exchange)
                 if not together:
-                    decider.decide()
+                    dispatcher.decide()
                 await asyncio.sleep(0.01)
             assert any(exchange.nodes for exchange in exchanges) != together
-            decider.decide()
+            dispatcher.decide()
             nodes = [exchange.nodes for exchange in exchanges]
             refused = [exchange.refusal is not None for exchange in exchanges]
             assert (sum(map(len, nodes)), sum(refused)) == (12, 1)
             receipts = [exchange.decision for exchange in exchanges if exchange.nodes]
-            tally = decider.notes.tally
+            tally = dispatcher.log.shadow
             outcomes.append((nodes, refused, receipts, tally.counts, tally.figures()))
 
         at(test, slots=3, nodes=4)
@@ -143,7 +157,7 @@ def test_what_is_submitted_together_is_decided_as_one_by_one() -> None:
 def test_what_came_before_a_lesson_is_decided_without_it() -> None:
     async def test(bench: Bench) -> None:
         first, second = bench.submit(), Asking()
-        bench.decider.submit(second)
+        bench.dispatcher.submit(second)
         assert not second.nodes
         bench.done(first)
         assert second.nodes == ["n1"], "the other node had not given its place back when it came"
@@ -153,19 +167,14 @@ def test_what_came_before_a_lesson_is_decided_without_it() -> None:
 
 def test_answers_of_one_turn_are_learned_from_before_what_waits_is_decided() -> None:
     async def test(bench: Bench) -> None:
-        running, waiting = [bench.submit() for _ in range(2)], [bench.submit() for _ in range(3)]
+        running = [bench.submit() for _ in range(2)]
+        waiting = [bench.submit(StartedAfter(bench.fleet)) for _ in range(3)]
         for exchange in running:
             exchange.usage = Usage(100, 7)
             exchange.attempts[-1].ended_s = exchange.attempts[-1].begun_s + 1.0
         running[1].facts = None  # there is nothing to learn from it
-        seen: list[list[float]] = []
-        learn = bench.decider._lessons.learn
-        bench.decider._lessons.learn = lambda pool, entry: (  # type: ignore[method-assign]
-            seen.append([sum(map(len, (x.nodes for x in waiting)))]),
-            learn(pool, entry),
-        )[1]
-        bench.decider.done(running)
-        assert seen == [[0], [0]]
+        bench.dispatcher.done(running)
+        assert [x.served_at_start for x in waiting] == [[1, 1], [1, 1], []]
         assert [x.nodes for x in waiting] == [["n0"], ["n1"], []]
         assert (running[0].actual_units, running[1].actual_units) == (12.0, 0.0)
         assert [node.served for node in bench.fleet.nodes] == [1, 1]
@@ -182,7 +191,7 @@ def test_a_fault_in_learning_from_one_answer_is_its_own() -> None:
             exchange.usage = Usage(100, 7)
             exchange.attempts[-1].ended_s = exchange.attempts[-1].begun_s + 1.0
         faulty.class_idx = 99
-        bench.decider.done([faulty, sound])
+        bench.dispatcher.done([faulty, sound])
         assert problems == ["list index out of range"]
         assert sound.actual_units == 12.0
         assert held.nodes
@@ -200,11 +209,11 @@ def test_a_fault_in_starting_one_request_is_its_own() -> None:
         bench.loop.set_exception_handler(lambda loop, said: problems.append(said["exception"]))
         faulty, sound = Faulty(), Asking()
         for exchange in (faulty, sound):
-            bench.decider.submit(exchange)
-        bench.decider.decide()
+            bench.dispatcher.submit(exchange)
+        bench.dispatcher.decide()
         assert sound.nodes == ["n1"]
         assert [str(problem) for problem in problems] == ["no start"]
-        bench.decider.abort(faulty)
+        bench.dispatcher.abort(faulty)
         assert bench.in_flight() == {"n0": 0, "n1": 1}
 
     at(test)
@@ -215,14 +224,14 @@ def test_a_lost_request_goes_elsewhere_and_an_aborted_one_frees_its_place() -> N
         lost, held = bench.submit(), bench.submit()
         bench.done(held)
         assert bench.in_flight() == {"n0": 1, "n1": 0}
-        bench.decider.lost(lost, Cause.RESET)
+        bench.dispatcher.lost(lost, Cause.RESET)
         assert lost.nodes == ["n0", "n1"]
         waiting = bench.submit(), bench.submit()
         assert [x.nodes for x in waiting] == [["n0"], []]
-        bench.decider.abort(waiting[1])
-        bench.decider.abort(lost)
+        bench.dispatcher.abort(waiting[1])
+        bench.dispatcher.abort(lost)
         assert bench.in_flight() == {"n0": 1, "n1": 0}
-        bench.decider.failed(waiting[0], Cause.SERVER_ERROR)
+        bench.dispatcher.failed(waiting[0], Cause.SERVER_ERROR)
         assert bench.in_flight() == {"n0": 0, "n1": 0}
         assert [node.failed for node in bench.fleet.nodes] == [2, 0]
         assert bench.submit().nodes, "there is room again"
@@ -233,14 +242,14 @@ def test_a_lost_request_goes_elsewhere_and_an_aborted_one_frees_its_place() -> N
 def test_a_hedge_takes_a_place_and_gives_it_back() -> None:
     async def test(bench: Bench) -> None:
         first = bench.submit()
-        second = bench.decider.hedge(first)
+        second = bench.dispatcher.hedge(first)
         assert second is not None
         assert second.name == "n1"
         assert bench.in_flight() == {"n0": 1, "n1": 1}
-        assert bench.decider.hedge(first) is None, "no third place"
+        assert bench.dispatcher.hedge(first) is None, "no third place"
         held = bench.submit()
         assert held.nodes == []
-        bench.decider.release(second, first)
+        bench.dispatcher.release(second, first)
         assert held.nodes == ["n1"], "the loser's place is used at once"
         bench.done(first)
         assert bench.in_flight() == {"n0": 0, "n1": 1}
@@ -255,7 +264,7 @@ def test_a_request_that_only_its_home_can_serve_is_not_hedged() -> None:
         bench.done(first)
         pinned = bench.submit(Asking(previous_response_id="resp_1"))
         assert pinned.nodes == first.nodes
-        assert bench.decider.hedge(pinned) is None, "no other node has what it goes on from"
+        assert bench.dispatcher.hedge(pinned) is None, "no other node has what it goes on from"
         assert sum(bench.in_flight().values()) == 1
 
     at(test)
@@ -267,9 +276,9 @@ def test_a_hedge_keeps_to_tokens_in_flight() -> None:
             bench.fleet.add(NodeSpec(name, f"http://{name}:1", ("m",), 4, max_tokens=150.0))
         first, second = bench.submit(), bench.submit()
         assert first.nodes + second.nodes == ["a", "b"]
-        assert bench.decider.hedge(first) is None, "b has tokens in flight, and no room for as many again"
+        assert bench.dispatcher.hedge(first) is None, "b has tokens in flight, and no room for as many again"
         bench.done(second)
-        assert bench.decider.hedge(first) == bench.fleet.find("b")
+        assert bench.dispatcher.hedge(first) == bench.fleet.find("b")
         waiting = bench.submit()
         assert waiting.nodes == [], "the hedge has taken b's tokens"
         bench.done(first)
@@ -287,8 +296,8 @@ def test_a_hedge_of_background_work_leaves_the_reserve_free() -> None:
         assert idle.nodes == ["n0"]
         held = bench.submit()
         assert held.nodes == ["n1"]
-        assert bench.decider.hedge(idle) is None, "n1's last place is for others"
-        assert bench.decider.hedge(held) is not None
+        assert bench.dispatcher.hedge(idle) is None, "n1's last place is for others"
+        assert bench.dispatcher.hedge(held) is not None
 
     at(test, slots=2, reserve_frac=0.5)
 
@@ -301,7 +310,7 @@ def test_what_waits_starts_when_a_node_comes_or_serves_its_model() -> None:
         bench.add("n2")
         assert held.nodes == ["n2"]
         node = bench.add("n3", 2, models=())
-        assert not bench.decider.knowledge.ready("other")
+        assert not bench.dispatcher.registry.ready("other")
         bench.fleet.set_listing(node, Listing(("other",), {}))
         assert other.nodes == ["n3"]
         assert bench.in_flight() == {"n0": 1, "n1": 1, "n2": 1, "n3": 1}
@@ -327,12 +336,12 @@ def test_another_policy_goes_on_with_what_is_there() -> None:
     async def test(bench: Bench) -> None:
         running = [bench.submit(), bench.submit()]
         held = bench.submit()
-        bench.decider.use(Rules(chosen("round-robin")))
-        assert list(bench.decider.pools) == ["round-robin"]
+        bench.dispatcher.use(DispatchRules(policy_choice("round-robin")))
+        assert list(bench.dispatcher.pools) == ["round-robin"]
         assert bench.in_flight() == {"n0": 1, "n1": 1}
         bench.done(running[1])
         assert held.nodes == ["n1"]
-        bench.decider.abort(running[0])
+        bench.dispatcher.abort(running[0])
         bench.done(held)
         assert bench.in_flight() == {"n0": 0, "n1": 0}
 
@@ -341,9 +350,9 @@ def test_another_policy_goes_on_with_what_is_there() -> None:
 
 def test_a_shadow_that_a_reload_brings_is_asked() -> None:
     async def test(bench: Bench) -> None:
-        bench.decider.use(Rules(chosen("least-connections", "random")))
+        bench.dispatcher.use(DispatchRules(policy_choice("least-connections", "random")))
         bench.submit()
-        assert bench.decider.notes.tally.figures().decisions == 1
+        assert bench.dispatcher.log.shadow.figures().decisions == 1
 
     at(test)
 
@@ -361,7 +370,7 @@ def test_what_runs_goes_on_where_its_node_may_hold_less_now() -> None:
     async def test(bench: Bench) -> None:
         running = [bench.submit() for _ in range(3)]
         bench.fleet.set_capacity(bench.fleet.nodes[0], 1)
-        bench.decider.use(Rules(chosen("random")))
+        bench.dispatcher.use(DispatchRules(policy_choice("random")))
         assert bench.in_flight() == {"n0": 3}
         waiting = bench.submit()
         for exchange in running[:2]:
@@ -388,7 +397,7 @@ def test_what_runs_goes_on_where_its_model_has_left() -> None:
         for exchange in (running, on_it):
             bench.done(exchange)
         assert bench.in_flight() == {"n0": 0, "free": 0}
-        (pool,) = bench.decider.pools.values()
+        (pool,) = bench.dispatcher.pools.values()
         assert list(pool.live.nodes.outstanding_s) == [0.0, 0.0]
 
     at(test, nodes=1)
@@ -403,9 +412,9 @@ def test_what_runs_stays_with_the_node_whose_name_another_has_taken() -> None:
         assert [x.attempts[0].node.idx for x in (running, fresh)] == [0, 1]
         for exchange in (running, fresh):
             bench.done(exchange)
-        bench.decider.catch_up()
+        bench.dispatcher.catch_up()
         assert [node.in_flight for node in bench.fleet.nodes] == [0, 0]
-        (pool,) = bench.decider.pools.values()
+        (pool,) = bench.dispatcher.pools.values()
         assert list(pool.live.nodes.in_flight) == [0, 0]
 
     at(test, nodes=1)
@@ -416,7 +425,7 @@ def test_clients_invent_no_classes() -> None:
         bench.add("unasked", models=())
         for k in range(100):
             bench.submit(Asking(f"invented-{k}"))
-        assert len(bench.decider.knowledge.class_rows) == 1
+        assert len(bench.dispatcher.registry.class_rows) == 1
 
     at(test)
 
@@ -424,8 +433,8 @@ def test_clients_invent_no_classes() -> None:
 def test_a_lost_node_is_avoided_after_a_reload_too() -> None:
     async def test(bench: Bench) -> None:
         first, other = bench.submit(), bench.submit()
-        bench.decider.lost(first, Cause.RESET)  # the other node is full: it waits
-        bench.decider.use(Rules(chosen("random")))
+        bench.dispatcher.lost(first, Cause.RESET)  # the other node is full: it waits
+        bench.dispatcher.use(DispatchRules(policy_choice("random")))
         assert first.nodes == ["n0"]
         bench.done(other)
         assert first.nodes == ["n0", "n1"]
@@ -437,9 +446,9 @@ def test_a_request_has_another_node_where_one_gets_work_and_serves_its_model() -
     async def test(bench: Bench) -> None:
         bench.add("other", models=("x",))
         first, other = bench.submit(), bench.submit()
-        assert bench.decider.has_another(first), "it is full, but only for now"
+        assert bench.dispatcher.has_another(first), "it is full, but only for now"
         bench.fleet.hold(other.attempts[0].node, Hold.CHECKS, "gone")
-        assert not bench.decider.has_another(first)
+        assert not bench.dispatcher.has_another(first)
 
     at(test)
 
@@ -447,11 +456,11 @@ def test_a_request_has_another_node_where_one_gets_work_and_serves_its_model() -
 def test_where_there_is_no_other_node_a_lost_request_waits_for_the_same() -> None:
     async def test(bench: Bench) -> None:
         alone = bench.submit()
-        bench.decider.lost(alone, Cause.CONNECT)
+        bench.dispatcher.lost(alone, Cause.CONNECT)
         assert alone.nodes == ["n0", "n0"]
         node = alone.attempts[0].node
         bench.fleet.hold(node, Hold.BREAKER, "cannot be connected")
-        bench.decider.lost(alone, Cause.CONNECT)
+        bench.dispatcher.lost(alone, Cause.CONNECT)
         assert alone.nodes == ["n0", "n0"]
         bench.fleet.release(node, Hold.BREAKER)
         assert alone.nodes == ["n0", "n0", "n0"]
@@ -461,24 +470,26 @@ def test_where_there_is_no_other_node_a_lost_request_waits_for_the_same() -> Non
 
 def test_a_shadow_decides_by_plans_of_its_own() -> None:
     async def test(bench: Bench) -> None:
-        live = chosen("least-connections")
-        bench.decider.use(Rules(replace(live, shadow=Last(plan_period_s=1.0))))
-        await bench.decider.open()
-        (pool,) = bench.decider.pools.values()
+        live = policy_choice("least-connections")
+        bench.dispatcher.use(DispatchRules(replace(live, shadow=Last(plan_period_s=1.0))))
+        await bench.dispatcher.open()
+        (pool,) = bench.dispatcher.pools.values()
         first = bench.submit()
         assert pool.live.decision_trace_numbers(first.row)[SHADOW_IDX] == 0
         bench.done(first)
         await asyncio.sleep(1.5)
         second = bench.submit()
         assert (second.nodes, pool.live.decision_trace_numbers(second.row)[SHADOW_IDX]) == (["n0"], 1)
-        assert bench.decider.planning() == (PlanningLog(), PlanningLog(made=2))
+        assert bench.dispatcher.planning() == (PlanningLog(), PlanningLog(made=2))
 
     at(test)
 
 
 def test_pools_share_the_places_of_nodes() -> None:
     async def test(bench: Bench) -> None:
-        bench.decider.use(Rules(chosen("least-connections"), {"other": chosen("random")}))
+        bench.dispatcher.use(
+            DispatchRules(policy_choice("least-connections"), {"other": policy_choice("random")})
+        )
         bench.fleet.set_listing(bench.fleet.nodes[0], Listing(("m", "other"), {}))
         by_one = bench.submit(), bench.submit()
         held = bench.submit(Asking("other"))
@@ -489,11 +500,11 @@ def test_pools_share_the_places_of_nodes() -> None:
         assert bench.in_flight() == {"n0": 1, "n1": 1}
 
     async def both_models(bench: Bench) -> None:
-        bench.decider.close()
+        bench.dispatcher.close()
         bench.fleet = Fleet(bench.loop)
         for k in range(2):
             bench.add(f"n{k}", models=("m", "other"))
-        bench.decider = bench.decides(chosen("least-connections"))
+        bench.dispatcher = bench.decides(policy_choice("least-connections"))
         await test(bench)
 
     at(both_models)
@@ -510,7 +521,7 @@ def test_sessions_and_responses_return_to_their_node() -> None:
             again.session = "s"
             bench.submit(again)
             assert again.nodes == first.nodes
-            bench.decider.abort(again)
+            bench.dispatcher.abort(again)
         full = [bench.submit(), bench.submit()]
         again = Asking()
         again.session = "s"
@@ -544,7 +555,7 @@ def test_homes_are_those_of_a_tenant() -> None:
         same = Asking(tenant=others)
         same.session = "s"
         assert bench.submit(same).nodes == ["n1"]
-        bench.decider.abort(busy)
+        bench.dispatcher.abort(busy)
         again = bench.submit(Asking(tenant=mine, previous_response_id="resp_1"))
         assert again.nodes == ["n0"], "nobody takes it from who made it"
 
@@ -552,7 +563,7 @@ def test_homes_are_those_of_a_tenant() -> None:
 
 
 def test_forgotten_homes_are_nobodys() -> None:
-    homes = OwnedHomes(most=2)
+    homes = OwnedAffinityMap(most=2)
     for k in range(3):
         homes.set("a", f"resp_{k}", "n0")
     assert homes.get("a", "resp_0") is None
@@ -564,10 +575,10 @@ def test_forgotten_homes_are_nobodys() -> None:
 def test_tenants_are_charged_for_what_was_used() -> None:
     async def test(bench: Bench) -> None:
         tenants = Tenant("a", 0, weight=2.0), Tenant("b", 1)
-        (pool,) = bench.decider.pools.values()
+        (pool,) = bench.dispatcher.pools.values()
         exchanges = [bench.submit(Asking(tenant=tenant)) for tenant in tenants]
         assert list(pool.live.virtual_counters[:2]) == [50.0, 50.0 + 100.0], "nobody gains by coming late"
-        bench.decider.progress(exchanges[0], 3)
+        bench.dispatcher.progress(exchanges[0], 3)
         exchanges[0].streamed_chunks = 3
         assert pool.live.virtual_counters[0] == 53.0
         exchanges[0].usage = Usage(prompt_tokens=120, completion_tokens=10)
@@ -614,7 +625,7 @@ def test_behind_the_one_request_of_a_trial_waits_are_short() -> None:
         await asyncio.sleep(1.5)
         assert waiting.refusal is not None
         assert (waiting.refusal.status, waiting.refusal.code) == (503, "no_capacity")
-        bench.fleet.warm(bench.fleet.nodes[0])
+        bench.fleet.end_trial(bench.fleet.nodes[0])
         usual = bench.submit(), bench.submit()
         await asyncio.sleep(1.5)
         assert [exchange.refusal for exchange in usual] == [None, None]
@@ -624,18 +635,18 @@ def test_behind_the_one_request_of_a_trial_waits_are_short() -> None:
 
 def test_what_has_expired_is_told_by_the_deadline_and_not_by_the_clock() -> None:
     async def test(bench: Bench) -> None:
-        (pool,) = bench.decider.pools.values()
+        (pool,) = bench.dispatcher.pools.values()
         bench.submit(), bench.submit()
         hurried, patient = Asking(), Asking()
         hurried.deadline_s = bench.loop.time() + 2.0
         patient.deadline_s = bench.loop.time() + 6.0
         bench.submit(hurried), bench.submit(patient)
-        bench.decider.turn(pool, bench.decider.now_s() + 2.0)  # as a timer that fires early
+        bench.dispatcher.turn(pool, bench.dispatcher.now_s() + 2.0)  # as a timer that fires early
         assert bench.loop.time() < hurried.deadline_s
         assert hurried.refusal is not None
         assert (hurried.refusal.status, hurried.refusal.is_late) == (504, True)
         patient.deadline_s = bench.loop.time()  # as if the turn at which it may wait no longer came late
-        bench.decider.turn(pool, bench.decider.now_s() + 5.0)
+        bench.dispatcher.turn(pool, bench.dispatcher.now_s() + 5.0)
         assert patient.refusal is not None
         assert (patient.refusal.status, patient.refusal.code) == (503, "no_capacity")
 
@@ -646,10 +657,10 @@ def test_plans_begin_anew_where_the_nodes_change_and_past_ones_are_not_made_up_f
     steering = Steering(plan_period_s=1.0)
 
     async def test(bench: Bench) -> None:
-        bench.decider.close()
-        bench.decider = bench.decides(Chosen("steering", steering, steering))
-        (pool,) = bench.decider.pools.values()
-        await bench.decider.open()
+        bench.dispatcher.close()
+        bench.dispatcher = bench.decides(PolicyChoice("steering", steering, steering))
+        (pool,) = bench.dispatcher.pools.values()
+        await bench.dispatcher.open()
         await asyncio.sleep(10.5)
         assert pool.planning.made == 11
         planner = pool.planner
@@ -665,13 +676,13 @@ def test_plans_begin_anew_where_the_nodes_change_and_past_ones_are_not_made_up_f
 
 def test_images_are_charged_by_their_steps_whatever_comes_back() -> None:
     async def test(bench: Bench) -> None:
-        (pool,) = bench.decider.pools.values()
+        (pool,) = bench.dispatcher.pools.values()
         picture = Asking(tenant=Tenant("a", 0, weight=2.0), images=3, steps=20)
         picture.endpoint = Endpoint("/v1/images/generations", ("POST",), Kind.IMAGE)
         bench.submit(picture)
         charged = (100.0 + 2.0 * 3 * 20) / 2.0  # the prompt, and a unit as a token of output
         assert pool.live.virtual_counters[0] == charged
-        bench.decider.progress(picture, 7)
+        bench.dispatcher.progress(picture, 7)
         picture.usage = Usage(prompt_tokens=50, completion_tokens=4000)
         bench.done(picture)
         assert pool.live.virtual_counters[0] == charged
@@ -690,7 +701,7 @@ def test_a_receipt_tells_what_the_decision_rested_on() -> None:
         assert one.predicted_s[0] == one.estimate_s == first.estimate_s > 0.0
         bench.done(second)
         assert read(third.decision.row).decisions == 2, "offered when it came, and when a place was free"
-        bench.decider.lost(first, Cause.RESET)
+        bench.dispatcher.lost(first, Cause.RESET)
         assert read(first.decision.row).decisions == 1
         bench.done(third)
         assert (first.nodes, read(first.decision.row).decisions) == (["n0", "n1"], 3)
@@ -702,14 +713,18 @@ def test_plans_that_fail_are_counted_and_good_ones_are_told_also_once_their_poli
     told: list[tuple[str, float]] = []
 
     async def test(bench: Bench) -> None:
-        bench.decider.notes.on_plan = lambda policy, plan: told.append((policy, plan.params[0]))
+        class Told(DecisionListener):
+            def plan_changed(self, policy: str, plan: Plan) -> None:
+                told.append((policy, plan.params[0]))
+
+        bench.dispatcher.log.listeners.append(Told())
         for answer in ("raise", "nan", "plan"):
             gate = Gate(plan_period_s=1.0, answer=answer)
-            bench.decider.use(Rules(Chosen(answer, gate, gate)))
-            await bench.decider.open()
+            bench.dispatcher.use(DispatchRules(PolicyChoice(answer, gate, gate)))
+            await bench.dispatcher.open()
             await asyncio.sleep(1.5)
-        bench.decider.use(Rules(chosen("random")))
-        assert bench.decider.planning() == (PlanningLog(made=2, raised=2, invalid=2), PlanningLog())
+        bench.dispatcher.use(DispatchRules(policy_choice("random")))
+        assert bench.dispatcher.planning() == (PlanningLog(made=2, raised=2, invalid=2), PlanningLog())
         assert told == [("plan", 1.0), ("plan", 1.0)]
 
     at(test)
@@ -717,7 +732,7 @@ def test_plans_that_fail_are_counted_and_good_ones_are_told_also_once_their_poli
 
 def test_estimates_are_the_best_of_all_types() -> None:
     async def test(bench: Bench) -> None:
-        (pool,) = bench.decider.pools.values()
+        (pool,) = bench.dispatcher.pools.values()
         c = bench.submit().class_idx
         pool.live.fixed_s[c] = [2.0, 3.0]
         pool.live.unit_s[c] = [1.0, 0.5]

@@ -6,11 +6,11 @@ another, it is for the adapter that this one holds.
 
 from __future__ import annotations
 
-from test_decider import Asking, Bench, at
+from test_dispatcher import Asking, Bench, at
 
-from trimtab.gateway.decide.pool import Pool, chosen
-from trimtab.gateway.decide.rules import Rules
-from trimtab.gateway.decide.shape import cluster_of, items_needed, member_of, shape_of
+from trimtab.gateway.decide.cluster_builder import cluster_of, items_needed, member_of, shape_of
+from trimtab.gateway.decide.dispatch_rules import DispatchRules, policy_choice
+from trimtab.gateway.decide.pool import PolicyPool
 from trimtab.gateway.model import Cause
 from trimtab.gateway.nodes.node_spec import Listing, NodeSpec
 from trimtab.gateway.nodes.node_state import Hold
@@ -29,13 +29,13 @@ class Served(Bench):
             )
 
     @property
-    def pool(self) -> Pool:
-        (pool,) = self.decider.pools.values()
+    def pool(self) -> PolicyPool:
+        (pool,) = self.dispatcher.pools.values()
         return pool
 
     def holders(self, adapter: str) -> list[str]:
         view = self.pool.live.view()
-        i = self.decider.knowledge.shape.items.index(adapter)
+        i = self.dispatcher.registry.shape.items.index(adapter)
         return [node.name for node in self.fleet.nodes if view.resident[node.idx, i] == 1]
 
     def serve(self, model: str) -> str:
@@ -49,13 +49,17 @@ def test_a_request_for_an_adapter_needs_its_model_and_the_adapter() -> None:
     async def test(_: Bench) -> None:
         bench = Served()
         row = bench.submit(Asking("law")).row
-        work, items = bench.pool.live.view(), bench.decider.knowledge.shape.items
+        work, items = bench.pool.live.view(), bench.dispatcher.registry.shape.items
         assert list(work.load_s[:, 0]) == [2.5 if name == "law" else 0.0 for name in items]
-        asked = bench.pool.entries[row].asked
+        asked = bench.pool.entries[row].spec
         assert (items[asked.model_idx], items[asked.adapter_idx]) == ("m", "law")
-        plain = bench.pool.entries[bench.submit(Asking("m")).row].asked
+        plain = bench.pool.entries[bench.submit(Asking("m")).row].spec
         assert (items[plain.model_idx], plain.adapter_idx) == ("m", -1)
-        assert [bench.decider.knowledge.adapter_of(name) for name in ("law", "m", "none")] == ["law", "", ""]
+        assert [bench.dispatcher.registry.adapter_of(name) for name in ("law", "m", "none")] == [
+            "law",
+            "",
+            "",
+        ]
         bench.close()
 
     at(test)
@@ -92,11 +96,11 @@ def test_what_nodes_hold_outlives_a_new_state_and_what_runs_keeps_its_items() ->
         bench.fleet.add(NodeSpec("n2", "http://n2:1", ("a", "m"), 4))  # items have other positions now
         assert bench.holders("law") == ["n1"], "it works with it"
         bench.done(running)
-        bench.decider.use(Rules(chosen(POLICY), held_max=7))
+        bench.dispatcher.use(DispatchRules(policy_choice(POLICY), held_max=7))
         assert (bench.holders("law"), bench.serve("law")) == (["n1"], "n1")
         last = bench.submit(Asking("law"))
         bench.fleet.set_listing(bench.fleet.nodes[2], Listing((), {}))
-        bench.decider.lost(last, Cause.RESET)
+        bench.dispatcher.lost(last, Cause.RESET)
         assert last.nodes == ["n1", "n0"]
         bench.close()
 
@@ -117,7 +121,7 @@ def test_a_name_that_is_a_model_elsewhere_is_no_adapter_and_one_without_a_model_
         assert items_needed(shape) == {
             "m": (0, -1), "merged": (1, -1), "other": (2, -1), "stray": (3, -1), "verse": (0, 4)
         }  # fmt: skip
-        cluster = cluster_of(shape, [], 1, bench.decider.knowledge.estimates)
+        cluster = cluster_of(shape, [], 1, bench.dispatcher.registry.estimates)
         assert list(cluster.item_is_adapter) == [0, 0, 0, 1, 1]
 
     at(test)

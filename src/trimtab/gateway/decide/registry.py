@@ -1,56 +1,58 @@
-"""What the deciding side knows of the nodes and of the requests: shape, models, classes, estimates."""
+"""The registry of nodes, models and request classes that the dispatcher decides with."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from trimtab.domain.cluster import Cluster
-from trimtab.gateway.decide.classes import Classes, RequestClass
-from trimtab.gateway.decide.estimates import ClassKey, Estimates
-from trimtab.gateway.decide.shape import (
-    NOBODY,
+from trimtab.gateway.decide.cluster_builder import (
+    PLACEHOLDER,
     SPARE_CLASSES,
-    Shape,
+    ClusterShape,
     cluster_of,
     member_of,
     shape_of,
 )
+from trimtab.gateway.decide.estimates import ClassKey, RequestClass, ServiceEstimates
 from trimtab.gateway.front import stated_tokens
-from trimtab.gateway.model import Endpoint, Exchange, Facts
+from trimtab.gateway.model import Endpoint, Exchange, Facts, Kind
 from trimtab.gateway.nodes.fleet import Fleet
 
-UNKNOWN: Final = "?"  # stands for models that no node is known to serve yet
+UNKNOWN: Final = "?"  # stands for models that no known node serves yet
 
 
-class Knowledge:
-    """Nodes as they were when `look_again` was called last; classes and estimates as they come."""
+class Registry:
+    """Nodes as of the latest `refresh`; classes and estimates as they appear."""
 
-    def __init__(self, fleet: Fleet, estimates: Estimates) -> None:
-        self.estimates, self.classes = estimates, Classes()
+    def __init__(self, fleet: Fleet, estimates: ServiceEstimates) -> None:
+        self.estimates = estimates
+        self.classes: list[RequestClass] = []  # in the order in which they appeared
+        self._by_key: dict[ClassKey, RequestClass] = {}
+        self._by_path: dict[tuple[str, str], RequestClass] = {}  # a string caches its hash, an enum does not
+        self._columns: dict[tuple[ClassKey, str], list[int]] = {}
         self.rows = SPARE_CLASSES  # of the tables: classes that they have room for
         self._fleet, self._on_trial = fleet, fleet.on_trial
-        self.look_again()
+        self.refresh()
 
-    def look_again(self) -> None:
-        """Nodes or what they serve have changed: `shape` is made anew."""
+    def refresh(self) -> None:
+        """Nodes, or the models that they serve, have changed: build `shape` again."""
         fleet, members = self._fleet, []
         for node in fleet.nodes:
             state = fleet.state(node)
             most = max(state.spec.max_requests, node.max_requests, node.in_flight)
             spec = state.spec
             members.append(member_of(node, state.adapters, spec.weight, most, spec.adapter_load_s))
-        self.shape: Shape = shape_of(members or [NOBODY])
+        self.shape: ClusterShape = shape_of(members or [PLACEHOLDER])
         self.names = tuple(member.name for member in self.shape.members)  # of nodes, by position
         self.forget_models()
-        for known in self.classes.rows:
-            known.forget_types()
+        self._columns.clear()
 
     def adapter_of(self, model: str) -> str:
-        """The adapter that clients mean by this name; "" = it is a model's, or nobody's."""
+        """The adapter of this name; "" = the name of a model, or unknown."""
         return model if model in self.shape.bases else ""
 
     def forget_models(self) -> None:
-        """Which models are served, and which are ready, is to be found out again."""
+        """Drop the cached sets of known and of ready models."""
         self._known: set[str] | None = None
         self._ready: set[str] | None = None
         self._class_of: dict[tuple[str, str], RequestClass] = {}  # by known model and path
@@ -58,13 +60,13 @@ class Knowledge:
     # --- models
 
     def known(self, model: str) -> bool:
-        """Whether a node serves this model, ready or not; or may, as long as it was not asked yet."""
+        """Whether a node serves this model, ready or not; or has not listed its models yet."""
         if self._known is None:
             self._known = set(self.models())
-        return model in self._known or self._any_unasked()
+        return model in self._known or self._any_unlisted()
 
-    def _any_unasked(self) -> bool:
-        """Whether some node has not said yet what it serves."""
+    def _any_unlisted(self) -> bool:
+        """Whether a node has not listed its models yet."""
         fleet = self._fleet
         return any(not node.models and not fleet.state(node).was_up for node in fleet.present())
 
@@ -76,7 +78,7 @@ class Knowledge:
         return model in self._ready
 
     def has_room(self, model: str) -> bool:
-        """Whether a node of this model gets work that is not busy with the one request of its trial."""
+        """Whether a node of this model gets work and is not busy with the one request of its trial."""
         is_ready = self.ready(model) if self._ready is None else model in self._ready
         on_trial = self._on_trial
         if not on_trial or not is_ready:
@@ -88,7 +90,7 @@ class Knowledge:
         )
 
     def models(self) -> list[str]:
-        """Models and adapters of all nodes that are here."""
+        """Models and adapters of all present nodes."""
         return sorted({name for n in self._fleet.present() for name in self.shape.members[n.idx].serves})
 
     def types_of(self, model: str) -> list[str]:
@@ -102,26 +104,35 @@ class Knowledge:
 
     # --- classes
 
+    def columns(self, of: RequestClass, type_name: str) -> list[int]:
+        """Columns of the tables: the types of this name whose nodes serve the model of the class."""
+        found = self._columns.get((of.key, type_name))
+        if found is None:
+            types, model = enumerate(self.shape.types), of.key[0]
+            found = [g for g, (name, _) in types if name == type_name and self.shape.serves(g, model)]
+            self._columns[of.key, type_name] = found
+        return found
+
     @property
     def class_rows(self) -> dict[ClassKey, int]:
         """Class → its row in every pool's tables."""
-        return {known.key: known.idx for known in self.classes.rows}
+        return {known.key: known.idx for known in self.classes}
 
     def class_of(self, exchange: Exchange) -> RequestClass | None:
         """The class of a request; None = it is the first of its class."""
         facts, endpoint = exchange.facts, exchange.endpoint
         if facts is None or endpoint is None:
-            return self.classes.find(self.model_of(exchange), endpoint)
+            return self._by_path.get((self.model_of(exchange), _path(endpoint)))
         at = facts.model, endpoint.path
         found = self._class_of.get(at)
         if found is None:
-            found = self.classes.find(self.model_of(exchange), endpoint)
+            found = self._by_path.get((self.model_of(exchange), _path(endpoint)))
             if found is not None and self._known is not None and facts.model in self._known:
                 self._class_of[at] = found
         return found
 
     def model_of(self, exchange: Exchange) -> str:
-        """Whose class a request is of: its model's, once a node serves it. Clients cannot invent classes."""
+        """The model of the request's class, once a node serves it: clients cannot create classes."""
         facts = exchange.facts
         if facts is None or not facts.model:
             return ""
@@ -131,7 +142,12 @@ class Knowledge:
 
     def add_class(self, model: str, endpoint: Endpoint | None) -> RequestClass:
         """The class of these requests, known or new. `rows` doubles when there is no room for it."""
-        known = self.classes.add(model, endpoint)
+        key = (model, endpoint.kind if endpoint is not None else Kind.RELAY)
+        known = self._by_key.get(key)
+        if known is None:
+            known = self._by_key[key] = RequestClass(key, len(self.classes))
+            self.classes.append(known)
+        self._by_path[model, _path(endpoint)] = known
         if known.idx >= self.rows:
             self.rows *= 2
         return known
@@ -140,11 +156,15 @@ class Knowledge:
         """Tokens that a request is expected to use, for its tenant's limit."""
         if not facts.max_tokens:
             return facts.prompt_tokens
-        output = self.classes.output_of(facts)
-        if output is None:
+        chat = self._by_key.get((facts.model, Kind.CHAT))
+        if chat is None:
             return stated_tokens(facts)
-        return facts.prompt_tokens + output.predict(facts.max_tokens) * facts.answers
+        return facts.prompt_tokens + chat.output.predict(facts.max_tokens) * facts.answers
 
     def cluster(self) -> Cluster:
-        """What policies see of all this."""
-        return cluster_of(self.shape, list(self.classes.by_key), self.rows, self.estimates)
+        """The cluster that policies see."""
+        return cluster_of(self.shape, list(self._by_key), self.rows, self.estimates)
+
+
+def _path(endpoint: Endpoint | None) -> str:
+    return "" if endpoint is None else endpoint.path

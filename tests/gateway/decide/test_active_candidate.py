@@ -13,10 +13,9 @@ from support.waiting import until
 from trimtab.domain.planning import Evidence
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, empty_plan
-from trimtab.gateway.decide.dispatcher import Decider
-from trimtab.gateway.decide.pool import Chosen
-from trimtab.gateway.decide.rules import Rules
-from trimtab.gateway.decide.standing import Standing, label
+from trimtab.gateway.decide.active_candidate import ActiveCandidate, label
+from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
+from trimtab.gateway.decide.dispatcher import PolicyDispatcher
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.node_spec import NodeSpec
 from trimtab.policies.load_aware.least_connections import LeastConnections
@@ -55,40 +54,40 @@ def to(candidate: int, *params: float) -> Plan:
     return empty_plan()._replace(active_idx=np.array([candidate]), params=np.array(params))
 
 
-def told(standing: Standing, now_s: float) -> dict[str, Any]:
-    said = standing.told(now_s)
+def summary(candidate: ActiveCandidate, now_s: float) -> dict[str, Any]:
+    said = candidate.summary(now_s)
     assert said is not None
     return said
 
 
 def test_switches_and_their_times() -> None:
-    standing = Standing(Second(), 10.0)
-    first = told(standing, 15.0)
+    candidate = ActiveCandidate(Second(), 10.0)
+    first = summary(candidate, 15.0)
     assert (first["active"], first["since_s"], first["switches"], first["before"]) == (
         "least-connections",
         5.0,
         0,
         None,
     )
-    standing.note(to(1), 20.0)
-    standing.note(to(1), 30.0)
-    after = told(standing, 32.0)
+    candidate.note(to(1), 20.0)
+    candidate.note(to(1), 30.0)
+    after = summary(candidate, 32.0)
     assert (after["active"], after["since_s"], after["switches"], after["before"]) == (
         "power-of-d (d 4)",
         12.0,
         1,
         "least-connections",
     )
-    standing.begin_anew(33.0)
-    assert told(standing, 33.0)["active"] == "least-connections"
+    candidate.reset(33.0)
+    assert summary(candidate, 33.0)["active"] == "least-connections"
 
 
 def test_evidence_stands_beside_the_candidate_that_it_was_taken_against() -> None:
-    standing = Standing(Second(), 0.0)
-    assert told(standing, 1.0)["rollout_age_s"] is None
-    standing.note(to(1, 1.0), 2.0)
-    standing.note(to(1), 4.0)  # of no rollout: the last one stays
-    said = told(standing, 5.0)
+    candidate = ActiveCandidate(Second(), 0.0)
+    assert summary(candidate, 1.0)["rollout_age_s"] is None
+    candidate.note(to(1, 1.0), 2.0)
+    candidate.note(to(1), 4.0)  # of no rollout: the last one stays
+    said = summary(candidate, 5.0)
     assert (said["rollout_age_s"], said["against"], said["objective"]) == (3.0, "least-connections", "mean")
     assert said["each"][1] == {
         "name": "power-of-d (d 4)",
@@ -100,14 +99,14 @@ def test_evidence_stands_beside_the_candidate_that_it_was_taken_against() -> Non
 
 
 def test_evidence_that_raises_is_logged_and_the_plan_counts(caplog: pytest.LogCaptureFixture) -> None:
-    standing = Standing(Second(), 0.0)
-    standing.note(to(1, -1.0), 2.0)
+    candidate = ActiveCandidate(Second(), 0.0)
+    candidate.note(to(1, -1.0), 2.0)
     assert "no such plan" in caplog.text
-    assert told(standing, 3.0)["active"] == "power-of-d (d 4)"
+    assert summary(candidate, 3.0)["active"] == "power-of-d (d 4)"
 
 
 def test_others_have_none() -> None:
-    assert Standing(FIRST, 0.0).told(1.0) is None
+    assert ActiveCandidate(FIRST, 0.0).summary(1.0) is None
     assert (label(SampledCompletion()), label(SampledCompletion(d=8))) == (
         "sampled-completion",
         "sampled-completion (d 8)",
@@ -119,14 +118,14 @@ def test_a_pool_follows_its_plans_and_begins_anew_with_its_state() -> None:
         loop = asyncio.get_running_loop()
         fleet, policy = Fleet(loop), Second()
         fleet.add(NodeSpec("n0", "http://127.0.0.1:1", ("a",), 4))
-        rules = Rules(Chosen("second", policy, policy))
-        decider = Decider(loop, fleet, rules, inline_plans=True, mode="interpreted")
-        await decider.open()
-        standing = decider.pools["second"].standing
+        rules = DispatchRules(PolicyChoice("second", policy, policy))
+        dispatcher = PolicyDispatcher(loop, fleet, rules, inline_plans=True, mode="interpreted")
+        await dispatcher.open()
+        candidate = dispatcher.pools["second"].active_candidate
         for switches in (1, 3):  # a new state begins with the first candidate
-            await until(lambda n=switches: told(standing, decider.now_s())["switches"] >= n)
+            await until(lambda n=switches: summary(candidate, dispatcher.now_s())["switches"] >= n)
             fleet.add(NodeSpec(f"n{switches}", f"http://127.0.0.1:{switches + 1}", ("a",), 4))
-        assert decider.pools["second"].standing is standing
-        decider.close()
+        assert dispatcher.pools["second"].active_candidate is candidate
+        dispatcher.close()
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""What the cluster is: the fleet's nodes, grouped into types, and the classes of requests, as a Cluster."""
+"""Builds the Cluster that policies see, from the fleet's nodes grouped into types and the request classes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 
 from trimtab.domain.cluster import Cluster
 from trimtab.gateway.api.units import PROMPT_TOKEN_FRAC
-from trimtab.gateway.decide.estimates import ClassKey, Estimates
+from trimtab.gateway.decide.estimates import ClassKey, ServiceEstimates
 from trimtab.gateway.model import Node
 
 NO_ITEMS = -1, -1
-SPARE_CLASSES = 16  # rows for classes that show up later; when they are used up the state is made anew
+SPARE_CLASSES = 16  # rows for later classes; when they run out the state is rebuilt
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node as the deciding side has taken it over; what changes of it later makes another shape."""
+    """A node of the shape; a change of any field needs a new shape."""
 
     name: str
     type_name: str
@@ -29,12 +29,12 @@ class Member:
     adapter_load_s: float = 0.0
 
 
-NOBODY = Member("", "", frozenset(), 1, 1.0)  # where there is no node yet: a cluster has at least one
+PLACEHOLDER = Member("", "", frozenset(), 1, 1.0)  # a cluster has at least one node
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Nodes by position, with their types; a type is a name and what its nodes serve."""
+class ClusterShape:
+    """Nodes by position, with their types; a type is a name and the models of its nodes."""
 
     members: tuple[Member, ...]
     types: tuple[tuple[str, frozenset[str]], ...]
@@ -47,7 +47,7 @@ class Shape:
         return not model or model in self.types[g][1]
 
 
-def shape_of(members: Iterable[Member]) -> Shape:
+def shape_of(members: Iterable[Member]) -> ClusterShape:
     """The shape of a cluster of these nodes."""
     members = tuple(members)
     keys = [(m.type_name, m.serves) for m in members]
@@ -58,7 +58,7 @@ def shape_of(members: Iterable[Member]) -> Shape:
     bases: dict[str, str] = {}
     for name, base in (pair for m in members for pair in m.bases.items() if pair[0] not in models):
         bases[name] = bases.get(name) or base
-    return Shape(members, types, tuple(position[key] for key in keys), items, bases)
+    return ClusterShape(members, types, tuple(position[key] for key in keys), items, bases)
 
 
 def member_of(
@@ -71,14 +71,16 @@ def member_of(
     return Member(node.name, type_name, serves, max(1, most_requests), weight, bases, adapter_load_s)
 
 
-def cluster_of(shape: Shape, classes: Sequence[ClassKey], rows: int, estimates: Estimates) -> Cluster:
+def cluster_of(
+    shape: ClusterShape, classes: Sequence[ClassKey], rows: int, estimates: ServiceEstimates
+) -> Cluster:
     """The cluster that policies see; `rows` ≥ the number of classes."""
     n, g, items = len(shape.members), len(shape.types), len(shape.items)
     fixed_s, unit_s = np.full((rows, g), np.inf), np.zeros((rows, g))
     for c, key in enumerate(classes):
         write_estimates(fixed_s, unit_s, c, key, shape, estimates)
     is_adapter = np.array([name in shape.bases for name in shape.items], np.uint8)
-    adapter_s = np.zeros(g)  # nodes of a type that say different things count as the slowest of them
+    adapter_s = np.zeros(g)  # nodes of a type that differ count as the slowest of them
     np.maximum.at(adapter_s, list(shape.type_idx), [m.adapter_load_s for m in shape.members])
     slots = np.array([m.slots for m in shape.members], np.int64)
     return Cluster(
@@ -109,7 +111,12 @@ def cluster_of(shape: Shape, classes: Sequence[ClassKey], rows: int, estimates: 
 
 
 def write_estimates(
-    fixed_s: np.ndarray, unit_s: np.ndarray, c: int, key: ClassKey, shape: Shape, estimates: Estimates
+    fixed_s: np.ndarray,
+    unit_s: np.ndarray,
+    c: int,
+    key: ClassKey,
+    shape: ClusterShape,
+    estimates: ServiceEstimates,
 ) -> None:
     """Set row c of both tables [classes, types]: inf where a type does not serve the model."""
     for g, (type_name, _) in enumerate(shape.types):
@@ -117,15 +124,15 @@ def write_estimates(
             fixed_s[c, g], unit_s[c, g] = estimates.of(key, type_name)
 
 
-def item_positions(shape: Shape) -> Mapping[str, int]:
+def item_positions(shape: ClusterShape) -> Mapping[str, int]:
     """Model or adapter → its position among the items."""
     return {name: i for i, name in enumerate(shape.items)}
 
 
-def items_needed(shape: Shape) -> dict[str, tuple[int, int]]:
+def items_needed(shape: ClusterShape) -> dict[str, tuple[int, int]]:
     """Model or adapter → positions of the model and of the adapter that a request for it needs; -1 = none.
 
-    An adapter whose model is not known stands in the model's place.
+    An adapter of an unknown model takes the model's position.
     """
     at = item_positions(shape)
     needed = {name: (i, -1) for name, i in at.items()}

@@ -1,0 +1,83 @@
+"""The log of decisions: what was known, the shadow policy's choices, failures of policies, time taken."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from time import perf_counter
+from typing import NamedTuple
+
+from trimtab.domain.view import Plan
+from trimtab.engine.decision_trace import candidates_of
+from trimtab.gateway.decide.pool import Entry, PolicyPool, Turned
+from trimtab.gateway.decide.registry import Registry
+from trimtab.gateway.decide.shadow import ShadowStatistics
+from trimtab.gateway.model import DecisionListener
+
+logger = logging.getLogger(__name__)
+
+
+_new = tuple.__new__
+
+
+class Decision(NamedTuple):
+    """The latest decision about a request: what the dispatcher knew and chose."""
+
+    policy: str
+    nodes: tuple[str, ...]  # names of all nodes, by position
+    row: bytes  # as `decision_trace.read` takes it
+    matched: Mapping[int, int]  # node → blocks of the prompt that it seems to have
+    fallback: bool
+
+    @property
+    def node_idx(self) -> tuple[int, ...]:
+        """The candidates' positions, best first."""
+        return candidates_of(self.row)
+
+
+class DecisionLog:
+    """Observes decisions; nothing here changes one."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.decision_s = 0.0  # running mean of the timed decisions; 0 = none yet
+        self.shadow = ShadowStatistics()
+        self.listeners: list[DecisionListener] = []
+        self._registry = registry
+
+    def timed_turn(self, pool: PolicyPool, now_s: float) -> Turned:
+        """A turn with its duration measured, per new request."""
+        begun_s = perf_counter()
+        turned = pool.turn(now_s)
+        took_s = (perf_counter() - begun_s) / len(pool.newcomers)
+        self.decision_s = took_s if not self.decision_s else 0.9 * self.decision_s + 0.1 * took_s
+        return turned
+
+    def decision(self, pool: PolicyPool, entry: Entry) -> Decision:
+        """The decision that started a request."""
+        row = pool.live.decision_trace(entry.exchange.row)
+        values = pool.choice.spec, self._registry.names, row, entry.matched, pool.failed > 0
+        return _new(Decision, values)  # the constructor takes twice as long
+
+    def compare_with_shadow(self, pool: PolicyPool, entries: Iterable[Entry]) -> None:
+        """Compare the decisions of both policies."""
+        numbers_of, decisions = pool.live.decision_trace_numbers, []
+        for entry in entries:
+            estimate_s, _, _, shadow_idx, shadow_s = numbers_of(entry.exchange.row)
+            live_idx = entry.node_idx
+            live_s = estimate_s if live_idx >= 0 else 0.0
+            decisions.append((live_idx, entry.spec.affinity_node_idx, shadow_idx, live_s, shadow_s))
+        self.shadow.note(decisions)
+
+    def failures(self, pool: PolicyPool) -> None:
+        """Log the failures of the policy in the pool's last turn."""
+        count = pool.policy_failures
+        if count.bit_length() != (count - pool.failed).bit_length():  # the 1st, the 2nd, the 4th …
+            logger.error("%s; least connections decides instead (%d so far)", pool.live.last_failure, count)
+        for _ in range(pool.failed):
+            for listener in self.listeners:
+                listener.policy_failed(pool.choice.spec)
+
+    def plan_changed(self, policy: str, plan: Plan) -> None:
+        """A plan of the policy takes force."""
+        for listener in self.listeners:
+            listener.plan_changed(policy, plan)
