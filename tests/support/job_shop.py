@@ -164,6 +164,12 @@ class JobShop:
     def remarks(self, records: ShopRecords) -> dict[str, Any]:
         return {"long": int((records.end_s > 1e6).sum())}
 
+    def seedless(self, settings: Shop, policies: Sequence[Any], seed: int) -> frozenset[str]:
+        return frozenset()
+
+    def batch_ci95(self, records: Any) -> Mapping[str, float]:
+        return {}
+
     def served_frac(self, settings: Shop, metrics: Mapping[str, float]) -> float:
         return 1.0
 

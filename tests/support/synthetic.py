@@ -117,6 +117,7 @@ def run_result(
         curves=random_curves(rank, nodes, bins) if curves else None,
         loop_s=0.1,
         remarks={"fits_no_node": tuple(range(min(unfit, 5))), "n_fits_no_node": unfit},
+        batch_ci95={},
     )
 
 

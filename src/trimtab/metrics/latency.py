@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab.metrics.distribution import coefficient_of_variation, mean, percentiles, variance
-from trimtab.metrics.run_records import FloatArray, RequestRecords
+from trimtab.metrics.run_records import FloatArray, Records, RequestRecords
+from trimtab.metrics.statistics import batch_means_ci95
 
 SLOWDOWN_FLOOR_S = 1.0  # the usual 10 s suits jobs of minutes to hours, not requests
 
@@ -16,6 +17,17 @@ def latency_metrics(requests: RequestRecords) -> dict[str, float]:
     completion_s = requests.completion_s[finished]
     slowdown = bounded_slowdown(completion_s, requests.best_work_s[finished])
     return {**_completion(completion_s), **_queueing(requests), **_slowdown(slowdown)}
+
+
+def batch_ci95(records: Records) -> dict[str, float]:
+    """95 % half-widths of means over requests, from one run; quantiles and shares of nodes have none."""
+    requests = records.requests
+    order = np.argsort(requests.arrival_s, kind="stable")
+    completion_s, started_s = requests.completion_s[order], (requests.start_s - requests.arrival_s)[order]
+    slowdown = bounded_slowdown(completion_s, requests.best_work_s[order])
+    series = {"completion_mean_s": completion_s, "queueing_mean_s": started_s, "slowdown_mean": slowdown}
+    found = {name: batch_means_ci95(values[np.isfinite(values)]) for name, values in series.items()}
+    return {name: ci95 for name, ci95 in found.items() if ci95 is not None}
 
 
 def bounded_slowdown(completion_s: FloatArray, best_work_s: FloatArray) -> FloatArray:

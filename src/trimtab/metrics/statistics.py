@@ -11,6 +11,8 @@ import numpy as np
 from trimtab.errors import UsageError
 from trimtab.metrics.run_records import FloatArray
 
+BATCHES, LEAST_IN_BATCH = 20, 25
+
 
 class Estimate(NamedTuple):
     """A mean and the half-width of its 95 % confidence interval; None where the interval is unknown."""
@@ -43,6 +45,18 @@ def paired_difference_ci95(a: Sequence[float] | FloatArray, b: Sequence[float] |
     if first.shape != second.shape:
         raise UsageError("seeds do not pair up", field="b", value=second.shape, expected=f"{first.shape}")
     return mean_ci95(first - second)
+
+
+def batch_means_ci95(values: FloatArray) -> float | None:
+    """Half-width of the 95 % interval of the mean of dependent values in order of time.
+
+    The means of long batches are nearly independent. None where `BATCHES` batches would be too short. Source:
+    A. M. Law, "Simulation Modeling and Analysis", §9.5.3.
+    """
+    if values.size < BATCHES * LEAST_IN_BATCH:
+        return None
+    means = [batch.mean() for batch in np.array_split(values, BATCHES)]
+    return mean_ci95(means).ci95
 
 
 def _student_t95(degrees: int) -> float:

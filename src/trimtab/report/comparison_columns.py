@@ -62,6 +62,14 @@ def legend(comparison: Comparison) -> str:
     return f"{LEGEND}; † no rank: it served less than {100 * RANKED_FROM:g} % of the {comparison.kind.items}"
 
 
+def interval_text(comparison: Comparison) -> str:
+    """What the intervals of a comparison are."""
+    if all(result.is_seedless for result in comparison.results):
+        return "One run, which no seed changes: ± is 95 % by batch means, where that makes sense"
+    seeds = len(comparison.seeds)
+    return f"Mean ± 95 % confidence over {seeds} seeds" if seeds > 1 else "One seed: no intervals"
+
+
 def metric_column(results: Sequence[PolicyResult], metric: Metric) -> Column:
     """Column of one metric of the catalogue, one cell per result."""
     estimates = [result.metrics[metric.name] for result in results]

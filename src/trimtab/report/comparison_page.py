@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from trimtab.report import plots
-from trimtab.report.comparison_columns import assumptions_text, comparison_bound_text, legend
+from trimtab.report.comparison_columns import assumptions_text, comparison_bound_text, interval_text, legend
 from trimtab.report.curve_cards import CDF, HEAT, curve_figures, queue_card, wide
 from trimtab.report.fragments import (
     FigureCard,
@@ -79,9 +79,7 @@ def _comparison_facts(comparison: Comparison, made_at: datetime) -> dict[str, st
 
 
 def _table_section(comparison: Comparison) -> str:
-    seeds = len(comparison.seeds)
-    interval = f"Mean ± 95 % interval over {seeds} seeds" if seeds > 1 else "One seed, so no intervals"
-    how = f"{interval}; {legend(comparison)}. Choose a heading to sort by it."
+    how = f"{interval_text(comparison)}; {legend(comparison)}. Choose a heading to sort by it."
     bound = f"{comparison_bound_text(comparison)} {assumptions_text(comparison.bound)}"
     return section(
         "metrics", "Metrics", how, comparison_table(comparison), f'<p class="how">{escape(bound)}</p>'

@@ -15,6 +15,7 @@ from trimtab.report.comparison_columns import (
     assumptions_text,
     comparison_bound_text,
     distance_column,
+    interval_text,
     legend,
     metric_column,
     named_metrics,
@@ -110,11 +111,9 @@ def _column_width(column: Column) -> int:
 
 
 def _comparison_caption(comparison: Comparison, hidden: int) -> str:
-    seeds, marks = len(comparison.seeds), legend(comparison)
-    over = f"Mean ± 95 % confidence over {seeds} seeds" if seeds > 1 else "One seed: no intervals"
     lines = [
         f"Offered load: {100 * comparison.offered_load:.3g} % of what the cluster can sustain.",
-        f"{over}; {marks}.",
+        f"{interval_text(comparison)}; {legend(comparison)}.",
         comparison_bound_text(comparison),
         assumptions_text(comparison.bound),
         _hidden_text(hidden),

@@ -28,6 +28,7 @@ class PolicyResult:
     distance_frac: Estimate  # over the lower bound
     served_frac: float  # mean over the seeds, of the items that could be served
     runs: tuple[RunResult, ...] = field(repr=False)  # one per seed
+    is_seedless: bool = False  # no seed changes its runs: intervals are batch means of one
 
     @property
     def is_ranked(self) -> bool:
@@ -154,6 +155,7 @@ def _result_dict(result: PolicyResult) -> dict[str, Any]:
         "distance_to_bound_frac": _estimate(result.distance_frac),
         "served_frac": _number(result.served_frac),
         "is_ranked": result.is_ranked,
+        "intervals": "batch means" if result.is_seedless else "seeds",
         "per_seed": [
             {"seed": r.seed, "metrics": {k: _number(v) for k, v in r.metrics.items()}} for r in result.runs
         ],

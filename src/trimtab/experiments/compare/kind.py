@@ -170,6 +170,12 @@ class Kind(Protocol[S, I, R]):
     def remarks(self, records: R) -> Mapping[str, Any]:
         """What `notes` must know of a run: numbers, texts, and tuples of them."""
 
+    def seedless(self, settings: S, policies: Sequence[Any], seed: int) -> frozenset[str]:
+        """Names of the policies whose runs are the same with every seed."""
+
+    def batch_ci95(self, records: R) -> Mapping[str, float]:
+        """Half-widths of 95 % intervals from one run alone, by metric, for which that makes sense."""
+
     def served_frac(self, settings: S, metrics: Mapping[str, float]) -> float:
         """Share of the work that was done: policies that do too little have no rank."""
 

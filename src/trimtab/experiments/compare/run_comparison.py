@@ -68,6 +68,9 @@ def run_comparison(
     loads = [x for x in sweep_loads if x != own_load]  # that one is run anyway
     begun_s = time.perf_counter()
     seeds_used = settings.seed_list()
+    seedless = kind.seedless(settings, specs, seeds_used[0])
+    if len(seedless) == len(specs):
+        seeds_used = seeds_used[:1]
     n_runs = len(specs) * len(seeds_used) * (1 + len(loads))
     n_items = kind.size(settings)
     check_memory(n_runs, n_items, jobs or cores(), kind.items)
@@ -87,7 +90,7 @@ def run_comparison(
         )
         results = run_tasks(tasks, folder, jobs or cores(), progress)
     return _summarise(
-        kind, settings, specs, tasks, results, sweep_loads, time.perf_counter() - begun_s, folder
+        kind, settings, specs, seedless, tasks, results, sweep_loads, time.perf_counter() - begun_s, folder
     )
 
 
@@ -143,6 +146,7 @@ def _summarise(
     kind: AnyKind,
     settings: Settings,
     specs: Sequence[PolicySpec],
+    seedless: frozenset[str],
     tasks: Sequence[Task],
     results: Sequence[TaskResult],
     sweep_loads: Sequence[float],
@@ -163,10 +167,10 @@ def _summarise(
         seeds=tuple(dict.fromkeys(task.seed for task in tasks)),
         offered_load=results[0].offered_load,
         n_items=results[0].n_items,
-        results=tuple(_policy_result(kind, settings, name, main[name]) for name in names),
+        results=tuple(_policy_result(kind, settings, name, main[name], name in seedless) for name in names),
         bounds=tuple(bounds[seed] for seed in sorted(bounds)),
         sweep=tuple(
-            SweepPoint(name, load, _over_seeds(kind, by_load.get((name, load), main[name])))
+            SweepPoint(name, load, _estimates(kind, by_load.get((name, load), main[name]), name in seedless))
             for name in names
             for load in sorted(sweep_loads)
         ),
@@ -175,11 +179,18 @@ def _summarise(
     )
 
 
-def _policy_result(kind: AnyKind, settings: Settings, name: str, runs: Sequence[RunResult]) -> PolicyResult:
-    distance = mean_ci95([r.distance_frac for r in runs])
+def _policy_result(
+    kind: AnyKind, settings: Settings, name: str, runs: Sequence[RunResult], is_seedless: bool
+) -> PolicyResult:
+    distance = mean_ci95([r.distance_frac for r in (runs[:1] if is_seedless else runs)])
     served = mean_ci95([kind.served_frac(settings, r.metrics) for r in runs])
-    return PolicyResult(name, _over_seeds(kind, runs), distance, served.mean, tuple(runs))
+    metrics = _estimates(kind, runs, is_seedless)
+    return PolicyResult(name, metrics, distance, served.mean, tuple(runs), is_seedless)
 
 
-def _over_seeds(kind: AnyKind, runs: Sequence[RunResult]) -> dict[str, Estimate]:
-    return {name: mean_ci95([run.metrics[name] for run in runs]) for name in kind.metrics}
+def _estimates(kind: AnyKind, runs: Sequence[RunResult], is_seedless: bool) -> dict[str, Estimate]:
+    """Over the seeds; where none changes anything, by batches of one run."""
+    if not is_seedless:
+        return {name: mean_ci95([run.metrics[name] for run in runs]) for name in kind.metrics}
+    run = runs[0]
+    return {name: Estimate(run.metrics[name], run.batch_ci95.get(name)) for name in kind.metrics}

@@ -44,6 +44,7 @@ class RunResult:
     curves: Curves | None
     loop_s: float  # what the run itself took
     remarks: Mapping[str, Any]  # what the kind's notes must know
+    batch_ci95: Mapping[str, float]  # half-widths of intervals from this run alone, by metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ def _run_one(task: Task, inputs: Inputs, spec: PolicySpec, bound: LowerBound[Any
         curves=kind.curves(inputs, records) if task.with_curves else None,
         loop_s=loop_s,
         remarks=kind.remarks(records),
+        batch_ci95=kind.batch_ci95(records),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from trimtab.domain.decision import Reason
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Policy, members
 from trimtab.engine import simulator
 from trimtab.engine.calls import is_ready
 from trimtab.engine.records import records_of
@@ -19,14 +19,14 @@ from trimtab.experiments.bounds import bound_of, compile_bounds, distance_frac
 from trimtab.experiments.compare.curves import BINS, Curves
 from trimtab.experiments.compare.kind import FigureChoice, LowerBound, Notice
 from trimtab.experiments.scenario import Scenario, load_scenario
-from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
+from trimtab.experiments.scenario.build import RunInputs, build, same_inputs, scenario_workload
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
 from trimtab.experiments.scenario.trace_rows import stamp_of
 from trimtab.experiments.serving.compilation import compile_kernels
 from trimtab.experiments.serving.request_table import request_table
 from trimtab.experiments.serving.run_curves import curves_of
 from trimtab.experiments.serving.warnings import MOST_NAMED, comparison_notes
-from trimtab.metrics import METRICS, Metric, Records, compute, served_frac
+from trimtab.metrics import METRICS, Metric, Records, batch_ci95, compute, served_frac
 from trimtab.policies import DEFAULT_COMPARISON, PolicySpec, canonical, find
 from trimtab.validation.problems import checked
 
@@ -190,6 +190,18 @@ class Serving:
         """Requests that fit no node."""
         unfit = np.flatnonzero(records.requests.reason == Reason.FITS_NO_NODE)
         return {"n_fits_no_node": len(unfit), "fits_no_node": tuple(unfit[:MOST_NAMED].tolist())}
+
+    def seedless(self, settings: Scenario, policies: Sequence[PolicySpec], seed: int) -> frozenset[str]:
+        """Policies without random numbers, on a recorded trace of which nothing is drawn."""
+        if settings.workload.trace is None:
+            return frozenset()
+        if not same_inputs(build(settings, seed), build(settings, seed + 1)):
+            return frozenset()
+        return frozenset(canonical(p) for p in policies if not any(m.draws for m in members(find(p)[0])))
+
+    def batch_ci95(self, records: Records) -> dict[str, float]:
+        """For means over requests: batches of requests by arrival."""
+        return batch_ci95(records)
 
     def served_frac(self, settings: Scenario, metrics: Mapping[str, float]) -> float:
         """Share served of the requests that some node could serve."""

@@ -67,8 +67,17 @@ def comparison_notes(trace: TraceSpec | None, results: Sequence[PolicyResult]) -
         first = by_seed[min(by_seed)]
         count = sum(run.remarks["n_fits_no_node"] for run in by_seed.values())
         notes.append(unfit_note(count, first.remarks["fits_no_node"], f"seed {first.seed}: "))
+    notes += [seedless_note(results)] if any(r.is_seedless for r in results) else []
     unranked = {r.policy: r.served_frac for r in results if not r.is_ranked}
     return notes + ([few_served_note(unranked)] if unranked else [])
+
+
+def seedless_note(results: Sequence[PolicyResult]) -> str:
+    """Which runs no seed changes, and what intervals they have."""
+    own = "a recorded trace without randomness: no seed changes a run"
+    named = ", ".join(sorted(r.policy for r in results if r.is_seedless))
+    of = "" if all(r.is_seedless for r in results) else f" of {named}"
+    return f"{own}{of}; intervals are batch means of one run, of means over requests only"
 
 
 def _recording_notes(trace: TraceSpec | None) -> list[str]:

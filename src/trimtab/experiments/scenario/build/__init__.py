@@ -5,7 +5,7 @@ a trace (`traced`, with `defaults` for known formats); then `cluster`, `requests
 `capacity` is the arrival rate that is load 1.0.
 """
 
-from trimtab.experiments.scenario.build.run_inputs import RunInputs, TraceInfo, build
+from trimtab.experiments.scenario.build.run_inputs import RunInputs, TraceInfo, build, same_inputs
 from trimtab.experiments.scenario.build.scenario_workload import scenario_workload
 
-__all__ = ["RunInputs", "TraceInfo", "build", "scenario_workload"]
+__all__ = ["RunInputs", "TraceInfo", "build", "same_inputs", "scenario_workload"]

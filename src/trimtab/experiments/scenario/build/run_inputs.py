@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import starmap
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +64,20 @@ class RunInputs:
     capacity_per_s: float  # arrival rate that is load 1.0; nan if nothing is served
     n_fits_no_node: int  # requests that no node type serves
     trace: TraceInfo | None
+
+
+def same_inputs(a: RunInputs, b: RunInputs) -> bool:
+    """Whether two seeds have the same requests and faults."""
+    return all(starmap(np.array_equal, zip(_drawn(a), _drawn(b), strict=True)))
+
+
+def _drawn(inputs: RunInputs) -> list[Any]:
+    """Every array that a seed may change."""
+    r, prefixes = inputs.requests, inputs.requests.prefixes
+    arrays: list[Any] = [r.work, r.truth, r.leave_s, r.content_idx, inputs.options.faults]
+    if prefixes is not None:
+        arrays += [prefixes.block_idx, prefixes.first, prefixes.prompt_tokens]
+    return arrays
 
 
 def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace | None = None) -> RunInputs:

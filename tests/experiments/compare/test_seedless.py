@@ -1,0 +1,77 @@
+"""A recorded trace without randomness is one run, with intervals by batch means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import trimtab as tt
+from trimtab.metrics.statistics import batch_means_ci95
+from trimtab.report.comparison_columns import interval_text
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,000 requests with all that would else be drawn."""
+    draw = np.random.default_rng(0)
+    arrival_s = np.sort(draw.uniform(0.0, 2_000.0, 1_000))
+    rows = [f"{at:.3f},{size:.3f}" for at, size in zip(arrival_s, draw.exponential(1.0, 1_000), strict=True)]
+    path = tmp_path_factory.mktemp("trace") / "own.csv"
+    path.write_text("\n".join(["arrival_s,size", *rows]) + "\n")
+    return path
+
+
+def scenario(trace: Path, **workload: float) -> tt.Scenario:
+    return tt.Scenario.model_validate(
+        {
+            "name": "recorded",
+            "cluster": {"types": {"node": {"memory_gib": 1}}, "nodes": [{"type": "node", "count": 2}]},
+            "classes": {"work": {"unit_s": 1.0}},
+            "workload": {"trace": {"file": str(trace)}, "load": 0.5, **workload},
+        }
+    )
+
+
+def test_one_run_with_batch_means(trace: Path) -> None:
+    policies = ["round-robin", "least-expected-wait"]
+    compared = tt.compare(scenario(trace), policies, seeds=3, sweep=(0.4,), jobs=1)
+    assert compared.seeds == (0,)
+    assert [len(r.runs) for r in compared.results] == [1, 1]
+    metrics = compared.results[0].metrics
+    assert metrics["completion_mean_s"].ci95 is not None
+    assert metrics["completion_mean_s"].ci95 > 0.0
+    assert metrics["completion_p99_s"].ci95 is None
+    assert metrics["utilisation_var"].ci95 is None
+    assert any(note.startswith("a recorded trace without randomness") for note in compared.notes())
+    assert "batch means" in interval_text(compared)
+    assert [r["intervals"] for r in compared.to_dict()["results"]] == ["batch means"] * 2
+
+
+def test_a_policy_that_draws_keeps_its_seeds(trace: Path) -> None:
+    compared = tt.compare(scenario(trace), ["random", "round-robin"], seeds=3, sweep=(), jobs=1)
+    assert compared.seeds == (0, 1, 2)
+    assert [r.is_seedless for r in compared.results] == [False, True]
+    assert compared.results[1].metrics["completion_mean_s"].ci95
+
+
+def test_drawn_errors_and_generated_work_keep_their_seeds(trace: Path) -> None:
+    for settings in (scenario(trace, service_cv=0.2), "tiny"):
+        compared = tt.compare(settings, ["round-robin"], seeds=2, sweep=(), jobs=1)
+        assert compared.seeds == (0, 1)
+        assert not compared.results[0].is_seedless
+
+
+def test_batch_means_cover_the_mean_of_dependent_values() -> None:
+    draw, covered = np.random.default_rng(1), 0
+    for _ in range(200):
+        noise = draw.normal(size=4_000)
+        series = np.zeros(4_000)
+        for i in range(1, 4_000):
+            series[i] = 0.9 * series[i - 1] + noise[i]
+        half = batch_means_ci95(series)
+        assert half is not None
+        covered += abs(series.mean()) <= half
+    assert 0.88 <= covered / 200 <= 0.99
+    assert batch_means_ci95(np.zeros(100)) is None
