@@ -1,5 +1,6 @@
 # make demo   installs into .venv and compares the policies on the built-in scenario
-# make test   installs what the tests need and runs all of them
+# make test   installs what the tests need and runs them, with a covering subset of the conformance cases
+# make test-full  the same with the full product of conformance cases: every policy in every case of every test
 # make bench  speed, as ratios taken in one run, into bench/results.json and docs/benchmarks/simulator.md (6 minutes)
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json;
 #             GATEWAY_PYTHON=PROGRAM runs it and litellm by another Python, such as the distribution's (bench/NOTES.md)
@@ -18,15 +19,16 @@ OUT ?= trimtab-out
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo test lint bench bench-gateway bench-live bench-policies bench-fragmentation bench-caches docs docs-site clean
+.PHONY: demo test test-full lint bench bench-gateway bench-live bench-policies bench-fragmentation bench-caches docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
 
 # A worker that dies ends the run: pytest-xdist waits for ever for the tests of one that it replaces
-test: $(VENV)/.installed-test lint
+test-full: FULL := --full
+test test-full: $(VENV)/.installed-test lint
 	$(BIN)/trimtab warmup --quiet
-	$(BIN)/python -m pytest -n auto --dist loadgroup --max-worker-restart=0
+	$(BIN)/python -m pytest -n auto --dist loadgroup --max-worker-restart=0 $(FULL)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
-from support.conformance_cases import CASES, SPECS, pair
+from support.conformance_cases import CASES, covering, pair
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.policy import Policy
@@ -50,8 +49,7 @@ def another_future(work: Requests, past: State, moment_s: float, c: Cluster) -> 
     return replace(work, work=rows, truth=truth)
 
 
-@pytest.mark.parametrize("case", ["stale", "fresh", "plain"])
-@pytest.mark.parametrize("spec", SPECS)
+@covering(0, cases=["stale", "fresh", "plain"])
 def test_a_changed_future_changes_no_decision(spec: str, case: str) -> None:
     c, work, _ = CASES[case]()
     moment_s = float(np.quantile(work.work["arrival_s"], 0.4))

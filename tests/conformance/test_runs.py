@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.builders import cluster, requests, run
-from support.conformance_cases import CASES, SPECS, pair
+from support.conformance_cases import CASES, SPECS, covering, pair
 from trimtab.compiled.kernel import interpreted, is_kernel
 from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import OnRefusal, Options
@@ -24,7 +24,6 @@ RECORDED = ("requests", "nodes", "hidden", "counts")
 HOLDS_BY_ITSELF = "locality"  # waits for a nearer node although another would take the work
 
 every_policy = pytest.mark.parametrize("spec", SPECS)
-every_case = pytest.mark.parametrize("case", CASES)
 
 
 def assert_same(a: State, b: State) -> None:
@@ -34,8 +33,7 @@ def assert_same(a: State, b: State) -> None:
             np.testing.assert_array_equal(one[field], other[field], err_msg=f"{name}.{field}", strict=True)
 
 
-@every_case
-@every_policy
+@covering(0)
 def test_compiled_equals_interpreted_bit_for_bit(spec: str, case: str) -> None:
     policy, order = pair(spec)
     assert is_kernel(policy.dispatch)
@@ -85,8 +83,7 @@ class Watched(Policy):
         return self._own_decisions + sum(candidate.decisions for candidate in self.watched)
 
 
-@every_case
-@every_policy
+@covering(1)
 def test_decisions_name_nodes_that_could_take_the_work(spec: str, case: str) -> None:
     policy, order = pair(spec)
     watched = Watched(policy)
@@ -110,10 +107,9 @@ class AsksTwice(Policy):
         self.dispatch = dispatch  # type: ignore[method-assign]
 
 
-@every_case
-@pytest.mark.parametrize("name", [name for name in names("dispatch") if policy_class(name).compares])
-def test_a_comparison_leaves_no_trace_in_the_memory(name: str, case: str) -> None:
-    policy, order = pair(name)
+@covering(4, specs=[name for name in names("dispatch") if policy_class(name).compares])
+def test_a_comparison_leaves_no_trace_in_the_memory(spec: str, case: str) -> None:
+    policy, order = pair(spec)
     assert_same(run(*CASES[case](), AsksTwice(policy), order), run(*CASES[case](), policy, order))
 
 
@@ -143,8 +139,7 @@ def advance_planning(driver: Driver, until_s: float) -> None:
             driver.adopt(plan, driver.now_s)
 
 
-@every_case
-@every_policy
+@covering(2)
 def test_conservation_and_capacity_at_every_moment(spec: str, case: str) -> None:
     c, r, options = CASES[case]()
     policy, order = pair(spec)
@@ -155,8 +150,7 @@ def test_conservation_and_capacity_at_every_moment(spec: str, case: str) -> None
         check_capacity(driver.state)
 
 
-@every_case
-@every_policy
+@covering(3)
 def test_records_never_show_more_running_than_slots(spec: str, case: str) -> None:
     state = run(*CASES[case](), *pair(spec))
     done = state.requests[state.requests["status"] == Status.FINISHED]

@@ -122,7 +122,7 @@ def test_a_request_counts_once_however_often_it_is_offered() -> None:
     desk.decide()
     desk.state.contexts["attempt"] = 1
     desk.decide()
-    assert list(desk._memory.floats[MAX_RANKED : MAX_RANKED + 2]) == [2.0, 1.0]
+    assert list(desk.memory.floats[MAX_RANKED : MAX_RANKED + 2]) == [2.0, 1.0]
 
 
 class Forgetful(FragmentationGradient):

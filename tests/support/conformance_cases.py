@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+
+import pytest
 
 from support.builders import cluster, everything_on, requests, with_resources
 from trimtab.domain.cluster import Cluster
@@ -56,6 +59,22 @@ def plain() -> Case:
 
 
 CASES = {case.__name__: case for case in (stale, fresh, herd, plain)}
+
+
+def covering(
+    offset: int, *, specs: Sequence[str] = SPECS, cases: Sequence[str] = tuple(CASES)
+) -> pytest.MarkDecorator:
+    """Parametrizes a test by `spec` and `case`; `offset` is a number of its own among the tests.
+
+    Every test sees every spec once, with the cases in turn. Tests with successive offsets start at successive
+    cases, so together they put every spec through every case. The rest of the product is marked `full`.
+    """
+    product = []
+    for n, spec in enumerate(specs):
+        for k, case in enumerate(cases):
+            marks = () if (n + offset) % len(cases) == k else pytest.mark.full
+            product.append(pytest.param(spec, case, marks=marks, id=f"{spec}-{case}"))
+    return pytest.mark.parametrize(("spec", "case"), product)
 
 
 def pair(spec: str) -> tuple[Policy, Policy]:

@@ -30,7 +30,7 @@ class Desk:
 
     def adopt(self, policy: Policy) -> None:
         """Let another policy take over, with memory of its own."""
-        self._policy, self._memory = policy, python_memory(policy.init(self.cluster))
+        self._policy, self.memory = policy, python_memory(policy.init(self.cluster))
         self._changed: set[int] = set()
 
     def follow(self, plan: Plan) -> None:
@@ -56,7 +56,7 @@ class Desk:
 
     def score(self) -> float:
         """What the first candidate of the last decision scored."""
-        return float(self._memory.floats[0])
+        return float(self.memory.floats[0])
 
     def answer(self, draws: Sequence[float] = (), *, request: int = 0) -> int:
         """How many candidates there are; -r where the request is rejected for reason r."""
@@ -67,7 +67,7 @@ class Desk:
         ranking = memoryview(self.state.ranking)
         numbers = memoryview(np.array(draws, np.float64))
         dispatch = interpreted(self._policy.dispatch)
-        return int(dispatch(self._view, self._plan, self._record, self._memory, numbers, ranking))
+        return int(dispatch(self._view, self._plan, self._record, self.memory, numbers, ranking))
 
     def key(self, policy: Policy, *, request: int = 0) -> float:
         """The key by which an order serves a request."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +48,15 @@ def simulated(
     options: Options | None = None,
     *,
     seed: int = 0,
-    tell: Callable[[Recorder, Sequence[Node]], None] | None = None,
+    node_events: Sequence[tuple[float, int, str]] = (),
     ticks_per_s: float = 1e12,
     **settings: Any,
 ) -> Driver:
-    """Simulate and record; `tell` may add node events. Times are almost exact unless asked not to be."""
+    """Simulate and record. A node event is a time, a node and a word. Times are almost exact by default."""
     options = options or Options()
     dispatching, ordering = find(policy)
     driver = simulator.run(cluster, requests, options, dispatching, ordering, seed=seed, mode="interpreted")
-    settings |= {"seed": seed, "tell": tell, "ticks_per_s": ticks_per_s}
+    settings |= {"seed": seed, "node_events": node_events, "ticks_per_s": ticks_per_s}
     asyncio.run(record(folder, cluster, driver, policy, **settings))
     return driver
 
@@ -91,7 +91,7 @@ async def record(
     policy: str,
     *,
     seed: int = 0,
-    tell: Callable[[Recorder, Sequence[Node]], None] | None = None,
+    node_events: Sequence[tuple[float, int, str]] = (),
     ticks_per_s: float,
     **settings: Any,
 ) -> None:
@@ -110,8 +110,8 @@ async def record(
     for ended_s, x in sorted(exchanges, key=lambda pair: pair[0]):
         now_s[0] = x.ended_s = ended_s
         recorder.ended([x])
-    if tell is not None:
-        tell(recorder, snapshot.nodes)
+    for now_s[0], node_idx, what in node_events:
+        recorder.node_event(snapshot.nodes[node_idx], what)
     await recorder.close()
 
 

@@ -109,12 +109,8 @@ def test_nodes_that_were_down_are_down_again(tmp_path: Path) -> None:
     fault = np.zeros(1, FAULT)
     fault["node_idx"], fault["start_s"], fault["end_s"], fault["mtbf_s"] = 1, start_s, end_s, np.inf
 
-    def tell(recorder: Any, nodes: Any) -> None:
-        for at_s, what in ((start_s, "down"), (end_s, "up")):
-            recorder._clock = lambda at_s=at_s: at_s
-            recorder.node_event(nodes[1], what)
-
-    simulated(tmp_path, c, drawn, "least-expected-wait", Options(faults=fault), tell=tell)
+    events = [(start_s, 1, "down"), (end_s, 1, "up")]
+    simulated(tmp_path, c, drawn, "least-expected-wait", Options(faults=fault), node_events=events)
     scenario = scenario_of(tmp_path)
     (struck,) = scenario.faults
     assert struck.node == "node1-1"
@@ -125,12 +121,7 @@ def test_nodes_that_were_down_are_down_again(tmp_path: Path) -> None:
 
 def test_a_drained_node_finishes_what_it_has(tmp_path: Path) -> None:
     c = mixed()
-
-    def tell(recorder: Any, nodes: Any) -> None:
-        recorder._clock = lambda: 1e6
-        recorder.node_event(nodes[2], "drained")
-
-    live = simulated(tmp_path, c, traffic(c), "random", tell=tell)
+    live = simulated(tmp_path, c, traffic(c), "random", node_events=[(1e6, 2, "drained")])
     last_s = np.nanmax(live.state.requests["finish_s"])
     assert scenario_of(tmp_path).faults == () or scenario_of(tmp_path).faults[0].at_s >= last_s
 
