@@ -75,7 +75,7 @@ def test_forgotten_nodes_leave_no_bits() -> None:
     assert index.match(blocks, 10) == [(3, 4)]
     fresh = PrefixIndex()
     fresh.add(3, blocks)
-    assert len(pickle.dumps(index)) < len(pickle.dumps(fresh)) + 500  # a bit a turn would be 625 bytes an entry
+    assert len(pickle.dumps(index)) < len(pickle.dumps(fresh)) + 500  # not a bit a turn
 
 
 def test_a_list_of_matches_is_bounded() -> None:
