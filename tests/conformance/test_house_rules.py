@@ -28,10 +28,11 @@ ALLOWED = {
     "trimtab",
     "typing",
 }
+NO_POLICIES = {"trimtab.policies.registry", "trimtab.policies.renamed"}
 MODULES = [
     info.name
     for info in pkgutil.walk_packages(trimtab.policies.__path__, "trimtab.policies.")
-    if info.name != "trimtab.policies.registry"
+    if info.name not in NO_POLICIES
 ]
 
 
