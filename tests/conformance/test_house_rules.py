@@ -14,7 +14,7 @@ import pytest
 import trimtab.policies
 from trimtab.compiled.kernel import is_kernel
 from trimtab.policies import describe, names, policy_class
-from trimtab.policies.registry import section
+from trimtab.policies.catalogue import section
 
 HEADINGS = ("Idea", "Source", "Reads", "Cost", "When it wins / loses", "Deviations from the source")
 ALLOWED = {
@@ -28,7 +28,7 @@ ALLOWED = {
     "trimtab",
     "typing",
 }
-NO_POLICIES = {"trimtab.policies.registry", "trimtab.policies.renamed"}
+NO_POLICIES = {"trimtab.policies.catalogue", "trimtab.policies.renamed"}
 MODULES = [
     info.name
     for info in pkgutil.walk_packages(trimtab.policies.__path__, "trimtab.policies.")

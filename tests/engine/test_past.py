@@ -15,7 +15,7 @@ from trimtab.domain.policy import Policy
 from trimtab.engine.driver import Driver
 from trimtab.engine.live_driver import LiveDriver, RequestSpec
 from trimtab.errors import PolicyError
-from trimtab.policies.registry import find
+from trimtab.policies.catalogue import find
 
 ONE = cluster(1, slots=1)
 POLICY = find("least-connections")[0]

@@ -20,7 +20,7 @@ from trimtab.domain.view import Memory, empty_plan
 from trimtab.engine.driver import Driver
 from trimtab.engine.rollout import StateRollout
 from trimtab.errors import PolicyError
-from trimtab.policies.registry import find
+from trimtab.policies.catalogue import find
 
 TICK = 2.0**-10
 

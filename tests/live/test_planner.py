@@ -25,7 +25,7 @@ from trimtab.errors import UsageError
 from trimtab.live.clock import VirtualClock
 from trimtab.live.planner import PlanResult, ProcessPlanner, attempt, snapshot
 from trimtab.live.runner import run_live
-from trimtab.policies.registry import find
+from trimtab.policies.catalogue import find
 
 C = cluster(4, types=2, slots=2, models=2)
 

@@ -26,7 +26,7 @@ from trimtab.live.backend import Backend, Workers
 from trimtab.live.clock import Clock, VirtualClock
 from trimtab.live.planner import InlinePlanner
 from trimtab.live.runner import LiveRunner, run_live
-from trimtab.policies.registry import find
+from trimtab.policies.catalogue import find
 
 C = cluster(3, slots=2, queue_max=2)
 LEAST = find("least-connections")

@@ -42,7 +42,7 @@ from trimtab.gateway.wire.client import ClientConnection
 from trimtab.gateway.wire.context import Settings
 from trimtab.gateway.wire.server import DataPlane, make_context
 from trimtab.live.clock import Rank
-from trimtab.policies.registry import find, names
+from trimtab.policies.catalogue import find, names
 
 MODELS = ("a", "b", "c")
 SPEEDS = {"slow": 1.0, "middling": 1.7, "fast": 2.9}

@@ -20,7 +20,7 @@ from trimtab.engine.driver import Driver
 from trimtab.engine.simulator import run
 from trimtab.live.clock import VirtualClock
 from trimtab.live.runner import run_live
-from trimtab.policies.registry import find, names
+from trimtab.policies.catalogue import find, names
 
 # What a host and a simulator count differently: void completions, and what is shown how far ahead.
 HOSTS_OWN = {"work", "started", "events", "steps"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.errors import PolicyError
-from trimtab.policies.registry import find
+from trimtab.policies.catalogue import find
 
 SOURCE = """
 from trimtab import Policy

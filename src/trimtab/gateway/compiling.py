@@ -11,7 +11,7 @@ from typing import Final
 from trimtab.engine.calls import compile_all, is_ready
 from trimtab.engine.fallback import Fallback
 from trimtab.errors import UsageError
-from trimtab.policies.registry import find
+from trimtab.policies.catalogue import find
 
 COMPILE_TIMEOUT_S = 300.0
 

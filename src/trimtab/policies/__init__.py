@@ -1,6 +1,6 @@
 """The catalogue of policies: one file per published algorithm, found by walking this package."""
 
-from trimtab.policies.registry import (
+from trimtab.policies.catalogue import (
     DEFAULT_COMPARISON,
     Description,
     Parameter,

@@ -8,7 +8,7 @@ from typing import Final
 
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Policy
-from trimtab.policies.registry import find
+from trimtab.policies.catalogue import find
 
 LOOKAHEAD: Final = 4  # requests of one class that one pass over the queue may offer without success
 MAX_RETRIES: Final = 1 << 20  # the data plane counts them
