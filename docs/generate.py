@@ -110,18 +110,28 @@ _LEGEND = (
 
 
 def _keys_table(schema: Mapping[str, Any]) -> str:
-    rows = ((f"`{key}`", default, meaning) for key, default, meaning in _keys(schema, schema))
+    rows = ((f"`{key}`", default, meaning) for key, default, meaning in _keys(schema, schema, {}))
     return table(("key", "default", "meaning"), rows)
 
 
-def _keys(part: Mapping[str, Any], schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, ...]]:
-    """Path, default and meaning of each key, those of inner tables after the key that holds them."""
+def _keys(
+    part: Mapping[str, Any], schema: Mapping[str, Any], seen: dict[int, str], path: str = ""
+) -> Iterator[tuple[str, ...]]:
+    """Path, default and meaning of each key, those of inner tables after the key that holds them.
+
+    A table that several keys may hold is listed once.
+    """
     needed = part.get("required", ())
     fields = [(name, field) for name, field in part["properties"].items() if "const" not in field]
     for name, field in sorted(fields, key=lambda item: item[0] not in needed):
-        yield path + name, "required" if name in needed else _default(field), field.get("description", "")
-        for prefix, inner in _tables(field, schema):
-            yield from _keys(inner, schema, f"{path}{name}{prefix}{_variant(inner)}.")
+        tables, key = list(_tables(field, schema)), path + name
+        listed = next((seen[id(inner)] for _, inner in tables if id(inner) in seen), None)
+        same = f"; keys as in `{listed}`" if listed else ""
+        yield key, "required" if name in needed else _default(field), field.get("description", "") + same
+        new = [(prefix, inner) for prefix, inner in tables if id(inner) not in seen]
+        seen |= {id(inner): key for _, inner in new}
+        for prefix, inner in new:
+            yield from _keys(inner, schema, seen, f"{key}{prefix}{_variant(inner)}.")
 
 
 def _variant(part: Mapping[str, Any]) -> str:

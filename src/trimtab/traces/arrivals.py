@@ -115,7 +115,7 @@ class PoissonArrivals(_Spec):
     """`arrivals_poisson` as configuration."""
 
     process: Literal["poisson"]
-    rate_per_s: Positive
+    rate_per_s: Positive = Field(description="mean arrivals per second")
 
     @property
     def mean_rate_per_s(self) -> float:
@@ -131,8 +131,8 @@ class GammaArrivals(_Spec):
     """`arrivals_gamma` as configuration; `cv` > 1 is burstier than Poisson."""
 
     process: Literal["gamma"]
-    rate_per_s: Positive
-    cv: Positive
+    rate_per_s: Positive = Field(description="mean arrivals per second")
+    cv: Positive = Field(description="coefficient of variation of the gaps; Poisson = 1")
 
     @property
     def mean_rate_per_s(self) -> float:
@@ -148,8 +148,10 @@ class MmppArrivals(_Spec):
     """`arrivals_mmpp` as configuration: one rate and one mean sojourn for each state."""
 
     process: Literal["mmpp"]
-    rates_per_s: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(min_length=2)
-    sojourns_s: tuple[Positive, ...] = Field(min_length=2)
+    rates_per_s: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
+        min_length=2, description="arrivals per second in each state"
+    )
+    sojourns_s: tuple[Positive, ...] = Field(min_length=2, description="mean seconds in each state")
 
     @model_validator(mode="after")
     def _one_sojourn_each(self) -> MmppArrivals:
@@ -173,10 +175,12 @@ class DiurnalArrivals(_Spec):
     """`arrivals_diurnal` as configuration; starts in the trough unless `peak_at_s` says otherwise."""
 
     process: Literal["diurnal"]
-    rate_per_s: Positive
-    peak_to_trough: float = Field(ge=1, allow_inf_nan=False)
-    period_s: Positive = 86_400.0
-    peak_at_s: float | None = Field(None, allow_inf_nan=False)
+    rate_per_s: Positive = Field(description="mean arrivals per second")
+    peak_to_trough: float = Field(ge=1, allow_inf_nan=False, description="highest rate ÷ lowest rate")
+    period_s: Positive = Field(86_400.0, description="length of a cycle")
+    peak_at_s: float | None = Field(
+        None, allow_inf_nan=False, description="time of the highest rate; default: half a period"
+    )
 
     @property
     def mean_rate_per_s(self) -> float:

@@ -29,8 +29,8 @@ class MappedColumn(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    column: str = Field(min_length=1)
-    scale: float = Field(1.0, gt=0, allow_inf_nan=False)
+    column: str = Field(min_length=1, description="column of the file")
+    scale: float = Field(1.0, gt=0, allow_inf_nan=False, description="factor on its values")
 
 
 def _named(value: object) -> object:
@@ -46,9 +46,13 @@ class TraceMapping(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    columns: Mapping[str, Annotated[MappedColumn, BeforeValidator(_named)]]
-    time_unit: TimeUnit = "s"
-    origin: Origin = "first"
+    columns: Mapping[str, Annotated[MappedColumn, BeforeValidator(_named)]] = Field(
+        description="canonical column → column of the file, by name or with a scale"
+    )
+    time_unit: TimeUnit = Field("s", description="unit of the arrival column; datetime = ISO 8601")
+    origin: Origin = Field(
+        "first", description="arrivals count from the first row; zero = they stay as they are"
+    )
 
     @model_validator(mode="before")
     @classmethod

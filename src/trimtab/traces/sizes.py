@@ -49,8 +49,8 @@ class LognormalSizes(_Spec):
     """`sizes_lognormal` as configuration."""
 
     distribution: Literal["lognormal"]
-    mean: Positive
-    cv: Positive
+    mean: Positive = Field(description="mean size")
+    cv: Positive = Field(description="standard deviation ÷ mean")
 
     def draw(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Sizes [n]."""
@@ -61,8 +61,8 @@ class ParetoSizes(_Spec):
     """`sizes_pareto` as configuration; the variance is finite only for alpha > 2."""
 
     distribution: Literal["pareto"]
-    mean: Positive
-    alpha: float = Field(gt=1, allow_inf_nan=False)
+    mean: Positive = Field(description="mean size")
+    alpha: float = Field(gt=1, allow_inf_nan=False, description="tail exponent; lower = heavier tail")
 
     def draw(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Sizes [n]."""
@@ -73,7 +73,7 @@ class ExponentialSizes(_Spec):
     """`sizes_exponential` as configuration."""
 
     distribution: Literal["exponential"]
-    mean: Positive
+    mean: Positive = Field(description="mean size")
 
     def draw(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Sizes [n]."""
@@ -84,7 +84,7 @@ class ConstantSizes(_Spec):
     """All sizes equal."""
 
     distribution: Literal["constant"]
-    value: Positive
+    value: Positive = Field(description="the size of every request")
 
     def draw(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Sizes [n]; takes nothing from the generator."""
@@ -95,9 +95,9 @@ class EmpiricalSizes(_Spec):
     """Sizes resampled from one column of a trace file; see `sizes_empirical`."""
 
     distribution: Literal["empirical"]
-    file: Path
-    format: str = "auto"
-    column: str = "size"
+    file: Path = Field(description="trace to draw sizes from")
+    format: str = Field("auto", description="format of the trace; auto = by the columns")
+    column: str = Field("size", description="canonical column to draw from")
 
     def draw(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Sizes [n]; reads the file.
