@@ -10,7 +10,7 @@ from trimtab.jobs import Job
 
 
 class JobExchange(Exchange):
-    """`decided` waits for the dispatcher's word; the sending is the runner's."""
+    """`decided` waits for the dispatcher's decision; the runner sends the request."""
 
     __slots__ = ("_decision", "only_node")
 
@@ -38,7 +38,7 @@ class JobExchange(Exchange):
         self._decide(refusal)
 
     async def decided(self) -> Node | Refusal:
-        """The next word of the dispatcher."""
+        """The next decision of the dispatcher."""
         decision = await self._decision
         self._decision = asyncio.get_running_loop().create_future()
         return decision

@@ -34,7 +34,7 @@ _ID_PREFIX = {Kind.VIDEO.value: "video"}
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What the handlers need of a request."""
+    """The parts of a request that the handlers read."""
 
     method: str
     target: str  # path and query
@@ -58,7 +58,7 @@ class JobRequest:
 
 
 def store_away(reason: Exception) -> Refusal:
-    """What a client hears. The reason may name hosts and files: it is for the operator, in the log."""
+    """The refusal for a client. The reason may name addresses and files, so it goes to the log."""
     logger.warning("a request for jobs is refused: %s", reason)
     return _STORE_AWAY
 

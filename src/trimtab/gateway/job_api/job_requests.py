@@ -1,4 +1,4 @@
-"""Requests for jobs as clients send them: what they ask for, and long bodies in a file before any answer."""
+"""Reads requests for jobs: their facts, and long bodies, which lie in a file before any answer."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Send = Callable[[JobRequest, JobInput], Awaitable[LocalAnswer | Refusal]]
 
 
 class JobRequestReader:
-    """Of a process that has clients. The jobs themselves may live in another one, with the same folder."""
+    """Reads requests for jobs; long bodies go straight to the folder of the jobs."""
 
     def __init__(self, settings: JobSettings) -> None:
         self._files = JobFiles(settings.folder, settings.result_max_bytes)
         self._min_free_bytes = settings.min_free_bytes
 
     async def answer(self, exchange: WireExchange, body: bytes, send: Send) -> LocalAnswer | Refusal:
-        """Understand a request; `send` gives it to the jobs, with its body as a node is to get it."""
+        """Read a request; `send` gives it to the jobs, with the body that a node will get."""
         request = await job_request(exchange, body)
         if isinstance(request, Refusal):
             return request
@@ -63,7 +63,7 @@ class JobRequestReader:
 
 
 async def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refusal:
-    """What a client asks of its jobs, or for one. `body` is empty where it was spooled."""
+    """A request about jobs, or one that is to become a job. `body` is empty where it was spooled."""
     endpoint, tenant = exchange.endpoint, exchange.tenant
     assert endpoint is not None
     assert tenant is not None
@@ -71,7 +71,7 @@ async def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refus
     spooled, facts, shown = exchange.request.body.spooled, None, {}
     if exchange.method == "POST" and (body or spooled) and "{id}" not in endpoint.path:
         video = VideoFields(content_type) if endpoint.kind is Kind.VIDEO else None
-        found = await _sized_up(exchange, endpoint, content_type, body, video)
+        found = await _validated(exchange, endpoint, content_type, body, video)
         if isinstance(found, Refusal):
             return found
         refusal = _charged(exchange, tenant, found)
@@ -95,7 +95,7 @@ async def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refus
 
 
 def _checked_remix(exchange: WireExchange, tenant: Tenant, body: bytes) -> Refusal | None:
-    """A remix names no model: what it is a remix of does, which the jobs find."""
+    """A remix names no model: its source does, which the handler finds."""
     try:
         asked = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -108,10 +108,10 @@ def _checked_remix(exchange: WireExchange, tenant: Tenant, body: bytes) -> Refus
     return _charged(exchange, tenant, Facts("", prompt_tokens=len(prompt.encode()) / BYTES_PER_TOKEN))
 
 
-async def _sized_up(
+async def _validated(
     exchange: WireExchange, endpoint: Endpoint, content_type: str, body: bytes, video: VideoFields | None
 ) -> Facts | Refusal:
-    """The facts of a request that is to become a job, of the model that is meant."""
+    """The facts of a request that is to become a job; aliases of models are resolved."""
     scan: BodyScan | None = None
     if exchange.request.body.spooled:
         scanning = body_scan(endpoint, content_type)
@@ -129,7 +129,7 @@ async def _sized_up(
 
 
 def _charged(exchange: WireExchange, tenant: Tenant, facts: Facts) -> Refusal | None:
-    """Count a job against its tenant's limits; how many it may have at a time is the jobs' own bound."""
+    """Count a job against its tenant's limits; the jobs themselves bound how many it has at a time."""
     if tenant.limits is None:
         return None
     context = exchange.context

@@ -24,7 +24,7 @@ COUNT_S = 1.0
 
 
 def job_settings(config: GatewayConfig) -> JobSettings:
-    """How a configuration wants jobs to be kept."""
+    """The settings of jobs in a configuration."""
     return JobSettings(
         folder=config.store.chosen_results_folder(),
         result_ttl_s=config.store.result_ttl_s,
@@ -33,13 +33,13 @@ def job_settings(config: GatewayConfig) -> JobSettings:
 
 
 class JobService:
-    """Everything that a restart must not lose. Requests are served without it, jobs are not."""
+    """The state that survives a restart. Without its database the gateway serves requests, but no jobs."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._store = JobStore(config.store.chosen_url())
         self.usage = UsageBook(self._store)
         self._settings = job_settings(config)
-        self._intake = JobRequestReader(self._settings)
+        self._reader = JobRequestReader(self._settings)
         self.declare(config)
         self.counts: dict[str, int] = {}  # of jobs by state, as of the last `count`
         self._runner: NodeRunner | None = None
@@ -48,13 +48,13 @@ class JobService:
         self._work: list[asyncio.Task[None]] = []
 
     def declare(self, config: GatewayConfig) -> None:
-        """Take over what a configuration says of nodes and jobs."""
+        """Take over the settings of nodes for jobs from a configuration."""
         self._declared = {
             node.name: NodeJobs(node.jobs != "none", node.idempotent_jobs) for node in config.nodes
         }
 
     def declared(self, node: str) -> NodeJobs:
-        """What the configuration says of a node and jobs."""
+        """The settings of a node for jobs."""
         return self._declared.get(node, NodeJobs())
 
     async def open(self, dispatcher: JobDispatcher, around: Surroundings, observers: Observers) -> None:
@@ -71,7 +71,7 @@ class JobService:
         self._runner, self._jobs, self._api = runner, jobs, JobsApi(jobs)
 
     async def drain(self, timeout_s: float) -> int:
-        """Begin no job any more and wait for those that a restart would lose; returns how many are left."""
+        """Begin no further job and wait for those that a restart would lose; returns how many are left."""
         return 0 if self._jobs is None else await self._jobs.drain(timeout_s)
 
     async def close(self) -> None:
@@ -96,10 +96,9 @@ class JobService:
 
     async def answer(self, exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
         """A request for /v1/jobs…, /v1/videos…, or one that is to become a job."""
-        return await self._intake.answer(exchange, body, self.answer_request)
+        return await self._reader.answer(exchange, body, self._answer)
 
-    async def answer_request(self, request: JobRequest, body: JobInput) -> LocalAnswer | Refusal:
-        """The same for a request that another process has read."""
+    async def _answer(self, request: JobRequest, body: JobInput) -> LocalAnswer | Refusal:
         if self._api is None:
             return Refusal(503, "no_jobs", "This gateway cannot keep jobs now.")
         if request.facts is not None:

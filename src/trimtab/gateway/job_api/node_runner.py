@@ -39,7 +39,7 @@ _BACKEND_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}\Z")
 
 @dataclass(frozen=True, slots=True)
 class NodeJobs:
-    """What the configuration says of a node and jobs."""
+    """The settings of a node for jobs."""
 
     has_api: bool = False  # it has OpenAI's /v1/videos: create, poll, content
     idempotent: bool = False  # a job may run twice
@@ -62,7 +62,7 @@ class RunnerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where the runner finds what a job names. Each may have gone since the job was accepted."""
+    """Finds the things that a job names. Each may have gone since the job was accepted."""
 
     node: Callable[[str], Node | None]
     declared: Callable[[str], NodeJobs]  # of a node
@@ -71,7 +71,7 @@ class Surroundings:
 
 
 class JobDispatcher(Dispatcher, Protocol):
-    """A dispatcher that also knows of work which it has not sent itself."""
+    """A dispatcher that also counts work which it has not sent itself."""
 
     def resume(self, exchange: Exchange, node: Node) -> None:
         """It runs on this node already: it takes a place there until `abort`."""
@@ -106,7 +106,7 @@ class NodeRunner:
             observer.arrived(exchange)
         try:
             return await self._dispatched(job, exchange, progress)
-        except BaseException:  # cancelled, or the store is away: nobody waits for it here any more
+        except BaseException:  # cancelled, or the store is away: this process has given the job up
             if exchange.outcome is None:
                 exchange.outcome = Outcome.CANCELLED
                 self._dispatcher.abort(exchange)
@@ -356,7 +356,7 @@ def _backend_id(body: bytes) -> str:
 
 
 def _status(body: bytes, http_status: int) -> tuple[str, str]:
-    """A backend's word on its job ("" = none that can be understood), and its error."""
+    """The status that a backend reports for its job ("" = no valid one), and its error."""
     found = _object(body) if http_status == 200 else {}
     error = found.get("error")
     message = error.get("message", "") if isinstance(error, dict) else ""
