@@ -80,7 +80,7 @@ class ResultFile:
         return StoredResult(self.path.name, self.content_type, self.bytes)
 
     def discard(self) -> None:
-        """Forget it: nothing is left. Never raises."""
+        """Delete the unfinished file. Never raises."""
         with contextlib.suppress(OSError):  # a file that could not be flushed is not wanted either
             self._file.close()
         self._part.unlink(missing_ok=True)
@@ -129,7 +129,7 @@ class JobFiles:
         return staged
 
     def drop_staged(self, staged: StagedInput) -> None:
-        """It is not needed any more, unless it has become a job's. Never raises."""
+        """Delete a staged input that no job has taken. Never raises."""
         with contextlib.suppress(OSError):
             (self._inputs / staged.name).unlink(missing_ok=True)
 
@@ -143,7 +143,7 @@ class JobFiles:
             _sync_folder(self._inputs)
 
     def drop_input(self, job_id: str) -> None:
-        """It is not needed any more. Raises OSError other than its absence."""
+        """Delete an input. Raises OSError, but not for an absent file."""
         self.input(job_id).unlink(missing_ok=True)
 
     def new_result(self, job_id: str, attempt: int, content_type: str) -> ResultFile:
@@ -168,7 +168,7 @@ class JobFiles:
         return found if found.bytes == size else None
 
     def drop_result(self, name: str) -> None:
-        """Delete a result. Raises OSError other than its absence."""
+        """Delete a result. Raises OSError, but not for an absent file."""
         path = self.result(name)
         path.unlink(missing_ok=True)
         _meta_path(path).unlink(missing_ok=True)
@@ -181,14 +181,14 @@ class JobFiles:
                     path.unlink(missing_ok=True)
 
     def has_room(self, min_free_bytes: int) -> bool:
-        """Whether the disk has so much left. A folder that cannot be asked has none."""
+        """Whether the disk has that much left. False where the folder cannot be read."""
         try:
             return shutil.disk_usage(self.folder).free >= min_free_bytes
         except OSError:
             return False
 
     def demand_room(self, min_free_bytes: int) -> None:
-        """Raises StoreUnavailable where the disk has not so much left."""
+        """Raises StoreUnavailable where the disk has less left."""
         if not self.has_room(min_free_bytes):
             raise StoreUnavailable(f"the disk of {self.folder} has less than {min_free_bytes >> 20} MiB left")
 

@@ -51,7 +51,7 @@ class JobSettings:
     max_active_per_tenant: int = 1000
     lease_s: float = 15.0
     min_free_bytes: int = 64 << 20  # of the folder's disk, else jobs are refused and wait
-    poll_s: float = 1.0  # how often other processes' jobs and wishes are looked for while there are any
+    poll_s: float = 1.0  # how often to look for jobs and cancellations of other processes
     sweep_s: float = 60.0
 
 
@@ -81,8 +81,8 @@ class JobQueue:
         self._progress: dict[str, StoredProgress] = {}  # of those running
         self._draining = False
         self._cancelled: set[str] = set()  # by their tenant, not by the end of this process
-        self._ending: set[str] = set()  # their end is known and being written: no longer to be cancelled
-        self._strays: set[str] = set()  # ours in the database and not running: their claim's answer was lost
+        self._ending: set[str] = set()  # their end is being written: too late to cancel
+        self._strays: set[str] = set()  # claimed here and not running: the answer to their claim was lost
         self._loops: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
         self._alive_since_s: float | None = None  # of the unbroken signs of life, by the loop's clock
@@ -134,7 +134,7 @@ class JobQueue:
             await self._store.write(partial(_leave, owner=self.owner))
 
     async def submit(self, spec: JobSpec, job_input: JobInput) -> Job:
-        """A job that will not be lost from here on. Raises StoreUnavailable, TooManyJobs."""
+        """Make a job durable. Raises StoreUnavailable, TooManyJobs."""
         self._files.demand_room(self.settings.min_free_bytes)
         job = spec.queued(self._place, self._clock())
         try:
@@ -142,7 +142,7 @@ class JobQueue:
             await self._store.write(partial(_insert, job=job, most=self.settings.max_active_per_tenant))
         except BaseException:
             with suppress(OSError):
-                self._files.drop_input(job.id)  # so that it cannot run, should the database have it after all
+                self._files.drop_input(job.id)  # the job cannot run, should the database have it
             raise
         self._notify(job.id, JobState.QUEUED)
         self._wake.set()
@@ -170,7 +170,7 @@ class JobQueue:
         return await self._store.read(job_rows.counts)
 
     async def cancel(self, job_id: str, tenant: str, *, delete: bool = False) -> Job | None:
-        """Ask for its end; `delete` also hides it. The job as it is now. Raises StoreUnavailable."""
+        """Cancel a job; `delete` also hides it. Returns the job as it is now. Raises StoreUnavailable."""
         now_s = self._clock()
         expires_s = now_s + self.settings.result_ttl_s
         wish = partial(job_rows.request_cancel, job_id=job_id, tenant=tenant, delete=delete)
@@ -196,7 +196,7 @@ class JobQueue:
         return path if path.exists() else None
 
     async def _look_loop(self) -> None:
-        """Look for jobs when one was submitted or has ended here, and at times for those of others."""
+        """Look for jobs when one was submitted or has ended here, and periodically for those of others."""
         while True:
             self._wake.clear()
             if not await self._tried(self._look):
@@ -206,7 +206,7 @@ class JobQueue:
                     await self._wake.wait()
 
     async def _look(self) -> None:
-        """Ask what there is to do. While no process has a job to do, one look per sign of life is enough."""
+        """Look for work. While no process has any, one look per sign of life is enough."""
         sign_s = self.settings.lease_s / 4
         self._pause_s = min(self.settings.poll_s, sign_s)
         is_free, is_owned = await self._store.read(job_rows.found)
@@ -219,7 +219,7 @@ class JobQueue:
             await self._tried(self._claim)
 
     async def _tried(self, turn: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Take a turn of a loop that must not end: without it jobs would be accepted and never run."""
+        """Take a turn of a loop that must not end: else jobs would be accepted and never run."""
         try:
             await turn()
         except StoreUnavailable:
@@ -238,7 +238,7 @@ class JobQueue:
             self._begin(job, self._run)
 
     async def _life(self) -> None:
-        """Give a sign of life, hear of cancellations and lost claims, adopt what silent processes left."""
+        """Give a sign of life, learn of cancellations and lost claims, adopt the jobs of silent processes."""
         now_s = asyncio.get_running_loop().time()
         since_s = now_s if self._alive_since_s is None else self._alive_since_s
         # A database that was away for all makes all look silent: wait until the others have been heard.
@@ -269,7 +269,7 @@ class JobQueue:
             await asyncio.sleep(self.settings.sweep_s)
 
     def _begin(self, job: Job, work: Callable[[Job], Coroutine[Any, Any, None]]) -> None:
-        if job.id in self._running or self._draining:  # taken while the drain began: `close` gives it back
+        if job.id in self._running or self._draining:  # claimed while the drain began: `close` frees it
             return
         task = asyncio.create_task(work(job), name=job.id)
         self._running[job.id] = task
@@ -290,7 +290,7 @@ class JobQueue:
             self._running[job_id].cancel()
 
     async def _recover(self, job: Job) -> None:
-        """What a process that is gone has left: see the drawing in `jobs.job`."""
+        """Go on with a job of a process that is gone: see the diagram in `jobs.job`."""
         if job.state is JobState.QUEUED:
             await self._run(job)
         elif (file := self._files.whole_result(job.id, job.attempt)) is not None:
@@ -320,7 +320,7 @@ class JobQueue:
     async def _follow(
         self, job: Job, run: Callable[[Job, StoredProgress], Coroutine[Any, Any, JobResult]]
     ) -> None:
-        """Run it to its end; a tenant's cancellation is an end, this process's own is none."""
+        """Run a job to its end. Its tenant can cancel it; the end of this process is no end of the job."""
         progress = self._progress[job.id] = self._new_progress(job)
         try:
             result = await run(job, progress)
@@ -331,7 +331,7 @@ class JobQueue:
             result = _CANCELLED
         except StoreUnavailable:
             result = JobResult(JobState.QUEUED, retry_after_s=self.settings.poll_s)
-        except Exception as error:  # a fault of ours must not leave a job that never ends
+        except Exception as error:  # a fault in the runner must not leave a job that never ends
             _log.exception("job %s", job.id)
             result = JobResult(JobState.FAILED, error_code="internal_error", error=type(error).__name__)
         finally:
@@ -343,7 +343,7 @@ class JobQueue:
         return StoredProgress(self._store, self._files, job, self.owner, self._clock, self._notify)
 
     async def _finish(self, job: Job, result: JobResult, progress: StoredProgress | None = None) -> None:
-        """Write a job's end, however long the database is away; the result itself is on disk."""
+        """Write the end of a job, however long the database is away; the result itself is on disk."""
         self._ending.add(job.id)
         progress, pause_s = progress or self._new_progress(job), 0.1
         while True:

@@ -1,4 +1,4 @@
-"""How a store fails."""
+"""Errors of the store."""
 
 from __future__ import annotations
 
