@@ -44,6 +44,7 @@ DEFAULT_COMPARISON = (
     "power-of-d",
     "least-expected-wait",
     "least-expected-completion",
+    "late-binding",
     "bounded-hash",
     "least-expected-wait+sjf",
     "least-expected-wait+edf",
