@@ -12,15 +12,15 @@ COLUMNS: Final[dict[str, pl.DataType]] = {
     "class": pl.String(),  # service class
     "model": pl.String(),  # model that must be resident
     "adapter": pl.String(),  # null: none
-    "tenant": pl.String(),
+    "tenant": pl.String(),  # owner of the request
     "priority": pl.Int64(),  # higher is more urgent
     "deadline_s": pl.Float64(),  # relative to the arrival
-    "images": pl.Int64(),
+    "images": pl.Int64(),  # images to make
     "steps": pl.Int64(),  # denoising steps per image
-    "prompt_tokens": pl.Int64(),
-    "output_tokens": pl.Int64(),
+    "prompt_tokens": pl.Int64(),  # length of the prompt
+    "output_tokens": pl.Int64(),  # length of the answer
     "payload_gib": pl.Float64(),  # moved to the node before service
-    "session": pl.String(),
+    "session": pl.String(),  # requests of a session should meet the same node
     "recorded_s": pl.Float64(),  # execution time in the recorded system
     "prefix_blocks": pl.List(pl.Int64()),  # ids of the prompt's prefix-cache blocks
     "content": pl.String(),  # equal = the same deterministic request asked again; null: never the same
