@@ -26,8 +26,8 @@ from trimtab.gateway.model import (
     Outcome,
     Refusal,
 )
+from trimtab.gateway.record.recorded_rows import ClassEstimate, Snapshot
 from trimtab.gateway.record.recorder import Recorder, RecordSettings
-from trimtab.gateway.record.rows import ClassEstimate, Snapshot
 from trimtab.policies import find
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)

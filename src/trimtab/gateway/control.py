@@ -29,7 +29,7 @@ class GatewayControl:
     async def nodes(self) -> list[NodeFigures]:
         """All nodes."""
         gateway = self._gateway
-        return status.node_figures(gateway.metrics.book(), gateway.fleet.present(), gateway.loop.time())
+        return status.node_figures(gateway.metrics.store(), gateway.fleet.present(), gateway.loop.time())
 
     async def add_node(self, spec: Json) -> NodeFigures:
         """Take in a node."""
@@ -63,7 +63,7 @@ class GatewayControl:
 
     async def receipt(self, request_id: str) -> Json | None:
         """The decision receipt of a request."""
-        return self._gateway.receipts.find(request_id)
+        return self._gateway.decision_records.find(request_id)
 
     async def usage(self, tenant: str | None) -> list[Json]:
         """What tenants have used of models."""
@@ -72,7 +72,7 @@ class GatewayControl:
     async def metrics(self) -> bytes:
         """The text of `/metrics`."""
         await self._service.count()
-        return exposition.exposition(self._gateway.metrics.book())
+        return exposition.exposition(self._gateway.metrics.store())
 
     async def status(self) -> Status:
         """Everything that the dashboard shows."""
@@ -98,7 +98,7 @@ class GatewayControl:
             "jobs": dict(gateway.job_counts),
             "notes": [*gateway.problems, *(f"{who}: {what}" for who, what in gateway.fleet.problems.items())],
         }
-        told.update(status.observed(gateway.metrics.book()))  # type: ignore[typeddict-item]
+        told.update(status.observed(gateway.metrics.store()))  # type: ignore[typeddict-item]
         return told
 
 

@@ -29,9 +29,9 @@ from trimtab.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Regi
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.fleet_listener import RemovalHook
 from trimtab.gateway.nodes.health_manager import HealthManager
+from trimtab.gateway.observe.decision_records import DecisionRecords
 from trimtab.gateway.observe.logs import RequestLog, Which
 from trimtab.gateway.observe.metrics import Metrics, Sources
-from trimtab.gateway.observe.receipts import Receipts
 from trimtab.gateway.record.node_events import NodeEvents
 from trimtab.gateway.recording import new_recorder
 from trimtab.gateway.tenants import Tenants
@@ -80,7 +80,7 @@ class Gateway:
         rules = options.rules_of(config)
         self.dispatcher = PolicyDispatcher(loop, self.fleet, rules, tenants=len(self.tenants))
         self.metrics = Metrics(loop.time, self._sources())
-        self.receipts = Receipts(loop.time)
+        self.decision_records = DecisionRecords(loop.time)
         self.recorder = new_recorder(
             options.record_settings(config), self.fleet, self.dispatcher, self._shadow
         )
@@ -184,7 +184,7 @@ class Gateway:
 
     def _observers(self) -> tuple[Observer, ...]:
         which = Which.ALL if self.config.telemetry.log_requests else Which.FAILED
-        parts: list[Observer] = [self.health_manager.observer, self.metrics, self.receipts]
+        parts: list[Observer] = [self.health_manager.observer, self.metrics, self.decision_records]
         parts.append(RequestLog(which))
         if self.recorder is not None:
             parts.append(self.recorder)

@@ -10,8 +10,8 @@ from trimtab.gateway.decide.dispatch_rules import LOOKAHEAD, MAX_RETRIES
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.record.recorded_rows import ClassEstimate, Snapshot
 from trimtab.gateway.record.recorder import Recorder, RecordSettings
-from trimtab.gateway.record.rows import ClassEstimate, Snapshot
 
 
 def new_recorder(

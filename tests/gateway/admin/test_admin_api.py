@@ -90,8 +90,10 @@ def test_a_key_reads_everything() -> None:
         assert receipt["actual_s"] > 0
         assert await status_of(client.get(admin.base + "/admin/requests/none", headers=BEARER)) == 404
         asked: list[str] = []
-        find = admin.control.receipts.find
-        with patch.object(admin.control.receipts, "find", lambda id_: (asked.append(id_), find("req-7"))[1]):
+        find = admin.control.decision_records.find
+        with patch.object(
+            admin.control.decision_records, "find", lambda id_: (asked.append(id_), find("req-7"))[1]
+        ):
             for path in ("a/b", "a%2Fb/c"):
                 assert (
                     await status_of(client.get(f"{admin.base}/admin/requests/{path}", headers=BEARER)) == 200

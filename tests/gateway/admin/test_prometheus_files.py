@@ -22,7 +22,7 @@ import yaml
 from support.gateway.fake_control import FakeControl
 from trimtab.gateway.admin.app import AdminApp, serve_admin
 from trimtab.gateway.admin.auth import AdminAuth, digest
-from trimtab.gateway.observe.families import FAMILIES, Type
+from trimtab.gateway.observe.metric_families import FAMILIES, Type
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
@@ -182,5 +182,5 @@ def test_a_real_prometheus_scrapes_and_answers(tmp_path: Path) -> None:
 
     up, requests = asyncio.run(main())
     assert len(up) == 1
-    refused = control.metrics_.book().tables["trimtab_refusals_total"].get(("rate_limit",), [0.0])[0]
+    refused = control.metrics_.store().tables["trimtab_refusals_total"].get(("rate_limit",), [0.0])[0]
     assert float(requests[0]["value"][1]) == control.serial - refused

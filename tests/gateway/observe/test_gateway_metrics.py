@@ -12,12 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.gateway.observe_builders import make_exchange, make_node
 from trimtab.gateway.model import Attempt, Cause, Health, Outcome, Refusal, Usage
-from trimtab.gateway.observe import figures
-from trimtab.gateway.observe.book import Book
+from trimtab.gateway.observe import summaries
+from trimtab.gateway.observe.decision_records import DecisionRecords
 from trimtab.gateway.observe.exposition import exposition
-from trimtab.gateway.observe.families import FAMILIES
+from trimtab.gateway.observe.metric_families import FAMILIES
+from trimtab.gateway.observe.metric_store import MetricStore
 from trimtab.gateway.observe.metrics import MOST_CODES, MOST_KEPT, MOST_TENANTS, Metrics, Sources
-from trimtab.gateway.observe.receipts import Receipts
 from trimtab.gateway.observe.status import node_figures, observed
 from trimtab.gateway.observe.window import Second, percentiles_s, variance_s2
 from trimtab.metrics.distribution import coefficient_of_variation, variance
@@ -44,9 +44,9 @@ class Seen(dict[tuple[str, tuple[str, ...]], float]):
         return super().__getitem__((key[0], tuple(sorted(key[1]))))
 
 
-def samples(book: Book) -> Seen:
+def samples(store: MetricStore) -> Seen:
     found = Seen()
-    for family in text_string_to_metric_families(exposition(book).decode()):
+    for family in text_string_to_metric_families(exposition(store).decode()):
         for sample in family.samples:
             found[sample.name, tuple(sorted(sample.labels.values()))] = sample.value
     return found
@@ -58,7 +58,7 @@ def test_one_answer_is_counted_everywhere() -> None:
     metrics.arrived(exchange)
     metrics.started(exchange, exchange.attempts[0])
     metrics.ended([exchange])
-    seen = samples(metrics.book())
+    seen = samples(metrics.store())
     assert seen["trimtab_requests_total", ("llama", "chat", "done", "2xx")] == 1
     assert seen["trimtab_request_duration_seconds_sum", ("llama", "chat")] == 2.5
     assert seen["trimtab_request_duration_seconds_bucket", ("llama", "chat", "2.5")] == 1
@@ -87,7 +87,7 @@ def test_failures_retries_hedges_and_refusals() -> None:
     metrics.ended([refused])
     metrics.ended([make_exchange(outcome=Outcome.FAILED, response_status=502)])
     metrics.policy_failed("jsq")
-    seen = samples(metrics.book())
+    seen = samples(metrics.store())
     assert seen["trimtab_attempts_lost_total", ("busy",)] == 1
     assert seen["trimtab_retries_total", ("busy",)] == 1
     assert seen["trimtab_hedges_total", ()] == 1
@@ -103,7 +103,7 @@ def test_failures_retries_hedges_and_refusals() -> None:
 
 def test_plans_are_counted_by_role_and_outcome() -> None:
     counts = {("live", "made"): 3, ("live", "late"): 1, ("shadow", "raised"): 2}
-    seen = samples(make_metrics(Sources(plans=lambda: counts)).book())
+    seen = samples(make_metrics(Sources(plans=lambda: counts)).store())
     assert {how: seen["trimtab_plans_total", how] for how in counts} == counts
 
 
@@ -118,19 +118,19 @@ def test_what_waits_to_be_counted_is_counted_when_it_is_read() -> None:
             metrics.know_models([])  # those so far keep their label
     clock.now_s += 1.0
     for _ in range(2):
-        seen = samples(metrics.book())
+        seen = samples(metrics.store())
         assert seen["trimtab_requests_total", ("llama", "chat", "done", "2xx")] == 10
         assert seen["trimtab_requests_total", ("other", "chat", "done", "2xx")] == count - 10
         assert seen["trimtab_tokens_total", ("t", "completion")] == 2 * count
         assert seen["trimtab_response_bytes_total", ()] == 10 * count
     metrics.tick()
     metrics.ended([make_exchange()])
-    first, second = metrics.book().seconds.values()
+    first, second = metrics.store().seconds.values()
     assert (first.requests, second.requests) == (count, 1)  # each in the second in which it ended
 
 
 def test_what_is_kept_holds_no_body() -> None:
-    metrics, receipts = make_metrics(), Receipts(Clock())
+    metrics, receipts = make_metrics(), DecisionRecords(Clock())
     exchange = make_exchange(body=b"x" * 1000)
     for observer in (metrics, receipts):
         observer.arrived(exchange)
@@ -144,7 +144,7 @@ def test_labels_are_bounded() -> None:
         refusal = Refusal(404, f"code-{i}", "x")
         metrics.ended([make_exchange(model=f"m-{i}", tenant=f"t-{i}", attempts=[], refusal=refusal)])
     metrics.ended([make_exchange(facts=None, endpoint=None, tenant=None, attempts=[], outcome=None)])
-    tables = metrics.book().tables
+    tables = metrics.store().tables
     assert {labels[0] for labels in tables["trimtab_requests_total"]} == {"other"}
     assert len(tables["trimtab_tenant_requests_total"]) == MOST_TENANTS + 1
     assert tables["trimtab_tenant_requests_total"]["other",][0] == 1000 - MOST_TENANTS
@@ -162,12 +162,12 @@ def test_balance_is_that_of_the_metrics_room() -> None:
             node.in_flight = load
         metrics.tick()
     used = np.array([1.0, 0.5, 0.0])
-    found = figures.balance(metrics.book())
+    found = summaries.balance(metrics.store())
     assert found.mean_frac == pytest.approx(0.5)
     assert found.idle_frac == pytest.approx(0.5)
     assert found.variance == pytest.approx(variance(used))
     assert found.cv == pytest.approx(coefficient_of_variation(used))
-    use = figures.node_use(metrics.book())
+    use = summaries.node_use(metrics.store())
     assert [use[name].busy_frac for name in "abc"] == pytest.approx([1.0, 1.0, 0.0])
     assert math.isnan(use["down"].utilisation_frac)
 
@@ -182,14 +182,14 @@ def test_percentiles_and_variance_of_the_window() -> None:
         metrics.ended([exchange])
     clock.now_s += 1.0
     metrics.tick()
-    book = metrics.book()
-    (second,) = figures.last_seconds(book, 10)
+    store = metrics.store()
+    (second,) = summaries.last_seconds(store, 10)
     assert second.requests == second.timed == 5000
     for rank, found_s in zip((50, 95, 99), percentiles_s(second.durations, 50, 95, 99), strict=True):
         assert found_s == pytest.approx(np.percentile(durations_s, rank), rel=0.03)
     assert variance_s2(second) == pytest.approx(durations_s.var())
-    assert figures.traffic(book)["requests_per_s"] == 5000
-    assert [point["requests_per_s"] for point in figures.history(book)] == [5000]
+    assert summaries.traffic(store)["requests_per_s"] == 5000
+    assert [point["requests_per_s"] for point in summaries.history(store)] == [5000]
 
 
 def test_the_window_forgets() -> None:
@@ -198,39 +198,39 @@ def test_the_window_forgets() -> None:
     for _ in range(1000):
         clock.now_s += 1.0
         metrics.tick()
-    assert len(metrics.book().seconds) == 120
-    assert len(metrics.book().use) == 6
+    assert len(metrics.store().seconds) == 120
+    assert len(metrics.store().use) == 6
 
 
 def test_nothing_happened_yet() -> None:
-    book = make_metrics().book()
-    assert figures.traffic(book)["p99_s"] is None
-    assert observed(book)["balance"]["cv"] is None
+    store = make_metrics().store()
+    assert summaries.traffic(store)["p99_s"] is None
+    assert observed(store)["balance"]["cv"] is None
     assert math.isnan(variance_s2(Second()))
-    assert "trimtab_utilisation_cv" not in {name for name, _ in samples(book)}
+    assert "trimtab_utilisation_cv" not in {name for name, _ in samples(store)}
 
 
 def test_the_counts_of_the_whole_window_are_counted_without_ticks() -> None:
     metrics = make_metrics()
     for _ in range(10_000):
         metrics.ended([make_exchange()])
-    assert samples(metrics.book())["trimtab_request_duration_seconds_count", ("llama", "chat")] == 10_000
+    assert samples(metrics.store())["trimtab_request_duration_seconds_count", ("llama", "chat")] == 10_000
 
 
 def test_a_removed_node_leaves_no_state() -> None:
     nodes = [make_node("a"), make_node("b")]
     nodes[1].reported = {"waiting": 2.0, "cpu_frac": 0.5}
     metrics = make_metrics(Sources(lambda: nodes))
-    seen = samples(metrics.book())
+    seen = samples(metrics.store())
     assert seen["trimtab_node_reported", ("b", "cpu_frac")] == 0.5
-    figures_b = node_figures(metrics.book(), nodes, 0.0)[1]
+    figures_b = node_figures(metrics.store(), nodes, 0.0)[1]
     assert (figures_b["queued"], figures_b["health"], figures_b["utilisation_frac"]) == (2, "up", None)
     nodes.pop()
-    assert not [labels for _, labels in samples(metrics.book()) if "b" in labels[:1]]
+    assert not [labels for _, labels in samples(metrics.store()) if "b" in labels[:1]]
 
 
 def test_every_family_is_described() -> None:
-    text = exposition(make_metrics().book()).decode()
+    text = exposition(make_metrics().store()).decode()
     assert [name for name in FAMILIES if f"# HELP {name} " not in text] == []
     with pytest.raises(KeyError):
-        Book().table("trimtab_nonsense")
+        MetricStore().table("trimtab_nonsense")

@@ -34,8 +34,8 @@ from trimtab.gateway.model import (
     Usage,
 )
 from trimtab.gateway.record.pseudonyms import Numbers, Pseudonyms
+from trimtab.gateway.record.recorded_rows import ClassEstimate, Snapshot
 from trimtab.gateway.record.recorder import LINES_FROM, Recorder, RecordSettings
-from trimtab.gateway.record.rows import ClassEstimate, Snapshot
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
 HEALTH = Endpoint("/health", ("GET",), Kind.HEALTH, local=True)

@@ -24,9 +24,9 @@ from trimtab.gateway.model import (
     Tenant,
     Usage,
 )
+from trimtab.gateway.observe.decision_records import DecisionRecords
 from trimtab.gateway.observe.exposition import exposition
 from trimtab.gateway.observe.metrics import Metrics, Sources
-from trimtab.gateway.observe.receipts import Receipts
 from trimtab.gateway.observe.status import NodeFigures, node_figures, observed
 from trimtab.jobs import StoreUnavailable
 
@@ -53,7 +53,7 @@ class FakeControl:
             Sources(lambda: self.node_list, lambda: self.queue, self._jobs, shadow=shadow),
         )
         self.metrics_.know_models(MODELS)
-        self.receipts = Receipts(lambda: self.now_s)
+        self.decision_records = DecisionRecords(lambda: self.now_s)
         self.tenants = [
             Tenant(name, i) for i, name in enumerate(("search", "assistant", "batch-eval", "design"))
         ]
@@ -131,15 +131,15 @@ class FakeControl:
         node.served += 1
         if pick.random() < 0.01:
             exchange.refusal, exchange.outcome = Refusal(429, "rate_limit", "too many"), Outcome.REFUSED
-        self.receipts.arrived(exchange)
-        self.receipts.ended([exchange])
+        self.decision_records.arrived(exchange)
+        self.decision_records.ended([exchange])
         self.metrics_.ended([exchange])
         self.shadow_decisions += 1
         self.shadow_differs += pick.random() <= 0.18
         return exchange
 
     async def nodes(self) -> list[NodeFigures]:
-        return node_figures(self.metrics_.book(), self.node_list, self.now_s)
+        return node_figures(self.metrics_.store(), self.node_list, self.now_s)
 
     async def add_node(self, spec: dict[str, Any]) -> NodeFigures:
         if "url" not in spec:
@@ -173,7 +173,7 @@ class FakeControl:
         return {"changed": ["limits"]}
 
     async def receipt(self, request_id: str) -> dict[str, Any] | None:
-        return self.receipts.find(request_id)
+        return self.decision_records.find(request_id)
 
     async def usage(self, tenant: str | None) -> list[dict[str, Any]]:
         if tenant == "gone":
@@ -182,8 +182,8 @@ class FakeControl:
 
     async def status(self) -> Status:
         self.live_a_second()
-        book = self.metrics_.book()
-        seen: Any = observed(book)
+        store = self.metrics_.store()
+        seen: Any = observed(store)
         for tenant in seen["tenants"]:
             tenant["in_flight"] = self.random.randint(0, 9)
         return Status(
@@ -192,7 +192,7 @@ class FakeControl:
             listen="http://127.0.0.1:8080",
             ready=True,
             draining=False,
-            nodes=node_figures(book, self.node_list, self.now_s),
+            nodes=node_figures(store, self.node_list, self.now_s),
             queue={"length": self.queue, "most": 256, "oldest_s": 0.4 if self.queue else None},
             policy={
                 "name": "least-expected-wait",
@@ -212,4 +212,4 @@ class FakeControl:
         )
 
     async def metrics(self) -> bytes:
-        return exposition(self.metrics_.book())
+        return exposition(self.metrics_.store())

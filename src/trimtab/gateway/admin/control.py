@@ -29,13 +29,13 @@ class Status(TypedDict, total=False):
     draining: bool
     nodes: list[NodeFigures]
     queue: Json  # length, most, oldest_s, by_class
-    traffic: Json  # observe.figures.traffic
-    history: list[Json]  # observe.figures.history
+    traffic: Json  # observe.summaries.traffic
+    history: list[Json]  # observe.summaries.history
     balance: Json  # mean_frac, variance, cv, idle_frac, completion_variance_s2
     policy: PolicyFigures
     shadow: Json | None  # name, disagreement_frac, predicted_difference_frac
     tenants: list[Json]  # name, requests, tokens, in_flight, limit
-    prediction: list[Json]  # observe.figures.prediction
+    prediction: list[Json]  # observe.summaries.prediction
     counts: Json  # retries, hedges, refusals by code, lost by cause
     jobs: dict[str, int]  # by state
     notes: list[str]  # what an operator should know: "half of the nodes look like outliers", …

@@ -1,1 +1,1 @@
-"""What is seen of the gateway: metrics, receipts of decisions, logs, spans."""
+"""Observability: metrics, decision records, logs and spans."""

@@ -1,4 +1,4 @@
-"""A book as Prometheus reads it."""
+"""A store as Prometheus reads it."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from trimtab.gateway.observe.book import Book, Row, Table
-from trimtab.gateway.observe.families import FAMILIES, Family, Type
-from trimtab.gateway.observe.figures import balance, node_use
+from trimtab.gateway.observe.metric_families import FAMILIES, Family, Type
+from trimtab.gateway.observe.metric_store import MetricStore, Row, Table
+from trimtab.gateway.observe.summaries import balance, node_use
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class BookCollector(Collector):
-    """Shows a book, with the figures of the last minute that follow from it, to prometheus_client."""
+class StoreCollector(Collector):
+    """Shows a store, with the figures of the last minute that follow from it, to prometheus_client."""
 
-    def __init__(self, read: Callable[[], Book]) -> None:
+    def __init__(self, read: Callable[[], MetricStore]) -> None:
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
         """Every family of the catalogue; one without rows shows its help only."""
-        book = self._read()
-        derived = _derived(book)
+        store = self._read()
+        derived = _derived(store)
         for name, family in FAMILIES.items():
-            yield _metric(family, derived.get(name) or book.tables.get(name, {}))
+            yield _metric(family, derived.get(name) or store.tables.get(name, {}))
 
     def describe(self) -> Iterator[Metric]:
         """The families without values, so that registering asks nobody."""
         return (_metric(family, {}) for family in FAMILIES.values())
 
 
-def exposition(book: Book) -> bytes:
+def exposition(store: MetricStore) -> bytes:
     """The text of `/metrics`."""
     registry = CollectorRegistry()
-    registry.register(BookCollector(lambda: book))
+    registry.register(StoreCollector(lambda: store))
     return generate_latest(registry)
 
 
-def _derived(book: Book) -> dict[str, Table]:
-    use, spread = node_use(book), balance(book)
+def _derived(store: MetricStore) -> dict[str, Table]:
+    use, spread = node_use(store), balance(store)
     return {
         "trimtab_node_utilisation_ratio": {(name,): [one.utilisation_frac] for name, one in use.items()},
         "trimtab_node_busy_ratio": {(name,): [one.busy_frac] for name, one in use.items()},

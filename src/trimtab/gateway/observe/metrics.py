@@ -1,7 +1,7 @@
-"""Counting: an Observer whose events cost a tuple each; the tuples are counted many at a time.
+"""Counts metrics: an Observer whose events cost a tuple each; the tuples are counted in batches.
 
-Every label is bounded: models that nobody configured count as "other", and so do tenants, classes and codes
-beyond the first of their kind. So a client cannot make the gateway remember names.
+Every label is bounded: unknown models count as "other", and so do tenants, classes and codes beyond a
+maximum. So a client cannot fill the gateway's memory with names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trimtab.gateway.model import (
     Tenant,
     Usage,
 )
-from trimtab.gateway.observe.book import SPAN_S, Book, Row
+from trimtab.gateway.observe.metric_store import SPAN_S, MetricStore, Row
 from trimtab.gateway.observe.timings import MOST_NOTED, Timings
 from trimtab.gateway.observe.window import Second
 from trimtab.version import __version__
@@ -82,7 +82,7 @@ def _zero() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Whom to ask for what is a state and not an event. RequestSpec when somebody reads, or by `tick`."""
+    """Sources of gauges. Read when metrics are read, or by `tick`."""
 
     nodes: Callable[[], Sequence[Node]] = tuple
     queue_length: Callable[[], int] = _zero
@@ -101,26 +101,26 @@ class Metrics(Observer, DecisionListener):
     def __init__(self, clock: Callable[[], float], sources: Sources | None = None) -> None:
         self._clock = clock
         self._sources = sources or Sources()
-        self._book = Book()
+        self._store = MetricStore()
         self._models: dict[str, str] = {}
         self._lines: dict[tuple[str, str], int] = {}  # model and kind → its place among the timings
         self._ends: dict[_How, tuple[int, Row]] = {}
         self._tenants: dict[str, tuple[Row, Row, Row, Row]] = {}
         self._codes: dict[str, Row] = {}
-        self._bytes = self._book.row("trimtab_response_bytes_total")
-        self._chunks = self._book.row("trimtab_stream_chunks_total")
-        self._hedges = self._book.row("trimtab_hedges_total")
+        self._bytes = self._store.row("trimtab_response_bytes_total")
+        self._chunks = self._store.row("trimtab_stream_chunks_total")
+        self._hedges = self._store.row("trimtab_hedges_total")
         self._timings = Timings()
         self._kept: list[tuple[Any, ...]] = []
         self._ticked_s = clock()
-        self._second = self._book.seconds.setdefault(int(self._ticked_s), Second())
+        self._second = self._store.seconds.setdefault(int(self._ticked_s), Second())
 
     def know_models(self, names: Iterable[str]) -> None:
-        """These models (aliases and adapters too) get labels of their own; call it again after a reload."""
-        self._count()  # with the labels that held until now
+        """Give these models (aliases and adapters too) labels of their own; call it again after a reload."""
+        self._count()  # with the earlier labels
         self._models = {name: name for name in list(names)[:MOST_MODELS]}
 
-    # --- events: called for every request, so what counts of an end is kept, and counted many at a time
+    # --- events: called for every request; ends are kept and counted in batches
 
     def started(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count hedges and retries."""
@@ -129,22 +129,22 @@ class Metrics(Observer, DecisionListener):
         elif len(exchange.attempts) > 1:
             causes = [other.cause for other in exchange.attempts if other.cause is not None]
             if causes:
-                self._book.row("trimtab_retries_total", causes[-1]._value_)[0] += 1
+                self._store.row("trimtab_retries_total", causes[-1]._value_)[0] += 1
 
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count the cause."""
         if attempt.cause is not None:
-            self._book.row("trimtab_attempts_lost_total", attempt.cause._value_)[0] += 1
+            self._store.row("trimtab_attempts_lost_total", attempt.cause._value_)[0] += 1
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
-        """Keep what counts of them until the next tick, or until somebody reads."""
+        """Keep the counted fields until the next tick or the next reading."""
         kept = self._kept
         kept.extend(map(_kept_of, exchanges))
         if len(kept) >= MOST_KEPT:
             self._count()
 
     def _count(self) -> None:
-        """Count what was kept, as of this second."""
+        """Count the kept ends, in this second."""
         if not self._kept:
             return
         kept, self._kept = self._kept, []
@@ -216,23 +216,23 @@ class Metrics(Observer, DecisionListener):
             self._timings.count(self._second)
 
     def policy_failed(self, policy: str) -> None:
-        """The policy raised or returned nonsense, and least connections decided instead."""
-        self._book.row("trimtab_policy_failures_total", policy)[0] += 1
+        """A DecisionListener method."""
+        self._store.row("trimtab_policy_failures_total", policy)[0] += 1
 
-    # --- first of their kind
+    # --- new labels
 
     def _new_end(self, model: str, kind: str, outcome: str, status: int) -> tuple[int, Row]:
         line = self._lines.get((model, kind))
         if line is None:
             line = self._lines[model, kind] = self._timings.new_line(model, kind)
-        row = self._book.row("trimtab_requests_total", model, kind, outcome, f"{status // 100}xx")
+        row = self._store.row("trimtab_requests_total", model, kind, outcome, f"{status // 100}xx")
         self._ends[model, kind, outcome, status] = line, row
         return line, row
 
     def _new_tenant(self, name: str) -> tuple[Row, Row, Row, Row]:
         if len(self._tenants) >= MOST_TENANTS and name != OTHER:
             return self._tenants.get(OTHER) or self._new_tenant(OTHER)
-        row = self._book.row
+        row = self._store.row
         rows = self._tenants[name] = (
             row("trimtab_tenant_requests_total", name),
             row("trimtab_tokens_total", name, "prompt"),
@@ -245,7 +245,7 @@ class Metrics(Observer, DecisionListener):
         found = self._codes.get(code)
         if found is None:
             label = code if len(self._codes) < MOST_CODES else OTHER
-            found = self._book.row("trimtab_refusals_total", label)
+            found = self._store.row("trimtab_refusals_total", label)
             if label != OTHER:
                 self._codes[code] = found
         return found
@@ -253,11 +253,11 @@ class Metrics(Observer, DecisionListener):
     # --- time and reading
 
     def tick(self) -> None:
-        """Let time pass: sample the nodes' use and begin a new second where one has begun."""
+        """Sample the use of the nodes, and begin a new second when it is time."""
         self._count()
         now_s = self._clock()
         passed_s, self._ticked_s = now_s - self._ticked_s, now_s
-        span = self._book.use.setdefault(int(now_s) // SPAN_S, {})
+        span = self._store.use.setdefault(int(now_s) // SPAN_S, {})
         for node in self._sources.nodes():
             use = span.get(node.name)
             if use is None:
@@ -267,38 +267,38 @@ class Metrics(Observer, DecisionListener):
                 use[1] += passed_s if node.in_flight else 0.0
                 use[2] += node.max_requests * passed_s
         self._timings.count(self._second)
-        if int(now_s) not in self._book.seconds:
+        if int(now_s) not in self._store.seconds:
             self._second = Second(queue_length=self._sources.queue_length())
-            self._book.seconds[int(now_s)] = self._second
-            self._book.forget(now_s)
+            self._store.seconds[int(now_s)] = self._second
+            self._store.forget(now_s)
 
-    def book(self) -> Book:
+    def store(self) -> MetricStore:
         """The counts with the gauges as they are now: this process's own, not to be changed."""
         self._count()
-        book = self._book
+        store = self._store
         self._timings.count(self._second)
-        self._timings.write(book)
+        self._timings.write(store)
         self._write_nodes()
-        book.set("trimtab_queue_length", self._sources.queue_length())
+        store.set("trimtab_queue_length", self._sources.queue_length())
         for state, count in self._sources.jobs().items():
-            book.set("trimtab_jobs", count, state)
+            store.set("trimtab_jobs", count, state)
         for how, count in self._sources.plans().items():
-            book.set("trimtab_plans_total", count, *how)
+            store.set("trimtab_plans_total", count, *how)
         for name, count in zip(("decisions", "disagreements"), self._sources.shadow(), strict=True):
-            book.set(f"trimtab_shadow_{name}_total", count)
-        book.set("trimtab_recorder_dropped_total", self._sources.recorder_dropped())
-        book.set("trimtab_build_info", 1, __version__, python_version())
-        return book
+            store.set(f"trimtab_shadow_{name}_total", count)
+        store.set("trimtab_recorder_dropped_total", self._sources.recorder_dropped())
+        store.set("trimtab_build_info", 1, __version__, python_version())
+        return store
 
     def _write_nodes(self) -> None:
-        book = self._book
+        store = self._store
         for family in _NODE_FAMILIES:
-            book.table(family).clear()  # a node that was removed has no state
+            store.table(family).clear()  # a node that was removed has no state
         for node in self._sources.nodes():
-            book.set("trimtab_in_flight", node.in_flight, node.name)
-            book.set("trimtab_node_capacity", node.max_requests, node.name)
-            book.set("trimtab_node_up", float(node.health <= Health.SUSPECT), node.name)
-            book.set("trimtab_node_served_total", node.served, node.name)
-            book.set("trimtab_node_failed_total", node.failed, node.name)
+            store.set("trimtab_in_flight", node.in_flight, node.name)
+            store.set("trimtab_node_capacity", node.max_requests, node.name)
+            store.set("trimtab_node_up", float(node.health <= Health.SUSPECT), node.name)
+            store.set("trimtab_node_served_total", node.served, node.name)
+            store.set("trimtab_node_failed_total", node.failed, node.name)
             for figure, value in node.reported.items():
-                book.set("trimtab_node_reported", value, node.name, figure)
+                store.set("trimtab_node_reported", value, node.name, figure)

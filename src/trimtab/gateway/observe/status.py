@@ -1,4 +1,4 @@
-"""The parts of the dashboard's status that follow from a book and from the nodes."""
+"""The parts of the dashboard's status that follow from a store and from the nodes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any, TypedDict
 
 from trimtab.gateway.model import Node
-from trimtab.gateway.observe import figures
-from trimtab.gateway.observe.book import Book
+from trimtab.gateway.observe import summaries
+from trimtab.gateway.observe.metric_store import MetricStore
 
 
 class NodeFigures(TypedDict):
@@ -30,32 +30,32 @@ class NodeFigures(TypedDict):
     reported: dict[str, float]
 
 
-def observed(book: Book) -> dict[str, Any]:
+def observed(store: MetricStore) -> dict[str, Any]:
     """`traffic`, `history`, `balance`, `prediction`, `tenants` and `counts` of `admin.control.Status`."""
     return {
-        "traffic": figures.traffic(book),
-        "history": figures.history(book),
-        "balance": {name: figures.plain(value) for name, value in asdict(figures.balance(book)).items()},
-        "prediction": figures.prediction(book),
-        "tenants": figures.tenants(book),
+        "traffic": summaries.traffic(store),
+        "history": summaries.history(store),
+        "balance": {name: summaries.plain(value) for name, value in asdict(summaries.balance(store)).items()},
+        "prediction": summaries.prediction(store),
+        "tenants": summaries.tenants(store),
         "counts": {
-            "hedges": int(book.row("trimtab_hedges_total")[0]),
-            "retries": _by_label(book, "trimtab_retries_total"),
-            "lost": _by_label(book, "trimtab_attempts_lost_total"),
-            "refusals": _by_label(book, "trimtab_refusals_total"),
+            "hedges": int(store.row("trimtab_hedges_total")[0]),
+            "retries": _by_label(store, "trimtab_retries_total"),
+            "lost": _by_label(store, "trimtab_attempts_lost_total"),
+            "refusals": _by_label(store, "trimtab_refusals_total"),
         },
     }
 
 
-def node_figures(book: Book, nodes: Sequence[Node], now_s: float) -> list[NodeFigures]:
+def node_figures(store: MetricStore, nodes: Sequence[Node], now_s: float) -> list[NodeFigures]:
     """Each node."""
-    use = figures.node_use(book)
-    return [_node(book, node, use.get(node.name), now_s) for node in nodes]
+    use = summaries.node_use(store)
+    return [_node(store, node, use.get(node.name), now_s) for node in nodes]
 
 
-def _node(book: Book, node: Node, use: figures.NodeUse | None, now_s: float) -> NodeFigures:
+def _node(store: MetricStore, node: Node, use: summaries.NodeUse | None, now_s: float) -> NodeFigures:
     def counted(family: str, own: int) -> int:
-        row = book.tables.get(family, {}).get((node.name,))
+        row = store.tables.get(family, {}).get((node.name,))
         return own if row is None else int(row[0])
 
     in_flight = counted("trimtab_in_flight", node.in_flight)
@@ -68,8 +68,8 @@ def _node(book: Book, node: Node, use: figures.NodeUse | None, now_s: float) -> 
         "in_flight": in_flight,
         "capacity": node.max_requests,
         "queued": int(node.reported["waiting"]) if "waiting" in node.reported else None,
-        "utilisation_frac": None if use is None else figures.plain(use.utilisation_frac),
-        "busy_frac": None if use is None else figures.plain(use.busy_frac),
+        "utilisation_frac": None if use is None else summaries.plain(use.utilisation_frac),
+        "busy_frac": None if use is None else summaries.plain(use.busy_frac),
         "served": counted("trimtab_node_served_total", node.served),
         "failed": counted("trimtab_node_failed_total", node.failed),
         "silence_s": max(0.0, now_s - node.last_byte_s) if in_flight and node.last_byte_s else None,
@@ -77,5 +77,5 @@ def _node(book: Book, node: Node, use: figures.NodeUse | None, now_s: float) -> 
     }
 
 
-def _by_label(book: Book, family: str) -> dict[str, int]:
-    return {labels[0]: int(row[0]) for labels, row in book.tables.get(family, {}).items()}
+def _by_label(store: MetricStore, family: str) -> dict[str, int]:
+    return {labels[0]: int(row[0]) for labels, row in store.tables.get(family, {}).items()}

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from trimtab.gateway.observe.book import Book
-from trimtab.gateway.observe.families import DURATION_BOUNDS_S, ERROR_BOUNDS
+from trimtab.gateway.observe.metric_families import DURATION_BOUNDS_S, ERROR_BOUNDS
+from trimtab.gateway.observe.metric_store import MetricStore
 from trimtab.gateway.observe.window import Buckets, Second, buckets_of
 from trimtab.metrics.run_records import FloatArray
 
@@ -105,10 +105,10 @@ class Timings:
         self._predicted_s = np.append(self._predicted_s, np.zeros(missing))
         self._actual_s = np.append(self._actual_s, np.zeros(missing))
 
-    def write(self, book: Book) -> None:
-        """Write all lines that were counted into the book."""
+    def write(self, store: MetricStore) -> None:
+        """Write all lines that were counted into the store."""
         for name, histograms in zip(_HISTOGRAMS, self._times, strict=True):
-            table = book.table(name)
+            table = store.table(name)
             for labels, counts in zip(self._labels, histograms.counts.tolist(), strict=False):
                 table[labels] = counts
         for (model, kind), counts, predicted_s, actual_s in zip(
@@ -119,9 +119,9 @@ class Timings:
             strict=False,
         ):
             class_name = (f"{model}/{kind}",)
-            book.table("trimtab_prediction_error_ratio")[class_name] = counts
-            book.table("trimtab_predicted_seconds_total")[class_name] = [predicted_s]
-            book.table("trimtab_actual_seconds_total")[class_name] = [actual_s]
+            store.table("trimtab_prediction_error_ratio")[class_name] = counts
+            store.table("trimtab_predicted_seconds_total")[class_name] = [predicted_s]
+            store.table("trimtab_actual_seconds_total")[class_name] = [actual_s]
 
 
 def _count_window(second: Second, noted: FloatArray) -> None:

@@ -24,7 +24,7 @@ class UsageObserver(Observer):
         self._book = book
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
-        """Book what a node has served; an error is no service, nor is a client that left before."""
+        """MetricStore what a node has served; an error is no service, nor is a client that left before."""
         add = self._book.add
         for exchange in exchanges:
             tenant, attempts = exchange.tenant, exchange.attempts

@@ -1,4 +1,4 @@
-"""What happens to the nodes, told to the recorder."""
+"""Passes changes of nodes to the recorder."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from trimtab.traces.gateway_format import NodeEvent
 
 
 class NodeEvents(FleetListener):
-    """A listener of the fleet. What only changes models is no event: the next head names the classes."""
+    """Records nodes that come, go or change. A change of models is no event: the next head has it."""
 
     def __init__(self, fleet: Fleet, recorder: Recorder) -> None:
         self._fleet, self._recorder = fleet, recorder
 
     def on_added(self, node: Node) -> None:
-        """A node more."""
+        """A FleetListener method."""
         self._recorder.node_event(node, "added")
 
     def on_removed(self, node: Node) -> None:
-        """It is gone."""
+        """A FleetListener method."""
         self._recorder.node_event(node, "removed")
 
     def on_switch(self, node: Node) -> None:
@@ -32,5 +32,5 @@ class NodeEvents(FleetListener):
         self._recorder.node_event(node, what)
 
     def on_capacity(self, node: Node) -> None:
-        """It takes more requests at a time, or fewer."""
+        """A FleetListener method."""
         self._recorder.node_event(node, "capacity")

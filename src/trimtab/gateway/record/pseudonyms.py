@@ -1,6 +1,6 @@
-"""Names that a recording may hold: nothing in it leads back to a tenant, a session or a prompt.
+"""Pseudonyms for recordings: nothing in them leads back to a tenant, a session or a prompt.
 
-The key is random per recording and is written nowhere, so equal names are equal within one recording only.
+The key is random per recording and never written, so equal names are equal within one recording only.
 """
 
 from __future__ import annotations

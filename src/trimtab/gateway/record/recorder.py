@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import UsageError
 from trimtab.gateway.model import DecisionListener, Exchange, Node, Observer
-from trimtab.gateway.record.files import RotatedFiles
 from trimtab.gateway.record.pseudonyms import Pseudonyms, new_key
-from trimtab.gateway.record.rows import (
+from trimtab.gateway.record.recorded_rows import (
     TICKS_PER_S,
     CandidatesOf,
     Ended,
@@ -34,6 +33,7 @@ from trimtab.gateway.record.rows import (
     plan_row,
     state_line,
 )
+from trimtab.gateway.record.rotated_files import RotatedFiles
 from trimtab.traces.gateway_format import NODE_EVENTS, NodeEvent, RecordName
 
 if TYPE_CHECKING:

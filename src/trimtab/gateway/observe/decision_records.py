@@ -1,7 +1,7 @@
-"""Why a request went where it went: the last decisions, in bounded memory, for `GET /admin/requests/ID`.
+"""Records of the latest decisions, in bounded memory, for `GET /admin/requests/ID`.
 
-Of a request that has ended one piece of bytes is kept. As objects, sixty each, thousands of requests would
-spread what the next ones are made of over more memory than caches hold, which takes a tenth of their time.
+A request that has ended is kept as one piece of bytes. As objects, sixty each, thousands of requests would
+displace the objects of the next ones from the processor's caches.
 """
 
 from __future__ import annotations
@@ -53,41 +53,41 @@ class _Try(NamedTuple):
     hedge: bool
 
 
-class Receipts(Observer):
-    """An Observer that remembers the last requests, and those under way. `clock` is the event loop's."""
+class DecisionRecords(Observer):
+    """Keeps the latest requests, and those under way. `clock` is the event loop's."""
 
     def __init__(self, clock: Callable[[], float], kept: int = KEPT) -> None:
         self._clock = clock
-        self._ended: deque[tuple[_Names, bytes]] = deque(maxlen=kept)  # searched when asked: events are cheap
+        self._ended: deque[tuple[_Names, bytes]] = deque(maxlen=kept)  # searched on demand: events stay cheap
         self._under_way: dict[Exchange, None] = {}  # in the order of arrival
 
     def arrived(self, exchange: Exchange) -> None:
-        """It can be asked for from now on."""
+        """An Observer method."""
         self._under_way[exchange] = None
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
-        """Keep what matters of them, and forget the oldest."""
+        """An Observer method: keep the records, drop the oldest."""
         forget, keep = self._under_way.pop, self._ended.append
         for exchange in exchanges:
             forget(exchange, None)
             keep((_names_of(exchange), pickle.dumps(_kept_of(exchange), _PROTOCOL)))
 
     def find(self, request_id: str) -> dict[str, Any] | None:
-        """The receipt as JSON may hold it; None = unknown, or too long ago."""
+        """The record as plain data for JSON; None = unknown, or too old."""
         for exchange in reversed(self._under_way):
             if exchange.id == request_id:
                 kept = _Kept(*_kept_of(exchange))._replace(ended_s=self._clock(), state="under way")
-                return _receipt(kept, _names_of(exchange), under_way=True)
-        said = request_id.encode(errors="surrogatepass")
+                return _record(kept, _names_of(exchange), under_way=True)
+        wanted = request_id.encode(errors="surrogatepass")
         for names, packed in reversed(self._ended):
-            if said in packed:  # perhaps within another's id
+            if wanted in packed:  # the id may be part of another one
                 kept = _Kept(*pickle.loads(packed))
                 if kept.id == request_id:
-                    return _receipt(kept, names, under_way=False)
+                    return _record(kept, names, under_way=False)
         return None
 
 
-_PROTOCOL: Final = pickle.HIGHEST_PROTOCOL  # by attribute it is looked up each time
+_PROTOCOL: Final = pickle.HIGHEST_PROTOCOL  # a global is faster than an attribute
 _Names = tuple[str, ...]
 
 
@@ -132,7 +132,7 @@ def _kept_of(exchange: Exchange) -> tuple[Any, ...]:
     )
 
 
-def _receipt(kept: _Kept, names: _Names, *, under_way: bool) -> dict[str, Any]:
+def _record(kept: _Kept, names: _Names, *, under_way: bool) -> dict[str, Any]:
     attempts = [_Try(*one) for one in kept.attempts]
     return {
         "id": kept.id,
@@ -157,7 +157,7 @@ def _receipt(kept: _Kept, names: _Names, *, under_way: bool) -> dict[str, Any]:
 
 def _decision(kept: tuple[str, bytes, Mapping[int, int], bool], names: _Names) -> dict[str, Any]:
     policy, row, matched, fallback = kept
-    told = read(row)
+    trace = read(row)
     candidates = [
         {
             "node": names[j],
@@ -167,15 +167,17 @@ def _decision(kept: tuple[str, bytes, Mapping[int, int], bool], names: _Names) -
                 "prefix_tokens": BLOCK_TOKENS * matched.get(j, 0),
             },
         }
-        for j, predicted_s, in_flight in zip(told.candidates, told.predicted_s, told.in_flight, strict=True)
+        for j, predicted_s, in_flight in zip(
+            trace.candidates, trace.predicted_s, trace.in_flight, strict=True
+        )
     ]
     return {
         "policy": policy,
         "candidates": candidates,
-        "queue_length": int(told.n_held),
-        "decisions": int(told.decisions),
+        "queue_length": int(trace.n_held),
+        "decisions": int(trace.decisions),
         "fallback": fallback,
-        "shadow": names[int(told.shadow_idx)] if told.shadow_idx >= 0 else None,
+        "shadow": names[int(trace.shadow_idx)] if trace.shadow_idx >= 0 else None,
     }
 
 

@@ -10,7 +10,7 @@ from trimtab.traces.gateway_format import FILE_NAME, file_name
 
 
 class RotatedFiles:
-    """Writes blocks of whole lines. Files are the owner's only: a recording tells who asked how much.
+    """Writes blocks of whole lines. Only the owner may read them: a recording shows each tenant's traffic.
 
     `first_lines` is asked for what stands at the beginning of every file.
     """

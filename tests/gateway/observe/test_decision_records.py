@@ -1,4 +1,4 @@
-"""Receipts tell the latest decision, of requests under way too, in bounded memory."""
+"""DecisionRecords tell the latest decision, of requests under way too, in bounded memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 from support.decisions import make_decision
 from support.gateway.observe_builders import make_exchange, make_node
 from trimtab.gateway.model import Attempt, Cause, Outcome, Refusal
-from trimtab.gateway.observe.receipts import Receipts
+from trimtab.gateway.observe.decision_records import DecisionRecords
 
 
 def test_a_receipt_tells_candidates_attempts_and_prediction() -> None:
-    receipts = Receipts(lambda: 102.5)
+    receipts = DecisionRecords(lambda: 102.5)
     exchange = make_exchange(make_node("b"), estimate_s=1.5, path="/v1/chat/completions?key=secret")
     exchange.attempts.insert(0, Attempt(make_node("a"), 100.1, ended_s=100.4, cause=Cause.CONNECT))
     exchange.decision = make_decision("jsq", ("b", "c"), (1.5, 1.8), (0, 3), decisions=2, shadow_idx=1)
@@ -32,7 +32,7 @@ def test_a_receipt_tells_candidates_attempts_and_prediction() -> None:
 
 
 def test_a_request_under_way_is_found() -> None:
-    receipts = Receipts(lambda: 101.5)
+    receipts = DecisionRecords(lambda: 101.5)
     exchange = make_exchange(outcome=None)
     receipts.arrived(exchange)
     found = receipts.find("r-1")
@@ -41,7 +41,7 @@ def test_a_request_under_way_is_found() -> None:
 
 
 def test_a_refusal_has_a_receipt() -> None:
-    receipts = Receipts(lambda: 100.0)
+    receipts = DecisionRecords(lambda: 100.0)
     refusal = Refusal(503, "queue_full", "x")
     receipts.ended([make_exchange(attempts=[], refusal=refusal, outcome=Outcome.REFUSED, arrived_s=0.0)])
     found = receipts.find("r-1")
@@ -55,7 +55,7 @@ def test_a_refusal_has_a_receipt() -> None:
 
 
 def test_the_oldest_is_forgotten_and_repeated_ids_do_not_leak() -> None:
-    receipts = Receipts(lambda: 102.5, kept=3)
+    receipts = DecisionRecords(lambda: 102.5, kept=3)
     for request_id in ("a", "same", "same", "b", "same", "c"):
         exchange = make_exchange(id=request_id)
         receipts.arrived(exchange)

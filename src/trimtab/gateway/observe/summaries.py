@@ -1,7 +1,7 @@
-"""What follows from a book: the balance of the nodes, and what a second, or a minute, was like.
+"""Summaries of the metric store: the balance of the nodes, and traffic by second and by minute.
 
-The balance is that of `trimtab.metrics.imbalance`, over the last minute. Of a backend the gateway sees its
-slots in use, not what it computes: utilisation here is what the simulator calls allocated.
+The balance is that of `trimtab.metrics.imbalance`, over the last minute. The gateway sees the slots in
+use at a backend, not its computation: utilisation here is the simulator's allocated utilisation.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.gateway.observe.book import Book
+from trimtab.gateway.observe.metric_store import MetricStore
 from trimtab.gateway.observe.window import Second, percentiles_s, pooled, variance_s2
 from trimtab.metrics.distribution import coefficient_of_variation, mean, ratio, variance
 
@@ -38,14 +38,14 @@ class Balance:
     completion_variance_s2: float
 
 
-def node_use(book: Book) -> dict[str, NodeUse]:
-    """Each node's use over the spans that the book keeps."""
+def node_use(store: MetricStore) -> dict[str, NodeUse]:
+    """Each node's use over the spans that the store keeps."""
     sums: dict[str, list[float]] = {}
-    for nodes in book.use.values():
+    for nodes in store.use.values():
         for name, use in nodes.items():
             before = sums.setdefault(name, [0.0, 0.0, 0.0])
             sums[name] = [a + b for a, b in zip(before, use, strict=True)]
-    slots = {labels[0]: row[0] for labels, row in book.tables.get("trimtab_node_capacity", {}).items()}
+    slots = {labels[0]: row[0] for labels, row in store.tables.get("trimtab_node_capacity", {}).items()}
     return {
         name: NodeUse(ratio(used_s, there_s), ratio(busy_s * slots.get(name, 0.0), there_s))
         for name, (used_s, busy_s, there_s) in sums.items()
@@ -53,28 +53,28 @@ def node_use(book: Book) -> dict[str, NodeUse]:
     }
 
 
-def balance(book: Book) -> Balance:
+def balance(store: MetricStore) -> Balance:
     """The spread of utilisation over the nodes that were up, and that of completion times."""
     each = np.array(
-        [use.utilisation_frac for use in node_use(book).values() if not isnan(use.utilisation_frac)]
+        [use.utilisation_frac for use in node_use(store).values() if not isnan(use.utilisation_frac)]
     )
     return Balance(
         mean(each),
         variance(each),
         coefficient_of_variation(each),
         1.0 - mean(each),
-        variance_s2(pooled(last_seconds(book, MINUTE_S))),
+        variance_s2(pooled(last_seconds(store, MINUTE_S))),
     )
 
 
-def last_seconds(book: Book, count: int) -> list[Second]:
+def last_seconds(store: MetricStore, count: int) -> list[Second]:
     """The latest seconds that are over, oldest first."""
-    return [book.seconds[at] for at in sorted(book.seconds)[:-1][-count:]]
+    return [store.seconds[at] for at in sorted(store.seconds)[:-1][-count:]]
 
 
-def traffic(book: Book, seconds: int = 10) -> dict[str, float | None]:
+def traffic(store: MetricStore, seconds: int = 10) -> dict[str, float | None]:
     """Rates and percentiles over so many of the latest seconds; None = there was nothing."""
-    lived = last_seconds(book, seconds)
+    lived = last_seconds(store, seconds)
     total, span = pooled(lived), max(1, len(lived))
     p50, p95, p99 = percentiles_s(total.durations, 50, 95, 99)
     first50, first99 = percentiles_s(total.first_bytes, 50, 99)
@@ -91,9 +91,9 @@ def traffic(book: Book, seconds: int = 10) -> dict[str, float | None]:
     return {name: plain(value) for name, value in figures.items()}
 
 
-def history(book: Book) -> list[dict[str, Any]]:
+def history(store: MetricStore) -> list[dict[str, Any]]:
     """The last two minutes, second by second: what `traffic` says of each, and the queue when it began."""
-    return [_point(at, book.seconds[at]) for at in sorted(book.seconds)[:-1]]
+    return [_point(at, store.seconds[at]) for at in sorted(store.seconds)[:-1]]
 
 
 def _point(at: int, second: Second) -> dict[str, Any]:
@@ -111,22 +111,22 @@ def _point(at: int, second: Second) -> dict[str, Any]:
     }
 
 
-def prediction(book: Book) -> list[dict[str, Any]]:
+def prediction(store: MetricStore) -> list[dict[str, Any]]:
     """Of each class with answers: how many, mean |error| ÷ actual, and predicted ÷ actual seconds."""
     found = []
-    for labels, row in book.tables.get("trimtab_prediction_error_ratio", {}).items():
+    for labels, row in store.tables.get("trimtab_prediction_error_ratio", {}).items():
         count = sum(row[:-1])
         if count:
-            predicted = book.tables["trimtab_predicted_seconds_total"][labels][0]
-            actual = book.tables["trimtab_actual_seconds_total"][labels][0]
+            predicted = store.tables["trimtab_predicted_seconds_total"][labels][0]
+            actual = store.tables["trimtab_actual_seconds_total"][labels][0]
             error, bias = row[-1] / count, predicted / actual
             found.append({"class": labels[0], "count": int(count), "error_ratio": error, "bias_ratio": bias})
     return found
 
 
-def tenants(book: Book) -> list[dict[str, Any]]:
+def tenants(store: MetricStore) -> list[dict[str, Any]]:
     """Requests and tokens by tenant, since the start."""
-    tokens = book.tables.get("trimtab_tokens_total", {})
+    tokens = store.tables.get("trimtab_tokens_total", {})
     return [
         {
             "name": name,
@@ -135,7 +135,7 @@ def tenants(book: Book) -> list[dict[str, Any]]:
             "completion_tokens": int(tokens.get((name, "completion"), [0.0])[0]),
             "cached_tokens": int(tokens.get((name, "cached"), [0.0])[0]),
         }
-        for (name,), row in book.tables.get("trimtab_tenant_requests_total", {}).items()
+        for (name,), row in store.tables.get("trimtab_tenant_requests_total", {}).items()
     ]
 
 

@@ -14,7 +14,7 @@ ERROR_BOUNDS: Final = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
 
 
 class Type(Enum):
-    """What Prometheus takes a family for."""
+    """The type of a metric in Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -23,7 +23,7 @@ class Type(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric. A row of it holds one number, or for a histogram its counts by bound, the rest, the sum."""
+    """One metric. A row holds one number; of a histogram, its counts by bound, the rest and the sum."""
 
     name: str
     help: str
