@@ -29,9 +29,10 @@ from trimtab.solvers import (
     parse_gap,
     solve,
 )
+from trimtab.solvers.compilation import compile_solvers
 from trimtab.solvers.matching import match, places_of
 from trimtab.solvers.smoothing import solve_by_dual
-from trimtab.solvers.solve import compile_solvers, solve_exact
+from trimtab.solvers.solve import solve_exact
 
 RESULTS, PAGE = ROOT / "bench" / "solvers.json", ROOT / "docs" / "benchmarks" / "solvers.md"
 DATA = ROOT.parent / "shared" / "data" / "gap"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.figures import Benchmark, Effort, Measured, Skipped, Target, at_most, figure
-from trimtab.compiled.kernel import cache_root
+from trimtab.compiled.kernel_cache import cache_root
 
 ROOT = Path(__file__).resolve().parents[1]
 CLI = "from trimtab.cli import main; main()"

@@ -7,6 +7,7 @@
     │   ├── TraceError         a trace file: names the line where there is one
     │   └── PolicyNotFound     no such policy; names the nearest ones
     ├── PolicyError            a policy raised or returned nonsense: names policy, request and time (exit 3)
+    ├── KernelError            a `@kernel` does not compile: names its file and line (exit 3)
     └── MissingExtra           a feature needs an optional dependency; names the extra to install (exit 2)
 
 A request that cannot be served is no error: it ends as a value, see `trimtab.domain.decision`.
@@ -68,6 +69,12 @@ class PolicyNotFound(UsageError):  # noqa: N818 - reads as the sentence it print
 
 class PolicyError(TrimtabError):
     """A policy raised, or returned something that is no decision."""
+
+    exit_code = 3
+
+
+class KernelError(TrimtabError):
+    """A function marked with `@kernel` that does not compile."""
 
     exit_code = 3
 

@@ -1,7 +1,8 @@
-"""The loop is compiled once on a machine: other processes load it, and any edit of a kernel is noticed."""
+"""The loop is compiled once on a machine: other processes load it, and an edit compiles anew what uses it."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from support.mini_policies import TwoChoices
-from trimtab.compiled import kernel as kernels
+from trimtab.compiled import kernel_cache
 from trimtab.engine.calls import compile_all
 
+PACKAGE = Path(kernel_cache.__file__).resolve().parents[1]
 TESTS = Path(__file__).resolve().parents[1]
 LOAD = """
 from support.mini_policies import TwoChoices
@@ -34,63 +36,140 @@ def _machine_code(folder: Path) -> dict[str, int]:
 
 def test_a_second_process_loads_the_loop_and_compiles_nothing() -> None:
     compile_all([TwoChoices()])
-    before = _machine_code(kernels.cache_folder())
-    path = os.pathsep.join([str(kernels.PACKAGE.parent), str(TESTS)])
+    before = _machine_code(kernel_cache.cache_folder())
+    path = os.pathsep.join([str(PACKAGE.parent), str(TESTS)])
     done = subprocess.run(
         [sys.executable, "-c", LOAD], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
     )
     assert done.stdout.strip() == "loaded", done.stderr
-    after = _machine_code(kernels.cache_folder())
+    after = _machine_code(kernel_cache.cache_folder())
     assert {name: after[name] for name in before} == before
 
 
-SOURCES = sorted(
-    path.relative_to(kernels.PACKAGE)
-    for path in kernels.PACKAGE.rglob("*.py")
-    if any(line.startswith(("@kernel", "@helper", "    @kernel")) for line in path.read_text().splitlines())
+FINGERPRINTS = """
+import json
+from trimtab.compiled.fingerprint import fingerprint
+from trimtab.engine.calls import advance_bound
+from trimtab.policies import find
+kernels = {name: find(name)[0].dispatch for name in ("random", "round-robin", "least-expected-wait")}
+print(json.dumps({name: fingerprint(k) for name, k in {"loop": advance_bound, **kernels}.items()}))
+"""
+
+
+def _fingerprints(source: Path) -> dict[str, str]:
+    environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", FINGERPRINTS], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def unedited() -> dict[str, str]:
+    return _fingerprints(PACKAGE.parent)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changed"),
+    [
+        ("errors.py", "Everything trimtab raises", "All that trimtab raises", set()),
+        ("engine/queues.py", "@helper", "# a comment\n@helper", set()),
+        ("policies/selection.py", "def uniform_able(", "def uniform_able(  # a comment\n    ", set()),
+        ("policies/static/round_robin.py", "    return ", "    return 0 * draws.size + ", {"round-robin"}),
+        ("engine/events.py", " + 1", " + 1 + 0 * 2", {"loop"}),
+    ],
 )
-
-
-def test_all_of_the_loop_is_among_the_sources() -> None:
-    names = {path.name for path in SOURCES if path.parent.name == "mechanics"}
-    parts = {
-        "loop",
-        "nodes",
-        "queues",
-        "events",
-        "links",
-        "residency",
-        "telemetry",
-        "faults",
-        "draws",
-        "calls",
-        "fallback",
-    }
-    assert names >= {f"{part}.py" for part in parts}
-
-
-@pytest.mark.parametrize("source", SOURCES, ids=str)
-def test_an_edit_changes_the_cache_folder(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_edit_changes_the_kernels_that_use_it(
+    file: str, old: str, new: str, changed: set[str], tmp_path: Path, unedited: dict[str, str]
 ) -> None:
-    package = tmp_path / "trimtab"
-    for path in kernels.PACKAGE.rglob("*.py"):
-        copy = package / path.relative_to(kernels.PACKAGE)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, copy)
-    monkeypatch.setattr(kernels, "PACKAGE", package)
-    before = kernels._fingerprint()
-    (package / source).write_text((package / source).read_text() + "# edited\n")
-    assert kernels._fingerprint() != before
+    shutil.copytree(PACKAGE, tmp_path / "trimtab", ignore=shutil.ignore_patterns("__pycache__"))
+    edited = tmp_path / "trimtab" / file
+    text = edited.read_text()
+    assert old in text
+    edited.write_text(text.replace(old, new))
+    after = _fingerprints(tmp_path)
+    assert {name for name in unedited if after[name] != unedited[name]} == changed
+
+
+OWN = {
+    "numbers_of": "STEP = 3\n",
+    "helpers": """
+from trimtab.compiled.kernel import helper
+from numbers_of import STEP
+@helper
+def stepped(x):
+    return x + STEP
+@helper
+def doubled(x):
+    return 2 * x
+""",
+    "users": """
+from trimtab.compiled.kernel import kernel
+from helpers import doubled, stepped
+@kernel
+def first(x):
+    return stepped(x)
+@kernel
+def second(x):
+    return doubled(x)
+""",
+}
+RUN = """
+import users
+found = [k(5) for k in (users.first, users.second)]
+print(found, [sum(k.stats.cache_hits.values()) for k in (users.first, users.second)])
+"""
+
+
+def test_only_kernels_that_use_an_edit_are_compiled_anew(tmp_path: Path) -> None:
+    """Files outside the package, with a helper and a constant in other files than the kernels'."""
+    path = os.pathsep.join([str(PACKAGE.parent), str(tmp_path)])
+    environment = os.environ | {
+        "PYTHONPATH": path,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TRIMTAB_CACHE_DIR": str(tmp_path / "cache"),
+    }
+
+    def output() -> str:
+        command = [sys.executable, "-c", RUN]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    for name, source in OWN.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    assert output() == "[8, 10] [0, 0]"
+    assert output() == "[8, 10] [1, 1]"
+    (tmp_path / "numbers_of.py").write_text("STEP = 4\n")
+    assert output() == "[9, 10] [0, 1]"
+    (tmp_path / "helpers.py").write_text(OWN["helpers"].replace("2 * x", "3 * x"))
+    assert output() == "[9, 15] [1, 0]"
+    (tmp_path / "numbers_of.py").write_text("STEP = 3\n")
+    assert output() == "[8, 15] [1, 1]"  # the earlier version is still there
+
+
+def test_pruning_deletes_what_was_not_used_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMTAB_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(kernel_cache, "cache_folder", lambda: tmp_path / "kernels-here")
+    for name in ("kernels-here/a", "kernels-here/b", "kernels-elsewhere/c"):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        for ending in (".nbi", ".1.nbc"):
+            file.with_name(file.name + ending).touch()
+    os.utime(tmp_path / "kernels-here" / "a.nbi", (100.0, 100.0))
+    assert kernel_cache.prune_cache(before_s=200.0) == 2
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.nb?"))
+    assert left == ["kernels-here/b.1.nbc", "kernels-here/b.nbi"]
 
 
 def test_a_temporary_cache_that_others_can_write_to_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(kernels.tempfile, "mkdtemp", lambda prefix: str(tmp_path / f"{prefix}new"))
+    monkeypatch.setattr(kernel_cache.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(kernel_cache.tempfile, "mkdtemp", lambda prefix: str(tmp_path / f"{prefix}new"))
     own = tmp_path / f"trimtab-{os.getuid()}"
-    assert kernels._private_folder() == own
+    assert kernel_cache._private_folder() == own
     assert own.stat().st_mode & 0o777 == 0o700
     own.chmod(0o777)
-    assert kernels._private_folder() == tmp_path / "trimtab-new"
+    assert kernel_cache._private_folder() == tmp_path / "trimtab-new"

@@ -197,7 +197,7 @@ def test_impossible_numbers_of_seeds(cli, seeds):
 
 
 def test_more_seeds_than_memory_allows(cli, monkeypatch):
-    monkeypatch.setattr("trimtab.experiments.compare.machine.memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("trimtab.experiments.machine.memory_bytes", lambda: 1 << 20)
     refused(cli("compare", "tiny", "--seeds", 5000), "seeds", "GiB", "fewer seeds")
 
 

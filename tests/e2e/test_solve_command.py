@@ -34,7 +34,7 @@ def test_maximise_and_the_table(cli, tmp_path):
 
 
 def test_compiling_does_not_use_up_the_time(cli, tmp_path, monkeypatch):
-    module, compiled = importlib.import_module("trimtab.solvers.solve"), []
+    module, compiled = importlib.import_module("trimtab.solvers.compilation"), []
     monkeypatch.setattr(module, "are_solvers_compiled", lambda: bool(compiled))
     monkeypatch.setattr(module, "compile_solvers", lambda: compiled.append(True))
     (tmp_path / "instance").write_text(INSTANCE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trimtab.solvers.solve import compile_solvers
+from trimtab.solvers.compilation import compile_solvers
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -15,6 +15,7 @@ from trimtab.solvers import (
     Status,
     assignment_problem,
     candidate_pairs,
+    compilation,
     construction,
     solve,
 )
@@ -25,7 +26,7 @@ from trimtab.solvers.ejection_chains import search
 from trimtab.solvers.ejection_search import eject_chains
 from trimtab.solvers.primal_heuristic import Incumbent
 from trimtab.solvers.rounding import rounded
-from trimtab.solvers.solve import _use, solve_exact
+from trimtab.solvers.solve import solve_exact
 
 
 def planted_problem(
@@ -154,7 +155,8 @@ def test_kernels_give_the_same_bits_interpreted(monkeypatch):
 
 def test_nothing_is_left_to_compile_once_the_solvers_are():
     """A limit is for solving; a search of each sort and precision finds all its kernels."""
-    _use()  # loads what is in the cache
+    compilation._use_prices()  # loads what is in the cache
+    compilation._use_exchanges()
     kernels = (search, eject_chains, construction._place, construction._make_way, candidate_pairs._nearest)
     before = [set(kernel.signatures) for kernel in kernels]
     for kind in (np.float32, np.float64):

@@ -54,7 +54,7 @@ def gap(
     """Solve a generalised assignment problem: each task on one node, within the capacities, least cost."""
     from trimtab.errors import UsageError
     from trimtab.solvers import parse_gap, solve
-    from trimtab.solvers.solve import are_solvers_compiled, compile_solvers
+    from trimtab.solvers.compilation import are_solvers_compiled, compile_solvers
 
     if not time_limit > 0:
         raise UsageError("cannot be used", field="--time-limit", value=time_limit, expected="seconds above 0")

@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from trimtab.cli.help_texts import FLAG, examples
-from trimtab.cli.output import print_json, spinner
+from trimtab.cli.output import note, print_json
 from trimtab.cli.shared_options import Json, Quiet
+
+CLOCK_S = 1.0  # by which clocks of files may lag
 
 
 def register(app: typer.Typer) -> None:
@@ -19,27 +21,28 @@ def register(app: typer.Typer) -> None:
 
 def warmup(
     prune: Annotated[
-        bool, typer.Option("--prune", help="Delete what was compiled from other versions.", metavar=FLAG)
+        bool, typer.Option("--prune", help="Delete kernels that this version does not use.", metavar=FLAG)
     ] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compile simulator, policies, bounds, solvers and forecasts into the cache (about a minute, once)."""
-    from trimtab.compiled.kernel import cache_folder, prune_cache
-    from trimtab.experiments.serving.compilation import compile_everything
-    from trimtab.forecast.warm import compile_forecasts
-    from trimtab.solvers.solve import compile_solvers
-
+    """Compile simulator, policies, bounds, solvers and forecasts into the cache, once."""
     quiet = quiet or json
-    pruned = prune_cache() if prune else 0
-    begun_s = time.perf_counter()
-    with spinner("compiling simulator, policies, bounds, solvers and forecasts …", quiet=quiet):
-        compile_everything([compile_solvers, compile_forecasts])
+    note("compiling simulator, policies, bounds, solvers and forecasts", quiet=quiet)
+    from trimtab.compiled.kernel_cache import cache_folder, prune_cache
+    from trimtab.experiments.serving.compilation import compile_everything
+    from trimtab.forecast import compilation as forecasts
+    from trimtab.solvers import compilation as solvers
+
+    begun_s, begun = time.perf_counter(), time.time()
+    others = [*solvers.COMPILATIONS, *forecasts.COMPILATIONS]
+    compile_everything(others, lambda text: note(text, quiet=quiet))
     took_s = time.perf_counter() - begun_s
+    pruned = prune_cache(begun - CLOCK_S) if prune else 0
     if json:
-        print_json({"folder": str(cache_folder()), "pruned_folders": pruned, "took_s": took_s})
+        print_json({"folder": str(cache_folder()), "pruned_kernels": pruned, "took_s": took_s})
     elif not quiet:
         print(
             f"ready after {took_s:.1f} s in {cache_folder()}"
-            + (f", {pruned} old folders deleted" if prune else "")
+            + (f", {pruned} old kernels deleted" if prune else "")
         )

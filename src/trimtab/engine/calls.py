@@ -18,15 +18,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from trimtab.compiled.compiling import compile_kernel, free_llvm_module, is_compiled
 from trimtab.compiled.function_pointer import FunctionPointer, FunctionPointerType, function_at, table_at
-from trimtab.compiled.kernel import (
-    compile_kernel,
-    free_llvm_module,
-    interpreted,
-    is_compiled,
-    is_kernel,
-    kernel,
-)
+from trimtab.compiled.kernel import interpreted, is_kernel, kernel
 from trimtab.compiled.tables import Table
 from trimtab.domain.policy import Policy, members
 from trimtab.domain.view import WORK, Memory, Plan, View, empty_plan, memory
@@ -37,6 +31,7 @@ from trimtab.engine.python_policies import Chooser, bound_dispatch, bound_order,
 from trimtab.engine.python_views import Columns, numpy_plan, python_memory, python_plan, python_state
 from trimtab.engine.rollout_state import place_requests
 from trimtab.engine.state import State
+from trimtab.errors import KernelError, PolicyError
 
 INTERPRET_UP_TO = 20_000  # requests worth interpreting rather than compiling the loop for
 
@@ -50,6 +45,8 @@ BEGIN = types.void(STATE)
 ACTIVATE = types.void(STATE, PLAN, _ORDER_POINTER, types.int64, types.float64)
 BOUND = types.int64(types.Array(types.int64, 1, "C"), types.float64, types.int64)
 PLACE_REQUESTS_BOUND = types.void(types.Array(types.int64, 1, "C"), types.int64)
+
+Compilable = tuple[Any, Any]  # a kernel and the signature that it is compiled for
 
 state_at, plan_at = table_at(STATE), table_at(PLAN)
 _INT_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
@@ -244,13 +241,13 @@ class Calls:
         Raises `Raised` from whatever its order raised.
         """
         given = self._arrays, self._plan.table, self._order
-        function = compile_kernel(activate, ACTIVATE) if self._compiled else interpreted(activate)
+        function = _compiled(activate, ACTIVATE) if self._compiled else interpreted(activate)
         self._run(function, *given, int(is_new_order), now_s)
 
     def place_requests(self, n_placed: int) -> None:
         """Begin with the first rows at nodes, as `staging` tells. Raises `Raised`."""
         if self._compiled:
-            self._run(compile_kernel(place_requests_bound, PLACE_REQUESTS_BOUND), self._addresses, n_placed)
+            self._run(_compiled(place_requests_bound, PLACE_REQUESTS_BOUND), self._addresses, n_placed)
         else:
             self._run(interpreted(place_requests), self._arrays, self._plan.table, self._order, n_placed)
 
@@ -385,53 +382,57 @@ _pointers: dict[Any, FunctionPointer] = {}  # looking addresses up takes longer 
 
 def _pointer_to(function: Any, signature: Any) -> FunctionPointer:
     if function not in _pointers:
-        _pointers[function] = FunctionPointer(compile_kernel(function, signature), signature)
+        _pointers[function] = FunctionPointer(_compiled(function, signature), signature)
     return _pointers[function]
 
 
+def _compiled(function: Any, signature: Any) -> Any:
+    """`compile_kernel`, with PolicyError for a policy's kernel that does not compile."""
+    try:
+        return compile_kernel(function, signature)
+    except KernelError as error:
+        raise PolicyError(str(error)) from error
+
+
 def _load_loop() -> None:
-    """Compile the loop, or load it: `advance_bound`, of which `advance` has become a part in compiling."""
+    """Compile the loop, or load it. `advance` has become a part of `advance_bound` in compiling."""
     if advance_bound.signatures:  # type: ignore[attr-defined]
         return
-    for function, signature in ((advance_bound, BOUND), (begin, BEGIN)):
-        free_llvm_module(compile_kernel(function, signature))
+    for function, signature in _LOOP:
+        free_llvm_module(_compiled(function, signature))
 
 
-def is_ready(policy: Policy, order: Policy) -> bool:
-    """Whether everything that a compiled run needs is in the cache."""
-    needed = [advance_bound, begin]
-    needed += [m.dispatch if _is_compiled_choice(m) else bridge_dispatch for m in members(policy)]
-    needed += [m.order if is_kernel(m.order) else bridge_order for m in members(order)]
-    needed += [function for function, _ in kernels_beside(policy)]
-    return all(is_compiled(f) for f in needed)
+_LOOP: list[Compilable] = [(advance_bound, BOUND), (begin, BEGIN)]
+_BRIDGES: list[Compilable] = [(bridge_dispatch, DISPATCH), (bridge_order, ORDER)]
 
 
-def _is_compiled_choice(policy: Policy) -> bool:
-    """Whether a kernel chooses the node."""
-    return not type(policy).chooses() and is_kernel(policy.dispatch)
+def is_ready(*policies: Policy) -> bool:
+    """Whether everything that compiled runs of these policies need is in the cache."""
+    return all(is_compiled(*k) for k in [*_LOOP, *_BRIDGES, *kernels_of(policies)])
 
 
-def kernels_beside(policy: Policy) -> list[tuple[Any, Any]]:
-    """What a host of this policy calls besides the loop, each with its signature."""
-    beside: list[tuple[Any, Any]] = [(activate, ACTIVATE)] if policy.candidates else []
-    return [*beside, (place_requests_bound, PLACE_REQUESTS_BOUND)] if policy.uses_rollouts else beside
+def kernels_of(policies: Iterable[Policy]) -> list[Compilable]:
+    """What runs of these policies call besides the loop and the bridges."""
+    needed: list[Compilable] = []
+    for policy in policies:
+        needed += [(activate, ACTIVATE)] if policy.candidates else []
+        needed += [(place_requests_bound, PLACE_REQUESTS_BOUND)] if policy.uses_rollouts else []
+        for member in members(policy):
+            needed += (
+                [(member.dispatch, DISPATCH)] if member.dispatches() and not type(member).chooses() else []
+            )
+            needed.append((member.order, ORDER))
+    return [k for k in needed if is_kernel(k[0])]
 
 
 def compile_all(policies: Iterable[Policy]) -> None:
-    """Compile the loop, the bridges and these policies, or load them from the cache."""
+    """Compile the loop, the bridges and these policies, or load them from the cache. Raises PolicyError."""
     _load_loop()
-    compile_kernel(bridge_dispatch, DISPATCH)
-    compile_kernel(bridge_order, ORDER)
-    compile_policies(policies)
+    for needed in [*_BRIDGES, *kernels_of(policies)]:
+        _compiled(*needed)
 
 
 def compile_policies(policies: Iterable[Policy]) -> None:
-    """Compile the kernels of these policies, or load them from the cache."""
-    for policy in policies:
-        for beside in kernels_beside(policy):
-            compile_kernel(*beside)
-        for member in members(policy):
-            if _is_compiled_choice(member):
-                compile_kernel(member.dispatch, DISPATCH)
-            if is_kernel(member.order):
-                compile_kernel(member.order, ORDER)
+    """Compile the kernels of these policies, or load them from the cache. Raises PolicyError."""
+    for needed in kernels_of(policies):
+        _compiled(*needed)

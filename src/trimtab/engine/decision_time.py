@@ -9,7 +9,8 @@ import numba
 import numpy as np
 from numba import types
 
-from trimtab.compiled.kernel import compile_kernel, helper, kernel
+from trimtab.compiled.compiling import compile_kernel
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.view import View
 from trimtab.engine.calls import dispatch_at, plan_at, state_at
 from trimtab.engine.driver import Driver

@@ -58,7 +58,7 @@ def _run(
     quiet: bool,
     example_model: str | None,
 ) -> None:
-    from trimtab.compiled.kernel import preload_numba
+    from trimtab.compiled.compiling import preload_numba
     from trimtab.gateway.compiling import compile_first
     from trimtab.gateway.options import policies_of
     from trimtab.gateway.process import Sockets, run_process

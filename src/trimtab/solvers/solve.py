@@ -7,17 +7,15 @@ import time
 
 import numpy as np
 
-from trimtab.compiled.kernel import compile_by_use, is_compiled
 from trimtab.errors import ProblemError
 from trimtab.solvers.candidate_pairs import nearest, numbered
 from trimtab.solvers.construction import construct_assignment
-from trimtab.solvers.ejection_chains import search
 from trimtab.solvers.exact import CoreSearch
 from trimtab.solvers.infeasibility import why_infeasible
 from trimtab.solvers.matching import is_worth_it, match, places_of
 from trimtab.solvers.problem import AssignmentProblem
 from trimtab.solvers.scaling import scaling_of
-from trimtab.solvers.smoothing import DEEP, SINGLE, solve_by_dual
+from trimtab.solvers.smoothing import solve_by_dual
 from trimtab.solvers.solution import Solution, Status, found, nothing
 
 EXACT_PAIRS = 200  # up to here HiGHS alone is the quickest way to a proof
@@ -106,36 +104,3 @@ def solve_exact(
         return nothing(problem, status, empty, problem.sign * result.bound, took_s, "exact", why)
     assignment = candidates.nodes_of(choice)
     return found(problem, assignment, problem.sign * result.bound, took_s, "exact", reason=reason)
-
-
-def are_solvers_compiled() -> bool:
-    """Whether the kernels are in the cache: compiling them takes longer than most problems."""
-    return is_compiled(search)
-
-
-def compile_solvers() -> None:
-    """Compile the kernels here and now, unless they are in the cache."""
-    compile_by_use(search, _use)
-
-
-def _use() -> None:
-    from trimtab.solvers.bounded_search import BoundSearch
-    from trimtab.solvers.dual import Dual
-    from trimtab.solvers.knapsack import knapsacks_of
-    from trimtab.solvers.primal_heuristic import Incumbent
-    from trimtab.solvers.problem import assignment_problem
-
-    free = np.zeros((3, 1))
-    for kind in (np.float32, np.float64):
-        problem = assignment_problem(np.ones((4, 2), kind), np.ones((4, 2), kind), [2.0, 2.0])
-        solve_by_dual(problem, time_limit_s=0.0)
-        packed = assignment_problem(np.ones((3, 2), kind), np.full((3, 2), 2, kind), [3.0, 3.0])
-        construct_assignment(packed, free)  # one task too many: it goes all the way
-    candidates = nearest(problem, free, 3)
-    incumbent = Incumbent(candidates, Dual(free, 0.0, 1.0), np.zeros(4, np.int32), np.random.default_rng(0))
-    incumbent.improve(DEEP, turns=1)
-    incumbent.eject_chains(*SINGLE)
-    knapsacks = knapsacks_of(candidates, free)
-    if knapsacks is not None:
-        knapsacks.climb(4.0)
-        BoundSearch(knapsacks, knapsacks.floors()).search(4.0)

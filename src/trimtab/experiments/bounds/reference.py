@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.compiled.kernel import compile_by_use
+from trimtab.compiled.compiling import compile_by_use, is_compiled
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import OnFailure, Options
 from trimtab.domain.requests import Requests, true_service_s
 from trimtab.errors import UsageError
+from trimtab.experiments.bounds import lagrangian
 from trimtab.experiments.bounds.bound import Bound, completion_bound
 from trimtab.experiments.bounds.pooled_srpt import srpt_completions_s
 
 Floats = NDArray[np.float64]
 
 
-def compile_bounds() -> None:
-    """Compile the kernels of the bounds here and now, unless they are in the cache."""
+def compile_bounds(notice: Callable[[str], None] | None = None) -> None:
+    """Compile the kernels of the bounds here and now, unless they are in the cache; a line to `notice`."""
+    kernels = (srpt_completions_s, lagrangian._cheapest_runs, lagrangian.list_schedule)
+    if notice is not None and not all(map(is_compiled, kernels)):
+        notice("compiling the bounds, once on this machine")
+    compile_by_use(kernels, _use_bounds)
+
+
+def _use_bounds() -> None:
     two = np.ones((2, 2))
-    compile_by_use(
-        srpt_completions_s,
-        lambda: completion_bound(np.zeros(2), two, np.zeros((2, 2)), np.ones(2, np.int64)),
-    )
+    completion_bound(np.zeros(2), two, np.zeros((2, 2)), np.ones(2, np.int64))
 
 
 def bound_of(cluster: Cluster, requests: Requests, options: Options) -> Bound | None:

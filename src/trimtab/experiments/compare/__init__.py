@@ -1,7 +1,8 @@
 """Compares policies on the same work: several seeds in parallel processes, confidence intervals, a bound.
 
 `kind` is what a comparison asks of a kind of work, and all it knows of it. `run_comparison` plans the
-`tasks`, which `task_pool` runs in processes within the limits of the `machine`; `comparison` is what they
+`tasks`, which `task_pool` runs in processes within the limits of `experiments.machine`; `comparison` is what
+they
 found, and `curves` what figures draw of a run.
 """
 

@@ -15,9 +15,9 @@ from typing import TypeVar
 from trimtab.errors import UsageError
 from trimtab.experiments.compare.comparison import Comparison, PolicyResult, SweepPoint
 from trimtab.experiments.compare.kind import AnyKind, Inputs, Kind, Notice, PolicySpec, Settings
-from trimtab.experiments.compare.machine import check_disk, check_memory, cores
 from trimtab.experiments.compare.task_pool import Progress, Workfolder, run_tasks
 from trimtab.experiments.compare.tasks import RunResult, Task, TaskResult, plan_tasks
+from trimtab.experiments.machine import check_disk, check_memory, cores
 from trimtab.metrics import Estimate, mean_ci95
 from trimtab.version import versions
 

@@ -2,55 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
-from trimtab.compiled.kernel import is_compiled
-from trimtab.engine.calls import advance_bound, compile_all, compile_policies
+from trimtab.compiled.compiling import is_compiled
+from trimtab.compiled.parallel import Job, Notice, compile_apart
+from trimtab.domain.policy import Policy
+from trimtab.engine.calls import compile_all, compile_policies, is_ready, kernels_of
 from trimtab.experiments.bounds import compile_bounds
-from trimtab.experiments.compare.machine import cores
+from trimtab.experiments.machine import cores
 from trimtab.policies import PolicySpec, find, names
 
-AT_ONCE = 8  # policies compiled in one job
+AT_ONCE = 4  # policies compiled in one job
 
 
-def compile_kernels(specs: Sequence[PolicySpec]) -> None:
-    """Compile the loop, the bounds and these policies, or load them from the cache."""
-    if not is_compiled(advance_bound):
-        compile_apart([compile_loop, partial(_compile_named, [s for s in specs if isinstance(s, str)])])
-    compile_loop()
-    _compile_named(specs)
+def compile_kernels(specs: Sequence[PolicySpec], notice: Notice | None = None) -> None:
+    """Compile the loop, the bounds and these policies, or load them from the cache. Raises PolicyError."""
+    cold = [spec for spec in specs if isinstance(spec, str) and not _are_compiled(find(spec))]
+    if not is_ready():
+        compile_apart([compile_loop, *_policy_jobs(cold), compile_bounds], cores(), notice)
+    elif cold and notice is not None:
+        notice("compiling policies, once on this machine")
+    compile_all(policy for spec in specs for policy in find(spec))
     compile_bounds()
 
 
-def compile_everything(others: Sequence[Callable[[], None]]) -> None:
+def compile_everything(others: Sequence[Job], notice: Notice | None = None) -> None:
     """Compile the loop, the bounds and all policies into the cache, and what `others` compile."""
     specs = [*names("dispatch"), *(f"random+{name}" for name in names("order"))]
-    parts = [partial(_compile_named, specs[k : k + AT_ONCE]) for k in range(0, len(specs), AT_ONCE)]
-    compile_apart([compile_loop, *others, compile_bounds, *parts])
-
-
-def compile_apart(jobs: Sequence[Callable[[], None]]) -> None:
-    """Do these jobs, in as many processes as there are cores: what they compile is in the cache then."""
-    workers = min(cores(), len(jobs))
-    if workers == 1:
-        for job in jobs:
-            job()
-        return
-    from loky import ProcessPoolExecutor
-
-    executor = ProcessPoolExecutor(max_workers=workers)
-    try:
-        for future in [executor.submit(job) for job in jobs]:
-            future.result()
-    finally:
-        executor.shutdown(wait=True, kill_workers=True)
+    cold = [spec for spec in specs if not _are_compiled(find(spec))]
+    compile_apart([compile_loop, *others, *_policy_jobs(cold), compile_bounds], cores(), notice)
 
 
 def compile_loop() -> None:
-    """Compile the loop, which takes longest. Raises PolicyError."""
+    """Compile the loop, which takes longest."""
     compile_all([])
 
 
-def _compile_named(specs: Sequence[PolicySpec]) -> None:
+def _policy_jobs(specs: Sequence[str]) -> list[Job]:
+    """Composites, which bring more kernels, alone and first; the others a few at a time."""
+    alone = [spec for spec in specs if any(policy.candidates for policy in find(spec))]
+    others = [spec for spec in specs if spec not in alone]
+    chunks = [[spec] for spec in alone]
+    chunks += [others[k : k + AT_ONCE] for k in range(0, len(others), AT_ONCE)]
+    return [partial(_compile_named, chunk) for chunk in chunks]
+
+
+def _are_compiled(policies: Iterable[Policy]) -> bool:
+    return all(is_compiled(*kernel) for kernel in kernels_of(policies))
+
+
+def _compile_named(specs: Sequence[str]) -> None:
     compile_policies(policy for spec in specs for policy in find(spec))

@@ -131,11 +131,9 @@ class Serving:
         if mode == "auto":
             mode = "compiled" if is_warm or items > INTERPRET_UP_TO else "interpreted"
         if mode == "compiled":
-            if notice is not None and not is_warm:
-                notice("compiling kernels (once, about a minute)")
-            compile_kernels(policies)
+            compile_kernels(policies, notice)
         else:
-            compile_bounds()
+            compile_bounds(notice)
         return mode
 
     def build(self, settings: Scenario, seed: int, load: float | None) -> ServingInputs:

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trimtab.experiments.compare import machine
+from trimtab.experiments import machine
 
 MACHINE_BYTES = 8 << 30
 

@@ -1,0 +1,134 @@
+"""The cache of compiled kernels on disk: one folder for each machine, one entry for each fingerprint.
+
+numba itself asks only whether the file of a kernel has changed. Here the name of an entry contains the
+kernel's fingerprint, so that entries of several versions lie side by side and none is ever stale.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from numba.core.caching import Cache, CompileResultCacheImpl, IndexDataCacheFile, _CacheLocator
+
+from trimtab.compiled.fingerprint import fingerprint, machine
+
+
+def cache_root() -> Path:
+    """Folder of all compiled kernels: `TRIMTAB_CACHE_DIR`, or the user's cache folder."""
+    chosen = os.environ.get("TRIMTAB_CACHE_DIR")
+    return Path(chosen) if chosen else platformdirs.user_cache_path("trimtab", appauthor=False)
+
+
+@functools.cache
+def cache_folder() -> Path:
+    """The folder of kernels compiled on this machine; a temporary one where it can't be written."""
+    folder = cache_root() / f"kernels-{machine()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(folder)
+    except OSError:
+        folder = _private_folder() / folder.name
+        folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _private_folder() -> Path:
+    """A temporary folder that no other user can write to: what is read from a cache is run."""
+    folder = Path(tempfile.gettempdir()) / f"trimtab-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return folder if is_own else Path(tempfile.mkdtemp(prefix="trimtab-"))
+
+
+def prune_cache(before_s: float) -> int:
+    """Delete kernels last used before this time, in seconds since 1970; returns how many went."""
+    gone = 0
+    for folder in cache_root().glob("kernels-*"):
+        if folder != cache_folder():
+            gone += len(list(folder.rglob("*.nbi")))
+            shutil.rmtree(folder, ignore_errors=True)
+    for index in cache_folder().glob("*.nbi"):
+        if index.stat().st_mtime < before_s:
+            for data in index.parent.glob(f"{index.stem}.*.nbc"):
+                data.unlink(missing_ok=True)
+            index.unlink(missing_ok=True)
+            gone += 1
+    return gone
+
+
+class _Locator(_CacheLocator):
+    """Tells numba where a kernel's entry lies."""
+
+    def __init__(self, py_func: Any, py_file: str) -> None:
+        self._py_file = py_file  # numba names it in warnings
+        self._fingerprint = fingerprint(py_func)
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> _Locator:
+        return cls(py_func, py_file)
+
+    def get_cache_path(self) -> str:
+        return str(cache_folder())
+
+    def get_source_stamp(self) -> str:
+        return self._fingerprint
+
+    def get_disambiguator(self) -> str:
+        return self._fingerprint
+
+
+class _Entry(CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # noqa: RUF012 - numba's own is a list
+
+
+class KernelCache(Cache):
+    """The entry of one kernel, found at its first use: all that it calls must be defined by then."""
+
+    def __init__(self, py_func: Any) -> None:
+        self._py_func = py_func
+        self.enable()
+
+    @functools.cached_property
+    def _impl(self) -> _Entry:
+        return _Entry(self._py_func)
+
+    @functools.cached_property
+    def _cache_file(self) -> IndexDataCacheFile:  # type: ignore[override]
+        return IndexDataCacheFile(self.cache_path, self._impl.filename_base, fingerprint(self._py_func))
+
+    @property
+    def cache_path(self) -> str:
+        """The folder."""
+        return str(cache_folder())
+
+    def holds(self, signature: Any = None) -> bool:
+        """Whether the kernel is in the cache: for this signature, or for any.
+
+        The answer counts as a use.
+        """
+        kept = self._cache_file._load_index()
+        is_there = any(key[0] == signature.args for key in kept) if signature else bool(kept)
+        if is_there:
+            self._note_use()
+        return is_there
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Load the kernel for a signature; None where it is not in the cache."""
+        found = super().load_overload(sig, target_context)
+        if found is not None:
+            self._note_use()
+        return found
+
+    def _note_use(self) -> None:
+        with contextlib.suppress(OSError):  # another process has pruned it, or owns it
+            os.utime(self._cache_file._index_path)
