@@ -24,6 +24,7 @@ from trimtab.cli import (
     trace_command,
     warmup_command,
 )
+from trimtab.cli.completion_options import INSTALL, SHOW, install_for, show, with_shells
 from trimtab.cli.help_texts import EXIT_CODES, FLAG, INTERRUPTED, examples
 from trimtab.errors import TrimtabError
 from trimtab.version import __version__
@@ -43,6 +44,10 @@ def _say(*lines: str) -> None:
 class Commands(TyperGroup):
     """The commands, with trimtab's own errors and Ctrl-C turned into a message and an exit code."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse a command line."""
+        return super().parse_args(ctx, with_shells(args))
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
         try:
@@ -61,6 +66,7 @@ app = typer.Typer(
     name="trimtab",
     cls=Commands,
     no_args_is_help=True,
+    add_completion=False,  # the options below take the name of a shell
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -108,6 +114,18 @@ def _options(
     debug: Annotated[
         bool, typer.Option("--debug", help=f"Show where an error comes from (also {DEBUG}=1).", metavar=FLAG)
     ] = False,
+    show_completion: Annotated[
+        str | None,
+        typer.Option(
+            SHOW, callback=show, is_eager=True, help="Show the completion script.", metavar="[SHELL]"
+        ),
+    ] = None,
+    install_completion: Annotated[
+        str | None,
+        typer.Option(
+            INSTALL, callback=install_for, is_eager=True, help="Install shell completion.", metavar="[SHELL]"
+        ),
+    ] = None,
 ) -> None:
     """trimtab schedules AI work: which node serves each request, and how balanced and fast that was."""
     if verbose:

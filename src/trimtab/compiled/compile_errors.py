@@ -19,19 +19,21 @@ _NOISE = ("Failed in nopython mode pipeline", "During:", "File ")
 def explained(function: Any, error: BaseException) -> str:
     """Which kernel, where, why, and the line itself."""
     report = _DIGESTS.sub("", _COLOURS.sub("", str(error)))
-    file, line = _place(function, report)
+    file, line = _place(function, report, getattr(error, "loc", None))
     source = linecache.getline(file, line).strip()
     where = f"{_shown(file)}:{line}"
     text = f"kernel {function.py_func.__qualname__} does not compile: {where}: {_reason(report)}"
     return f"{text}\n    {source}" if source else text
 
 
-def _place(function: Any, report: str) -> tuple[str, int]:
-    """The innermost place that numba names, else where the kernel begins."""
+def _place(function: Any, report: str, fallback: Any) -> tuple[str, int]:
+    """The innermost place that numba's report names, else the error's own, else where the kernel begins."""
     for match in _PLACE.finditer(report):
         file = os.path.abspath(match["file"] or match["at"])
         if Path(file).is_file():
             return file, int(match["line"] or match["n"])
+    if fallback is not None and Path(fallback.filename).is_file():
+        return fallback.filename, fallback.line
     code = function.py_func.__code__
     return code.co_filename, code.co_firstlineno
 
@@ -42,7 +44,7 @@ def _reason(report: str) -> str:
     calls = [line.removeprefix(">>> ") for line in telling if line.startswith(">>> ")]
     if telling[0].startswith("No implementation of function") and calls:
         return f"no implementation of {calls[0]}"
-    return _PLACE.sub("", telling[0]).removesuffix("Raised").rstrip(" .,:")
+    return _PLACE.sub("", telling[0]).strip().removesuffix("Raised").rstrip(" .,:")
 
 
 def _shown(file: str) -> str:
