@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -181,7 +182,7 @@ class _Stage:
         scene["nodes"]["up"] = np.maximum(nodes.up, 0)
         scene["nodes"]["room"] = nodes.room + nodes.in_flight
         scene["resident"][...] = view.resident
-        scene["hidden"]["memory_used_gib"] = view.resident @ view.item_gib
+        scene["hidden"]["memory_used_gib"] = (view.resident * view.item_gib).sum(axis=1)
         self._set_items(view, used_s)
         for name in ("fixed_s", "unit_s", "load_s"):
             getattr(state, name)[...] = getattr(view, name)
@@ -207,7 +208,7 @@ class _Stage:
     def set_errors(self, service_cv: float) -> None:
         """What arrives takes lognormal factors of its estimates, of mean 1, the same in every rollout."""
         arriving = self.state.truth["factor"][self._n_placed : self._n_rows]
-        sigma = np.sqrt(np.log1p(service_cv**2))
+        sigma = math.sqrt(math.log1p(service_cv**2))
         arriving *= np.random.default_rng(_ERRORS).lognormal(-(sigma**2) / 2.0, sigma, len(arriving))
 
     def play(self, variant: Variant) -> NDArray[np.float64]:

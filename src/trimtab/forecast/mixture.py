@@ -161,7 +161,7 @@ class Forecaster:
                 "cannot be used", field="levels", value=tuple(levels), expected="between 0 and 1"
             )
         near = _nearness(self._bank.horizon)
-        point = np.einsum("se,seh->sh", self.weights(), self.paths())
+        point = (self.weights()[..., None] * self.paths()).sum(axis=1)
         bias = np.stack([self._mean_error(k) for k in (NEXT, LAST)])  # [LEADS, series]
         mean = np.maximum(
             point + near * bias[NEXT][:, None] + (1.0 - near) * bias[LAST][:, None], self._bank.least

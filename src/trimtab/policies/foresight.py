@@ -60,7 +60,7 @@ def expected(view: View, history: History, waiting: Any, step_s: float, services
     mean_units = np.bincount(past["class_idx"], past["units"], minlength=n_classes) / np.maximum(seen, 1)
     service_s = view.fixed_s + view.unit_s * mean_units[:, None]
     served = np.isfinite(service_s).any(axis=1) & (seen > 0)
-    best_s = service_s.min(axis=1)[served] @ seen[served] / max(1, seen[served].sum())
+    best_s = (service_s.min(axis=1)[served] * seen[served]).sum() / max(1, seen[served].sum())
     steps = max(1, int(np.ceil(services * best_s / step_s)))
     ahead_s = steps * step_s
     times = past["arrival_s"], past["class_idx"]

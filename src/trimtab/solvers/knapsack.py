@@ -135,7 +135,9 @@ def _climb(
     table, taken = np.zeros((tasks, widest), np.bool_), np.zeros(tasks, np.bool_)
     row, slope = np.zeros(widest), np.empty(tasks)
     for _ in range(steps):
-        value = point.sum()
+        value = 0.0
+        for j in range(tasks):
+            value += point[j]
         slope[:] = 1.0
         for i in range(room.size):
             value -= _gain(cost, size, room, point, i, table, row, taken)
@@ -153,7 +155,9 @@ def _climb(
             idle = 0
             point[:] = best
             continue
-        steep = (slope * slope).sum()
+        steep = 0.0
+        for j in range(tasks):
+            steep += slope[j] * slope[j]
         if steep == 0.0:
             factor = 0.0
             break

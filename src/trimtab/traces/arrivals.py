@@ -5,12 +5,15 @@ Every function returns n arrival times in seconds, increasing, shape [n].
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trimtab.compiled.elementwise import elementwise
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -70,7 +73,7 @@ def arrivals_diurnal(
     def batch(start_s: float) -> tuple[FloatArray, float]:
         candidates = start_s + arrivals_poisson(rng, peak_per_s, n + 16)
         phase = 2.0 * np.pi * (candidates - peak_at_s) / period_s
-        accept_frac = (1.0 + swing_frac * np.cos(phase)) / (1.0 + swing_frac)
+        accept_frac = (1.0 + swing_frac * elementwise(math.cos, phase)) / (1.0 + swing_frac)
         return candidates[rng.random(len(candidates)) < accept_frac], float(candidates[-1])
 
     return _until(batch, n)
@@ -87,7 +90,7 @@ def _until(batch: Callable[[float], tuple[FloatArray, float]], n: int) -> FloatA
 
 
 def _mean_rate(rates_per_s: FloatArray, sojourns_s: FloatArray) -> float:
-    return float(rates_per_s @ sojourns_s / sojourns_s.sum())
+    return float((rates_per_s * sojourns_s).sum() / sojourns_s.sum())
 
 
 def _jumps(rng: np.random.Generator, state: int, states: int, stays: int) -> npt.NDArray[np.int64]:

@@ -5,6 +5,7 @@ Every function returns n sizes greater than 0 in the unit of their mean, shape [
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -21,8 +22,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 def sizes_lognormal(rng: np.random.Generator, mean: float, cv: float, n: int) -> FloatArray:
     """Lognormal of this mean and coefficient of variation: sigma² = ln(1 + cv²), mu = ln(mean) − sigma²/2."""
-    variance = np.log1p(cv**2)
-    return rng.lognormal(np.log(mean) - variance / 2.0, np.sqrt(variance), n)
+    variance = math.log1p(cv**2)
+    return rng.lognormal(math.log(mean) - variance / 2.0, math.sqrt(variance), n)
 
 
 def sizes_pareto(rng: np.random.Generator, mean: float, alpha: float, n: int) -> FloatArray:

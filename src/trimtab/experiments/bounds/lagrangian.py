@@ -119,7 +119,7 @@ def _deflected(subgradient: FloatArray, level: FloatArray, direction: FloatArray
 
 
 def _capacity_s(instance: Instance, level: FloatArray, width_s: float) -> float:
-    return float(instance.slots @ level.sum(axis=1)) * width_s
+    return float((instance.slots * level.sum(axis=1)).sum()) * width_s
 
 
 def cheapest_runs(instance: Instance, level: FloatArray, width_s: float) -> tuple[FloatArray, FloatArray]:

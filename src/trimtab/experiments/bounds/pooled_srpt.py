@@ -49,7 +49,7 @@ def _subset_totals_s(finish_s: FloatArray, arrival_s: FloatArray) -> FloatArray:
 def pooled_work_s(instance: Instance, weights: FloatArray) -> FloatArray:
     """Seconds that each request takes when the whole pool serves it, shape [requests]."""
     units: FloatArray = np.min(instance.service_s * weights, axis=1)
-    return units / float(instance.slots @ weights)
+    return units / float((instance.slots * weights).sum())
 
 
 def candidate_weights(instance: Instance) -> list[FloatArray]:

@@ -10,13 +10,14 @@ one bounded function, taken by Gauss and Legendre. Cost: O(nodes).
 from __future__ import annotations
 
 from functools import cache
-from math import exp, inf, log1p, sqrt
+from math import exp, inf, log, log1p, sqrt
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaincc, ndtr
 
+from trimtab.compiled.elementwise import elementwise
 from trimtab.errors import UsageError
 from trimtab.forecast.queueing.checks import checked_at_least
 from trimtab.forecast.queueing.station import Demand, Station
@@ -49,7 +50,7 @@ def _late_waiter(station: Station, deadline_s: float, family: Family) -> float:
     nodes, weights = _quadrature()
     wait = upto * (nodes + 1.0) / 2.0  # in units of its mean
     late = _service_tail(station.demand, deadline_s - mean_s * wait, family)
-    return float(exp(-upto) + upto / 2.0 * (weights @ (late * np.exp(-wait))))
+    return float(exp(-upto) + upto / 2.0 * (weights * late * elementwise(exp, -wait)).sum())
 
 
 @cache
@@ -66,5 +67,5 @@ def _service_tail(demand: Demand, times_s: Floats, family: Family) -> Any:
     if family == "gamma":
         return gammaincc(1.0 / scv, relative / scv)
     sigma = sqrt(log1p(scv))
-    with np.errstate(divide="ignore"):
-        return ndtr(-(np.log(relative) / sigma + sigma / 2.0))
+    logs = elementwise(lambda x: log(x) if x > 0.0 else -inf, relative)
+    return ndtr(-(logs / sigma + sigma / 2.0))

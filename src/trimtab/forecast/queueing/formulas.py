@@ -7,8 +7,11 @@ in `many_servers`.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from trimtab.compiled.elementwise import elementwise
 from trimtab.forecast.queueing.checks import checked_count
 from trimtab.forecast.queueing.erlang import erlang_b_unchecked, erlang_c_unchecked
 from trimtab.forecast.queueing.many_servers import wait_factor, wait_frac
@@ -81,15 +84,14 @@ def mmck(servers: int, places: int, arrivals_per_s: float, mean_service_s: float
         return Station(demand, 0.0, 0.0)
     waiting = np.arange(places - servers + 1)
     largest = waiting[-1] if demand.load_frac > 1.0 else 0
-    with np.errstate(under="ignore"):
-        above = np.exp(np.log(demand.load_frac) * (waiting - largest))  # states c … K
+    above = elementwise(math.exp, math.log(demand.load_frac) * (waiting - largest))  # states c … K
     below = _states_below(demand, float(above[0]))
     if below == np.inf:  # all servers busy is too rare for a float
         return Station(demand, 0.0, 0.0)
     total = below + above.sum()
     loss = float(above[-1] / total)
     entering = float((below + above[:-1].sum()) / total)
-    wait_s = float(waiting @ above / total) / (arrivals_per_s * entering)
+    wait_s = float((waiting * above).sum() / total) / (arrivals_per_s * entering)
     return Station(demand, float(above[:-1].sum() / total) / entering, wait_s, loss)
 
 

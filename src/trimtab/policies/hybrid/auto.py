@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.planning import Evidence, History, Rollout
 from trimtab.domain.policy import Policy
@@ -102,6 +104,6 @@ class Auto(Policy):
 
 def _smoothed(before: Floats, cost: Floats, memory: float) -> Floats:
     """Evidence [candidates] after one more rollout with costs [candidates, requests]."""
-    logs = np.log(np.maximum(cost.mean(axis=1), 1e-12))
+    logs = elementwise(math.log, np.maximum(cost.mean(axis=1), 1e-12))
     news: Floats = logs - np.median(logs)
     return news if len(before) == 0 else memory * before + (1.0 - memory) * news

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from trimtab.compiled.elementwise import elementwise
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.planning import History
@@ -102,7 +104,7 @@ class HybridOptimise(Policy):
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan:
         """Corrections of the nodes' estimates, and prices of their time under them."""
-        weights = slowness(view, history) ** self.gain
+        weights = elementwise(lambda slow: math.pow(slow, self.gain), slowness(view, history))
         work = expected(view, history, waiting, self.plan_period_s, self.services)
         corrected = work._replace(own_s=work.own_s * weights)
         price = smoothed_prices(corrected, history.plan, self.left_out, self.kept)
