@@ -31,7 +31,7 @@ print("loaded")
 
 
 def _machine_code(folder: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.nb[ci]")}
+    return {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.nbc")}
 
 
 def test_a_second_process_loads_the_loop_and_compiles_nothing() -> None:
