@@ -20,10 +20,10 @@ from typing import Any
 import httptools
 
 from bench.gateway.mutate import RESPONSES, mutated, pieces, request
-from trimtab.gateway.wire.framing import Length, ResponseHead
-from trimtab.gateway.wire.reader import RequestReader
-from trimtab.gateway.wire.request import KnownHeads, MalformedError, Request
-from trimtab.gateway.wire.upstream import UpstreamConnection
+from trimtab.gateway.http.framing import Length, ResponseHead
+from trimtab.gateway.http.request import KnownHeads, MalformedError, Request
+from trimtab.gateway.http.request_reader import RequestReader
+from trimtab.gateway.http.upstream_connection import UpstreamConnection
 
 LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\x00\r\n]*\r\n")
 TARGET = re.compile(rb"[!-~]*")
@@ -102,7 +102,7 @@ def fuzz_request(rng: random.Random) -> bytes:
 
 
 class Answer:
-    """Takes a response from an upstream connection, as a leg does."""
+    """Takes a response from an upstream connection, as an attempt does."""
 
     method = "POST"
     upgrade = sending = False

@@ -11,13 +11,13 @@ import orjson
 
 from support.gateway.plane import KEY_DIGEST, TENANT, answers, gateway, ok, post, run
 from support.waiting import until
+from trimtab.gateway.admission import Admission, Ids
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config.keys import TenantLimits
 from trimtab.gateway.config.routes import RouteSpec, resolved
-from trimtab.gateway.front import Front, Ids
+from trimtab.gateway.http.connection_context import LocalAnswer, Settings
 from trimtab.gateway.model import Exchange, Outcome, Refusal, Tenant
 from trimtab.gateway.tenants import Limits
-from trimtab.gateway.wire.context import LocalAnswer, Settings
 
 ROUTES = resolved(
     {
@@ -44,8 +44,8 @@ DOWN = {"down", "ghost", "round", "about"}
 KNOWN = {"big", "new", "small", *DOWN}
 
 
-def routed(tenant: Tenant = TENANT) -> Front:
-    return Front(
+def routed(tenant: Tenant = TENANT) -> Admission:
+    return Admission(
         Endpoints(),
         lambda digest: tenant if digest == KEY_DIGEST else None,
         routes=ROUTES,

@@ -7,18 +7,18 @@ from graphlib import TopologicalSorter
 import grimp
 
 KNOWN: set[str] = {  # modules in circles that are being cut
-    "trimtab.gateway.front",
-    "trimtab.gateway.wire.client",
-    "trimtab.gateway.wire.context",
-    "trimtab.gateway.wire.exchange",
-    "trimtab.gateway.wire.flow",
-    "trimtab.gateway.wire.late",
-    "trimtab.gateway.wire.leg",
-    "trimtab.gateway.wire.local",
-    "trimtab.gateway.wire.relay",
-    "trimtab.gateway.wire.tunnel",
-    "trimtab.gateway.wire.upstream",
-    "trimtab.gateway.wire.watch",
+    "trimtab.gateway.admission",
+    "trimtab.gateway.http.client_connection",
+    "trimtab.gateway.http.connection_context",
+    "trimtab.gateway.http.proxied_exchange",
+    "trimtab.gateway.http.stream_fast_path",
+    "trimtab.gateway.http.exchange_timeouts",
+    "trimtab.gateway.http.upstream_attempt",
+    "trimtab.gateway.http.local_answers",
+    "trimtab.gateway.http.response_relay",
+    "trimtab.gateway.http.tunnel",
+    "trimtab.gateway.http.upstream_connection",
+    "trimtab.gateway.http.response_observer",
 }
 
 

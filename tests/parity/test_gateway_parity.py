@@ -29,18 +29,18 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import new_work
 from trimtab.engine.simulator import run
+from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.decide.cluster_builder import cluster_of, member_of, shape_of
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
 from trimtab.gateway.decide.estimates import ClassKey, ServiceEstimates
-from trimtab.gateway.front import Front
+from trimtab.gateway.http.client_connection import ClientConnection
+from trimtab.gateway.http.connection_context import Settings
+from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.model import Attempt, Exchange, Kind, Outcome, Tenant
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.node_spec import NodeSpec
-from trimtab.gateway.wire.client import ClientConnection
-from trimtab.gateway.wire.context import Settings
-from trimtab.gateway.wire.server import DataPlane, make_context
 from trimtab.live.clock import Rank
 from trimtab.policies.catalogue import find, names
 
@@ -224,7 +224,9 @@ async def live(case: Case, t: Trace, choice: PolicyChoice, mode: str) -> Lived:
     await dispatcher.open()
     keys = [sha256(b"%d" % k).digest() for k in range(N_TENANTS)]
     tenants = {keys[k]: Tenant(str(k), k, may_set_priority=True) for k in range(N_TENANTS)}
-    front = Front(Endpoints(), tenants.get, known=dispatcher.registry.known, ready=dispatcher.registry.ready)
+    front = Admission(
+        Endpoints(), tenants.get, known=dispatcher.registry.known, ready=dispatcher.registry.ready
+    )
     settings = Settings(max_retries=0, retry_budget_frac=0.0)
     plane = DataPlane(make_context(loop, settings, front, dispatcher, (witness,), cast(Any, None)))
 

@@ -201,13 +201,13 @@ def _serve(
 ) -> None:
     """Serve until told to stop. Raises MissingExtra, ConfigError."""
     _refuse_missing()
-    from trimtab.gateway import serve as gateway
+    from trimtab.gateway import launch
     from trimtab.gateway.config import load_config
 
     if config is not None:
         _warn(config, quiet=quiet)
     reload = None if file is None else lambda: overrides.over(load_config(file))
-    gateway.serve(config, overrides=overrides, reload=reload, keys=keys, quiet=quiet)
+    launch.serve(config, overrides=overrides, reload=reload, keys=keys, quiet=quiet)
 
 
 def _refuse_missing() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.gateway.api.endpoints import BUILT_IN, Endpoints
-from trimtab.gateway.api.peek import body_scan, peek, peek_head
+from trimtab.gateway.api.parse_body import body_scan, parse_body, parse_query
 from trimtab.gateway.api.units import COMPLETION_MAX_TOKENS, IMAGE_TOKENS, MESSAGE_TOKENS
 from trimtab.gateway.model import Endpoint, Facts, Refusal
 
@@ -25,13 +25,13 @@ def endpoint_of(path: str, method: str = "POST") -> Endpoint:
 
 
 def facts(path: str, document: Any, content_type: str = JSON) -> Facts:
-    found = peek(endpoint_of(path), content_type, json.dumps(document).encode())
+    found = parse_body(endpoint_of(path), content_type, json.dumps(document).encode())
     assert isinstance(found, Facts), found
     return found
 
 
 def refusal(path: str, body: bytes, content_type: str = JSON) -> Refusal:
-    found = peek(endpoint_of(path), content_type, body)
+    found = parse_body(endpoint_of(path), content_type, body)
     assert isinstance(found, Refusal), found
     return found
 
@@ -176,10 +176,10 @@ def test_other_content_types() -> None:
     body = b'{"model":"m"}'
     assert refusal(CHAT, body, "text/plain").status == 415
     assert refusal(CHAT, body, "application/x-www-form-urlencoded").status == 415
-    assert isinstance(peek(endpoint_of(CHAT), "", body), Facts)
-    assert isinstance(peek(endpoint_of("/v1/tokenize"), "application/octet-stream", b"\0"), Facts)
-    assert isinstance(peek(endpoint_of("/v1/tokenize"), JSON, b"nonsense"), Facts)
-    form = peek(endpoint_of("/v1/videos"), "application/x-www-form-urlencoded", b"model=m&seconds=8")
+    assert isinstance(parse_body(endpoint_of(CHAT), "", body), Facts)
+    assert isinstance(parse_body(endpoint_of("/v1/tokenize"), "application/octet-stream", b"\0"), Facts)
+    assert isinstance(parse_body(endpoint_of("/v1/tokenize"), JSON, b"nonsense"), Facts)
+    form = parse_body(endpoint_of("/v1/videos"), "application/x-www-form-urlencoded", b"model=m&seconds=8")
     assert isinstance(form, Facts)
     assert form.video_s == 8
     assert (
@@ -189,15 +189,15 @@ def test_other_content_types() -> None:
 
 
 def test_requests_without_a_body() -> None:
-    assert peek_head(endpoint_of("/v1/realtime", "GET"), "/v1/realtime", "model=a%2Fb") == Facts(
+    assert parse_query(endpoint_of("/v1/realtime", "GET"), "/v1/realtime", "model=a%2Fb") == Facts(
         "a/b", wants_usage=True
     )
     path = "/v1/responses/resp_9"
-    found = peek_head(endpoint_of(path, "GET"), path)
+    found = parse_query(endpoint_of(path, "GET"), path)
     assert isinstance(found, Facts)
     assert found.previous_response_id == "resp_9"
     assert isinstance(
-        peek_head(endpoint_of("/v1/realtime", "GET"), "/v1/realtime", "model=a&model=b"), Refusal
+        parse_query(endpoint_of("/v1/realtime", "GET"), "/v1/realtime", "model=a&model=b"), Refusal
     )
 
 
@@ -269,7 +269,7 @@ def test_images_as_a_form() -> None:
         ('name="size"', b"256x256"),
         ('name="n"', b"2"),
     )
-    found = peek(endpoint_of("/v1/images/edits"), 'multipart/form-data; charset=x; boundary="XX"', body)
+    found = parse_body(endpoint_of("/v1/images/edits"), 'multipart/form-data; charset=x; boundary="XX"', body)
     assert isinstance(found, Facts)
     assert (found.images, found.megapixels) == (2, 0.065536)
 
@@ -337,7 +337,7 @@ FIELDS = st.sampled_from(
 @given(st.dictionaries(FIELDS, JSON_VALUES), st.sampled_from(PATHS))
 def test_no_document_raises(document: dict[str, Any], path: str) -> None:
     body = json.dumps({**document, "model": "m"}).encode()
-    found = peek(endpoint_of(path), JSON, body)
+    found = parse_body(endpoint_of(path), JSON, body)
     assert isinstance(found, Facts | Refusal)  # NaN is no JSON
     if isinstance(found, Facts):
         assert 0 <= found.prompt_tokens < 1e9
@@ -352,7 +352,7 @@ def test_deep_nesting_raises_nothing() -> None:
         for value in (deep, objects):
             body = b'{"model":"m","tools":' + value + b',"messages":[' + value + b'],"prompt":' + value + b"}"
             for path in (CHAT, "/v1/completions", "/v1/rerank", "/v1/messages"):
-                assert isinstance(peek(endpoint_of(path), JSON, body), Facts | Refusal)
+                assert isinstance(parse_body(endpoint_of(path), JSON, body), Facts | Refusal)
 
 
 @settings(max_examples=100, deadline=None)
@@ -364,4 +364,4 @@ def test_deep_nesting_raises_nothing() -> None:
 def test_no_bytes_raise(body: bytes, content_type: str, step: int) -> None:
     for text in (body, b"--XX\r\n" + body, b'{"model":"m",' + body):
         assert isinstance(scanned("/v1/images/edits", content_type, text, step), Facts | Refusal)
-        assert isinstance(peek(endpoint_of("/v1/images/edits"), content_type, text), Facts | Refusal)
+        assert isinstance(parse_body(endpoint_of("/v1/images/edits"), content_type, text), Facts | Refusal)

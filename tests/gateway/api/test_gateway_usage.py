@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.gateway.api.include_usage import UsageStripper, inject_include_usage
-from trimtab.gateway.api.jsonscan import JsonScan
+from trimtab.gateway.api.json_scan import JsonScan
 from trimtab.gateway.api.sse import EventSplitter, data_of
 from trimtab.gateway.api.usage import BodyMeter, StreamMeter, find_usage, meter_for
 from trimtab.gateway.model import Dialect, Endpoint, Kind, Usage

@@ -24,9 +24,9 @@ from trimtab.gateway.config import (
     parse_config,
     refuse_open_door,
 )
+from trimtab.gateway.config.maintenance import StoreSpec, state_folder
 from trimtab.gateway.config.routes import RouteSpec, resolved
 from trimtab.gateway.config.types import host_port
-from trimtab.gateway.config.upkeep import StoreSpec, state_folder
 
 DIGEST = digest_of(b"secret")
 OWN_POLICY = """

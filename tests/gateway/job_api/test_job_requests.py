@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 
 from support.gateway.plane import answers, gateway, ok, post
+from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.endpoints import Endpoints
+from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.keys import TenantLimits
-from trimtab.gateway.config.upkeep import StoreSpec
+from trimtab.gateway.config.maintenance import StoreSpec
 from trimtab.gateway.decide.pools import SPARE_TENANTS
-from trimtab.gateway.front import Front
-from trimtab.gateway.gateway import Gateway
+from trimtab.gateway.http.connection_context import LocalAnswer
+from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.job_api.job_requests import job_request
 from trimtab.gateway.job_api.job_service import JobService
+from trimtab.gateway.lifecycle import surroundings
 from trimtab.gateway.model import Refusal, Tenant
-from trimtab.gateway.process import surroundings
 from trimtab.gateway.tenants import Limits
-from trimtab.gateway.wire.context import LocalAnswer
-from trimtab.gateway.wire.exchange import WireExchange
 
 ASYNC = b"prefer: respond-async\r\n"
 
 
-async def accepted(exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
+async def accepted(exchange: ProxiedExchange, body: bytes) -> LocalAnswer | Refusal:
     found = await job_request(exchange, body)
     return found if isinstance(found, Refusal) else LocalAnswer(202, ())
 
@@ -36,7 +36,7 @@ def test_a_job_counts_against_its_tenants_limits(field: str) -> None:
     tenant = Tenant("t", 0, limits=Limits(TenantLimits(**{field: 1, "concurrency": 1})))
 
     async def main() -> None:
-        async with gateway(look=Front(Endpoints(), lambda _: tenant, jobs=True)) as g:
+        async with gateway(look=Admission(Endpoints(), lambda _: tenant, jobs=True)) as g:
             g.context.local = accepted
             first, second = await g.raw(post(more=ASYNC)), await g.raw(post(more=ASYNC))
             assert first.startswith(b"HTTP/1.1 202 ")
@@ -62,7 +62,7 @@ def test_a_job_counts_against_its_tenants_limits(field: str) -> None:
 )
 def test_who_prefers_to_be_answered_later_gets_a_job(prefer: bytes, status: int) -> None:
     async def main() -> None:
-        look = Front(Endpoints(), lambda _: Tenant("t", 0), jobs=True)
+        look = Admission(Endpoints(), lambda _: Tenant("t", 0), jobs=True)
         async with gateway(answers(ok(b"{}")), look=look) as g:
             g.context.local = accepted
             answer = await g.raw(post(more=b"prefer: " + prefer + b"\r\n"))

@@ -18,15 +18,15 @@ import pytest
 
 from support.gateway.plane import Plane, gateway, read_request
 from support.waiting import until
+from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config.routes import RouteSpec, resolved
-from trimtab.gateway.front import Front
+from trimtab.gateway.http.connection_context import LocalAnswer, Settings
+from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.job_api.job_handlers import JobRequest, JobsApi
 from trimtab.gateway.job_api.job_requests import JobRequestReader
 from trimtab.gateway.job_api.node_runner import NodeJobs, NodeRunner, RunnerSettings, Surroundings
 from trimtab.gateway.model import Refusal, Tenant
-from trimtab.gateway.wire.context import LocalAnswer, Settings
-from trimtab.gateway.wire.exchange import WireExchange
 from trimtab.jobs import JobFiles, JobInput, JobQueue, JobSettings, JobState, JobStore, StagedInput, job_files
 
 MIB = 1 << 20
@@ -89,7 +89,7 @@ def request(path: bytes = b"/v1/videos", body: bytes = FORM) -> bytes:
 async def opened(folder: Path, min_free_bytes: int = 0, max_active: int = 100) -> AsyncIterator[Made]:
     """A data plane, jobs, and a backend that takes them; all of it in one process."""
     maker, endpoints = Maker(), Endpoints()
-    look = Front(endpoints, lambda _: TENANT, jobs=True)
+    look = Admission(endpoints, lambda _: TENANT, jobs=True)
     async with gateway(maker.serve, look=look, settings=Settings(body_bytes=4 * MIB)) as g:
         around = Surroundings(
             node=lambda name: next((n for n in g.dispatcher.nodes if n.name == name), None),
@@ -110,7 +110,7 @@ async def opened(folder: Path, min_free_bytes: int = 0, max_active: int = 100) -
         async def send(asked: JobRequest, body: JobInput) -> LocalAnswer | Refusal:
             return await (api.answer if asked.facts is None else api.submit)(asked, body)
 
-        async def local(exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
+        async def local(exchange: ProxiedExchange, body: bytes) -> LocalAnswer | Refusal:
             return await intake.answer(exchange, body, send)
 
         g.context.local = local
@@ -149,7 +149,9 @@ def test_a_long_upload_is_on_disk_when_it_is_accepted(tmp_path: Path, path: byte
 def test_a_long_upload_by_an_alias_names_the_model_on_disk(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as made:
-            made.plane.context.front.routes = resolved({"movie": RouteSpec.model_validate({"to": "film"})})
+            made.plane.context.admission.routes = resolved(
+                {"movie": RouteSpec.model_validate({"to": "film"})}
+            )
             _, job = await made.send(body=FORM.replace(b"\r\n\r\nfilm\r\n", b"\r\n\r\nmovie\r\n"))
             assert job["model"] == "film"
             assert [body.read_bytes() for body in made.bodies] == [FORM]

@@ -16,11 +16,11 @@ from aiohttp.test_utils import TestServer
 
 from support.gateway.plane import listening
 from support.waiting import until
+from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import GatewayConfig
-from trimtab.gateway.control import GatewayControl
-from trimtab.gateway.gateway import Gateway
+from trimtab.gateway.gateway_control import GatewayControl
 from trimtab.gateway.job_api.job_service import JobService
-from trimtab.gateway.process import _opened
+from trimtab.gateway.lifecycle import _opened
 
 
 class Studio:

@@ -12,7 +12,7 @@ from trimtab.gateway.model import Attempt, Cause, Exchange, Health, Outcome
 from trimtab.gateway.nodes.health_checks import HealthCheckOptions
 from trimtab.gateway.nodes.health_manager import HealthManager, HealthManagerOptions
 from trimtab.gateway.nodes.health_rule import AttemptEvents, Success
-from trimtab.gateway.pulse import Pulse
+from trimtab.gateway.stall_detector import StallDetector
 
 
 class Notes:
@@ -36,7 +36,7 @@ class Notes:
 def test_a_final_loss_is_told_once_whether_or_not_the_observer_heard_of_it(is_told: bool) -> None:
     async def main() -> None:
         notes = Notes()
-        events = AttemptEvents([notes], Pulse(asyncio.get_running_loop()))
+        events = AttemptEvents([notes], StallDetector(asyncio.get_running_loop()))
         traffic, node = Traffic(events), fleet_of(1).nodes[0]
         exchange, attempt = traffic.begin(node)
         attempt.cause, exchange.outcome = Cause.RESET, Outcome.FAILED
@@ -52,7 +52,7 @@ def test_a_final_loss_is_told_once_whether_or_not_the_observer_heard_of_it(is_to
 def test_a_retry_is_a_loss_and_an_answer_and_a_hedge_that_lost_is_neither() -> None:
     async def main() -> None:
         notes = Notes()
-        events = AttemptEvents([notes], Pulse(asyncio.get_running_loop()))
+        events = AttemptEvents([notes], StallDetector(asyncio.get_running_loop()))
         traffic, fleet = Traffic(events), fleet_of(3)
         exchange, first = traffic.begin(fleet.nodes[0])
         first.cause = Cause.CONNECT
@@ -71,7 +71,7 @@ def test_a_retry_is_a_loss_and_an_answer_and_a_hedge_that_lost_is_neither() -> N
 def test_what_ends_in_one_turn_is_told_in_its_order() -> None:
     async def main() -> None:
         notes = Notes()
-        events = AttemptEvents([notes], Pulse(asyncio.get_running_loop()))
+        events = AttemptEvents([notes], StallDetector(asyncio.get_running_loop()))
         traffic, fleet = Traffic(events), fleet_of(5)
         begun = [traffic.begin(node) for node in fleet.nodes]
         for (exchange, attempt), status in zip(begun, (200, 404, 429, 200, 0), strict=True):

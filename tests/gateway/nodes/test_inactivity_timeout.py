@@ -144,7 +144,7 @@ def test_a_healthy_node_is_not_withheld_for_a_request_that_takes_longer_than_any
             fleet.loop.call_later(0.002, rule.check_passed, of)
 
         rule = InactivityTimeout(fleet, request_check=check)
-        traffic = Traffic(AttemptEvents([rule], fleet.pulse))
+        traffic = Traffic(AttemptEvents([rule], fleet.stall_detector))
         rule.start()
         begun_s = fleet.loop.time()
         exchange, _ = traffic.begin(node, estimate_s=1)

@@ -11,7 +11,7 @@ from trimtab.gateway.model import Attempt, Cause, Exchange, Health
 from trimtab.gateway.nodes.health_checks import HealthChecker, HealthCheckOptions
 from trimtab.gateway.nodes.health_manager import HealthManager
 from trimtab.gateway.nodes.health_rule import AttemptEvents, HealthRule, Success
-from trimtab.gateway.pulse import AWAY_S, Pulse
+from trimtab.gateway.stall_detector import AWAY_S, StallDetector
 
 
 def stop_for(seconds: float) -> None:
@@ -24,33 +24,33 @@ def stop_for(seconds: float) -> None:
 def test_a_gap_is_noticed_by_whoever_asks_first_and_a_short_delay_is_none() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        pulse, is_needed = Pulse(loop), [True]
-        pulse.on_beat.append(lambda: bool(is_needed))
-        pulse.start()
+        stall_detector, is_needed = StallDetector(loop), [True]
+        stall_detector.on_beat.append(lambda: bool(is_needed))
+        stall_detector.start()
         begun_s = loop.time()
         await asyncio.sleep(1.0)
         stop_for(AWAY_S / 2)
-        assert not pulse.spans_gap(begun_s)
+        assert not stall_detector.spans_gap(begun_s)
         stop_for(10.0)
-        assert pulse.spans_gap(begun_s)
-        assert not pulse.spans_gap(loop.time())
+        assert stall_detector.spans_gap(begun_s)
+        assert not stall_detector.spans_gap(loop.time())
         begun_s = loop.time()
         await asyncio.sleep(1.0)
-        assert not pulse.spans_gap(begun_s)
+        assert not stall_detector.spans_gap(begun_s)
         is_needed.clear()
         await asyncio.sleep(1.0)
         stop_for(10.0)
-        assert not pulse.spans_gap(begun_s)  # nobody waited for anything
+        assert not stall_detector.spans_gap(begun_s)  # nobody waited for anything
         is_needed.append(True)
-        pulse.start()
+        stall_detector.start()
         await asyncio.sleep(1.0)
-        assert not pulse.spans_gap(begun_s)  # nor is it one for what begins after it
+        assert not stall_detector.spans_gap(begun_s)  # nor is it one for what begins after it
         stop_for(10.0)
-        assert pulse.spans_gap(begun_s)
+        assert stall_detector.spans_gap(begun_s)
         begun_s = loop.time()
-        pulse.close()
+        stall_detector.close()
         stop_for(10.0)
-        assert not pulse.spans_gap(begun_s)
+        assert not stall_detector.spans_gap(begun_s)
 
     run_virtual(main)
 
@@ -58,10 +58,10 @@ def test_a_gap_is_noticed_by_whoever_asks_first_and_a_short_delay_is_none() -> N
 def test_nothing_beats_while_nothing_is_under_way() -> None:
     async def main() -> None:
         manager = HealthManager(fleet_of(1))
-        traffic, node, pulse = (
+        traffic, node, stall_detector = (
             Traffic(manager.observer),
             manager.fleet.nodes[0],
-            manager.fleet.pulse,
+            manager.fleet.stall_detector,
         )
         beats: list[float] = []
 
@@ -69,7 +69,7 @@ def test_nothing_beats_while_nothing_is_under_way() -> None:
             beats.append(manager.fleet.loop.time())
             return False
 
-        pulse.on_beat.append(beat)
+        stall_detector.on_beat.append(beat)
         manager.inactivity.start()
         await asyncio.sleep(10.0)
         assert not beats
@@ -132,8 +132,8 @@ class Told(HealthRule):
 def test_an_attempt_that_spans_a_gap_speaks_neither_for_nor_against_its_node() -> None:
     async def main() -> None:
         told, (node,) = Told(), fleet_of(1).nodes
-        pulse = Pulse(asyncio.get_running_loop())
-        traffic = Traffic(AttemptEvents([told], pulse))
+        stall_detector = StallDetector(asyncio.get_running_loop())
+        traffic = Traffic(AttemptEvents([told], stall_detector))
         (good, _), (bad, _) = traffic.begin(node), traffic.begin(node)
         stop_for(60.0)
         traffic.finish(good)
@@ -141,7 +141,7 @@ def test_an_attempt_that_spans_a_gap_speaks_neither_for_nor_against_its_node() -
         traffic.good(node)
         traffic.bad(node, Cause.RESET)
         assert told.seen == ["left", "left", "answered", "lost"]
-        pulse.close()
+        stall_detector.close()
 
     run_virtual(main)
 

@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from support.gateway.stub_dispatcher import Notes, RoundRobin, node_at
+from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.endpoints import Endpoints
-from trimtab.gateway.front import Front
+from trimtab.gateway.http.connection_context import LocalAnswer, Settings
+from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.model import Exchange, Tenant
-from trimtab.gateway.wire.context import LocalAnswer, Settings
-from trimtab.gateway.wire.server import DataPlane, make_context
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
@@ -36,8 +36,8 @@ async def local(exchange: Exchange, body: bytes) -> LocalAnswer:
     return LocalAnswer(200, (("content-type", "text/plain"),), b"local " + body)
 
 
-def front(**fields: Any) -> Front:
-    return Front(Endpoints(), lambda digest: TENANT if digest == KEY_DIGEST else None, **fields)
+def admission(**fields: Any) -> Admission:
+    return Admission(Endpoints(), lambda digest: TENANT if digest == KEY_DIGEST else None, **fields)
 
 
 class Plane:
@@ -71,14 +71,17 @@ async def closed(writer: asyncio.StreamWriter) -> None:
 
 @asynccontextmanager
 async def gateway(
-    *backends: Serve, settings: Settings | None = None, look: Front | None = None, ports: tuple[int, ...] = ()
+    *backends: Serve,
+    settings: Settings | None = None,
+    look: Admission | None = None,
+    ports: tuple[int, ...] = (),
 ) -> AsyncIterator[Plane]:
     servers = [await asyncio.start_server(one_of(serve), "127.0.0.1", 0) for serve in backends]
     all_ports = [server.sockets[0].getsockname()[1] for server in servers] + list(ports)
     dispatcher = RoundRobin([node_at(port, f"n{i}", i) for i, port in enumerate(all_ports)])
     notes = Notes()
     loop = asyncio.get_running_loop()
-    context = make_context(loop, settings or Settings(), look or front(), dispatcher, (notes,), local)
+    context = make_context(loop, settings or Settings(), look or admission(), dispatcher, (notes,), local)
     plane = DataPlane(context)
     sock = listening()
     await plane.serve(sock)

@@ -228,7 +228,7 @@ def _speech(model: str, document: Document) -> Facts:
 
 
 def _transcription(model: str, document: Document) -> Facts:
-    """The length of the sound is not in the document: `peek` adds it."""
+    """The length of the sound is not in the document: `parse_body` adds it."""
     return Facts(
         model, stream=document.get("stream") in (True, "true"), prompt_tokens=_tokens(document.get("prompt"))
     )

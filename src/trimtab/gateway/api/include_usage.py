@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 
 from trimtab.gateway.api import sse
-from trimtab.gateway.api.jsonscan import JsonScan
+from trimtab.gateway.api.json_scan import JsonScan
 from trimtab.gateway.api.sse import USAGE
 
 _NAME: Final = b"stream_options"

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from trimtab.gateway.api import sse
-from trimtab.gateway.api.jsonscan import JsonScan
+from trimtab.gateway.api.json_scan import JsonScan
 from trimtab.gateway.api.sse import TYPE_BYTES, USAGE
 from trimtab.gateway.model import Dialect, Endpoint, Kind, Usage
 

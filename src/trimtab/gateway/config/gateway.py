@@ -8,6 +8,14 @@ from typing import Any, Final
 from pydantic import Field, ValidationError, model_validator
 
 from trimtab.gateway.config.keys import AdminSpec, KeySpec
+from trimtab.gateway.config.maintenance import (
+    EjectionSpec,
+    HealthSpec,
+    PollingSpec,
+    RecordSpec,
+    StoreSpec,
+    TelemetrySpec,
+)
 from trimtab.gateway.config.nodes import DiscoverySpec, NodeEntry, RegistrationSpec
 from trimtab.gateway.config.policies import Policies, PolicyChoice, Shadow
 from trimtab.gateway.config.routes import (
@@ -28,14 +36,6 @@ from trimtab.gateway.config.traffic import (
     TimeoutsSpec,
 )
 from trimtab.gateway.config.types import FilePath, HostPort, Listen, Model, host_port
-from trimtab.gateway.config.upkeep import (
-    EjectionSpec,
-    HealthSpec,
-    PollingSpec,
-    RecordSpec,
-    StoreSpec,
-    TelemetrySpec,
-)
 from trimtab.validation.base import NonNegative, Spec, removed_keys
 from trimtab.validation.names import FieldError, known, raise_field_errors
 

@@ -17,7 +17,7 @@ class Feedback:
     def __init__(
         self, fleet: Fleet, pools: PolicyPools, registry: Registry, affinity: SessionAffinity
     ) -> None:
-        self._spans_gap = fleet.pulse.spans_gap
+        self._spans_gap = fleet.stall_detector.spans_gap
         self._fleet, self._pools, self._registry, self._affinity = fleet, pools, registry, affinity
 
     def apply(self, pool: PolicyPool, entry: Entry) -> None:

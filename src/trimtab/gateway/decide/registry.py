@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from trimtab.domain.cluster import Cluster
+from trimtab.gateway.admission import stated_tokens
 from trimtab.gateway.decide.cluster_builder import (
     PLACEHOLDER,
     SPARE_CLASSES,
@@ -14,7 +15,6 @@ from trimtab.gateway.decide.cluster_builder import (
     shape_of,
 )
 from trimtab.gateway.decide.estimates import ClassKey, RequestClass, ServiceEstimates
-from trimtab.gateway.front import stated_tokens
 from trimtab.gateway.model import Endpoint, Exchange, Facts, Kind
 from trimtab.gateway.nodes.fleet import Fleet
 

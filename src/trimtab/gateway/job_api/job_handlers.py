@@ -13,10 +13,10 @@ import orjson
 
 from trimtab.gateway.api.endpoints import path_id
 from trimtab.gateway.api.errors import error_body
+from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.job_api.job_facts import VIDEOS, parameters_of
 from trimtab.gateway.job_api.job_views import job_view, video_view
 from trimtab.gateway.model import Dialect, Endpoint, Facts, Kind, Refusal
-from trimtab.gateway.wire.context import LocalAnswer
 from trimtab.jobs import ACTIVE, Job, JobInput, JobQueue, JobSpec, JobState, StoreUnavailable, TooManyJobs
 
 logger = logging.getLogger(__name__)

@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 
 import orjson
 
-from trimtab.gateway.api.peek import BodyScan, body_scan, peek
+from trimtab.gateway.api.parse_body import BodyScan, body_scan, parse_body
 from trimtab.gateway.api.units import BYTES_PER_TOKEN
+from trimtab.gateway.http.connection_context import LocalAnswer
+from trimtab.gateway.http.proxied_exchange import ProxiedExchange
+from trimtab.gateway.http.spool import Body as SpooledBody
+from trimtab.gateway.http.spool import SpooledBytes
 from trimtab.gateway.job_api.job_handlers import REMIX, JobRequest, store_away
 from trimtab.gateway.job_api.job_views import VideoFields
 from trimtab.gateway.model import Endpoint, Facts, Kind, Refusal, Tenant
-from trimtab.gateway.wire.context import LocalAnswer
-from trimtab.gateway.wire.exchange import WireExchange
-from trimtab.gateway.wire.spool import Body as SpooledBody
-from trimtab.gateway.wire.spool import SpooledBytes
 from trimtab.jobs import JobFiles, JobInput, JobSettings, StagedInput, StoreUnavailable
 
 Send = Callable[[JobRequest, JobInput], Awaitable[LocalAnswer | Refusal]]
@@ -28,7 +28,7 @@ class JobRequestReader:
         self._files = JobFiles(settings.folder, settings.result_max_bytes)
         self._min_free_bytes = settings.min_free_bytes
 
-    async def answer(self, exchange: WireExchange, body: bytes, send: Send) -> LocalAnswer | Refusal:
+    async def answer(self, exchange: ProxiedExchange, body: bytes, send: Send) -> LocalAnswer | Refusal:
         """Read a request; `send` gives it to the jobs, with the body that a node will get."""
         request = await job_request(exchange, body)
         if isinstance(request, Refusal):
@@ -62,7 +62,7 @@ class JobRequestReader:
             self._files.drop_staged(copying.result())
 
 
-async def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refusal:
+async def job_request(exchange: ProxiedExchange, body: bytes) -> JobRequest | Refusal:
     """A request about jobs, or one that is to become a job. `body` is empty where it was spooled."""
     endpoint, tenant = exchange.endpoint, exchange.tenant
     assert endpoint is not None
@@ -94,7 +94,7 @@ async def job_request(exchange: WireExchange, body: bytes) -> JobRequest | Refus
     )
 
 
-def _checked_remix(exchange: WireExchange, tenant: Tenant, body: bytes) -> Refusal | None:
+def _checked_remix(exchange: ProxiedExchange, tenant: Tenant, body: bytes) -> Refusal | None:
     """A remix names no model: its source does, which the handler finds."""
     try:
         asked = orjson.loads(body)
@@ -109,7 +109,7 @@ def _checked_remix(exchange: WireExchange, tenant: Tenant, body: bytes) -> Refus
 
 
 async def _validated(
-    exchange: WireExchange, endpoint: Endpoint, content_type: str, body: bytes, video: VideoFields | None
+    exchange: ProxiedExchange, endpoint: Endpoint, content_type: str, body: bytes, video: VideoFields | None
 ) -> Facts | Refusal:
     """The facts of a request that is to become a job; aliases of models are resolved."""
     scan: BodyScan | None = None
@@ -124,16 +124,16 @@ async def _validated(
     else:
         if video is not None:
             video.feed(body)
-        found = peek(endpoint, content_type, body)
-    return found if isinstance(found, Refusal) else exchange.context.front.meant(exchange, found, scan)
+        found = parse_body(endpoint, content_type, body)
+    return found if isinstance(found, Refusal) else exchange.context.admission.meant(exchange, found, scan)
 
 
-def _charged(exchange: WireExchange, tenant: Tenant, facts: Facts) -> Refusal | None:
+def _charged(exchange: ProxiedExchange, tenant: Tenant, facts: Facts) -> Refusal | None:
     """Count a job against its tenant's limits; the jobs themselves bound how many it has at a time."""
     if tenant.limits is None:
         return None
     context = exchange.context
-    refusal: Refusal | None = tenant.limits.admit(context.loop.time(), context.front.tokens(facts))
+    refusal: Refusal | None = tenant.limits.admit(context.loop.time(), context.admission.tokens(facts))
     if refusal is None:
         tenant.limits.release()
     return refusal

@@ -8,13 +8,13 @@ import logging
 
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.traffic import MIB
+from trimtab.gateway.http.connection_context import LocalAnswer
+from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.job_api.job_handlers import JobRequest, JobsApi
 from trimtab.gateway.job_api.job_requests import JobRequestReader
 from trimtab.gateway.job_api.node_runner import JobDispatcher, NodeJobs, NodeRunner, Surroundings
 from trimtab.gateway.model import Observers, Refusal
 from trimtab.gateway.usage_book import UsageBook
-from trimtab.gateway.wire.context import LocalAnswer
-from trimtab.gateway.wire.exchange import WireExchange
 from trimtab.jobs import JobInput, JobQueue, JobSettings, JobStore, StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class JobService:
                 async with asyncio.timeout(COUNT_S):
                     self.counts |= dict.fromkeys(self.counts, 0) | await self._jobs.counts()
 
-    async def answer(self, exchange: WireExchange, body: bytes) -> LocalAnswer | Refusal:
+    async def answer(self, exchange: ProxiedExchange, body: bytes) -> LocalAnswer | Refusal:
         """A request for /v1/jobs…, /v1/videos…, or one that is to become a job."""
         return await self._reader.answer(exchange, body, self._answer)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from trimtab.gateway.api.jsonscan import JsonScan
+from trimtab.gateway.api.json_scan import JsonScan
 from trimtab.gateway.api.multipart import MultipartScan, boundary_of
 from trimtab.jobs import Job, JobState
 

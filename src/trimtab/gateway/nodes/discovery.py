@@ -73,7 +73,7 @@ class FileSource:
         self._task.start()
 
     async def close(self) -> None:
-        """Watch it no more. It can be started again."""
+        """ResponseObserver it no more. It can be started again."""
         await self._task.close()
 
     async def look(self) -> None:

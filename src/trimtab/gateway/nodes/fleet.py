@@ -29,7 +29,7 @@ from trimtab.gateway.nodes.node_state import (
     NodeState,
 )
 from trimtab.gateway.nodes.slow_start import SlowStart, SlowStartOptions
-from trimtab.gateway.pulse import Pulse
+from trimtab.gateway.stall_detector import StallDetector
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Fleet:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.loop = loop
-        self.pulse = Pulse(loop)
+        self.stall_detector = StallDetector(loop)
         self.options = options or FleetOptions()
         self.nodes: list[Node] = []
         self.listeners: list[FleetListener] = []

@@ -67,7 +67,7 @@ class HealthChecker(FleetListener):
         self._client = ProbeClient(self._options.timeout_s)
         self._checks: dict[int, _Check] = {}
         self._pending = 0  # pages that have not arrived yet
-        fleet.pulse.on_beat.append(lambda: self._pending > 0)
+        fleet.stall_detector.on_beat.append(lambda: self._pending > 0)
         self._closing: set[asyncio.Task[None]] = set()
         self._is_running = False
 
@@ -124,7 +124,7 @@ class HealthChecker(FleetListener):
             page = await self._page(node, check)
             problem = _problem(page)
         except UnansweredError as error:
-            if check.voids < _MOST_VOID and self._fleet.pulse.spans_gap(begun_s):
+            if check.voids < _MOST_VOID and self._fleet.stall_detector.spans_gap(begun_s):
                 check.voids += 1
                 check.task.now()
                 return
@@ -149,7 +149,7 @@ class HealthChecker(FleetListener):
     async def _get(self, node: Node, path: str) -> Page:
         state = self._fleet.state(node)
         address = replace(state.address, server_name=node.server_name)
-        self._fleet.pulse.start()
+        self._fleet.stall_detector.start()
         self._pending += 1
         try:
             return await self._client.get(node, address, path)

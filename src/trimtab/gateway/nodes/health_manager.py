@@ -43,7 +43,7 @@ class HealthManager:
         self.checker = HealthChecker(fleet, options.health, is_excused, passed=self._check_passed)
         self.poller = Poller(fleet, options.polling)
         self._rules = (self.breaker, self.ejection, self.inactivity, self.capacity)
-        self.observer = AttemptEvents(self._rules, fleet.pulse)
+        self.observer = AttemptEvents(self._rules, fleet.stall_detector)
         fleet.listeners.append(RemovalHook(self._node_removed))
 
     def start(self) -> None:
@@ -55,7 +55,7 @@ class HealthManager:
 
     async def close(self) -> None:
         """Stop every part. `start` begins again."""
-        self.fleet.pulse.close()
+        self.fleet.stall_detector.close()
         self.inactivity.close()
         await asyncio.gather(self.checker.close(), self.ejection.close(), self.poller.close())
 

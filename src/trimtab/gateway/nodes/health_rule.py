@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trimtab.gateway.model import Attempt, Cause, Exchange, Node, Observer, Outcome
-from trimtab.gateway.pulse import Pulse
+from trimtab.gateway.stall_detector import StallDetector
 
 Success = tuple[Exchange, Attempt]
 
@@ -37,9 +37,9 @@ class HealthRule:
 class AttemptEvents(Observer):
     """The Observer that reports to the rules. A final loss may come as `lost` too, or only as `ended`."""
 
-    def __init__(self, rules: Sequence[HealthRule], pulse: Pulse) -> None:
-        self._pulse = pulse
-        self._ran_since_s = pulse.ran_since_s
+    def __init__(self, rules: Sequence[HealthRule], stall_detector: StallDetector) -> None:
+        self._pulse = stall_detector
+        self._ran_since_s = stall_detector.ran_since_s
         self._attempt_started = [rule.attempt_started for rule in _overriding(rules, "attempt_started")]
         self._attempts_succeeded = [
             rule.attempts_succeeded for rule in _overriding(rules, "attempts_succeeded")
@@ -49,7 +49,7 @@ class AttemptEvents(Observer):
             rule.attempt_inconclusive for rule in _overriding(rules, "attempt_inconclusive")
         ]
         self._open: set[Attempt] = set()
-        pulse.on_beat.append(lambda: bool(self._open))
+        stall_detector.on_beat.append(lambda: bool(self._open))
 
     def started(self, exchange: Exchange, attempt: Attempt) -> None:
         """An Observer method."""

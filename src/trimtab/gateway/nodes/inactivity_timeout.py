@@ -93,14 +93,14 @@ class InactivityTimeout(HealthRule):
         self._observed: dict[tuple[str, int, bool], _Observed] = {}
 
     def start(self) -> None:
-        """Check all nodes from now on, at every beat of the pulse."""
-        if self._beat not in self._fleet.pulse.on_beat:
-            self._fleet.pulse.on_beat.append(self._beat)
+        """Check all nodes from now on, at every beat of the stall_detector."""
+        if self._beat not in self._fleet.stall_detector.on_beat:
+            self._fleet.stall_detector.on_beat.append(self._beat)
 
     def close(self) -> None:
         """Stop checking. `start` begins again."""
-        if self._beat in self._fleet.pulse.on_beat:
-            self._fleet.pulse.on_beat.remove(self._beat)
+        if self._beat in self._fleet.stall_detector.on_beat:
+            self._fleet.stall_detector.on_beat.remove(self._beat)
 
     def attempt_started(self, exchange: Exchange, attempt: Attempt) -> None:
         """A HealthRule method."""
@@ -159,7 +159,7 @@ class InactivityTimeout(HealthRule):
         if activity is None or not activity.open:
             return 0.0
         oldest_s = next(iter(activity.open)).begun_s
-        return max(0.0, now_s - max(oldest_s, node.last_byte_s, self._fleet.pulse.since_s))
+        return max(0.0, now_s - max(oldest_s, node.last_byte_s, self._fleet.stall_detector.since_s))
 
     def overdue_s(self, node: Node, now_s: float) -> float:
         """By how much the most overdue byte is late; negative = nothing is overdue."""
@@ -196,7 +196,7 @@ class InactivityTimeout(HealthRule):
     def _escalate(self, activity: _NodeActivity, now_s: float) -> None:
         """The node has shown no activity since it became overdue."""
         node, is_suspect = activity.node, self._is_suspect(activity.node)
-        for_s = now_s - max(activity.overdue_since_s, self._fleet.pulse.since_s)
+        for_s = now_s - max(activity.overdue_since_s, self._fleet.stall_detector.since_s)
         if not is_suspect and self.overdue_s(node, now_s) <= 0:  # the overdue attempt has ended
             activity.overdue_since_s = _NEVER_S
         elif not is_suspect and for_s >= self._options.withheld_after_s:
@@ -221,10 +221,10 @@ class InactivityTimeout(HealthRule):
         observed_here = self._observed_of(activity.node, exchange)
         if attempt.first_byte_s == 0.0:
             allowed_s = self._first_byte_s(observed_here, estimate_s)
-            since_s = max(attempt.begun_s, attempt.sent_s, self._fleet.pulse.since_s)
+            since_s = max(attempt.begun_s, attempt.sent_s, self._fleet.stall_detector.since_s)
         else:
             allowed_s = self._gap_s(observed_here, estimate_s)
-            since_s = max(attempt.first_byte_s, activity.node.last_byte_s, self._fleet.pulse.since_s)
+            since_s = max(attempt.first_byte_s, activity.node.last_byte_s, self._fleet.stall_detector.since_s)
         allowed_s = max(self._options.min_s, allowed_s) * activity.allowance_factor
         return now_s - since_s - allowed_s
 

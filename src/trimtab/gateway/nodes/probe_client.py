@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from trimtab.gateway.lazy_session import LazySession
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.address import Address
-from trimtab.gateway.sessions import LazySession
 
 _PIECE_BYTES = 65536
 

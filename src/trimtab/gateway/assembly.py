@@ -1,0 +1,311 @@
+"""The gateway, put together from a configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from operator import attrgetter
+from typing import Any
+
+from trimtab.gateway import config_mapping, model_list
+from trimtab.gateway.admission import Admission
+from trimtab.gateway.api.endpoints import Endpoints, path_id
+from trimtab.gateway.compiling import compile_elsewhere
+from trimtab.gateway.config import GatewayConfig, node_specs
+from trimtab.gateway.decide.dispatcher import PolicyDispatcher
+from trimtab.gateway.http.connection_context import LocalAnswer
+from trimtab.gateway.http.data_plane import DataPlane, make_context
+from trimtab.gateway.http.incoming_exchange import IncomingExchange
+from trimtab.gateway.model import (
+    Kind,
+    Observer,
+    Refusal,
+    Tenant,
+)
+from trimtab.gateway.nodes.address import AllowedNetworks
+from trimtab.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.fleet_listener import RemovalHook
+from trimtab.gateway.nodes.health_manager import HealthManager
+from trimtab.gateway.observe.decision_records import DecisionRecords
+from trimtab.gateway.observe.logs import RequestLog, Which
+from trimtab.gateway.observe.metrics import Metrics, Sources
+from trimtab.gateway.record.node_events import NodeEvents
+from trimtab.gateway.recorder_setup import new_recorder
+from trimtab.gateway.tenants import Tenants
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.25
+_FIXED = (
+    "listen",
+    "admin.listen",
+    "admin.hosts",
+    "reuse_port",
+    "store",
+    "record",
+    "telemetry",
+    "discovery",
+    "health",
+    "ejection",
+    "polling",
+    "prefix_cache",
+)
+
+
+class Gateway:
+    """Serves clients."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        observers: tuple[Observer, ...] = (),
+    ) -> None:
+        self.config, self.loop = config, loop
+        self._begun_with = config  # keys that a reload cannot change are as they stand here
+        self.environ = environ
+        self._created = int(time.time())
+        self.tenants = Tenants(config, environ)
+        self.fleet = Fleet(loop, config_mapping.fleet_options(config), environ)
+        self.health_manager = HealthManager(self.fleet, config_mapping.health_manager_options(config))
+        self.problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
+        rules = config_mapping.rules_of(config)
+        self.dispatcher = PolicyDispatcher(loop, self.fleet, rules, tenants=len(self.tenants))
+        self.metrics = Metrics(loop.time, self._sources())
+        self.decision_records = DecisionRecords(loop.time)
+        self.recorder = new_recorder(
+            config_mapping.record_settings(config), self.fleet, self.dispatcher, self._shadow
+        )
+        self._spans = self._new_spans()
+        self.admission = self._new_admission()
+        self.jobs_answer: Any = None  # jobs.service.JobService.answer, once jobs are kept
+        self.job_counts: dict[str, int] = {}
+        self._further = observers
+        self.on_reloaded: list[Callable[[GatewayConfig], None]] = []
+        self.plane = DataPlane(
+            make_context(
+                loop,
+                config_mapping.settings_of(config),
+                self.admission,
+                self.dispatcher,
+                self._observers(),
+                self._local,
+                self.fleet.stall_detector,
+            )
+        )
+        self.fleet.listeners.append(RemovalHook(self.plane.context.pools.remove))
+        self.dispatcher.log.listeners.append(self.metrics)
+        self._sources_of_nodes: list[DnsSource | FileSource] = []
+        self._registrar = self._new_registrar()
+        self._ticking: asyncio.Task[None] | None = None
+
+    # --- life
+
+    async def open(self, listening: socket.socket | None) -> None:
+        """Look after the nodes and serve. Raises UsageError where a recording cannot be written."""
+        if self.recorder is not None:
+            await self.recorder.open()
+            self.fleet.listeners.append(NodeEvents(self.fleet, self.recorder))
+            self.dispatcher.log.listeners.append(self.recorder)
+        await self.dispatcher.open()
+        self.health_manager.start()
+        self._start_discovery()
+        self._know_models()
+        self._ticking = self.loop.create_task(self._tick())
+        if listening is not None:
+            await self.plane.serve(listening)
+
+    async def drain(self, timeout_s: float, delay_s: float) -> int:
+        """Serve for `delay_s` more, then wait for what is under way; returns what was not done in time."""
+        if self.config.reuse_port:
+            await self.plane.stop_accepting()
+        return await self.plane.drain(timeout_s, delay_s)
+
+    async def close(self) -> None:
+        """End everything."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        for source in self._sources_of_nodes:
+            await source.close()
+        await self.plane.close()
+        await self.health_manager.close()
+        self.dispatcher.close()
+        self.fleet.close()
+        if self.recorder is not None:
+            await self.recorder.close()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request could be served now."""
+        gets_work = self.fleet.gets_work
+        return not self.plane.context.draining and any(gets_work(node) for node in self.fleet.nodes)
+
+    async def reload(self, config: GatewayConfig) -> dict[str, Any]:
+        """Go on with another configuration; no request is dropped. Raises UsageError: nothing has changed.
+
+        Returns what was done and what needs a restart.
+        """
+        rules = config_mapping.rules_of(config)
+        known = {
+            spec for spec in config_mapping.policies_of(self.config) if ":" not in spec
+        }  # no file: unchanged
+        fresh = [spec for spec in config_mapping.policies_of(config) if spec not in known]
+        if fresh:
+            await compile_elsewhere(fresh)
+        before, restart = self.config, _needs_restart(self._begun_with, config)
+        config.admin.digests(self.environ)  # raises before anything has changed
+        self.tenants.update(config, self.environ)
+        self.config = config
+        problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
+        self._registrar = self._new_registrar()
+        self.dispatcher.make_room_for_tenants(len(self.tenants))
+        self.dispatcher.use(rules)
+        await self.dispatcher.open()
+        self._refresh_admission()
+        self.plane.context.obey(config_mapping.settings_of(config))
+        self._know_models()
+        for tell in self.on_reloaded:
+            tell(config)
+        changed = sorted(
+            name for name in type(config).model_fields if getattr(before, name) != getattr(config, name)
+        )
+        return {"changed": changed, "needs_restart": restart, "problems": problems}
+
+    # --- parts
+
+    def _observers(self) -> tuple[Observer, ...]:
+        which = Which.ALL if self.config.telemetry.log_requests else Which.FAILED
+        parts: list[Observer] = [self.health_manager.observer, self.metrics, self.decision_records]
+        parts.append(RequestLog(which))
+        if self.recorder is not None:
+            parts.append(self.recorder)
+        if self._spans is not None:
+            parts.append(self._spans)
+        return (*parts, *self._further)
+
+    def _shadow(self) -> str:
+        return "" if self.config.shadow is None else self.config.shadow.policy
+
+    def _new_spans(self) -> Any:
+        """Spans for a collector, where there is one. Raises MissingExtra."""
+        endpoint = self.config.telemetry.otlp_endpoint
+        if endpoint is None:
+            return None
+        from trimtab.gateway.observe.otel import otlp_spans
+
+        return otlp_spans(self.loop.time, str(endpoint))
+
+    def _sources(self) -> Sources:
+        return Sources(
+            nodes=self.fleet.present,
+            queue_length=lambda: sum(pool.live.n_held for pool in self.dispatcher.pools.values()),
+            jobs=lambda: self.job_counts,
+            recorder_dropped=lambda: 0 if self.recorder is None else self.recorder.dropped,
+            plans=self._plans,
+            shadow=lambda: self.dispatcher.log.shadow.counts,
+        )
+
+    def _plans(self) -> dict[tuple[str, str], int]:
+        logs = zip(("live", "shadow"), self.dispatcher.planning(), strict=True)
+        return {(role, outcome): n for role, log in logs for outcome, n in asdict(log).items()}
+
+    def _new_admission(self) -> Admission:
+        admission = Admission(
+            endpoints=Endpoints(),
+            by_digest=self.tenants.by_digest,
+            tenant_named=self.tenant_named,
+            known=self.dispatcher.registry.known,
+            ready=self.dispatcher.registry.ready,
+            tokens=self.dispatcher.registry.tokens,
+            count_usage=True,
+            now_s=self.loop.time,
+        )
+        self.admission = admission
+        self._refresh_admission()
+        return admission
+
+    def _refresh_admission(self) -> None:
+        relayed = [(entry.path, entry.methods) for entry in self.config.relay_paths]
+        self.admission.endpoints = Endpoints(relayed)
+        self.admission.routes = self.config.routing()
+
+    def tenant_named(self, name: str) -> Tenant | None:
+        """The tenant of this name, made if it is new, with an account at every policy."""
+        tenant = self.tenants.named(name)
+        if tenant is not None:
+            self.dispatcher.make_room_for_tenants(tenant.idx + 1)
+        return tenant
+
+    def _know_models(self) -> None:
+        self.metrics.know_models([*self.dispatcher.registry.models(), *self.config.routing()])
+
+    def _new_registrar(self) -> Registrar:
+        config = self.config
+        allowed = {name for node in config.nodes for name in (node.api_key_env, str(node.ca or "")) if name}
+        return Registrar(
+            self.fleet, AllowedNetworks([str(net) for net in config.registration.cidrs]), allowed
+        )
+
+    def _start_discovery(self) -> None:
+        found = self.config.discovery
+        for entry in found.dns:
+            name = DnsName(entry.name, entry.template(), entry.period_s)
+            self._sources_of_nodes.append(DnsSource(self.fleet, name))
+        if found.file is not None:
+            path = found.file
+            parse = lambda data: node_specs(data, str(path))  # noqa: E731
+            self._sources_of_nodes.append(FileSource(self.fleet, path, parse, found.period_s))
+        for source in self._sources_of_nodes:
+            source.start()
+
+    async def register(self, said: Mapping[str, Any]) -> str:
+        """Take in a node that somebody describes; returns its name. Raises UsageError."""
+        self._registrar.vet(said)
+        specs = node_specs([dict(said)], "the request")
+        return (await self._registrar.add(specs[0])).name
+
+    async def _tick(self) -> None:
+        n_models = -1
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.metrics.tick()
+            names = self.dispatcher.registry.models()
+            if len(names) != n_models:
+                n_models = len(names)
+                self._know_models()
+
+    # --- what is answered here
+
+    async def _local(self, exchange: IncomingExchange, body: bytes) -> LocalAnswer | Refusal:
+        endpoint = exchange.endpoint
+        assert endpoint is not None
+        if endpoint.kind is Kind.HEALTH:
+            return LocalAnswer(200, model_list.JSON, b'{"status":"ok"}')
+        if endpoint.kind is Kind.READY:
+            ready = self.is_ready
+            return LocalAnswer(
+                200 if ready else 503, model_list.JSON, b'{"ready":%b}' % (b"true" if ready else b"false")
+            )
+        if endpoint.kind is Kind.MODELS:
+            rows = model_list.model_rows(self.fleet, self.config.routing(), self._created)
+            return model_list.answer(rows, path_id(endpoint, exchange.path))
+        if self.jobs_answer is None:
+            return Refusal(503, "no_jobs", "Jobs are not kept by this gateway.")
+        answered: LocalAnswer | Refusal = await self.jobs_answer(exchange, body)
+        return answered
+
+
+def _needs_restart(begun_with: GatewayConfig, wanted: GatewayConfig) -> list[str]:
+    """Keys that a running gateway cannot change and that are to be other than they run."""
+    return [name for name in _FIXED if attrgetter(name)(begun_with) != attrgetter(name)(wanted)]

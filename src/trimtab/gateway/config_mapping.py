@@ -1,0 +1,100 @@
+"""From the configuration's words to the option classes of the gateway's rooms."""
+
+from __future__ import annotations
+
+from trimtab.gateway.config import GatewayConfig
+from trimtab.gateway.config.traffic import MIB
+from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice, policy_choice
+from trimtab.gateway.http.connection_context import Settings, Timeouts
+from trimtab.gateway.nodes.fleet import FleetOptions
+from trimtab.gateway.nodes.health_checks import HealthCheckOptions
+from trimtab.gateway.nodes.health_manager import HealthManagerOptions
+from trimtab.gateway.nodes.outlier_ejection import EjectionOptions
+from trimtab.gateway.nodes.polling import PollingOptions
+from trimtab.gateway.nodes.slow_start import SlowStartOptions
+from trimtab.gateway.record.recorder import RecordSettings
+
+UNBOUNDED = 1 << 20  # requests that may wait where the configuration sets no bound
+
+
+def policies_of(config: GatewayConfig) -> list[str]:
+    """Everything that has to be compiled, as `find` takes it."""
+    rules = rules_of(config)
+    shadow = [] if config.shadow is None else [config.shadow.policy]
+    return [*(choice.spec for choice in rules.choices()), *shadow]
+
+
+def rules_of(config: GatewayConfig) -> DispatchRules:
+    """How the dispatcher treats requests. Raises UsageError for a policy that is none."""
+    shadow = None if config.shadow is None else config.shadow.policy
+    by_route = {name: route.policy for name, route in config.routing().items() if route.policy is not None}
+    queue, fairness = config.queue, config.fairness
+    return DispatchRules(
+        default=_choice(config, config.policy.default, shadow),
+        by_model={model: _choice(config, spec, shadow) for model, spec in config.policy.models.items()},
+        by_route={name: _choice(config, spec, shadow) for name, spec in by_route.items()},
+        held_max=UNBOUNDED if queue.max_requests is None else queue.max_requests,
+        max_wait_s=queue.max_wait_s,
+        hold_s=queue.hold_s,
+        reserve_frac=queue.background_reserve_frac,
+        prompt_weight=fairness.prompt_weight,
+        output_weight=fairness.output_weight,
+        prefix_blocks=config.prefix_cache.max_blocks if config.prefix_cache.enabled else 0,
+    )
+
+
+def _choice(config: GatewayConfig, spec: str, shadow: str | None) -> PolicyChoice:
+    return policy_choice(spec.partition("+")[0] + "+vtc" if config.fairness.vtc else spec, shadow)
+
+
+def settings_of(config: GatewayConfig) -> Settings:
+    """What the data plane obeys."""
+    limits, retries, hedge = config.limits, config.retries, config.hedge
+    return Settings(
+        head_bytes=limits.head_bytes,
+        header_count=limits.headers,
+        body_bytes=limits.body_bytes,
+        buffered_bytes=limits.buffered_bytes,
+        connections=limits.connections,
+        slow_client_s=limits.slow_client_s,
+        timeouts=Timeouts(**config.timeouts.default.model_dump()),
+        model_timeouts={m: Timeouts(**config.timeouts.of(m).model_dump()) for m in config.timeouts.models},
+        max_retries=retries.max,
+        retry_budget_frac=retries.budget_frac,
+        hedge_after_s=hedge.after_s if hedge.enabled else 0.0,
+        hedge_max_frac=hedge.max_frac if hedge.enabled else 0.0,
+    )
+
+
+def fleet_options(config: GatewayConfig) -> FleetOptions:
+    """How nodes come and go."""
+    return FleetOptions(config.drain_s, SlowStartOptions(slow_start_s=config.ejection.slow_start_s))
+
+
+def health_manager_options(config: GatewayConfig) -> HealthManagerOptions:
+    """How nodes are looked after."""
+    health, ejection, polling = config.health, config.ejection, config.polling
+    return HealthManagerOptions(
+        health=HealthCheckOptions(
+            period_s=health.period_s,
+            timeout_s=health.timeout_s,
+            unhealthy_after=health.unhealthy_after,
+            healthy_after=health.healthy_after,
+        ),
+        ejection=EjectionOptions(
+            is_on=ejection.enabled,
+            consecutive=ejection.consecutive_failures,
+            eject_s=ejection.base_s,
+            most_eject_s=ejection.max_s,
+            max_frac=ejection.max_frac,
+        ),
+        polling=PollingOptions(period_s=polling.period_s, timeout_s=polling.timeout_s),
+    )
+
+
+def record_settings(config: GatewayConfig) -> RecordSettings | None:
+    """Where a recording goes; None = there is none."""
+    record = config.record
+    if record is None:
+        return None
+    return RecordSettings(record.folder, int(record.rotate_mib * MIB), record.keep)

@@ -1,0 +1,135 @@
+"""What the admin port can do to the gateway."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from trimtab.errors import ConfigError, UsageError
+from trimtab.gateway.admin.control import Json, Status
+from trimtab.gateway.assembly import Gateway
+from trimtab.gateway.config import GatewayConfig
+from trimtab.gateway.job_api.job_service import JobService
+from trimtab.gateway.observe import exposition, status
+from trimtab.gateway.observe.status import NodeFigures
+from trimtab.version import __version__
+
+Reload = Callable[[], GatewayConfig]
+
+
+class GatewayControl:
+    """Implements `admin.control.Control`. `reload` reads the configuration again; None = there is no file."""
+
+    def __init__(self, gateway: Gateway, reload: Reload | None, service: JobService) -> None:
+        self._gateway, self._reload, self._service = gateway, reload, service
+        self._began_s = time.time()
+
+    async def nodes(self) -> list[NodeFigures]:
+        """All nodes."""
+        gateway = self._gateway
+        return status.node_figures(gateway.metrics.store(), gateway.fleet.present(), gateway.loop.time())
+
+    async def add_node(self, spec: Json) -> NodeFigures:
+        """Take in a node."""
+        name = await self._gateway.register(spec)
+        return next(figures for figures in await self.nodes() if figures["name"] == name)
+
+    async def drain(self, name: str) -> bool:
+        """Give it nothing new."""
+        return self._on_node(name, self._gateway.fleet.drain)
+
+    async def undrain(self, name: str) -> bool:
+        """Let it have work again."""
+        return self._on_node(name, self._gateway.fleet.undrain)
+
+    async def remove(self, name: str) -> bool:
+        """Drain it, then forget it."""
+        return self._on_node(name, self._gateway.fleet.remove)
+
+    def _on_node(self, name: str, change: Callable[[str], Any]) -> bool:
+        try:
+            change(name)
+        except ConfigError:
+            return False
+        return True
+
+    async def reload(self) -> Json:
+        """Read the configuration again."""
+        if self._reload is None:
+            raise UsageError("there is no configuration file to read again", field="reload")
+        return await self._gateway.reload(self._reload())
+
+    async def receipt(self, request_id: str) -> Json | None:
+        """The decision receipt of a request."""
+        return self._gateway.decision_records.find(request_id)
+
+    async def usage(self, tenant: str | None) -> list[Json]:
+        """What tenants have used of models."""
+        return await self._service.usage.told(tenant)
+
+    async def metrics(self) -> bytes:
+        """The text of `/metrics`."""
+        await self._service.count()
+        return exposition.exposition(self._gateway.metrics.store())
+
+    async def status(self) -> Status:
+        """Everything that the dashboard shows."""
+        gateway, dispatcher = self._gateway, self._gateway.dispatcher
+        default = dispatcher.pools[dispatcher.rules.default.spec]
+        await self._service.count()
+        told: Status = {
+            "version": __version__,
+            "started_at": self._began_s,
+            "listen": gateway.config.listen,
+            "ready": gateway.is_ready,
+            "draining": gateway.plane.context.draining,
+            "nodes": await self.nodes(),
+            "queue": _queue(gateway),
+            "policy": {
+                "name": dispatcher.rules.default.spec,
+                "decisions": dispatcher.decisions,
+                "failures": sum(pool.policy_failures for pool in dispatcher.pools.values()),
+                "decision_us": dispatcher.log.decision_s * 1e6 or None,
+                "candidates": default.active_candidate.summary(dispatcher.now_s()),
+            },
+            "shadow": _shadow(gateway),
+            "jobs": dict(gateway.job_counts),
+            "notes": [*gateway.problems, *(f"{who}: {what}" for who, what in gateway.fleet.problems.items())],
+        }
+        told.update(status.observed(gateway.metrics.store()))  # type: ignore[typeddict-item]
+        return told
+
+
+def _queue(gateway: Gateway) -> Json:
+    """What waits for a node."""
+    dispatcher = gateway.dispatcher
+    entries = [entry for pool in dispatcher.pools.values() for entry in pool.entries.values()]
+    waiting = [entry.exchange for entry in entries if entry.node_idx < 0]
+    by_class = Counter(exchange.facts.model if exchange.facts is not None else "" for exchange in waiting)
+    now_s = gateway.loop.time()
+    return {
+        "length": len(waiting),
+        "most": dispatcher.rules.held_max,
+        "oldest_s": max((now_s - exchange.arrived_s for exchange in waiting), default=0.0),
+        "by_class": dict(by_class),
+    }
+
+
+def _shadow(gateway: Gateway) -> Json | None:
+    """The shadow policy beside the live one; None = there is none.
+
+    `disagreement_frac` is counted; `predicted_…` looks one request ahead, by the estimates.
+    """
+    shadow = gateway.config.shadow
+    if shadow is None:
+        return None
+    figures = gateway.dispatcher.log.shadow.figures()
+    return {
+        "name": shadow.policy,
+        "decisions": figures.decisions,
+        "disagreement_frac": figures.disagreement_frac if figures.decisions else None,
+        "predicted_difference_s": figures.predicted_difference_s if figures.predicted else None,
+        "predicted_difference_frac": figures.predicted_difference_frac,
+    }

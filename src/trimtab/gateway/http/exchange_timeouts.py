@@ -1,0 +1,88 @@
+"""What is late in an exchange, and when to look at it next."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Protocol
+
+from trimtab.gateway.http.connection_context import Timeouts
+from trimtab.gateway.http.upstream_attempt import UpstreamAttempt
+from trimtab.gateway.model import DEADLINE_CODE, Attempt, Cause, Refusal
+
+
+class Timed(Protocol):
+    """An exchange, as its timeouts see it."""
+
+    over: bool
+    committed: bool
+    replayable: bool
+    arrived_s: float
+    started_s: float
+    deadline_s: float
+    attempts: list[Attempt]
+    limits: Timeouts
+    upstream: UpstreamAttempt | None
+    hedge_upstream: UpstreamAttempt | None
+
+    def give_up(self, refusal: Refusal) -> None:
+        """Stop whatever is under way for it, and answer so."""
+
+    def try_hedge(self) -> None:
+        """Ask a second node, if there is one and the budget allows it."""
+
+
+def look(exchange: Timed, now_s: float, woke_s: float, hedge_after_s: float) -> float:
+    """Act on what is late in an exchange; returns when to look again, `inf` = not by itself.
+
+    `woke_s`: since when this process has run without a gap. `hedge_after_s` = 0: no second node is asked.
+    """
+    upstream = exchange.upstream
+    if exchange.over or upstream is None:
+        return inf  # where it waits in the queue, its time is the dispatcher's
+    upstream.settle()
+    if not exchange.committed and now_s >= exchange.deadline_s:
+        exchange.give_up(Refusal(504, DEADLINE_CODE, "The deadline passed before a node had answered."))
+        return inf
+    for one in (upstream, exchange.hedge_upstream):
+        if one is not None:
+            cause = overdue(exchange, one, now_s, woke_s)
+            if cause is not None:
+                one.timed_out(cause)
+                return inf if exchange.over or exchange.upstream is None else now_s
+    if hedge_due_s(exchange, hedge_after_s) <= now_s:
+        exchange.try_hedge()
+    return next_look_s(exchange, now_s, hedge_after_s)
+
+
+def overdue(exchange: Timed, upstream: UpstreamAttempt, now_s: float, woke_s: float) -> Cause | None:
+    """Which of the model's timeouts this attempt has passed. After a gap all but the total begin anew."""
+    limits = exchange.limits
+    attempt = upstream.attempt
+    if now_s - exchange.arrived_s >= limits.total_s:
+        return Cause.TOTAL
+    connection = upstream.connection
+    if connection is None:
+        return Cause.CONNECT if now_s - max(attempt.begun_s, woke_s) >= limits.connect_s else None
+    if upstream.sending or attempt.first_byte_s:
+        waits = upstream.paused or now_s - max(connection.last_s, woke_s) < limits.idle_s
+        return None if waits else Cause.IDLE
+    since_s = max(attempt.begun_s, attempt.sent_s, woke_s)
+    return Cause.FIRST_BYTE if now_s - since_s >= limits.first_byte_s else None
+
+
+def next_look_s(exchange: Timed, now_s: float, hedge_after_s: float) -> float:
+    """The earliest moment at which one of its timeouts could have passed."""
+    limits = exchange.limits
+    due_s = min(
+        now_s + min(limits.connect_s, limits.first_byte_s, limits.idle_s), exchange.arrived_s + limits.total_s
+    )
+    if not exchange.committed:
+        due_s = min(due_s, exchange.deadline_s, hedge_due_s(exchange, hedge_after_s))
+    return due_s
+
+
+def hedge_due_s(exchange: Timed, after_s: float) -> float:
+    """When a second node is to be asked; `inf` where that is not to be."""
+    if not after_s or exchange.committed or exchange.hedge_upstream is not None or not exchange.replayable:
+        return inf
+    return inf if any(attempt.hedge for attempt in exchange.attempts) else exchange.started_s + after_s

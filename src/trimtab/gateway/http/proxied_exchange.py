@@ -1,0 +1,443 @@
+"""A request of a client in the hands of the data plane: attempts, the commit point, timeouts, its end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from trimtab.gateway.api.errors import response_bytes
+from trimtab.gateway.api.usage import read_answer
+from trimtab.gateway.http.connection_context import Client, ConnectionContext, Timeouts
+from trimtab.gateway.http.exchange_timeouts import look
+from trimtab.gateway.http.final_errors import final_event, final_refusal
+from trimtab.gateway.http.framing import Length, ResponseHead
+from trimtab.gateway.http.incoming_exchange import IncomingExchange
+from trimtab.gateway.http.request import Request
+from trimtab.gateway.http.response_observer import ResponseObserver, observer_for
+from trimtab.gateway.http.response_relay import Relay, connection_line
+from trimtab.gateway.http.upstream_attempt import JOINED_BYTES, UpstreamAttempt, busy_or_error
+from trimtab.gateway.http.upstream_connection import UpstreamConnection, node_line
+from trimtab.gateway.model import Attempt, Cause, Dialect, Node, Outcome, Refusal
+
+MAX_LOST_NODES = 2  # a request that has lost so many may be what kills them
+
+
+class ProxiedExchange(IncomingExchange):
+    """The data plane's exchange. `over` once its answer is written or nobody waits for it."""
+
+    __slots__ = (
+        "_closes",
+        "_kept",
+        "_lost_nodes",
+        "_ready",
+        "_retries",
+        "_unread",
+        "client",
+        "context",
+        "hedge_upstream",
+        "limits",
+        "over",
+        "response_id",
+        "submitted",
+        "task",
+        "tick",
+        "upstream",
+    )
+
+    def __init__(self, context: ConnectionContext, client: Client, request: Request) -> None:
+        IncomingExchange.__init__(self, request)
+        self.context = context
+        self.client = client
+        self.tick = -1
+        self.over = False
+        self.submitted = False
+        self.response_id = ""
+        self.task: asyncio.Task[None] | None = None  # what works on it here
+        self._ready: asyncio.Future[None] | None = None  # the client takes more
+        self.upstream: UpstreamAttempt | None = None
+        self.hedge_upstream: UpstreamAttempt | None = None
+        self._kept: tuple[ResponseHead, bytes] | None = None
+        self.limits: Timeouts = context.settings.timeouts
+        self._lost_nodes = 0
+        self._retries = 0
+        self._unread = b""  # an answer with its usage
+        self._closes = False  # the client's connection ends with the answer
+
+    # The dispatcher's side
+
+    def submit(self) -> None:
+        """Hand it to the dispatcher: it is whole."""
+        context = self.context
+        facts, own = self.facts, context.settings.model_timeouts
+        if own and facts is not None and facts.model in own:
+            self.limits = own[facts.model]
+        self.submitted = True
+        context.retries.earn()
+        if context.settings.hedge_after_s:
+            context.hedges.earn()
+        for tell in context.on_arrived:
+            tell(self)
+        context.dispatcher.submit(self)
+        if not context.outbox.is_awaited:
+            context.dispatcher.decide()
+
+    def start(self, node: Node) -> None:
+        """Send it to this node."""
+        if not self.over:
+            self._begin(node)
+
+    def _begin(self, node: Node, hedge: bool = False) -> None:
+        context = self.context
+        now_s = context.loop.time()
+        attempt = Attempt(node, now_s)
+        attempt.hedge = hedge
+        if not self.attempts:
+            self.started_s = now_s
+        self.attempts.append(attempt)
+        upstream = UpstreamAttempt(self, attempt, context.pools.of(node))
+        if hedge:
+            self.hedge_upstream = upstream
+        else:
+            self.upstream = upstream
+        context.send(upstream)
+        context.scanner.watch(self)
+        for tell in context.on_started:
+            tell(self, attempt)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer it without a node, or with what the last node has answered itself."""
+        if self.over:
+            return
+        kept = self._kept
+        if kept is not None and not refusal.is_late:
+            self._answer_kept(*kept)
+            return
+        self.refusal = refusal
+        self.response_status = refusal.status
+        close = self.closes()
+        dialect = self.endpoint.dialect if self.endpoint is not None else Dialect.OPENAI
+        said = response_bytes(refusal, dialect, self.id, head_only=self.method == "HEAD", close=close)
+        self.context.outbox.now(self.client.transport, said)
+        if refusal.is_late:
+            outcome = Outcome.EXPIRED
+        else:
+            outcome = Outcome.FAILED if self.attempts else Outcome.REFUSED
+        self.finish(outcome, close)
+
+    def answer(self, status: int, head: bytes, body: bytes) -> None:
+        """Write an answer of the gateway's own; it is whole with this."""
+        self.response_status = status
+        if self.method == "HEAD":
+            body = b""
+        self.response_bytes += len(body)
+        close = self.closes()
+        if head or body:
+            self.context.outbox.now(self.client.transport, head + body)
+        self.finish(_outcome(status), close)
+
+    def _answer_kept(self, head: ResponseHead, body: bytes) -> None:
+        if head.length is not Length.NONE:
+            head = head.of_length(len(body))
+        lines = self.lines(node_line(self.attempts[-1].node))
+        outbox = self.context.outbox
+        relay = Relay(outbox, self.client.transport, head, None, self.request.http10, self.closes())
+        self.response_status = head.status
+        self.response_bytes = len(body)
+        outbox.now(self.client.transport, relay.begin(lines, False) + body)
+        self.finish(_outcome(head.status), relay.closes)
+
+    # The attempts' side
+
+    def may_retry(self, cause: Cause, upstream: UpstreamAttempt) -> bool:
+        """Whether another attempt is allowed after this loss; `attempt_lost` asks the budget last."""
+        if self.committed or upstream.attempt.hedge or self.hedge_upstream is not None:
+            return False
+        if self._retries >= self.context.settings.max_retries or self.request.websocket:
+            return False
+        if self.context.loop.time() >= self.deadline_s:
+            return False
+        if cause is Cause.CONNECT or cause is Cause.BUSY:
+            return True
+        may_repeat = self.replayable and self._lost_nodes + 1 < MAX_LOST_NODES
+        return may_repeat and self.context.dispatcher.has_another(self)
+
+    def commit(self, upstream: UpstreamAttempt, response: ResponseHead) -> tuple[Relay, bytes]:
+        """The first body byte came: this node's answer it is. Returns the relay and the head to write."""
+        self._take(upstream, response)
+        request = self.request
+        observer = observer_for(self.endpoint, response, self.hides_usage)
+        transport, outbox = self.client.transport, self.context.outbox
+        relay = Relay(outbox, transport, response, observer, request.http10, self.closes())
+        if self.client.full:
+            upstream.pause_reading()
+        return relay, relay.begin(self.lines(upstream.pool.says), request.http10)
+
+    def commit_whole(self, upstream: UpstreamAttempt, response: ResponseHead, body: bytes) -> bool:
+        """The response came at once: write it. Returns whether the client's connection ends with it."""
+        self._take(upstream, response)
+        size = len(body)
+        self.response_bytes += size
+        closes = self.closes()
+        head = b"%bcontent-length: %d\r\n%bx-request-id: %b\r\n%b\r\n" % (
+            response.block,
+            size,
+            connection_line(closes, self.request.http10),
+            self.id.encode(),
+            upstream.pool.says,
+        )
+        transport, outbox = self.client.transport, self.context.outbox
+        if size <= JOINED_BYTES:
+            outbox.put(transport, head + body)
+        else:
+            outbox.now(transport, head)
+            transport.write(body)
+        if response.json and not response.encoded and self.endpoint is not None:
+            self._unread = body  # for `read_usage`
+        return closes
+
+    def _take(self, upstream: UpstreamAttempt, response: ResponseHead) -> None:
+        """This upstream is the one that answers."""
+        if self.hedge_upstream is not None:
+            other = self.hedge_upstream if upstream is self.upstream else self.upstream
+            if other is not None and other is not upstream:
+                other.drop()
+                self.context.dispatcher.release(other.attempt.node, self)
+            self._go_on_with(upstream)
+        self.committed = True
+        self.response_status = response.status
+        assert upstream.connection is not None
+        upstream.attempt.first_byte_s = upstream.connection.last_s
+
+    def _go_on_with(self, upstream: UpstreamAttempt) -> None:
+        """Of two attempts this one is left. The last attempt is the one that counts: its node is told."""
+        self.upstream, self.hedge_upstream = upstream, None
+        attempts = self.attempts
+        if attempts[-1] is not upstream.attempt:
+            attempts.remove(upstream.attempt)
+            attempts.append(upstream.attempt)
+
+    def closes(self) -> bool:
+        """Whether the client's connection ends with the answer."""
+        request = self.request
+        return not request.keep_alive or (request.has_body and not request.complete) or self.context.draining
+
+    def lines(self, of_node: bytes) -> bytes:
+        """The gateway's own headers of an answer."""
+        return b"x-request-id: %b\r\n%b" % (self.id.encode(), of_node)
+
+    def observed(self, observer: ResponseObserver) -> None:
+        """More of the body has gone to the client."""
+        new = observer.chunks - self.streamed_chunks
+        if new:
+            self.streamed_chunks += new
+            self.context.dispatcher.progress(self, new)
+
+    def streamed(self, observer: ResponseObserver, payload_bytes: int) -> None:
+        """Chunks of a observed stream have gone to the client, with so many bytes of body."""
+        self.response_bytes += payload_bytes
+        self.observed(observer)
+
+    def relayed(self, relay: Relay) -> None:
+        """The response has come piece by piece, and that was all."""
+        relay.end()
+        observer = relay.observer
+        if observer is not None:
+            self.usage = observer.usage
+            self.response_id = observer.response_id
+
+    def attempt_done(self, upstream: UpstreamAttempt, closes: bool) -> None:
+        """The whole response is with the client."""
+        assert upstream.connection is not None
+        upstream.attempt.ended_s = upstream.connection.last_s
+        status = self.response_status
+        cause = busy_or_error(status) if status >= 429 else None
+        if cause is None:
+            self.done(closes)
+        else:
+            self.upstream = None
+            upstream.attempt.cause = cause
+            self.read_usage()
+            self.context.dispatcher.failed(self, cause)
+            self.finish(_outcome(status), closes)
+
+    def done(self, closes: bool) -> None:
+        """The response is whole, and no error: the context reads its usage, tells the dispatcher, ends it."""
+        self.upstream = None
+        self._closes = closes
+        self.context.done(self)
+
+    def read_usage(self) -> None:
+        """What its node says it used, in an answer that came at once."""
+        body, self._unread = self._unread, b""
+        if body and self.endpoint is not None:
+            self.usage, self.response_id = read_answer(self.endpoint.kind, body)
+
+    def end(self) -> None:
+        """The dispatcher has heard that it is done: it is over."""
+        self.finish(_DONE, self._closes)
+
+    def attempt_lost(self, upstream: UpstreamAttempt, cause: Cause, at_border: bool = False) -> None:
+        """An attempt came to nothing."""
+        context = self.context
+        attempt = upstream.attempt
+        attempt.cause = cause
+        attempt.ended_s = context.loop.time()
+        for tell in context.on_lost:
+            tell(self, attempt)
+        other = self.hedge_upstream if upstream is self.upstream else self.upstream
+        if other is not None and other is not upstream:  # of two, the other goes on
+            self._go_on_with(other)
+            context.dispatcher.release(attempt.node, self)
+            return
+        self.upstream = self.hedge_upstream = None
+        if self.committed:
+            self._break_off(upstream, cause, at_border)
+            return
+        retry = self.may_retry(cause, upstream) and context.retries.take()
+        self._kept = upstream.kept()
+        if cause is not Cause.CONNECT and cause is not Cause.BUSY:
+            self._lost_nodes += 1
+        if retry:
+            self._retries += 1
+            context.dispatcher.lost(self, cause)
+            return
+        context.dispatcher.failed(self, cause)
+        self.refuse(final_refusal(cause, attempt.retry_after_s))
+
+    def move(self, attempt: Attempt) -> bool:
+        """Its node seems frozen: begin anew on another, if one is ready and a retry is allowed."""
+        upstream = self.upstream
+        if self.over or upstream is None or upstream.attempt is not attempt:
+            return False
+        if self.context.retries.is_empty or not self.may_retry(Cause.FIRST_BYTE, upstream):
+            return False
+        upstream.timed_out(Cause.FIRST_BYTE)
+        return True
+
+    def _break_off(self, upstream: UpstreamAttempt, cause: Cause, at_border: bool) -> None:
+        self.context.dispatcher.failed(self, cause)
+        event = final_event(cause, self.endpoint)
+        told = upstream.broken(event, at_border)
+        self.finish(Outcome.FAILED, close=True, broken=not told)
+
+    # WebSockets
+
+    def open_tunnel(
+        self, upstream: UpstreamAttempt, connection: UpstreamConnection, response: ResponseHead, rest: bytes
+    ) -> None:
+        """A WebSocket is open: its bytes go through from now on."""
+        context = self.context
+        self.committed = True
+        self.response_status = 101
+        upstream.attempt.first_byte_s = context.loop.time()
+        lines = self.lines(upstream.pool.says)
+        opened = b"%bconnection: Upgrade\r\nupgrade: websocket\r\n%b\r\n" % (response.block, lines)
+        context.outbox.now(self.client.transport, opened)
+        context.scanner.unwatch(self)
+        self.client.switch(connection, rest, self._tunnel_closed)
+
+    def _tunnel_closed(self, cause: Cause | None, sent_bytes: int) -> None:
+        """That was all of it; `cause` = how it was lost."""
+        self.response_bytes = sent_bytes
+        if self.over:
+            return
+        self.attempts[-1].ended_s = self.context.loop.time()
+        self.attempts[-1].cause = cause
+        if cause is not None:
+            self.upstream = None
+            self.context.dispatcher.failed(self, cause)
+            self.finish(Outcome.FAILED, close=True)
+        else:
+            self.done(closes=True)
+
+    # The client's side
+
+    def client_gone(self) -> None:
+        """Nobody waits any more: stop the nodes at once. It does not count against them."""
+        if self.over:
+            return
+        self._drop_attempts()
+        if self.task is not None:
+            self.task.cancel()
+        if self.submitted:
+            self.context.dispatcher.abort(self)
+        self.finish(Outcome.CANCELLED, close=True)
+
+    async def client_takes_more(self) -> None:
+        """Wait while the client's buffer is full."""
+        if self.client.full and not self.over:
+            self._ready = self.context.loop.create_future()
+            await self._ready
+
+    def client_full(self) -> None:
+        """The client reads slowly."""
+        if self.upstream is not None and self.committed:
+            self.upstream.pause_reading()
+
+    def client_ready(self) -> None:
+        """The client has caught up."""
+        if self.upstream is not None:
+            self.upstream.resume_reading()
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
+
+    def finish(self, outcome: Outcome, close: bool, broken: bool = False) -> None:
+        """It is over. `close`: the client's connection ends with it; `broken`: by a reset."""
+        self.over = True
+        self.outcome = outcome
+        context = self.context
+        self.ended_s = context.loop.time()
+        context.scanner.unwatch(self)
+        context.exchanges -= 1
+        body = self.request.body
+        context.buffered_bytes -= body.in_memory
+        body.close()
+        if self.admitted is not None:
+            limits, tokens = self.admitted
+            limits.settle(tokens, self.usage, self.attempts)
+        context.tell_ended(self)
+        if broken:
+            self.client.abort()
+        else:
+            self.client.answered(self, close)
+
+    # Time
+
+    def check(self, now_s: float) -> float:
+        """Timeouts, and the moment of a hedge."""
+        context = self.context
+        return look(self, now_s, context.scanner.stall_detector.since_s, context.settings.hedge_after_s)
+
+    def give_up(self, refusal: Refusal) -> None:
+        """Stop whatever is under way for it, and answer so; an answer that has begun breaks off."""
+        if self.over:
+            return
+        self._drop_attempts()
+        if self.submitted:
+            self.context.dispatcher.abort(self)
+        self._kept = None
+        if self.committed:
+            self.finish(Outcome.FAILED, close=True, broken=True)
+        else:
+            self.refuse(refusal)
+
+    def _drop_attempts(self) -> None:
+        for upstream in (self.upstream, self.hedge_upstream):
+            if upstream is not None:
+                upstream.drop()
+                upstream.attempt.ended_s = self.context.loop.time()
+        self.upstream = self.hedge_upstream = None
+
+    def try_hedge(self) -> None:
+        """Ask a second node, if there is one and the budget allows it."""
+        context = self.context
+        if context.hedges.take():
+            node = context.dispatcher.hedge(self)
+            if node is not None:
+                self._begin(node, hedge=True)
+
+
+_DONE, _FAILED = Outcome.DONE, Outcome.FAILED
+
+
+def _outcome(status: int) -> Outcome:
+    return _DONE if status < 500 else _FAILED

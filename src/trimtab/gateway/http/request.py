@@ -1,0 +1,150 @@
+"""Requests of clients, and the heads that are known already."""
+
+from __future__ import annotations
+
+from trimtab.gateway.http.spool import Body
+from trimtab.gateway.model import Refusal
+
+# Heads with one of these are each seen once, or are not followed by a plain body.
+_NOT_REMEMBERED = frozenset(
+    (
+        b"expect",
+        b"idempotency-key",
+        b"traceparent",
+        b"transfer-encoding",
+        b"upgrade",
+        b"x-request-id",
+    )
+)
+REMEMBERED_HEADS = 512
+
+
+class MalformedError(Exception):
+    """A request that is answered by a refusal and the end of the connection."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+def malformed(message: str, status: int = 400, code: str = "bad_request") -> MalformedError:
+    """What is wrong, as an exception."""
+    return MalformedError(Refusal(status, code, message))
+
+
+class Request:
+    """One request as it came; headers have lower-case names, and the length of the body is not among them."""
+
+    __slots__ = (
+        "body",
+        "complete",
+        "content_length",
+        "content_type",
+        "expects",
+        "forward",
+        "given_id",
+        "has_body",
+        "head_bytes",
+        "header_count",
+        "headers",
+        "hinted",
+        "http10",
+        "keep_alive",
+        "key_digest",
+        "lines",
+        "method",
+        "path",
+        "target",
+        "websocket",
+    )
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.method = ""
+        self.target = b""  # path and query
+        self.path = ""
+        self.headers: dict[bytes, bytes] = {}
+        self.forward: list[bytes] = []  # lines that go upstream, with their CRLF
+        self.lines = b""  # the same, joined
+        self.head_bytes = 0
+        self.header_count = 0
+        self.http10 = False
+        self.keep_alive = True
+        self.expects = False  # 100-continue
+        self.websocket = False
+        self.has_body = False
+        self.content_length = 0
+        self.content_type = ""
+        self.key_digest = b""  # SHA-256 of the client's key
+        self.given_id = ""  # the client's request id, if it has the form of one
+        self.hinted = False  # the gateway's own headers are among them, or a trace's
+        self.complete = False
+        self.body = Body(memory_bytes)
+
+    def again(self, content_length: int, memory_bytes: int) -> Request:
+        """Another request with the same head, but for the length of its body."""
+        request = _new(Request)
+        request.method = self.method
+        request.target = self.target
+        request.path = self.path
+        request.headers = self.headers
+        request.forward = self.forward
+        request.lines = self.lines
+        request.http10 = request.expects = request.websocket = request.complete = False
+        request.keep_alive = True
+        request.has_body = content_length > 0
+        request.content_length = content_length
+        request.content_type = self.content_type
+        request.key_digest = self.key_digest
+        request.given_id = ""
+        request.hinted = self.hinted
+        request.body = Body(memory_bytes)
+        return request
+
+    @property
+    def awaits_body(self) -> bool:
+        """More of it is to come."""
+        return self.has_body and not self.complete
+
+
+_new = object.__new__
+
+
+def key_of(headers: dict[bytes, bytes]) -> bytes:
+    """The client's key: a bearer token, or the header that Anthropic's clients send; b"" = none."""
+    authorization = headers.get(b"authorization")
+    if authorization is not None:
+        scheme, _, key = authorization.strip().partition(b" ")
+        return key.strip() if scheme.lower() == b"bearer" else b""
+    return headers.get(b"x-api-key", b"").strip()
+
+
+class KnownHeads:
+    """Heads that clients have sent before, byte for byte but for the length of the body.
+
+    Only what was read from these bytes is kept, nothing of what was decided about them: a key is looked up
+    anew each time. Like the connections' buffers it holds keys in clear.
+    """
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: dict[tuple[bytes, bytes], Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def get(self, key: tuple[bytes, bytes]) -> Request | None:
+        """The request that had this head; use `again`."""
+        return self._heads.get(key)
+
+    def keep(self, key: tuple[bytes, bytes], request: Request) -> None:
+        """Remember a head that has just been read, if it is a plain one."""
+        n_lines = key[0].count(b"\r\n") + key[1].count(b"\r\n")
+        if n_lines != request.header_count + 2 or key[0].count(b"\n") + key[1].count(b"\n") != n_lines:
+            return
+        if request.http10 or not request.keep_alive or not _NOT_REMEMBERED.isdisjoint(request.headers):
+            return
+        if len(self._heads) >= REMEMBERED_HEADS:
+            self._heads.clear()
+        request.lines = b"".join(request.forward)
+        self._heads[key] = request.again(0, 0)

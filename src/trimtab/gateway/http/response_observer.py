@@ -1,0 +1,91 @@
+"""Reading along with an answer: usage, ids, counts; and hiding the usage that only the gateway asked for."""
+
+from __future__ import annotations
+
+from trimtab.gateway.api.include_usage import UsageStripper
+from trimtab.gateway.api.usage import Meter, meter_for
+from trimtab.gateway.http.framing import ResponseHead
+from trimtab.gateway.model import Endpoint, Kind, Usage
+
+_STREAM = b"text/event-stream"
+_SAYS_ITS_END = (Kind.CHAT, Kind.COMPLETION, Kind.MESSAGES, Kind.RESPONSE)
+
+
+class ResponseObserver:
+    """Follows one body on its way to the client."""
+
+    __slots__ = ("_last", "_meter", "_says_its_end", "_stripper", "chunks", "hides", "stream")
+
+    def __init__(self, meter: Meter, stream: bool, says_its_end: bool, hides: bool) -> None:
+        self._meter = meter
+        self._stripper = UsageStripper() if hides else None
+        self._says_its_end = says_its_end and stream
+        self._last = b"\n\n"
+        self.stream = stream
+        self.hides = hides  # the client gets less than came
+        self.chunks = 0  # of content, so far
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the node said it used, up to now."""
+        return self._meter.usage
+
+    @property
+    def response_id(self) -> str:
+        """The id by which a later request may continue this response; empty = none."""
+        return self._meter.response_id
+
+    @property
+    def content(self) -> bytes:
+        """What marks an event of content."""
+        return self._meter.content
+
+    @property
+    def is_between_events(self) -> bool:
+        """What came of a stream was whole events: one of content, without usage, is only counted."""
+        stripper = self._stripper
+        return (
+            self._meter.is_between_events
+            and (stripper is None or stripper.is_empty)
+            and self._last.endswith(b"\n\n")
+        )
+
+    @property
+    def at_event_border(self) -> bool:
+        """What went to the client so far ends with a whole event of a stream."""
+        return self.stream and self._last.endswith((b"\n\n", b"\n\r\n"))
+
+    @property
+    def cut_short(self) -> bool:
+        """The stream is over, but its own last event never came."""
+        return self._says_its_end and not self._meter.ended
+
+    def feed(self, payload: bytes) -> bytes:
+        """Take body bytes; return those for the client."""
+        self.chunks += self._meter.feed(payload)
+        if self._stripper is not None:
+            payload = self._stripper.feed(payload)
+        if len(payload) > 3:
+            self._last = payload
+        elif payload:
+            self._last = self._last[-3:] + payload
+        return payload
+
+    def finish(self) -> bytes:
+        """The body is whole; return what was still held back."""
+        self._meter.finish()
+        return self._stripper.finish() if self._stripper is not None else b""
+
+
+def observer_for(
+    endpoint: Endpoint | None, response: ResponseHead, hides_usage: bool
+) -> ResponseObserver | None:
+    """What reads along with this response; None where there is nothing to find."""
+    content_type = response.content_type
+    if endpoint is None or response.encoded:
+        return None
+    stream = content_type.startswith(_STREAM)
+    if not stream and not content_type.startswith(b"application/json"):
+        return None
+    meter = meter_for(endpoint, content_type.decode("latin-1"))
+    return ResponseObserver(meter, stream, endpoint.kind in _SAYS_ITS_END, stream and hides_usage)

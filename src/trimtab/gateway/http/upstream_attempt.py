@@ -1,0 +1,390 @@
+"""One attempt of an exchange on a node, and its connection there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from trimtab.gateway.http.connection_context import Client, ConnectionContext
+from trimtab.gateway.http.framing import Length, ResponseHead
+from trimtab.gateway.http.request import Request
+from trimtab.gateway.http.response_observer import ResponseObserver
+from trimtab.gateway.http.response_relay import Relay
+from trimtab.gateway.http.stream_fast_path import StreamFastPath
+from trimtab.gateway.http.upstream_connection import Pool, UpstreamConnection
+from trimtab.gateway.model import Attempt, Cause
+
+_COUNTED = Length.COUNTED
+KEPT_BYTES = 65_536  # of a node's own error, which is relayed if nobody else can answer
+_SCHEMES = frozenset((b"http", b"https"))
+_WITH_BODY = frozenset(("POST", "PUT", "PATCH"))
+MAX_RETRY_AFTER_S = 3_600.0
+JOINED_BYTES = 65_536  # bodies up to this size are written together with their head
+
+
+class AttemptOwner(Protocol):
+    """The exchange, as its attempts see it."""
+
+    id: str
+    method: str
+    target: bytes
+    body: bytes | None
+    replayable: bool
+    response_bytes: int
+    request: Request
+    client: Client
+    context: ConnectionContext
+
+    def may_retry(self, cause: Cause, upstream: UpstreamAttempt) -> bool:
+        """Whether another attempt is allowed after this loss."""
+
+    def commit(self, upstream: UpstreamAttempt, response: ResponseHead) -> tuple[Relay, bytes]:
+        """The first body byte came: this node's answer it is."""
+
+    def commit_whole(self, upstream: UpstreamAttempt, response: ResponseHead, body: bytes) -> bool:
+        """The response came at once: write it. Returns whether the client's connection ends with it."""
+
+    def observed(self, observer: ResponseObserver) -> None:
+        """More of the body has gone to the client."""
+
+    def streamed(self, observer: ResponseObserver, payload_bytes: int) -> None:
+        """Chunks of a observed stream have gone to the client, with so many bytes of body."""
+
+    def relayed(self, relay: Relay) -> None:
+        """The response has come piece by piece, and that was all."""
+
+    def attempt_done(self, upstream: UpstreamAttempt, closes: bool) -> None:
+        """The whole response is with the client."""
+
+    def attempt_lost(self, upstream: UpstreamAttempt, cause: Cause, at_border: bool = False) -> None:
+        """An attempt came to nothing."""
+
+    def open_tunnel(
+        self, upstream: UpstreamAttempt, connection: UpstreamConnection, response: ResponseHead, rest: bytes
+    ) -> None:
+        """A WebSocket is open: its bytes go through from now on."""
+
+
+class UpstreamAttempt:
+    """Feeds what comes from the node to the exchange's relay, or keeps it back."""
+
+    __slots__ = (
+        "_closes",
+        "_exchange",
+        "_flow",
+        "_fresh",
+        "_held",
+        "_kept",
+        "_pumping",
+        "_relay",
+        "_task",
+        "_whole",
+        "attempt",
+        "connection",
+        "method",
+        "over",
+        "paused",
+        "pool",
+        "refused_as",
+        "response",
+        "sending",
+        "upgrade",
+    )
+
+    def __init__(self, exchange: AttemptOwner, attempt: Attempt, pool: Pool) -> None:
+        self._exchange = exchange
+        self.attempt = attempt
+        self.pool = pool
+        self.method = exchange.method
+        self.upgrade = exchange.request.websocket
+        self.sending = False
+        self.connection: UpstreamConnection | None = None
+        self.response: ResponseHead | None = None
+        self.refused_as: Cause | None = None  # the node's own error is being kept
+        self.over = False
+        self.paused = False  # reading waits for the client
+        self._task: asyncio.Task[None] | None = None
+        self._held = b""  # what came of the body's framing before its first byte
+        self._kept = b""
+        self._whole = False  # the response came at once and is with the client
+        self._closes = False  # and the client's connection ends with it
+        self._relay: Relay | None = None
+        self._flow: StreamFastPath | None = None
+        self._fresh = False
+        self._pumping = False
+
+    def begin(self) -> None:
+        """Send the request on a waiting connection, or on a new one."""
+        connection = self.pool.take() if self._exchange.replayable and not self._fresh else None
+        if connection is not None:
+            self._send(connection)
+        else:
+            self._task = self._exchange.context.spawn(self._connect())
+
+    async def _connect(self) -> None:
+        try:
+            connection = await self.pool.connect()
+        except (OSError, ValueError):  # no connection, or no host (UnicodeError)
+            self._task = None
+            if not self.over:
+                self.lost(Cause.CONNECT)
+            return
+        self._task = None
+        if self.over:
+            connection.abandon()
+        else:
+            self._send(connection)
+
+    def _send(self, connection: UpstreamConnection) -> None:
+        self.connection = connection
+        exchange = self._exchange
+        pool = self.pool
+        head = request_head(exchange, pool)
+        body = exchange.body
+        if body is None:
+            exchange.request.body.rewind()
+            self.sending = True
+            connection.carry(self, head)
+            self._pump()
+            return
+        if len(body) <= JOINED_BYTES:
+            connection.carry(self, head + body)
+        else:
+            connection.carry(self, head)
+            pool.outbox.now(connection.transport, body)
+        self.attempt.sent_s = connection.last_s
+
+    def _pump(self) -> None:
+        """Write the next piece of a spooled body; each in its own turn of the loop."""
+        connection = self.connection
+        if self.over or connection is None or connection.full:
+            self._pumping = False
+            return
+        piece = self._exchange.request.body.read()
+        connection.last_s = self.pool.time()
+        if piece:
+            self._pumping = True
+            self.pool.outbox.now(connection.transport, piece)
+            self._exchange.context.loop.call_soon(self._pump)
+        else:
+            self._pumping = self.sending = False
+            self.attempt.sent_s = connection.last_s
+
+    def resume_sending(self) -> None:
+        """The node takes more of the request."""
+        if self.sending and not self._pumping:
+            self._pump()
+
+    def head(self, head: ResponseHead) -> None:
+        """A final head came: relay it with its first body byte, or keep the node's own error."""
+        attempt = self.attempt
+        attempt.head_s = self.connection.last_s if self.connection is not None else self.pool.time()
+        attempt.status = head.status
+        self.response = head
+        if head.status < 429:
+            return
+        cause = busy_or_error(head.status)
+        if cause is not None:
+            attempt.retry_after_s = retry_after_s(head)
+            if self._exchange.may_retry(cause, self):
+                self.refused_as = cause
+
+    def data(self, raw: bytes, payload: bytes) -> None:
+        """Bytes of the response, with the body's among them."""
+        relay = self._relay
+        exchange = self._exchange
+        if relay is not None:
+            relay.body(b"", raw, payload)
+            exchange.response_bytes += len(payload)
+            if relay.observer is not None:
+                exchange.observed(relay.observer)
+        elif self.refused_as is not None:
+            self._keep(payload)
+        elif payload:
+            response = self.response
+            assert response is not None
+            if (
+                response.length is _COUNTED
+                and len(payload) == response.content_length
+                and not response.stream
+            ):
+                self._whole = True
+                self._closes = exchange.commit_whole(self, response, payload)
+            else:
+                self._commit(response, raw, payload)
+        else:
+            self._held += raw
+
+    def whole(self, head: ResponseHead, body: bytes) -> None:
+        """A head, no error of the node's, and all of its body."""
+        assert self.connection is not None
+        self.attempt.head_s = self.connection.last_s
+        self.attempt.status = head.status
+        self._whole = True
+        self._closes = self._exchange.commit_whole(self, head, body)
+
+    def _keep(self, payload: bytes) -> None:
+        self._kept += payload
+        if len(self._kept) > KEPT_BYTES:
+            self._kept = b""
+            self.response = None
+            assert self.refused_as is not None
+            self.lost(self.refused_as)
+
+    def _commit(self, response: ResponseHead, raw: bytes, payload: bytes) -> None:
+        exchange = self._exchange
+        relay, head = exchange.commit(self, response)
+        self._relay = relay
+        if self._held:
+            raw = self._held + raw
+            self._held = b""
+        relay.body(head, raw, payload)
+        exchange.response_bytes += len(payload)
+        observer = relay.observer
+        if observer is not None:
+            exchange.observed(observer)
+            if observer.stream and relay.keeps_chunks and self.connection is not None:
+                self._flow = StreamFastPath(observer, exchange.client.transport.write, exchange.streamed)
+
+    def flow(self) -> StreamFastPath | None:
+        """What takes the next chunk of a stream; None = `data` does."""
+        flow = self._flow
+        return flow if flow is not None and flow.is_open else None
+
+    def settle(self) -> None:
+        """Tell what has passed of a stream up to now."""
+        if self._flow is not None:
+            self._flow.settle()
+
+    def end(self) -> None:
+        """The response is whole; the connection is already back in its pool, or closed."""
+        self.settle()
+        if self.paused:
+            self.resume_reading()
+        self.over = True
+        if self._whole:
+            self._exchange.attempt_done(self, self._closes)
+            return
+        if self.refused_as is not None:
+            self._exchange.attempt_lost(self, self.refused_as)
+            return
+        relay = self._relay
+        if relay is None:
+            assert self.response is not None
+            self._commit(self.response, b"", b"")
+            relay = self._relay
+            assert relay is not None
+        if relay.cut_short():
+            self._exchange.attempt_lost(self, Cause.RESET, at_border=True)
+        else:
+            self._exchange.relayed(relay)
+            self._exchange.attempt_done(self, relay.closes)
+
+    def lost(self, cause: Cause) -> None:
+        """It came to nothing. A kept connection that had closed before is tried once more on a fresh one."""
+        connection = self.connection
+        if cause is Cause.CONNECT and connection is not None and not self._fresh:
+            self._fresh = True
+            self.connection = None
+            self.begin()
+            return
+        at_border = connection is not None and connection.at_border()
+        self.drop()
+        if self.refused_as is not None and cause is not self.refused_as:
+            cause, self.response = self.refused_as, None  # its own error did not come whole
+        self._exchange.attempt_lost(self, cause, at_border)
+
+    def timed_out(self, cause: Cause) -> None:
+        """It took too long."""
+        at_border = self.connection is not None and self.connection.at_border()
+        self.drop()
+        self.refused_as = None
+        self._exchange.attempt_lost(self, cause, at_border)
+
+    def kept(self) -> tuple[ResponseHead, bytes] | None:
+        """The node's own error as it answered, if it came whole."""
+        if self.refused_as is None or self.response is None:
+            return None
+        return self.response, self._kept
+
+    def broken(self, event: bytes, at_border: bool) -> bool:
+        """End the client's stream with an error event; False if that can't be."""
+        return self._relay is not None and self._relay.broken(event, at_border)
+
+    def drop(self) -> None:
+        """Give the attempt up and tell the node so by closing."""
+        self.over = True
+        self.settle()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self.connection is not None and self.connection.upstream is self:
+            self.connection.abandon()
+
+    def pause_reading(self) -> None:
+        """The client reads slowly: let the node wait."""
+        connection = self.connection
+        if connection is not None and not self.paused and not connection.transport.is_closing():
+            self.paused = True
+            connection.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """The client has caught up."""
+        connection = self.connection
+        if connection is not None and self.paused:
+            self.paused = False
+            connection.last_s = self.pool.time()
+            if not connection.transport.is_closing():
+                connection.transport.resume_reading()
+
+    def switched(self, head: ResponseHead, rest: bytes) -> None:
+        """101: bytes go through both ways from here on."""
+        connection = self.connection
+        assert connection is not None
+        self.attempt.head_s = self.pool.time()
+        self.attempt.status = head.status
+        self._exchange.open_tunnel(self, connection, head, rest)
+
+
+def request_head(exchange: AttemptOwner, pool: Pool) -> bytes:
+    """What goes to a node before the request's body."""
+    request, body, client = exchange.request, exchange.body, exchange.client
+    headers = request.headers
+    forwarded = headers.get(b"x-forwarded-for")
+    address = client.address if forwarded is None else forwarded + b", " + client.address
+    scheme = headers.get(b"x-forwarded-proto")
+    if scheme is None or scheme not in _SCHEMES:
+        scheme = client.scheme
+    size = request.body.size if body is None else len(body)
+    end = b"\r\n"
+    if size or exchange.method in _WITH_BODY:
+        end = b"content-length: %d\r\n\r\n" % size
+    elif request.websocket:
+        end = b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+    return (
+        b"%b %b%b HTTP/1.1\r\n%b%bx-request-id: %b\r\nx-forwarded-for: %b\r\nx-forwarded-proto: %b\r\n%b"
+        % (
+            exchange.method.encode(),
+            pool.base,
+            exchange.target,
+            pool.lines,
+            request.lines or b"".join(request.forward),
+            exchange.id.encode(),
+            address,
+            scheme,
+            end,
+        )
+    )
+
+
+def busy_or_error(status: int) -> Cause | None:
+    """What a node's own refusal means."""
+    if status in (429, 503):
+        return Cause.BUSY
+    return Cause.SERVER_ERROR if status >= 500 else None
+
+
+def retry_after_s(head: ResponseHead) -> float:
+    """The node's wish in seconds; dates are not understood."""
+    value = head.retry_after
+    return min(float(value), MAX_RETRY_AFTER_S) if value.isdigit() and len(value) < 10 else 0.0

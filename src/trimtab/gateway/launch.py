@@ -1,0 +1,214 @@
+"""`trimtab serve`: sockets, the life of the gateway from its first request to its last, and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from trimtab.errors import ConfigError
+from trimtab.gateway.config import GatewayConfig, Overrides
+from trimtab.gateway.config.nodes import NodeEntry
+from trimtab.gateway.config.types import HostPort
+from trimtab.gateway.process_memory import collect_later
+from trimtab.gateway.tenants import ShownKeys, with_new_keys
+
+if TYPE_CHECKING:
+    from trimtab.gateway.demo import DemoProcess
+
+Reload = Callable[[], GatewayConfig]
+BACKLOG = 4096
+OPEN_FILES = 65_536
+SLOW_START_S = 3.0  # with compiled policies at hand a start takes less
+
+
+def serve(
+    config: GatewayConfig | None,
+    *,
+    overrides: Overrides,
+    reload: Reload | None = None,
+    keys: ShownKeys | None = None,
+    quiet: bool = False,
+) -> None:
+    """Serve until a signal ends it. None = the demonstration, with backends of its own.
+
+    `keys` are shown once. Raises ConfigError: a port in use, or what cannot be written.
+    """
+    raise_open_files()
+    collect_later()
+    if config is not None:
+        _run(config, reload, keys, quiet, example_model=None)
+        return
+    with demonstration() as backends:
+        config, keys = demo_config(backends, overrides)
+        _run(config, None, keys, quiet, example_model=backends[0].models[0])
+
+
+def _run(
+    config: GatewayConfig,
+    reload: Reload | None,
+    keys: ShownKeys | None,
+    quiet: bool,
+    example_model: str | None,
+) -> None:
+    from trimtab.compiled.compiling import preload_numba
+    from trimtab.gateway.compiling import compile_first
+    from trimtab.gateway.config_mapping import policies_of
+    from trimtab.gateway.lifecycle import Sockets, run_process
+
+    def ready(link: str) -> None:
+        if not quiet:
+            _say(clients, admin, keys, link, example_model)
+
+    with (
+        listening(config.listen_address, "listen", config.reuse_port) as clients,
+        listening(config.admin_address, "admin.listen") as admin,
+    ):
+        with _explained_if_slow(quiet):
+            compile_first(policies_of(config))
+            preload_numba()
+        with new_runner() as runner:
+            runner.run(run_process(config, Sockets(clients, admin), reload, ready))
+
+
+@contextmanager
+def _explained_if_slow(quiet: bool) -> Iterator[None]:
+    """Say why it takes long, unless the block ends soon. No thread is left."""
+    timer = threading.Timer(SLOW_START_S, _say_compiling)
+    if not quiet:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if not quiet:
+            timer.join()
+
+
+def new_runner() -> asyncio.Runner:
+    """An event loop: uvloop's where it is installed, with a clock of its own.
+
+    uvloop's own clock counts whole milliseconds and stands still during an iteration: too coarse for what is
+    learned from durations, and for recordings.
+    """
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+
+    class Loop(uvloop.Loop):
+        time = staticmethod(monotonic)  # of the same origin
+
+    return asyncio.Runner(loop_factory=Loop)
+
+
+@contextmanager
+def listening(address: HostPort, field: str, reuse_port: bool = False) -> Iterator[socket.socket]:
+    """A socket that listens. Raises ConfigError where it cannot.
+
+    On a shared port it is bound only, and listens once the gateway serves: until then the other replicas on
+    the port get all connections.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            if reuse_port:
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            found.bind((address.host, address.port))
+            if not reuse_port:
+                found.listen(BACKLOG)
+        except OSError as error:
+            value = f"{address.host}:{address.port}"
+            problem, expected = f"cannot listen: {error.strerror or error}", "a free address of this machine"
+            raise ConfigError(problem, field=field, value=value, expected=expected) from error
+        yield found
+    finally:
+        found.close()
+
+
+def raise_open_files() -> None:
+    """As many connections as the system lets this user have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextmanager
+def demonstration() -> Iterator[tuple[DemoProcess, ...]]:
+    """Backends of the gateway's own; they end with it."""
+    from trimtab.gateway.demo import launch_demo
+
+    backends = launch_demo()
+    try:
+        yield backends
+    finally:
+        for backend in backends:
+            backend.stop()
+
+
+def demo_config(
+    backends: tuple[DemoProcess, ...], overrides: Overrides
+) -> tuple[GatewayConfig, ShownKeys | None]:
+    """The demonstration's configuration, and keys made for it."""
+    nodes = tuple(
+        NodeEntry(name=b.name, url=b.url, models=b.models, capacity=b.options.slots, metrics_url="/metrics")
+        for b in backends
+    )
+    return with_new_keys(overrides.over(GatewayConfig(nodes=nodes)), "demo")
+
+
+def _say_compiling() -> None:
+    """So that nobody takes a first start for a hanging one."""
+    print("trimtab: compiling the policies; the next start is quick", file=sys.stderr, flush=True)
+
+
+def _say(
+    clients: socket.socket,
+    admin: socket.socket,
+    keys: ShownKeys | None,
+    link: str,
+    example_model: str | None,
+) -> None:
+    """Where it is, and how to use it: what the command gives, so not among the logs."""
+    url, admin_url = _url(clients), _url(admin)
+    lines = [
+        f"trimtab serves {url}",
+        f"  dashboard   {admin_url}/login?token={link}   (good once)",
+        f"  metrics     {admin_url}/metrics",
+    ]
+    if keys is not None:
+        lines += [f"  key         {keys.client}   (shown once)", f"  admin key   {keys.admin}   (shown once)"]
+    if example_model is not None:
+        lines += ["", "try:", _chat(url, keys, example_model), _nodes(admin_url, keys)]
+    print("\n".join(lines), flush=True)
+
+
+def _chat(url: str, keys: ShownKeys | None, model: str) -> str:
+    said = f'{{"model":"{model}","messages":[{{"role":"user","content":"hello"}}],"stream":true}}'
+    with_key = "" if keys is None else _bearer(keys.client)
+    return f"  curl -N {url}/v1/chat/completions{with_key} -H 'Content-Type: application/json' -d '{said}'"
+
+
+def _nodes(admin_url: str, keys: ShownKeys | None) -> str:
+    return f"  curl {admin_url}/admin/nodes{'' if keys is None else _bearer(keys.admin)}"
+
+
+def _bearer(key: str) -> str:
+    return f" -H 'Authorization: Bearer {key}'"
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"
