@@ -21,7 +21,7 @@ from bench.startup import ROOT
 from bench.work import slots
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Eviction, Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import Plan, empty_plan
 from trimtab.engine.simulator import run
@@ -94,7 +94,7 @@ def asked(n: int) -> Requests:
 def served(cluster: Cluster, requests: Requests, options: Options, policy: Policy) -> State:
     """The end of a run."""
     mode = "interpreted" if len(requests) < FEW else "compiled"
-    state: State = run(cluster, requests, options, policy, mode=mode).state
+    state: State = run(cluster, requests, options, Decider.of(policy), mode=mode).state
     return state
 
 

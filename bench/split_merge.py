@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Plan, empty_plan
 from trimtab.engine.simulator import run
 from trimtab.experiments.scenario import Scenario, load_scenario
@@ -70,7 +70,7 @@ POLICIES: dict[str, Policy] = {
 def mean_completion_s(scenario: Scenario, load: float, seed: int, policy: Policy, mode: str) -> float:
     """Mean over the requests of one run."""
     built = build(scenario, seed, load)
-    driver = run(built.cluster, built.requests, built.options, policy, seed=seed, mode=mode)
+    driver = run(built.cluster, built.requests, built.options, Decider.of(policy), seed=seed, mode=mode)
     n = len(built.requests)
     arrival_s = built.requests.work["arrival_s"]
     return float(np.mean(driver.state.requests["finish_s"][:n] - arrival_s))

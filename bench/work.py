@@ -75,8 +75,7 @@ class Run:
 
 def timed(built: RunInputs, spec: str | Policy, mode: str = "compiled") -> Run:
     """Run a policy to the end. Raises RuntimeError if it stops before."""
-    policy, order = find(spec)
-    driver = Driver(built.cluster, built.requests, built.options, policy, order, mode=mode)
+    driver = Driver(built.cluster, built.requests, built.options, find(spec), mode=mode)
     gc.collect()
     begun_s = time.process_time()
     code = driver.advance()

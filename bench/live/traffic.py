@@ -114,7 +114,7 @@ def predicted_s(
     built = segments[0].inputs
     cluster = replace(built.cluster, fixed_s=built.cluster.fixed_s + overhead_s)
     requests = _strung([of.inputs.requests for of in segments])
-    driver = simulator.run(cluster, requests, built.options, *find(policy), seed=0, mode=mode)
+    driver = simulator.run(cluster, requests, built.options, find(policy), seed=0, mode=mode)
     finish_s = driver.state.requests["finish_s"][: len(requests)]
     ends = np.cumsum([len(of.rows) for of in segments])[:-1]
     return np.split(np.asarray(finish_s - requests.work["arrival_s"]), ends)

@@ -9,7 +9,7 @@ import numpy as np
 from support.conformance_cases import CASES, covering, pair
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import new_work
 from trimtab.engine.simulator import run
@@ -22,7 +22,7 @@ SEED = 5
 def until(case: str, spec: str, work: Requests, until_s: float) -> State:
     """The state at a moment of a run."""
     c, _, options = CASES[case]()
-    driver = run(c, work, replace(options, horizon_s=until_s), *pair(spec), seed=SEED, mode="compiled")
+    driver = run(c, work, replace(options, horizon_s=until_s), pair(spec), seed=SEED, mode="compiled")
     state: State = driver.state
     return state
 
@@ -79,11 +79,13 @@ def test_a_policy_that_knew_the_truth_would_be_caught() -> None:
                 ranking[0] = view.context.n_nodes - 1 if truth["units"][work.serial] > 1.0 else 0
                 return 1
 
-        state = run(c, given, replace(options, horizon_s=moment_s), Oracle(), mode="interpreted").state
+        state = run(
+            c, given, replace(options, horizon_s=moment_s), Decider.of(Oracle()), mode="interpreted"
+        ).state
         rows: np.ndarray = state.requests["node_idx"]
         return rows
 
-    past = run(c, work, replace(options, horizon_s=moment_s), *pair("random"), mode="interpreted").state
+    past = run(c, work, replace(options, horizon_s=moment_s), pair("random"), mode="interpreted").state
     changed = another_future(work, past, moment_s, c)
     arrived = work.work["arrival_s"] <= moment_s
     assert (assigned(work, work.truth) != assigned(changed, changed.truth))[arrived].any()

@@ -12,7 +12,7 @@ from support.conformance_cases import CASES, SPECS, covering, pair
 from trimtab.compiled.kernel import interpreted, is_kernel
 from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import OnRefusal, Options
-from trimtab.domain.policy import Policy, members
+from trimtab.domain.policy import Decider, Policy, members
 from trimtab.domain.view import MAX_RANKED, can_take
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import PLAN_DUE, REACHED
@@ -143,7 +143,7 @@ def advance_planning(driver: Driver, until_s: float) -> None:
 def test_conservation_and_capacity_at_every_moment(spec: str, case: str) -> None:
     c, r, options = CASES[case]()
     policy, order = pair(spec)
-    driver = Driver(c, r, options, policy, order, seed=5, mode="interpreted")
+    driver = Driver(c, r, options, Decider.of(policy, order), seed=5, mode="interpreted")
     for until_s in np.linspace(0.0, r.work["arrival_s"][-1], 60):
         advance_planning(driver, until_s)
         check_conservation(driver.state)

@@ -52,7 +52,7 @@ def as_requests(c: Cluster, traffic: Traffic, noise_seed: int) -> Requests:
 
 
 def mean_s(c: Cluster, r: Requests, policy: str) -> float:
-    rows = run(c, r, *_options(), *find(policy), seed=1, mode="interpreted").state.requests
+    rows = run(c, r, *_options(), find(policy), seed=1, mode="interpreted").state.requests
     return float((rows["finish_s"] - r.work["arrival_s"]).mean())
 
 
@@ -79,7 +79,7 @@ def test_disagreement_is_counted_exactly(tmp_path: Path) -> None:
     apart = cluster(3, slots=SLOTS, queue_max=0)
     drawn = requests(apart, n, load=1e-6)
     chosen = [
-        run(apart, drawn, *_options(), *find(policy), mode="interpreted").state.requests["node_idx"]
+        run(apart, drawn, *_options(), find(policy), mode="interpreted").state.requests["node_idx"]
         for policy in (live, shadow)
     ]
     assert [r["decision"]["candidates"][0]["node"] for r in receipts] == [f"b{j}" for j in chosen[0]]

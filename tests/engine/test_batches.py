@@ -16,6 +16,7 @@ from support.mini_policies import ByDeadline
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, OnFailure, Options
+from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import Plan
 from trimtab.engine.driver import Driver
@@ -33,7 +34,7 @@ def played(
 ) -> Driver:
     """The end of a run in which requests are batched."""
     switches = Options(batch_marginal_frac=np.full(len(c.class_names), marginal), **options)
-    return run(c, r, switches, InParts(batch=batch, window_s=window_s), order, mode="interpreted")
+    return run(c, r, switches, Decider.of(InParts(batch=batch, window_s=window_s), order), mode="interpreted")
 
 
 def test_what_waits_starts_together() -> None:
@@ -125,7 +126,7 @@ def test_a_new_order_in_charge_orders_the_groups_anew() -> None:
     """Waiting at 2 s: 4, 1 and 2 s. The shortest two start together at 3 s, and take 2 s."""
     r = asked(cluster(1), [0.0, 0.1, 0.2, 0.3], [3.0, 4.0, 1.0, 2.0])
     options = Options(batch_marginal_frac=np.zeros(1), horizon_s=3.9)
-    d = run(cluster(1), r, options, ShortestTwoLater(), mode="interpreted")
+    d = run(cluster(1), r, options, Decider.of(ShortestTwoLater()), mode="interpreted")
     assert starts(d)[2:] == [3.0, 3.0]
     assert np.isnan(starts(d)[1])
 
@@ -135,7 +136,7 @@ def test_backlog_counts_a_batch_as_what_it_takes() -> None:
     c = cluster(1)
     r = asked(c, [0.0, 0.1, 0.2, 1.5], [1.0, 2.0, 2.0, 1.0])
     switches = Options(batch_marginal_frac=np.array([0.5]))
-    d = Driver(c, r, switches, InParts(batch=2), mode="interpreted")
+    d = Driver(c, r, switches, Decider.of(InParts(batch=2)), mode="interpreted")
     d.adopt(InParts(batch=2).plan(d.view(), None, None, None), 0.0)
     while d.n_arrived < 4:
         d.advance(max_steps=1)

@@ -14,7 +14,7 @@ from support.by_hand import asked, played, starts
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.planning import checked_plan
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import BINDING, Plan, empty_plan
 from trimtab.errors import PolicyError
@@ -108,7 +108,7 @@ def test_it_is_taken_out_of_a_heap_too(chosen: int) -> None:
 def test_the_live_host_binds_as_the_simulator_does() -> None:
     r = asked(TWO, [0.0, 1.0, 2.0, 3.0], [5.0, 1.0, 1.0, 1.0])
     policy = Binder(((3, 0, 9.0), (1, 1, 9.0)))
-    live = run_live(TWO, r, Options(), policy, clock=VirtualClock(), mode="interpreted")
+    live = run_live(TWO, r, Options(), Decider.of(policy), clock=VirtualClock(), mode="interpreted")
     assert starts(live) == starts(played(TWO, r, Options(), policy)) == [0.0, 4.0, 6.0, 5.0]
 
 

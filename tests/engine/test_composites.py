@@ -14,7 +14,7 @@ from support.same_state import differences
 from trimtab.compiled.kernel import interpreted
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Memory, Plan, empty_plan, estimate_s, memory
 from trimtab.engine.decision_trace import SHADOW_IDX
 from trimtab.engine.live_driver import LiveDriver, RequestSpec
@@ -154,7 +154,9 @@ def test_a_memory_is_made_anew_at_every_turn() -> None:
     two = cluster(2, slots=9)
     times = [0.5, 1.0, 2.5, 3.0, 3.5, 4.5, 5.0]  # handed over at 2 and 4
     for mode in ("interpreted", "compiled"):
-        driver = run_live(two, asked(two, times), Options(), CountsByTurns(), clock=VirtualClock(), mode=mode)
+        driver = run_live(
+            two, asked(two, times), Options(), Decider.of(CountsByTurns()), clock=VirtualClock(), mode=mode
+        )
         assert driver.state.requests["node_idx"].tolist() == [0, 1, 0, 0, 1, 0, 1], mode
 
 
@@ -184,7 +186,9 @@ def test_hosts_and_modes_agree_with_everything_on() -> None:
 
 def test_the_live_host_hands_over_as_the_simulator_does() -> None:
     r = requests(wide(), 300, load=0.95)
-    live = run_live(wide(), r, Options(), TreesByTurns(), clock=VirtualClock(), mode="interpreted").state
+    live = run_live(
+        wide(), r, Options(), Decider.of(TreesByTurns()), clock=VirtualClock(), mode="interpreted"
+    ).state
     simulated = run(wide(), r, Options(), TreesByTurns())
     for name in ("node_idx", "start_s", "finish_s"):
         np.testing.assert_array_equal(live.requests[name], simulated.requests[name])
@@ -192,7 +196,9 @@ def test_the_live_host_hands_over_as_the_simulator_does() -> None:
 
 def test_a_shadow_may_be_a_composite() -> None:
     two = cluster(2, slots=9)
-    live = LiveDriver(two, Options(), LeastExpectedWait(), rows=8, shadow=CountsByTurns(), mode="interpreted")
+    live = LiveDriver(
+        two, Options(), Decider.of(LeastExpectedWait()), rows=8, shadow=CountsByTurns(), mode="interpreted"
+    )
     seen = []
     for i in range(6):
         row = live.enter(RequestSpec(0, 1.0, 1.0), float(i))

@@ -15,6 +15,7 @@ from support.by_hand import asked
 from support.mini_policies import Anywhere
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.options import Options
+from trimtab.domain.policy import Decider
 from trimtab.engine.draws import stream, uniform
 from trimtab.engine.simulator import run
 
@@ -86,6 +87,8 @@ def test_no_two_draws_coincide() -> None:
 
 def test_a_policy_gets_the_draws_of_its_seed_and_request() -> None:
     c = cluster(1000)
-    rows = run(c, asked(c, np.arange(200.0).tolist()), Options(), Anywhere(), seed=9).state.requests
+    rows = run(
+        c, asked(c, np.arange(200.0).tolist()), Options(), Decider.of(Anywhere()), seed=9
+    ).state.requests
     expected = (_table(9, (200, 1, 1))[:, 0, 0] * 1000).astype(int)
     np.testing.assert_array_equal(rows["node_idx"], expected)

@@ -14,6 +14,7 @@ from support.mini_policies import SECOND, Emptiest, Scripted
 from support.plain_caches import PlainLru
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Eviction, Options
+from trimtab.domain.policy import Decider
 from trimtab.domain.view import Plan, empty_plan
 from trimtab.engine.driver import Driver
 from trimtab.experiments.bounds.caching import belady_hits
@@ -77,7 +78,7 @@ def test_placed_items_load_one_after_the_other_and_hold_no_slot() -> None:
 
 def test_no_more_is_placed_than_fits() -> None:
     c = nodes(room_for=2)
-    d = Driver(c, asked(c, [50.0], 1.0), Options(), Placing(0, 1, 2), mode="interpreted")
+    d = Driver(c, asked(c, [50.0], 1.0), Options(), Decider.of(Placing(0, 1, 2)), mode="interpreted")
     plan = d.make_plan()
     assert plan is not None
     d.adopt(plan, 0.0)

@@ -10,6 +10,7 @@ from support.by_hand import asked, count, fault_table, finishes, once, played, s
 from support.mini_policies import Emptiest, Scripted
 from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, OnFailure, Options
+from trimtab.domain.policy import Decider
 from trimtab.engine.driver import Driver
 
 TWO = cluster(2)
@@ -145,7 +146,7 @@ def test_the_backlog_of_a_failed_node_counts_the_requests_it_still_keeps(cancell
     options = Options(
         faults=fault_table(once(0, 1.0, 90.0)), on_failure=OnFailure.RESUME, cancel=Cancel.ALWAYS
     )
-    driver = Driver(c, r, options, Scripted(), mode="interpreted")
+    driver = Driver(c, r, options, Decider.of(Scripted()), mode="interpreted")
     driver.advance(6.0)
     node = driver.state.nodes[0]
     estimated_end_s = [20.5, 10.0][cancelled]
@@ -157,7 +158,12 @@ def test_the_backlog_of_a_failed_node_counts_the_requests_it_still_keeps(cancell
 def test_recurring_faults_have_the_stated_availability() -> None:
     faults = fault_table((0.0, 0.0, 0.0, 8.0, 2.0, 0, 0, 0))
     driver = Driver(
-        ONE, asked(ONE, [0.0], 1.0, key=-1), Options(faults=faults), Scripted(), seed=3, mode="interpreted"
+        ONE,
+        asked(ONE, [0.0], 1.0, key=-1),
+        Options(faults=faults),
+        Decider.of(Scripted()),
+        seed=3,
+        mode="interpreted",
     )
     driver.advance(100_000.0, 10_000)
     down_frac = driver.state.hidden["down_s"][0] / driver.now_s

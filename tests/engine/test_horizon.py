@@ -9,6 +9,7 @@ from support.by_hand import asked, count, fault_table, finishes, once, played
 from support.mini_policies import HOLD, Scripted
 from trimtab.domain.decision import Status
 from trimtab.domain.options import FAULT, Cancel, Options
+from trimtab.domain.policy import Decider
 from trimtab.engine.simulator import run
 
 ONE = cluster(1)
@@ -72,5 +73,12 @@ def test_recurring_faults_do_not_keep_a_run_alive_that_holds_for_ever() -> None:
 
 def test_progress_counts_arrivals() -> None:
     told: list[int] = []
-    run(ONE, asked(ONE, [0.0, 1.0]), Options(), Scripted(), mode="interpreted", progress=told.append)
+    run(
+        ONE,
+        asked(ONE, [0.0, 1.0]),
+        Options(),
+        Decider.of(Scripted()),
+        mode="interpreted",
+        progress=told.append,
+    )
     assert told == [2]

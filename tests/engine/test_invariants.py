@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 
 from support.invariants import TelemetryShadow, check_all
 from support.scenarios import Case, cases
+from trimtab.domain.policy import Decider
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import DONE
 
@@ -16,7 +17,12 @@ MAX_EVENTS = 3000  # recurring faults go on for ever while a policy holds what n
 @given(cases)
 def test_every_moment_adds_up(case: Case) -> None:
     driver = Driver(
-        case.cluster, case.requests, case.options, case.policy, case.order, seed=case.seed, mode="interpreted"
+        case.cluster,
+        case.requests,
+        case.options,
+        Decider.of(case.policy, case.order),
+        seed=case.seed,
+        mode="interpreted",
     )
     shadow = TelemetryShadow(driver.state)
     before_s = 0.0

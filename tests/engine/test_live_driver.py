@@ -12,7 +12,7 @@ import pytest
 from support import builders
 from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import BACKGROUND
 from trimtab.engine.decision_trace import SHADOW_IDX
 from trimtab.engine.driver import PlanningLog
@@ -85,8 +85,8 @@ def test_rows_used_again_change_no_decision(policy: str, lanes: bool, mode: str)
     requests = builders.requests(C, 400, load=1.1, tenants=3, deadline_s=4.0, noise=True)
     options = Options(cancel=Cancel.WAITING, lookahead=2, lane_per_class=lanes)
     chosen = find(policy)
-    simulated = run(C, requests, options, *chosen, seed=5)
-    live = LiveDriver(C, options, *chosen, rows=120, tenants=3, seed=5, mode=mode)
+    simulated = run(C, requests, options, chosen, seed=5)
+    live = LiveDriver(C, options, chosen, rows=120, tenants=3, seed=5, mode=mode)
     ends = replay(live, requests, C)
     rows = simulated.state.requests
     served = rows["status"] == Status.FINISHED
@@ -99,7 +99,7 @@ def test_rows_used_again_change_no_decision(policy: str, lanes: bool, mode: str)
 def live_of(policy: str = "least-connections", nodes: int = 2, slots: int = 1, **more: Any) -> LiveDriver:
     c = builders.cluster(nodes, slots=slots, queue_max=0, classes=more.pop("classes", 1))
     options = Options(cancel=Cancel.WAITING, lookahead=2, **more.pop("options", {}))
-    return LiveDriver(c, options, *find(policy), rows=50, **more)
+    return LiveDriver(c, options, find(policy), rows=50, **more)
 
 
 ONE = RequestSpec(0, 1.0, 1.0)
@@ -108,7 +108,7 @@ ONE = RequestSpec(0, 1.0, 1.0)
 @pytest.mark.parametrize("mode", ["compiled", "interpreted"])
 def test_the_tables_estimate_what_the_host_leaves_open(mode: str) -> None:
     c = builders.cluster(2, types=2, slots=1, queue_max=0, classes=2, unserved=[(1, 0), (1, 1)])
-    live = LiveDriver(c, Options(cancel=Cancel.WAITING), *find("least-connections"), rows=1, mode=mode)
+    live = LiveDriver(c, Options(cancel=Cancel.WAITING), find("least-connections"), rows=1, mode=mode)
     for units in (1.0, 40.0):  # the second request has the row of the first
         row = live.enter(RequestSpec(0, units), units)
         live.advance(units)
@@ -189,7 +189,7 @@ def test_a_deadline_ends_waiting_once_even_where_its_row_was_used_again() -> Non
 def test_lanes_let_other_classes_pass_what_no_node_can_take() -> None:
     c = builders.cluster(2, types=2, slots=1, queue_max=0, classes=2, unserved=[(0, 1), (1, 0)])
     live = LiveDriver(
-        c, Options(cancel=Cancel.WAITING, lane_per_class=True), *find("least-connections"), rows=50
+        c, Options(cancel=Cancel.WAITING, lane_per_class=True), find("least-connections"), rows=50
     )
     live.switch(0, False, 0.0)
     for _ in range(10):  # class 0 is served by node 0 only, which is off
@@ -272,7 +272,7 @@ class Failing(Policy):
 @pytest.mark.parametrize("mode", ["compiled", "interpreted"])
 def test_where_a_policy_fails_least_connections_decides(mode: str) -> None:
     c = builders.cluster(2, slots=1, queue_max=0)
-    live = LiveDriver(c, Options(cancel=Cancel.WAITING), Failing(), rows=10, mode=mode)
+    live = LiveDriver(c, Options(cancel=Cancel.WAITING), Decider.of(Failing()), rows=10, mode=mode)
     rows = [live.enter(ONE, 0.0)]
     live.advance(0.0)
     rows.append(live.enter(ONE._replace(units=2.0), 0.0))
@@ -290,12 +290,12 @@ def test_where_a_policy_fails_least_connections_decides(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["compiled", "interpreted"])
 def test_a_shadow_is_asked_and_changes_nothing(mode: str) -> None:
     c = builders.cluster(4, slots=2, queue_max=0)
-    plain = LiveDriver(c, Options(cancel=Cancel.WAITING), *find("power-of-d"), rows=50, mode=mode)
+    plain = LiveDriver(c, Options(cancel=Cancel.WAITING), find("power-of-d"), rows=50, mode=mode)
     shadow = find("least-connections")[0]
     watched = LiveDriver(
-        c, Options(cancel=Cancel.WAITING), *find("power-of-d"), rows=50, shadow=shadow, mode=mode
+        c, Options(cancel=Cancel.WAITING), find("power-of-d"), rows=50, shadow=shadow, mode=mode
     )
-    alone = LiveDriver(c, Options(cancel=Cancel.WAITING), shadow, rows=50, mode=mode)
+    alone = LiveDriver(c, Options(cancel=Cancel.WAITING), Decider.of(shadow), rows=50, mode=mode)
     for k in range(6):
         starts = []
         for live in (plain, watched, alone):
@@ -309,7 +309,7 @@ def test_a_shadow_is_asked_and_changes_nothing(mode: str) -> None:
 
 def test_a_shadow_that_fails_disturbs_nobody() -> None:
     c = builders.cluster(2, slots=2, queue_max=0)
-    live = LiveDriver(c, Options(), *find("least-connections"), rows=10, shadow=Failing())
+    live = LiveDriver(c, Options(), find("least-connections"), rows=10, shadow=Failing())
     row = live.enter(ONE, 0.0)
     live.advance(0.0)
     assert live.take_started() == [(row, 0)]

@@ -16,7 +16,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, OnFailure, Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Prefixes, Requests
 from trimtab.domain.view import Memory, empty_plan
 from trimtab.engine.driver import Driver
@@ -59,7 +59,7 @@ class SmallOnly(InParts):
 def played(c: Cluster, r: Requests, parts: int, policy: Any = InParts, **options: Any) -> Driver:
     """The end of a run in which requests are split; joining takes .25 s."""
     switches = Options(join_s=np.full(len(c.class_names), 0.25), **options)
-    return run(c, r, switches, policy(parts=parts), mode="interpreted")
+    return run(c, r, switches, Decider.of(policy(parts=parts)), mode="interpreted")
 
 
 def status(driver: Driver) -> list[int]:
@@ -177,7 +177,7 @@ def test_more_dispatchers_than_one_serve_the_same_parts() -> None:
     c = cluster(3)
     r = asked(c, [0.0, 0.5, 1.0], 3.0, parts_max=3)
     options = Options(join_s=np.zeros(1), dispatchers=2)
-    d = run(c, r, options, InParts(parts=3), mode="interpreted")
+    d = run(c, r, options, Decider.of(InParts(parts=3)), mode="interpreted")
     assert count(d, "finished") == 3
     assert d.state.hidden["busy_slot_s"].sum() == pytest.approx(9.0)
 
@@ -189,5 +189,5 @@ def test_compiled_and_interpreted_agree() -> None:
     )
     options = Options(join_s=np.full(1, 0.1), batch_marginal_frac=np.full(1, 0.4))
     policy = replace(InParts(), parts=3, batch=3, window_s=0.5)
-    a, b = (run(c, r, options, policy, mode=mode) for mode in ("compiled", "interpreted"))
+    a, b = (run(c, r, options, Decider.of(policy), mode=mode) for mode in ("compiled", "interpreted"))
     assert differences(a.state, b.state) == []

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.invariants import TelemetryShadow, check_all
 from support.same_state import differences
 from support.scenarios import Case, case
+from trimtab.domain.policy import Decider
 from trimtab.domain.view import Plan, empty_plan
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import DONE
@@ -51,7 +52,7 @@ def with_both(given_case: Case, seed: int) -> tuple[Case, Plan]:
 
 
 def driver_of(c: Case, plan: Plan, mode: str = "interpreted") -> Driver:
-    driver = Driver(c.cluster, c.requests, c.options, c.policy, c.order, seed=c.seed, mode=mode)
+    driver = Driver(c.cluster, c.requests, c.options, Decider.of(c.policy, c.order), seed=c.seed, mode=mode)
     driver.adopt(plan, 0.0)
     return driver
 

@@ -11,7 +11,7 @@ from support.builders import cluster
 from support.by_hand import asked
 from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.engine.driver import Driver
 from trimtab.engine.live_driver import LiveDriver, RequestSpec
 from trimtab.errors import PolicyError
@@ -22,7 +22,7 @@ POLICY = find("least-connections")[0]
 
 
 def test_the_simulator_tells_where_requests_are_and_what_has_finished() -> None:
-    driver = Driver(ONE, asked(ONE, [0.0, 1.0, 2.0], 2.5), Options(), POLICY, mode="interpreted")
+    driver = Driver(ONE, asked(ONE, [0.0, 1.0, 2.0], 2.5), Options(), Decider.of(POLICY), mode="interpreted")
     driver.advance(4.0)
     past = driver.history()
     np.testing.assert_array_equal(past.work["arrival_s"], [0.0, 1.0, 2.0])
@@ -34,7 +34,7 @@ def test_the_simulator_tells_where_requests_are_and_what_has_finished() -> None:
 
 
 def test_a_live_host_tells_the_same_when_rows_were_used_again() -> None:
-    live = LiveDriver(cluster(2), Options(), POLICY, rows=2, mode="interpreted")
+    live = LiveDriver(cluster(2), Options(), Decider.of(POLICY), rows=2, mode="interpreted")
     first = live.enter(RequestSpec(0, 3.0, 3.0), 0.0)
     live.advance(0.0)
     live.take_started()
@@ -55,7 +55,7 @@ def test_a_live_host_tells_the_same_when_rows_were_used_again() -> None:
 
 
 def test_a_live_host_forgets_what_was_long_ago() -> None:
-    live = LiveDriver(cluster(2), Options(), POLICY, rows=2, mode="interpreted")
+    live = LiveDriver(cluster(2), Options(), Decider.of(POLICY), rows=2, mode="interpreted")
     stays = live.enter(RequestSpec(0, 0.5, 0.5), 0.0)
     live.advance(0.0)
     live.take_started()
@@ -85,6 +85,8 @@ class _Scribbles(Policy):
 
 
 def test_a_planner_of_the_simulator_cannot_change_the_past() -> None:
-    driver = Driver(ONE, asked(ONE, [0.0, 1.0, 2.0], 2.5), Options(), _Scribbles(), mode="interpreted")
+    driver = Driver(
+        ONE, asked(ONE, [0.0, 1.0, 2.0], 2.5), Options(), Decider.of(_Scribbles()), mode="interpreted"
+    )
     with pytest.raises(PolicyError, match="read-only"):
         driver.make_plan()

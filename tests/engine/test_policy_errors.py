@@ -13,7 +13,7 @@ from support.mini_policies import Scripted
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Memory, memory
 from trimtab.engine.simulator import run
 from trimtab.errors import PolicyError
@@ -97,7 +97,7 @@ def test_a_policy_that_raises_is_named_with_request_and_time(
     policy: Policy, order: Policy | None, name: str, mode: str
 ) -> None:
     with pytest.raises(PolicyError) as raised:
-        run(ONE, FIVE, Options(), policy, order, mode=mode)
+        run(ONE, FIVE, Options(), Decider.of(policy, order), mode=mode)
     text = str(raised.value)
     assert repr(name) in text
     assert "ValueError('no idea')" in text
@@ -107,7 +107,7 @@ def test_a_policy_that_raises_is_named_with_request_and_time(
 @BOTH
 def test_an_order_that_is_not_a_number_is_refused(mode: str) -> None:
     with pytest.raises(PolicyError, match=r"OrderIsNan.*request 2 at 2\.500000 s"):
-        run(ONE, FIVE, Options(), Scripted(), OrderIsNan(), mode=mode)
+        run(ONE, FIVE, Options(), Decider.of(Scripted(), OrderIsNan()), mode=mode)
 
 
 @BOTH
@@ -115,7 +115,7 @@ def test_an_order_that_is_not_a_number_is_refused(mode: str) -> None:
 def test_a_decision_that_is_none_is_named(units: float, key: int, mode: str) -> None:
     r = asked(ONE, [0.5], units, key=key)
     with pytest.raises(PolicyError, match=rf"'Answers' answered {int(units)} .*request 0 at 0\.500000 s"):
-        run(ONE, r, Options(), Answers(), mode=mode)
+        run(ONE, r, Options(), Decider.of(Answers()), mode=mode)
 
 
 @BOTH
@@ -123,7 +123,7 @@ def test_a_retry_names_the_time_of_the_retry(mode: str) -> None:
     r = asked(ONE, [0.0], 1.0, key=0)
     options = Options(faults=fault_table(once(0, 0.25, 0.5)))
     with pytest.raises(PolicyError, match=r"request 0 at 0\.250000 s"):
-        run(ONE, r, options, RaisesOnRetry(), mode=mode)
+        run(ONE, r, options, Decider.of(RaisesOnRetry()), mode=mode)
 
 
 class RaisesOnRetry(Policy):
@@ -138,7 +138,7 @@ class RaisesOnRetry(Policy):
 @BOTH
 def test_an_interruption_stays_an_interruption(mode: str) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(ONE, FIVE, Options(), Interrupted(), mode=mode)
+        run(ONE, FIVE, Options(), Decider.of(Interrupted()), mode=mode)
 
 
 class InitRaises(Scripted):
@@ -167,4 +167,4 @@ class InitMakesOtherTypes(Scripted):
 def test_a_memory_that_cannot_be_made(policy: Policy, said: str) -> None:
     c = cluster(2)
     with pytest.raises(PolicyError, match=said):
-        run(c, asked(c, [0.0]), Options(), policy)
+        run(c, asked(c, [0.0]), Options(), Decider.of(policy))

@@ -16,6 +16,7 @@ from support.plain_caches import PlainLru
 from support.same_state import differences
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
+from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Prefixes, Requests
 from trimtab.engine.driver import Driver
 from trimtab.engine.simulator import run
@@ -93,7 +94,7 @@ def test_a_view_shows_what_each_node_has_of_the_prompt() -> None:
     c = nodes(3)
     r = asked(c, [0, 1, 10], 5.0, key=[0, 1, 2])
     r = with_prompts(r, [[0, 1], [0], [0, 1, 2]])
-    driver = Driver(c, r, Options(prefix_blocks=4), Seeing(), mode="interpreted")
+    driver = Driver(c, r, Options(prefix_blocks=4), Decider.of(Seeing()), mode="interpreted")
     driver.advance(10.0)
     assert driver.view().prefix_tokens.tolist() == [200.0, 100.0, 0.0]
 
@@ -101,7 +102,7 @@ def test_a_view_shows_what_each_node_has_of_the_prompt() -> None:
 def test_estimates_know_what_is_there_when_work_is_sent() -> None:
     c = nodes()
     r = with_prompts(asked(c, [0, 10], 5.0), [[0, 1], [0, 1]])
-    driver = Driver(c, r, Options(prefix_blocks=4), Seeing(), mode="interpreted")
+    driver = Driver(c, r, Options(prefix_blocks=4), Decider.of(Seeing()), mode="interpreted")
     driver.advance(0.0)
     assert driver.view().nodes.outstanding_s.tolist() == [5.0]
     driver.advance(10.0)
@@ -142,15 +143,15 @@ def _busy(n: int = 300) -> tuple[Cluster, Requests, Options]:
 
 def test_compiled_and_interpreted_agree() -> None:
     c, r, options = _busy()
-    compiled = run(c, r, options, Emptiest(), mode="compiled").state
-    plain = run(c, r, options, Emptiest(), mode="interpreted").state
+    compiled = run(c, r, options, Decider.of(Emptiest()), mode="compiled").state
+    plain = run(c, r, options, Decider.of(Emptiest()), mode="interpreted").state
     assert compiled.counts["cached_tokens"][0] > 0
     assert differences(compiled, plain) == []
 
 
 def test_without_room_or_without_blocks_nothing_is_different() -> None:
     c, r, options = _busy()
-    plain = run(c, replace(r, prefixes=None), options, Emptiest(), mode="interpreted")
-    off = run(c, r, replace(options, prefix_blocks=0), Emptiest(), mode="interpreted")
+    plain = run(c, replace(r, prefixes=None), options, Decider.of(Emptiest()), mode="interpreted")
+    off = run(c, r, replace(options, prefix_blocks=0), Decider.of(Emptiest()), mode="interpreted")
     assert finishes(plain) == pytest.approx(finishes(off), nan_ok=True, abs=0.0)
     assert count(plain, "prompt_tokens") == 0

@@ -14,6 +14,7 @@ from support.by_hand import asked
 from support.mini_policies import Scripted
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, Options
+from trimtab.domain.policy import Decider
 from trimtab.engine.events import (
     ARRIVAL,
     COMPLETION,
@@ -34,7 +35,7 @@ N, QUEUES = 60, 3
 def _state() -> Any:
     c = cluster(QUEUES)
     r = asked(c, np.zeros(N).tolist())
-    return python_state(new_state(c, r, Options(cancel=Cancel.WAITING), Scripted(), Scripted(), 0))
+    return python_state(new_state(c, r, Options(cancel=Cancel.WAITING), Decider.of(Scripted()), 0))
 
 
 def _take(s: Any, q: int) -> int:

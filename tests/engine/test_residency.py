@@ -12,6 +12,7 @@ from support.by_hand import asked, count, finishes, played, starts
 from support.mini_policies import Scripted
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Cancel, Options
+from trimtab.domain.policy import Decider
 from trimtab.domain.view import Plan, empty_plan
 from trimtab.engine.driver import Driver
 
@@ -124,6 +125,8 @@ def test_a_model_and_adapter_that_do_not_fit_together_are_refused() -> None:
 
 def test_the_view_shows_what_is_resident_or_loading() -> None:
     c = one()
-    driver = Driver(c, asked(c, [0.0], 1.0, model_idx=1), Options(), Scripted(), mode="interpreted")
+    driver = Driver(
+        c, asked(c, [0.0], 1.0, model_idx=1), Options(), Decider.of(Scripted()), mode="interpreted"
+    )
     driver.advance(1.0)
     assert driver.view().resident.tolist() == [[0, 1, 0]]

@@ -14,6 +14,7 @@ from support.plain_caches import PlainLru
 from support.same_state import differences
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Cancel, Options
+from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.engine.simulator import run
 
@@ -61,7 +62,7 @@ def _popular(n: int = 400) -> tuple[Cluster, Requests]:
 
 def test_hits_are_those_of_a_plain_cache() -> None:
     c, r = _popular()
-    d = run(c, r, Options(results_max=10), Emptiest(), mode="interpreted")
+    d = run(c, r, Options(results_max=10), Decider.of(Emptiest()), mode="interpreted")
     rows, served = d.state.requests, d.state.requests["node_idx"] >= 0
     assert r.content_idx is not None
     moments = [(t, 0, i) for i, t in enumerate(rows["finish_s"]) if served[i]]
@@ -78,13 +79,15 @@ def test_hits_are_those_of_a_plain_cache() -> None:
 
 def test_compiled_and_interpreted_results_agree() -> None:
     c, r = _popular()
-    compiled = run(c, r, Options(results_max=10), Emptiest(), mode="compiled").state
-    plain = run(c, r, Options(results_max=10), Emptiest(), mode="interpreted").state
+    compiled = run(c, r, Options(results_max=10), Decider.of(Emptiest()), mode="compiled").state
+    plain = run(c, r, Options(results_max=10), Decider.of(Emptiest()), mode="interpreted").state
     assert differences(compiled, plain) == []
 
 
 def test_without_room_results_change_nothing() -> None:
     c, r = _popular()
-    off = run(c, r, Options(), Emptiest(), mode="interpreted")
-    plain = run(c, replace(r, content_idx=None), Options(results_max=9), Emptiest(), mode="interpreted")
+    off = run(c, r, Options(), Decider.of(Emptiest()), mode="interpreted")
+    plain = run(
+        c, replace(r, content_idx=None), Options(results_max=9), Decider.of(Emptiest()), mode="interpreted"
+    )
     assert finishes(off) == pytest.approx(finishes(plain), abs=0.0)

@@ -14,7 +14,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import OnRefusal, Options
 from trimtab.domain.planning import Variant
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import Memory, empty_plan
 from trimtab.engine.driver import Driver
@@ -59,14 +59,14 @@ def case(name: str) -> tuple[Cluster, Requests, Options]:
 
 def driven(c: Cluster, r: Requests, options: Options, policy: Policy, until_s: float) -> Driver:
     """A run up to a time, by a policy that uses rollouts."""
-    driver = Driver(c, r, options, policy, mode="interpreted")
+    driver = Driver(c, r, options, Decider.of(policy), mode="interpreted")
     driver.advance(until_s)
     return driver
 
 
 def rollout_of(driver: Driver) -> StateRollout:
     """What a planner would be given now."""
-    rollouts = driver.rollouts_for(Planner(), None)
+    rollouts = driver.rollouts_for(Decider.of(Planner()))
     assert rollouts is not None
     return rollouts.told(driver.view(), driver.history(), driver.waiting())
 
@@ -161,7 +161,7 @@ def test_requests_that_are_not_in_the_history_count_by_what_their_node_reports()
     view = driver.view()
     view.nodes.in_flight[:] = view.nodes.running[:] = [1, 0, 2, 0]
     view.nodes.backlog_s[:] = view.nodes.outstanding_s[:] = [4.0, 0.0, 10.0, 0.0]
-    rollouts = driver.rollouts_for(Planner(), None)
+    rollouts = driver.rollouts_for(Decider.of(Planner()))
     assert rollouts is not None
     future = driver.state.work[:1].copy()
     future["arrival_s"], future["units"], future["estimate_s"] = 1.0, 2.0, 1.0
@@ -212,7 +212,7 @@ def test_a_rollout_after_one_that_broke_off_begins_anew() -> None:
 
 def test_it_goes_to_another_process_and_is_known_there_from_plan_to_plan() -> None:
     driver = driven(*case("held"), Planner(), 40.0)
-    rollouts = driver.rollouts_for(Planner(), None)
+    rollouts = driver.rollouts_for(Decider.of(Planner()))
     there, again = (pickle.loads(pickle.dumps(rollouts)) for _ in range(2))
     assert there is again
     told = driver.view(), driver.history(), driver.waiting()

@@ -11,7 +11,7 @@ from support.builders import everything_on
 from support.mini_policies import ByDeadline, Emptiest, TwoChoices
 from support.same_state import differences
 from support.scenarios import Case, cases
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.engine.calls import Calls
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import DONE, FULL, PAUSED
@@ -25,7 +25,12 @@ quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_heal
 
 def driver_of(case: Case, mode: str) -> Driver:
     return Driver(
-        case.cluster, case.requests, case.options, case.policy, case.order, seed=case.seed, mode=mode
+        case.cluster,
+        case.requests,
+        case.options,
+        Decider.of(case.policy, case.order),
+        seed=case.seed,
+        mode=mode,
     )
 
 
@@ -68,7 +73,8 @@ def _left(driver: Driver) -> int:
 def test_a_thousand_requests_with_everything_on(policy: Policy) -> None:
     c, r, options = everything_on(1000)
     runs = [
-        run(c, r, options, policy, ByDeadline(), seed=4, mode=m).state for m in ("compiled", "interpreted")
+        run(c, r, options, Decider.of(policy, ByDeadline()), seed=4, mode=m).state
+        for m in ("compiled", "interpreted")
     ]
     assert not differences(*runs)
     counts = runs[0].counts[0]
@@ -78,7 +84,9 @@ def test_a_thousand_requests_with_everything_on(policy: Policy) -> None:
 
 def test_another_seed_is_another_run() -> None:
     c, r, options = everything_on(300)
-    a, b = (run(c, r, options, TwoChoices(), seed=seed, mode="interpreted").state for seed in (1, 2))
+    a, b = (
+        run(c, r, options, Decider.of(TwoChoices()), seed=seed, mode="interpreted").state for seed in (1, 2)
+    )
     assert differences(a, b)
 
 
@@ -88,8 +96,8 @@ def _in_a_heap_enlarged(times: int) -> State:
     r.work["arrival_s"] = 1.0
     r.work["deadline_s"] = 50.0 + np.arange(len(r)) % 7
     policy = Emptiest()
-    state = new_state(c, r, options, policy, policy, 0)
-    calls = Calls(state, policy, policy, compiled=True)
+    state = new_state(c, r, options, Decider.of(policy), 0)
+    calls = Calls(state, Decider.of(policy), compiled=True)
 
     def enlarge() -> None:
         calls.use_events(np.resize(calls.events, 2 * len(calls.events)))

@@ -10,7 +10,7 @@ from support.builders import cluster
 from support.by_hand import asked, fault_table, once
 from support.mini_policies import Scripted
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Memory, memory
 from trimtab.engine.driver import Driver
 from trimtab.engine.simulator import run
@@ -41,7 +41,7 @@ class Diary(Policy):
 def seen(options: Options, arrival_s: list[float], units: Any) -> list[int]:
     """Requests in flight on node 0 as each request's dispatcher saw it."""
     diary = Diary()
-    run(ONE, asked(ONE, arrival_s, units), options, diary, mode="interpreted")
+    run(ONE, asked(ONE, arrival_s, units), options, Decider.of(diary), mode="interpreted")
     return [diary.pages[i][1] for i in range(len(arrival_s))]
 
 
@@ -86,7 +86,7 @@ def test_own_work_that_ended_since_the_sample_is_taken_off() -> None:
 def test_a_failure_shows_with_the_next_sample() -> None:
     diary = Diary()
     options = Options(telemetry_period_s=1.0, faults=fault_table(once(0, 0.5, 1.5)), dispatchers=2)
-    run(ONE, asked(ONE, [0.75, 1.25, 1.75, 2.25], 0.1), options, diary, mode="interpreted")
+    run(ONE, asked(ONE, [0.75, 1.25, 1.75, 2.25], 0.1), options, Decider.of(diary), mode="interpreted")
     assert [diary.pages[i][3] for i in (1, 3)] == [0, 1]
 
 
@@ -101,7 +101,7 @@ def test_each_dispatcher_has_its_own_memory() -> None:
             ranking[0] = 0
             return 1
 
-    d = run(ONE, asked(ONE, [0.0] * 7), Options(dispatchers=3), Counting(), mode="interpreted")
+    d = run(ONE, asked(ONE, [0.0] * 7), Options(dispatchers=3), Decider.of(Counting()), mode="interpreted")
     assert [int(m.ints[0]) for m in d.state.memories] == [3, 2, 2]
 
 
@@ -109,7 +109,9 @@ def test_each_dispatcher_has_its_own_memory() -> None:
 def test_resident_models_are_as_old_as_the_report(delay_s: float) -> None:
     c = cluster(1, models=1, load_s=0.0)
     options = Options(telemetry_period_s=1.0, telemetry_delay_s=delay_s)
-    driver = Driver(c, asked(c, [0.5, 9.0], 0.1, model_idx=0), options, Scripted(), mode="interpreted")
+    driver = Driver(
+        c, asked(c, [0.5, 9.0], 0.1, model_idx=0), options, Decider.of(Scripted()), mode="interpreted"
+    )
     driver.advance(0.99 + delay_s)
     assert driver.view().resident[0, 0] == 0
     driver.advance(1.0 + delay_s)

@@ -18,7 +18,7 @@ from support.builders import cluster, requests
 from support.planning_policies import Gate, Steering
 from support.waiting import until
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Plan
 from trimtab.engine.driver import Driver, PlanningLog
 from trimtab.errors import UsageError
@@ -33,7 +33,7 @@ C = cluster(4, types=2, slots=2, models=2)
 def driver_at(now_s: float, policy: Policy) -> Driver:
     """A run in full swing."""
     r = requests(C, 100, load=1.5)
-    driver = Driver(C, r, Options(), Steering(), mode="interpreted")
+    driver = Driver(C, r, Options(), Decider.of(Steering()), mode="interpreted")
     driver.policy = policy
     while driver.now_s < now_s:
         driver.advance(now_s, 1)
@@ -176,7 +176,7 @@ def test_a_late_plan_is_dropped_and_the_next_one_counts() -> None:
 @pytest.mark.parametrize("answer", ["raise", "text", "none"])
 def test_on_a_virtual_clock_bad_plans_leave_the_run_alone(answer: str) -> None:
     options = Options(horizon_s=12.0)
-    driver = run_live(C, requests(C, 5), options, Gate(answer=answer), clock=VirtualClock())
+    driver = run_live(C, requests(C, 5), options, Decider.of(Gate(answer=answer)), clock=VirtualClock())
     bad = PlanningLog(raised=3 * (answer == "raise"), invalid=3 * (answer == "text"))
     assert driver.planning == bad  # planned at 0, 5 and 10 s
     assert driver.state.counts["finished"][0] == 0
@@ -204,7 +204,7 @@ def test_a_policy_of_a_file_plans_in_the_other_process_too(tmp_path: Path) -> No
     file = tmp_path / "my_policy.py"
     file.write_text(POLICY_FILE)
     policy, order = find(f"{file}:FromFile")
-    driver = run_live(C, requests(C, 5), Options(), policy, order, speed=20.0)
+    driver = run_live(C, requests(C, 5), Options(), Decider.of(policy, order), speed=20.0)
     assert driver.planning.made >= 1
     assert driver.state.counts["finished"][0] == 5
 
@@ -214,4 +214,4 @@ def test_a_policy_that_no_other_process_can_have_is_refused() -> None:
         """Not at the top of a module."""
 
     with pytest.raises(UsageError, match="Local"):
-        run_live(C, requests(C, 5), Options(), Local())
+        run_live(C, requests(C, 5), Options(), Decider.of(Local()))

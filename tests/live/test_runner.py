@@ -18,7 +18,7 @@ from support.builders import cluster, faults, requests
 from support.planning_policies import Gate
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.engine.driver import Driver
 from trimtab.engine.host_mode import REPLAYED
 from trimtab.errors import PolicyError, UsageError
@@ -78,7 +78,7 @@ def through(kind: type[Workers], options: Options, n: int = 60) -> tuple[Driver,
     clock = VirtualClock()
     backend = kind(clock)
     r = requests(C, n, load=1.2, deadline_s=2.0)
-    driver = Driver(C, r, options, *LEAST, host=REPLAYED, mode="interpreted")
+    driver = Driver(C, r, options, LEAST, host=REPLAYED, mode="interpreted")
     checked: Backend = backend
 
     async def main() -> None:
@@ -124,7 +124,7 @@ def test_on_the_wall_clock_a_run_ends_whole_and_nothing_happens_early() -> None:
     seen: list[int] = []
     began_s = time.monotonic()
     driver = run_live(
-        C, r, Options(cancel=Cancel.ALWAYS, held_max=4), *LEAST, speed=20.0, progress=seen.append
+        C, r, Options(cancel=Cancel.ALWAYS, held_max=4), LEAST, speed=20.0, progress=seen.append
     )
     real_s = time.monotonic() - began_s
     rows, counts = driver.state.requests, driver.state.counts
@@ -148,7 +148,7 @@ def test_a_policy_that_raises_stops_the_live_host_with_request_and_time() -> Non
             raise ZeroDivisionError("oh")
 
     with pytest.raises(PolicyError, match=r"Raises.*ZeroDivisionError.*request 0 at \d"):
-        run_live(C, requests(C, 3), Options(), Raises(), speed=1000.0)
+        run_live(C, requests(C, 3), Options(), Decider.of(Raises()), speed=1000.0)
 
 
 def test_an_interruption_ends_the_run_and_is_passed_on() -> None:
@@ -157,7 +157,7 @@ def test_an_interruption_ends_the_run_and_is_passed_on() -> None:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        run_live(C, requests(C, 50), Options(), *LEAST, clock=VirtualClock(), progress=interrupt)
+        run_live(C, requests(C, 50), Options(), LEAST, clock=VirtualClock(), progress=interrupt)
 
 
 INTERRUPTED = """
@@ -197,15 +197,15 @@ def test_ctrl_c_ends_the_planning_process_too(tmp_path: Path) -> None:
 def test_what_a_live_host_cannot_do_is_refused() -> None:
     r = requests(C, 3)
     with pytest.raises(UsageError, match="faults"):
-        run_live(C, r, Options(faults=faults([0], [], mtbf_s=1.0, mttr_s=1.0)), *LEAST)
+        run_live(C, r, Options(faults=faults([0], [], mtbf_s=1.0, mttr_s=1.0)), LEAST)
     with pytest.raises(UsageError, match="speed"):
-        run_live(C, r, Options(), *LEAST, speed=2.0, clock=VirtualClock())
+        run_live(C, r, Options(), LEAST, speed=2.0, clock=VirtualClock())
     with pytest.raises(UsageError, match="speed"):
-        run_live(C, r, Options(), *LEAST, speed=-1.0)
+        run_live(C, r, Options(), LEAST, speed=-1.0)
 
 
 def test_a_live_plan_opens_the_gate_and_its_process_is_gone_afterwards() -> None:
-    driver = run_live(cluster(1), requests(cluster(1), 5), Options(), Gate(), speed=20.0)
+    driver = run_live(cluster(1), requests(cluster(1), 5), Options(), Decider.of(Gate()), speed=20.0)
     assert driver.planning.made >= 1
     assert (driver.state.requests["status"] == Status.FINISHED).all()
     assert multiprocessing.active_children() == []

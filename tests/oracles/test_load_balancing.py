@@ -12,7 +12,7 @@ from support.formulas import supermarket_tail, supermarket_time
 from support.mini_policies import Anywhere, Emptiest, TwoChoices
 from support.stations import drawn, stream, times_s
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.engine.driver import Driver
 
 SEEDS = range(10)
@@ -33,7 +33,7 @@ def _in_flight(seed: int, load: float) -> np.ndarray:
     rng, c = np.random.default_rng(seed), cluster(SERVERS)
     n = int(150 * load * SERVERS)
     r = asked(c, np.cumsum(rng.exponential(1 / (load * SERVERS), n)), drawn("exponential", n, rng))
-    driver = Driver(c, r, Options(), TwoChoices(), seed=seed, mode="compiled")
+    driver = Driver(c, r, Options(), Decider.of(TwoChoices()), seed=seed, mode="compiled")
     moments = []
     for time_s in range(50, 150, 10):
         driver.advance(float(time_s))
@@ -76,7 +76,7 @@ def test_old_news_swing_the_load_of_every_node() -> None:
         n = 20_000
         r = asked(c, np.cumsum(rng.exponential(1 / 45.0, n)), drawn("exponential", n, rng))
         options = Options(telemetry_period_s=5.0, dispatchers=50)
-        driver = Driver(c, r, options, policy, mode="compiled")
+        driver = Driver(c, r, options, Decider.of(policy), mode="compiled")
         variances = []
         for time_s in range(100, 400, 7):
             driver.advance(float(time_s))

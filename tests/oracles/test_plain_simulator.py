@@ -16,7 +16,7 @@ from support.mini_policies import Emptiest, InTurn
 from support.plain_simulator import Chooser, PlainNode, PlainSimulator, emptiest, in_turn
 from trimtab.domain.decision import Status
 from trimtab.domain.options import OnRefusal, Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import UNLIMITED
 from trimtab.engine.simulator import run
 
@@ -55,7 +55,7 @@ def test_two_simulators_agree(
         demand=np.arange(5.0)[:, None],
     )
     r = asked(c, arrival_s, units, class_idx=class_idx)
-    rows = run(c, r, options, policy, mode=mode).state.requests
+    rows = run(c, r, options, Decider.of(policy), mode=mode).state.requests
     plain = PlainSimulator(
         [PlainNode(k, queue_max, had) for k, had in zip(slots, capacity, strict=True)],
         arrival_s,

@@ -14,6 +14,7 @@ from support.mini_policies import Scripted
 from support.stations import drawn, stream, times_s, waits_s
 from trimtab.domain.decision import Reason
 from trimtab.domain.options import OnRefusal, Options
+from trimtab.domain.policy import Decider
 from trimtab.engine.simulator import run
 from trimtab.forecast import queueing as q
 
@@ -57,7 +58,7 @@ def simulated(gaps: str, services: str) -> tuple[float, float]:
         rng, n, c = np.random.default_rng(seed), 150_000, cluster(1, slots=SERVERS)
         arrival_s = np.cumsum(gaps_or_services(gaps, n, rng)) / (SERVERS * LOAD)
         r: Any = asked(c, arrival_s, gaps_or_services(services, n, rng))
-        waited = waits_s(run(c, r, Options(), Scripted(), None, seed=seed, mode="compiled"))
+        waited = waits_s(run(c, r, Options(), Decider.of(Scripted(), None), seed=seed, mode="compiled"))
         wait_s.append(waited.mean())
         waits.append((waited > 1e-9).mean())
     return float(np.mean(wait_s)), float(np.mean(waits))

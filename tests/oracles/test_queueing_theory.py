@@ -22,7 +22,7 @@ from support.stations import SCV, drawn, stream, times_s, waits_s
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Reason
 from trimtab.domain.options import OnFailure, OnRefusal, Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import DONE
 
@@ -115,7 +115,7 @@ def test_littles_law_holds_exactly_from_empty_to_empty() -> None:
     c, rng = cluster(3, slots=2), np.random.default_rng(5)
     arrival_s, size = np.cumsum(rng.exponential(0.2, 300)), drawn("exponential", 300, rng)
     r = asked(c, arrival_s, size, key=rng.integers(0, 3, 300))
-    driver = Driver(c, r, Options(), Scripted(), mode="interpreted")
+    driver = Driver(c, r, Options(), Decider.of(Scripted()), mode="interpreted")
     area, code, number, since_s = 0.0, -1, 0, 0.0
     while code != DONE:
         code = driver.advance(max_steps=1)

@@ -25,7 +25,7 @@ from support.planning_policies import Steering
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import new_work
 from trimtab.engine.simulator import run
@@ -266,7 +266,7 @@ def simulated(case: Case, t: Trace, lived: Lived, policy: Policy, order: Policy,
     work["estimate_s"] = cluster.best_estimate_s(work["class_idx"], work["units"])
     truth["factor"] = t.factor
     requests = Requests(work, truth, tuple(map(str, range(N_TENANTS))))
-    return run(cluster, requests, lived.options, policy, order, seed=3, mode=mode).state.requests
+    return run(cluster, requests, lived.options, Decider(policy, order), seed=3, mode=mode).state.requests
 
 
 def assert_parity(

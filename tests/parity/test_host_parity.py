@@ -14,7 +14,7 @@ from support.planning_policies import Gate, Steering
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, OnRefusal, Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver
 from trimtab.engine.simulator import run
@@ -56,8 +56,10 @@ def both(
     c: Cluster, r: Requests, options: Options, policy: Policy, order: Policy | None = None, mode: str = "auto"
 ) -> tuple[Driver, Driver]:
     """The same run simulated and live."""
-    simulated = run(c, r, options, policy, order, seed=3, mode=mode)
-    return simulated, run_live(c, r, options, policy, order, seed=3, clock=VirtualClock(), mode=mode)
+    simulated = run(c, r, options, Decider.of(policy, order), seed=3, mode=mode)
+    return simulated, run_live(
+        c, r, options, Decider.of(policy, order), seed=3, clock=VirtualClock(), mode=mode
+    )
 
 
 def assert_same(simulated: Driver, live: Driver) -> None:
@@ -96,7 +98,7 @@ def test_every_order_serves_alike_in_both_hosts(name: str) -> None:
 def test_the_cases_do_what_they_are_called() -> None:
     def ends(case: str) -> np.ndarray:
         c, options = CASES[case]
-        live = run_live(c, work_for(c), options, *find("random"), clock=VirtualClock())
+        live = run_live(c, work_for(c), options, find("random"), clock=VirtualClock())
         return np.bincount(live.state.requests["status"], minlength=10)
 
     assert ends("residency, transfers, full nodes")[Status.FINISHED] == 200

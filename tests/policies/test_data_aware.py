@@ -12,7 +12,7 @@ from support.by_hand import asked, count
 from support.dispatch_by_hand import Desk
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Prefixes, Requests
 from trimtab.engine.driver import Driver
 from trimtab.engine.simulator import run
@@ -78,7 +78,7 @@ def _one_hot_prompt(n: int = 600) -> tuple[Cluster, Requests]:
 
 def _hot(spec: str) -> Driver:
     c, r = _one_hot_prompt()
-    return run(c, r, Options(prefix_blocks=20), policy(spec), mode="interpreted")
+    return run(c, r, Options(prefix_blocks=20), Decider.of(policy(spec)), mode="interpreted")
 
 
 def test_without_escape_a_hot_prompt_drowns_its_node_and_with_it_the_queue_stays_short() -> None:

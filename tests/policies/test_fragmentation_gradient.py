@@ -15,6 +15,7 @@ from support.builders import cluster, everything_on, with_resources
 from support.dispatch_by_hand import Desk
 from trimtab.compiled.kernel import interpreted
 from trimtab.domain.cluster import Cluster, ResourceName
+from trimtab.domain.policy import Decider
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View
 from trimtab.engine.simulator import run
 from trimtab.errors import UsageError
@@ -143,8 +144,8 @@ def test_kept_scores_are_those_worked_out_anew(telemetry_period_s: float) -> Non
     c, work, options = everything_on()
     c = replace(with_resources(c), resource_names=("cpu_cores", "gpu_milli"))
     options = replace(options, telemetry_period_s=telemetry_period_s)
-    kept = run(c, work, options, FragmentationGradient(), mode="interpreted").state
-    anew = run(c, work, options, Forgetful(), mode="interpreted").state
+    kept = run(c, work, options, Decider.of(FragmentationGradient()), mode="interpreted").state
+    anew = run(c, work, options, Decider.of(Forgetful()), mode="interpreted").state
     for field in ("node_idx", "start_s", "finish_s", "status"):
         np.testing.assert_array_equal(kept.requests[field], anew.requests[field])
     assert len(np.unique(kept.requests["node_idx"])) > 3

@@ -15,6 +15,7 @@ from support.by_hand import asked, played, starts
 from support.dispatch_by_hand import Desk
 from trimtab.domain.decision import Reason
 from trimtab.domain.options import Options
+from trimtab.domain.policy import Decider
 from trimtab.domain.view import BINDING, Plan, empty_plan, new_work
 from trimtab.engine.simulator import run
 from trimtab.errors import UsageError
@@ -140,7 +141,7 @@ def test_hungarian_saves_the_loads_that_first_come_first_served_pays() -> None:
     """Both nodes are busy until 5 s with what their models are for; those that wait came crosswise."""
     c = cluster(2, models=2, memory_gib=7.0, load_s=2.0)
     r = asked(c, [0.0, 0.1, 1.0, 1.1], [3.0, 3.0, 1.0, 1.0], model_idx=[0, 1, 1, 0], key=[0, 1, 0, 0])
-    d = run(c, r, Options(), Hungarian(), mode="interpreted")
+    d = run(c, r, Options(), Decider.of(Hungarian()), mode="interpreted")
     assert d.state.counts["model_loads"][0] == 2
     assert d.state.requests["node_idx"].tolist() == [0, 1, 1, 0]
     assert starts(d) == pytest.approx([0.0, 0.1, 5.1, 5.0])
@@ -238,7 +239,7 @@ def test_without_a_forecast_it_is_least_expected_wait() -> None:
     c = cluster(5, types=2, slots=2)
     r = requests(c, 300, load=0.9, noise=True)
     nodes = [
-        run(c, r, Options(), *find(name), mode="interpreted").state.requests["node_idx"]
+        run(c, r, Options(), find(name), mode="interpreted").state.requests["node_idx"]
         for name in ("load-forecast(method=naive)", "least-expected-wait")
     ]
     np.testing.assert_array_equal(*nodes)
@@ -276,7 +277,7 @@ def test_feedback_finds_the_slow_nodes() -> None:
     slow["start_s"], slow["end_s"], slow["mtbf_s"] = 0.0, 1e9, INF
 
     def mean_s(name: str) -> float:
-        state = run(c, r, Options(faults=slow), *find(name), mode="interpreted").state
+        state = run(c, r, Options(faults=slow), find(name), mode="interpreted").state
         return float((state.requests["finish_s"] - r.work["arrival_s"]).mean())
 
     assert mean_s("hybrid-optimise") < 0.95 * mean_s("dual-price")  # .92 over eight seeds

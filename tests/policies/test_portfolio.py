@@ -11,7 +11,7 @@ import pytest
 from support.builders import cluster, requests, run
 from trimtab.domain.options import Options
 from trimtab.domain.planning import History, Variant
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Plan, View, empty_plan, new_work
 from trimtab.engine.driver import Driver
 from trimtab.errors import UsageError
@@ -52,7 +52,7 @@ def past(n: int, plan: Plan | None = None) -> History:
 def seen(in_flight: int) -> View:
     """A view of two nodes, the first with so many requests."""
     c = cluster(2, types=2)
-    view = Driver(c, requests(c, 1), Options(), PORTFOLIO[0], mode="interpreted").view()
+    view = Driver(c, requests(c, 1), Options(), Decider.of(PORTFOLIO[0]), mode="interpreted").view()
     view.nodes.in_flight[0] = in_flight
     return view
 

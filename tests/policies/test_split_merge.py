@@ -11,6 +11,7 @@ import pytest
 from support.builders import cluster
 from support.by_hand import asked
 from trimtab.domain.options import Options
+from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import Plan
 from trimtab.engine.driver import Driver
@@ -29,7 +30,9 @@ def stream(per_s: float, n: int = 300, seed: int = 1) -> Requests:
 
 def planned(per_s: float, policy: SplitMerge, down: int = 0) -> Plan:
     """What it plans after 300 arrivals, with some nodes down."""
-    d = Driver(cluster(NODES, fixed_s=FIXED_S), stream(per_s), Options(), policy, mode="interpreted")
+    d = Driver(
+        cluster(NODES, fixed_s=FIXED_S), stream(per_s), Options(), Decider.of(policy), mode="interpreted"
+    )
     d.state.counts["arrived"], d.state.counts["now_s"] = 300, d.state.work["arrival_s"][-1]
     d.state.nodes["up"][:down] = 0
     plan = policy.plan(d.view(), d.history(), None, None)
@@ -79,7 +82,7 @@ def test_batches_that_save_time_leave_room_for_parts() -> None:
 
 def test_before_anything_has_arrived_it_splits_all_it_can() -> None:
     c = cluster(NODES, fixed_s=FIXED_S)
-    d = Driver(c, stream(1.0), Options(), SplitMerge(), mode="interpreted")
+    d = Driver(c, stream(1.0), Options(), Decider.of(SplitMerge()), mode="interpreted")
     plan = SplitMerge().plan(d.view(), d.history(), None, None)
     assert plan is not None
     assert plan.split_max[0] >= 4
@@ -88,7 +91,7 @@ def test_before_anything_has_arrived_it_splits_all_it_can() -> None:
 
 def mean_s(r: Requests, policy: Any) -> float:
     options = Options(join_s=np.zeros(1))
-    d = run(cluster(NODES, fixed_s=FIXED_S), r, options, policy, mode="interpreted")
+    d = run(cluster(NODES, fixed_s=FIXED_S), r, options, Decider.of(policy), mode="interpreted")
     return float((d.state.requests["finish_s"][: len(r)] - r.work["arrival_s"]).mean())
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import FAULT, Cancel, Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import UNLIMITED, new_work
 from trimtab.engine.simulator import run as simulated
@@ -196,5 +196,5 @@ def run(
 ) -> State:
     """Run to the end, plans included; returns the final state."""
     mode = "compiled" if compiled else "interpreted"
-    state: State = simulated(c, r, options, policy, order, seed=seed, mode=mode).state
+    state: State = simulated(c, r, options, Decider.of(policy, order), seed=seed, mode=mode).state
     return state

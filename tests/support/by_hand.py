@@ -10,7 +10,7 @@ import numpy as np
 from support.mini_policies import Scripted
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import FAULT, Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import new_work
 from trimtab.engine.driver import Driver
@@ -48,7 +48,7 @@ def played(
     order: Policy | None = None,
 ) -> Driver:
     """The run's end, interpreted."""
-    return run(c, r, options or Options(), policy or Scripted(), order, mode="interpreted")
+    return run(c, r, options or Options(), Decider.of(policy or Scripted(), order), mode="interpreted")
 
 
 def finishes(driver: Driver) -> list[float]:

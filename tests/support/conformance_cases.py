@@ -10,7 +10,7 @@ import pytest
 from support.builders import cluster, everything_on, requests, with_resources
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Cancel, OnFailure, OnRefusal, Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.policies import names, policy_class
 
@@ -77,8 +77,8 @@ def covering(
     return pytest.mark.parametrize(("spec", "case"), product)
 
 
-def pair(spec: str) -> tuple[Policy, Policy]:
+def pair(spec: str) -> Decider:
     """Policies made anew, so that nothing can hide in them between runs."""
     name, _, order = spec.partition("+")
     policy = policy_class(name)()
-    return policy, policy_class(order)() if order else policy
+    return Decider.of(policy, policy_class(order)() if order else None)

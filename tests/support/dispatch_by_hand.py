@@ -10,7 +10,7 @@ from support.builders import requests
 from trimtab.compiled.kernel import interpreted
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.engine.new_state import new_state
 from trimtab.engine.python_views import Columns, python_memory, python_plan, python_view, record_of
@@ -21,7 +21,7 @@ class Desk:
 
     def __init__(self, cluster: Cluster, policy: Policy, *, n_requests: int = 1) -> None:
         self.cluster = cluster
-        self.state = new_state(cluster, requests(cluster, n_requests), Options(), policy, policy, 0)
+        self.state = new_state(cluster, requests(cluster, n_requests), Options(), Decider.of(policy), 0)
         self.nodes, self.work = self.state.nodes, self.state.work
         self._view = python_view(self.state.views[0])
         self._plan = python_plan(empty_plan())

@@ -54,8 +54,7 @@ def simulated(
 ) -> Driver:
     """Simulate and record. A node event is a time, a node and a word. Times are almost exact by default."""
     options = options or Options()
-    dispatching, ordering = find(policy)
-    driver = simulator.run(cluster, requests, options, dispatching, ordering, seed=seed, mode="interpreted")
+    driver = simulator.run(cluster, requests, options, find(policy), seed=seed, mode="interpreted")
     settings |= {"seed": seed, "node_events": node_events, "ticks_per_s": ticks_per_s}
     asyncio.run(record(folder, cluster, driver, policy, **settings))
     return driver

@@ -10,7 +10,7 @@ from support.by_hand import asked
 from support.mini_policies import Scripted
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.engine.driver import Driver
 from trimtab.engine.simulator import run
 
@@ -53,7 +53,9 @@ def stream(
     if priorities:
         columns["priority"] = rng.choice(len(priorities), n, p=np.array(priorities) / sum(priorities))
     r = asked(c, arrival_s, 0.0 if payload else size, **columns)
-    return run(c, r, options or Options(), policy or Scripted(), order, seed=seed, mode="compiled")
+    return run(
+        c, r, options or Options(), Decider.of(policy or Scripted(), order), seed=seed, mode="compiled"
+    )
 
 
 def _settled(driver: Driver) -> slice:

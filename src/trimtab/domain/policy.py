@@ -7,7 +7,7 @@ with `@kernel` they run compiled, unmarked as plain Python, in the same hosts an
 from __future__ import annotations
 
 import inspect
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
@@ -107,6 +107,29 @@ class Policy:
     def idea(cls) -> str:
         """First line of its documentation."""
         return (inspect.getdoc(cls) or cls.__name__).splitlines()[0]
+
+
+class Decider(NamedTuple):
+    """The policy that chooses nodes, and the policy whose order waiting work is served in."""
+
+    dispatch: Policy
+    order: Policy
+
+    @classmethod
+    def of(cls, dispatch: Policy, order: Policy | None = None) -> Decider:
+        """A policy with an order of its own or of another."""
+        return cls(dispatch, order or dispatch)
+
+    @property
+    def has_own_order(self) -> bool:
+        """Whether one policy does both, so that the order changes with the candidate of a composite."""
+        return self.order is self.dispatch
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        name = self.dispatch.name or type(self.dispatch).__name__
+        return name if self.has_own_order else f"{name}+{self.order.name or type(self.order).__name__}"
 
 
 def members(policy: Policy) -> tuple[Policy, ...]:

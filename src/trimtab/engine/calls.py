@@ -22,7 +22,7 @@ from trimtab.compiled.compiling import compile_kernel, free_llvm_module, is_comp
 from trimtab.compiled.function_pointer import FunctionPointer, FunctionPointerType, function_at, table_at
 from trimtab.compiled.kernel import interpreted, is_kernel, kernel
 from trimtab.compiled.tables import Table
-from trimtab.domain.policy import Policy, members
+from trimtab.domain.policy import Decider, Policy, members
 from trimtab.domain.view import WORK, Memory, Plan, View, empty_plan, memory
 from trimtab.engine.bound_state import MEMORIES, MEMORY, PLAN, STATE, VIEW, bind, listed
 from trimtab.engine.loop import CALL_RAISED, advance, begin
@@ -138,13 +138,14 @@ class Calls:
     """
 
     def __init__(
-        self, state: State, policy: Policy, order: Policy, shadow: Policy | None = None, *, compiled: bool
+        self, state: State, decider: Decider, shadow: Policy | None = None, *, compiled: bool
     ) -> None:
         self._state, self._compiled = state, compiled
         self._callbacks: list[Any] = []  # ctypes callbacks must outlive their last call
         self._raised: tuple[int, BaseException] | None = None
         self._addresses: np.ndarray | None = None  # what `advance_bound` takes
         self._plan = self._shadow_plan = bound_plan(empty_plan(), compiled=compiled)
+        policy, order = decider
         dispatch = dispatch_of(policy, len(state.order_memories))
         asked = dispatch if shadow is None else dispatch_of(shadow, 1)
         self._functions: tuple[Any, Any, Any] = dispatch, order.order, asked
@@ -203,14 +204,12 @@ class Calls:
         else:
             self._shadow = interpreted(shadow) if is_kernel(shadow) else plain(shadow, "_shadow_plan", many)
 
-    def switch_policy(
-        self, policy: Policy, order: Policy, memories: list[Memory], order_memories: list[Memory]
-    ) -> None:
+    def switch_policy(self, decider: Decider, memories: list[Memory], order_memories: list[Memory]) -> None:
         """Let others decide from now on, with memories [dispatchers]; the shadow stays.
 
         Without a shadow they are given as many draws as they ask for: some take as many samples.
         """
-        many = len(order_memories)
+        many, (policy, order) = len(order_memories), decider
         self._state.config["compares"] = policy.compares
         if len(self._state.memories) == many:
             self._state = self._state._replace(draws=np.zeros(policy.draws))

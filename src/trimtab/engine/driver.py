@@ -14,7 +14,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY, WAITING, History, checked_plan
-from trimtab.domain.policy import Policy, members
+from trimtab.domain.policy import Decider, Policy, members
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import MAX_RANKED, Plan, View, empty_plan
 from trimtab.engine.bindings import located
@@ -35,12 +35,6 @@ _EVENT_ROW = Struct("=dq")  # an EVENT in one call
 _EVENT_BYTES, _pack_event = _EVENT_ROW.size, _EVENT_ROW.pack_into
 _key_of = interpreted(key_of)
 IS_OVER = 1  # version of a LOSS event: nobody waits for the request
-
-
-def label_of(policy: Policy, order: Policy) -> str:
-    """What tables call this pair: `A`, or `A+B` when B brings the order."""
-    name = policy.name or type(policy).__name__
-    return name if order is policy else f"{name}+{order.name or type(order).__name__}"
 
 
 @dataclass(slots=True)
@@ -81,8 +75,7 @@ class Driver:
         cluster: Cluster,
         requests: Requests,
         options: Options,
-        policy: Policy,
-        order: Policy | None = None,
+        decider: Decider,
         *,
         seed: int = 0,
         mode: str = "auto",
@@ -91,20 +84,18 @@ class Driver:
         planning: PlanningLog | None = None,
         declared: np.ndarray | None = None,
     ) -> None:
-        self.policy, self.order = policy, order or policy
+        self.decider, self.policy = decider, decider.dispatch
         self.active_idx = 0  # the candidate in charge
         self._cluster, self._shadow, self._active_of_shadow = cluster, shadow, 0
-        self.options, self.label = options, label_of(self.policy, self.order)
+        self.options, self.label = options, decider.label
         compiled = mode == "compiled" or (
-            mode == "auto" and (is_ready(self.policy, self.order) or len(requests) > INTERPRET_UP_TO)
+            mode == "auto" and (is_ready(*decider) or len(requests) > INTERPRET_UP_TO)
         )
-        self.state = new_state(
-            cluster, requests, options, self.policy, self.order, seed, host=host, shadow=shadow
-        )
+        self.state = new_state(cluster, requests, options, decider, seed, host=host, shadow=shadow)
         self.compiled, self.n_requests = compiled, len(requests)
         self.planning = planning or PlanningLog()
         self._tenants, self._declared = len(requests.tenant_names), declared
-        self.rollouts = self.rollouts_for(self.policy, None if self.order is self.policy else self.order)
+        self.rollouts = self.rollouts_for(decider)
         self._pending: deque[Plan] = deque()  # made, not yet in force
         self._is_placing = False  # the plan in force places items on nodes
         self._reuses_rows = host.rows_reused  # so they are in no order
@@ -118,7 +109,7 @@ class Driver:
         )
         self._see_events(self.state.events)
         self._arrival_s = Columns(self.state.work).arrival_s
-        self._calls = Calls(self.state, self.policy, self.order, shadow, compiled=compiled)
+        self._calls = Calls(self.state, decider, shadow, compiled=compiled)
         self._calls.begin()
         if requests.leave_s is not None:
             self._schedule_leaving(requests.leave_s)
@@ -224,13 +215,14 @@ class Driver:
             return None
         return checked_plan(plan, len(self.state.nodes), len(members(self.policy)))
 
-    def rollouts_for(self, policy: Policy, order: Policy | None) -> Rollouts | None:
-        """The rollouts for this policy on this cluster; `order`: everyone's, else each their own."""
-        if not policy.uses_rollouts:
+    def rollouts_for(self, decider: Decider) -> Rollouts | None:
+        """The rollouts for a policy; all variants have the order that it is given, if any."""
+        if not decider.dispatch.uses_rollouts:
             return None
-        compiled = self.compiled or is_ready(policy, order or policy)  # results are the same
-        setting = Setting(self._cluster, self.options, policy, order, self._tenants, compiled, self._declared)
-        return Rollouts(setting)
+        compiled = self.compiled or is_ready(*decider)  # results are the same
+        return Rollouts(
+            Setting(self._cluster, self.options, decider, self._tenants, compiled, self._declared)
+        )
 
     def adopt(self, plan: Plan, at_s: float) -> None:
         """Let a plan take force at `at_s`: now, or when `advance` returns PLAN_READY."""
@@ -265,13 +257,13 @@ class Driver:
 
     def _switch_policy(self, policy: Policy) -> None:
         """Another candidate decides from now on; its order too, unless the host was given one for all."""
-        is_new_order = self.order is self.policy
+        is_new_order = self.decider.has_own_order
         many, order_memories = len(self.state.order_memories), self.state.order_memories
         memories = [memory_of(policy, self._cluster) for _ in range(many)]
         if is_new_order:
             order_memories = [memory_of(policy, self._cluster) for _ in range(many)]
-        order = policy if is_new_order else self.order
-        self._calls.switch_policy(policy, order, memories, order_memories)
+        decider = Decider(policy, policy if is_new_order else self.decider.order)
+        self._calls.switch_policy(decider, memories, order_memories)
         memories = memories + self.state.memories[many:]
         self.state = self.state._replace(memories=memories, order_memories=order_memories)
         try:

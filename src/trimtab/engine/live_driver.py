@@ -17,7 +17,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Options
 from trimtab.domain.planning import History
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import BACKGROUND, PINNED_RUNNING, WORK, Plan, View, memory, new_work
 from trimtab.engine.calls import Calls
@@ -104,8 +104,7 @@ class LiveDriver:
         self,
         cluster: Cluster,
         options: Options,
-        policy: Policy,
-        order: Policy | None = None,
+        decider: Decider,
         *,
         rows: int,
         tenants: int = 1,
@@ -123,8 +122,7 @@ class LiveDriver:
             cluster,
             requests,
             options,
-            policy,
-            order,
+            decider,
             seed=seed,
             mode=mode,
             host=OPEN,
@@ -136,7 +134,7 @@ class LiveDriver:
         state = self._driver.state
         self._fallback, self._fallback_memory = Fallback(), memory()
         self._fallback_calls: Calls | None = None
-        self.policy, self.order, self.shadow, self.cluster = policy, order or policy, shadow, cluster
+        self.policy, self.shadow, self.cluster = decider.dispatch, shadow, cluster
         self.policy_failures = 0
         self.last_failure = ""
         self._free = list(range(rows - 1, -1, -1))
@@ -246,7 +244,7 @@ class LiveDriver:
 
     def rollouts_for(self, policy: Policy) -> Rollouts | None:
         """The rollouts for another policy."""
-        return self._driver.rollouts_for(policy, None)
+        return self._driver.rollouts_for(Decider.of(policy))
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
@@ -482,8 +480,7 @@ class LiveDriver:
             order_memories = [self._fallback_memory]
             self._fallback_calls = Calls(
                 state._replace(memories=memories, order_memories=order_memories),
-                self._fallback,
-                self._fallback,
+                Decider.of(self._fallback),
                 self.shadow,
                 compiled=self._driver.compiled,
             )

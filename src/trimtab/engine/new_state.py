@@ -10,7 +10,7 @@ import numpy as np
 from trimtab.compiled.arrays import allocate, zeros
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import FAULT, Options
-from trimtab.domain.policy import Policy, members
+from trimtab.domain.policy import Decider, Policy, members
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import CONTEXT, MAX_RANKED, NODE, UNLIMITED, Memory, View, memory
 from trimtab.engine.caches import reuse_arrays
@@ -53,22 +53,22 @@ def _hidden_array(cluster: Cluster) -> np.ndarray:
 
 
 def _config_array(
-    options: Options, policy: Policy, order: Policy, cluster: Cluster, seed: int, host: HostMode
+    options: Options, decider: Decider, cluster: Cluster, seed: int, host: HostMode
 ) -> np.ndarray:
     config = np.zeros(1, CONFIG)
     for name in ("telemetry_period_s", "telemetry_delay_s", "dispatchers"):
         config[name] = getattr(options, name)
     for name in ("held_max", "lookahead", "max_retries"):
         config[name] = getattr(options, name)
-    config["plan_period_s"], config["seed"] = policy.plan_period_s, seed
-    config["compares"] = members(policy)[0].compares
+    config["plan_period_s"], config["seed"] = decider.dispatch.plan_period_s, seed
+    config["compares"] = members(decider.dispatch)[0].compares
     config["views"] = 1 if options.telemetry_period_s == 0 else options.dispatchers
     config["reject_refused"], config["cancel"] = int(options.on_refusal), int(options.cancel)
     config["resume"] = int(options.on_failure)
     for field in fields(HostMode):
         config[field.name] = getattr(host, field.name)
     config["lanes"] = _n_lanes(options, cluster)
-    config["virtual_counters"] = _counter_kind(members(order), host)
+    config["virtual_counters"] = _counter_kind(members(decider.order), host)
     config["margin"], config["n_zones"] = 8 + 2 * int(cluster.slots.max()), len(cluster.zone_names)
     return config
 
@@ -158,17 +158,17 @@ def new_state(
     cluster: Cluster,
     requests: Requests,
     options: Options,
-    policy: Policy,
-    order: Policy,
+    decider: Decider,
     seed: int,
     *,
     host: HostMode = SIMULATED,
     shadow: Policy | None = None,
 ) -> State:
     """State before the first event. Live, `requests` may be longer than what has arrived."""
+    policy, order = decider
     dispatchers = options.dispatchers
     policies = [policy] * dispatchers + ([] if shadow is None else [shadow])
-    config = _config_array(options, policy, order, cluster, seed, host)
+    config = _config_array(options, decider, cluster, seed, host)
     config["shadows"], config["eviction"] = len(policies) - dispatchers, int(options.eviction)
     given: dict[str, Any] = {"config": config, **_cluster_arrays(cluster), "faults": _fault_array(options)}
     given |= _row_arrays(cluster, requests, options, config, host)

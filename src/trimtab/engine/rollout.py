@@ -16,7 +16,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Options
 from trimtab.domain.planning import History, Variant
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import Plan, View, empty_plan, estimates_s, new_work
 from trimtab.engine.calls import BoundPlan, Calls, Raised, bound_plan
@@ -39,8 +39,7 @@ class Setting:
 
     cluster: Cluster
     options: Options
-    policy: Policy  # who plans
-    order: Policy | None  # None: everyone's own
+    decider: Decider  # its policy plans; an order of another is that of all variants
     tenants: int
     compiled: bool
     declared: NDArray[np.void] | None  # WORK that the scenario might bring, by arrival
@@ -109,6 +108,12 @@ def _arriving(waiting: NDArray[Any], future: NDArray[Any], now_s: float) -> NDAr
     return work
 
 
+def _of_variant(setting: Setting, dispatch: Policy, own_order: Policy) -> Decider:
+    """A variant's policy, with the order that all variants have or else its own."""
+    given = setting.decider
+    return Decider(dispatch, own_order if given.has_own_order else given.order)
+
+
 class _Cast(Policy):
     """Stands for all that play: their state has what the most demanding of them needs."""
 
@@ -125,14 +130,15 @@ class _Actor:
     """A policy that plays: its calls of the loop over a stage's arrays, and its memories."""
 
     def __init__(self, state: State, setting: Setting, policy: Policy) -> None:
-        order, dispatchers = setting.order or policy, range(len(state.order_memories))
+        decider = _of_variant(setting, policy, policy)
+        dispatchers = range(len(state.order_memories))
         memories, order_memories = (
-            [memory_of(member, setting.cluster) for _ in dispatchers] for member in (policy, order)
+            [memory_of(member, setting.cluster) for _ in dispatchers] for member in decider
         )
         self._memory = [array for own in memories + order_memories for array in own]
         self._as_made = [array.copy() for array in self._memory]
         own = {"memories": memories, "order_memories": order_memories, "draws": np.zeros(policy.draws)}
-        self.calls = Calls(state._replace(**own), policy, order, compiled=setting.compiled)
+        self.calls = Calls(state._replace(**own), decider, compiled=setting.compiled)
 
     def forget(self) -> None:
         """Begin with memories as made."""
@@ -149,8 +155,8 @@ class _Stage:
         options = replace(setting.options, faults=None, horizon_s=_NEVER, plan_latency_s=0.0)
         options = replace(options, join_s=None, batch_marginal_frac=None)
         requests = Requests(new_work(rows), np.zeros(rows, TRUTH), ("",) * setting.tenants)
-        policy, order = _Cast(cast), setting.order or _Cast(cast)
-        state = new_state(setting.cluster, requests, options, policy, order, 0)
+        decider = _of_variant(setting, _Cast(cast), _Cast(cast))
+        state = new_state(setting.cluster, requests, options, decider, 0)
         state.config["plan_period_s"] = 0.0
         self.state = state._replace(events=np.zeros(rows + len(state.events) + SPARE_EVENTS, EVENT))
         self.n_items = len(state.item_gib)

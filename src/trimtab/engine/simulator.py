@@ -8,7 +8,7 @@ import numpy as np
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import DONE, PLAN_DUE, PLAN_READY, REACHED
@@ -20,8 +20,7 @@ def run(
     cluster: Cluster,
     requests: Requests,
     options: Options,
-    policy: Policy,
-    order: Policy | None = None,
+    decider: Decider,
     *,
     seed: int = 0,
     mode: str = "auto",
@@ -37,7 +36,7 @@ def run(
 
     Raises PolicyError where the policy raises or returns no decision.
     """
-    driver = Driver(cluster, requests, options, policy, order, seed=seed, mode=mode, declared=declared)
+    driver = Driver(cluster, requests, options, decider, seed=seed, mode=mode, declared=declared)
     while True:
         code = driver.advance(options.horizon_s, STEPS)
         if progress is not None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver, Started
 from trimtab.engine.host_mode import REPLAYED
@@ -160,8 +160,7 @@ def run_live(
     cluster: Cluster,
     requests: Requests,
     options: Options,
-    policy: Policy,
-    order: Policy | None = None,
+    decider: Decider,
     *,
     seed: int = 0,
     speed: float | None = None,
@@ -192,7 +191,7 @@ def run_live(
         raise UsageError("a clock has its own speed", field="speed", value=speed, expected="speed or clock")
     clock = clock or WallClock(1.0 if speed is None else speed)
     driver = Driver(
-        cluster, requests, options, policy, order, seed=seed, mode=mode, host=REPLAYED, declared=declared
+        cluster, requests, options, decider, seed=seed, mode=mode, host=REPLAYED, declared=declared
     )
     clock.run(_run(driver, clock, progress))
     return driver

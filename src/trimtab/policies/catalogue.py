@@ -30,7 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard, get_type_hints
 
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.errors import PolicyNotFound, UsageError
 from trimtab.policies.renamed import check_names
 
@@ -83,7 +83,7 @@ def names(kind: str | None = None) -> list[str]:
     return [name for name, cls in sorted(_catalogue().items()) if kind is None or kind in _kind(cls)]
 
 
-def find(spec: PolicySpec) -> tuple[Policy, Policy]:
+def find(spec: PolicySpec) -> Decider:
     """The policy that chooses nodes and the policy whose order waiting work is served in.
 
     They are one object where the policy's own order counts: first come, first served unless it brings one.
@@ -105,9 +105,9 @@ def find(spec: PolicySpec) -> tuple[Policy, Policy]:
 
 def canonical(spec: PolicySpec) -> str:
     """The shortest way to write the same: defaults and `+fcfs`, where it changes nothing, are left out."""
-    policy, order = find(spec)
-    name = _label(policy, spec)
-    if order is policy:
+    decider = find(spec)
+    name, order = _label(decider.dispatch, spec), decider.order
+    if decider.has_own_order:
         return name
     return f"{name}+{_label(order, spec.rpartition('+')[2] if isinstance(spec, str) else order)}"
 
@@ -177,7 +177,7 @@ def _parse(spec: str) -> tuple[tuple[str, str | None], tuple[str, str | None] | 
     return (name, arguments), (order, order_arguments) if order else None
 
 
-def _pair(policy: Policy, order: Policy | None, spec: str) -> tuple[Policy, Policy]:
+def _pair(policy: Policy, order: Policy | None, spec: str) -> Decider:
     for each in filter(None, (policy, order)):
         check_names(each)
     if not policy.dispatches():
@@ -186,12 +186,12 @@ def _pair(policy: Policy, order: Policy | None, spec: str) -> tuple[Policy, Poli
             "chooses no nodes: it has no dispatch", field="policy", value=spec, expected=expected
         )
     if order is None or (_is_default(order) and not policy.orders()):
-        return policy, policy
+        return Decider.of(policy)
     if not order.orders():
         raise UsageError(
             "brings no order", field="policy", value=spec, expected=f"+ one of {', '.join(names('order'))}"
         )
-    return policy, order
+    return Decider(policy, order)
 
 
 def _is_default(order: Policy) -> bool:

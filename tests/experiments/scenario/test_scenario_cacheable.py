@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from trimtab.domain.policy import Decider
 from trimtab.engine.simulator import run
 from trimtab.errors import ScenarioError
 from trimtab.experiments.bounds import bound_of
@@ -169,5 +170,5 @@ def test_an_endless_cache_hits_as_many_blocks_as_the_trace_is_known_for() -> Non
     assert len(built.requests) == 12_031
     whole = replace(made, prompt_tokens=np.diff(made.first) * made.block_tokens)  # to count blocks
     requests = replace(built.requests, prefixes=whole)
-    counts = run(built.cluster, requests, built.options, find("round-robin")[0]).state.counts
+    counts = run(built.cluster, requests, built.options, Decider.of(find("round-robin")[0])).state.counts
     assert counts["cached_tokens"][0] / counts["prompt_tokens"][0] == pytest.approx(0.366, abs=0.0005)

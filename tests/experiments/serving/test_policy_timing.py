@@ -12,11 +12,11 @@ import pytest
 from support.builders import cluster, requests
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Memory, empty_plan, memory
-from trimtab.engine.decision_time import decision_s
 from trimtab.engine.driver import Driver
 from trimtab.experiments.scenario import load_scenario
+from trimtab.experiments.serving.decision_time import decision_s
 from trimtab.experiments.serving.policy_timing import time_policies
 
 PLAN_S = 0.003
@@ -56,7 +56,7 @@ def test_plans_are_timed_and_policies_left_as_they_are() -> None:
 
 def test_decisions_repeated_are_decisions_each_after_a_change_of_two_nodes() -> None:
     c, policy = cluster(5), SlowPlanner(plan_period_s=0.0)
-    driver = Driver(c, requests(c, 50), Options(dispatchers=2), policy, mode="compiled")
+    driver = Driver(c, requests(c, 50), Options(dispatchers=2), Decider.of(policy), mode="compiled")
     driver.advance(1e9, 20)
     decided, in_flight = driver.state.memories[0].ints[0], np.sort(driver.state.nodes["in_flight"])
     changed = driver.state.memories[0].ints[1]
@@ -69,7 +69,7 @@ def test_decisions_repeated_are_decisions_each_after_a_change_of_two_nodes() -> 
 
 def test_an_interpreted_run_is_not_timed() -> None:
     c = cluster(2)
-    driver = Driver(c, requests(c, 10), Options(), SlowPlanner(), mode="interpreted")
+    driver = Driver(c, requests(c, 10), Options(), Decider.of(SlowPlanner()), mode="interpreted")
     with pytest.raises(RuntimeError, match="interpreted"):
         decision_s(driver)
 

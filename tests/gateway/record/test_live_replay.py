@@ -92,7 +92,7 @@ def _error_of_a_run(folder: Path) -> Completions:
     served = {"slots": SLOTS, "base_s": BASE_S, "output_s": TOKEN_S, "prefill_s": 0.0, "sigma": 0.3}
     backends = [Options(name=f"b{k}", speed=speed, seed=k, **served) for k, speed in enumerate(SPEEDS)]
     name = "least-expected-wait"
-    driver = Driver(c, drawn, HostOptions(), *find(name), mode="interpreted", host=REPLAYED)
+    driver = Driver(c, drawn, HostOptions(), find(name), mode="interpreted", host=REPLAYED)
     with launched(*backends) as started:
         clock = WallClock(1.0)
         clock.run(live(driver, clock, [b.url for b in started], drawn.work["units"].astype(int).tolist()))

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.policy import Policy
-from trimtab.engine.decision_time import decision_s
+from trimtab.domain.policy import Decider, Policy
 from trimtab.engine.simulator import run
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
+from trimtab.experiments.serving.decision_time import decision_s
 from trimtab.policies import PolicySpec, canonical, find
 
 MOST_ARRIVALS = 20_000  # requests after which the run stands still, at the latest
@@ -42,21 +42,19 @@ def time_policies(scenario: Scenario, policies: Sequence[PolicySpec], seed: int)
 
 
 def _timing(scenario: Scenario, built: RunInputs, spec: PolicySpec, seed: int) -> PolicyTiming:
-    policy, order = find(spec)
-    timed, plan_s = _with_stopwatch(policy)
+    decider = find(spec)
+    timed, plan_s = _with_stopwatch(decider.dispatch)
     arrival_s = built.requests.work["arrival_s"]
     half_s = float(arrival_s[min(len(arrival_s) // 2, MOST_ARRIVALS)])
     options = replace(built.options, horizon_s=min(built.options.horizon_s, half_s))
-    same_order = timed if order is policy else order
     driver = run(
         built.cluster,
         built.requests,
         options,
-        timed,
-        same_order,
+        Decider.of(timed, None if decider.has_own_order else decider.order),
         seed=seed,
         mode="compiled",
-        declared=scenario_workload(policy, scenario, seed),
+        declared=scenario_workload(decider.dispatch, scenario, seed),
     )
     decision = decision_s(driver)
     mean_s, max_s = (float(np.mean(plan_s)), max(plan_s)) if plan_s else (np.nan, np.nan)

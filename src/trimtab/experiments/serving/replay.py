@@ -115,13 +115,11 @@ def replay(
     live = _completions(live_s[is_counted])
 
     def replayed(policy: str) -> tuple[FloatArray, float]:
-        dispatching, ordering = find(policy)
         driver = simulator.run(
             built.cluster,
             built.requests,
             built.options,
-            dispatching,
-            ordering,
+            find(policy),
             seed=int(recording.head["seed"]),
             mode=mode,
         )

@@ -148,18 +148,17 @@ def simulate(
     Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
     """
     chosen = overridden(scenario, load, trace, cluster)
-    dispatching, ordering = find(policy)
+    decider = find(policy)
     built = build(chosen, seed)
     driver = simulator.run(
         built.cluster,
         built.requests,
         built.options,
-        dispatching,
-        ordering,
+        decider,
         seed=seed,
         mode=mode,
         progress=progress,
-        declared=scenario_workload(dispatching, chosen, seed),
+        declared=scenario_workload(decider.dispatch, chosen, seed),
     )
     return run_of(chosen, canonical(policy), seed, built, driver)
 
@@ -176,18 +175,17 @@ def run_on_clock(
 
     Raises UsageError for input that cannot be used, such as faults, and PolicyError for a policy that fails.
     """
-    dispatching, ordering = find(policy)
+    decider = find(policy)
     built = build(scenario, seed)
     driver = run_live(
         built.cluster,
         built.requests,
         built.options,
-        dispatching,
-        ordering,
+        decider,
         seed=seed,
         speed=speed,
         progress=progress,
-        declared=scenario_workload(dispatching, scenario, seed),
+        declared=scenario_workload(decider.dispatch, scenario, seed),
     )
     return run_of(scenario, canonical(policy), seed, built, driver)
 

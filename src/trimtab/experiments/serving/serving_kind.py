@@ -142,17 +142,15 @@ class Serving:
 
     def run(self, inputs: ServingInputs, policy: PolicySpec, mode: str) -> Records:
         """Simulate one policy."""
-        dispatching, ordering = find(policy)
-        ready = inputs.run
+        decider, ready = find(policy), inputs.run
         driver = simulator.run(
             ready.cluster,
             ready.requests,
             ready.options,
-            dispatching,
-            ordering,
+            decider,
             seed=inputs.seed,
             mode=mode,
-            declared=scenario_workload(dispatching, inputs.scenario, inputs.seed, inputs.load),
+            declared=scenario_workload(decider.dispatch, inputs.scenario, inputs.seed, inputs.load),
         )
         return records_of(driver, ready.cluster, ready.requests, ready.slo_s)
 

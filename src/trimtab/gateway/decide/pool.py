@@ -9,7 +9,7 @@ from typing import Protocol
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Plan
 from trimtab.engine.driver import PlanningLog
 from trimtab.engine.live_driver import Ended, LiveDriver, RequestSpec
@@ -98,8 +98,7 @@ class PolicyPool:
         self.live = LiveDriver(
             cluster,
             self.options,
-            choice.policy,
-            choice.order,
+            Decider(choice.policy, choice.order),
             rows=self._rows,
             tenants=self._tenants,
             seed=self._seed,
