@@ -17,7 +17,7 @@ from support.mini_policies import Emptiest, Scripted
 from trimtab.domain.cluster_state import ClusterState, Node, Request
 from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import CONTEXT, NODE, WORK, View
 from trimtab.engine.simulator import run
 from trimtab.errors import PolicyError
@@ -40,7 +40,9 @@ class Returns(Policy):
 
 
 def answered(answer: Any, mode: str = "interpreted") -> np.void:
-    row: np.void = run(TWO, asked(TWO, [0.5]), Options(), Returns(answer), mode=mode).state.requests[0]
+    row: np.void = run(
+        TWO, asked(TWO, [0.5]), Options(), Decider.of(Returns(answer)), mode=mode
+    ).state.requests[0]
     return row
 
 
@@ -159,7 +161,7 @@ def test_an_error_shows_the_line_of_the_policy(
     policy: Policy, order: Policy | None, function: str, mode: str
 ) -> None:
     with pytest.raises(PolicyError) as raised:
-        run(TWO, asked(TWO, [0.0, 0.1, 0.2]), Options(), policy, order, mode=mode)
+        run(TWO, asked(TWO, [0.0, 0.1, 0.2]), Options(), Decider.of(policy, order), mode=mode)
     assert f"test_choose.py:{_line_in(function)}, in {function}: " in str(raised.value)
     assert "# the line" in str(raised.value)
     assert raised.value.__cause__ is not None
@@ -193,9 +195,9 @@ class ReturnsFloat(Policy):
 def test_a_dispatch_that_returns_a_node_is_told_what_was_expected(mode: str) -> None:
     text = r"'ReturnsNode' answered 1 with candidates \[-1\] for request 0 .*how many nodes `dispatch` wrote"
     with pytest.raises(PolicyError, match=text):
-        run(TWO, asked(TWO, [0.0]), Options(), ReturnsNode(), mode=mode)
+        run(TWO, asked(TWO, [0.0]), Options(), Decider.of(ReturnsNode()), mode=mode)
     with pytest.raises(PolicyError, match=r"returned 1\.0 from dispatch\(\) for request 0 .*how many nodes"):
-        run(TWO, asked(TWO, [0.0]), Options(), ReturnsFloat(), mode=mode)
+        run(TWO, asked(TWO, [0.0]), Options(), Decider.of(ReturnsFloat()), mode=mode)
 
 
 class Columns(Policy):
@@ -212,10 +214,10 @@ class Columns(Policy):
 
 @BOTH
 def test_columns_of_dispatch_are_numpy_arrays_that_cannot_be_written_to(mode: str) -> None:
-    done = run(TWO, asked(TWO, [0.0, 0.1]), Options(), Columns(), mode=mode)
+    done = run(TWO, asked(TWO, [0.0, 0.1]), Options(), Decider.of(Columns()), mode=mode)
     assert done.state.requests["node_idx"].tolist() == [0, 1]
     with pytest.raises(PolicyError, match="read-only"):
-        run(TWO, asked(TWO, [0.0]), Options(), Writes(), mode=mode)
+        run(TWO, asked(TWO, [0.0]), Options(), Decider.of(Writes()), mode=mode)
 
 
 class Writes(Policy):
@@ -239,7 +241,7 @@ class Counts(Policy):
 def test_attributes_are_memory_by_dispatcher_and_run(mode: str) -> None:
     policy = Counts()
     for _ in range(2):
-        run(TWO, asked(TWO, [0.0, 1.0, 2.0, 3.0]), Options(dispatchers=2), policy, mode=mode)
+        run(TWO, asked(TWO, [0.0, 1.0, 2.0, 3.0]), Options(dispatchers=2), Decider.of(policy), mode=mode)
     assert policy.seen == []
 
 
@@ -270,7 +272,7 @@ class Looks(Policy):
 
 @BOTH
 def test_everything_has_a_name(mode: str) -> None:
-    done = run(TWO, asked(TWO, [0.0, 0.1]), Options(), Looks(), mode=mode)
+    done = run(TWO, asked(TWO, [0.0, 0.1]), Options(), Decider.of(Looks()), mode=mode)
     assert done.state.requests["node_idx"].tolist() == [0, 1]
 
 

@@ -165,12 +165,14 @@ import multiprocessing
 from support.builders import cluster, requests
 from support.planning_policies import Gate
 from trimtab.domain.options import Options
+from trimtab.domain.policy import Decider
 from trimtab.live.runner import run_live
 
 if __name__ == "__main__":
     c = cluster(1)
     try:
-        run_live(c, requests(c, 3), Options(), Gate(answer="hang"), progress=lambda n: print(n, flush=True))
+        decider = Decider.of(Gate(answer="hang"))
+        run_live(c, requests(c, 3), Options(), decider, progress=lambda n: print(n, flush=True))
     except KeyboardInterrupt:
         print("interrupted", multiprocessing.active_children(), flush=True)
 """
