@@ -20,7 +20,7 @@ from bench.machine import machine
 from bench.results import write_whole
 from bench.startup import ROOT
 from trimtab.experiments.serving.replay import paired_by_batches, replay
-from trimtab.gateway.compiling import compile_here
+from trimtab.gateway.policy_compilation import compile_here
 from trimtab.policies.hybrid.auto import Auto
 
 RESULTS, PAGE = ROOT / "bench" / "live.json", ROOT / "docs" / "benchmarks" / "live.md"

@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "trimtab"
 SAME_MEANING = {
     "__init__.py": "a package",
     "__main__.py": "what `python -m` runs",
+    "compilation.py": "compiles the kernels of a room beforehand",
     "errors.py": "the errors of a room",
 }
 NOT_YET = {

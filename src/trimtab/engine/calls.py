@@ -33,7 +33,7 @@ from trimtab.engine.rollout_state import place_requests
 from trimtab.engine.state import State
 from trimtab.errors import KernelError, PolicyError
 
-INTERPRET_UP_TO = 20_000  # requests worth interpreting rather than compiling the loop for
+INTERPRET_UP_TO = 5_000  # requests worth interpreting rather than compiling the loop for
 
 
 _NUMBERS, _RANKING = types.Array(types.float64, 1, "C"), types.Array(types.int64, 1, "C")

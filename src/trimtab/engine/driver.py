@@ -89,7 +89,8 @@ class Driver:
         self._cluster, self._shadow, self._active_of_shadow = cluster, shadow, 0
         self.options, self.label = options, decider.label
         compiled = mode == "compiled" or (
-            mode == "auto" and (is_ready(*decider) or len(requests) > INTERPRET_UP_TO)
+            mode == "auto"
+            and (is_ready(*decider) or decider.dispatch.uses_rollouts or len(requests) > INTERPRET_UP_TO)
         )
         self.state = new_state(cluster, requests, options, decider, seed, host=host, shadow=shadow)
         self.compiled, self.n_requests = compiled, len(requests)

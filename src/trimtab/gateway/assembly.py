@@ -15,7 +15,6 @@ from typing import Any
 from trimtab.gateway import config_mapping, model_list
 from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.endpoints import Endpoints, path_id
-from trimtab.gateway.compiling import compile_elsewhere
 from trimtab.gateway.config import GatewayConfig, node_specs
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
 from trimtab.gateway.http.connection_context import LocalAnswer
@@ -35,6 +34,7 @@ from trimtab.gateway.nodes.health_manager import HealthManager
 from trimtab.gateway.observe.decision_records import DecisionRecords
 from trimtab.gateway.observe.logs import RequestLog, Which
 from trimtab.gateway.observe.metrics import Metrics, Sources
+from trimtab.gateway.policy_compilation import compile_elsewhere
 from trimtab.gateway.record.node_events import NodeEvents
 from trimtab.gateway.recorder_setup import new_recorder
 from trimtab.gateway.tenants import Tenants

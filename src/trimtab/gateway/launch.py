@@ -59,9 +59,9 @@ def _run(
     example_model: str | None,
 ) -> None:
     from trimtab.compiled.compiling import preload_numba
-    from trimtab.gateway.compiling import compile_first
     from trimtab.gateway.config_mapping import policies_of
     from trimtab.gateway.lifecycle import Sockets, run_process
+    from trimtab.gateway.policy_compilation import compile_first
 
     def ready(link: str) -> None:
         if not quiet:
