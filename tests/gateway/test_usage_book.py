@@ -54,10 +54,10 @@ def test_sums_are_kept_by_tenant_and_model(store_url: str) -> None:
         await first.flush()
         of_a = [_row("a", "m", 3, 18, 29, 7.75), _row("a", "z", 1, 2, 0, 1.0, since="2024-10-05")]
         of_b = [_row("b", "m", 1, 5, 0, 1.0)]
-        assert await first.told("a") == of_a
-        assert await second.told("b") == of_b
-        assert await second.told() == of_a + of_b
-        assert await second.told("nobody") == []
+        assert await first.totals("a") == of_a
+        assert await second.totals("b") == of_b
+        assert await second.totals() == of_a + of_b
+        assert await second.totals("nobody") == []
         await store.close()
 
     asyncio.run(main())
@@ -75,7 +75,7 @@ def test_usage_is_kept_while_the_database_cannot_write(tmp_path: Path) -> None:
                 await book.flush()
         await store.read(lambda connection: connection.exec_driver_sql("PRAGMA query_only=OFF"))
         await book.flush()
-        assert await book.told("a") == [_row("a", "m", 3, 3, 3, 3.0)]
+        assert await book.totals("a") == [_row("a", "m", 3, 3, 3, 3.0)]
         await store.close()
 
     asyncio.run(main())
@@ -98,7 +98,7 @@ def test_a_lost_answer_to_commit_counts_once(store_url: str) -> None:
         with pytest.raises(StoreUnavailable):
             await book.flush()
         await book.flush()
-        assert await book.told("a") == [_row("a", "m", 1, 1, 1, 1.0)]
+        assert await book.totals("a") == [_row("a", "m", 1, 1, 1, 1.0)]
         await store.close()
 
     asyncio.run(main())

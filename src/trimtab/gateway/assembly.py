@@ -269,10 +269,10 @@ class Gateway:
         for source in self._sources_of_nodes:
             source.start()
 
-    async def register(self, said: Mapping[str, Any]) -> str:
+    async def register(self, payload: Mapping[str, Any]) -> str:
         """Take in a node that somebody describes; returns its name. Raises UsageError."""
-        self._registrar.vet(said)
-        specs = node_specs([dict(said)], "the request")
+        self._registrar.vet(payload)
+        specs = node_specs([dict(payload)], "the request")
         return (await self._registrar.add(specs[0])).name
 
     async def _tick(self) -> None:

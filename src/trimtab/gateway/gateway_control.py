@@ -67,7 +67,7 @@ class GatewayControl:
 
     async def usage(self, tenant: str | None) -> list[Json]:
         """What tenants have used of models."""
-        return await self._service.usage.told(tenant)
+        return await self._service.usage.totals(tenant)
 
     async def metrics(self) -> bytes:
         """The text of `/metrics`."""
@@ -79,7 +79,7 @@ class GatewayControl:
         gateway, dispatcher = self._gateway, self._gateway.dispatcher
         default = dispatcher.pools[dispatcher.rules.default.spec]
         await self._service.count()
-        told: Status = {
+        payload: Status = {
             "version": __version__,
             "started_at": self._began_s,
             "listen": gateway.config.listen,
@@ -98,8 +98,8 @@ class GatewayControl:
             "jobs": dict(gateway.job_counts),
             "notes": [*gateway.problems, *(f"{who}: {what}" for who, what in gateway.fleet.problems.items())],
         }
-        told.update(status.observed(gateway.metrics.store()))  # type: ignore[typeddict-item]
-        return told
+        payload.update(status.observed(gateway.metrics.store()))  # type: ignore[typeddict-item]
+        return payload
 
 
 def _queue(gateway: Gateway) -> Json:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
 from trimtab.gateway.config import GatewayConfig, Overrides
-from trimtab.gateway.config.nodes import NodeEntry
+from trimtab.gateway.config.node_entries import NodeEntry
 from trimtab.gateway.config.types import HostPort
 from trimtab.gateway.process_memory import collect_later
 from trimtab.gateway.tenants import ShownKeys, with_new_keys
@@ -195,9 +195,9 @@ def _say(
 
 
 def _chat(url: str, keys: ShownKeys | None, model: str) -> str:
-    said = f'{{"model":"{model}","messages":[{{"role":"user","content":"hello"}}],"stream":true}}'
+    body = f'{{"model":"{model}","messages":[{{"role":"user","content":"hello"}}],"stream":true}}'
     with_key = "" if keys is None else _bearer(keys.client)
-    return f"  curl -N {url}/v1/chat/completions{with_key} -H 'Content-Type: application/json' -d '{said}'"
+    return f"  curl -N {url}/v1/chat/completions{with_key} -H 'Content-Type: application/json' -d '{body}'"
 
 
 def _nodes(admin_url: str, keys: ShownKeys | None) -> str:

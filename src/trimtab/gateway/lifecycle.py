@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from trimtab.errors import UsageError
-from trimtab.gateway.admin.app import AdminApp, serve_admin
+from trimtab.gateway.admin.admin_app import AdminApp, serve_admin
 from trimtab.gateway.admin.auth import AdminAuth
 from trimtab.gateway.admin.control import Control
 from trimtab.gateway.assembly import Gateway
@@ -21,7 +21,7 @@ from trimtab.gateway.gateway_control import GatewayControl, Reload
 from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.job_api.node_runner import Surroundings
 from trimtab.gateway.observe.logs import set_up_logs
-from trimtab.gateway.observe.usage import UsageObserver
+from trimtab.gateway.observe.usage_observer import UsageObserver
 from trimtab.gateway.process_memory import freeze
 
 logger = logging.getLogger(__name__)

@@ -85,7 +85,7 @@ class UsageBook:
                 with suppress(StoreUnavailable):  # `JobStore.available` tells; the batch is kept
                     await self.flush()
 
-    async def told(self, tenant: str | None = None) -> list[dict[str, Any]]:
+    async def totals(self, tenant: str | None = None) -> list[dict[str, Any]]:
         """All usage up to now by tenant and model, as JSON may hold it; None = of all tenants.
 
         `since` is the first day (UTC). Raises StoreUnavailable.

@@ -22,7 +22,7 @@ try:
         TooLarge,
     )
     from trimtab.jobs.job_queue import JobQueue, JobSettings, TooManyJobs
-    from trimtab.jobs.runner import JobObserver, Runner, RunProgress
+    from trimtab.jobs.job_runner import JobObserver, Runner, RunProgress
     from trimtab.jobs.store.job_store import JobStore
     from trimtab.jobs.store.store_errors import StoreNewer, StoreUnavailable
 except ModuleNotFoundError as missing:

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from trimtab.jobs import job_rows
 from trimtab.jobs.job import ACTIVE, Job, JobResult, JobSpec, JobState
 from trimtab.jobs.job_files import JobFiles, JobInput
-from trimtab.jobs.runner import JobObserver, Runner
+from trimtab.jobs.job_runner import JobObserver, Runner
 from trimtab.jobs.store.job_store import JobStore
 from trimtab.jobs.store.processes import leave, sign_of_life
 from trimtab.jobs.store.store_errors import StoreUnavailable

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from support.gateway.fake_control import FakeControl
-from trimtab.gateway.admin.app import AdminApp, serve_admin
+from trimtab.gateway.admin.admin_app import AdminApp, serve_admin
 from trimtab.gateway.admin.auth import AdminAuth, digest
 from trimtab.gateway.observe.metric_families import FAMILIES, Type
 

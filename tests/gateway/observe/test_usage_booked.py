@@ -6,7 +6,7 @@ import pytest
 
 from support.gateway.observe_builders import make_exchange
 from trimtab.gateway.model import Outcome, Usage
-from trimtab.gateway.observe.usage import UsageObserver
+from trimtab.gateway.observe.usage_observer import UsageObserver
 
 
 class Book:

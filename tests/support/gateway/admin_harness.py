@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from support.gateway.fake_control import FakeControl
-from trimtab.gateway.admin.app import AdminApp, serve_admin
+from trimtab.gateway.admin.admin_app import AdminApp, serve_admin
 from trimtab.gateway.admin.auth import AdminAuth, digest
 
 KEY = "tt-admin-0123456789abcdef0123456789abcdef"

@@ -16,7 +16,7 @@ class PolicyFigures(TypedDict):
     decisions: int
     failures: int
     decision_us: float | None  # mean time of a decision
-    candidates: Json | None  # decide.active_candidate.Standing.told
+    candidates: Json | None  # decide.active_candidate.ActiveCandidate.summary
 
 
 class Status(TypedDict, total=False):

@@ -107,5 +107,5 @@ def stream_event(refusal: Refusal, dialect: Dialect, kind: Kind = Kind.CHAT) -> 
 def _response_error(refusal: Refusal) -> dict[str, Any]:
     """The Responses API's error event; `error` besides, by which the official client knows to raise."""
     error = _as_json(refusal, Dialect.OPENAI, "")["error"]
-    said = {"code": refusal.code, "message": error["message"], "param": refusal.param}
-    return {"type": "error", **said, "sequence_number": 0, "error": error}
+    fields = {"code": refusal.code, "message": error["message"], "param": refusal.param}
+    return {"type": "error", **fields, "sequence_number": 0, "error": error}

@@ -42,8 +42,8 @@ def _without_model(kind: Kind, document: Document, model: Any) -> Facts | Refusa
         return Refusal(
             400, "missing_required_parameter", "Missing required parameter: 'model'.", param="model"
         )
-    said = f"{len(model)} characters" if type(model) is str else type(model).__name__
-    message = f"Invalid 'model': expected the name of a model, got {said}."
+    received = f"{len(model)} characters" if type(model) is str else type(model).__name__
+    message = f"Invalid 'model': expected the name of a model, got {received}."
     return Refusal(400, "invalid_type", message, param="model")
 
 

@@ -122,7 +122,7 @@ def is_usage_event(event: bytes) -> bool:
     if len(event) > _MAX_EVENT_BYTES or USAGE not in event or _EMPTY_CHOICES.search(event) is None:
         return False
     try:
-        said = orjson.loads(sse.data_of(event))
+        payload = orjson.loads(sse.data_of(event))
     except orjson.JSONDecodeError:
         return False
-    return type(said) is dict and said.get("choices") == [] and type(said.get("usage")) is dict
+    return type(payload) is dict and payload.get("choices") == [] and type(payload.get("usage")) is dict

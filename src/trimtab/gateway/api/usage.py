@@ -61,9 +61,9 @@ def _object_at(data: bytes, start: int) -> Any:
         if not end:
             return None
         if data.count(b"{", start, end) <= data.count(b"}", start, end):
-            said = _parsed(data[start:end])
-            if said is not None:
-                return said
+            payload = _parsed(data[start:end])
+            if payload is not None:
+                return payload
     return None
 
 
@@ -74,31 +74,33 @@ def _parsed(data: bytes) -> Any:
         return None
 
 
-def _read(said: Any) -> Usage | None:
+def _read(payload: Any) -> Usage | None:
     """A usage object of any API."""
-    if type(said) is not dict:
+    if type(payload) is not dict:
         return None
-    if "prompt_tokens" in said or "completion_tokens" in said:
-        details = said.get("prompt_tokens_details")
+    if "prompt_tokens" in payload or "completion_tokens" in payload:
+        details = payload.get("prompt_tokens_details")
         cached = _count(details, "cached_tokens") if details else 0
-        return Usage(_bounded(said.get("prompt_tokens")), _bounded(said.get("completion_tokens")), cached)
-    if "input_tokens" in said or "output_tokens" in said:
-        return _read_input_output(said)
-    if "total_tokens" in said:  # rerankers and some embedding servers
-        return Usage(_count(said, "total_tokens"))
+        return Usage(
+            _bounded(payload.get("prompt_tokens")), _bounded(payload.get("completion_tokens")), cached
+        )
+    if "input_tokens" in payload or "output_tokens" in payload:
+        return _read_input_output(payload)
+    if "total_tokens" in payload:  # rerankers and some embedding servers
+        return Usage(_count(payload, "total_tokens"))
     return None
 
 
-def _read_input_output(said: dict[str, Any]) -> Usage:
+def _read_input_output(payload: dict[str, Any]) -> Usage:
     """The Responses API counts cached tokens as input; Anthropic's counts them apart."""
-    read = _count(said, "cache_read_input_tokens")
-    prompt = _count(said, "input_tokens") + read + _count(said, "cache_creation_input_tokens")
-    cached = read or _count(said.get("input_tokens_details"), "cached_tokens")
-    return Usage(prompt, _count(said, "output_tokens"), cached)
+    read = _count(payload, "cache_read_input_tokens")
+    prompt = _count(payload, "input_tokens") + read + _count(payload, "cache_creation_input_tokens")
+    cached = read or _count(payload.get("input_tokens_details"), "cached_tokens")
+    return Usage(prompt, _count(payload, "output_tokens"), cached)
 
 
-def _count(said: Any, name: str) -> int:
-    return _bounded(said.get(name)) if type(said) is dict else 0
+def _count(payload: Any, name: str) -> int:
+    return _bounded(payload.get(name)) if type(payload) is dict else 0
 
 
 def _bounded(value: Any) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 from trimtab.errors import ConfigError
 from trimtab.gateway.config.gateway import CONFIG_TITLE, GatewayConfig, misfits_of_raw
 from trimtab.gateway.config.keys import KeySpec, is_readable_by_others, read_keys
-from trimtab.gateway.config.nodes import NodeEntry
+from trimtab.gateway.config.node_entries import NodeEntry
 from trimtab.gateway.config.types import FOLDER
 from trimtab.gateway.nodes.address import parse_base
 from trimtab.gateway.nodes.node_spec import NodeSpec

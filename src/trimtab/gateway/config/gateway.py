@@ -16,7 +16,7 @@ from trimtab.gateway.config.maintenance import (
     StoreSpec,
     TelemetrySpec,
 )
-from trimtab.gateway.config.nodes import DiscoverySpec, NodeEntry, RegistrationSpec
+from trimtab.gateway.config.node_entries import DiscoverySpec, NodeEntry, RegistrationSpec
 from trimtab.gateway.config.policies import Policies, PolicyChoice, Shadow
 from trimtab.gateway.config.routes import (
     RelayPath,
@@ -153,9 +153,9 @@ def misfits_of_raw(data: Mapping[Any, Any]) -> Iterator[FieldError]:
         yield from loop_field_errors({name: spec for name in routes if (spec := _route_of(routes[name]))})
 
 
-def _route_of(said: object) -> RouteSpec | None:
+def _route_of(value: object) -> RouteSpec | None:
     try:
-        return RouteSpec.model_validate(said)
+        return RouteSpec.model_validate(value)
     except ValidationError:
         return None  # told already
 

@@ -151,8 +151,8 @@ class Inbox:
         try:
             who()
         except Exception as error:  # what others have to write goes out all the same
-            said = {"message": "what follows from what was read failed", "exception": error}
-            self._loop.call_exception_handler(said)
+            context = {"message": "what follows from what was read failed", "exception": error}
+            self._loop.call_exception_handler(context)
 
     def _report(self, receiver: Receiver, error: Exception) -> None:
         """As the loop does where a protocol raises."""

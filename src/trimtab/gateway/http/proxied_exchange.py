@@ -115,8 +115,8 @@ class ProxiedExchange(IncomingExchange):
         self.response_status = refusal.status
         close = self.closes()
         dialect = self.endpoint.dialect if self.endpoint is not None else Dialect.OPENAI
-        said = response_bytes(refusal, dialect, self.id, head_only=self.method == "HEAD", close=close)
-        self.context.outbox.now(self.client.transport, said)
+        response = response_bytes(refusal, dialect, self.id, head_only=self.method == "HEAD", close=close)
+        self.context.outbox.now(self.client.transport, response)
         if refusal.is_late:
             outcome = Outcome.EXPIRED
         else:
@@ -316,8 +316,8 @@ class ProxiedExchange(IncomingExchange):
     def _break_off(self, upstream: UpstreamAttempt, cause: Cause, at_border: bool) -> None:
         self.context.dispatcher.failed(self, cause)
         event = final_event(cause, self.endpoint)
-        told = upstream.broken(event, at_border)
-        self.finish(Outcome.FAILED, close=True, broken=not told)
+        reported = upstream.broken(event, at_border)
+        self.finish(Outcome.FAILED, close=True, broken=not reported)
 
     # WebSockets
 

@@ -69,10 +69,10 @@ class VideoFields:
         """What was said, as text."""
         scan = self._scan
         if isinstance(scan, MultipartScan):
-            said = {part.name: part.text for part in scan.parts if part.name in _DEFAULTS}
+            fields = {part.name: part.text for part in scan.parts if part.name in _DEFAULTS}
         else:
-            said = {name: _text(scan.raw(name)) for name in _DEFAULTS}
-        return {name: value[:_MAX_TEXT] for name, value in said.items() if value}
+            fields = {name: _text(scan.raw(name)) for name in _DEFAULTS}
+        return {name: value[:_MAX_TEXT] for name, value in fields.items() if value}
 
 
 def _text(raw: bytes | None) -> str:

@@ -256,8 +256,8 @@ class NodeRunner:
     ) -> JobResult:
         """Look at a backend's job until it is over, then fetch its result. Whatever breaks is tried again."""
         loop, pause_s = asyncio.get_running_loop(), self._settings.poll_first_s
-        target, heard_s = f"{VIDEOS}/{remote_id}", loop.time()
-        while loop.time() - heard_s < self._settings.lost_after_s:
+        target, last_response_s = f"{VIDEOS}/{remote_id}", loop.time()
+        while loop.time() - last_response_s < self._settings.lost_after_s:
             await asyncio.sleep(pause_s)
             pause_s = min(1.5 * pause_s, self._settings.poll_most_s)
             with suppress(Lost):
@@ -266,7 +266,7 @@ class NodeRunner:
                         break
                     status, error = _status(await response.content.read(PIECE_BYTES), response.status)
                 if status:
-                    heard_s = node.last_byte_s = loop.time()
+                    last_response_s = node.last_byte_s = loop.time()
                 if status in ("failed", "cancelled"):
                     return _failed("backend_failed", error)
                 if status == "completed":
@@ -330,14 +330,14 @@ def _not_kept(error: TooLarge | NotKept) -> JobResult:
 async def _answered_error(response: aiohttp.ClientResponse, attempt: Attempt) -> JobResult | Cause:
     if response.status in (429, 503):
         with suppress(ValueError):
-            said_s = float(response.headers.get("Retry-After", "0"))
-            attempt.retry_after_s = min(max(said_s, 0.0), _MAX_RETRY_AFTER_S)
+            delay_s = float(response.headers.get("Retry-After", "0"))
+            attempt.retry_after_s = min(max(delay_s, 0.0), _MAX_RETRY_AFTER_S)
         return Cause.BUSY
     if response.status >= 500:
         return Cause.SERVER_ERROR
     body = await response.content.read(_ERROR_BYTES)
-    said = _object(body).get("error")
-    message = said.get("message") if isinstance(said, dict) else None
+    error = _object(body).get("error")
+    message = error.get("message") if isinstance(error, dict) else None
     text = str(message or body.decode("utf-8", "replace"))[:_ERROR_BYTES].replace("\0", "")
     return _failed(f"backend_{response.status}", text)
 

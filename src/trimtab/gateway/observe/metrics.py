@@ -188,8 +188,8 @@ class Metrics(Observer, DecisionListener):
         for name, all_of_it in used.items():
             rows = self._tenants.get(name) or self._new_tenant(name)
             rows[0][0] += len(all_of_it)
-            told = map(_tokens_of, filter(None, all_of_it))
-            for row, tokens in zip(rows[1:], zip(*told, strict=True), strict=False):
+            columns = map(_tokens_of, filter(None, all_of_it))
+            for row, tokens in zip(rows[1:], zip(*columns, strict=True), strict=False):
                 row[0] += sum(tokens)
 
     def _note_times(self, rows: Sequence[tuple[Any, ...]]) -> None:

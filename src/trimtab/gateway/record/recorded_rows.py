@@ -85,9 +85,9 @@ class Ended(NamedTuple):
 _ENDPOINT, _FACTS = Ended._fields.index("endpoint"), Ended._fields.index("facts")
 
 
-def line(record: RecordName, at_s: float, **said: Any) -> bytes:
+def line(record: RecordName, at_s: float, **fields: Any) -> bytes:
     """A line that is no request."""
-    return orjson.dumps({"record": record, "at_s": round(at_s, 6), **said}) + b"\n"
+    return orjson.dumps({"record": record, "at_s": round(at_s, 6), **fields}) + b"\n"
 
 
 def head_line(snapshot: Snapshot, at_s: float, recording: str, started_utc: str) -> bytes:

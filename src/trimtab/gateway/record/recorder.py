@@ -100,7 +100,7 @@ class Recorder(Observer, DecisionListener):
         self._blocks: list[bytes] = []  # lines of requests
         self._n_lines = 0  # in there
         self._max_rows = settings.max_rows
-        self._told_dropped = 0
+        self._reported_dropped = 0
         self._estimates_due_s = 0.0
         self._first_lines = b""
         self._files = RotatedFiles(
@@ -140,9 +140,9 @@ class Recorder(Observer, DecisionListener):
         """Another plan of a policy's takes force."""
         self._note("plan", policy=policy, plan=plan_row(plan))
 
-    def _note(self, record: RecordName, **said: Any) -> None:
+    def _note(self, record: RecordName, **fields: Any) -> None:
         if len(self._notes) < self._max_rows:
-            self._notes.append(line(record, self._now_s(), **said))
+            self._notes.append(line(record, self._now_s(), **fields))
 
     def _now_s(self) -> float:
         return self._clock() - self.begun_s
@@ -185,7 +185,7 @@ class Recorder(Observer, DecisionListener):
             await asyncio.sleep(FLUSH_PERIOD_S)
             if self._now_s() >= self._estimates_due_s:
                 self.note_estimates()
-            if self._rows or self._blocks or self._notes or self.dropped > self._told_dropped:
+            if self._rows or self._blocks or self._notes or self.dropped > self._reported_dropped:
                 await asyncio.shield(self.flush())
 
     async def flush(self) -> None:
@@ -197,20 +197,20 @@ class Recorder(Observer, DecisionListener):
         self._make_lines()
         lines, self._notes, self._blocks = [*self._notes, *self._blocks], [], []
         count, self._n_lines = self._n_lines, 0
-        if self.dropped > self._told_dropped:
-            lines.append(line("dropped", self._now_s(), rows=self.dropped - self._told_dropped))
+        if self.dropped > self._reported_dropped:
+            lines.append(line("dropped", self._now_s(), rows=self.dropped - self._reported_dropped))
         block = b"".join(lines)
         if not block:
             return
         if self._files.needs_head():
             self._prepare_head()
-        told = self.dropped
+        reported = self.dropped
         try:
             await self._in_thread(block)
         except OSError as error:
             self.error, self.dropped = str(error.strerror or error), self.dropped + count
             return
-        self.error, self._told_dropped = "", told
+        self.error, self._reported_dropped = "", reported
         self.written += count
 
     def _class_names(self) -> list[str]:

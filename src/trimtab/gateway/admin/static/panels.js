@@ -34,24 +34,24 @@ export function showPolicy(body, { policy, shadow }) {
 
 const plusMinus = (text, error) => h("span", {}, text, h("small", {}, ` ± ${error}`));
 
-function candidateParts(told) {
+function candidateParts(candidates) {
   const parts = [facts([
-    ["In force", told.active],
-    ["Since", `${ago(told.since_s)} ago`],
-    ["Before", told.before || "–"],
-    ["Switches", number(told.switches)],
+    ["In force", candidates.active],
+    ["Since", `${ago(candidates.since_s)} ago`],
+    ["Before", candidates.before || "–"],
+    ["Switches", number(candidates.switches)],
   ])];
-  if (told.rollout_age_s == null) return [...parts, none("Nothing was simulated yet: that takes some requests.")];
-  const held = told.each.find((c) => c.name === told.against).value_s;
+  if (candidates.rollout_age_s == null) return [...parts, none("Nothing was simulated yet: that takes some requests.")];
+  const held = candidates.each.find((c) => c.name === candidates.against).value_s;
   const table_ = table("Candidates and what rollouts say of them", [
-    ["Candidate", (c) => h("span", {}, c.name, c.name === told.active ? h("span", { class: "tag" }, "in force") : null)],
-    [told.objective === "p99" ? "Longest 2 %" : "Mean", (c) => plusMinus(seconds(c.value_s), seconds(c.error_s)), "num"],
-    ["Difference", (c) => (c.name === told.against ? "–" : plusMinus(signedPercent(c.apart_s / held), percent(c.apart_error_s / held, 1))), "num"],
-  ], told.each);
+    ["Candidate", (c) => h("span", {}, c.name, c.name === candidates.active ? h("span", { class: "tag" }, "in force") : null)],
+    [candidates.objective === "p99" ? "Longest 2 %" : "Mean", (c) => plusMinus(seconds(c.value_s), seconds(c.error_s)), "num"],
+    ["Difference", (c) => (c.name === candidates.against ? "–" : plusMinus(signedPercent(c.apart_s / held), percent(c.apart_error_s / held, 1))), "num"],
+  ], candidates.each);
   table_.classList.add("candidates");
   return [...parts, table_, h("p", { class: "how" },
-    `Completion time of the last requests, simulated ${ago(told.rollout_age_s)} ago from the state at that time; ` +
-    `difference from ${told.against}, then in force; ± two standard errors. Less is better.`)];
+    `Completion time of the last requests, simulated ${ago(candidates.rollout_age_s)} ago from the state at that time; ` +
+    `difference from ${candidates.against}, then in force; ± two standard errors. Less is better.`)];
 }
 
 function shadowParts(shadow) {
