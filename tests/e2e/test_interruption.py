@@ -1,4 +1,4 @@
-"""Ctrl-C: exit code 130, nothing half-written, and the same command goes on from there."""
+"""Ctrl-C: exit code 130, nothing half-written, and the same command continues from there."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_interrupted_comparison_goes_on_where_it_was(tmp_path):
     command = ("compare", "tiny", "-p", "blocks.py:Blocks", "-n", "3", "--no-sweep", "-j", "1")
     result = interrupted(tmp_path, *command)
     assert result.returncode == 130
-    assert "the same command goes on from there" in result.stderr
+    assert "the same command continues from there" in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
     assert [path.name.split("-")[0] for path in out.iterdir()] == [".unfinished"]
