@@ -1,4 +1,4 @@
-"""Connections of clients: requests in their order, one answered at a time."""
+"""Client connections: requests are answered in their order, one at a time."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from trimtab.gateway.http.tunnel import Closed, Tunnel
 from trimtab.gateway.http.upstream_connection import UpstreamConnection
 from trimtab.gateway.model import Dialect, Exchange, Kind, Refusal
 
-_RESETS = struct.pack("ii", 1, 0)  # a close that does not wait for what is unsent
-_TO_THE_LAST = (Kind.HEALTH, Kind.READY)  # answered for as long as there is a process
+_RESETS = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, with a reset
+_TO_THE_LAST = (Kind.HEALTH, Kind.READY)  # answered until the process ends
 WRITE_HIGH_BYTES = 262_144
 PIPELINED_REQUESTS = 32
 PIPELINED_BYTES = 65_536
 BODY_BYTES_PER_S = 1_024.0  # slower senders are cut off
-LINGER_S = 2.0  # after a refusal the rest of the request is read away, so that no reset overtakes the answer
+LINGER_S = 2.0  # after a refusal, input is read and dropped, so that no reset overtakes the response
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection. What follows a request waits until that is answered."""
+    """One connection. Pipelined requests wait until the current request is answered."""
 
     def __init__(self, context: ConnectionContext) -> None:
         settings = context.settings
@@ -49,22 +49,22 @@ class ClientConnection(asyncio.Protocol):
             context.known_heads,
         )
         self._exchange: ProxiedExchange | None = None
-        self._waiting: deque[Request] = deque()  # parsed already, behind the one being answered
-        self._backlog: deque[bytes] = deque()  # not parsed yet
+        self._waiting: deque[Request] = deque()  # parsed requests behind the current one
+        self._backlog: deque[bytes] = deque()  # bytes that are not parsed yet
         self._backlog_bytes = 0
         self._feeding = False
-        self._refused: Refusal | None = None  # malformed input behind what is answered now
-        self._deaf = False  # nothing more is taken in
-        self._lingers = False  # all is answered; input is read away for a moment
-        self._served = False  # a request, at least
-        self._coming: Request | None = None  # a request of which some has come
-        self._since_s = 0.0  # of the state that the scanner watches
+        self._refused: Refusal | None = None  # refusal of malformed input behind the current request
+        self._deaf = False  # input is ignored
+        self._lingers = False  # all is answered; input is dropped for LINGER_S
+        self._served = False  # at least one request was answered
+        self._coming: Request | None = None  # a request that has arrived in part
+        self._since_s = 0.0  # start of the state that the scanner checks
         self._tunnel: Tunnel | None = None
 
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register it, if there is room."""
+        """Register the connection, or refuse it above the limit."""
         context = self.context
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
@@ -81,11 +81,11 @@ class ClientConnection(asyncio.Protocol):
         context.scanner.watch(self)
 
     def data_received(self, data: bytes) -> None:
-        """Put it down until this turn of the loop ends."""
+        """Store the bytes until this turn of the loop ends."""
         self._inbox.put(self, data)
 
     def received(self, data: bytes) -> None:
-        """Parse it now, or keep it until its turn comes."""
+        """Parse the bytes now, or keep them until the current request is answered."""
         if self._tunnel is not None:
             self._tunnel.from_client(data)
             return
@@ -105,7 +105,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             rest = self._reader.feed(data)
             if rest:
-                self._backlog.append(rest)  # for the tunnel that opens
+                self._backlog.append(rest)  # for the tunnel that will open
         except MalformedError as error:
             self._refuse_input(error.refusal)
         finally:
@@ -113,16 +113,16 @@ class ClientConnection(asyncio.Protocol):
         coming = self._reader.request
         if coming is not self._coming:
             self._coming = coming
-            if coming is not None:  # what has begun must be whole soon
+            if coming is not None:  # the timeout of a slow request starts now
                 self._since_s = self.context.loop.time()
 
     def eof_received(self) -> bool:
-        """A client that has finished sending is taken to be gone: a close looks the same on the wire."""
+        """Treat a half-closed connection as closed: both look the same on the wire."""
         self._inbox.take()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone: so is everything that was done for it."""
+        """The client is gone: stop all work for it."""
         self._inbox.take()
         context = self.context
         context.connections.discard(self)
@@ -143,7 +143,7 @@ class ClientConnection(asyncio.Protocol):
         request.body.close()
 
     def pause_writing(self) -> None:
-        """The client reads slowly."""
+        """The client's write buffer is full: pause its response."""
         self.full = True
         self.full_since_s = self.context.loop.time()
         if self._tunnel is not None:
@@ -152,7 +152,7 @@ class ClientConnection(asyncio.Protocol):
             self._exchange.client_full()
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """The write buffer has room: resume the response."""
         self.full = False
         if self._tunnel is not None:
             self._tunnel.hold(client=True, full=False)
@@ -162,7 +162,7 @@ class ClientConnection(asyncio.Protocol):
     # The reader's side
 
     def request_head(self, request: Request) -> None:
-        """A head: begin with it, unless another request is being answered."""
+        """Begin a request at its head, or queue it behind the current request."""
         if self._deaf:
             return
         if self._exchange is None:
@@ -175,7 +175,7 @@ class ClientConnection(asyncio.Protocol):
             )
 
     def request_body(self, request: Request, piece: bytes) -> None:
-        """Body bytes, within the limits."""
+        """Store body bytes. Raises MalformedError above the limits."""
         context = self.context
         if self._deaf:
             return
@@ -196,7 +196,7 @@ class ClientConnection(asyncio.Protocol):
             )
 
     def request_complete(self, request: Request) -> None:
-        """All of it is here."""
+        """The request is complete."""
         exchange = self._exchange
         if exchange is not None and exchange.request is request:
             self._go(exchange)
@@ -219,7 +219,7 @@ class ClientConnection(asyncio.Protocol):
             context.outbox.now(self.transport, b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _go(self, exchange: ProxiedExchange) -> None:
-        """The request is whole."""
+        """Process a complete request."""
         context = self.context
         exchange.arrived_s = context.loop.time()
         if exchange.request.body.spooled and not exchange.is_local:
@@ -231,9 +231,9 @@ class ClientConnection(asyncio.Protocol):
             self.go_on()
 
     def validate(self) -> bool:
-        """Size up the request that is whole; returns whether it goes on to the dispatcher."""
+        """Validate the complete request. Returns whether it goes to the dispatcher."""
         context, exchange = self.context, self._exchange
-        assert exchange is not None  # nothing else ends it while this turn's bytes are taken in
+        assert exchange is not None  # nothing else ends it while `Inbox.take` runs
         refusal = context.admission.body(exchange)
         if refusal is not None:
             exchange.refuse(refusal)
@@ -244,12 +244,12 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def go_on(self) -> None:
-        """Hand it on to the dispatcher."""
+        """Submit the request to the dispatcher."""
         assert self._exchange is not None
         self._exchange.submit()
 
     def answered(self, answered: Exchange, close: bool) -> None:
-        """The answer is written: on to the next request, or the end."""
+        """The response is written: start the next request, or close."""
         exchange = self._exchange
         if exchange is None or exchange is not answered:
             return
@@ -264,7 +264,7 @@ class ClientConnection(asyncio.Protocol):
             self._next()
 
     def _next(self) -> None:
-        """What came in while the last request was answered."""
+        """Process the input that arrived while the last request was answered."""
         while not self._lingers and not self.transport.is_closing():
             exchange = self._exchange
             if exchange is not None and exchange.request.complete:
@@ -283,7 +283,7 @@ class ClientConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _take_up(self, request: Request) -> None:
-        self._feeding = True  # so that its end comes back to the loop in `_next`
+        self._feeding = True  # so that its end returns to the loop in `_next`
         self._begin(request)
         exchange = self._exchange
         if request.complete and exchange is not None and exchange.request is request:
@@ -291,7 +291,7 @@ class ClientConnection(asyncio.Protocol):
         self._feeding = False
 
     def _refuse_input(self, refusal: Refusal) -> None:
-        """The input is not to be understood from here on: answer so in its turn, and close."""
+        """Refuse input that cannot be parsed. The refusal waits for the current request, then closes."""
         exchange = self._exchange
         if exchange is not None and exchange.request.complete:
             self._refused = refusal
@@ -311,7 +311,7 @@ class ClientConnection(asyncio.Protocol):
     def _close(self, lingers: bool) -> None:
         self._deaf = True
         self._backlog.clear()
-        self.context.outbox.flush()  # the answer
+        self.context.outbox.flush()  # the response must go first
         if not lingers or self.transport.is_closing() or not self.transport.can_write_eof():
             self.transport.close()
             return
@@ -321,16 +321,16 @@ class ClientConnection(asyncio.Protocol):
         self.context.scanner.watch(self)
 
     def abort(self) -> None:
-        """The answer broke off: a reset tells the client so, which an end alone would not in HTTP/1.0."""
+        """Reset the connection after a broken response: in HTTP/1.0 a normal close would look like success."""
         self._exchange = None
-        self.context.outbox.flush()  # answers before it
+        self.context.outbox.flush()  # earlier responses must go first
         sock = self.transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESETS)
         self.transport.abort()
 
     def switch(self, connection: UpstreamConnection, rest: bytes, closed: Closed) -> None:
-        """The WebSocket is open."""
+        """Become a tunnel to a node (WebSocket)."""
         context = self.context
         tunnel = Tunnel(
             self.transport,
@@ -353,7 +353,7 @@ class ClientConnection(asyncio.Protocol):
     # Time, and the end of the process
 
     def check(self, now_s: float) -> float:
-        """Slow heads and bodies, idle connections, clients that don't read."""
+        """Check for slow heads and bodies, idle connections, and clients that do not read."""
         settings = self.context.settings
         exchange = self._exchange
         if self._lingers and exchange is None:
@@ -382,13 +382,13 @@ class ClientConnection(asyncio.Protocol):
         return now_s + LINGER_S if self._lingers else inf
 
     def drain(self) -> None:
-        """Close it now if it is idle; a busy one closes with its answer."""
+        """Close an idle connection now. A busy connection closes with its response."""
         if self._exchange is None and self._tunnel is None and self._reader.request is None:
             self.context.outbox.close(self.transport)
 
 
 def _late(exchange: ProxiedExchange) -> Refusal | None:
-    """What a request hears that comes when this process is about to end."""
+    """The refusal of a request that arrives when this process is about to end."""
     endpoint = exchange.endpoint
     if endpoint is not None and endpoint.kind in _TO_THE_LAST:
         return None
@@ -396,5 +396,5 @@ def _late(exchange: ProxiedExchange) -> Refusal | None:
 
 
 def too_large(limit_bytes: int) -> Refusal:
-    """A body over the limit."""
+    """The refusal of a body above the limit."""
     return Refusal(413, "body_too_large", f"The request's body is larger than {limit_bytes} bytes.")

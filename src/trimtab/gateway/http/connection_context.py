@@ -1,4 +1,4 @@
-"""What connections need of the rest of the gateway, and the settings they obey."""
+"""The state that all connections share: settings, budgets, and links to the rest of the gateway."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIB = 1_048_576
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Of one model, in seconds."""
+    """Timeouts of one model, in seconds."""
 
     connect_s: float = 5.0
     first_byte_s: float = 300.0  # from the start of the attempt to the first byte of the body
@@ -45,26 +45,26 @@ class Settings:
     head_bytes: int = 32_768
     header_count: int = 100
     body_bytes: int = 512 * MIB
-    memory_body_bytes: int = MIB  # longer ones are spooled to a file and sent once only
-    buffered_bytes: int = 512 * MIB  # of all request bodies in memory
+    memory_body_bytes: int = MIB  # longer bodies are spooled to a file and can be sent only once
+    buffered_bytes: int = 512 * MIB  # sum over all request bodies in memory
     connections: int = 16_384
     keep_alive_s: float = 75.0  # a client's connection without a request
-    slow_client_s: float = 15.0  # for a whole head; and for a body, on top of a rate of 1 KiB/s
-    stalled_client_s: float = 120.0  # a client that does not read its answer
+    slow_client_s: float = 15.0  # limit for a whole head; a body gets in addition its size / (1 KiB/s)
+    stalled_client_s: float = 120.0  # limit for a client that does not read its response
     timeouts: Timeouts = field(default_factory=Timeouts)
     model_timeouts: Mapping[str, Timeouts] = field(default_factory=dict)
     max_retries: int = 2
-    retry_budget_frac: float = 0.2  # retries of all requests
+    retry_budget_frac: float = 0.2  # retries as a fraction of all requests
     hedge_after_s: float = 0.0  # 0 = never
     hedge_max_frac: float = 0.05
     idle_per_node: int = 256  # connections kept open without a request
     idle_upstream_s: float = 30.0
-    tunnel_idle_s: float = 600.0  # a WebSocket without a byte
+    tunnel_idle_s: float = 600.0  # a WebSocket without a byte for this long is closed
 
 
 @dataclass(frozen=True, slots=True)
 class LocalAnswer:
-    """An answer of the gateway itself; a path is sent as a file."""
+    """A response that the gateway makes itself. A `Path` as body is sent as a file."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -75,22 +75,22 @@ Local = Callable[[IncomingExchange, bytes], Awaitable[LocalAnswer | Refusal]]
 
 
 class Client(Protocol):
-    """Where an exchange's answer goes: a connection, or the collector of a job."""
+    """The receiver of an exchange's response: a client connection or the collector of a job."""
 
     transport: asyncio.Transport
-    full: bool  # does not take more for now
+    full: bool  # its write buffer is full
     full_since_s: float
     address: bytes  # for x-forwarded-for
     scheme: bytes  # for x-forwarded-proto
 
     def answered(self, answered: Exchange, close: bool) -> None:
-        """The answer is written; the client's next request may come."""
+        """The response is written. The client's next request may start."""
 
     def abort(self) -> None:
-        """The answer broke off."""
+        """The response broke off: reset the connection."""
 
     def switch(self, connection: UpstreamConnection, rest: bytes, closed: Closed) -> None:
-        """It is a tunnel to this connection from here on; `closed` is called at its end."""
+        """Become a tunnel to this upstream connection. The tunnel calls `closed` when it ends."""
 
 
 class Connection(Protocol):
@@ -99,11 +99,11 @@ class Connection(Protocol):
     transport: asyncio.Transport
 
     def drain(self) -> None:
-        """Close it now if it is idle; a busy one closes with its answer."""
+        """Close an idle connection now. A busy connection closes with its response."""
 
 
 class Beginning(Protocol):
-    """An attempt that is to begin."""
+    """An attempt that is about to begin."""
 
     over: bool
 
@@ -112,7 +112,10 @@ class Beginning(Protocol):
 
 
 class Budget:
-    """Allows something for a fraction of all requests, saved up for the day when a full node dies at once."""
+    """Token bucket that allows an action for a fraction of all requests.
+
+    Unused tokens are saved up to `most`, so that the requests of a full node that fails can all be retried.
+    """
 
     __slots__ = ("_at_first", "_frac", "_left", "_most")
 
@@ -122,23 +125,23 @@ class Budget:
         self.become(frac)
 
     def become(self, frac: float) -> None:
-        """Allow another fraction from now on; it begins anew, unless it is the same."""
+        """Change the fraction. A different fraction resets the saved tokens."""
         if frac != self._frac:
             self._frac = frac
             self._left = self._at_first if frac > 0.0 else 0.0
 
     @property
     def is_empty(self) -> bool:
-        """Whether `take` would refuse."""
+        """Whether `take` would return False."""
         return self._left < 1.0
 
     def earn(self) -> None:
-        """A request came."""
+        """Count a request that arrived."""
         left = self._left + self._frac
         self._left = left if left < self._most else self._most
 
     def take(self) -> bool:
-        """Use one up, if there is one."""
+        """Take one token. Returns False if there is none."""
         if self.is_empty:
             return False
         self._left -= 1.0
@@ -147,7 +150,7 @@ class Budget:
 
 @dataclass(slots=True, eq=False)
 class ConnectionContext:
-    """One process's data plane: `serve` puts it together, every connection holds it."""
+    """The state of one process's data plane. `make_context` builds it; every connection holds it."""
 
     loop: asyncio.AbstractEventLoop
     settings: Settings
@@ -162,19 +165,19 @@ class ConnectionContext:
     retries: Budget
     hedges: Budget
     connections: set[Connection] = field(default_factory=set)
-    exchanges: int = 0  # in the hands of this process, from head to end
+    exchanges: int = 0  # open exchanges of this process, from request head to end
     buffered_bytes: int = 0
     draining: bool = False
-    refusing: bool = False  # the time for requests on their way is over too
+    refusing: bool = False  # drain: new requests are refused
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     known_heads: KnownHeads = field(default_factory=KnownHeads)
     on_arrived: tuple[Callable[[Exchange], None], ...] = field(init=False)
     on_started: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_lost: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_ended: tuple[Callable[[Sequence[Exchange]], None], ...] = field(init=False)
-    _beginning: list[Beginning] = field(default_factory=list)  # which begin as this turn ends
-    _done: list[IncomingExchange] = field(default_factory=list)  # and the dispatcher has not heard of it yet
-    _ended: list[Exchange] = field(default_factory=list)  # and observers have not heard of it yet
+    _beginning: list[Beginning] = field(default_factory=list)  # begin at the end of this turn
+    _done: list[IncomingExchange] = field(default_factory=list)  # not yet reported to the dispatcher
+    _ended: list[Exchange] = field(default_factory=list)  # not yet reported to observers
 
     def __post_init__(self) -> None:
         self.observe(self.observers)
@@ -183,7 +186,7 @@ class ConnectionContext:
         self.inbox.then = self._tell_ended
 
     def observe(self, observers: Observers) -> None:
-        """Tell these from now on. What an observer takes over from `Observer` unchanged is not called."""
+        """Set the observers. Methods that an observer inherits unchanged from `Observer` are not called."""
         self.observers = observers
         self.on_arrived = tuple(one.arrived for one in observers if _is_own(one, "arrived"))
         self.on_started = tuple(one.started for one in observers if _is_own(one, "started"))
@@ -191,7 +194,7 @@ class ConnectionContext:
         self.on_ended = tuple(one.ended for one in observers if _is_own(one, "ended"))
 
     def send(self, upstream: Beginning) -> None:
-        """Send a request to a node: in a turn of several reads once all of its decisions are made."""
+        """Send a request to a node. In a turn with several reads, all decisions of the turn come first."""
         if self.outbox.is_awaited and not self.outbox.is_direct:
             self._beginning.append(upstream)
         else:
@@ -201,13 +204,13 @@ class ConnectionContext:
         try:
             self.dispatcher.decide()
         finally:
-            for upstream in self._beginning:  # with those that come meanwhile
+            for upstream in self._beginning:  # the list may grow during the loop
                 if not upstream.over:
                     self._try(upstream.begin)
             self._beginning.clear()
 
     def done(self, exchange: IncomingExchange) -> None:
-        """A whole response is with the client: in a turn, what follows is done for all of them together."""
+        """A whole response is written. The follow-up work of a turn is done for all responses together."""
         self._done.append(exchange)
         if self.inbox.is_answered:
             self._end_done()
@@ -225,14 +228,14 @@ class ConnectionContext:
                     self._try(exchange.end)
 
     def _try(self, step: Callable[[], None]) -> None:
-        """A fault with one request is its own."""
+        """Run `step`. An exception in one request must not affect others."""
         try:
             step()
         except Exception as error:
             self.loop.call_exception_handler({"message": "a step of a request failed", "exception": error})
 
     def tell_ended(self, exchange: Exchange) -> None:
-        """An exchange is over: observers are told as this turn of the loop ends, of all that ended in it."""
+        """Report an ended exchange. Observers get all exchanges of a turn together, at the turn's end."""
         if not self._ended and not self.outbox.is_awaited:
             self.loop.call_soon(self._tell_ended)
         self._ended.append(exchange)
@@ -245,23 +248,23 @@ class ConnectionContext:
                 tell(ended)
 
     def obey(self, settings: Settings) -> None:
-        """Other limits and timeouts, for what comes from now on."""
+        """Apply new limits and timeouts to everything that starts from now on."""
         self.settings = settings
         self.retries.become(settings.retry_budget_frac)
         self.hedges.become(settings.hedge_max_frac)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run it as a task that somebody holds on to."""
+        """Run a coroutine as a task. The context keeps a reference, so that it is not garbage-collected."""
         task = self.loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
 
     def timeouts(self, model: str) -> Timeouts:
-        """Those of a model."""
+        """Timeouts of a model."""
         return self.settings.model_timeouts.get(model, self.settings.timeouts)
 
 
 def _is_own(observer: Observer, name: str) -> bool:
-    """Whether its class has a method of its own for this event."""
+    """Whether the observer's class overrides the method for this event."""
     return getattr(type(observer), name, None) is not getattr(Observer, name)

@@ -1,4 +1,4 @@
-"""The data plane of one process: listens, drains, ends."""
+"""The data plane of one process: listen, drain, close."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_context(
     local: Local,
     stall_detector: StallDetector | None = None,
 ) -> ConnectionContext:
-    """Everything that connections share."""
+    """Build the state that all connections share."""
     scanner, outbox = TimeoutScanner(loop, stall_detector), Outbox(loop)
     inbox = Inbox(loop, outbox)
     return ConnectionContext(
@@ -51,7 +51,7 @@ def make_context(
 
 
 class DataPlane:
-    """Serves clients on a socket that listens already."""
+    """Serves clients on a socket that is already listening."""
 
     def __init__(self, context: ConnectionContext) -> None:
         self.context = context
@@ -69,10 +69,10 @@ class DataPlane:
         return ClientConnection(self.context)
 
     async def stop_accepting(self) -> None:
-        """Leave new connections to the other replicas on this port; those that wait already are accepted.
+        """Leave new connections to the other replicas on this port. Connections in the backlog are accepted.
 
-        Closing a socket resets what waits to be accepted there. So the loop stops to accept first, and the
-        socket is closed in the very moment in which nothing waits.
+        Closing a listening socket resets the connections in its backlog. So the loop first stops accepting,
+        then this method empties the backlog and closes the socket as soon as it is empty.
         """
         if self._server is None or self._listening is None:
             return
@@ -88,11 +88,11 @@ class DataPlane:
             await self.context.loop.connect_accepted_socket(self._new_connection, connection)
 
     async def drain(self, timeout_s: float, delay_s: float = SHUTDOWN_DELAY_S) -> int:
-        """Wait until every request is answered; return how many were not when the time was up.
+        """Wait until every request is answered. Returns the number of unanswered requests after `timeout_s`.
 
-        Requests are served for `delay_s` more, until balancers and clients know; answers say `Connection:
-        close`. After that requests are refused. Where new connections are still accepted they are refused
-        likewise, to the end: none waits in vain.
+        Requests are still served for `delay_s`, until load balancers and clients have noticed; responses say
+        `Connection: close`. After that, requests are refused. If new connections are still accepted, their
+        requests are refused too, until the end, so that no client waits without a response.
         """
         context = self.context
         context.draining = True

@@ -1,4 +1,4 @@
-"""What is late in an exchange, and when to look at it next."""
+"""Timeouts of an exchange: which are overdue, and when the next check is due."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trimtab.gateway.model import DEADLINE_CODE, Attempt, Cause, Refusal
 
 
 class Timed(Protocol):
-    """An exchange, as its timeouts see it."""
+    """The part of an exchange that its timeouts need."""
 
     over: bool
     committed: bool
@@ -25,20 +25,20 @@ class Timed(Protocol):
     hedge_upstream: UpstreamAttempt | None
 
     def give_up(self, refusal: Refusal) -> None:
-        """Stop whatever is under way for it, and answer so."""
+        """Stop all attempts and answer with this refusal."""
 
     def try_hedge(self) -> None:
-        """Ask a second node, if there is one and the budget allows it."""
+        """Send a hedge to a second node, if a node is free and the budget allows it."""
 
 
 def look(exchange: Timed, now_s: float, woke_s: float, hedge_after_s: float) -> float:
-    """Act on what is late in an exchange; returns when to look again, `inf` = not by itself.
+    """Handle the overdue timeouts of an exchange. Returns the time of the next check (`inf` = none).
 
-    `woke_s`: since when this process has run without a gap. `hedge_after_s` = 0: no second node is asked.
+    `woke_s`: start of the time in which this process has run without a stall. `hedge_after_s` = 0: no hedges.
     """
     upstream = exchange.upstream
     if exchange.over or upstream is None:
-        return inf  # where it waits in the queue, its time is the dispatcher's
+        return inf  # the dispatcher handles the deadline of a queued request
     upstream.settle()
     if not exchange.committed and now_s >= exchange.deadline_s:
         exchange.give_up(Refusal(504, DEADLINE_CODE, "The deadline passed before a node had answered."))
@@ -55,7 +55,7 @@ def look(exchange: Timed, now_s: float, woke_s: float, hedge_after_s: float) -> 
 
 
 def overdue(exchange: Timed, upstream: UpstreamAttempt, now_s: float, woke_s: float) -> Cause | None:
-    """Which of the model's timeouts this attempt has passed. After a gap all but the total begin anew."""
+    """The timeout that this attempt has exceeded. After a stall all timeouts but the total start again."""
     limits = exchange.limits
     attempt = upstream.attempt
     if now_s - exchange.arrived_s >= limits.total_s:
@@ -71,7 +71,7 @@ def overdue(exchange: Timed, upstream: UpstreamAttempt, now_s: float, woke_s: fl
 
 
 def next_look_s(exchange: Timed, now_s: float, hedge_after_s: float) -> float:
-    """The earliest moment at which one of its timeouts could have passed."""
+    """The earliest time at which one of the exchange's timeouts can be due."""
     limits = exchange.limits
     due_s = min(
         now_s + min(limits.connect_s, limits.first_byte_s, limits.idle_s), exchange.arrived_s + limits.total_s
@@ -82,7 +82,7 @@ def next_look_s(exchange: Timed, now_s: float, hedge_after_s: float) -> float:
 
 
 def hedge_due_s(exchange: Timed, after_s: float) -> float:
-    """When a second node is to be asked; `inf` where that is not to be."""
+    """The time of the hedge; `inf` = no hedge."""
     if not after_s or exchange.committed or exchange.hedge_upstream is not None or not exchange.replayable:
         return inf
     return inf if any(attempt.hedge for attempt in exchange.attempts) else exchange.started_s + after_s

@@ -1,4 +1,4 @@
-"""What a client is told when its request is lost for good."""
+"""The errors that a client gets when no retry of its request is left."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _FINAL = {
 
 
 def final_refusal(cause: Cause, retry_after_s: float = 0.0) -> Refusal:
-    """Before the first byte of an answer: the whole answer."""
+    """The error response, for failures before the first byte of a response."""
     status, code, message = _FINAL[cause]
     return Refusal(status, code, message, retry_after_s)
 
 
 def final_event(cause: Cause, endpoint: Endpoint | None) -> bytes:
-    """In a stream: its last event."""
+    """The last event of a stream that has already begun."""
     dialect, kind = (Dialect.OPENAI, Kind.CHAT) if endpoint is None else (endpoint.dialect, endpoint.kind)
     return stream_event(final_refusal(cause), dialect, kind)

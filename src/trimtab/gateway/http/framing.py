@@ -1,4 +1,4 @@
-"""Responses of nodes: their heads, and where their bodies end."""
+"""Parses nodes' responses: heads, and the framing of bodies."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;" + _VALUE + rb")?\r\n"
 _PLAIN_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
 REMEMBERED_HEADS = 256
-REMEMBERED_BYTES = 1_024  # of one head; longer ones are read each time
+REMEMBERED_BYTES = 1_024  # longer heads are not cached
 
-# Headers that concern one connection, or that the gateway says itself.
+# Headers of one connection (hop-by-hop), and headers that the gateway writes itself.
 _HOP = frozenset(
     (
         b"connection",
@@ -45,11 +45,11 @@ _LOOKED_AT = _HOP | _OURS | {b"content-length", b"content-type", b"retry-after",
 
 
 class BadResponseError(Exception):
-    """What came from the node is not HTTP, or contradicts itself."""
+    """The node's bytes are not HTTP, or they contradict each other."""
 
 
 class Length(Enum):
-    """How the end of a body is known."""
+    """How the end of a body is marked."""
 
     NONE = "none"
     COUNTED = "counted"
@@ -61,9 +61,9 @@ _COUNTED, _CHUNKED, _CLOSE = Length.COUNTED, Length.CHUNKED, Length.CLOSE
 
 
 class ResponseHead:
-    """A final response's head, rewritten for the client: `lines` are what goes on, each with its CRLF.
+    """A final response's head, rewritten for the client. `lines`: the forwarded lines, each with its CRLF.
 
-    It is not changed once it is read: responses share it.
+    It is immutable once it is parsed, because responses share it.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class ResponseHead:
         self.status = status
         self.status_line = status_line  # with CRLF
         self.lines: list[bytes] = []
-        self.block = b""  # status line and lines in one
+        self.block = b""  # status line and `lines`, joined
         self.length = Length.CLOSE
         self.content_length = 0
         self.content_type = b""
@@ -95,10 +95,10 @@ class ResponseHead:
         self.retry_after = b""
         self.encoded = False  # compressed
         self.keep_alive = True
-        self.is_plain = False  # a counted body, no stream, no error of the node's, and the connection goes on
+        self.is_plain = False  # counted body, no stream, no error of the node, keep-alive
 
     def of_length(self, content_length: int) -> ResponseHead:
-        """The same head of a body of this length."""
+        """The same head with another body length."""
         head = _new(ResponseHead)
         head.status = self.status
         head.status_line = self.status_line
@@ -119,11 +119,11 @@ class ResponseHead:
 _new = object.__new__
 
 
-_known: dict[tuple[bytes, bytes | None], ResponseHead] = {}  # by the bytes before and after the length
+_known: dict[tuple[bytes, bytes | None], ResponseHead] = {}  # key: the bytes before and after the length
 
 
 def parse_head(raw: bytes, method: str) -> ResponseHead:
-    """Read a head that ends in an empty line. Raises BadResponseError."""
+    """Parse a head that ends with an empty line. Raises BadResponseError."""
     if len(raw) > REMEMBERED_BYTES or method == "HEAD":
         return _read(raw, method)
     length = _LENGTH.search(raw)
@@ -144,10 +144,10 @@ def parse_head(raw: bytes, method: str) -> ResponseHead:
 
 
 def whole_head(data: bytes, end: int) -> ResponseHead | None:
-    """The head of a response to anything but HEAD that is all of `data`, where its like was read before.
+    """The cached head of a response that `data` holds completely; not for responses to HEAD.
 
-    `data[:end]` is the head. None = it is unknown, not `is_plain`, or there is more or less than its body.
-    The length of the body that it tells may be another's.
+    `data[:end]` is the head. None = the head is not cached or not `is_plain`, or `data` is longer or shorter
+    than the response. The content length of the returned head may belong to another body.
     """
     length = _LENGTH.search(data, 0, end)
     if length is None:
@@ -200,7 +200,7 @@ def _note(seen: dict[bytes, bytes], name: bytes, value: bytes) -> None:
 
 
 def _connection(head: ResponseHead, value: bytes) -> None:
-    """Heed the connection header: keep-alive or close, and names of headers that stop here."""
+    """Apply the connection header: keep-alive or close, and names of headers that are not forwarded."""
     named = {token.strip() for token in value.split(b",")}
     if b"close" in named:
         head.keep_alive = False
@@ -212,7 +212,7 @@ def _connection(head: ResponseHead, value: bytes) -> None:
 
 
 def _frame(head: ResponseHead, seen: dict[bytes, bytes], method: str) -> None:
-    """Decide where the body ends (RFC 9112, section 6.3)."""
+    """Determine where the body ends (RFC 9112, section 6.3)."""
     length = seen.get(b"content-length")
     coding = seen.get(b"transfer-encoding")
     if length is not None:
@@ -234,34 +234,34 @@ def _frame(head: ResponseHead, seen: dict[bytes, bytes], method: str) -> None:
 
 
 class Chunks:
-    """Follows a chunked body, whatever the borders of what `feed` gets.
+    """Parses a chunked body from pieces with arbitrary borders.
 
-    It goes on as it came, but for extensions of chunks and trailers: those end here.
+    The body is forwarded unchanged, except that chunk extensions and trailers are removed.
     """
 
     __slots__ = ("_left", "_line", "_state", "_trailer", "done", "extra", "payload")
 
     def __init__(self) -> None:
         self._state = 0  # 0 size line, 1 data, 2 CRLF after data, 3 trailer
-        self._left = 0  # of the chunk's data
-        self._line = b""  # what came of a size line, or other piece that is not whole yet
+        self._left = 0  # bytes left of the chunk's data
+        self._line = b""  # an incomplete size line or other incomplete piece
         self._trailer = 0
         self.payload = b""  # the body bytes of the last `feed`
         self.done = False
-        self.extra = False  # bytes came after the end
+        self.extra = False  # bytes arrived after the end
 
     @property
     def at_border(self) -> bool:
-        """What was handed on so far ends with a whole chunk: something may be put in here."""
+        """Whether the forwarded bytes end with a whole chunk, so that a chunk may be inserted here."""
         return self._state in (0, 3)
 
     @property
     def is_between(self) -> bool:
-        """What came so far ends with a whole chunk, and it was not the last."""
+        """Whether the input so far ends with a whole chunk that was not the last."""
         return self._state == 0 and not self._line
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes; return those to hand on (a started size line waits). Raises BadResponseError."""
+        """Parse bytes. Returns the bytes to forward; a partial size line waits. Raises BadResponseError."""
         if self._line:
             data = self._line + data
             self._line = b""
@@ -277,9 +277,9 @@ class Chunks:
 
     def _walk(self, data: bytes) -> bytes:
         pieces: list[bytes] = []
-        out: list[bytes] = []  # what is handed on of the bytes before `copied`
+        out: list[bytes] = []  # forwarded bytes before `copied`
         at, end, copied = 0, len(data), 0
-        handed = 0  # the last chunk and its trailers are not handed on: they are written anew at the end
+        handed = 0  # end of the bytes to forward; the last chunk and trailers are written again at the end
         while at < end and not self.done:
             if self._state == 1:
                 taken = min(self._left, end - at)
@@ -310,7 +310,7 @@ class Chunks:
         return b"".join(out)
 
     def _piece(self, data: bytes, at: int) -> int:
-        """Take a size line, the CRLF after data, or a trailer line; return where it ends (-1 = not whole)."""
+        """Parse a size line, the CRLF after data, or a trailer line. Returns its end (-1 = incomplete)."""
         if self._state == 0:
             match = _CHUNK_LINE.match(data, at)
             if match is None:

@@ -1,11 +1,19 @@
-"""What is read in one turn of the loop is worked through in one go, and so is what it has led to.
+"""Batches the bytes that were read in one turn of the event loop.
 
-Between two reads the kernel uses the processor's caches for itself: the same code is quicker where it runs
-for one connection after the other. So connections only put down what they have read. As the turn ends all of
-it is taken in, what nodes sent before what clients did. Then all requests that are whole are sized up, then
-handed on, then decided about together; all that came of it is written, and those are told who look on. Where
-only one has read nothing is gained by putting off: what comes of it is written at once, lessons follow. And
-what is read when nothing was for a while is taken in at once, as it will be the only one in its turn.
+Code runs faster for one connection after the other than between two reads, because the kernel's reads evict
+the processor's caches. So connections only store the bytes that they read. At the end of the turn the inbox
+processes all of them, in this order:
+
+1. bytes from nodes, because they free slots;
+2. bytes from clients;
+3. validation of all complete requests;
+4. submission of the valid requests;
+5. one dispatch decision for all of them;
+6. writes;
+7. observers.
+
+A turn with a single read gains nothing from batching: its writes go out at once, and estimates are updated
+afterwards. Bytes that arrive after a pause are processed at once, because no other read will share the turn.
 """
 
 from __future__ import annotations
@@ -17,30 +25,30 @@ from typing import Final, Protocol
 
 from trimtab.gateway.http.outbox import Outbox
 
-ALONE_S: Final = 1e-4  # after a turn: what is read after that long comes alone; one poll's reads are closer
+ALONE_S: Final = 1e-4  # a read this long after a turn is alone: the reads of one poll are closer together
 
 
 class Receiver(Protocol):
-    """A connection. Whatever else happens to it, what it has read comes first: it calls `Inbox.take`."""
+    """A connection. Before it handles another event it calls `Inbox.take`, so that read bytes come first."""
 
     transport: asyncio.Transport
 
     def received(self, data: bytes) -> None:
-        """Take in what was read."""
+        """Process bytes that were read."""
 
 
 class Asker(Receiver, Protocol):
     """A client's connection."""
 
     def validate(self) -> bool:
-        """Size up the request that is whole; returns whether it goes on to the dispatcher."""
+        """Validate the complete request. Returns whether it goes to the dispatcher."""
 
     def go_on(self) -> None:
-        """Hand it on."""
+        """Submit the request to the dispatcher."""
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Default callback."""
 
 
 class Inbox:
@@ -68,17 +76,17 @@ class Inbox:
         self._call_soon, self._time = loop.call_soon, loop.time
         self._take = self.take  # bound once
         self._items: list[tuple[Receiver, bytes]] = []
-        self._answers: list[tuple[Receiver, bytes]] = []  # what nodes sent
-        self._whole: list[Asker] = []  # with a request that came whole
-        self._alone_s = -inf  # from then on the first to be read is alone; inf = something is being taken in
-        self.read_s = 0.0  # when the first of this turn, or of the last one, was read
-        self.is_answered = True  # nothing of what nodes sent is being taken in
-        self.answered: Callable[[], None] = _nothing  # called once that is
-        self.decide: Callable[[], None] = _nothing  # called once all is taken in
-        self.then: Callable[[], None] = _nothing  # called once it is written, too
+        self._answers: list[tuple[Receiver, bytes]] = []  # bytes from nodes
+        self._whole: list[Asker] = []  # connections with a complete request
+        self._alone_s = -inf  # a read after this is alone; inf = `take` runs
+        self.read_s = 0.0  # time of the first read of this turn, or of the last turn with reads
+        self.is_answered = True  # False while bytes from nodes are processed
+        self.answered: Callable[[], None] = _nothing  # called after all bytes from nodes
+        self.decide: Callable[[], None] = _nothing  # called after all bytes and submissions
+        self.then: Callable[[], None] = _nothing  # called after the writes
 
     def put(self, receiver: Receiver, data: bytes) -> None:
-        """Take it in at the end of this turn, or now if it is alone."""
+        """Process bytes from a client at the end of this turn, or now if they are alone."""
         items = self._items
         is_first = not items and not self._answers
         items.append((receiver, data))
@@ -86,7 +94,7 @@ class Inbox:
             self._begin()
 
     def put_answer(self, receiver: Receiver, data: bytes) -> None:
-        """The same with what a node sent, which is taken in first: it gives back places."""
+        """Process bytes from a node likewise. They come before clients' bytes, because they free slots."""
         answers = self._answers
         is_first = not answers and not self._items
         answers.append((receiver, data))
@@ -101,11 +109,11 @@ class Inbox:
             self._call_soon(self._take)
 
     def put_whole(self, asker: Asker) -> None:
-        """While bytes are taken in: it goes on once all are."""
+        """Register a complete request while `take` runs. It goes on after all bytes are processed."""
         self._whole.append(asker)
 
     def take(self) -> None:
-        """Take in what was read, now, and write what comes of it."""
+        """Process all stored bytes now, and write the results."""
         answers, items = self._answers, self._items
         if answers or items:
             self._answers, self._items = [], []
@@ -119,7 +127,7 @@ class Inbox:
                 self.is_answered = True
                 self._call(self.answered)
             self._hand_out(items)
-            while self._whole:  # what was refused is followed by more
+            while self._whole:  # after a refusal the connection may bring its next request
                 whole, self._whole = self._whole, []
                 sized = [asker for asker in whole if self._validate(asker)]
                 for asker in sized:
@@ -137,7 +145,7 @@ class Inbox:
         for receiver, data in items:
             try:
                 receiver.received(data)
-            except Exception as error:  # a fault with one connection is its own
+            except Exception as error:  # an error in one connection must not affect others
                 self._report(receiver, error)
 
     def _validate(self, asker: Asker) -> bool:
@@ -150,12 +158,12 @@ class Inbox:
     def _call(self, who: Callable[[], None]) -> None:
         try:
             who()
-        except Exception as error:  # what others have to write goes out all the same
+        except Exception as error:  # the writes of other connections still go out
             context = {"message": "what follows from what was read failed", "exception": error}
             self._loop.call_exception_handler(context)
 
     def _report(self, receiver: Receiver, error: Exception) -> None:
-        """As the loop does where a protocol raises."""
+        """Report an exception as the event loop does for a protocol that raises, and close the connection."""
         context = {"message": "taking in what was read failed", "exception": error, "protocol": receiver}
         self._loop.call_exception_handler({**context, "transport": receiver.transport})
         receiver.transport.abort()

@@ -1,4 +1,4 @@
-"""A client's request as it comes in: what is known of it before a node is chosen."""
+"""A client's request before a node is chosen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class IncomingExchange(Exchange):
-    """An exchange with the request that it came with. The data plane's own subclass sends it to nodes."""
+    """An exchange with its HTTP request. The data plane's subclass `ProxiedExchange` sends it to nodes."""
 
     __slots__ = ("admitted", "hides_usage", "is_local", "request")
 
@@ -22,14 +22,14 @@ class IncomingExchange(Exchange):
         self.method = request.method
         self.path = request.path
         self.target = request.target
-        self.is_local = False  # the gateway answers it itself
-        self.hides_usage = False  # the gateway asked for the stream's usage, the client did not
-        self.admitted: tuple[Limits, float] | None = None  # limits that count it, and the tokens taken
+        self.is_local = False  # True = the gateway answers the request itself
+        self.hides_usage = False  # True = the gateway requested the stream's usage, the client did not
+        self.admitted: tuple[Limits, float] | None = None  # limits that count the request, and its tokens
 
     def read_usage(self) -> None:
-        """Read what the node says it used, in an answer that came at once."""
+        """Read the usage from a response that arrived in one piece."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """The dispatcher has heard that it is done: it is over."""
+        """End the exchange. Called after the dispatcher has processed its completion."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Work on a request that is not done within one turn of the loop: its own answers, and long bodies."""
+"""Work on a request that takes more than one turn of the loop: the gateway's own responses, long bodies."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
 async def answer_locally(exchange: ProxiedExchange) -> None:
-    """Ask the gateway itself, and write what it says."""
+    """Let the gateway answer the request itself, and write its response."""
     await _to_its_end(exchange, _answer(exchange))
 
 
 async def validate(exchange: ProxiedExchange) -> None:
-    """Read a spooled body piece by piece, then hand the request on."""
+    """Read and validate a spooled body piece by piece, then submit the request."""
     await _to_its_end(exchange, _validate(exchange))
 
 
 async def _to_its_end(exchange: ProxiedExchange, work: Coroutine[Any, Any, None]) -> None:
-    """Work on an exchange; a fault of the gateway's own ends it, for nobody else would."""
+    """Run `work` on an exchange. An unexpected exception ends the exchange with status 500."""
     try:
         await work
     except Exception:

@@ -1,7 +1,7 @@
-"""What is written in one turn of the loop goes out at its end, one send right after the other.
+"""Batches the writes of one turn of the event loop: they go out at its end, one directly after the other.
 
-Each send may wake the process at the other end. On a busy machine that costs more where other work lies in
-between: putting off all sends of a turn saves a good part of a request's time.
+Each send may wake the process at the other end. On a busy machine a wake-up costs more if other work lies
+between two sends. Deferring all sends of a turn therefore saves a large part of a request's time.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import asyncio
 class Outbox:
     """Bytes for transports, in the order in which they were put.
 
-    Whoever writes to a transport directly, or closes it, calls `flush` first where something of this turn may
-    be meant for it: `now` and `close` do so. What is meant for a transport that is closed meanwhile is
-    dropped, as a write to it would be.
+    Code that writes to a transport directly, or closes it, must call `flush` first if the outbox may hold
+    bytes for that transport. `now` and `close` do so. Bytes for a transport that closes meanwhile are
+    dropped, as a direct write would be.
     """
 
     __slots__ = ("_call_soon", "_flush", "_items", "is_awaited", "is_direct")
@@ -23,11 +23,11 @@ class Outbox:
         self._call_soon = loop.call_soon
         self._flush = self.flush  # bound once
         self._items: list[tuple[asyncio.WriteTransport, bytes]] = []
-        self.is_awaited = False  # somebody flushes it soon
-        self.is_direct = False  # what is put is written at once
+        self.is_awaited = False  # the inbox flushes it at the end of the turn
+        self.is_direct = False  # `put` writes at once
 
     def put(self, transport: asyncio.WriteTransport, data: bytes) -> None:
-        """Write it at the end of this turn."""
+        """Write bytes at the end of this turn."""
         items = self._items
         if not items:
             if self.is_direct:
@@ -39,7 +39,7 @@ class Outbox:
         items.append((transport, data))
 
     def flush(self) -> None:
-        """Write what was put, now."""
+        """Write all stored bytes now."""
         items = self._items
         if items:
             self._items = []
@@ -48,13 +48,13 @@ class Outbox:
                     transport.write(data)
 
     def now(self, transport: asyncio.WriteTransport, data: bytes) -> None:
-        """Write at once, after what was put."""
+        """Write bytes at once, after all stored bytes."""
         if self._items:
             self.flush()
         transport.write(data)
 
     def close(self, transport: asyncio.WriteTransport) -> None:
-        """Close it once what was put is written."""
+        """Write all stored bytes, then close the transport."""
         if self._items:
             self.flush()
         transport.close()

@@ -1,4 +1,4 @@
-"""A request of a client in the hands of the data plane: attempts, the commit point, timeouts, its end."""
+"""A client's request in the data plane: attempts, commit point, timeouts, end."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trimtab.gateway.http.upstream_attempt import JOINED_BYTES, UpstreamAttempt,
 from trimtab.gateway.http.upstream_connection import UpstreamConnection, node_line
 from trimtab.gateway.model import Attempt, Cause, Dialect, Node, Outcome, Refusal
 
-MAX_LOST_NODES = 2  # a request that has lost so many may be what kills them
+MAX_LOST_NODES = 2  # a request that has lost this many nodes may itself crash them
 
 
 class ProxiedExchange(IncomingExchange):
-    """The data plane's exchange. `over` once its answer is written or nobody waits for it."""
+    """The data plane's exchange. `over`: its response is written, or the client has disconnected."""
 
     __slots__ = (
         "_closes",
@@ -51,21 +51,21 @@ class ProxiedExchange(IncomingExchange):
         self.over = False
         self.submitted = False
         self.response_id = ""
-        self.task: asyncio.Task[None] | None = None  # what works on it here
-        self._ready: asyncio.Future[None] | None = None  # the client takes more
+        self.task: asyncio.Task[None] | None = None  # local work on the request
+        self._ready: asyncio.Future[None] | None = None  # set when the client's write buffer has room
         self.upstream: UpstreamAttempt | None = None
         self.hedge_upstream: UpstreamAttempt | None = None
         self._kept: tuple[ResponseHead, bytes] | None = None
         self.limits: Timeouts = context.settings.timeouts
         self._lost_nodes = 0
         self._retries = 0
-        self._unread = b""  # an answer with its usage
-        self._closes = False  # the client's connection ends with the answer
+        self._unread = b""  # a whole response, from which the usage is not read yet
+        self._closes = False  # the client's connection closes after the response
 
     # The dispatcher's side
 
     def submit(self) -> None:
-        """Hand it to the dispatcher: it is whole."""
+        """Submit the complete request to the dispatcher."""
         context = self.context
         facts, own = self.facts, context.settings.model_timeouts
         if own and facts is not None and facts.model in own:
@@ -81,7 +81,7 @@ class ProxiedExchange(IncomingExchange):
             context.dispatcher.decide()
 
     def start(self, node: Node) -> None:
-        """Send it to this node."""
+        """Send the request to this node."""
         if not self.over:
             self._begin(node)
 
@@ -104,7 +104,7 @@ class ProxiedExchange(IncomingExchange):
             tell(self, attempt)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer it without a node, or with what the last node has answered itself."""
+        """Answer with a refusal, or with the last node's own error response if one was kept."""
         if self.over:
             return
         kept = self._kept
@@ -124,7 +124,7 @@ class ProxiedExchange(IncomingExchange):
         self.finish(outcome, close)
 
     def answer(self, status: int, head: bytes, body: bytes) -> None:
-        """Write an answer of the gateway's own; it is whole with this."""
+        """Write a response of the gateway itself, and end the exchange."""
         self.response_status = status
         if self.method == "HEAD":
             body = b""
@@ -148,7 +148,7 @@ class ProxiedExchange(IncomingExchange):
     # The attempts' side
 
     def may_retry(self, cause: Cause, upstream: UpstreamAttempt) -> bool:
-        """Whether another attempt is allowed after this loss; `attempt_lost` asks the budget last."""
+        """Whether another attempt is allowed after this loss. `attempt_lost` checks the budget afterwards."""
         if self.committed or upstream.attempt.hedge or self.hedge_upstream is not None:
             return False
         if self._retries >= self.context.settings.max_retries or self.request.websocket:
@@ -161,7 +161,7 @@ class ProxiedExchange(IncomingExchange):
         return may_repeat and self.context.dispatcher.has_another(self)
 
     def commit(self, upstream: UpstreamAttempt, response: ResponseHead) -> tuple[Relay, bytes]:
-        """The first body byte came: this node's answer it is. Returns the relay and the head to write."""
+        """Commit to this node's response at its first body byte. Returns the relay and the head to write."""
         self._take(upstream, response)
         request = self.request
         observer = observer_for(self.endpoint, response, self.hides_usage)
@@ -172,7 +172,7 @@ class ProxiedExchange(IncomingExchange):
         return relay, relay.begin(self.lines(upstream.pool.says), request.http10)
 
     def commit_whole(self, upstream: UpstreamAttempt, response: ResponseHead, body: bytes) -> bool:
-        """The response came at once: write it. Returns whether the client's connection ends with it."""
+        """Write a response that arrived in one piece. Returns whether the client's connection closes."""
         self._take(upstream, response)
         size = len(body)
         self.response_bytes += size
@@ -195,7 +195,7 @@ class ProxiedExchange(IncomingExchange):
         return closes
 
     def _take(self, upstream: UpstreamAttempt, response: ResponseHead) -> None:
-        """This upstream is the one that answers."""
+        """Make this attempt the one that answers, and drop the other of two hedged attempts."""
         if self.hedge_upstream is not None:
             other = self.hedge_upstream if upstream is self.upstream else self.upstream
             if other is not None and other is not upstream:
@@ -208,7 +208,7 @@ class ProxiedExchange(IncomingExchange):
         upstream.attempt.first_byte_s = upstream.connection.last_s
 
     def _go_on_with(self, upstream: UpstreamAttempt) -> None:
-        """Of two attempts this one is left. The last attempt is the one that counts: its node is told."""
+        """Keep this one of two attempts. It becomes the last in `attempts`, because the last one counts."""
         self.upstream, self.hedge_upstream = upstream, None
         attempts = self.attempts
         if attempts[-1] is not upstream.attempt:
@@ -216,28 +216,28 @@ class ProxiedExchange(IncomingExchange):
             attempts.append(upstream.attempt)
 
     def closes(self) -> bool:
-        """Whether the client's connection ends with the answer."""
+        """Whether the client's connection closes after the response."""
         request = self.request
         return not request.keep_alive or (request.has_body and not request.complete) or self.context.draining
 
     def lines(self, of_node: bytes) -> bytes:
-        """The gateway's own headers of an answer."""
+        """The gateway's own header lines of a response."""
         return b"x-request-id: %b\r\n%b" % (self.id.encode(), of_node)
 
     def observed(self, observer: ResponseObserver) -> None:
-        """More of the body has gone to the client."""
+        """Report new chunks of the body to the dispatcher."""
         new = observer.chunks - self.streamed_chunks
         if new:
             self.streamed_chunks += new
             self.context.dispatcher.progress(self, new)
 
     def streamed(self, observer: ResponseObserver, payload_bytes: int) -> None:
-        """Chunks of a observed stream have gone to the client, with so many bytes of body."""
+        """Count body bytes of an observed stream, and report its new chunks."""
         self.response_bytes += payload_bytes
         self.observed(observer)
 
     def relayed(self, relay: Relay) -> None:
-        """The response has come piece by piece, and that was all."""
+        """End a response that arrived in several pieces."""
         relay.end()
         observer = relay.observer
         if observer is not None:
@@ -245,7 +245,7 @@ class ProxiedExchange(IncomingExchange):
             self.response_id = observer.response_id
 
     def attempt_done(self, upstream: UpstreamAttempt, closes: bool) -> None:
-        """The whole response is with the client."""
+        """The attempt's whole response is written to the client."""
         assert upstream.connection is not None
         upstream.attempt.ended_s = upstream.connection.last_s
         status = self.response_status
@@ -260,23 +260,23 @@ class ProxiedExchange(IncomingExchange):
             self.finish(_outcome(status), closes)
 
     def done(self, closes: bool) -> None:
-        """The response is whole, and no error: the context reads its usage, tells the dispatcher, ends it."""
+        """A whole response without error: the context reads its usage, reports it and ends the exchange."""
         self.upstream = None
         self._closes = closes
         self.context.done(self)
 
     def read_usage(self) -> None:
-        """What its node says it used, in an answer that came at once."""
+        """Read the usage from a response that arrived in one piece."""
         body, self._unread = self._unread, b""
         if body and self.endpoint is not None:
             self.usage, self.response_id = read_answer(self.endpoint.kind, body)
 
     def end(self) -> None:
-        """The dispatcher has heard that it is done: it is over."""
+        """End the exchange. Called after the dispatcher has processed its completion."""
         self.finish(_DONE, self._closes)
 
     def attempt_lost(self, upstream: UpstreamAttempt, cause: Cause, at_border: bool = False) -> None:
-        """An attempt came to nothing."""
+        """Handle a failed attempt: continue the hedge, retry, or answer with an error."""
         context = self.context
         attempt = upstream.attempt
         attempt.cause = cause
@@ -284,7 +284,7 @@ class ProxiedExchange(IncomingExchange):
         for tell in context.on_lost:
             tell(self, attempt)
         other = self.hedge_upstream if upstream is self.upstream else self.upstream
-        if other is not None and other is not upstream:  # of two, the other goes on
+        if other is not None and other is not upstream:  # the other of two hedged attempts goes on
             self._go_on_with(other)
             context.dispatcher.release(attempt.node, self)
             return
@@ -304,7 +304,7 @@ class ProxiedExchange(IncomingExchange):
         self.refuse(final_refusal(cause, attempt.retry_after_s))
 
     def move(self, attempt: Attempt) -> bool:
-        """Its node seems frozen: begin anew on another, if one is ready and a retry is allowed."""
+        """Move the request away from a node that seems frozen, if another is ready and a retry is allowed."""
         upstream = self.upstream
         if self.over or upstream is None or upstream.attempt is not attempt:
             return False
@@ -324,7 +324,7 @@ class ProxiedExchange(IncomingExchange):
     def open_tunnel(
         self, upstream: UpstreamAttempt, connection: UpstreamConnection, response: ResponseHead, rest: bytes
     ) -> None:
-        """A WebSocket is open: its bytes go through from now on."""
+        """Open a WebSocket tunnel. Its bytes are forwarded from now on."""
         context = self.context
         self.committed = True
         self.response_status = 101
@@ -336,7 +336,7 @@ class ProxiedExchange(IncomingExchange):
         self.client.switch(connection, rest, self._tunnel_closed)
 
     def _tunnel_closed(self, cause: Cause | None, sent_bytes: int) -> None:
-        """That was all of it; `cause` = how it was lost."""
+        """End the exchange of a closed tunnel. `cause`: the reason of a loss; None = a normal end."""
         self.response_bytes = sent_bytes
         if self.over:
             return
@@ -352,7 +352,7 @@ class ProxiedExchange(IncomingExchange):
     # The client's side
 
     def client_gone(self) -> None:
-        """Nobody waits any more: stop the nodes at once. It does not count against them."""
+        """The client disconnected: drop the attempts at once. The nodes are not blamed."""
         if self.over:
             return
         self._drop_attempts()
@@ -381,7 +381,7 @@ class ProxiedExchange(IncomingExchange):
             self._ready.set_result(None)
 
     def finish(self, outcome: Outcome, close: bool, broken: bool = False) -> None:
-        """It is over. `close`: the client's connection ends with it; `broken`: by a reset."""
+        """End the exchange. `close`: close the client's connection; `broken`: reset it."""
         self.over = True
         self.outcome = outcome
         context = self.context
@@ -403,12 +403,12 @@ class ProxiedExchange(IncomingExchange):
     # Time
 
     def check(self, now_s: float) -> float:
-        """Timeouts, and the moment of a hedge."""
+        """Check timeouts and the time of a hedge."""
         context = self.context
         return look(self, now_s, context.scanner.stall_detector.since_s, context.settings.hedge_after_s)
 
     def give_up(self, refusal: Refusal) -> None:
-        """Stop whatever is under way for it, and answer so; an answer that has begun breaks off."""
+        """Stop all attempts and answer with this refusal. A response that has begun breaks off."""
         if self.over:
             return
         self._drop_attempts()
@@ -428,7 +428,7 @@ class ProxiedExchange(IncomingExchange):
         self.upstream = self.hedge_upstream = None
 
     def try_hedge(self) -> None:
-        """Ask a second node, if there is one and the budget allows it."""
+        """Send a hedge to a second node, if a node is free and the budget allows it."""
         context = self.context
         if context.hedges.take():
             node = context.dispatcher.hedge(self)

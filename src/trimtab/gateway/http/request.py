@@ -1,11 +1,11 @@
-"""Requests of clients, and the heads that are known already."""
+"""Clients' requests, and a cache of request heads."""
 
 from __future__ import annotations
 
 from trimtab.gateway.http.spool import Body
 from trimtab.gateway.model import Refusal
 
-# Heads with one of these are each seen once, or are not followed by a plain body.
+# Heads with one of these headers do not repeat, or no plain body follows them: they are not cached.
 _NOT_REMEMBERED = frozenset(
     (
         b"expect",
@@ -20,7 +20,7 @@ REMEMBERED_HEADS = 512
 
 
 class MalformedError(Exception):
-    """A request that is answered by a refusal and the end of the connection."""
+    """A request that is answered with a refusal, after which the connection closes."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -28,12 +28,12 @@ class MalformedError(Exception):
 
 
 def malformed(message: str, status: int = 400, code: str = "bad_request") -> MalformedError:
-    """What is wrong, as an exception."""
+    """Make a MalformedError with this message."""
     return MalformedError(Refusal(status, code, message))
 
 
 class Request:
-    """One request as it came; headers have lower-case names, and the length of the body is not among them."""
+    """One request. Header names are in lower case; `headers` leaves out the content length."""
 
     __slots__ = (
         "body",
@@ -63,8 +63,8 @@ class Request:
         self.target = b""  # path and query
         self.path = ""
         self.headers: dict[bytes, bytes] = {}
-        self.forward: list[bytes] = []  # lines that go upstream, with their CRLF
-        self.lines = b""  # the same, joined
+        self.forward: list[bytes] = []  # header lines for the node, with their CRLF
+        self.lines = b""  # `forward`, joined
         self.head_bytes = 0
         self.header_count = 0
         self.http10 = False
@@ -75,13 +75,13 @@ class Request:
         self.content_length = 0
         self.content_type = ""
         self.key_digest = b""  # SHA-256 of the client's key
-        self.given_id = ""  # the client's request id, if it has the form of one
-        self.hinted = False  # the gateway's own headers are among them, or a trace's
+        self.given_id = ""  # the client's request id, if well-formed
+        self.hinted = False  # it has x-trimtab-* headers or a traceparent
         self.complete = False
         self.body = Body(memory_bytes)
 
     def again(self, content_length: int, memory_bytes: int) -> Request:
-        """Another request with the same head, but for the length of its body."""
+        """A new request with the same head but another body length."""
         request = _new(Request)
         request.method = self.method
         request.target = self.target
@@ -102,7 +102,7 @@ class Request:
 
     @property
     def awaits_body(self) -> bool:
-        """More of it is to come."""
+        """Whether a part of its body is still to come."""
         return self.has_body and not self.complete
 
 
@@ -110,7 +110,7 @@ _new = object.__new__
 
 
 def key_of(headers: dict[bytes, bytes]) -> bytes:
-    """The client's key: a bearer token, or the header that Anthropic's clients send; b"" = none."""
+    """The client's key: a bearer token, or the header of Anthropic's clients (x-api-key); b"" = none."""
     authorization = headers.get(b"authorization")
     if authorization is not None:
         scheme, _, key = authorization.strip().partition(b" ")
@@ -119,10 +119,10 @@ def key_of(headers: dict[bytes, bytes]) -> bytes:
 
 
 class KnownHeads:
-    """Heads that clients have sent before, byte for byte but for the length of the body.
+    """Cache of request heads that clients have sent before. Heads may differ in the body length only.
 
-    Only what was read from these bytes is kept, nothing of what was decided about them: a key is looked up
-    anew each time. Like the connections' buffers it holds keys in clear.
+    The cache holds parse results only, no decisions: each request's key is checked again. Like the
+    connections' buffers, the cache holds keys in clear text.
     """
 
     __slots__ = ("_heads",)
@@ -134,11 +134,11 @@ class KnownHeads:
         return len(self._heads)
 
     def get(self, key: tuple[bytes, bytes]) -> Request | None:
-        """The request that had this head; use `again`."""
+        """The request with this head. Make a new request from it with `again`."""
         return self._heads.get(key)
 
     def keep(self, key: tuple[bytes, bytes], request: Request) -> None:
-        """Remember a head that has just been read, if it is a plain one."""
+        """Cache a head that was just parsed, if it is a plain one."""
         n_lines = key[0].count(b"\r\n") + key[1].count(b"\r\n")
         if n_lines != request.header_count + 2 or key[0].count(b"\n") + key[1].count(b"\n") != n_lines:
             return

@@ -1,4 +1,4 @@
-"""Reads requests: heads, checked more strictly than the parser does, and bodies."""
+"""Reads requests: heads, with stricter checks than the parser's, and bodies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 _TARGET = re.compile(rb"/[!-\"$-~]*")
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
-# Said at most once: two of them would let two programs understand two different requests.
+# Allowed at most once: with two of them, two programs could understand two different requests.
 _SINGLE = frozenset(
     (
         b"authorization",
@@ -30,10 +30,10 @@ _SINGLE = frozenset(
         b"x-request-id",
     )
 )
-# Never sent on: of this connection only, the client's secrets, or said anew.
+# Never forwarded: headers of this connection, the client's secrets, or headers that the gateway writes again.
 _STOPS = frozenset(
     (
-        b"accept-encoding",  # usage is read from answers, so they come plain
+        b"accept-encoding",  # the gateway reads usage from responses, so they must not be compressed
         b"api-key",
         b"authorization",
         b"connection",
@@ -47,7 +47,7 @@ _STOPS = frozenset(
         b"proxy-authenticate",
         b"proxy-authorization",
         b"proxy-connection",
-        b"sec-websocket-protocol",  # browsers can hide a key in it: said anew without
+        b"sec-websocket-protocol",  # browsers can send a key in it: written again without the key
         b"te",
         b"trailer",
         b"transfer-encoding",
@@ -63,24 +63,24 @@ _STOPS = frozenset(
 _KEPT_WHEN_NAMED = frozenset((b"content-type", b"traceparent", b"tracestate"))
 _KEY_IN_PROTOCOL = b"openai-insecure-api-key."
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
-REMEMBERED_BYTES = 2_048  # of one head; longer ones are parsed each time
+REMEMBERED_BYTES = 2_048  # longer heads are not cached
 
 
 class Receiver(Protocol):
-    """Who takes requests from a reader; calls come while the reader is fed."""
+    """Takes requests from a reader. The reader calls it during `feed`."""
 
     def request_head(self, request: Request) -> None:
-        """The head is whole and well-formed."""
+        """The head is complete and well-formed."""
 
     def request_body(self, request: Request, piece: bytes) -> None:
-        """Some of its body."""
+        """A piece of the body."""
 
     def request_complete(self, request: Request) -> None:
-        """That was all of it."""
+        """The request is complete."""
 
 
 class RequestReader:
-    """Parses what a client sends, by llhttp; heads that are known already are not parsed again."""
+    """Parses a client's bytes with llhttp. Cached heads are not parsed again."""
 
     __slots__ = (
         "_candidate",
@@ -107,19 +107,19 @@ class RequestReader:
     ) -> None:
         self._receiver = receiver
         self._known = KnownHeads() if known is None else known
-        self._candidate: tuple[bytes, bytes] | None = None  # the head that is now parsed
-        self._left = 0  # of the body after a known head
-        self._last = False  # nothing may follow
+        self._candidate: tuple[bytes, bytes] | None = None  # the head that is being parsed
+        self._left = 0  # bytes left of the body after a cached head
+        self._last = False  # no further request may follow
         self._head_limit = head_bytes
         self._header_limit = header_count
         self._memory_bytes = memory_bytes
         self._parser = httptools.HttpRequestParser(self)
         self._in_head = True
-        self._reset = False  # the parser only learns the framing of a request that we have read already
-        self.request: Request | None = None  # the one that is coming in
+        self._reset = False  # a synthetic head is fed, so that a new parser knows the framing of the body
+        self.request: Request | None = None  # the request that is arriving
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes; return what follows an upgrade. Raises MalformedError."""
+        """Parse bytes. Returns the bytes that follow an upgrade. Raises MalformedError."""
         if self._left:
             data = self._more(data)
         while data and self.request is None and not self._last:
@@ -137,7 +137,7 @@ class RequestReader:
         return self._parse(data) if data else b""
 
     def _again(self, known: Request, size: int, data: bytes, end: int) -> bytes:
-        """A request with a known head; returns what follows it."""
+        """Read a request with a cached head. Returns the bytes that follow it."""
         request = self.request = known.again(size, self._memory_bytes)
         receiver = self._receiver
         receiver.request_head(request)
@@ -153,7 +153,7 @@ class RequestReader:
         return data[stop:]
 
     def _more(self, data: bytes) -> bytes:
-        """Bytes of a body whose length is known; returns what follows it."""
+        """Read body bytes of a known length. Returns the bytes that follow the body."""
         request = self.request
         assert request is not None
         left = self._left - len(data)
@@ -193,7 +193,10 @@ class RequestReader:
             return b""
 
     def _after_upgrade(self) -> bool:
-        """A WebSocket begins; any other upgrade is not taken up, and its request goes on as it is."""
+        """Begin a WebSocket. Any other upgrade is ignored, and its request is read as a normal one.
+
+        Returns whether a WebSocket begins.
+        """
         request = self.request
         assert request is not None
         if request.websocket:
@@ -232,7 +235,7 @@ class RequestReader:
             request.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Parser: one header; those of a trailer are dropped."""
+        """Parser: one header. Trailers are dropped."""
         request = self.request
         if request is None or not self._in_head:
             return
@@ -249,7 +252,7 @@ class RequestReader:
             request.forward.append(b"%b: %b\r\n" % (name, value))
 
     def on_headers_complete(self) -> None:
-        """Parser: the head is whole."""
+        """Parser: the head is complete."""
         request = self.request
         if request is None or self._reset:
             return
@@ -262,16 +265,16 @@ class RequestReader:
         self._receiver.request_head(request)
 
     def on_body(self, piece: bytes) -> None:
-        """Parser: some of the body, without its framing."""
+        """Parser: a piece of the body, without its framing."""
         request = self.request
         if request is not None:
             self._receiver.request_body(request, piece)
 
     def on_message_complete(self) -> None:
-        """Parser: the request is whole."""
+        """Parser: the request is complete."""
         request = self.request
         if request is None or self._parser.should_upgrade():
-            return  # `feed` goes on with it
+            return  # `feed` handles the upgrade
         self.request = None
         self._in_head = True
         request.complete = True
@@ -330,7 +333,7 @@ class RequestReader:
         if b"upgrade" in named and request.headers.get(b"upgrade", b"").strip().lower() == b"websocket":
             request.websocket = request.method == "GET" and not request.has_body and not request.http10
             if request.websocket:
-                request.keep_alive = False  # nothing else can follow, taken up or not
+                request.keep_alive = False  # no other request can follow, accepted or not
         named -= {b"close", b"keep-alive", b"upgrade", b"", *_KEPT_WHEN_NAMED}
         if named:
             request.forward = [
@@ -339,7 +342,7 @@ class RequestReader:
 
 
 def _read_headers(request: Request) -> None:
-    """What the admission will ask for."""
+    """Extract the header values that admission needs."""
     headers = request.headers
     request.key_digest = sha256(key_of(headers)).digest()
     request.content_type = headers.get(b"content-type", b"").decode("latin-1")

@@ -1,4 +1,4 @@
-"""Reading along with an answer: usage, ids, counts; and hiding the usage that only the gateway asked for."""
+"""Reads usage, ids and counts from a passing response. Removes usage that the client did not request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SAYS_ITS_END = (Kind.CHAT, Kind.COMPLETION, Kind.MESSAGES, Kind.RESPONSE)
 
 
 class ResponseObserver:
-    """Follows one body on its way to the client."""
+    """Observes one response body on its way to the client."""
 
     __slots__ = ("_last", "_meter", "_says_its_end", "_stripper", "chunks", "hides", "stream")
 
@@ -22,27 +22,27 @@ class ResponseObserver:
         self._says_its_end = says_its_end and stream
         self._last = b"\n\n"
         self.stream = stream
-        self.hides = hides  # the client gets less than came
-        self.chunks = 0  # of content, so far
+        self.hides = hides  # the observer removes the usage from the stream
+        self.chunks = 0  # chunks of content so far
 
     @property
     def usage(self) -> Usage | None:
-        """What the node said it used, up to now."""
+        """The usage that the node has reported so far."""
         return self._meter.usage
 
     @property
     def response_id(self) -> str:
-        """The id by which a later request may continue this response; empty = none."""
+        """The id with which a later request may continue this response; empty = none."""
         return self._meter.response_id
 
     @property
     def content(self) -> bytes:
-        """What marks an event of content."""
+        """The bytes that mark an event of content."""
         return self._meter.content
 
     @property
     def is_between_events(self) -> bool:
-        """What came of a stream was whole events: one of content, without usage, is only counted."""
+        """Whether the stream so far consists of whole events. Then an event of content is only counted."""
         stripper = self._stripper
         return (
             self._meter.is_between_events
@@ -52,16 +52,16 @@ class ResponseObserver:
 
     @property
     def at_event_border(self) -> bool:
-        """What went to the client so far ends with a whole event of a stream."""
+        """Whether the bytes sent to the client so far end with a whole event of a stream."""
         return self.stream and self._last.endswith((b"\n\n", b"\n\r\n"))
 
     @property
     def cut_short(self) -> bool:
-        """The stream is over, but its own last event never came."""
+        """Whether the stream ended without its own last event."""
         return self._says_its_end and not self._meter.ended
 
     def feed(self, payload: bytes) -> bytes:
-        """Take body bytes; return those for the client."""
+        """Process body bytes. Returns the bytes for the client."""
         self.chunks += self._meter.feed(payload)
         if self._stripper is not None:
             payload = self._stripper.feed(payload)
@@ -72,7 +72,7 @@ class ResponseObserver:
         return payload
 
     def finish(self) -> bytes:
-        """The body is whole; return what was still held back."""
+        """End the body. Returns the bytes that were still held back."""
         self._meter.finish()
         return self._stripper.finish() if self._stripper is not None else b""
 
@@ -80,7 +80,7 @@ class ResponseObserver:
 def observer_for(
     endpoint: Endpoint | None, response: ResponseHead, hides_usage: bool
 ) -> ResponseObserver | None:
-    """What reads along with this response; None where there is nothing to find."""
+    """The observer for this response; None = the response holds nothing to read."""
     content_type = response.content_type
     if endpoint is None or response.encoded:
         return None

@@ -1,4 +1,4 @@
-"""The way of a response's bytes to the client: as they came, where that is possible."""
+"""Relays a response to the client, byte for byte where possible."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Mode(Enum):
     """How the body is framed for the client."""
 
     VERBATIM = "verbatim"
-    CHUNKED = "chunked"  # anew
-    BARE = "bare"  # ends with the connection
+    CHUNKED = "chunked"  # framed again by the gateway
+    BARE = "bare"  # the end of the connection ends the body
 
 
 _VERBATIM, _CHUNKED, _BARE = Mode.VERBATIM, Mode.CHUNKED, Mode.BARE
 
 
 def connection_line(closes: bool, keep_alive_10: bool) -> bytes:
-    """What a response says of its connection."""
+    """The connection header of a response, if it needs one."""
     if closes:
         return b"connection: close\r\n"
     return b"connection: keep-alive\r\n" if keep_alive_10 else b""
@@ -59,7 +59,7 @@ class Relay:
         self._mode = mode
 
     def begin(self, extra: bytes, keep_alive_10: bool) -> bytes:
-        """The head for the client. `extra`: lines of the gateway's own."""
+        """The head for the client. `extra`: the gateway's own header lines."""
         head, mode = self._head, self._mode
         framing = b""
         if mode is _CHUNKED or (head.length is Length.CHUNKED and mode is _VERBATIM):
@@ -70,11 +70,11 @@ class Relay:
 
     @property
     def keeps_chunks(self) -> bool:
-        """Whether a whole chunk goes to the client as it came, where it is framed as this would frame it."""
+        """Whether a whole chunk is forwarded unchanged if its framing is the one that the relay writes."""
         return self._mode is _CHUNKED or (self._mode is _VERBATIM and self._head.length is Length.CHUNKED)
 
     def body(self, before: bytes, raw: bytes, payload: bytes) -> None:
-        """Write a piece, and before it what was held back (the head)."""
+        """Write a piece of the body. `before`: bytes that go first (the head)."""
         observer = self.observer
         if observer is not None:
             payload = observer.feed(payload)
@@ -88,11 +88,11 @@ class Relay:
             self._put(self._transport, before + payload if before else payload)
 
     def cut_short(self) -> bool:
-        """The body just ended with its connection, and before its own last event."""
+        """Whether the connection's end ended the stream before the stream's own last event."""
         return self._head.length is Length.CLOSE and self.observer is not None and self.observer.cut_short
 
     def end(self) -> None:
-        """The response is whole."""
+        """Write the end of a complete response."""
         observer = self.observer
         rest = observer.finish() if observer is not None else b""
         if self._mode is _CHUNKED:
@@ -103,7 +103,7 @@ class Relay:
             self._put(self._transport, rest)
 
     def broken(self, event: bytes, at_border: bool) -> bool:
-        """The node is lost after the head went out: say so in the stream, if that can be."""
+        """Write an error event after the loss of a node, if the stream allows it. Returns whether it did."""
         observer = self.observer
         if observer is None or not observer.at_event_border or self._no_body:
             return False

@@ -1,4 +1,4 @@
-"""A request's body while it comes in: in memory while it is small, in a temporary file else."""
+"""A request's body while it arrives: in memory while it is small, else in a temporary file."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ READ_BYTES = 262_144
 
 
 class Reads(Protocol):
-    """What reads a long body as it is, in bounded memory."""
+    """A reader of a long body in bounded memory."""
 
     def feed(self, chunk: bytes, /) -> Any:
-        """The next bytes."""
+        """Process the next bytes."""
 
 
 class SpooledBytes:
-    """Reads a file from its beginning, with stretches of it replaced. Has a descriptor of its own."""
+    """Reads a file from its beginning, with one range replaced. It has its own file descriptor."""
 
     def __init__(self, file_fd: int, size: int, change: tuple[int, int, bytes] | None) -> None:
-        """`change`: (start, end, what stands there instead)."""
+        """`change`: (start, end, replacement bytes)."""
         self._fd = os.dup(file_fd)
         start, end, instead = change or (0, 0, b"")
         self._left: deque[tuple[int, int] | bytes] = deque([(0, start), instead, (end, size)])
 
     def read(self, most: int = READ_BYTES) -> bytes:
-        """The next bytes, not all of `most` perhaps; b"" at the end. Raises OSError."""
+        """The next bytes, at most `most`, possibly fewer; b"" at the end. Raises OSError."""
         while self._left:
             part = self._left.popleft()
             if isinstance(part, bytes):
@@ -45,7 +45,7 @@ class SpooledBytes:
         return b""
 
     def close(self) -> None:
-        """The descriptor is given back."""
+        """Close the file descriptor."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -71,15 +71,15 @@ class Body:
         self._change: tuple[int, int, bytes] | None = None
         self._reading: SpooledBytes | None = None
         self.size = 0
-        self.in_memory = 0  # bytes of it that are held in memory
+        self.in_memory = 0  # bytes held in memory
 
     @property
     def spooled(self) -> bool:
-        """It is in a file: it can be sent once."""
+        """Whether the body is in a file, so that it can be sent only once."""
         return self._file is not None
 
     def add(self, piece: bytes) -> int:
-        """Take a piece; return by how much the bytes in memory have changed. Raises OSError (disk full)."""
+        """Add a piece. Returns the change of the bytes in memory. Raises OSError (disk full)."""
         size = len(piece)
         self.size += size
         if self._file is not None:
@@ -98,7 +98,7 @@ class Body:
         return -freed
 
     def whole(self) -> bytes | None:
-        """All of it, if it is in memory."""
+        """The whole body if it is in memory, else None."""
         if self._file is not None:
             return None
         pieces = self._pieces
@@ -107,23 +107,23 @@ class Body:
         return pieces[0] if pieces else b""
 
     def change(self, start: int, end: int, instead: bytes) -> None:
-        """Whoever reads the file finds this in place of its bytes from `start` to `end`. Once only."""
+        """Replace the bytes from `start` to `end` for all later readers of the file. Allowed once."""
         assert self._change is None
         self._change = (start, end, instead)
         self.size += len(instead) - (end - start)
 
     def rewind(self) -> None:
-        """Read the file from its beginning."""
+        """Start reading the file from its beginning."""
         if self._reading is not None:
             self._reading.close()
         self._reading = None if self._file is None else self.file()
 
     def read(self) -> bytes:
-        """The file's next piece; b"" at its end."""
+        """The next piece of the file; b"" at its end."""
         return b"" if self._reading is None else self._reading.read()
 
     async def show(self, *readers: Reads) -> None:
-        """Let these read the whole file; others have the loop between two pieces."""
+        """Feed the whole file to the readers. Other tasks can run between two pieces."""
         self.rewind()
         while piece := self.read():
             for reader in readers:
@@ -131,13 +131,13 @@ class Body:
             await asyncio.sleep(0)
 
     def file(self) -> SpooledBytes:
-        """The file once more, for a thread: this one may be closed meanwhile. Raises OSError."""
+        """A second reader of the file, for a thread: this body may be closed meanwhile. Raises OSError."""
         assert self._file is not None
-        in_file = self._file.tell()  # nothing is written any more, so all of it
+        in_file = self._file.tell()  # writing has ended, so this is the file's size
         return SpooledBytes(self._file.fileno(), in_file, self._change)
 
     def close(self) -> None:
-        """Let go of it all."""
+        """Free the memory and the file."""
         self._pieces.clear()
         self.in_memory = 0
         if self._reading is not None:
@@ -149,7 +149,7 @@ class Body:
 
 
 def _write(file: IO[bytes], piece: bytes) -> None:
-    """Write all of it. A disk that fills up takes a part first, and raises for the rest only."""
+    """Write the whole piece. On a full disk the first write is partial, and only the next one raises."""
     left = memoryview(piece)
     while left:
         written = file.write(left)

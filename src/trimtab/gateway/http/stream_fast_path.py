@@ -1,9 +1,10 @@
-"""The steady state of a stream: chunks of one event each, which nobody changes, one at a time.
+"""Fast path for the steady state of a stream: one unchanged chunk with one event per read.
 
-Nearly all that is read from nodes that generate text is this, so it has a way of its own with few steps. Each
-chunk is still looked at: its framing, that it is one event of content, and that it says nothing of usage. All
-else (pieces of chunks, several, the last ones, other events, errors) goes the usual way, which does the same
-with these too; the one difference is that what was counted here is told to others up to a second later.
+Nearly all reads from nodes that generate text look like this, so they take a path with few steps. The path
+still checks each chunk: its framing, that it holds exactly one event of content, and that it holds no usage.
+All other input (partial chunks, several chunks, last chunks, other events, errors) takes the general path.
+The general path gives the same result for the steady state. The only difference: the fast path reports its
+counts up to a second later.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from trimtab.gateway.http.response_observer import ResponseObserver
 
 _MAX_DIGITS = 3
 _MAX_BYTES = 0xFFF + _MAX_DIGITS + 4
-_NEVER = b"-" * _MAX_BYTES  # nothing so short begins with it
+_NEVER = b"-" * _MAX_BYTES  # no chunk of up to _MAX_BYTES bytes begins with it
 
 
 def _size_lines() -> tuple[bytes, ...]:
-    """By the bytes of a whole chunk, the size line that it has where that is written as the relay would.
+    """The size line of a chunk, by the bytes of the whole chunk, in the form that the relay writes.
 
-    Where no chunk of two or three digits has so many bytes, it is what none begins with.
+    Where no chunk with a size of two or three digits has that many bytes, the entry is `_NEVER`.
     """
     lines = [_NEVER] * (_MAX_BYTES + 1)
     for payload in range(0x10, 0xFFF + 1):
@@ -31,11 +32,11 @@ def _size_lines() -> tuple[bytes, ...]:
 
 
 _SIZE_LINES = _size_lines()
-_LONGER = (0xFF + 2 + 4).__lt__  # than chunks of two digits
+_LONGER = (0xFF + 2 + 4).__lt__  # whether a chunk's size has three digits
 
 
 class StreamFastPath:
-    """Hands on what one connection reads of one stream, as far as it is in its steady state."""
+    """Forwards the chunks of one stream on one connection while the stream is in its steady state."""
 
     __slots__ = ("_sizes", "_tell", "_watch", "_write", "content")
 
@@ -47,38 +48,39 @@ class StreamFastPath:
     ) -> None:
         self._watch = observer
         self._write = write
-        self._tell = tell  # is told body bytes, with the chunks counted
+        self._tell = tell  # gets the observer, with its chunks counted, and the number of body bytes
         self.content = observer.content
-        self._sizes: list[int] = []  # of whole chunks that were not told yet
+        self._sizes: list[int] = []  # bytes of the whole chunks that are not reported yet
 
     @property
     def is_open(self) -> bool:
-        """Whether all before was whole events: the next chunk begins one."""
+        """Whether the stream so far consists of whole events, so that the next chunk begins an event."""
         return self._watch.is_between_events
 
     def passes(self, data: bytes) -> bool:
-        """Hand on what was read, where it is one whole chunk of one event that stays as it is.
+        """Forward `data` if it is one whole chunk with one event that needs no change.
 
-        False = it is not, and nothing was done. Written for few bytecodes: each chunk finds the processor's
-        caches cold, so that one takes some 50 ns; `in` would cost an exception, which `find` does not.
+        False = it is not, and nothing was done. The code uses few bytecodes: each chunk finds the processor's
+        caches cold, which makes every bytecode slow. It uses `find` instead of `in`, because `in` on bytes
+        raises and clears an exception internally.
         """
         size = len(data)
         if (
             size > _MAX_BYTES
             or not data.startswith(_SIZE_LINES[size])
             or data.find(b"\r\n", _MAX_DIGITS + 1)
-            != size - 2  # no line ends with it but the size and the data
+            != size - 2  # only the size line and the data end with CRLF
             or data.find(b"\n\n") != size - 4
             or data.find(self.content, 0, TYPE_BYTES) < 0
             or data.find(USAGE) >= 0
         ):
             return False
-        self._write(data)  # at once: what went before was written as its turn ended
+        self._write(data)  # directly: earlier bytes were written at the end of their turn
         self._sizes.append(size)
         return True
 
     def settle(self) -> None:
-        """Tell what was counted."""
+        """Report the counts."""
         sizes = self._sizes
         if sizes:
             chunks = len(sizes)

@@ -1,4 +1,4 @@
-"""Timeouts of everything in flight by one coarse timer, instead of a timer for each request."""
+"""Timeouts of all requests and connections by one coarse timer, instead of one timer per request."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from trimtab.gateway.stall_detector import StallDetector
 
 _log = logging.getLogger(__name__)
 
-TICK_S = 0.05  # a timeout is noticed at most about this much late
-HORIZON_S = 1.0  # what is due later than this is looked at again then: so few buckets exist at a time
+TICK_S = 0.05  # a timeout fires at most about this much late
+HORIZON_S = 1.0  # items due later are checked again after this time, which keeps the number of buckets small
 UNWATCHED, FRESH = -1, 0
 
 
 class Watched(Protocol):
-    """Something with timeouts. The scanner owns `tick`; -1 = not observed."""
+    """An item with timeouts. The scanner owns `tick`; -1 = not watched."""
 
     tick: int
 
     def check(self, now_s: float) -> float:
-        """Act on what is due; return when to look again (`inf` = never)."""
+        """Handle timeouts that are due. Returns the time of the next check (`inf` = never)."""
 
 
 class TimeoutScanner:
-    """Buckets of observed things by the tick in which they are next looked at.
+    """Buckets of watched items by the tick of their next check.
 
-    What is newly observed is first looked at in the next tick, whatever it waits for: most requests are over
-    by then, and so cost one entry in one set. A scanner that comes late is put off by a tick: what came while
-    this process was away is read first.
+    A new item is first checked in the next tick, whatever its timeouts are. Most requests are over by then,
+    so that they cost one entry in one set. A late scanner waits one more tick, so that bytes that arrived
+    while this process stalled are read first.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stall_detector: StallDetector | None = None) -> None:
@@ -39,11 +39,11 @@ class TimeoutScanner:
         self._fresh: set[Watched] = set()
         self._buckets: dict[int, set[Watched]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._armed = 0  # the tick that the timer waits for
+        self._armed = 0  # tick of the timer
         self._is_put_off = False
 
     def watch(self, item: Watched) -> None:
-        """Look at `item` in the next tick, and then when its `check` says so."""
+        """Check `item` in the next tick, then at the times that its `check` returns."""
         tick = item.tick
         if tick == FRESH:
             return
@@ -58,7 +58,7 @@ class TimeoutScanner:
         fresh.add(item)
 
     def unwatch(self, item: Watched) -> None:
-        """Forget it."""
+        """Stop checking `item`."""
         tick = item.tick
         if tick == FRESH:
             self._fresh.discard(item)
@@ -67,7 +67,7 @@ class TimeoutScanner:
         item.tick = UNWATCHED
 
     def close(self) -> None:
-        """Stop the timer; nothing is looked at any more."""
+        """Stop the timer. No item is checked any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -102,11 +102,11 @@ class TimeoutScanner:
             self._arm(min(self._buckets))
 
     def _look(self, items: set[Watched], now_s: float) -> None:
-        """Look at each, and enter it where it is next due. One may end another: that says it is never due."""
+        """Check each item and enter its next check. An item may end another, whose check then returns inf."""
         for item in items:
             try:
                 due_s = item.check(now_s)
-            except Exception:  # a fault with one must not take the others' timeouts away
+            except Exception:  # an error in one item must not stop the timeouts of others
                 _log.exception("a look at timeouts failed")
                 due_s = now_s + HORIZON_S
             if due_s != inf and item.tick == UNWATCHED:

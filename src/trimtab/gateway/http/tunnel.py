@@ -1,4 +1,4 @@
-"""A byte tunnel between a client and a node, after 101: WebSockets."""
+"""A byte tunnel between a client and a node after status 101 (WebSockets)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from math import inf
 from trimtab.gateway.http.timeouts import TimeoutScanner
 from trimtab.gateway.model import Cause
 
-Closed = Callable[[Cause | None, int], None]  # how it was lost, if it was; bytes to the client
+Closed = Callable[[Cause | None, int], None]  # cause of the loss, if any; bytes sent to the client
 
 
 class Tunnel:
-    """Both directions of one tunnel, each at the speed of its slower side."""
+    """Both directions of one tunnel, each at the speed of its slower end."""
 
     def __init__(
         self,
@@ -47,7 +47,10 @@ class Tunnel:
         self._client.write(data)
 
     def hold(self, client: bool, full: bool) -> None:
-        """A write buffer, the client's or the node's, is full or no more: the other side waits, or not."""
+        """Pause or resume reading from one side when the write buffer of the other side fills or empties.
+
+        `client`: the buffer is the client's, else the node's. `full`: it is full.
+        """
         other = self._node if client else self._client
         if other.is_closing():
             return
@@ -57,7 +60,7 @@ class Tunnel:
             other.resume_reading()
 
     def close(self, cause: Cause | None = None) -> None:
-        """End both sides; what is written already still goes out."""
+        """Close both sides. Bytes that are already written still go out."""
         closed, self._closed = self._closed, None
         if closed is None:
             return
@@ -67,7 +70,7 @@ class Tunnel:
         closed(cause, self._to_client_bytes)
 
     def check(self, now_s: float) -> float:
-        """Close a tunnel in which nothing moves."""
+        """Close a tunnel without traffic for `idle_s`."""
         if self._closed is None:
             return inf
         if now_s - self._last_s >= self._idle_s:

@@ -1,4 +1,4 @@
-"""One attempt of an exchange on a node, and its connection there."""
+"""One attempt of an exchange on a node, with its upstream connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trimtab.gateway.http.upstream_connection import Pool, UpstreamConnection
 from trimtab.gateway.model import Attempt, Cause
 
 _COUNTED = Length.COUNTED
-KEPT_BYTES = 65_536  # of a node's own error, which is relayed if nobody else can answer
+KEPT_BYTES = 65_536  # limit for a node's own error, which is relayed if no other node can answer
 _SCHEMES = frozenset((b"http", b"https"))
 _WITH_BODY = frozenset(("POST", "PUT", "PATCH"))
 MAX_RETRY_AFTER_S = 3_600.0
@@ -23,7 +23,7 @@ JOINED_BYTES = 65_536  # bodies up to this size are written together with their 
 
 
 class AttemptOwner(Protocol):
-    """The exchange, as its attempts see it."""
+    """The part of an exchange that its attempts need."""
 
     id: str
     method: str
@@ -39,34 +39,34 @@ class AttemptOwner(Protocol):
         """Whether another attempt is allowed after this loss."""
 
     def commit(self, upstream: UpstreamAttempt, response: ResponseHead) -> tuple[Relay, bytes]:
-        """The first body byte came: this node's answer it is."""
+        """Commit to this node's response at its first body byte. Returns the relay and the head to write."""
 
     def commit_whole(self, upstream: UpstreamAttempt, response: ResponseHead, body: bytes) -> bool:
-        """The response came at once: write it. Returns whether the client's connection ends with it."""
+        """Write a response that arrived in one piece. Returns whether the client's connection closes."""
 
     def observed(self, observer: ResponseObserver) -> None:
-        """More of the body has gone to the client."""
+        """Report new chunks of the body to the dispatcher."""
 
     def streamed(self, observer: ResponseObserver, payload_bytes: int) -> None:
-        """Chunks of a observed stream have gone to the client, with so many bytes of body."""
+        """Count body bytes of an observed stream, and report its new chunks."""
 
     def relayed(self, relay: Relay) -> None:
-        """The response has come piece by piece, and that was all."""
+        """End a response that arrived in several pieces."""
 
     def attempt_done(self, upstream: UpstreamAttempt, closes: bool) -> None:
-        """The whole response is with the client."""
+        """The attempt's whole response is written to the client."""
 
     def attempt_lost(self, upstream: UpstreamAttempt, cause: Cause, at_border: bool = False) -> None:
-        """An attempt came to nothing."""
+        """Handle a failed attempt."""
 
     def open_tunnel(
         self, upstream: UpstreamAttempt, connection: UpstreamConnection, response: ResponseHead, rest: bytes
     ) -> None:
-        """A WebSocket is open: its bytes go through from now on."""
+        """Open a WebSocket tunnel. Its bytes are forwarded from now on."""
 
 
 class UpstreamAttempt:
-    """Feeds what comes from the node to the exchange's relay, or keeps it back."""
+    """Sends the request to a node, and passes the node's response to the exchange's relay or keeps it."""
 
     __slots__ = (
         "_closes",
@@ -100,21 +100,21 @@ class UpstreamAttempt:
         self.sending = False
         self.connection: UpstreamConnection | None = None
         self.response: ResponseHead | None = None
-        self.refused_as: Cause | None = None  # the node's own error is being kept
+        self.refused_as: Cause | None = None  # the node answered with its own error, which is kept
         self.over = False
-        self.paused = False  # reading waits for the client
+        self.paused = False  # reading is paused until the client catches up
         self._task: asyncio.Task[None] | None = None
-        self._held = b""  # what came of the body's framing before its first byte
+        self._held = b""  # framing bytes before the first body byte
         self._kept = b""
-        self._whole = False  # the response came at once and is with the client
-        self._closes = False  # and the client's connection ends with it
+        self._whole = False  # the response arrived in one piece and is written to the client
+        self._closes = False  # and the client's connection closes after it
         self._relay: Relay | None = None
         self._flow: StreamFastPath | None = None
         self._fresh = False
         self._pumping = False
 
     def begin(self) -> None:
-        """Send the request on a waiting connection, or on a new one."""
+        """Send the request on an idle connection or on a new one."""
         connection = self.pool.take() if self._exchange.replayable and not self._fresh else None
         if connection is not None:
             self._send(connection)
@@ -155,7 +155,7 @@ class UpstreamAttempt:
         self.attempt.sent_s = connection.last_s
 
     def _pump(self) -> None:
-        """Write the next piece of a spooled body; each in its own turn of the loop."""
+        """Write the next piece of a spooled body. Each piece has its own turn of the loop."""
         connection = self.connection
         if self.over or connection is None or connection.full:
             self._pumping = False
@@ -171,12 +171,12 @@ class UpstreamAttempt:
             self.attempt.sent_s = connection.last_s
 
     def resume_sending(self) -> None:
-        """The node takes more of the request."""
+        """The node's write buffer has room for more of the request."""
         if self.sending and not self._pumping:
             self._pump()
 
     def head(self, head: ResponseHead) -> None:
-        """A final head came: relay it with its first body byte, or keep the node's own error."""
+        """Take a final head. It is relayed with the first body byte, or the node's own error is kept."""
         attempt = self.attempt
         attempt.head_s = self.connection.last_s if self.connection is not None else self.pool.time()
         attempt.status = head.status
@@ -190,7 +190,7 @@ class UpstreamAttempt:
                 self.refused_as = cause
 
     def data(self, raw: bytes, payload: bytes) -> None:
-        """Bytes of the response, with the body's among them."""
+        """Take response bytes. `raw`: as received, with framing; `payload`: the body bytes in them."""
         relay = self._relay
         exchange = self._exchange
         if relay is not None:
@@ -216,7 +216,7 @@ class UpstreamAttempt:
             self._held += raw
 
     def whole(self, head: ResponseHead, body: bytes) -> None:
-        """A head, no error of the node's, and all of its body."""
+        """Take a head and its whole body, without an error status."""
         assert self.connection is not None
         self.attempt.head_s = self.connection.last_s
         self.attempt.status = head.status
@@ -247,17 +247,17 @@ class UpstreamAttempt:
                 self._flow = StreamFastPath(observer, exchange.client.transport.write, exchange.streamed)
 
     def flow(self) -> StreamFastPath | None:
-        """What takes the next chunk of a stream; None = `data` does."""
+        """The fast path for the stream's next chunk; None = use `data`."""
         flow = self._flow
         return flow if flow is not None and flow.is_open else None
 
     def settle(self) -> None:
-        """Tell what has passed of a stream up to now."""
+        """Report the counts of the fast path up to now."""
         if self._flow is not None:
             self._flow.settle()
 
     def end(self) -> None:
-        """The response is whole; the connection is already back in its pool, or closed."""
+        """The response is complete. The connection is already back in its pool or closed."""
         self.settle()
         if self.paused:
             self.resume_reading()
@@ -281,7 +281,7 @@ class UpstreamAttempt:
             self._exchange.attempt_done(self, relay.closes)
 
     def lost(self, cause: Cause) -> None:
-        """It came to nothing. A kept connection that had closed before is tried once more on a fresh one."""
+        """The attempt failed. If a reused connection had already closed, try once more on a new one."""
         connection = self.connection
         if cause is Cause.CONNECT and connection is not None and not self._fresh:
             self._fresh = True
@@ -291,28 +291,28 @@ class UpstreamAttempt:
         at_border = connection is not None and connection.at_border()
         self.drop()
         if self.refused_as is not None and cause is not self.refused_as:
-            cause, self.response = self.refused_as, None  # its own error did not come whole
+            cause, self.response = self.refused_as, None  # its own error was incomplete
         self._exchange.attempt_lost(self, cause, at_border)
 
     def timed_out(self, cause: Cause) -> None:
-        """It took too long."""
+        """Fail the attempt after a timeout."""
         at_border = self.connection is not None and self.connection.at_border()
         self.drop()
         self.refused_as = None
         self._exchange.attempt_lost(self, cause, at_border)
 
     def kept(self) -> tuple[ResponseHead, bytes] | None:
-        """The node's own error as it answered, if it came whole."""
+        """The node's own error response, if it is complete."""
         if self.refused_as is None or self.response is None:
             return None
         return self.response, self._kept
 
     def broken(self, event: bytes, at_border: bool) -> bool:
-        """End the client's stream with an error event; False if that can't be."""
+        """End the client's stream with an error event. Returns False if the stream does not allow it."""
         return self._relay is not None and self._relay.broken(event, at_border)
 
     def drop(self) -> None:
-        """Give the attempt up and tell the node so by closing."""
+        """Give up the attempt. Closing the connection makes the node stop."""
         self.over = True
         self.settle()
         if self._task is not None:
@@ -322,14 +322,14 @@ class UpstreamAttempt:
             self.connection.abandon()
 
     def pause_reading(self) -> None:
-        """The client reads slowly: let the node wait."""
+        """Pause reading from the node, because the client reads slowly."""
         connection = self.connection
         if connection is not None and not self.paused and not connection.transport.is_closing():
             self.paused = True
             connection.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """The client has caught up."""
+        """Resume reading from the node."""
         connection = self.connection
         if connection is not None and self.paused:
             self.paused = False
@@ -338,7 +338,7 @@ class UpstreamAttempt:
                 connection.transport.resume_reading()
 
     def switched(self, head: ResponseHead, rest: bytes) -> None:
-        """101: bytes go through both ways from here on."""
+        """The node answered 101: open the tunnel."""
         connection = self.connection
         assert connection is not None
         self.attempt.head_s = self.pool.time()
@@ -347,7 +347,7 @@ class UpstreamAttempt:
 
 
 def request_head(exchange: AttemptOwner, pool: Pool) -> bytes:
-    """What goes to a node before the request's body."""
+    """The request head for a node."""
     request, body, client = exchange.request, exchange.body, exchange.client
     headers = request.headers
     forwarded = headers.get(b"x-forwarded-for")
@@ -378,13 +378,13 @@ def request_head(exchange: AttemptOwner, pool: Pool) -> bytes:
 
 
 def busy_or_error(status: int) -> Cause | None:
-    """What a node's own refusal means."""
+    """The cause that a node's error status stands for; None = no error of the node."""
     if status in (429, 503):
         return Cause.BUSY
     return Cause.SERVER_ERROR if status >= 500 else None
 
 
 def retry_after_s(head: ResponseHead) -> float:
-    """The node's wish in seconds; dates are not understood."""
+    """The node's Retry-After header in seconds. Dates are ignored."""
     value = head.retry_after
     return min(float(value), MAX_RETRY_AFTER_S) if value.isdigit() and len(value) < 10 else 0.0

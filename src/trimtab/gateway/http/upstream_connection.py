@@ -1,4 +1,4 @@
-"""Connections to nodes: kept open between requests, one pool for each node."""
+"""Upstream connections: kept alive between requests, with one pool per node."""
 
 from __future__ import annotations
 
@@ -29,39 +29,42 @@ WRITE_HIGH_BYTES = 262_144
 
 
 class ResponseReceiver(Protocol):
-    """One attempt, as its connection sees it. `lost` and `end` are the last call, one of them once."""
+    """The part of an attempt that its connection needs. The last call is either `lost` or `end`, once."""
 
     method: str
-    upgrade: bool  # a 101 is welcome
+    upgrade: bool  # status 101 is allowed
     sending: bool  # some of the request is still to be written
 
     def head(self, head: ResponseHead) -> None:
-        """The final response's head came."""
+        """Take the head of the final response."""
 
     def data(self, raw: bytes, payload: bytes) -> None:
-        """Bytes as they came, and the body's bytes among them."""
+        """Take response bytes. `raw`: as received, with framing; `payload`: the body bytes in them."""
 
     def flow(self) -> StreamFastPath | None:
-        """What takes the next chunk if that is like most; None = `data` does. RequestSpec between two."""
+        """The fast path for the next chunk; None = use `data`. Called between two chunks."""
 
     def end(self) -> None:
-        """The response is whole."""
+        """The response is complete."""
 
     def whole(self, head: ResponseHead, body: bytes) -> None:
-        """A head and its body at once, for `head` and `data`; what it says of a length is of another body."""
+        """Take a head and its whole body in one call, instead of `head` and `data`.
+
+        The head's content length may belong to another body.
+        """
 
     def lost(self, cause: Cause) -> None:
-        """It never will be."""
+        """The response failed."""
 
     def switched(self, head: ResponseHead, rest: bytes) -> None:
-        """101: the connection is the upstream's own from here on."""
+        """The node answered 101. The attempt owns the connection from now on."""
 
     def resume_sending(self) -> None:
-        """The connection takes more of the request."""
+        """The connection's write buffer has room for more of the request."""
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection to a node: one request at a time."""
+    """One connection to a node. It carries one request at a time."""
 
     __slots__ = (
         "_buffer",
@@ -86,14 +89,14 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.upstream: ResponseReceiver | None = None
         self.reused = False
-        self.silent = True  # no byte of the response has come
-        self.full = False  # its write buffer
-        self.last_s = 0.0  # when a byte last went either way
+        self.silent = True  # no byte of the response has arrived
+        self.full = False  # the write buffer is full
+        self.last_s = 0.0  # time of the last byte in either direction
         self.tunnel: Tunnel | None = None
         self._buffer = b""
         self._head: ResponseHead | None = None
         self._chunks: Chunks | None = None
-        self._flow: StreamFastPath | None = None  # nothing of this connection is in the inbox, nor unfinished
+        self._flow: StreamFastPath | None = None  # set only if no bytes of this connection wait
         self._left = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -102,7 +105,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
 
     def carry(self, upstream: ResponseReceiver, request: bytes) -> None:
-        """Send a request, or its head before `Outbox.now` sends the rest, as this turn ends."""
+        """Send a request at the end of this turn, or only its head if `Outbox.now` sends the rest."""
         self.upstream = upstream
         self.silent = True
         self._head = None
@@ -110,18 +113,18 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool.outbox.put(self.transport, request)
 
     def data_received(self, data: bytes) -> None:
-        """Put it down until this turn of the loop ends, unless it is one of many of a stream."""
+        """Forward a chunk by the fast path, or store the bytes until this turn of the loop ends."""
         flow = self._flow
         if flow is not None:
             if flow.passes(data):
                 pool = self._pool
                 pool.node.last_byte_s = self.last_s = pool.time()
                 return
-            self._flow = None  # what follows must not overtake this
+            self._flow = None  # later bytes must not overtake these
         self._inbox.put_answer(self, data)
 
     def received(self, data: bytes) -> None:
-        """Follow the response."""
+        """Process response bytes."""
         pool = self._pool
         pool.node.last_byte_s = self.last_s = pool.time()
         if self.tunnel is not None:
@@ -129,7 +132,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         upstream = self.upstream
         if upstream is None:
-            self.transport.abort()  # a node that speaks without being asked is not understood
+            self.transport.abort()  # a node must not send without a request
             return
         self.silent = False
         try:
@@ -154,7 +157,7 @@ class UpstreamConnection(asyncio.Protocol):
                 raise BadResponseError("head too long")
             self._buffer = b""
             known = whole_head(data, end) if upstream.method != "HEAD" else None
-            if known is not None:  # the usual case: all of it at once
+            if known is not None:  # the usual case: the whole response in one read
                 self._head = known
                 upstream.whole(known, data[end:])
                 if self.upstream is upstream:
@@ -183,7 +186,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._left = head.content_length
         upstream.head(head)
         if self.upstream is not upstream:
-            return  # it was given up meanwhile
+            return  # the attempt was dropped meanwhile
         if head.length is _NONE or (head.length is _COUNTED and not self._left):
             self._whole(upstream, head, bool(rest))
         elif rest:
@@ -215,7 +218,7 @@ class UpstreamConnection(asyncio.Protocol):
             upstream.data(data, data)
 
     def _whole(self, upstream: ResponseReceiver, head: ResponseHead, extra: bool) -> None:
-        """The response is complete; the connection serves again unless anything speaks against it."""
+        """The response is complete. Return the connection to its pool if it can be reused."""
         self.upstream = None
         if head.keep_alive and not extra and not upstream.sending:
             self._pool.give(self)
@@ -224,7 +227,7 @@ class UpstreamConnection(asyncio.Protocol):
         upstream.end()
 
     def at_border(self) -> bool:
-        """What was handed on ends with a whole chunk."""
+        """Whether the forwarded bytes end with a whole chunk."""
         return self._chunks is not None and self._chunks.at_border
 
     def _fail(self, cause: Cause) -> None:
@@ -234,13 +237,13 @@ class UpstreamConnection(asyncio.Protocol):
             upstream.lost(cause)
 
     def abandon(self) -> None:
-        """Nobody waits for the answer any more: end the connection so that the node stops working on it."""
+        """Close the connection, so that the node stops working on a response that has no receiver."""
         self.upstream = None
         self.tunnel = None
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The node closed, or it broke."""
+        """The node closed the connection, or it broke."""
         self._inbox.take()
         self._pool.forget(self)
         if self.tunnel is not None:
@@ -253,18 +256,18 @@ class UpstreamConnection(asyncio.Protocol):
         if head is not None and head.length is _CLOSE and exc is None:
             upstream.end()
         elif self.silent and self.reused:
-            upstream.lost(Cause.CONNECT)  # it had closed before it saw the request
+            upstream.lost(Cause.CONNECT)  # the node had closed it before it saw the request
         else:
             upstream.lost(Cause.RESET)
 
     def pause_writing(self) -> None:
-        """The node reads more slowly than the client sends."""
+        """The write buffer is full: the node reads more slowly than the client sends."""
         self.full = True
         if self.tunnel is not None:
             self.tunnel.hold(client=False, full=True)
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """The write buffer has room."""
         self.full = False
         if self.tunnel is not None:
             self.tunnel.hold(client=False, full=False)
@@ -273,7 +276,7 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class Pool:
-    """The connections of one node that wait for work, newest first."""
+    """The idle connections of one node, newest first."""
 
     def __init__(
         self, node: Node, loop: asyncio.AbstractEventLoop, inbox: Inbox, outbox: Outbox, most_idle: int
@@ -293,13 +296,13 @@ class Pool:
         lines = f"host: {host}\r\n".encode()
         if node.authorization:
             lines += b"authorization: " + node.authorization + b"\r\n"
-        self.lines = lines  # what every request to this node says
+        self.lines = lines  # header lines of every request to this node
         self.base = node.base_path.rstrip("/").encode()
-        self.says = node_line(node)  # what every response from it says
+        self.says = node_line(node)  # header line of every response from it
         self._tls: dict[str, Any] = {"ssl": node.ssl, "server_hostname": name} if node.tls else {}
 
     def take(self) -> UpstreamConnection | None:
-        """An open connection without a request, if there is one."""
+        """An idle connection, or None."""
         idle = self._idle
         while idle:
             connection = idle.pop()
@@ -309,7 +312,7 @@ class Pool:
         return None
 
     async def connect(self) -> UpstreamConnection:
-        """A new connection. Raises OSError (TLS errors are such); cancel it to give up."""
+        """Open a new connection. Raises OSError (TLS errors included). Cancel the call to give up."""
         _, connection = await self._loop.create_connection(
             lambda: UpstreamConnection(self), self.node.host, self.node.port, **self._tls
         )
@@ -317,38 +320,38 @@ class Pool:
         return connection
 
     def give(self, connection: UpstreamConnection) -> None:
-        """It has served its request."""
+        """Take back a connection that has served its request."""
         if self.closed or len(self._idle) >= self._most_idle:
             connection.transport.close()
             return
         self._idle.append(connection)
 
     def forget(self, connection: UpstreamConnection) -> None:
-        """It is closed."""
+        """Remove a closed connection."""
         self.open.discard(connection)
         if connection.upstream is None:
             with suppress(ValueError):
                 self._idle.remove(connection)
 
     def close_idle(self, before_s: float) -> None:
-        """Close those that have waited since before then."""
+        """Close connections that have been idle since before `before_s`."""
         idle = self._idle
         while idle and idle[0].last_s < before_s:
             idle.popleft().transport.close()
 
     def close(self) -> None:
-        """Let go of the node: idle connections now, those with a request when it ends."""
+        """Close idle connections now, and busy ones when their request ends."""
         self.closed = True
         self.close_idle(inf)
 
 
 def node_line(node: Node) -> bytes:
-    """The line that names the node to the client."""
+    """The response header line that names the node."""
     return b"x-trimtab-node: %b\r\n" % node.name.encode()
 
 
 class Pools:
-    """The pool of each node, made when it first gets work."""
+    """The pools of all nodes. A node's pool is made at its first request."""
 
     def __init__(
         self,
@@ -369,7 +372,7 @@ class Pools:
         self._leaving: list[Pool] = []
 
     def of(self, node: Node) -> Pool:
-        """The node's pool."""
+        """The pool of a node."""
         pool = self._pools.get(node)
         if pool is None:
             pool = self._pools[node] = Pool(node, self._loop, self._inbox, self._outbox, self._most_idle)
@@ -377,7 +380,7 @@ class Pools:
         return pool
 
     def remove(self, node: Node) -> None:
-        """The node is gone; requests on it end as they would."""
+        """Remove a node's pool. Its open requests end normally."""
         pool = self._pools.pop(node, None)
         if pool is not None:
             pool.close()
@@ -385,14 +388,14 @@ class Pools:
             self._scanner.watch(self)
 
     def check(self, now_s: float) -> float:
-        """Close what nobody has used for long."""
+        """Close connections that have been idle for `idle_s`."""
         for pool in self._pools.values():
             pool.close_idle(now_s - self._idle_s)
         self._leaving = [pool for pool in self._leaving if pool.open]
         return now_s + self._idle_s / 2 if self._pools or self._leaving else inf
 
     def abort(self) -> None:
-        """Close everything at once."""
+        """Close all connections at once."""
         for pool in (*self._pools.values(), *self._leaving):
             for connection in tuple(pool.open):
                 connection.abandon()
