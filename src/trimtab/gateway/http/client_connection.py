@@ -321,7 +321,7 @@ class ClientConnection(asyncio.Protocol):
         self.context.scanner.watch(self)
 
     def abort(self) -> None:
-        """Reset the connection after a broken response: in HTTP/1.0 a normal close would look like success."""
+        """Reset the connection after a broken response: in HTTP/1.0 a close would look like success."""
         self._exchange = None
         self.context.outbox.flush()  # earlier responses must go first
         sock = self.transport.get_extra_info("socket")
