@@ -19,6 +19,7 @@ import platformdirs
 from numba.core.caching import Cache, CompileResultCacheImpl, IndexDataCacheFile, _CacheLocator
 
 from trimtab.compiled.fingerprint import fingerprint, machine
+from trimtab.compiled.preload import preload_numba
 
 
 def cache_root() -> Path:
@@ -124,6 +125,7 @@ class KernelCache(Cache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load the kernel for a signature; None where it is not in the cache."""
+        preload_numba()
         found = super().load_overload(sig, target_context)
         if found is not None:
             self._note_use()
