@@ -75,7 +75,7 @@ def unedited() -> dict[str, str]:
     [
         ("errors.py", "Everything trimtab raises", "All that trimtab raises", set()),
         ("engine/queues.py", "@helper", "# a comment\n@helper", set()),
-        ("policies/selection.py", "def uniform_able(", "def uniform_able(  # a comment\n    ", set()),
+        ("policies/shared/selection.py", "def uniform_able(", "def uniform_able(  # a comment\n    ", set()),
         ("policies/static/round_robin.py", "    return ", "    return 0 * draws.size + ", {"round-robin"}),
         ("engine/events.py", " + 1", " + 1 + 0 * 2", {"loop"}),
     ],

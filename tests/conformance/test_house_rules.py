@@ -28,7 +28,7 @@ ALLOWED = {
     "trimtab",
     "typing",
 }
-NO_POLICIES = {"trimtab.policies.catalogue", "trimtab.policies.renamed"}
+NO_POLICIES = {"trimtab.policies.catalogue", "trimtab.policies.shared.renamed"}
 MODULES = [
     info.name
     for info in pkgutil.walk_packages(trimtab.policies.__path__, "trimtab.policies.")

@@ -16,7 +16,7 @@ from trimtab.domain.decision import Status
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory
-from trimtab.policies.selection import rank
+from trimtab.policies.shared.selection import rank
 
 ONE, TWO = cluster(1), cluster(2)
 ANY_NODE = 9

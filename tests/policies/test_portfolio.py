@@ -21,7 +21,7 @@ from trimtab.policies.hybrid.auto import Auto
 from trimtab.policies.hybrid.what_if import WhatIf
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
 from trimtab.policies.optimising.dual_price import DualPrice
-from trimtab.policies.portfolio import PORTFOLIO, TAIL_FRAC, TUNED, Notes, costs, is_better, stretch
+from trimtab.policies.shared.portfolio import PORTFOLIO, TAIL_FRAC, TUNED, Notes, costs, is_better, stretch
 
 SERVICES = np.random.default_rng(3).exponential(1.0, 400)
 

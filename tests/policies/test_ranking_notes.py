@@ -8,7 +8,7 @@ import pytest
 from trimtab.compiled.bits import lowest_bit
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.view import MAX_RANKED
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 SIZES = (1, 2, 7, 8, 9, 15, 16, 17, 60, 61, 100, 257)
 

@@ -11,7 +11,7 @@ from support.builders import cluster
 from support.dispatch_by_hand import Desk
 from trimtab.errors import UsageError
 from trimtab.policies import find
-from trimtab.policies.sampling import alias_table
+from trimtab.policies.shared.sampling import alias_table
 
 ONE = "sampled-completion(d=1)"
 

@@ -32,7 +32,7 @@ from typing import Any, TypeAlias, TypeGuard, get_type_hints
 
 from trimtab.domain.policy import Decider, Policy
 from trimtab.errors import PolicyNotFound, UsageError
-from trimtab.policies.renamed import check_names
+from trimtab.policies.shared.renamed import check_names
 
 PolicySpec: TypeAlias = str | Policy | type[Policy]
 

@@ -12,8 +12,8 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, needs_of, plain
 from trimtab.policies.data_aware.congestion_aware import delivered_completion_s
-from trimtab.policies.data_aware.transfers import round_trip_s
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.transfers import round_trip_s
 
 
 @helper(inline=True)

@@ -24,9 +24,9 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.errors import UsageError
-from trimtab.policies.data_aware.transfers import round_trip_s
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.selection import AT_ONCE, NOTES, notes_room, rank_noted, up_to
+from trimtab.policies.shared.selection import AT_ONCE, NOTES, notes_room, rank_noted, up_to
+from trimtab.policies.shared.transfers import round_trip_s
 
 _BUSY_OR_FREE_S = np.array([np.inf, 0.0])  # to add to a node's seconds: which are free, a branch can't guess
 

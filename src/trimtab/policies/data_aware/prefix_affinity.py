@@ -22,7 +22,7 @@ from trimtab.domain.view import (
 )
 from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import note_waits
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 _ESCAPE, _WEIGHT, _HEADER = range(3)  # params: [header, work units of a prompt token by class]
 

@@ -14,7 +14,7 @@ from trimtab.domain.planning import Evidence, History, Rollout
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
 from trimtab.errors import UsageError
-from trimtab.policies.portfolio import (
+from trimtab.policies.shared.portfolio import (
     PORTFOLIO,
     TUNED,
     Floats,

@@ -26,10 +26,10 @@ from trimtab.domain.view import (
     needs_of,
     type_of_node,
 )
-from trimtab.policies.foresight import expected
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.prices import smoothed_prices
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.foresight import expected
+from trimtab.policies.shared.prices import smoothed_prices
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 MOST_CORRECTION = 8.0  # by which, or by one over which, an estimate is multiplied at most
 DOUBT_S = 4.0  # mean services of an unproved node that speak for no correction

@@ -20,9 +20,9 @@ from trimtab.domain.view import (
     needs_of,
     type_of_node,
 )
-from trimtab.policies.data_aware.transfers import round_trip_s
 from trimtab.policies.load_aware.least_expected_completion import note_waits
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.transfers import round_trip_s
 
 N_WEIGHTS = 4  # of work, excess, wait and price, in this order
 

@@ -13,7 +13,7 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, estimate_s, memory, needs_of, plain
 from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 _AWAY = -1.0  # work of a node that is down: it begins with the rest when it comes back
 _SENT = 0  # place in `ints`: requests sent

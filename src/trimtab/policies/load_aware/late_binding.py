@@ -23,11 +23,11 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.errors import UsageError
-from trimtab.policies.data_aware.transfers import round_trip_s
-from trimtab.policies.fitting import starts_now
-from trimtab.policies.idle import idle_at, n_idle, room_for_idle
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.fitting import starts_now
+from trimtab.policies.shared.idle import idle_at, n_idle, room_for_idle
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.transfers import round_trip_s
 
 
 @helper

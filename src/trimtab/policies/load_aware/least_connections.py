@@ -11,7 +11,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View
-from trimtab.policies.trees import forest, n_groups, rank_head, refresh, type_of
+from trimtab.policies.shared.trees import forest, n_groups, rank_head, refresh, type_of
 
 
 @dataclass(frozen=True)

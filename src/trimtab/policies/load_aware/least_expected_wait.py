@@ -12,7 +12,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, estimate_s
-from trimtab.policies.trees import forest, n_groups, rank_head, refresh, slots_of, type_of
+from trimtab.policies.shared.trees import forest, n_groups, rank_head, refresh, slots_of, type_of
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.errors import UsageError
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 STEPS = 32  # of the past, one period each
 METHODS = ("naive", "ses", "holt", "ar", "mixture")

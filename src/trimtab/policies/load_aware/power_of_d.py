@@ -10,7 +10,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
 from trimtab.errors import UsageError
-from trimtab.policies.selection import rank, uniform_able
+from trimtab.policies.shared.selection import rank, uniform_able
 
 
 @dataclass(frozen=True)

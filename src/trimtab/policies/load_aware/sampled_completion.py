@@ -11,8 +11,8 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
 from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
-from trimtab.policies.sampling import alias_table, weighted_able
-from trimtab.policies.selection import rank
+from trimtab.policies.shared.sampling import alias_table, weighted_able
+from trimtab.policies.shared.selection import rank
 
 _LATER_S = (
     1e-9  # of equals the one sampled first: by index, all dispatchers would herd on the first idle nodes

@@ -12,10 +12,10 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of, own_s
-from trimtab.policies.foresight import expected
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.prices import smoothed_prices
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.foresight import expected
+from trimtab.policies.shared.prices import smoothed_prices
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 
 @dataclass(frozen=True)

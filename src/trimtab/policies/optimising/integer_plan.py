@@ -13,9 +13,9 @@ from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
-from trimtab.policies.foresight import Expected, expected
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.foresight import Expected, expected
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 # Of the search. No time limit: the same state gives the same plan.
 MOST_BRANCHES = 50

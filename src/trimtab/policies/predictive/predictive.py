@@ -14,9 +14,9 @@ from trimtab.domain.decision import Reason
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
-from trimtab.policies.foresight import LOOK_BACK, Expected, expected
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.foresight import LOOK_BACK, Expected, expected
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 _LATE = -int(Reason.POLICY)
 Mask = NDArray[np.uint8]

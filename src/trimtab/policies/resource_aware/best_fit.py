@@ -11,8 +11,8 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory, needs_of
-from trimtab.policies.fitting import largest, room_left, starts_now
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.fitting import largest, room_left, starts_now
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 
 @dataclass(frozen=True)

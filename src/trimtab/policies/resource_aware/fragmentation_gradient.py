@@ -12,8 +12,8 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, memory
 from trimtab.errors import UsageError
-from trimtab.policies.fitting import has_room, largest, left_of, room_left
-from trimtab.policies.selection import rank
+from trimtab.policies.shared.fitting import has_room, largest, left_of, room_left
+from trimtab.policies.shared.selection import rank
 
 _ACCELERATOR = "gpu_milli"
 _TIE = 1e-3  # weight of what is left over, at most one for each resource, beside whole steps of growth

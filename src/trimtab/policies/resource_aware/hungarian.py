@@ -22,8 +22,8 @@ from trimtab.domain.view import (
     needs_of,
     own_s,
 )
-from trimtab.policies.estimate_tables import loads_s, remaining_s, services_s
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.estimate_tables import loads_s, remaining_s, services_s
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 MOST_SLOTS = 512  # that one matching looks at, the soonest free
 KEPT_PERIODS = 4  # how long a binding lasts where no new plan comes

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View
-from trimtab.policies.selection import next_able, uniform_able
+from trimtab.policies.shared.selection import next_able, uniform_able
 
 
 @dataclass(frozen=True)

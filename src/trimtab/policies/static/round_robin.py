@@ -9,7 +9,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory
-from trimtab.policies.selection import next_able
+from trimtab.policies.shared.selection import next_able
 
 
 @dataclass(frozen=True)

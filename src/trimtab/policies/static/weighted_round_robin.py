@@ -11,7 +11,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
-from trimtab.policies.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 
 @dataclass(frozen=True)

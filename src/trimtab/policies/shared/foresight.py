@@ -9,7 +9,7 @@ import numpy as np
 from trimtab.domain.cluster import Floats
 from trimtab.domain.planning import History
 from trimtab.domain.view import View
-from trimtab.policies.estimate_tables import loads_s, remaining_s
+from trimtab.policies.shared.estimate_tables import loads_s, remaining_s
 
 STEPS = 32  # of the past that arrivals are counted in
 FEWEST = 3  # steps that a forecast needs

@@ -18,7 +18,7 @@ import numpy as np
 from trimtab.compiled.kernel import helper
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.view import MAX_RANKED, Memory, View, memory
-from trimtab.policies.selection import rank
+from trimtab.policies.shared.selection import rank
 
 _BUILT, _GROUPS, _ROWS = 0, 1, 2
 _TREE, _WIDTH, _MEMBERS, _TYPE, _SLOTS, _ROW = range(6)

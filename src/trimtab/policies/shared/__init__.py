@@ -1,0 +1,1 @@
+"""Helpers that several policies share. A module here defines no policy."""
