@@ -68,7 +68,7 @@ def rollout_of(driver: Driver) -> StateRollout:
     """What a planner would be given now."""
     rollouts = driver.rollouts_for(Decider.of(Planner()))
     assert rollouts is not None
-    return rollouts.told(driver.view(), driver.history(), driver.waiting())
+    return rollouts.from_state(driver.view(), driver.history(), driver.waiting())
 
 
 def to_come(driver: Driver) -> np.ndarray:
@@ -166,7 +166,7 @@ def test_requests_that_are_not_in_the_history_count_by_what_their_node_reports()
     future = driver.state.work[:1].copy()
     future["arrival_s"], future["units"], future["estimate_s"] = 1.0, 2.0, 1.0
     to = [empty_plan()._replace(params=np.array([float(j)])) for j in range(4)]
-    rollout = rollouts.told(view, driver.history(), driver.waiting())
+    rollout = rollouts.from_state(view, driver.history(), driver.waiting())
     told = rollout([Variant(Sender(), plan) for plan in to], future)[:, 0]
     np.testing.assert_allclose(told, [4.0 - 1.0 + 2.0, 1.0, 10.0 - 1.0 + 2.0, 1.0])
 
@@ -218,4 +218,5 @@ def test_it_goes_to_another_process_and_is_known_there_from_plan_to_plan() -> No
     told = driver.view(), driver.history(), driver.waiting()
     variants, future = [Variant(find("least-connections")[0])], to_come(driver)
     assert rollouts is not None
-    np.testing.assert_array_equal(there.told(*told)(variants, future), rollouts.told(*told)(variants, future))
+    in_process = there.from_state(*told)(variants, future)
+    np.testing.assert_array_equal(in_process, rollouts.from_state(*told)(variants, future))

@@ -1,4 +1,4 @@
-"""What every host does alike, written once: decisions, queues, residency, transfers, failures, telemetry.
+"""The engine that all hosts share: decisions, queues, residency, transfers, failures, telemetry.
 
-`loop.advance` is the one loop; the simulator lets it run on virtual time, live hosts feed it what happened.
+`loop.advance` is the only event loop. The simulator runs it on virtual time. Live hosts feed it their events.
 """

@@ -1,12 +1,12 @@
 """Batching: requests of one class and model that wait at a node start together in one slot.
 
-A batch holds up to `plan.batch_max[class]` requests. Its first waits for it to fill, for at most
-`plan.batch_window_s[class]` after entering the node's queue. All end together, after the longest service of
-any of them plus a share of the others' (`batch_marginal`). The first holds the slot, and what its class takes
-of the node's resources; the others hang on it.
+A batch holds up to `plan.batch_max[class]` requests. Its first request, the leader, waits for the batch to
+fill, for at most `plan.batch_window_s[class]` after entering the node's queue. All requests of a batch end
+together, after the longest service among them plus a share of the other services (`batch_marginal`). The
+leader holds the slot and the resources of its class. The other requests are its followers.
 
-A node then has a queue for each group of requests that can be served together; the length of its own queue
-is that of all of them.
+With batching a node has one queue for each group of requests that can be served together. The length of the
+node's own queue is the sum over these groups.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def wait_at(s: State, r: int, j: int, due_s: float) -> None:
 
 @helper(inline=True)
 def first_waiting(s: State, j: int) -> int:
-    """A request that waits at node j, the first by key where nothing is batched; -1 = none."""
+    """A request that waits at node j: without batching the first by key, else any; -1 = none."""
     return first_of(s, j) if s.config.batches[0] == 0 else _any_waiting(s, j)
 
 
@@ -60,7 +60,7 @@ def _any_waiting(s: State, j: int) -> int:
 
 @helper(inline=True)
 def stop_waiting(s: State, r: int, j: int) -> None:
-    """Take out r, the first in its queue at node j."""
+    """Take r, the first in its queue at node j, out of that queue."""
     if s.config.batches[0] == 0:
         drop_first_of(s, j, r)
     else:
@@ -70,7 +70,7 @@ def stop_waiting(s: State, r: int, j: int) -> None:
 
 @helper(inline=True)
 def forget_waiting(s: State, r: int, j: int) -> None:
-    """Request r, cancelled, waits at node j no longer; its queue drops it when it comes to the front."""
+    """Count cancelled request r as gone from node j. Its queue drops the row when it reaches the front."""
     s.queues.length[j] -= 1
     if s.config.batches[0] == 1:
         s.queues.length[queue_at(s, j, s.batch.group[r])] -= 1
@@ -78,7 +78,7 @@ def forget_waiting(s: State, r: int, j: int) -> None:
 
 @helper
 def batch_max(s: State, plan: Plan, r: int) -> int:
-    """How many requests the plan serves together with request r, itself included."""
+    """Largest batch of the plan for request r, including r."""
     c = s.work.class_idx[r]
     if c >= len(plan.batch_max) or s.batch_marginal[c] < 0.0:
         return 1
@@ -87,7 +87,7 @@ def batch_max(s: State, plan: Plan, r: int) -> int:
 
 @helper
 def enter_group(s: State, plan: Plan, r: int, j: int, now_s: float) -> None:
-    """Request r, which may be batched, has reached node j and waits; starts what can start."""
+    """Queue request r, which may be batched, at node j, then start all batches that can start."""
     c = s.work.class_idx[r]
     due_s = now_s + plan.batch_window_s[c] if c < len(plan.batch_window_s) else now_s
     wait_at(s, r, j, due_s)
@@ -107,7 +107,7 @@ def fill_batches(s: State, plan: Plan, j: int, now_s: float) -> None:
 
 @helper
 def _first_ready(s: State, plan: Plan, j: int, now_s: float) -> int:
-    """First by key of the groups whose batch is full or due; -1 = none."""
+    """The first request by key among the groups with a full or due batch; -1 = none."""
     best = -1
     for group in range(s.config.groups[0]):
         q = queue_at(s, j, group)
@@ -121,7 +121,7 @@ def _first_ready(s: State, plan: Plan, j: int, now_s: float) -> int:
 
 @helper
 def _start_batch(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
-    """Begin to serve r and what waits in its group; False where its models do not fit beside those in use."""
+    """Start a batch with r and its waiting group. False if r's models do not fit beside those in use."""
     if not fits_beside(s, r, j):
         return False
     ready_s = acquire(s, plan, r, j, now_s)
@@ -150,7 +150,7 @@ def _start_batch(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
 
 @helper
 def _serve(s: State, r: int, j: int, now_s: float) -> float:
-    """Request r is served from now on; returns how long that took if it were alone."""
+    """Mark request r as running; returns its service seconds without a batch."""
     s.requests.start_s[r] = now_s
     s.requests.status[r] = _RUNNING
     alone_s = service_s(s, r, j)
@@ -161,7 +161,7 @@ def _serve(s: State, r: int, j: int, now_s: float) -> float:
 
 @helper
 def _follow(s: State, m: int, last: int, leader: int) -> None:
-    """Request m, which has left its queue, joins a batch behind `last`."""
+    """Append request m, which has left its queue, to a batch behind `last`."""
     s.batch.next[last] = m
     s.batch.leader[m] = leader
     s.requests.slot[m] = -1
@@ -170,7 +170,7 @@ def _follow(s: State, m: int, last: int, leader: int) -> None:
 
 @helper
 def _bind_functions(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
-    """The batch of r takes r's slot: `occupy`, with the estimates of all of it."""
+    """`occupy` the slot of r for its batch, with the estimates of the whole batch."""
     occupy(s, r, j, ready_s, now_s)
     longest_s, all_s = s.requests.estimate_s[r], s.requests.estimate_s[r]
     m = s.batch.next[r]
@@ -188,7 +188,7 @@ def _bind_functions(s: State, r: int, j: int, ready_s: float, now_s: float) -> N
 
 @helper
 def resume_batch(s: State, plan: Plan, r: int, j: int, now_s: float) -> None:
-    """Node j is back: the batch of r loads its models again and goes on."""
+    """Node j is repaired: the batch of r loads its models again and continues."""
     ready_s = acquire(s, plan, r, j, now_s)
     m = s.batch.next[r]
     while m >= 0:
@@ -199,7 +199,7 @@ def resume_batch(s: State, plan: Plan, r: int, j: int, now_s: float) -> None:
 
 @helper
 def leave_batch(s: State, r: int, j: int) -> bool:
-    """Running request r leaves its batch, which goes on as long as ever; False where it is alone."""
+    """Take running request r out of its batch, whose duration stays. False if r has no batch."""
     batch, leader = s.batch, s.batch.leader[r]
     if leader >= 0:
         before = leader
@@ -219,7 +219,7 @@ def leave_batch(s: State, r: int, j: int) -> bool:
 
 @helper
 def _hand_on(s: State, r: int, to: int, j: int) -> None:
-    """The next of its batch holds the slot in place of r."""
+    """Make `to`, the next request of the batch, its leader and holder of the slot in place of r."""
     rows = s.requests
     rows.slot[to] = rows.slot[r]
     rows.left_s[to] = rows.left_s[r]
@@ -236,7 +236,7 @@ def _hand_on(s: State, r: int, to: int, j: int) -> None:
 
 @helper
 def drop_follower(s: State, r: int) -> int:
-    """Take the first of those behind r out of its batch, which is done; -1 = none."""
+    """Take the first follower of r out of its finished batch; -1 = none."""
     m = s.batch.next[r]
     if m >= 0:
         s.batch.next[r] = s.batch.next[m]

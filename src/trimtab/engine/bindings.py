@@ -1,7 +1,7 @@
-"""Bindings of a plan: held requests that wait for a place on one node, and get it before all others.
+"""Bindings of a plan: a bound request gets the next free place of one node before all other requests.
 
-A binding is carried out once its node, as it is, has a place that nobody holds or is on the way to. It is
-stale when it has expired or its request is held no longer, and then means nothing.
+A binding is carried out when the node's true state has a place that no request holds or is in transfer to. A
+binding without effect is stale: it has expired, or its request is no longer held.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HELD = int(Status.HELD)
 
 
 def located(plan: Plan, held: Any, work: Any) -> Plan:
-    """The plan, which now takes force, with the rows of the requests that it binds; −1 where none is held.
+    """The plan with the rows of its bound requests, for a plan that takes force now; −1 = not held.
 
     `held`: rows of `work` that the central queue holds.
     """
@@ -36,7 +36,7 @@ def located(plan: Plan, held: Any, work: Any) -> Plan:
 
 @helper
 def next_bound(s: State, plan: Plan, now_s: float) -> int:
-    """Which binding of a plan that is `located` can be carried out; -1 = none. O(bindings)."""
+    """Position of the first binding of a `located` plan that can be carried out; -1 = none. O(bindings)."""
     binding, nodes = plan.binding, s.nodes
     for i in range(len(binding.serial)):
         r, j = binding.row_idx[i], binding.node_idx[i]

@@ -1,4 +1,4 @@
-"""The arrays behind prefix caches and the result cache; empty, and free, where a run has none."""
+"""The arrays of prefix caches and the result cache. They are empty in a run without such caches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trimtab.engine.lru import new_caches
 def reuse_arrays(
     cluster: Cluster, requests: Requests, options: Options, config: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Fields of the state; switches on in `config` what the requests have data for."""
+    """Fields of the state. Switches on in `config` the caches for which the requests have data."""
     return {
         **_prefix_arrays(cluster, requests.prefixes if options.prefix_blocks else None, options, config),
         **_result_arrays(requests.content_idx if options.results_max else None, options, config),

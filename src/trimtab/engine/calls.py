@@ -1,8 +1,8 @@
-"""From policies to what the loop calls: compiled kernels, plain Python behind a bridge, or all interpreted.
+"""Turns policies into functions for the loop: compiled kernels, bridged plain Python, or all interpreted.
 
-The loop is compiled once, for first-class functions of one signature, so any policy enters it without
-recompiling. A plain Python policy enters through a bridge: a kernel that calls a C callback whose address
-lies in the policy's memory.
+The loop is compiled once, for first-class functions of one signature, so a new policy needs no recompilation
+of the loop. A plain Python policy is called through a bridge: a kernel that calls a C callback. The address
+of the callback lies in the policy's memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trimtab.engine.rollout_state import place_requests
 from trimtab.engine.state import State
 from trimtab.errors import KernelError, PolicyError
 
-INTERPRET_UP_TO = 5_000  # requests worth interpreting rather than compiling the loop for
+INTERPRET_UP_TO = 5_000  # up to this many requests interpreting is faster than compiling the loop first
 
 
 _NUMBERS, _RANKING = types.Array(types.float64, 1, "C"), types.Array(types.int64, 1, "C")
@@ -77,7 +77,7 @@ def _call_float(context: Any, address: Any, serial: Any) -> Any:
 
 @kernel
 def advance_bound(bound: Any, until_s: float, max_steps: int) -> int:
-    """`advance` with everything but its two numbers bound as addresses: .2 µs a call instead of 15."""
+    """`advance` with all arguments but its two numbers bound as addresses: the call is much faster."""
     return advance(
         state_at(bound[0]),
         plan_at(bound[1]),
@@ -92,7 +92,7 @@ def advance_bound(bound: Any, until_s: float, max_steps: int) -> int:
 
 @kernel
 def place_requests_bound(bound: Any, n_placed: int) -> None:
-    """`place_requests` with everything but its number bound as addresses."""
+    """`place_requests` with all arguments but its number bound as addresses."""
     place_requests(state_at(bound[0]), plan_at(bound[1]), order_at(bound[4], bound[5]), n_placed)
 
 
@@ -109,7 +109,7 @@ def bridge_order(view: View, plan: Plan, work: Any, memory: Memory) -> Any:
 
 
 class Raised(Exception):  # noqa: N818 - a signal between the loop and its host
-    """A policy raised inside the loop; the original is its cause."""
+    """A policy raised inside the loop. The cause is the original exception."""
 
     def __init__(self, serial: int) -> None:
         super().__init__(serial)
@@ -117,24 +117,24 @@ class Raised(Exception):  # noqa: N818 - a signal between the loop and its host
 
 
 class BoundPlan(NamedTuple):
-    """A plan as functions take it."""
+    """A plan in the forms that functions take."""
 
     arrays: Plan  # policies in plain Python
     table: Any  # the loop
 
 
 def bound_plan(plan: Plan, *, compiled: bool) -> BoundPlan:
-    """A plan for runs of one mode."""
+    """Bind a plan for runs of one mode."""
     return BoundPlan(numpy_plan(plan), Table(PLAN, [plan]) if compiled else python_plan(plan))
 
 
 class Calls:
-    """One run's loop and the functions it calls, in one of two modes.
+    """One run's loop and the functions that it calls, in one of two modes.
 
-    compiled : the loop and every policy marked with `@kernel` are machine code; plain ones are bridged.
-    interpreted : loop and kernels are plain Python over memoryviews; nothing is compiled, results are equal.
+    compiled: the loop and every policy marked with `@kernel` are machine code. Plain policies are bridged.
+    interpreted: loop and kernels are plain Python over memoryviews. Nothing is compiled; results are equal.
 
-    A policy in plain Python sees NumPy columns in both.
+    A policy in plain Python sees NumPy columns in both modes.
     """
 
     def __init__(
@@ -143,12 +143,12 @@ class Calls:
         self._state, self._compiled = state, compiled
         self._callbacks: list[Any] = []  # ctypes callbacks must outlive their last call
         self._raised: tuple[int, BaseException] | None = None
-        self._addresses: np.ndarray | None = None  # what `advance_bound` takes
+        self._addresses: np.ndarray | None = None  # the argument `bound` of `advance_bound`
         self._plan = self._shadow_plan = bound_plan(empty_plan(), compiled=compiled)
         policy, order = decider
         dispatch = dispatch_of(policy, len(state.order_memories))
-        asked = dispatch if shadow is None else dispatch_of(shadow, 1)
-        self._functions: tuple[Any, Any, Any] = dispatch, order.order, asked
+        shadow_dispatch = dispatch if shadow is None else dispatch_of(shadow, 1)
+        self._functions: tuple[Any, Any, Any] = dispatch, order.order, shadow_dispatch
         if compiled:
             self._bind_compiled()
         else:
@@ -162,7 +162,7 @@ class Calls:
         self._bind_addresses()
 
     def _bind_functions(self) -> State:
-        """Make those who decide callable; returns the state with the memories that they are called with."""
+        """Make the policies callable; returns the state with the memories for these calls."""
         dispatch, order, shadow = self._functions
         self._dispatch: Any = _pointer_to(dispatch if is_kernel(dispatch) else bridge_dispatch, DISPATCH)
         self._order: Any = _pointer_to(order if is_kernel(order) else bridge_order, ORDER)
@@ -173,8 +173,8 @@ class Calls:
         if not is_kernel(dispatch):
             memories = self._bridged(_INT_CALLBACK(self._dispatch_callback(dispatch, "_plan", 0)))
         if shadow_memories and not is_kernel(shadow):
-            asked = _INT_CALLBACK(self._dispatch_callback(shadow, "_shadow_plan", many))
-            shadow_memories = self._bridged(asked)[:1]
+            callback = _INT_CALLBACK(self._dispatch_callback(shadow, "_shadow_plan", many))
+            shadow_memories = self._bridged(callback)[:1]
         if not is_kernel(order):
             order_memories = self._bridged(_FLOAT_CALLBACK(self._order_callback(order)))
         return self._state._replace(memories=memories + shadow_memories, order_memories=order_memories)
@@ -205,9 +205,9 @@ class Calls:
             self._shadow = interpreted(shadow) if is_kernel(shadow) else plain(shadow, "_shadow_plan", many)
 
     def switch_policy(self, decider: Decider, memories: list[Memory], order_memories: list[Memory]) -> None:
-        """Let others decide from now on, with memories [dispatchers]; the shadow stays.
+        """Switch to another policy and order, with memories [dispatchers]. The shadow stays.
 
-        Without a shadow they are given as many draws as they ask for: some take as many samples.
+        Without a shadow the number of draws becomes the policy's own: some policies take one sample per draw.
         """
         many, (policy, order) = len(order_memories), decider
         self._state.config["compares"] = policy.compares
@@ -217,7 +217,7 @@ class Calls:
         self._rebind([*memories, *self._state.memories[many:]], order_memories)
 
     def switch_shadow(self, shadow: Policy, own: Memory) -> None:
-        """Let another be asked beside the policy in charge."""
+        """Switch to another shadow policy."""
         many = len(self._state.order_memories)
         self._functions = *self._functions[:2], dispatch_of(shadow, 1)
         self._rebind([*self._state.memories[:many], own], self._state.order_memories)
@@ -235,16 +235,16 @@ class Calls:
             self._interpret_functions()
 
     def activate(self, is_new_order: bool, now_s: float) -> None:
-        """Show whoever takes over every node as changed, and ask for keys of what waits where it orders anew.
+        """Log every node as changed for the new policy, and compute new keys if the order changes.
 
-        Raises `Raised` from whatever its order raised.
+        Raises `Raised` from an exception of the order.
         """
         given = self._arrays, self._plan.table, self._order
         function = _compiled(activate, ACTIVATE) if self._compiled else interpreted(activate)
         self._run(function, *given, int(is_new_order), now_s)
 
     def place_requests(self, n_placed: int) -> None:
-        """Begin with the first rows at nodes, as `staging` tells. Raises `Raised`."""
+        """Start with the first rows at nodes (see `rollout_state`). Raises `Raised`."""
         if self._compiled:
             self._run(_compiled(place_requests_bound, PLACE_REQUESTS_BOUND), self._addresses, n_placed)
         else:
@@ -259,13 +259,13 @@ class Calls:
         self._raise_what_was_raised()
 
     def _bridged(self, callback: Any) -> list[Memory]:
-        """The memories that a bridge is called with: the callback's address."""
+        """The memories for a bridge: each holds the callback's address."""
         self._callbacks.append(callback)
         address = ctypes.cast(callback, ctypes.c_void_p).value
         return [memory(ints=[address]) for _ in self._state.order_memories]
 
     def _dispatch_callback(self, function: Any, plan: str, first: int) -> Any:
-        """`first`: the dispatcher whose view and memory the first request is decided with."""
+        """A callback for a plain `dispatch`. `first`: the dispatcher whose view and memory row 0 uses."""
         decide, deciding = (
             bound_dispatch(function, self._state, first),
             memoryview(self._state.counts["deciding"]),
@@ -296,7 +296,7 @@ class Calls:
         return call
 
     def start_anew(self) -> None:
-        """Let policies that have `choose` begin with copies as they were made."""
+        """Reset the copies of policies with `choose`."""
         for function in self._functions:
             if isinstance(function, Chooser):
                 function.start_anew()
@@ -306,24 +306,24 @@ class Calls:
         self.use_plan(bound_plan(plan, compiled=self._compiled))
 
     def use_plan(self, plan: BoundPlan) -> None:
-        """Put a plan in force that is bound already: runs can share one."""
+        """Put an already bound plan in force. Runs can share one."""
         self._plan = plan
         if self._addresses is not None:
             self._addresses[1] = plan.table.address
 
     def set_shadow_plan(self, plan: Plan) -> None:
-        """Put a plan of the shadow's in force."""
+        """Put a plan of the shadow policy in force."""
         self._shadow_plan = bound_plan(plan, compiled=self._compiled)
         if self._addresses is not None:
             self._addresses[6] = self._shadow_plan.table.address
 
     def begin(self) -> None:
-        """Schedule what happens by itself."""
+        """Schedule the first telemetry, plan and fault events."""
         with np.errstate(over="ignore"):
             self._begin(self._arrays)
 
     def advance(self, until_s: float, max_steps: int) -> int:
-        """Run `loop.advance` under the plan in force. Raises `Raised` from whatever a policy raised."""
+        """Run `loop.advance` under the plan in force. Raises `Raised` from an exception of a policy."""
         try:
             if self._compiled:
                 code: int = self._advance(self._addresses, until_s, max_steps)
@@ -349,13 +349,13 @@ class Calls:
 
     @staticmethod
     def _raise(serial: int, cause: BaseException) -> None:
-        if not isinstance(cause, Exception):  # an interruption is none of the policy's doing
+        if not isinstance(cause, Exception):  # an interruption does not come from the policy
             raise cause
         raise Raised(serial) from cause
 
     @property
     def addresses(self) -> np.ndarray:
-        """What kernels like `advance_bound` take. Raises RuntimeError where nothing is compiled."""
+        """The argument of kernels like `advance_bound`. Raises RuntimeError in an interpreted run."""
         if self._addresses is None:
             raise RuntimeError("an interpreted run has no addresses")
         return self._addresses
@@ -367,7 +367,7 @@ class Calls:
         return events
 
     def use_events(self, events: np.ndarray) -> None:
-        """Go on with another array as the event heap."""
+        """Use another array as the event heap."""
         if self._compiled:
             self._bound = self._bound._replace(events=events)
             self._bind_addresses()
@@ -376,7 +376,7 @@ class Calls:
         self._state = self._state._replace(events=events)
 
 
-_pointers: dict[Any, FunctionPointer] = {}  # looking addresses up takes longer than a short rollout
+_pointers: dict[Any, FunctionPointer] = {}  # a lookup of addresses takes longer than a short rollout
 
 
 def _pointer_to(function: Any, signature: Any) -> FunctionPointer:
@@ -386,7 +386,7 @@ def _pointer_to(function: Any, signature: Any) -> FunctionPointer:
 
 
 def _compiled(function: Any, signature: Any) -> Any:
-    """`compile_kernel`, with PolicyError for a policy's kernel that does not compile."""
+    """`compile_kernel`, but raises PolicyError for a policy's kernel that does not compile."""
     try:
         return compile_kernel(function, signature)
     except KernelError as error:
@@ -394,7 +394,7 @@ def _compiled(function: Any, signature: Any) -> Any:
 
 
 def _load_loop() -> None:
-    """Compile the loop, or load it. `advance` has become a part of `advance_bound` in compiling."""
+    """Compile the loop, or load it. The machine code of `advance_bound` contains `advance`."""
     if advance_bound.signatures:  # type: ignore[attr-defined]
         return
     for function, signature in _LOOP:
@@ -406,12 +406,12 @@ _BRIDGES: list[Compilable] = [(bridge_dispatch, DISPATCH), (bridge_order, ORDER)
 
 
 def is_ready(*policies: Policy) -> bool:
-    """Whether everything that compiled runs of these policies need is in the cache."""
+    """Whether the cache holds all kernels that compiled runs of these policies need."""
     return all(is_compiled(*k) for k in [*_LOOP, *_BRIDGES, *kernels_of(policies)])
 
 
 def kernels_of(policies: Iterable[Policy]) -> list[Compilable]:
-    """What runs of these policies call besides the loop and the bridges."""
+    """The kernels that runs of these policies call besides the loop and the bridges."""
     needed: list[Compilable] = []
     for policy in policies:
         needed += [(activate, ACTIVATE)] if policy.candidates else []

@@ -1,4 +1,4 @@
-"""What a host whose rows are used again is told of a decision: the numbers of one row, kept as its bytes."""
+"""The last decision about each request, for hosts that reuse rows: one row of numbers, kept as bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trimtab.domain.decision import Status
 from trimtab.engine.slots import expected_s
 from trimtab.engine.state import TRACE_COLUMNS, State
 
-SHOWN = 4  # candidates that are told of
+SHOWN = 4  # recorded candidates
 
-# The columns of `verdicts`.
+# The columns of `decision_trace`.
 ESTIMATE_S, HELD, DECISIONS, SHADOW_IDX, SHADOW_S = range(5)
 CANDIDATES = 8  # nodes, best first; -1 = no more
 PREDICTED_S = CANDIDATES + SHOWN  # service seconds there
@@ -31,8 +31,8 @@ class DecisionTrace(NamedTuple):
 
     estimate_s: float  # service on the node that it was sent to
     n_held: float  # other requests in the central queue
-    decisions: float  # how often it was offered
-    shadow_idx: float  # node that the shadow would take; -1 = none
+    decisions: float  # decisions about this request before this one
+    shadow_idx: float  # node that the shadow would choose; -1 = none
     shadow_s: float  # service seconds there
     candidates: tuple[int, ...]
     predicted_s: tuple[float, ...]
@@ -40,7 +40,7 @@ class DecisionTrace(NamedTuple):
 
 
 def candidates_of(row: bytes) -> tuple[int, ...]:
-    """Positions of the nodes that were named, best first."""
+    """Indices of the recorded candidate nodes, best first."""
     return _positions(row[_NAMED])
 
 
@@ -50,7 +50,7 @@ def _positions(named: bytes) -> tuple[int, ...]:
 
 
 def read(row: bytes) -> DecisionTrace:
-    """A row by its names; what is told of candidates is as long as there are any."""
+    """A row as a DecisionTrace. The fields of candidates have one entry for each recorded candidate."""
     numbers, named = ROW.unpack(row), candidates_of(row)
     return DecisionTrace(
         estimate_s=numbers[ESTIMATE_S],
@@ -66,7 +66,7 @@ def read(row: bytes) -> DecisionTrace:
 
 @helper
 def note_decision(s: State, r: int, count: int) -> None:
-    """The policy has ranked so many candidates for request r; none of it is carried out yet."""
+    """Record the `count` ranked candidates of request r, before the decision is carried out."""
     row, nodes = s.decision_trace, s.nodes
     row[r, HELD] = s.contexts.n_held[0] - (1 if s.requests.status[r] == _HELD else 0)
     row[r, DECISIONS] = s.requests.attempt[r]
@@ -80,6 +80,6 @@ def note_decision(s: State, r: int, count: int) -> None:
 
 @helper
 def note_shadow(s: State, r: int, j: int) -> None:
-    """Another policy would send request r to node j."""
+    """Record node j as the shadow policy's choice for request r."""
     s.decision_trace[r, SHADOW_IDX] = j
     s.decision_trace[r, SHADOW_S] = expected_s(s, r, j)

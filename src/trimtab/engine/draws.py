@@ -1,8 +1,8 @@
 """Counter-based random numbers: u(seed, request, attempt, i), never consumed in sequence.
 
-Two policies that ask for the same draw of the same request get the same number, whatever else they did:
-common random numbers. Mixing is SplitMix64's finaliser (Steele, Lea, Flood: "Fast splittable pseudorandom
-number generators", OOPSLA 2014, §3), applied once per counter.
+Two policies get the same number for the same draw of the same request, independent of all other draws (common
+random numbers). Mixing is SplitMix64's finaliser (Steele, Lea, Flood: "Fast splittable pseudorandom number
+generators", OOPSLA 2014, §3), applied once per counter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _mix(x: Any) -> Any:
 
 @helper(inline=True)
 def stream(seed: int, serial: int, attempt: int) -> Any:
-    """State from which the draws of one decision follow."""
+    """Initial state for the draws of one decision."""
     x = _mix(np.uint64(seed) + _GOLDEN)
     x = _mix(x ^ (np.uint64(serial) * _M1 + _GOLDEN))
     return _mix(x + np.uint64(attempt) * _M2)

@@ -1,4 +1,4 @@
-"""Runs the loop for a host: binds the policy, makes room, hands plans over, names what went wrong."""
+"""Runs the loop for a host: binds policies, enlarges the event heap, applies plans, and reports failures."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _NEVER = float("inf")
 _EVENT_ROW = Struct("=dq")  # an EVENT in one call
 _EVENT_BYTES, _pack_event = _EVENT_ROW.size, _EVENT_ROW.pack_into
 _key_of = interpreted(key_of)
-IS_OVER = 1  # version of a LOSS event: nobody waits for the request
+IS_OVER = 1  # version of a LOSS event: no client waits for the request
 
 
 @dataclass(slots=True)
 class PlanningLog:
-    """What became of the plans of a run; only `made` ones took force."""
+    """Outcomes of the plans of a run. Only `made` plans took force."""
 
     made: int = 0
     late: int = 0  # took longer than their period
@@ -47,7 +47,7 @@ class PlanningLog:
     invalid: int = 0  # no plan for this cluster
 
     def add(self, other: PlanningLog) -> None:
-        """Count what the other has counted too."""
+        """Add the counts of another log."""
         self.made += other.made
         self.late += other.late
         self.raised += other.raised
@@ -55,19 +55,19 @@ class PlanningLog:
 
 
 class Started(NamedTuple):
-    """A request that took a slot: what a live host asks of its backend."""
+    """A request that took a slot. A live host hands it to its backend."""
 
     serial: int
     node_idx: int
-    version: int  # tells this start from a later one, and from having been cancelled
+    version: int  # distinguishes this start from a later one, and from a cancellation
     until_s: float  # when its drawn service time is over
 
 
 class Driver:
-    """One run of one policy. The host decides how far to advance, and what a plan costs.
+    """One run of one policy. The host decides how far to advance, and how long a plan takes.
 
-    A live host tells it what comes from outside (`arrive`, `complete`), advances it to the present, and hands
-    what has started (`take_started`) to a backend.
+    A live host reports arrivals and completions (`arrive`, `complete`), advances the driver to the present,
+    and hands started requests (`take_started`) to a backend.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Driver:
         declared: np.ndarray | None = None,
     ) -> None:
         self.decider, self.policy = decider, decider.dispatch
-        self.active_idx = 0  # the candidate in charge
+        self.active_idx = 0  # the active candidate of a composite policy
         self._cluster, self._shadow, self._active_of_shadow = cluster, shadow, 0
         self.options, self.label = options, decider.label
         compiled = mode == "compiled" or (
@@ -99,7 +99,7 @@ class Driver:
         self.rollouts = self.rollouts_for(decider)
         self._pending: deque[Plan] = deque()  # made, not yet in force
         self._is_placing = False  # the plan in force places items on nodes
-        self._reuses_rows = host.rows_reused  # so they are in no order
+        self._reuses_rows = host.rows_reused  # then rows are not in order of arrival
         self._first_open = 0  # all requests before this one are over
         self.last_plan = empty_plan()
         self._counts, self._rows = Columns(self.state.counts), Columns(self.state.requests)
@@ -125,11 +125,11 @@ class Driver:
         return float(self._counts.now_s[0])
 
     def advance(self, until_s: float = float("inf"), max_steps: int = 1 << 62) -> int:
-        """Let everything happen up to `until_s`; returns one of the loop's codes. Raises PolicyError."""
+        """Process all events up to `until_s`; returns one of the loop's codes. Raises PolicyError."""
         return self.advance_by(self._calls, until_s, max_steps)
 
     def advance_by(self, calls: Calls, until_s: float, max_steps: int = 1 << 62) -> int:
-        """`advance` with the decisions of other functions than this driver's own."""
+        """`advance` with other deciding functions than this driver's own."""
         while True:
             before = self._steps[0]
             try:
@@ -160,11 +160,11 @@ class Driver:
 
     @property
     def addresses(self) -> np.ndarray:
-        """The compiled run as kernels of `decision_time` take it."""
+        """The addresses of a compiled run, for benchmark kernels that call the policy themselves."""
         return self._calls.addresses
 
     def view(self, dispatcher: int = 0) -> View:
-        """What a dispatcher sees now, as NumPy record arrays."""
+        """The present view of a dispatcher, as NumPy record arrays."""
         host, nodes, *rest = self.state.views[dispatcher]
         host["now_s"] = self.now_s
         return View(host.view(np.recarray)[0], nodes.view(np.recarray), *rest)
@@ -175,14 +175,14 @@ class Driver:
         return past._replace(work=past.work.copy())
 
     def _past(self) -> History:
-        """`history` whose work is the run's own: to be read before it goes on."""
+        """`history` without a copy of the work. The caller reads it before the run continues."""
         arrived = self._counts.arrived[0]
         past = slice(max(0, arrived - HISTORY), arrived)
         work, rows = self.state.work[past], self.state.requests[past]
         work.flags.writeable = False
         finish_s = np.where(rows["status"] == Status.FINISHED, rows["finish_s"], np.nan)
         node_idx = rows["node_idx"].copy()
-        in_flight = is_sent(rows["status"]) & (node_idx >= 0)  # what is split is nowhere itself
+        in_flight = is_sent(rows["status"]) & (node_idx >= 0)  # a split request itself is at no node
         return History(work, finish_s, node_idx, in_flight, self.last_plan)
 
     def waiting(self) -> np.ndarray:
@@ -206,10 +206,10 @@ class Driver:
         return np.concatenate([of_requests, of_parts])
 
     def make_plan(self) -> Plan | None:
-        """Let the policy plan, here and now. Raises PolicyError where it raises or returns no plan."""
+        """Call the policy's `plan` now. Raises PolicyError if it raises or returns no valid plan."""
         try:
-            told = self.view(), self._past(), self.waiting()
-            plan = self.policy.plan(*told, self.rollouts and self.rollouts.told(*told))
+            inputs = self.view(), self._past(), self.waiting()
+            plan = self.policy.plan(*inputs, self.rollouts and self.rollouts.from_state(*inputs))
         except Exception as error:
             raise policy_failure(self.label, error, f"in plan() at {self.now_s:.6f} s") from error
         if plan is None:
@@ -217,7 +217,7 @@ class Driver:
         return checked_plan(plan, len(self.state.nodes), len(members(self.policy)))
 
     def rollouts_for(self, decider: Decider) -> Rollouts | None:
-        """The rollouts for a policy; all variants have the order that it is given, if any."""
+        """The rollouts for a policy. All variants use the separate order of `decider`, if it has one."""
         if not decider.dispatch.uses_rollouts:
             return None
         compiled = self.compiled or is_ready(*decider)  # results are the same
@@ -226,7 +226,7 @@ class Driver:
         )
 
     def adopt(self, plan: Plan, at_s: float) -> None:
-        """Let a plan take force at `at_s`: now, or when `advance` returns PLAN_READY."""
+        """Put a plan in force at `at_s`: now, or when `advance` returns PLAN_READY."""
         self.planning.made += 1
         self.last_plan = plan
         if at_s <= self.now_s:
@@ -236,7 +236,7 @@ class Driver:
             self.push(at_s, PLAN, 0, 1)
 
     def set_shadow_plan(self, plan: Plan) -> None:
-        """Put a plan of the shadow's in force."""
+        """Put a plan of the shadow policy in force."""
         self._calls.set_shadow_plan(plan)
         if self._shadow is not None and plan.active_idx[0] != self._active_of_shadow:
             self._active_of_shadow = int(plan.active_idx[0])
@@ -254,10 +254,10 @@ class Driver:
         if plan.placement.size or self._is_placing:
             self._is_placing = plan.placement.size > 0
             self._counts.replanned[0] = 1
-        self._counts.offers_due[0] = 1  # what is held may go under this plan
+        self._counts.offers_due[0] = 1  # this plan may dispatch held requests
 
     def _switch_policy(self, policy: Policy) -> None:
-        """Another candidate decides from now on; its order too, unless the host was given one for all."""
+        """Switch to another candidate. Its order applies too, unless the run has a separate order."""
         is_new_order = self.decider.has_own_order
         many, order_memories = len(self.state.order_memories), self.state.order_memories
         memories = [memory_of(policy, self._cluster) for _ in range(many)]
@@ -279,17 +279,17 @@ class Driver:
         self._calls.activate(False, self.now_s)
 
     def push(self, time_s: float, kind: int, serial: int, version: int) -> None:
-        """Schedule an event: the loop enters it when it goes on."""
+        """Schedule an event. The loop puts it into the heap when it continues."""
         n_injected = self._n_injected
-        told = n_injected[0]
-        at = (self._n_events[0] + told) * _EVENT_BYTES
+        count = n_injected[0]
+        at = (self._n_events[0] + count) * _EVENT_BYTES
         if at == self._event_room:
             self._enlarge_events(self._calls)
         _pack_event(self._event_bytes, at, time_s, _key_of(kind, serial, version))
-        n_injected[0] = told + 1
+        n_injected[0] = count + 1
 
     def skip_plans(self, now_s: float) -> None:
-        """Begin later than at 0, before anything else was told: the plans until then were never due."""
+        """Skip the plans before `now_s`, for a run that begins after 0. Call it before any other event."""
         if self.policy.plan_period_s > 0.0:
             self._counts.events[0] -= 1  # the first plan, the only event there is
             self.push(now_s, PLAN, int(now_s / self.policy.plan_period_s), 0)
@@ -307,27 +307,27 @@ class Driver:
         self._event_room = len(self._event_bytes)
 
     def arrive(self, now_s: float) -> None:
-        """LiveDriver: the next request is here."""
+        """Live hosts: the next request has arrived."""
         serial = self._counts.work[0]
         self._arrival_s[serial] = now_s
         self._counts.work[0] = serial + 1
 
     def complete(self, started: Started, now_s: float) -> None:
-        """LiveDriver: a backend has served a request; ignored where it has been cancelled meanwhile."""
+        """Live hosts: a backend has served a request. Ignored if the request has been cancelled meanwhile."""
         self.push(now_s, COMPLETION, started.serial, started.version)
 
     def take_started(self) -> list[Started]:
-        """LiveDriver: what has taken a slot since the last call, in that order."""
+        """Live hosts: the requests that took a slot since the last call, in that order."""
         count, rows = self._counts.started[0], self._rows
         self._counts.started[0] = 0
         return [
             Started(r, rows.node_idx[r], rows.version[r], rows.finish_s[r])
             for r in self.state.started[:count].tolist()
-            if rows.status[r] == Status.RUNNING  # a request that ends takes parts with it that had just begun
+            if rows.status[r] == Status.RUNNING  # the end of a split request also ends its started parts
         ]
 
     def is_current(self, started: Started) -> bool:
-        """Whether this start still holds: neither completed nor cancelled."""
+        """Whether this start is still valid: neither completed nor cancelled."""
         return bool(self._rows.version[started.serial] == started.version)
 
     @property
@@ -347,23 +347,23 @@ class Driver:
         return int(self._counts.arrived[0])
 
     def first_event_s(self) -> float:
-        """LiveDriver: the time of the first event, where there is one and nothing was told since."""
+        """Live hosts: time of the first event of a heap that is not empty, without injected events."""
         first_s: float = self._event_s[0]
         return first_s
 
     def next_event_s(self) -> float:
-        """LiveDriver: when something happens next without a word from outside; inf = never."""
+        """Live hosts: time of the next event that needs no report from outside; inf = none."""
         counts = self._counts
-        told = counts.injected[0]
+        n_injected = counts.injected[0]
         next_s: float = self._event_s[0] if counts.events[0] > 0 else _NEVER
-        if told:
-            next_s = min(next_s, *self._event_s[counts.events[0] : counts.events[0] + told])
+        if n_injected:
+            next_s = min(next_s, *self._event_s[counts.events[0] : counts.events[0] + n_injected])
         if counts.arrived[0] < counts.work[0]:
             next_s = min(next_s, self._arrival_s[counts.arrived[0]])
         return next_s
 
     def is_over(self) -> bool:
-        """LiveDriver: all requests have arrived, and nothing more can happen to any of them."""
+        """Live hosts: whether all requests have arrived and no event can change any of them."""
         counts = self._counts
         if counts.arrived[0] < self.n_requests:
             return False

@@ -1,4 +1,4 @@
-"""The event heap: by time, then kind, then serial. Events of an older version of their request are void."""
+"""The event heap, ordered by time, then kind, then serial. An event of an older request version is void."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ def kind_of(key: int) -> int:
 
 @helper(inline=True)
 def serial_of(key: int) -> int:
-    """What an event is about: a request, a fault process, a sample."""
+    """Serial of an event's object: a request, a fault process or a sample."""
     return (key >> VERSION_BITS) & ((1 << SERIAL_BITS) - 1)
 
 
 @helper(inline=True)
 def push_event(s: State, time_s: float, kind: int, serial: int, version: int) -> None:
-    """Add an event; the caller has made sure of the room (`config.margin`)."""
+    """Add an event. The caller ensures that the heap has room (`config.margin`)."""
     _enter(s, time_s, key_of(kind, serial, version))
 
 
 @helper(inline=True)
 def key_of(kind: int, serial: int, version: int) -> int:
-    """What an event is filed under, besides its time."""
+    """An event's key: kind, serial and version in one integer."""
     return (kind << (SERIAL_BITS + VERSION_BITS)) | (serial << VERSION_BITS) | (version & (VERSIONS - 1))
 
 
 @helper(inline=True)
 def take_injected(s: State) -> None:
-    """Enter what the host has told since: it stands behind the heap, in the order in which it was told."""
+    """Move the host's injected events into the heap. They lie behind it, in the order of injection."""
     for _ in range(s.counts.injected[0]):
         k = s.counts.events[0]
         _enter(s, s.events.time_s[k], s.events.key[k])

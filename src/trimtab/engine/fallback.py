@@ -1,4 +1,4 @@
-"""What decides where a policy fails: the node with the fewest requests in flight per place."""
+"""The fallback of a failed policy: the node with the fewest requests in flight per slot."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trimtab.domain.view import Memory, Plan, View, can_take
 
 
 class Fallback(Policy):
-    """Least connections, by a scan that remembers nothing: it may be asked at any time. O(nodes)."""
+    """Least connections by a scan without memory, so it can decide at any time. O(nodes)."""
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        """Name the able node with the least share of its places taken, ties by node."""
+        """Choose the node that can take the work and has the least in flight per slot, ties by node."""
         best, nodes = -1, view.nodes
         for j in range(view.context.n_nodes):
             if can_take(view, work, j) and (

@@ -1,4 +1,4 @@
-"""Failures and repairs, slow-downs and their ends."""
+"""Faults of nodes: failures and repairs, slow-downs and their ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STREAM = 1 << 40  # fault processes draw from serials that no request has
 
 @helper
 def end(s: State, r: int, status: int, reason: int, now_s: float) -> None:
-    """Request r is over: rejected, cancelled or lost."""
+    """End request r unserved: rejected, cancelled or lost."""
     s.requests.status[r] = status
     s.requests.reason[r] = reason
     s.requests.finish_s[r] = np.nan  # it may have been planned
@@ -86,7 +86,7 @@ def _lose_running(s: State, j: int, now_s: float) -> None:
 
 @helper
 def lose(s: State, r: int, j: int, now_s: float) -> None:
-    """Request r, running on node j, is dispatched again, or lost if that was tried often enough."""
+    """Take running request r from node j: it is dispatched again, or lost if no retries are left."""
     vacate(s, r, j, now_s)
     withdraw(s, r, j)
     if s.requests.retries[r] >= s.config.max_retries[0]:
@@ -133,7 +133,7 @@ def _speed_of(s: State, j: int) -> float:
 
 @helper
 def on_fault(s: State, f: int, now_s: float) -> None:
-    """Fault process f strikes."""
+    """A fault of process f begins."""
     s.faults.active[f] = 1
     j = s.faults.node_idx[f]
     if s.faults.factor[f] == 0.0:
@@ -148,7 +148,7 @@ def on_fault(s: State, f: int, now_s: float) -> None:
 
 @helper
 def on_repair(s: State, plan: Plan, f: int, now_s: float) -> int:
-    """Fault f is over; returns its node, which may have free slots now."""
+    """A fault of process f ends. Returns its node, which may have free slots now."""
     s.faults.active[f] = 0
     j = s.faults.node_idx[f]
     if s.faults.factor[f] == 0.0:

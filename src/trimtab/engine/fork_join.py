@@ -1,9 +1,9 @@
-"""Splitting and joining: parts of a request are served on their own, and it ends when its last part has.
+"""Splitting and joining: the parts of a request are served separately. The request ends after its last part.
 
-A request is split once, on arrival, into at most `plan.split_max[class]` parts and never more than it has
-(`work.parts_max`: images, tiles). A part is a request of its own for dispatchers and nodes: it takes its
-share of the units and pays the fixed time of its class again. The request itself is then nowhere: it counts
-in `in_system` again when its last part is done, while the parts are joined, or when one of them has failed.
+A request is split once, on arrival, into at most `plan.split_max[class]` parts and at most `work.parts_max`
+(images, tiles). Dispatchers and nodes treat a part as a separate request: it takes its share of the units and
+pays the fixed time of its class again. The split request itself is at no node. It counts in `in_system` again
+after its last part, while the parts are joined, or after a part has failed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def part_of(s: State, r: int, i: int) -> int:
 
 @helper
 def split(s: State, plan: Plan, r: int, now_s: float) -> bool:
-    """Split request r, which has just arrived, if the plan says so; each part is then decided about."""
+    """Split request r, which has just arrived, if the plan requires it. Each part then gets a decision."""
     c = s.work.class_idx[r]
     count = min(plan.split_max[c], s.work.parts_max[r]) if c < len(plan.split_max) else 1
     if count < 2:
@@ -92,7 +92,7 @@ def note_part_done(s: State, r: int, now_s: float) -> None:
 
 @helper
 def join(s: State, r: int, now_s: float) -> None:
-    """The parts of request r are joined: it is finished."""
+    """Finish request r, whose parts are joined."""
     gather(s, r)
     s.requests.finish_s[r] = now_s
     s.requests.status[r] = _FINISHED
@@ -104,7 +104,7 @@ def join(s: State, r: int, now_s: float) -> None:
 
 @helper
 def note_part_failed(s: State, r: int, now_s: float) -> None:
-    """Part r will not be finished, so neither will its request: at this very time, but not in this event."""
+    """Part r has failed, so its request fails too: at the same time, but in a separate event."""
     p = s.parts.parent[r]
     if s.parts.left[p] > 0:
         s.parts.left[p] = -1
@@ -114,7 +114,7 @@ def note_part_failed(s: State, r: int, now_s: float) -> None:
 
 @helper
 def give_up(s: State, r: int) -> None:
-    """Split request r is about to end; whatever becomes of its parts changes nothing any more."""
+    """Prepare split request r for its end. Later events of its parts have no effect on it."""
     if s.parts.left[r] == 0:
         s.counts.in_nodes[0] -= 1
     elif s.parts.left[r] > 0:
@@ -124,7 +124,7 @@ def give_up(s: State, r: int) -> None:
 
 @helper
 def gather(s: State, r: int) -> None:
-    """Record of a split request: first start of any part, and all nodes that parts have lost."""
+    """Fill the record of a split request: the first start of any part, and the retries of all parts."""
     for i in range(s.parts.count[r]):
         part = part_of(s, r, i)
         s.requests.retries[r] += s.requests.retries[part]
@@ -135,13 +135,13 @@ def gather(s: State, r: int) -> None:
 
 @helper
 def _earlier(a_s: float, b_s: float) -> float:
-    """The lesser of two times, each of which may be none (nan)."""
+    """The earlier of two times; nan = no time."""
     return b_s if a_s != a_s or b_s < a_s else a_s
 
 
 @helper
 def has_started(s: State, r: int) -> bool:
-    """Whether request r holds a slot, or a part of it does or did."""
+    """Whether request r holds a slot, or any of its parts holds or held one."""
     if not is_split(s, r):
         return s.requests.status[r] == _RUNNING
     for i in range(s.parts.count[r]):  # noqa: SIM110 - numba compiles no generator expressions

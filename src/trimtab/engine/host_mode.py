@@ -1,4 +1,4 @@
-"""What the host of a run does itself, so that the loop leaves it alone."""
+"""Switches for the tasks that the host of a run does itself, so that the loop does not do them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 class HostMode:
     """Switches of the loop, each a column of CONFIG of the same name."""
 
-    completions_from_outside: bool = False  # a node that is down goes on with its work
-    rows_reused: bool = False  # requests come one by one without end
+    completions_from_outside: bool = False  # a node that is down continues its work
+    rows_reused: bool = False  # requests arrive one by one without end
     placement_terms: bool = False  # requests may be pinned, avoid nodes and take tokens
     deadlines_while_held: bool = False  # the host itself ends work that runs too long
-    loads_from_outside: bool = False  # nodes load what a plan places on them by themselves
-    costs_from_outside: bool = False  # the host adds what a request really cost
+    loads_from_outside: bool = False  # nodes load the items that a plan places on them by themselves
+    costs_from_outside: bool = False  # the host adds the true cost of a request
     records_decision_trace: bool = False
 
 

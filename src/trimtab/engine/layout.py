@@ -1,4 +1,4 @@
-"""Rows and queues that only some scenarios need: parts of requests that split, groups that are batched."""
+"""Rows that only some scenarios need: parts of split requests, and groups of batched requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trimtab.domain.view import new_work
 
 PART = np.dtype(
     [
-        ("parent", "i4"),  # of a part: the request that it belongs to; -1 = it is a request
+        ("parent", "i4"),  # of a part: its request; -1 = the row is a request
         ("first", "i4"),  # of a request: row of its first part, the next is `dispatchers` rows on
         ("count", "i4"),  # of a request: how many parts it was split into; 0 = not split
         ("left", "i4"),  # of a request: parts that are not finished; negative once one has failed
@@ -33,19 +33,19 @@ BATCH = np.dtype(
 
 
 class Rows(NamedTuple):
-    """Requests, and behind them the rows that their parts will take."""
+    """Requests, followed by the rows for their parts."""
 
     requests: Requests
     parts: NDArray[np.void]  # PART [rows]
 
 
 def rows_alone(requests: Requests) -> Rows:
-    """No request splits."""
+    """The rows of a run without splitting."""
     return Rows(requests, np.zeros(0, PART))
 
 
 def rows_with_parts(requests: Requests, dispatchers: int) -> Rows:
-    """Lay out parts so that each belongs to the dispatcher of its request, which is row mod dispatchers."""
+    """Lay out parts so that each has the dispatcher of its request (row mod dispatchers)."""
     n, most = len(requests), np.maximum(requests.work["parts_max"], 1)
     base = -(-n // dispatchers) * dispatchers
     first, total = np.full(n, -1), 0
@@ -78,7 +78,7 @@ def _filled(requests: Requests, first: NDArray[np.int64], n_rows: int, dispatche
 
 
 def _padded(prefixes: Prefixes | None, n_rows: int) -> Prefixes | None:
-    """A part has no prompt that caches know."""
+    """Prefixes for all rows: parts have no prompt of their own."""
     if prefixes is None:
         return None
     more = n_rows - len(prefixes.prompt_tokens)
@@ -87,7 +87,7 @@ def _padded(prefixes: Prefixes | None, n_rows: int) -> Prefixes | None:
 
 
 def batch_rows(work: NDArray[np.void]) -> tuple[NDArray[np.void], int]:
-    """BATCH [rows], nothing waiting; and how many groups there are."""
+    """Initial BATCH [rows] and the number of groups."""
     rows = np.zeros(len(work), BATCH)
     pairs = np.stack([work["class_idx"], work["model_idx"]], axis=1)
     groups, group_of = np.unique(pairs, axis=0, return_inverse=True)

@@ -1,7 +1,8 @@
-"""Payloads on their way to a node: round trip first, then each link of the way, store and forward.
+"""Transfers of payloads to a node: first the round trip, then each link of the path, store and forward.
 
-The transfers on a link share its bandwidth equally. `share_gib` is what one transfer has been given since the
-link was made, so each needs only the value at which it will be through (virtual time of processor sharing).
+The transfers on a link share its bandwidth equally. `share_gib` is the amount that one transfer would have
+received since the start of the run. Each transfer stores only the `share_gib` of its completion (virtual time
+of processor sharing).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _bring_up_to_date(s: State, link: int, now_s: float) -> None:
 
 @helper
 def _schedule(s: State, link: int, now_s: float) -> None:
-    """One event per link: when its next transfer is through. Earlier ones become void."""
+    """Schedule the one event of a link, the end of its next transfer. Its earlier event becomes void."""
     links, version = s.links, s.requests.version
     if links.due[link] >= 0:
         version[links.due[link]] += 1
@@ -65,7 +66,7 @@ def _leave(s: State, link: int, r: int, now_s: float) -> None:
 
 @helper
 def _link_of(s: State, r: int, hop: int) -> int:
-    """Link of a hop; -1 where it is not modelled or the request stays in its zone."""
+    """Link of a hop; -1 if the link is not modelled or the request stays in its zone."""
     j = s.requests.node_idx[r]
     zone = s.nodes.zone_idx[j]
     link = s.config.n_zones[0] + j
@@ -82,7 +83,7 @@ def is_instant(s: State, r: int, j: int) -> bool:
 
 @helper
 def depart(s: State, r: int, j: int, now_s: float) -> None:
-    """Request r sets out for node j: its first event is one round trip away."""
+    """Start the transfer of request r to node j. Its first event is one round trip later."""
     s.requests.hop[r] = ZONE_HOP
     s.requests.version[r] += 1
     rtt_s = s.rtt_s[s.work.zone_idx[r], s.nodes.zone_idx[j]]
@@ -91,7 +92,7 @@ def depart(s: State, r: int, j: int, now_s: float) -> None:
 
 @helper
 def move_on(s: State, r: int, now_s: float) -> bool:
-    """Request r is through with its present link; True once it has reached its node."""
+    """Request r has passed its current link. Returns True if it has reached its node."""
     hops = s.requests.hop
     current = _link_of(s, r, hops[r] - 1) if hops[r] > 0 else -1
     if current >= 0 and s.links.due[current] == r:
@@ -108,7 +109,7 @@ def move_on(s: State, r: int, now_s: float) -> bool:
 
 @helper
 def abandon(s: State, r: int, now_s: float) -> None:
-    """Request r, already marked as ended, no longer wants its transfer."""
+    """Stop the transfer of request r, which is already marked as ended."""
     link = _link_of(s, r, s.requests.hop[r] - 1) if s.requests.hop[r] > 0 else -1
     s.requests.version[r] += 1
     if link >= 0 and s.work.payload_gib[r] > 0.0:

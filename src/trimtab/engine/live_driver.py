@@ -1,7 +1,8 @@
-"""A run without an end: requests come from outside one by one, and their rows are used again.
+"""A run without end: requests enter from outside one by one, and their rows are reused.
 
-It is the same loop over the same state as in the simulator. What happens outside (a request arrives, ends, is
-lost or given up, a node is switched on or off) is told as an event of the present; `advance` then decides.
+It runs the same loop over the same state as the simulator. The host reports each outside change as an event
+of the present: a request arrives, ends, is lost or aborted, or a node is switched on or off. `advance` then
+decides.
 """
 
 from __future__ import annotations
@@ -34,23 +35,22 @@ from trimtab.engine.state import AVOIDED, COUNTS
 from trimtab.engine.virtual_counters import note_tenant_unheld
 from trimtab.errors import PolicyError
 
-# All of a WORK row in one call, in the order of its fields, of which an "x" is 0: a write to each costs five
-# times as much.
+# A whole WORK row in one call, in the order of its fields ("x" = 0): a write to each field is slower.
 _WORK_ROW = Struct("=q4d 8x 2d q4i 4x 3i 4x")
 _WORK_BYTES, _pack_work = WORK.itemsize, _WORK_ROW.pack_into
-_COUNTED = Struct("=4q")  # of COUNTS: events, told, started and ended, in one call
-_COUNTED_AT = int(COUNTS.fields["events"][1])  # type: ignore[index]  # it has fields
+_COUNTED = Struct("=4q")  # of COUNTS: events, injected, started and ended, in one call
+_COUNTED_AT = int(COUNTS.fields["events"][1])  # type: ignore[index]  # COUNTS has fields
 _TRACE_BYTES = ROW.size
 _NEVER_S = float("inf")
 _HELD, _RUNNING, _RETRYING = int(Status.HELD), int(Status.RUNNING), int(Status.RETRYING)
 
 
 class RequestSpec(NamedTuple):
-    """What a request asks for; the fields of WORK that its host knows."""
+    """The needs of a request: the fields of WORK that its host knows."""
 
     class_idx: int
     units: float
-    estimate_s: float = UNESTIMATED  # of service on the best type of node; the tables say it
+    estimate_s: float = UNESTIMATED  # service on the best node type; default: from the tables
     model_idx: int = -1
     adapter_idx: int = -1
     tenant_idx: int = 0
@@ -60,8 +60,8 @@ class RequestSpec(NamedTuple):
     cost: float = 0.0
     key: int = 0
     affinity_node_idx: int = -1
-    pinned: int = 0  # 1 = nowhere else
-    arrival_s: float | None = None  # where it came before it enters here
+    pinned: int = 0  # 1 = only this node can serve it
+    arrival_s: float | None = None  # for a request that arrived before it enters here
 
 
 _in_order = itemgetter(  # of WORK, after serial and arrival
@@ -84,7 +84,7 @@ class Ended(NamedTuple):
 
 
 class _Tenants(NamedTuple):
-    """The part of a State that `note_tenant_unheld` works on."""
+    """The fields of State that `note_tenant_unheld` reads and writes."""
 
     held_of: Any
     held_cost: Any
@@ -93,11 +93,15 @@ class _Tenants(NamedTuple):
 
 
 class LiveDriver:
-    """State and loop of one policy over a cluster, for as many requests at a time as it has rows.
+    """State and loop of one policy over a cluster, for at most `rows` requests at a time.
 
-    Least connections decides wherever the policy raises or answers no decision: `policy_failures` counts it.
-    `begun_s`: the time at which it begins; the first plan is due then. `planning` goes on with another's log.
-    `keeps_past` = False: nobody will ask for its `history`.
+    Least connections decides if the policy raises or returns no valid decision. `policy_failures` counts
+    these cases.
+
+    Args:
+        begun_s: time at which the run begins. The first plan is due then.
+        planning: a log to continue.
+        keeps_past: False if no planner will read `history`.
     """
 
     def __init__(
@@ -138,7 +142,7 @@ class LiveDriver:
         self.policy_failures = 0
         self.last_failure = ""
         self._free = list(range(rows - 1, -1, -1))
-        self._stale: list[int] = []  # free once their queue has let them go
+        self._stale: list[int] = []  # free once no queue links to them
         self._past = Past(state) if keeps_past else None
         self._serial = 0
         self._work, self._rows = Columns(state.work), Columns(state.requests)
@@ -164,7 +168,7 @@ class LiveDriver:
         self._unit_s: Any = memoryview(state.unit_s)
         self._started = memoryview(state.started)
 
-    # What a planner, and whoever shows the state, reads.
+    # State for planners and displays.
 
     @property
     def options(self) -> Options:
@@ -225,7 +229,7 @@ class LiveDriver:
         return self._driver.state.virtual_counters
 
     def add_cost(self, tenant_idx: int, amount: float) -> None:
-        """Count so much more, or less, as served to a tenant."""
+        """Add an amount, positive or negative, to the virtual counter of a tenant."""
         self._virtual_counters[tenant_idx] += amount
 
     def view(self) -> View:
@@ -239,7 +243,7 @@ class LiveDriver:
 
     @property
     def rollouts(self) -> Rollouts | None:
-        """The rollouts for the policy in charge."""
+        """The rollouts for the active policy."""
         return self._driver.rollouts
 
     def rollouts_for(self, policy: Policy) -> Rollouts | None:
@@ -250,45 +254,45 @@ class LiveDriver:
         """The first held requests by queue key, as WORK rows."""
         return self._driver.waiting()
 
-    # What comes from outside. Each is decided about by the next `advance`.
+    # Events from outside. The next `advance` processes them.
 
-    def enter(self, asked: RequestSpec, now_s: float) -> int:
-        """A request is here; returns its row. The caller has made sure that there is one (`has_row`)."""
-        row, serial, arrival_s = self._free.pop(), self._serial, asked[-1]
+    def enter(self, spec: RequestSpec, now_s: float) -> int:
+        """A request enters; returns its row. The caller ensures that a row is free (`has_row`)."""
+        row, serial, arrival_s = self._free.pop(), self._serial, spec[-1]
         self._serial = serial + 1
         at = row * _WORK_BYTES
-        _pack_work(self._work_bytes, at, serial, now_s if arrival_s is None else arrival_s, *_in_order(asked))
+        _pack_work(self._work_bytes, at, serial, now_s if arrival_s is None else arrival_s, *_in_order(spec))
         self._status[row] = 0
         if row in self._avoiding:
             self._avoiding.discard(row)
             self.avoid(row, [-1] * AVOIDED)
-        if self._past is not None:  # which copies the row before the loop has seen it
-            if asked.estimate_s == UNESTIMATED:
-                self._work.estimate_s[row] = self.best_estimate_s(asked.class_idx, asked.units)
+        if self._past is not None:  # `Past` copies the row before the loop fills in its estimate
+            if spec.estimate_s == UNESTIMATED:
+                self._work.estimate_s[row] = self.best_estimate_s(spec.class_idx, spec.units)
             self._past.add(row)
         self._driver.push(now_s, ARRIVAL, row, self._version[row])
         return row
 
     def best_estimate_s(self, class_idx: int, units: float) -> float:
-        """Estimated service seconds on the best type; a second where no type serves it yet."""
+        """Estimated service seconds on the best type; SOME_S if no type serves the class yet."""
         state = self._driver.state
         best_s = float((state.fixed_s[class_idx] + state.unit_s[class_idx] * units).min())
         return best_s if best_s < _NEVER_S else SOME_S
 
-    def enter_at(self, node_idx: int, asked: RequestSpec, estimate_s: float, now_s: float) -> int:
-        """A request runs on a node already, whatever its bounds now are; returns its row.
+    def enter_at(self, node_idx: int, spec: RequestSpec, estimate_s: float, now_s: float) -> int:
+        """A request that already runs on a node enters, regardless of the node's bounds; returns its row.
 
-        `estimate_s` counts where the node's type does not serve the class any more.
+        `estimate_s` applies if the node's type no longer serves the class.
         """
-        at = asked.class_idx, int(self.cluster.type_idx[node_idx])
+        at = spec.class_idx, int(self.cluster.type_idx[node_idx])
         table = self._fixed_s[at], self._unit_s[at]
         if table[0] == _NEVER_S:
             self._fixed_s[at], self._unit_s[at] = estimate_s, 0.0
-        row = self.enter(asked._replace(affinity_node_idx=node_idx, pinned=PINNED_RUNNING), now_s)
+        row = self.enter(spec._replace(affinity_node_idx=node_idx, pinned=PINNED_RUNNING), now_s)
         self.advance(now_s)
         self.take_started()
         self._fixed_s[at], self._unit_s[at] = table
-        self._work.pinned[row], self._work.affinity_node_idx[row] = asked.pinned, asked.affinity_node_idx
+        self._work.pinned[row], self._work.affinity_node_idx[row] = spec.pinned, spec.affinity_node_idx
         return row
 
     def avoided(self, row: int) -> list[int]:
@@ -296,7 +300,7 @@ class LiveDriver:
         return [j for i in range(AVOIDED) if (j := self._avoid[row, i]) >= 0]
 
     def avoid(self, row: int, nodes: Sequence[int]) -> None:
-        """A request has lost these nodes before it came here."""
+        """Record the nodes that a request lost before it entered here."""
         for i, j in enumerate(nodes):
             self._avoid[row, i] = j
         if nodes:
@@ -310,28 +314,28 @@ class LiveDriver:
         self._completed.append(row)
 
     def lose(self, row: int, now_s: float) -> None:
-        """A running request has lost its node: it is dispatched again, to another."""
+        """A running request has lost its node: it is dispatched again, to another node."""
         self._avoiding.add(row)
         self._driver.push(now_s, LOSS, row, 0)
 
     def forgive(self, row: int, now_s: float) -> None:
-        """A waiting request may go to the nodes again that it has lost, from the next `advance` on."""
+        """Allow a waiting request the nodes that it has lost, from the next `advance` on."""
         for i, j in enumerate(self.avoided(row)):
             self._avoid[row, i] = -1
-            self._driver.push(now_s, SWITCH, j, 0)  # what is held is offered to it
+            self._driver.push(now_s, SWITCH, j, 0)  # offers held requests to the node
         self._avoiding.discard(row)
 
     def abort(self, row: int, now_s: float) -> None:
-        """Nobody waits for this request any more; `take_ended` will tell of it."""
+        """Cancel a request whose client is gone. `take_ended` will return it."""
         self._driver.push(now_s, LOSS, row, IS_OVER)
 
     def switch(self, node_idx: int, up: bool, now_s: float) -> None:
-        """A node gets work from now on, or does not; what it serves goes on."""
+        """Switch a node on or off for new work. Its running requests continue."""
         self._nodes.up[node_idx] = int(up)
         self._driver.push(now_s, SWITCH, node_idx, 0)
 
     def suits(self, row: int, node_idx: int) -> bool:
-        """Whether a node gets work and may serve this request, now or once it has room."""
+        """Whether a node is on and may serve this request, now or once it has room."""
         work, nodes, j = self._work, self._nodes, node_idx
         if nodes.up[j] == 0 or (work.pinned[row] and work.affinity_node_idx[row] != j):
             return False
@@ -339,7 +343,7 @@ class LiveDriver:
         return fixed_s < _NEVER_S
 
     def takes(self, row: int, node_idx: int) -> bool:
-        """Whether a node would take a second attempt of a running request, by the terms of the first."""
+        """Whether a node would accept a second attempt of a running request under the terms of the first."""
         work, nodes, hidden, j = self._work, self._nodes, self._hidden, node_idx
         if nodes.room[j] <= 0 or not self.suits(row, j):
             return False
@@ -351,7 +355,7 @@ class LiveDriver:
     def add_load(
         self, node_idx: int, requests: int, estimate_s: float, now_s: float, tokens: float = 0.0
     ) -> None:
-        """Somebody else sends a node work, or takes it back (negative): it counts, and takes room."""
+        """Add the load of another sender to a node, or remove it (negative). It counts and takes room."""
         self._hidden.token_room[node_idx] -= tokens
         nodes = self._nodes
         nodes.in_flight[node_idx] += requests
@@ -360,7 +364,7 @@ class LiveDriver:
         self._driver.push(now_s, SWITCH, node_idx, 0)
 
     def change_room(self, node_idx: int, places: int, now_s: float) -> None:
-        """A node takes so many more requests at a time, or fewer."""
+        """Change the number of requests that a node takes at a time."""
         self._nodes.room[node_idx] += places
         self._driver.push(now_s, SWITCH, node_idx, 0)
 
@@ -373,10 +377,10 @@ class LiveDriver:
         """Keep places of a node free of background work."""
         self._hidden.reserve[node_idx] = places
 
-    # What comes of it.
+    # Decisions and their results.
 
     def advance(self, now_s: float, max_steps: int = 1 << 62) -> int:
-        """Decide about everything up to now; returns one of the loop's codes (REACHED, PLAN_…)."""
+        """Process all events up to now; returns one of the loop's codes (REACHED, PLAN_…)."""
         try:
             code = self._driver.advance(now_s, max_steps)
         except PolicyError as error:
@@ -387,7 +391,7 @@ class LiveDriver:
         return code
 
     def take_started(self) -> list[tuple[int, int]]:
-        """(row, node) of what is to be sent now."""
+        """(row, node) of each request to send now."""
         count = self._started_count[0]
         if count == 0:
             return []
@@ -397,10 +401,10 @@ class LiveDriver:
             row = started[0]
             return [(row, node_idx[row])] if status[row] == _RUNNING else []
         rows = started[:count].tolist()
-        return [(row, node_idx[row]) for row in rows if status[row] == _RUNNING]  # not given up since
+        return [(row, node_idx[row]) for row in rows if status[row] == _RUNNING]  # without aborted ones
 
     def take_ended(self) -> list[Ended]:
-        """What will not be served. Rows are free from now on."""
+        """The requests that will not be served. Their rows are free from now on."""
         count, rows = self._ended_count[0], self._rows
         if count == 0:
             return []
@@ -411,18 +415,18 @@ class LiveDriver:
         return ended
 
     def next_event_s(self) -> float:
-        """When something happens next without a word from outside; inf = never."""
+        """Time of the next event that needs no report from outside; inf = none."""
         n_events, n_injected, _, _ = _COUNTED.unpack_from(self._count_bytes, _COUNTED_AT)
         if n_injected:
             return self._driver.next_event_s()
         return self._driver.first_event_s() if n_events else _NEVER_S
 
     def adopt(self, plan: Plan, at_s: float) -> None:
-        """Let a plan take force at `at_s`."""
+        """Put a plan in force at `at_s`."""
         self._driver.adopt(plan, at_s)
 
     def adopt_for_shadow(self, plan: Plan) -> None:
-        """Let a plan of the shadow's take force for its decisions, now."""
+        """Put a plan of the shadow policy in force now."""
         self._driver.set_shadow_plan(plan)
 
     def put_next_in_force(self) -> None:
@@ -430,30 +434,30 @@ class LiveDriver:
         self._driver.put_next_in_force()
 
     def decision_trace(self, row: int) -> bytes:
-        """The last decision about a request, as `decision_trace.read` takes it."""
+        """The last decision about a request, in the form for `decision_trace.read`."""
         at = row * _TRACE_BYTES
         return self._trace_bytes[at : at + _TRACE_BYTES].tobytes()
 
     def decision_trace_numbers(self, row: int) -> tuple[float, ...]:
-        """Of the same, the columns from ESTIMATE_S to SHADOW_S."""
+        """The columns of the last decision from ESTIMATE_S to SHADOW_S."""
         return FIRST.unpack_from(self._trace_bytes, row * _TRACE_BYTES)
 
     def set_estimate(self, class_idx: int, type_idx: int, fixed_s: float, unit_s: float) -> None:
-        """Correct an entry of the tables."""
+        """Set one entry of `fixed_s` and `unit_s`."""
         at = class_idx, type_idx
         self._fixed_s[at], self._unit_s[at] = fixed_s, unit_s
 
     def _collect(self) -> None:
-        """Find rows of cancelled requests that their queue has let go of."""
+        """Free the rows of cancelled requests to which no queue links any more."""
         linked = self._rows.stale_link
         self._free += [row for row in self._stale if not linked[row]]
         self._stale = [row for row in self._stale if linked[row]]
 
     def _advance_otherwise(self, error: PolicyError, now_s: float) -> int:
-        """A policy failed: let the fallback decide about everything up to now."""
+        """Let the fallback process all events up to now after a failure of the policy."""
         self.last_failure = str(error)
         self._put_back(self._counts.deciding[0], now_s)
-        if self._counts.consulting[0]:  # nobody depends on the shadow's answer
+        if self._counts.consulting[0]:  # no request depends on the shadow's answer
             self._counts.consulting[0], self._counts.shadow_failures[0] = 0, self.shadow_failures + 1
             self._driver.state.config["shadows"] = 0
             return self.advance(now_s)
@@ -461,7 +465,7 @@ class LiveDriver:
         return self._driver.advance_by(self._calls_of_fallback(), now_s)
 
     def _put_back(self, row: int, now_s: float) -> None:
-        """Make a request whose decision failed half-way ask again, as if it had lost a node."""
+        """Dispatch a request again whose decision failed half-way, as if it had lost a node."""
         rows, nodes = self._rows, self._nodes
         for i in range(AVOIDED):
             j = self._avoid[row, i]

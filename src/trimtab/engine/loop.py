@@ -1,7 +1,7 @@
-"""The loop that every host runs: take what happens next, change the state, decide.
+"""The event loop that every host runs: take the next event, change the state, decide.
 
-`advance` returns when it needs its host: at a point in time, for a plan, for room, or because a decision went
-wrong. All it knows is in `State`, so the host may stop it anywhere and go on.
+`advance` returns when it needs its host: at a given time, when a plan is due, when the event heap is full, or
+after a bad decision. `State` holds everything, so the host can stop the loop after any event and continue.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ from trimtab.engine.virtual_counters import (
 # Why `advance` returned.
 DONE, PAUSED, REACHED, PLAN_DUE, PLAN_READY, FULL, BAD_DECISION, RAISED = range(8)
 
-CALL_RAISED = -(1 << 62)  # what a plain Python policy's bridge returns when the policy raised
-MAX_IDLE_EVENTS = 10_000  # as many housekeeping events in vain: what is held stays held
+CALL_RAISED = -(1 << 62)  # the bridge of a plain Python policy returns this when the policy raised
+MAX_IDLE_EVENTS = 10_000  # after this many periodic events without effect, held requests stay held
 
 _HELD, _TRANSFER, _QUEUED = int(Status.HELD), int(Status.TRANSFER), int(Status.QUEUED)
 _RUNNING, _RETRYING, _FINISHED = int(Status.RUNNING), int(Status.RETRYING), int(Status.FINISHED)
@@ -97,12 +97,12 @@ _FITS_NO_NODE, _REFUSED = int(Reason.FITS_NO_NODE), int(Reason.REFUSED)
 _QUEUE_FULL, _DEADLINE, _ABORTED = int(Reason.QUEUE_FULL), int(Reason.DEADLINE), int(Reason.ABORTED)
 _PENDING = int(Status.PENDING)
 
-LATER = 1e12  # what background work's keys are behind all others by
+LATER = 1e12  # added to the keys of background work, so that it comes last
 
 
 @kernel
 def begin(s: State) -> None:
-    """Schedule what happens by itself: telemetry, plans, faults."""
+    """Schedule the first telemetry, plan and fault events."""
     begin_telemetry(s)
     begin_faults(s)
     if s.config.plan_period_s[0] > 0.0:
@@ -111,7 +111,7 @@ def begin(s: State) -> None:
 
 @helper(inline=True)
 def _lane_of(s: State, r: int) -> int:
-    """Which lane of the central queues request r waits in: one per dispatcher, or per class of it."""
+    """The central lane of request r: there is one lane per dispatcher, or one per dispatcher and class."""
     lanes = s.config.lanes[0]
     return dispatcher_of(s, r) * lanes + (s.work.class_idx[r] if lanes > 1 else 0)
 
@@ -129,7 +129,7 @@ def _reject(s: State, r: int, reason: int, now_s: float) -> None:
 
 @helper
 def _expire(s: State, plan: Plan, r: int, now_s: float) -> None:
-    """The deadline of request r has come, or that of one whose row it has."""
+    """A deadline is due: of request r, or of an earlier request in the same row."""
     s.counts.pending_wakeups[0] -= 1
     status = s.requests.status[r]
     if status == _PENDING or status >= _FINISHED or (s.config.cancel[0] != 2 and has_started(s, r)):
@@ -140,7 +140,7 @@ def _expire(s: State, plan: Plan, r: int, now_s: float) -> None:
 
 @helper
 def _cancel(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
-    """Request r, which is in flight, is over wherever it is."""
+    """Cancel request r, which is in flight, in whichever state it is."""
     if is_split(s, r):
         _end_split(s, plan, r, _CANCELLED, reason, now_s)
     else:
@@ -149,7 +149,7 @@ def _cancel(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
 
 @helper
 def _end_split(s: State, plan: Plan, r: int, status: int, reason: int, now_s: float) -> None:
-    """Split request r is over, and with it all of its parts."""
+    """End split request r and all of its parts."""
     give_up(s, r)
     for i in range(s.parts.count[r]):
         part = part_of(s, r, i)
@@ -161,7 +161,7 @@ def _end_split(s: State, plan: Plan, r: int, status: int, reason: int, now_s: fl
 
 @helper
 def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
-    """Request r, which is not split, leaves the place where it is."""
+    """Cancel request r, which is not split, and remove it from its queue, transfer or slot."""
     status, j = s.requests.status[r], s.requests.node_idx[r]
     if status == _RUNNING and (s.nodes.up[j] == 1 or s.config.completions_from_outside[0] == 1):
         vacate(s, r, j, now_s)
@@ -206,7 +206,7 @@ def _keep_result(s: State, r: int) -> None:
 
 @helper(inline=True)
 def _finish(s: State, r: int, j: int, now_s: float) -> None:
-    """Request r, or a part, leaves node j served."""
+    """Request r, or a part, is served and leaves node j."""
     withdraw(s, r, j)
     s.requests.finish_s[r] = now_s
     s.requests.status[r] = _FINISHED
@@ -221,7 +221,7 @@ def _finish(s: State, r: int, j: int, now_s: float) -> None:
 
 @helper
 def _finish_followers(s: State, r: int, j: int, now_s: float) -> None:
-    """Those of its batch that hang on r are served with it."""
+    """The followers in the batch of r finish with it."""
     m = drop_follower(s, r)
     while m >= 0:
         release(s, m, j, now_s)
@@ -232,7 +232,7 @@ def _finish_followers(s: State, r: int, j: int, now_s: float) -> None:
 
 @helper
 def _arrive_at_node(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
-    """A transfer has something to do: its next link, or its node, which may have failed meanwhile."""
+    """Request r moves to its next link or reaches its node, which may have failed meanwhile."""
     if not move_on(s, r, now_s):
         return
     j = s.requests.node_idx[r]
@@ -246,7 +246,7 @@ def _arrive_at_node(s: State, plan: Plan, order: Any, r: int, now_s: float) -> N
 
 @helper(inline=True)
 def _admit(s: State, r: int, now_s: float) -> bool:
-    """Request r arrives; False where it ends at once: no node could ever serve it, or its result is known."""
+    """Request r arrives. False if it ends at once: no node can ever serve it, or its result is cached."""
     s.requests.attempt[r] = s.requests.retries[r] = 0
     s.counts.arrived[0] += 1
     s.counts.in_system[0] += 1
@@ -282,7 +282,7 @@ def _draw(s: State, r: int) -> None:
 
 @helper(inline=True)
 def _ask(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
-    """What the policy says of request r; `ranking` holds its candidates."""
+    """Call the policy for request r; returns its answer. `ranking` then holds the candidates."""
     d = dispatcher_of(s, r)
     s.contexts.now_s[d] = now_s
     s.contexts.attempt[d], s.contexts.retries[d] = s.requests.attempt[r], s.requests.retries[r]
@@ -297,7 +297,7 @@ def _ask(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
 
 @helper(inline=True)
 def decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
-    """Let the policy decide about request r; `ranking` holds its candidates."""
+    """Call the policy for request r and count the attempt. `ranking` then holds the candidates."""
     count = _ask(s, plan, dispatch, r, now_s)
     s.requests.attempt[r] += 1
     return count
@@ -305,11 +305,11 @@ def decide(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
 
 @helper
 def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
-    """Request r waits in its dispatcher's central queue, unless that is full."""
+    """Put request r into its dispatcher's central queue, or reject it if that queue is full."""
     d = dispatcher_of(s, r)
     if s.counts.offers_due[0] == 1 and s.requests.status[r] == _HELD:
         _skip(s, r)
-        # Where the best of those compared is not taken, no other is.
+        # If no node takes the best of the compared requests, no node takes another.
         s.failed_offers[_lane_of(s, r)] += max(1, s.config.compares[0])
     elif s.contexts.n_held[d] >= s.config.held_max[0]:
         _reject(s, r, _QUEUE_FULL, now_s)
@@ -326,18 +326,19 @@ def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
 
 @helper(inline=True)
 def _skip(s: State, r: int) -> None:
-    """Held request r was offered in vain."""
+    """Held request r was offered without success."""
     s.passed_over[s.counts.n_passed_over[0]] = r
     s.counts.n_passed_over[0] += 1
 
 
 @helper(inline=True)
 def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
-    """Ask about held request r, offered beside others, of which the best is decided about.
+    """Score held request r for a comparison with other held requests. The loop then decides about the best.
 
-    False where the answer is no candidates: then it is decided about now. So is what goes home.
+    Returns False if the request needs its decision now: the answer is no ranking, or its affinity node
+    accepts the request.
     """
-    if _is_home(s, r):
+    if _takes_affinity(s, r):
         return False
     if s.config.placement_terms[0] == 1:
         _set_avoided(s, r, -1)
@@ -345,7 +346,7 @@ def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
     is_compared = count >= 0 and count <= MAX_RANKED
     if is_compared:
         _skip(s, r)
-        if count > 0:  # else no free node suits it: it is not one of those that are compared
+        if count > 0:  # else no free node suits the request, so it does not count as compared
             s.failed_offers[_lane_of(s, r)] += 1
         _note_if_best(s, r, count)
     if s.config.placement_terms[0] == 1:
@@ -355,7 +356,7 @@ def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
 
 @helper(inline=True)
 def _note_if_best(s: State, r: int, count: int) -> None:
-    """The one whose first candidate that takes it scores least is the best; candidates are best first."""
+    """Keep the request with the lowest score of its first accepting candidate. Candidates come best first."""
     scores = s.memories[dispatcher_of(s, r)].floats
     for i in range(count):
         is_best = s.counts.best[0] == 0 or scores[i] < s.counts.best_score[0]
@@ -370,7 +371,7 @@ def _note_if_best(s: State, r: int, count: int) -> None:
 
 @helper
 def central_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
-    """Key of request r in a central queue: background work comes after all else."""
+    """Key of request r in a central queue. Background work comes last."""
     key = queue_key(s, plan, order, r, now_s)
     return key + LATER if s.work.priority[r] <= BACKGROUND else key
 
@@ -389,7 +390,7 @@ def _unhold(s: State, r: int) -> None:
 
 @helper
 def _any_accepts(s: State, r: int) -> bool:
-    """Whether any node would take request r: a policy that names none then holds it of its own will."""
+    """Whether any node accepts request r. If so, a policy without candidates holds the request by choice."""
     for j in range(len(s.nodes.up)):  # noqa: SIM110 - numba compiles no generator expressions
         if accepts(s, r, j):
             return True
@@ -398,7 +399,7 @@ def _any_accepts(s: State, r: int) -> bool:
 
 @helper(inline=True)
 def _apply(s: State, plan: Plan, order: Any, r: int, count: int, now_s: float) -> bool:
-    """Carry out a decision, falling through to the next candidate when one refuses; False if it is none."""
+    """Carry out a decision: the first candidate that accepts gets the request. False for an invalid one."""
     if count < 0:
         if count < -MAX_REASON:
             return False
@@ -426,7 +427,7 @@ def _apply(s: State, plan: Plan, order: Any, r: int, count: int, now_s: float) -
 
 @helper
 def _end_pass(s: State) -> None:
-    """What was offered in vain goes back with the key it had: before all that was not offered."""
+    """Put passed-over requests back with their old keys: before all requests that were not offered."""
     for i in range(s.counts.n_passed_over[0] - 1, -1, -1):
         r = s.passed_over[i]
         s.failed_offers[_lane_of(s, r)] = 0
@@ -436,7 +437,7 @@ def _end_pass(s: State) -> None:
 
 @helper
 def _is_slot_free(s: State) -> bool:
-    """Whether any node has a slot to spare: else there is nothing to compare requests for."""
+    """Whether any node has a free slot. Without one a comparison of requests has no use."""
     for j in range(len(s.nodes.up)):  # noqa: SIM110 - numba compiles no generator expressions
         if s.nodes.in_flight[j] < s.nodes.slots[j] and s.nodes.up[j] == 1:
             return True
@@ -445,7 +446,7 @@ def _is_slot_free(s: State) -> bool:
 
 @helper
 def _take_best(s: State) -> int:
-    """The best of the held requests that were compared; -1 where no node takes any."""
+    """Take the best of the compared requests out of its queue; -1 if no node accepts any of them."""
     r = s.counts.best[0] - 1
     s.counts.best[0] = 0
     if r >= 0:
@@ -455,7 +456,7 @@ def _take_best(s: State) -> int:
 
 @helper(inline=True)
 def _first_held(s: State, d: int) -> int:
-    """The first request of a dispatcher's lanes, but for those in which enough was offered in vain; or -1."""
+    """The first held request of a dispatcher's lanes below their limit of failed offers; or -1."""
     best, most = -1, max(s.config.lookahead[0], s.config.compares[0])
     for lane in range(d * s.config.lanes[0], (d + 1) * s.config.lanes[0]):
         if s.failed_offers[lane] < most and s.counts.n_passed_over[0] < len(s.passed_over):
@@ -467,8 +468,8 @@ def _first_held(s: State, d: int) -> int:
 
 @helper
 def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
-    """Whether r, just taken out of its queue, went back there with a key that has grown meanwhile."""
-    s.requests.queued_cost[r] = 0.0  # it is its tenant's first
+    """Whether the key of r, just taken out of its queue, has grown. If so, r waits again with the new key."""
+    s.requests.queued_cost[r] = 0.0  # no held request of its tenant comes before it
     key = central_key(s, plan, order, r, now_s)
     if key <= s.requests.key[r]:
         return False
@@ -479,7 +480,7 @@ def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
 
 @helper
 def _next_offer(s: State, plan: Plan, dispatch: Any, order: Any, now_s: float) -> int:
-    """The next held request to decide about: what the plan binds, dispatcher by dispatcher; -1 at the end."""
+    """The next held request to decide about: bindings first, then dispatcher by dispatcher; -1 at the end."""
     counts, compares = s.counts, s.config.compares[0] > 0
     i = next_bound(s, plan, now_s) if counts.n_passed_over[0] == 0 else -1
     if i >= 0:
@@ -515,7 +516,7 @@ def _nothing_held(s: State) -> bool:
 
 @helper
 def _note_idle(s: State, kind: int) -> None:
-    """Count an event of housekeeping, unless nodes are at work or it is not over yet that something helps."""
+    """Count a periodic event, unless nodes are at work or a pending wake-up can still change something."""
     if s.counts.in_nodes[0] > 0:
         s.counts.idle_events[0] = 0
     elif s.counts.pending_wakeups[0] == 0 or kind == REPAIR:
@@ -524,7 +525,7 @@ def _note_idle(s: State, kind: int) -> None:
 
 @helper
 def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
-    """Any event but a completion, an arrival or a plan; returns a request to decide about, or -1."""
+    """Handle all events but completions, arrivals and plans. Returns a request to decide about, or -1."""
     kind, i = kind_of(key), serial_of(key)
     _note_idle(s, kind)
     if kind == TRANSFER:
@@ -551,9 +552,10 @@ def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
 
 @helper
 def _on_loss(s: State, plan: Plan, r: int, is_over: int, now_s: float) -> None:
-    """From outside: request r has lost its node and is dispatched again, or (1) nobody waits for it.
+    """Handle a LOSS event of request r.
 
-    From inside: a part of it has failed (PART_FAILED).
+    From outside: the request has lost its node and is dispatched again, or (`is_over` = 1) no client waits.
+    From inside: a part of the request has failed (PART_FAILED).
     """
     status, j = s.requests.status[r], s.requests.node_idx[r]
     if status == _PENDING or status >= _FINISHED:
@@ -576,16 +578,16 @@ def _on_loss(s: State, plan: Plan, r: int, is_over: int, now_s: float) -> None:
 
 @helper
 def _on_switch(s: State, j: int, now_s: float) -> None:
-    """From outside: node j was switched on or off, or its room changed."""
+    """Handle a SWITCH event from outside: node j was switched on or off, or its room changed."""
     anchor(s, j, now_s)
     s.counts.offers_due[0] = 1
 
 
 @helper
 def _set_avoided(s: State, r: int, by: int) -> None:
-    """Hide from view the nodes that request r has lost (by = −1), or show them again (+1).
+    """Hide the nodes that request r has lost (by = −1), or show them again (+1).
 
-    `up` counts: a node that is down anyway stays so.
+    `up` is a counter: a node that is down stays down.
     """
     for i in range(AVOIDED):
         j = s.avoid[r, i]
@@ -596,7 +598,7 @@ def _set_avoided(s: State, r: int, by: int) -> None:
 
 @helper
 def _consult_shadow(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> None:
-    """Note which node another policy would send request r to."""
+    """Record the node that the shadow policy would choose for request r."""
     d = s.config.dispatchers[0]
     s.decision_trace[r, SHADOW_IDX] = -1.0
     s.decision_trace[r, SHADOW_S] = 0.0
@@ -618,15 +620,15 @@ def _consult_shadow(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -
 
 
 @helper(inline=True)
-def _is_home(s: State, r: int) -> bool:
-    """Whether the node where request r's session lives takes it."""
+def _takes_affinity(s: State, r: int) -> bool:
+    """Whether the affinity node of request r, the node of its session, accepts it."""
     j = s.work.affinity_node_idx[r]
     return s.config.placement_terms[0] == 1 and j >= 0 and accepts(s, r, j)
 
 
 @helper(inline=True)
 def _is_void(s: State, key: int) -> bool:
-    """Whether the request of an event has moved on since the event was scheduled."""
+    """Whether an event is outdated: its request has a newer version."""
     kind = kind_of(key)
     if kind != COMPLETION and kind != TRANSFER and kind != WINDOW and kind != ARRIVAL:
         return False
@@ -635,16 +637,16 @@ def _is_void(s: State, key: int) -> bool:
 
 @helper(inline=True)
 def _has_room(s: State, key: int) -> bool:
-    """Whether the event heap can take whatever one event leads to."""
+    """Whether the event heap has room for all events that one event can cause."""
     free = len(s.events.key) - s.counts.events[0] - s.config.margin[0]
     if kind_of(key) == FAILURE:
-        free -= 2 * s.nodes.in_flight[s.faults.node_idx[serial_of(key)]]  # a batch may hand its slot on
+        free -= 2 * s.nodes.in_flight[s.faults.node_idx[serial_of(key)]]  # a batch may pass its slot on
     return free >= 0
 
 
 @helper(inline=True)
 def _is_over(s: State) -> bool:
-    """Nothing more can happen to any request."""
+    """Whether no event can change any request."""
     if s.config.completions_from_outside[0] == 1 or s.counts.arrived[0] < s.counts.work[0]:
         return False
     stuck = s.counts.in_nodes[0] == 0 and s.counts.idle_events[0] > MAX_IDLE_EVENTS
@@ -662,12 +664,13 @@ def advance(
     until_s: float,
     max_steps: int,
 ) -> int:
-    """Let everything happen that happens until `until_s` (inclusive), at most `max_steps` events.
+    """Process all events up to `until_s` (inclusive), at most `max_steps`.
 
-    `shadow` is a policy that is only asked (`config.shadows`), else whatever has the type.
+    `shadow` is a policy whose answers are only recorded. Without a shadow (`config.shadows` = 0) any function
+    of the type will do.
 
-    Returns why it stopped: DONE, PAUSED (`max_steps`), REACHED (`until_s`), PLAN_DUE, PLAN_READY, FULL
-    (enlarge `events`, call again), BAD_DECISION or RAISED (`counts.deciding` is the request).
+    Returns the reason for stopping: DONE, PAUSED (`max_steps`), REACHED (`until_s`), PLAN_DUE, PLAN_READY,
+    FULL (enlarge `events`, call again), BAD_DECISION or RAISED (`counts.deciding` is the request).
     """
     counts = s.counts
     last = counts.steps[0] + max_steps
@@ -737,7 +740,7 @@ def advance(
             _set_avoided(s, r, -1)
         if s.config.shadows[0] == 1 and s.requests.attempt[r] == 0:
             _consult_shadow(s, shadow_plan, shadow, r, now_s)
-        if _is_home(s, r):
+        if _takes_affinity(s, r):
             s.ranking[0] = s.work.affinity_node_idx[r]
             count = 1
         elif counts.bound[0] > 0:

@@ -1,7 +1,8 @@
-"""Bounded caches that drop what was used longest ago, several in one set of arrays.
+"""Bounded least-recently-used caches, several in one set of arrays.
 
-Cache q holds at most `capacity` keys; `place[key, q]` is 1 + the position of the key's entry among its own, 0
-where the cache lacks it. Entries are linked from the newest use to the oldest: every operation is O(1).
+Cache q holds at most `capacity` keys. `place[key, q]` is 1 + the position of the key's entry within the
+cache, or 0 for an absent key. Entries are linked from the newest use to the oldest, so every operation is
+O(1).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Caches(NamedTuple):
 
 
 def new_caches(count: int, capacity: int, keys: int) -> Caches:
-    """So many caches of equal capacity, for keys 0 … keys − 1."""
+    """`count` caches of equal capacity, for keys 0 … keys − 1."""
     caches = np.zeros(count, CACHE)
     caches["newest"] = caches["oldest"] = -1
     caches["capacity"], caches["begin"] = capacity, np.arange(count) * capacity
@@ -62,7 +63,7 @@ def _link_as_newest(caches: Any, entries: Any, q: int, i: int) -> None:
 
 @helper
 def use(place: Any, caches: Any, entries: Any, q: int, key: int) -> bool:
-    """Cache q holds this key from now on, as the newest; returns whether it held it before."""
+    """Make this key the newest of cache q; returns whether the cache held it before."""
     i = place[key, q] - 1
     if i >= 0:
         _unlink(caches, entries, q, i)
@@ -83,7 +84,7 @@ def use(place: Any, caches: Any, entries: Any, q: int, key: int) -> bool:
 
 @helper
 def clear(place: Any, caches: Any, entries: Any, q: int) -> None:
-    """Cache q holds nothing any more."""
+    """Empty cache q."""
     for i in range(caches.length[q]):
         place[entries.key[caches.begin[q] + i], q] = 0
     caches.length[q] = 0

@@ -30,7 +30,7 @@ from trimtab.engine.state import (
 from trimtab.errors import PolicyError, TrimtabError
 
 RESOURCE_STEP = 2.0**-20  # resources are counted in steps of this
-LOOKED_AT = 4  # held requests that are looked at for each that a policy compares: some suit no free node
+LOOKED_AT = 4  # held requests examined per compared request, because some suit no free node
 
 
 def _node_array(cluster: Cluster) -> np.ndarray:
@@ -81,7 +81,7 @@ def _counter_kind(orders: tuple[Policy, ...], host: HostMode) -> int:
 
 
 def _looked_at(options: Options, policy: Policy) -> int:
-    """How many held requests of a lane one pass may offer in vain, at most."""
+    """Maximum number of failed offers per lane and pass."""
     return max(options.lookahead, *(LOOKED_AT * member.compares for member in members(policy)))
 
 
@@ -123,7 +123,7 @@ def _numbers(array: Any) -> np.ndarray:
 def _resources(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
     """(demand [classes, resources], capacity [nodes, resources]) in whole steps, so that every sum is exact.
 
-    Demand is rounded down and capacity up: what fits on paper fits.
+    Demand is rounded down and capacity up, so a request that fits exactly still fits after rounding.
     """
     many = len(cluster.resource_names)
     demand = np.floor(_numbers(cluster.demand) / RESOURCE_STEP) * RESOURCE_STEP
@@ -132,7 +132,7 @@ def _resources(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _shares(cluster: Cluster, demand: np.ndarray, capacity: np.ndarray) -> np.ndarray:
-    """What a request holds of all that the nodes have, [classes, resources]; of slots where these are all."""
+    """Share of all resources that one request holds, [classes, resources]; of slots without resources."""
     if not cluster.resource_names:
         return np.full((len(cluster.class_names), 1), 1.0 / cluster.slots.sum())
     total = capacity.sum(axis=0)
@@ -140,7 +140,7 @@ def _shares(cluster: Cluster, demand: np.ndarray, capacity: np.ndarray) -> np.nd
 
 
 def memory_of(policy: Policy, cluster: Cluster) -> Memory:
-    """What `init` makes. Raises PolicyError where it raises, or makes no memory that kernels can read."""
+    """The memory from a policy's `init`. Raises PolicyError if `init` raises or returns no valid memory."""
     name = policy.name or type(policy).__name__
     try:
         made = policy.init(cluster)
@@ -164,7 +164,7 @@ def new_state(
     host: HostMode = SIMULATED,
     shadow: Policy | None = None,
 ) -> State:
-    """State before the first event. Live, `requests` may be longer than what has arrived."""
+    """State before the first event. In live runs `requests` also has rows for requests yet to come."""
     policy, order = decider
     dispatchers = options.dispatchers
     policies = [policy] * dispatchers + ([] if shadow is None else [shadow])
@@ -186,7 +186,7 @@ def new_state(
     lengths["passed_over"] = int(config["lanes"][0]) * _looked_at(options, policy)
     lengths["draws"] = max(members(p)[0].draws for p in policies)
     state = allocate(State, lengths, given)
-    state.ranking[...] = -1  # a policy that names no node is noticed
+    state.ranking[...] = -1  # so that the loop detects a policy that writes no node
     if host.rows_reused:
         state.avoid[...] = -1
         state.decision_trace[...] = -1.0
@@ -195,7 +195,7 @@ def new_state(
 
 
 def _cluster_arrays(cluster: Cluster) -> dict[str, Any]:
-    """What a cluster says of its nodes, classes, models and links."""
+    """The arrays of nodes, classes, models and links."""
     demand, capacity = _resources(cluster)
     return {
         "nodes": _node_array(cluster),
@@ -216,16 +216,16 @@ def _cluster_arrays(cluster: Cluster) -> dict[str, Any]:
 def _row_arrays(
     cluster: Cluster, requests: Requests, options: Options, config: np.ndarray, host: HostMode
 ) -> dict[str, Any]:
-    """Requests, their parts and their batches; switches on in `config` what they need."""
+    """The arrays of requests, parts and batches. Switches on in `config` the features that they need."""
     marginal_frac = options.batch_marginal_frac
     splits, batches = options.join_s is not None, marginal_frac is not None
     rows = rows_with_parts(requests, options.dispatchers) if splits else rows_alone(requests)
     work = rows.requests.work
     if host.completions_from_outside and not host.rows_reused:
-        work = work.copy()  # the host notes when each request came
+        work = work.copy()  # the host writes each request's arrival time
     batch, groups = batch_rows(work) if batches else (np.zeros(0, BATCH), 0)
     config["splits"], config["batches"], config["groups"] = splits, batches, groups
-    if splits:  # as many parts arrive, or leave and let others start, in one event
+    if splits:  # in one event all parts of a request may arrive, or leave and let other requests start
         config["margin"] += int(work["parts_max"].max(initial=0)) * (2 + int(cluster.slots.max()))
     n_links = len(cluster.zone_names) + cluster.n_nodes
     n_central = options.dispatchers * int(config["lanes"][0])
@@ -243,7 +243,7 @@ def _row_arrays(
 
 
 def _seen_arrays(options: Options, given: dict[str, Any]) -> dict[str, Any]:
-    """What dispatchers see: the true arrays, or copies of their own that telemetry updates."""
+    """The arrays that dispatchers see: the true arrays, or copies that telemetry updates."""
     nodes = given["nodes"]
     true = {
         "resident": np.zeros((len(nodes), len(given["item_gib"])), "u1"),

@@ -37,7 +37,7 @@ _RETRYING = int(Status.RETRYING)
 
 @helper(inline=True)
 def queue_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
-    """Key of request r in a queue it enters now. Raises ValueError where the order gives no number."""
+    """Key of request r in a queue that it enters now. Raises ValueError if the order returns NaN."""
     d = dispatcher_of(s, r)
     s.contexts.now_s[d] = now_s
     s.counts.deciding[0] = r
@@ -52,7 +52,7 @@ def queue_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
 
 @helper
 def _accepts_live(s: State, r: int, j: int) -> bool:
-    """Further conditions of real nodes: not lost before, its home, tokens, background work."""
+    """Further conditions of real nodes: avoided nodes, pinning, background work, token bounds."""
     for i in range(AVOIDED):
         if s.avoid[r, i] == j:
             return False
@@ -66,7 +66,7 @@ def _accepts_live(s: State, r: int, j: int) -> bool:
 
 @helper(inline=True)
 def accepts(s: State, r: int, j: int) -> bool:
-    """Whether node j takes request r: it is up, has room and can hold and serve it."""
+    """Whether node j accepts request r: the node is up, has room, and can hold and serve the request."""
     if s.config.placement_terms[0] == 1 and s.work.pinned[r] == PINNED_RUNNING:
         return s.work.affinity_node_idx[r] == j
     if s.nodes.up[j] == 0 or s.nodes.room[j] <= 0 or not can_hold(s, r, j):
@@ -83,7 +83,7 @@ def accepts(s: State, r: int, j: int) -> bool:
 
 @helper(inline=True)
 def anchor(s: State, j: int, now_s: float) -> None:
-    """Bring node j's backlog estimate up to date and let dispatchers know that the node changed."""
+    """Update node j's backlog estimate and mark the node as changed for all dispatchers."""
     nodes, slots = s.nodes, s.slots
     first = s.hidden.first_slot[j]
     queued_s, left_s = nodes.outstanding_s[j], 0.0
@@ -97,7 +97,7 @@ def anchor(s: State, j: int, now_s: float) -> None:
 
 @helper(inline=True)
 def _start(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
-    """Begin to serve r on node j; False where it, or its models, do not fit beside what runs there."""
+    """Start request r on node j. False if r or its models do not fit beside the running requests."""
     if not fits_beside(s, r, j):
         return False
     ready_s = acquire(s, plan, r, j, now_s)
@@ -133,7 +133,7 @@ def fill(s: State, plan: Plan, j: int, now_s: float) -> None:
 
 @helper(inline=True)
 def enter(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None:
-    """Request r has reached node j."""
+    """Request r has reached node j: it starts at once or waits there."""
     nodes, rows = s.nodes, s.requests
     free = nodes.up[j] == 1 and nodes.running[j] < nodes.slots[j]
     is_batched = s.config.batches[0] == 1 and batch_max(s, plan, r) > 1
@@ -171,7 +171,7 @@ def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None
 
 @helper(inline=True)
 def withdraw(s: State, r: int, j: int) -> None:
-    """Request r counts no longer among those of node j."""
+    """Remove request r from the counts of node j."""
     nodes, estimate_s = s.nodes, s.requests.estimate_s[r]
     nodes.in_flight[j] -= 1
     nodes.room[j] += 1
@@ -186,7 +186,7 @@ def withdraw(s: State, r: int, j: int) -> None:
 
 @helper(inline=True)
 def account_slot(s: State, r: int, j: int, now_s: float) -> None:
-    """Book the slot time that request r has used on node j up to now."""
+    """Add the slot time that request r has used on node j so far to the node's totals."""
     since_s = s.slots.since_s[s.hidden.first_slot[j] + s.requests.slot[r]]
     s.hidden.allocated_slot_s[j] += now_s - since_s
     s.hidden.busy_slot_s[j] += max(0.0, now_s - max(since_s, s.requests.service_start_s[r]))
@@ -194,7 +194,7 @@ def account_slot(s: State, r: int, j: int, now_s: float) -> None:
 
 @helper(inline=True)
 def vacate(s: State, r: int, j: int, now_s: float) -> None:
-    """Request r gives up its slot, unless others of its batch go on there, and its models on node j."""
+    """Request r releases its models on node j, and its slot unless the rest of its batch keeps it."""
     goes_on = s.config.batches[0] == 1 and leave_batch(s, r, j)
     if not goes_on:
         account_slot(s, r, j, now_s)
@@ -206,7 +206,7 @@ def vacate(s: State, r: int, j: int, now_s: float) -> None:
 
 @helper(inline=True)
 def leave_slot(s: State, r: int, j: int) -> None:
-    """Take request r from among the running of node j; the last of them takes its slot."""
+    """Remove request r from the running requests of node j. The last of them moves to its slot."""
     slots, rows = s.slots, s.requests
     s.nodes.running[j] -= 1
     give_back(s, r, j)
@@ -223,9 +223,9 @@ def leave_slot(s: State, r: int, j: int) -> None:
 
 @helper
 def send_back(s: State, r: int, now_s: float) -> None:
-    """Request r lost its node: its dispatcher decides again, after all else of this time."""
+    """Request r lost its node: its dispatcher decides again, after all other events of this time."""
     s.requests.status[r] = _RETRYING
-    s.requests.start_s[r] = np.nan  # those of the attempt that was lost
+    s.requests.start_s[r] = np.nan  # the times of the lost attempt are void
     s.requests.service_start_s[r] = np.nan
     s.requests.version[r] += 1
     push_event(s, now_s, ARRIVAL, r, s.requests.version[r])
@@ -233,7 +233,7 @@ def send_back(s: State, r: int, now_s: float) -> None:
 
 @helper
 def drain(s: State, j: int, now_s: float) -> None:
-    """Send back all that waits at node j."""
+    """Send back all requests that wait at node j."""
     r = first_waiting(s, j)
     while r >= 0:
         stop_waiting(s, r, j)
@@ -244,7 +244,7 @@ def drain(s: State, j: int, now_s: float) -> None:
 
 @helper
 def pause(s: State, j: int, now_s: float) -> None:
-    """Node j stops: its running requests keep their slots and what is left of their service."""
+    """Pause node j: its running requests keep their slots and their remaining service."""
     rows, speed = s.requests, s.hidden.speed[j]
     for i in range(s.hidden.first_slot[j], s.hidden.first_slot[j] + s.nodes.running[j]):
         r = s.slots.request[i]
@@ -255,7 +255,7 @@ def pause(s: State, j: int, now_s: float) -> None:
 
 @helper
 def resume(s: State, plan: Plan, j: int, now_s: float) -> None:
-    """Node j is back: its paused requests load their models again and go on."""
+    """Resume node j after a repair: its paused requests load their models again and continue."""
     for k in range(s.nodes.running[j]):
         r = s.slots.request[s.hidden.first_slot[j] + k]
         if s.config.batches[0] == 1:
@@ -266,7 +266,7 @@ def resume(s: State, plan: Plan, j: int, now_s: float) -> None:
 
 @helper
 def change_speed(s: State, j: int, speed: float, now_s: float) -> None:
-    """Node j goes on at another speed; what is left of running work is rescaled, loading is not."""
+    """Change the speed of node j. The remaining service of running requests is rescaled, loading is not."""
     rows, before = s.requests, s.hidden.speed[j]
     s.hidden.speed[j] = speed
     if speed == before or s.nodes.up[j] == 0:
@@ -282,7 +282,7 @@ def change_speed(s: State, j: int, speed: float, now_s: float) -> None:
 
 @helper
 def stop_node(s: State, j: int, now_s: float) -> None:
-    """Node j fails: it refuses requests and forgets its models."""
+    """Node j fails: it refuses requests and loses its models and prefixes."""
     s.nodes.up[j] = 0
     s.hidden.down_since_s[j] = now_s
     forget_all(s, j, now_s)

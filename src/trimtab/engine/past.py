@@ -1,4 +1,4 @@
-"""What a host that uses rows again remembers of its last arrivals: a ring of WORK rows."""
+"""The last arrivals of a host that reuses rows, as a ring of WORK rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORK_BYTES = WORK.itemsize
 
 
 class Past:
-    """The last `HISTORY` requests that entered a state, and what became of them."""
+    """The last `HISTORY` requests that entered a state, and their outcomes."""
 
     def __init__(self, state: State) -> None:
         self._state, self._count = state, 0
@@ -29,7 +29,7 @@ class Past:
         self._rows, self._places = _written(self._row), _written(self._place)
 
     def add(self, row: int) -> None:
-        """The request of a row, which is written, has arrived."""
+        """Record an arrival. The row of the request is already written."""
         at = self._count % HISTORY
         here, there = at * _WORK_BYTES, row * _WORK_BYTES
         self._bytes[here : here + _WORK_BYTES] = self._source[there : there + _WORK_BYTES]
@@ -45,7 +45,7 @@ class Past:
             self._ended_at[place % HISTORY] = self._nodes[row]
 
     def history(self, plan: Plan) -> History:
-        """All of it, for planning."""
+        """The recent past, for planning."""
         places = np.arange(max(0, self._count - HISTORY), self._count)
         at = places % HISTORY
         rows, finish_s, requests = self._row[at], self._finish_s[at], self._state.requests

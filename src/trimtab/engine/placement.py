@@ -1,9 +1,9 @@
-"""What a plan places on nodes: loaded ahead of requests, and, where the host pins it, never crowded out.
+"""Placement of items by a plan: nodes load them ahead of requests. Pinned items are never evicted.
 
-A node places the items that the plan keeps there as far as they fit its memory together, in the order of
-items. What it lacks of them it loads when a slot idles and nothing waits, one after the other; loading holds
-no slot. What requests crowd out stays out until the next plan. Real nodes load what they are asked for, so in
-a gateway a plan only pins.
+A node places the items that the plan keeps there, in the order of items, as far as they fit its memory
+together. It loads missing items one after the other when a slot is free and nothing waits. Such a load holds
+no slot. An item that requests evict stays evicted until the next plan. Real nodes load an item on request, so
+in a gateway a plan only pins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SLACK_GIB = 1e-9  # rounding of sums
 
 @helper(inline=True)
 def fits_beside_placed(s: State, r: int, j: int) -> bool:
-    """Whether node j can hold the items of request r beside what it places, where that is pinned."""
+    """Whether the items of request r fit node j beside its placed items; True if these are not pinned."""
     model, adapter = s.work.model_idx[r], s.work.adapter_idx[r]
     if s.config.eviction[0] != _PLAN_PINNED or model < 0:
         return True
@@ -35,7 +35,7 @@ def fits_beside_placed(s: State, r: int, j: int) -> bool:
 
 @helper
 def take_placement(s: State, plan: Plan, now_s: float) -> None:
-    """Another plan is in force: nodes note what it places on them, and idle ones begin to load it."""
+    """Apply a new plan's placement: nodes record their placed items, and idle nodes begin to load them."""
     for j in range(len(s.nodes.up)):
         items, placed_gib, lacks = s.items[j], 0.0, 0
         for m in range(len(s.item_gib)):
@@ -53,7 +53,7 @@ def take_placement(s: State, plan: Plan, now_s: float) -> None:
 
 @helper(inline=True)
 def place_if_idle(s: State, plan: Plan, j: int, now_s: float) -> None:
-    """Node j loads what it lacks of what the plan places there, if a slot idles."""
+    """Load the missing placed items of node j if a slot is free."""
     is_idle = s.nodes.up[j] == 1 and s.nodes.running[j] < s.nodes.slots[j] and s.queues.length[j] == 0
     if s.hidden.unplaced[j] == 1 and is_idle and s.config.loads_from_outside[0] == 0:
         _place(s, plan, j, now_s)
@@ -68,7 +68,7 @@ def _place(s: State, plan: Plan, j: int, now_s: float) -> None:
     for m in range(len(s.item_gib)):
         if items.placed[m] == 1 and s.resident[j, m] == 0:
             if not make_room(s, plan, j, m, -1, now_s):
-                return  # others are in use: again when one of them ends
+                return  # the other items are in use: the next end of a request tries again
             load(s, j, m, begin_s, now_s)
             begin_s = items.ready_s[m]
     s.hidden.unplaced[j] = 0

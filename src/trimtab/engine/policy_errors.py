@@ -1,4 +1,4 @@
-"""What went wrong in a policy's own code, told with the line of that code."""
+"""Error messages for failures in a policy's own code, with the line of that code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIBRARIES = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"
 
 
 class BadDecision(Exception):  # noqa: N818 - a signal between a policy's adapter and the driver
-    """A policy in plain Python returned something that is no decision."""
+    """A policy in plain Python returned no valid decision."""
 
     def __init__(self, problem: str, expected: str) -> None:
         super().__init__(problem)
@@ -23,7 +23,7 @@ class BadDecision(Exception):  # noqa: N818 - a signal between a policy's adapte
 
 
 def policy_failure(label: str, error: BaseException | None, when: str) -> PolicyError:
-    """The PolicyError for what a policy raised; `error` keeps only the frames of the policy's own code."""
+    """The PolicyError for a policy's exception. `error` keeps only the frames of the policy's own code."""
     assert error is not None  # what `Raised` was raised from
     if isinstance(error, BadDecision):
         return PolicyError(f"policy {label!r} {error.problem} {when}; expected {error.expected}")
@@ -33,10 +33,10 @@ def policy_failure(label: str, error: BaseException | None, when: str) -> Policy
 
 
 def line_of(error: BaseException) -> str:
-    """The user's line that raised: `file:line, in function: source`; empty where no such frame is left.
+    """The user's line that raised: `file:line, in function: source`; empty if no such frame is left.
 
-    The deepest frame outside Python's library and installed packages; a policy that is itself installed is
-    shown by the line where it was entered last.
+    The line belongs to the deepest frame outside Python's library and installed packages. For an installed
+    policy it is the line of the last entry into the policy.
     """
     traceback = _of_policy(error.__traceback__)
     if traceback is None:

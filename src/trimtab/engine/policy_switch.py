@@ -1,4 +1,4 @@
-"""Another policy takes charge of a run: what waits gets keys of its order, and it has seen no node yet."""
+"""Switches a run to another policy: waiting requests get new keys, and all nodes count as changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trimtab.engine.telemetry import note_all_changed
 
 @helper
 def _rekey(s: State, plan: Plan, order: Any, q: int, now_s: float) -> None:
-    """New keys for all of queue q. What was taken out is linked by `next` until it goes back."""
+    """Compute new keys for all of queue q. Requests taken out are linked by `next` until they return."""
     links = s.requests.next
     first, last = -1, -1
     r = first_of(s, q)
@@ -39,7 +39,7 @@ def _rekey(s: State, plan: Plan, order: Any, q: int, now_s: float) -> None:
 
 @kernel
 def activate(s: State, plan: Plan, order: Any, is_new_order: int, now_s: float) -> None:
-    """What a new policy in charge needs: a change log with every node, and new keys where it orders anew."""
+    """Activate a new policy: log every node as changed, and compute new keys if the order changes."""
     note_all_changed(s)
     if is_new_order == 1:
         for q in range(len(s.nodes.up) + s.config.dispatchers[0] * s.config.lanes[0]):

@@ -1,12 +1,13 @@
-"""What nodes keep of prompts: a cache of prefix blocks per node, and the work that a hit saves.
+"""Prefix caches: one cache of prompt blocks per node, and the work that a hit saves.
 
-A prompt is a chain of blocks; a node that holds the first k of them need not compute these again. At service
-start the blocks in a row from the first that the node holds are its hit: `prompt_token_units` of the class
-for each of their tokens come off the request's work units. From then on the node holds the whole prompt, its
-first block as the newest, so that the ends of prompts go before their beginnings. A failed node has lost all.
+A prompt is a chain of blocks. A node that holds the first k blocks does not compute these again. The hit of a
+request at service start is the longest run of its first blocks that the node holds. Each token of the hit
+removes `prompt_token_units` of the class from the request's work units. The node then holds the whole prompt,
+with the first block as the newest, so that the cache evicts ends of prompts before their beginnings. A failed
+node loses its cache.
 
-Policies that read `view.prefix_tokens` see what nodes hold at that very moment, however old telemetry is, as
-an index that is told of every block would show; a prompt that waits at a node is not in it yet.
+Policies that read `view.prefix_tokens` see the present contents of the caches, even with old telemetry. This
+models an index that receives every block. A prompt that waits at a node is not in the cache yet.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ def has_prefixes(s: State) -> bool:
 
 @helper(inline=True)
 def _has_prompt(s: State, r: int) -> bool:
-    """Rows behind the requests are parts of them, which have no prompt of their own."""
+    """Whether row r has a prompt: the rows behind the requests are parts, which have none."""
     return r + 1 < len(s.prompt_first)
 
 
 @helper(inline=True)
 def _cached_tokens(s: State, r: int, j: int) -> float:
-    """Tokens of request r's prompt that node j holds from its beginning on."""
+    """Tokens of the longest beginning of request r's prompt that node j holds."""
     if not _has_prompt(s, r):
         return 0.0
     first, last = s.prompt_first[r], s.prompt_first[r + 1]
@@ -42,13 +43,13 @@ def _cached_tokens(s: State, r: int, j: int) -> float:
 
 @helper
 def cached_units(s: State, r: int, j: int) -> float:
-    """Work units of request r that node j would be spared now."""
+    """Work units of request r that a hit on node j would save now."""
     return _cached_tokens(s, r, j) * s.prompt_token_units[s.work.class_idx[r]]
 
 
 @helper
 def use_prefix(s: State, r: int, j: int) -> None:
-    """Request r is served on node j, which holds its prompt from now on."""
+    """Store the prompt of request r, which starts on node j, in the node's cache."""
     if not _has_prompt(s, r):
         return
     s.counts.prompt_tokens[0] += s.prompt_tokens[r]
@@ -59,12 +60,12 @@ def use_prefix(s: State, r: int, j: int) -> None:
 
 @helper
 def show_prefixes(s: State, r: int) -> None:
-    """Let the policy see what each node has of request r's prompt."""
+    """Write the cached tokens of request r's prompt on each node for the policy."""
     for j in range(len(s.prefix_tokens)):
         s.prefix_tokens[j] = _cached_tokens(s, r, j)
 
 
 @helper
 def forget_prefixes(s: State, j: int) -> None:
-    """Node j holds nothing of any prompt."""
+    """Empty the prefix cache of node j."""
     clear(s.prefix_place, s.prefix_cache, s.prefix_entry, j)

@@ -1,4 +1,4 @@
-"""Policies in plain Python as the loop calls them: `choose`, `dispatch` and `order` over NumPy columns."""
+"""Adapters for policies in plain Python: the loop calls `choose`, `dispatch`, `order` on NumPy columns."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ COUNT_OF_NODES = (
 
 
 class Chooser:
-    """A policy that has `choose`; each dispatcher asks a copy of its own, so attributes are its memory."""
+    """A policy with `choose`. Each dispatcher calls its own copy, so attributes serve as memory."""
 
     def __init__(self, policy: Policy, dispatchers: int) -> None:
         self._policy = policy
         self.copies = [copy.deepcopy(policy) for _ in range(dispatchers)]
 
     def start_anew(self) -> None:
-        """Begin with copies of the policy as it was made."""
+        """Replace the copies by fresh copies of the original policy."""
         self.copies[:] = [copy.deepcopy(self._policy) for _ in self.copies]
 
 
 def dispatch_of(policy: Policy, dispatchers: int) -> Any:
-    """What decides for a policy: its `dispatch`, or its `choose`."""
+    """The deciding function of a policy: its `dispatch`, or a Chooser for its `choose`."""
     return Chooser(policy, dispatchers) if type(policy).chooses() else policy.dispatch
 
 
 def bound_dispatch(function: Any, state: State, first: int) -> Decide:
-    """A plain `dispatch` or a Chooser over a state; `first`: the dispatcher that decides about row 0."""
+    """Bind a plain `dispatch` or a Chooser to a state. `first`: the dispatcher that decides about row 0."""
     many = 1 if first else len(state.order_memories)
     if isinstance(function, Chooser):
         return _bound_choose(function, state, first, many)
@@ -59,7 +59,7 @@ def bound_dispatch(function: Any, state: State, first: int) -> Decide:
 
 
 def bound_order(function: Any, state: State) -> Key:
-    """A plain `order` over a state."""
+    """Bind a plain `order` to a state."""
     views, work = [numpy_view(view) for view in state.views], record_of(Columns(state.work))
     memories = state.order_memories
 
@@ -84,9 +84,9 @@ def _as_key(key: Any) -> float:
 
 
 def _bound_choose(chooser: Chooser, state: State, first: int, many: int) -> Decide:
-    asked = range(first, first + many)
-    clusters = [ClusterState.over(state.views[d], state.memories[d]) for d in asked]
-    requests = [Request.over(state.work, state.views[d][0], state.draws) for d in asked]
+    dispatcher_idxs = range(first, first + many)
+    clusters = [ClusterState.over(state.views[d], state.memories[d]) for d in dispatcher_idxs]
+    requests = [Request.over(state.work, state.views[d][0], state.draws) for d in dispatcher_idxs]
     copies, ranking, n_nodes = chooser.copies, memoryview(state.ranking), len(state.nodes)
 
     def decide(plan: Plan, row: int) -> int:
@@ -104,7 +104,7 @@ def _bound_choose(chooser: Chooser, state: State, first: int, many: int) -> Deci
 
 
 def _as_decision(answer: Any, ranking: Any, n_nodes: int) -> int:
-    """Any choice as what `dispatch` returns. Raises BadDecision for what is none."""
+    """Convert any choice to the return value of `dispatch`. Raises BadDecision for an invalid choice."""
     if answer is HOLD:
         return 0
     if isinstance(answer, Reject):
@@ -121,7 +121,7 @@ def _as_decision(answer: Any, ranking: Any, n_nodes: int) -> int:
 
 
 def _node_idx(node: Any) -> int:
-    """Index of what stands for a node; -1 where nothing does."""
+    """Index of a node or an index itself; -1 for any other value."""
     if isinstance(node, Node):
         return node.idx
     is_number = isinstance(node, int | np.integer) and not isinstance(node, bool)
@@ -134,7 +134,7 @@ def _choices(n_nodes: int) -> str:
 
 
 def _shown(answer: Any) -> str:
-    """An answer as messages quote it."""
+    """An answer in the form that messages quote, shortened if it is long."""
     text = repr(answer)
     if len(text) <= LONGEST_QUOTE:
         return text

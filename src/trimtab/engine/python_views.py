@@ -1,7 +1,7 @@
-"""Arrays as plain Python sees them: memoryviews for interpreted kernels, NumPy columns for users' policies.
+"""Arrays for plain Python: memoryviews for interpreted kernels, NumPy columns for users' policies.
 
 An interpreted kernel reads `nodes.in_flight[j]` fastest from a memoryview, with the same bits as compiled.
-A policy in plain Python gets NumPy arrays, of which it can use all methods.
+A policy in plain Python gets NumPy arrays with all their methods.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Columns:
         self._record.row = row
         return self._record
 
-    if TYPE_CHECKING:  # at run time it would make every right name three times as slow
+    if TYPE_CHECKING:  # at run time it would slow down every attribute access
 
         def __getattr__(self, name: str) -> Any: ...
 
 
 def record_of(columns: Columns, row: int = 0) -> Any:
-    """A record that reads and writes whichever row its attribute `row` says."""
+    """A record whose fields read and write the row given by its attribute `row`."""
     fields = {name: column for name, column in vars(columns).items() if not name.startswith("_")}
     record = type("Record", (), {"row": row, **{n: _cell(c) for n, c in fields.items()}})()
     return record
@@ -58,17 +58,17 @@ def _array(array: Any) -> Any:
 
 
 def python_memory(own: Memory) -> Memory:
-    """A memory."""
+    """A memory for interpreted kernels."""
     return Memory(*(memoryview(array) for array in own))
 
 
 def python_plan(plan: Plan) -> Plan:
-    """A plan."""
+    """A plan for interpreted kernels."""
     return Plan(*(_array(array) for array in plan))
 
 
 def python_view(view: View) -> View:
-    """A view."""
+    """A view for interpreted kernels."""
     host, nodes, *rest = view
     return View(record_of(Columns(host)), Columns(nodes), *(memoryview(array) for array in rest))
 
@@ -85,7 +85,7 @@ def numpy_plan(plan: Plan) -> Plan:
 
 
 def python_state(state: Any) -> Any:
-    """A whole state; it shares the arrays."""
+    """A state for interpreted kernels. It shares the arrays of the original."""
     lists = {
         "views": [python_view(view) for view in state.views],
         "memories": [python_memory(own) for own in state.memories],

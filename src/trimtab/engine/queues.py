@@ -1,9 +1,9 @@
 """Priority queues over the requests: node queues, central queues, transfers on a link.
 
 A queue is a sorted run plus a pairing heap (Fredman, Sedgewick, Sleator, Tarjan: "The pairing heap",
-Algorithmica 1986), both linked through the requests' own rows: an arrival whose key is not below the run's
-last goes to its end, so first-come-first-served costs a linked list and any other order O(log n) amortised.
-Cancelled requests stay where they are until they come to the front.
+Algorithmica 1986), both linked through the requests' own rows. An arrival whose key is not below the run's
+last key goes to the end of the run. So first come, first served costs as little as a linked list, and any
+other order costs O(log n) amortised. A cancelled request stays in its queue until it reaches the front.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ENDED = int(Status.FINISHED)
 
 @helper(inline=True)
 def comes_before(s: State, a: int, b: int) -> bool:
-    """Whether request a is served before b: by key, ties by arrival."""
+    """Whether request a comes before b: by key, ties by arrival."""
     key = s.requests.key
     return key[a] < key[b] or (key[a] == key[b] and s.work.serial[a] < s.work.serial[b])
 
@@ -74,7 +74,7 @@ def enqueue(s: State, q: int, r: int) -> None:
 
 @helper(inline=True)
 def put_back(s: State, q: int, r: int) -> None:
-    """Put request r, which comes before all that is in queue q, into it again."""
+    """Put request r, which comes before all requests of queue q, back at the front of q."""
     queues, after = s.queues, s.requests.next
     queues.length[q] += 1
     if queues.head[q] < 0:
@@ -98,14 +98,14 @@ def _drop_ended(s: State, q: int) -> None:
 
 @helper(inline=True)
 def _let_go(s: State, r: int) -> None:
-    """No queue knows row r any more: it may be used again."""
+    """Mark row r as reusable: no queue links to it any more."""
     if s.config.rows_reused[0] == 1:
         s.requests.stale_link[r] = 0
 
 
 @helper(inline=True)
 def first_of(s: State, q: int) -> int:
-    """The request with the least key, ties by serial; -1 when the queue is empty."""
+    """The request with the least key, ties by serial; -1 = the queue is empty."""
     queues = s.queues
     if queues.length[q] == 0:
         if s.config.rows_reused[0] == 1:
@@ -123,7 +123,7 @@ def first_of(s: State, q: int) -> int:
 
 @helper(inline=True)
 def drop_first_of(s: State, q: int, r: int) -> None:
-    """Take out r, which `first_of` has just returned."""
+    """Take out request r, which `first_of` has just returned."""
     queues = s.queues
     queues.length[q] -= 1
     if queues.head[q] == r:
@@ -134,7 +134,7 @@ def drop_first_of(s: State, q: int, r: int) -> None:
 
 @helper
 def take_out(s: State, q: int, r: int) -> None:
-    """Take out r, which waits anywhere in queue q: a walk along the run, or down from the heap's root."""
+    """Take out request r from any position of queue q: by a walk along the run or through the heap."""
     queues, after = s.queues, s.requests.next
     queues.length[q] -= 1
     before, at = -1, queues.head[q]
@@ -152,7 +152,7 @@ def take_out(s: State, q: int, r: int) -> None:
 
 @helper
 def _take_out_of_heap(s: State, q: int, r: int) -> None:
-    """Take roots off until r is one; put the others back."""
+    """Remove roots of the heap until r is the root and removed, then put the other ones back."""
     queues, after, aside = s.queues, s.requests.next, -1
     root = queues.root[q]
     while root >= 0:

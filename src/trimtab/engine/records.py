@@ -1,4 +1,4 @@
-"""Reads the state of a run, so far, as the records that metrics, tables and figures take."""
+"""Converts the state of a run to the records that metrics, tables and figures read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def records_of(driver: Driver, cluster: Cluster, requests: Requests, slo_s: Floa
 
 
 def _window_end_s(driver: Driver, rows: RequestRecords) -> float:
-    """When the last request ended; the horizon if that cut the run short; the last event if none ended."""
+    """End of the last request; the horizon if it cut the run short; the last event if no request ended."""
     ended_s = rows.ended_s[~np.isnan(rows.ended_s)]
     if len(ended_s) < len(rows.ended_s) and np.isfinite(driver.options.horizon_s):
         return max(float(driver.options.horizon_s), float(rows.arrival_s[0]))
@@ -48,8 +48,8 @@ def _window_end_s(driver: Driver, rows: RequestRecords) -> float:
 
 
 def _request_records(driver: Driver, cluster: Cluster, requests: Requests) -> RequestRecords:
-    """Columns of the state itself where they are records already: ten million leave no room for copies."""
-    n = len(requests)  # behind them are the rows of parts
+    """Records of requests. They share the state's columns: copies of long runs need too much memory."""
+    n = len(requests)  # the rows of parts follow
     rows, work = driver.state.requests[:n], driver.state.work[:n]
     is_finished = rows["status"] == Status.FINISHED
     work_s, best_work_s = _work_s(cluster, requests, rows["node_idx"])
@@ -74,7 +74,7 @@ def _request_records(driver: Driver, cluster: Cluster, requests: Requests) -> Re
 
 
 def _work_s(cluster: Cluster, requests: Requests, node_idx: NDArray[np.int32]) -> tuple[Floats, Floats]:
-    """True service seconds on the node that served (nan: none did) and on the best type, [requests] each."""
+    """True service seconds on the serving node (nan = none) and on the best type, [requests] each."""
     type_idx = np.where(node_idx >= 0, cluster.type_idx[node_idx], -1)
     work_s, best_s = np.full(len(node_idx), np.nan), np.full(len(node_idx), np.inf)
     for g in range(cluster.n_types):
@@ -85,7 +85,7 @@ def _work_s(cluster: Cluster, requests: Requests, node_idx: NDArray[np.int32]) -
 
 
 def _add_parts(driver: Driver, cluster: Cluster, requests: Requests, work_s: Floats) -> None:
-    """Make the work of split requests that of their finished parts, each on its own node, in place."""
+    """Set the work of split requests to the sum of their finished parts, each on its own node, in place."""
     parts = driver.state.parts
     if len(parts) == 0:
         return
@@ -117,10 +117,10 @@ def _node_records(driver: Driver, cluster: Cluster, start_s: float, end_s: float
 def _down_s(hidden: Any, is_up: NDArray[np.bool_], start_s: float, end_s: float) -> Floats:
     """Seconds of the window that each node was down, [nodes].
 
-    The state has the sum of all outages and the start of the last one. Where that one began within the window
-    all earlier ones count too, and where it began and ended before, they can't reach further than its start
-    plus the sum. So what is subtracted is exact but for nodes that failed more than once, and once or more
-    before the first arrival; for those it may be too much, never too little.
+    The state holds the sum of all outages and the start of the last one. If the last outage began within the
+    window, all earlier outages count too. If it began and ended before the window, the outages can't reach
+    further than its start plus the sum. So the result is exact except for nodes that failed more than once,
+    at least once of these before the first arrival. For those nodes it may be too large, never too small.
     """
     since_s, past_s = hidden["down_since_s"], hidden["down_s"]
     began_before = since_s < start_s
@@ -131,7 +131,7 @@ def _down_s(hidden: Any, is_up: NDArray[np.bool_], start_s: float, end_s: float)
 
 
 def _running_slot_s(driver: Driver, end_s: float) -> tuple[Floats, Floats]:
-    """Slot-seconds, allocated and busy, of what still runs when the window closes, [nodes] each."""
+    """Slot-seconds, allocated and busy, of requests that still run at the end of the window, [nodes] each."""
     rows, n = driver.state.requests, len(driver.state.nodes)
     running = rows[(rows["status"] == Status.RUNNING) & (rows["slot"] >= 0)]  # the others share or have none
     up = driver.state.nodes["up"][running["node_idx"]] == 1

@@ -1,8 +1,8 @@
-"""Which models and adapters a node holds: loading at service start, and what leaves for it.
+"""Residency of models and adapters on nodes: loading at service start, and eviction.
 
 GreedyDual-Size: Pei Cao, Sandy Irani, "Cost-aware WWW proxy caching algorithms", USITS 1997. An item's credit
-is the node's inflation + load seconds ÷ GiB, set anew whenever it is used; the least credit goes, and the
-inflation becomes what it was. Items of equal credit go by last use: with equal costs and sizes it is LRU.
+is the node's inflation + load seconds ÷ GiB, set again on every use. The item with the least credit is
+evicted, and its credit becomes the inflation. Ties go by last use: with equal costs and sizes this is LRU.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ def is_kept(plan: Plan, j: int, m: int) -> bool:
 
 @helper(inline=True)
 def _may_go(s: State, plan: Plan, j: int, m: int, model: int, adapter: int) -> bool:
-    """Whether item m, which node j holds, may leave it: not in use, not needed now, not kept by the plan.
+    """Whether item m on node j may be evicted: it is not in use, not needed now and not kept by the plan.
 
-    What is kept goes all the same, last, when nothing runs there: the request would wait for ever.
+    If nothing runs on the node, kept items may be evicted too, after all other items. Otherwise the request
+    would wait for ever.
     """
     if s.items[j].in_use[m] > 0 or m in (model, adapter):
         return False
@@ -63,7 +64,7 @@ def _note_use(s: State, j: int, m: int, now_s: float) -> None:
 
 @helper(inline=True)
 def _next_resident(s: State, j: int, m: int) -> int:
-    """The first item from m on that node j holds, or the number of items: few of many, so eight at a time."""
+    """The first item ≥ m on node j, else the number of items. It scans by eights: few items are resident."""
     here, n, j = s.resident, len(s.item_gib), plain(j)
     while m + 8 <= n:
         i = plain(m)
@@ -79,7 +80,7 @@ def _next_resident(s: State, j: int, m: int) -> int:
 
 @helper
 def _victim(s: State, plan: Plan, j: int, model: int, adapter: int) -> int:
-    """Item that goes next; -1 if none may go."""
+    """The item to evict next; -1 = none may be evicted."""
     best, m = -1, _next_resident(s, j, 0)
     while m < len(s.item_gib):
         if _may_go(s, plan, j, m, model, adapter) and (best < 0 or _goes_before(s, plan, j, m, best)):
@@ -90,7 +91,7 @@ def _victim(s: State, plan: Plan, j: int, model: int, adapter: int) -> int:
 
 @helper
 def _can_evict(s: State, plan: Plan, j: int, model: int, adapter: int, free: float, need: float) -> bool:
-    """Whether there is the room that is needed, in GiB, once all has gone that may go."""
+    """Whether evicting every item that may be evicted frees the needed room (GiB)."""
     evictable, m = 0.0, _next_resident(s, j, 0)
     while m < len(s.item_gib) and need > free + evictable:
         if _may_go(s, plan, j, m, model, adapter):
@@ -101,7 +102,7 @@ def _can_evict(s: State, plan: Plan, j: int, model: int, adapter: int, free: flo
 
 @helper
 def make_room(s: State, plan: Plan, j: int, model: int, adapter: int, now_s: float) -> bool:
-    """Whether node j has room for a model and an adapter (-1 = none) that it lacks, once others have gone."""
+    """Evict until node j has room for a model and an adapter (-1 = none); False if that is impossible."""
     need = 0.0
     if s.resident[j, model] == 0:
         need += s.item_gib[model]
@@ -122,7 +123,7 @@ def make_room(s: State, plan: Plan, j: int, model: int, adapter: int, now_s: flo
 
 @helper
 def load(s: State, j: int, m: int, from_s: float, now_s: float) -> None:
-    """Node j, which has the room, loads item m from `from_s` on."""
+    """Load item m on node j, which has room, from `from_s` on."""
     s.resident[j, m] = 1
     s.items[j].ready_s[m] = from_s + s.load_s[m, s.nodes.type_idx[j]]
     _account_memory(s, j, s.item_gib[m], now_s)
@@ -135,7 +136,7 @@ def load(s: State, j: int, m: int, from_s: float, now_s: float) -> None:
 
 @helper
 def _hold(s: State, j: int, m: int, from_s: float, now_s: float) -> float:
-    """Use item m from `from_s` on, loading it if need be; returns when it is ready."""
+    """Use item m from `from_s` on and load it if it is missing; returns the time at which it is ready."""
     items = s.items[j]
     if s.resident[j, m] == 0:
         load(s, j, m, from_s, now_s)
@@ -147,9 +148,10 @@ def _hold(s: State, j: int, m: int, from_s: float, now_s: float) -> float:
 
 @helper(inline=True)
 def acquire(s: State, plan: Plan, r: int, j: int, now_s: float) -> float:
-    """When request r can compute on node j if it takes a slot now; -1 where its models do not fit yet.
+    """Time at which request r can compute on node j if it takes a slot now; -1 = its models do not fit yet.
 
-    One load per item and node: others that need it wait for it. The adapter is loaded after the model.
+    An item is loaded once per node: other requests that need it wait for the same load. The adapter is loaded
+    after the model.
     """
     model, adapter = s.work.model_idx[r], s.work.adapter_idx[r]
     if model < 0:
@@ -162,7 +164,7 @@ def acquire(s: State, plan: Plan, r: int, j: int, now_s: float) -> float:
 
 @helper(inline=True)
 def release(s: State, r: int, j: int, now_s: float) -> None:
-    """Request r uses its models on node j no longer."""
+    """Request r stops using its models on node j."""
     model, adapter = s.work.model_idx[r], s.work.adapter_idx[r]
     if model < 0:
         return
@@ -175,7 +177,7 @@ def release(s: State, r: int, j: int, now_s: float) -> None:
 
 @helper
 def forget_all(s: State, j: int, now_s: float) -> None:
-    """A failed node holds nothing."""
+    """Remove all items from failed node j."""
     items = s.items[j]
     for m in range(len(s.item_gib)):
         s.resident[j, m] = 0

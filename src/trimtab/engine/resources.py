@@ -1,7 +1,7 @@
-"""Resources of nodes (CPU, memory, I/O, …): what holds a slot takes its class's demand of the capacity.
+"""Resources of nodes (CPU, memory, I/O, …): a request with a slot takes its class's demand of the capacity.
 
-All amounts are whole multiples of `state.RESOURCE_STEP`, so sums are exact: what was taken is given back to
-the last bit, and `used` never passes `capacity`.
+All amounts are whole multiples of `new_state.RESOURCE_STEP`, so sums are exact: requests give back exactly
+the amounts that they took, and `used` never exceeds `capacity`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def can_hold(s: State, r: int, j: int) -> bool:
 
 @helper(inline=True)
 def fits_beside(s: State, r: int, j: int) -> bool:
-    """Whether request r fits node j beside what runs there."""
+    """Whether request r fits node j beside the running requests."""
     c = s.work.class_idx[r]
     for k in range(s.demand.shape[1]):  # noqa: SIM110 - numba compiles no generator expressions
         if s.used[j, k] + s.demand[c, k] > s.capacity[j, k]:
@@ -32,7 +32,7 @@ def fits_beside(s: State, r: int, j: int) -> bool:
 
 @helper(inline=True)
 def take(s: State, r: int, j: int) -> None:
-    """Request r, which fits, takes its demand of node j."""
+    """Take the demand of request r, which fits, from node j."""
     c = s.work.class_idx[r]
     for k in range(s.demand.shape[1]):
         s.used[j, k] += s.demand[c, k]
@@ -40,7 +40,7 @@ def take(s: State, r: int, j: int) -> None:
 
 @helper(inline=True)
 def give_back(s: State, r: int, j: int) -> None:
-    """Request r takes nothing of node j any more."""
+    """Give the demand of request r back to node j."""
     c = s.work.class_idx[r]
     for k in range(s.demand.shape[1]):
         s.used[j, k] -= s.demand[c, k]

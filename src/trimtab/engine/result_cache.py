@@ -1,8 +1,7 @@
-"""Exact results: a request that was served before, and may be answered from then, ends as it arrives.
+"""The cache of exact results: a repeated request with a cached result ends on arrival.
 
-Requests of equal `content_idx` are one request of one tenant, asked again; −1 is never answered from the
-cache. It keeps the results of finished requests, as many as it has room for, and drops the one used longest
-ago.
+Requests with equal `content_idx` repeat one request of one tenant. −1 marks a request that the cache never
+answers. The cache keeps a bounded number of results of finished requests and evicts the least recently used.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ _ONLY = 0  # there is one cache
 
 @helper(inline=True)
 def has_results(s: State) -> bool:
-    """Whether there is a cache of results, and requests that may use it."""
+    """Whether the run has a result cache and requests that may use it."""
     return s.config.results_max[0] > 0
 
 
 @helper
 def answer(s: State, r: int, now_s: float) -> bool:
-    """Whether request r, which has just arrived, is answered from the cache: it has ended then."""
+    """Whether the cache answers request r, which has just arrived. If so, the request has ended."""
     content = s.content_idx[r]
     if content < 0:
         return False
@@ -44,7 +43,7 @@ def answer(s: State, r: int, now_s: float) -> bool:
 
 @helper
 def keep_result(s: State, r: int) -> None:
-    """Request r has been served: its result is kept if it may be used again."""
+    """Keep the result of served request r if it may be reused."""
     content = s.content_idx[r]
     if content >= 0:
         use(s.result_place, s.result_cache, s.result_entry, _ONLY, content)

@@ -1,4 +1,4 @@
-"""Rollouts: what a planner's variants would make of work, simulated from the state that it was told."""
+"""Rollouts: simulations of a planner's variants, from the state that was reported to the planner."""
 
 from __future__ import annotations
 
@@ -35,40 +35,40 @@ _NOT_COPIED = {"events", "requests", "items", "work", "truth", "fixed_s", "unit_
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What rollouts of one host have in common. Pickles."""
+    """The inputs that all rollouts of one host share. Pickles."""
 
     cluster: Cluster
     options: Options
-    decider: Decider  # its policy plans; an order of another is that of all variants
+    decider: Decider  # its policy plans; a separate order applies to all variants
     tenants: int
     compiled: bool
-    declared: NDArray[np.void] | None  # WORK that the scenario might bring, by arrival
+    declared: NDArray[np.void] | None  # possible WORK of the scenario, by arrival
 
 
 class Rollouts:
-    """Makes rollouts for the planner of one host. Another process keeps one from plan to plan."""
+    """Makes rollouts for the planner of one host. A planning process keeps its copy from plan to plan."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._pickled: bytes | None = None
-        self._stage: _Stage | None = None
+        self._run: _ReusableRun | None = None
 
     def __reduce__(self) -> Any:
-        """What it was made of; a process that has had it already takes that one."""
+        """Pickles the setting only. A process that has loaded the same setting before reuses its object."""
         self._pickled = self._pickled or pickle.dumps(self._setting)
         return _known, (self._pickled,)
 
-    def told(self, view: View, history: History, waiting: NDArray[np.void]) -> StateRollout:
-        """The power to simulate from this state."""
+    def from_state(self, view: View, history: History, waiting: NDArray[np.void]) -> StateRollout:
+        """A rollout that starts from this state."""
         return StateRollout(self, self._setting, view, history, waiting)
 
-    def stage(self, rows: int, cast: set[Policy]) -> _Stage:
-        """Arrays for at least so many requests and these policies, used again from rollout to rollout."""
-        before = self._stage
-        if before is None or len(before.state.work) < rows or not cast <= before.cast:
-            self._stage = _Stage(self._setting, rows + rows // 2, cast)
-        assert self._stage is not None
-        return self._stage
+    def run_for(self, rows: int, policies: set[Policy]) -> _ReusableRun:
+        """A run with at least this many request rows and these policies. Rollouts reuse its arrays."""
+        before = self._run
+        if before is None or len(before.state.work) < rows or not policies <= before.policies:
+            self._run = _ReusableRun(self._setting, rows + rows // 2, policies)
+        assert self._run is not None
+        return self._run
 
 
 @functools.lru_cache(maxsize=1)
@@ -77,7 +77,7 @@ def _known(pickled: bytes) -> Rollouts:
 
 
 class StateRollout:
-    """A `planning.Rollout` from one moment."""
+    """A `planning.Rollout` that starts from one reported state."""
 
     def __init__(
         self, rollouts: Rollouts, setting: Setting, view: View, history: History, waiting: NDArray[np.void]
@@ -92,15 +92,15 @@ class StateRollout:
         """Completion seconds [variants, waiting + future]; nan = not served. Raises PolicyError."""
         placed = Placed(self._setting.cluster, self._view, self._history)
         rows = len(placed.work) + len(self._waiting) + len(future)
-        stage = self._rollouts.stage(rows, {variant.policy for variant in variants})
-        stage.set(placed, _arriving(self._waiting, future, self._view.context.now_s))
-        stage.set_nodes(self._view, last_used_s(self._view, self._history, stage.n_items))
-        stage.set_errors(service_cv)
-        return np.array([stage.play(variant) for variant in variants])
+        run = self._rollouts.run_for(rows, {variant.policy for variant in variants})
+        run.set(placed, _arriving(self._waiting, future, self._view.context.now_s))
+        run.set_nodes(self._view, last_used_s(self._view, self._history, run.n_items))
+        run.set_errors(service_cv)
+        return np.array([run.completion_s(variant) for variant in variants])
 
 
 def _arriving(waiting: NDArray[Any], future: NDArray[Any], now_s: float) -> NDArray[Any]:
-    """What is yet to be decided about, at its time from now: at once what waits."""
+    """The requests that still need a decision, with times relative to now. Waiting requests arrive at 0."""
     work = np.concatenate([waiting, future])
     since_s = np.concatenate([np.full(len(waiting), now_s), np.zeros(len(future))])
     work["arrival_s"][: len(waiting)] = 0.0
@@ -109,25 +109,25 @@ def _arriving(waiting: NDArray[Any], future: NDArray[Any], now_s: float) -> NDAr
 
 
 def _of_variant(setting: Setting, dispatch: Policy, own_order: Policy) -> Decider:
-    """A variant's policy, with the order that all variants have or else its own."""
+    """A variant's policy with the order of the run, if the run has a separate order, else with its own."""
     given = setting.decider
     return Decider(dispatch, own_order if given.has_own_order else given.order)
 
 
-class _Cast(Policy):
-    """Stands for all that play: their state has what the most demanding of them needs."""
+class _PolicySet(Policy):
+    """All policies of a rollout as one composite: the state is allocated for the largest needs of any."""
 
     def __init__(self, policies: set[Policy]) -> None:
         self._policies = tuple(policies)
 
     @property
     def candidates(self) -> tuple[Policy, ...]:
-        """All that play."""
+        """The policies of the rollout."""
         return self._policies
 
 
-class _Actor:
-    """A policy that plays: its calls of the loop over a stage's arrays, and its memories."""
+class _PolicyRun:
+    """One policy of a rollout: its calls of the loop over the shared arrays, and its own memories."""
 
     def __init__(self, state: State, setting: Setting, policy: Policy) -> None:
         decider = _of_variant(setting, policy, policy)
@@ -140,55 +140,55 @@ class _Actor:
         own = {"memories": memories, "order_memories": order_memories, "draws": np.zeros(policy.draws)}
         self.calls = Calls(state._replace(**own), decider, compiled=setting.compiled)
 
-    def forget(self) -> None:
-        """Begin with memories as made."""
+    def reset(self) -> None:
+        """Reset the memories to their initial values."""
         for array, as_made in zip(self._memory, self._as_made, strict=True):
             array[...] = as_made
         self.calls.start_anew()
 
 
-class _Stage:
-    """A run whose state is set up again for each variant."""
+class _ReusableRun:
+    """A run whose state is reset for each variant."""
 
-    def __init__(self, setting: Setting, rows: int, cast: set[Policy]) -> None:
-        self._setting, self.cast = setting, cast
+    def __init__(self, setting: Setting, rows: int, policies: set[Policy]) -> None:
+        self._setting, self.policies = setting, policies
         options = replace(setting.options, faults=None, horizon_s=_NEVER, plan_latency_s=0.0)
         options = replace(options, join_s=None, batch_marginal_frac=None)
         requests = Requests(new_work(rows), np.zeros(rows, TRUTH), ("",) * setting.tenants)
-        decider = _of_variant(setting, _Cast(cast), _Cast(cast))
+        decider = _of_variant(setting, _PolicySet(policies), _PolicySet(policies))
         state = new_state(setting.cluster, requests, options, decider, 0)
         state.config["plan_period_s"] = 0.0
         self.state = state._replace(events=np.zeros(rows + len(state.events) + SPARE_EVENTS, EVENT))
         self.n_items = len(state.item_gib)
-        self._actors = {member: _Actor(self.state, setting, member) for member in cast}
+        self._runs = {member: _PolicyRun(self.state, setting, member) for member in policies}
         self._plan, self._bound = empty_plan(), bound_plan(empty_plan(), compiled=setting.compiled)
-        self._scene = _copies(self.state)
-        pairs = {name: (getattr(self.state, name), scene) for name, scene in self._scene.items()}
-        self._played = {n: (_bytes_of(a), _bytes_of(b)) for n, (a, b) in pairs.items() if a.size}
+        self._initial = _copies(self.state)
+        pairs = {name: (getattr(self.state, name), initial) for name, initial in self._initial.items()}
+        self._restored = {n: (_bytes_of(a), _bytes_of(b)) for n, (a, b) in pairs.items() if a.size}
         self._blank_rows, self._rows = state.requests.copy(), state.requests[:0]
         self._held_items, self._items = np.zeros(0, np.int64), np.zeros(0, ITEM)
         self._n_placed = self._n_rows = 0
 
     def set(self, placed: Placed, arriving: NDArray[Any]) -> None:
-        """Begin with these requests with nodes, and these to come."""
+        """Start from these requests at nodes and these arrivals."""
         work, n = np.concatenate([placed.work, arriving]), len(placed.work)
         work["serial"] = np.arange(len(work))
         work["pinned"], work["affinity_node_idx"] = 0, -1
         self._n_placed, self._n_rows = n, len(work)
         self.state.work[: len(work)] = work
-        self._scene["counts"]["work"] = len(work)
+        self._initial["counts"]["work"] = len(work)
         self._rows = self._blank_rows[: len(work)].copy()
         for name in ("node_idx", "estimate_s", "left_s"):
             self._rows[name][:n] = getattr(placed, name)
-        self._played["requests"] = _bytes_of(self.state.requests[: len(work)]), _bytes_of(self._rows)
+        self._restored["requests"] = _bytes_of(self.state.requests[: len(work)]), _bytes_of(self._rows)
 
     def set_nodes(self, view: View, used_s: NDArray[np.float64]) -> None:
-        """Begin with nodes like these, which have used their items at these times, [nodes, items]."""
-        state, scene, nodes = self.state, self._scene, view.nodes
-        scene["nodes"]["up"] = np.maximum(nodes.up, 0)
-        scene["nodes"]["room"] = nodes.room + nodes.in_flight
-        scene["resident"][...] = view.resident
-        scene["hidden"]["memory_used_gib"] = (view.resident * view.item_gib).sum(axis=1)
+        """Start from these nodes. `used_s` [nodes, items] is the last use of each item."""
+        state, initial, nodes = self.state, self._initial, view.nodes
+        initial["nodes"]["up"] = np.maximum(nodes.up, 0)
+        initial["nodes"]["room"] = nodes.room + nodes.in_flight
+        initial["resident"][...] = view.resident
+        initial["hidden"]["memory_used_gib"] = (view.resident * view.item_gib).sum(axis=1)
         self._set_items(view, used_s)
         for name in ("fixed_s", "unit_s", "load_s"):
             getattr(state, name)[...] = getattr(view, name)
@@ -197,14 +197,14 @@ class _Stage:
         self._set_shares(view)
 
     def _set_items(self, view: View, used_s: NDArray[np.float64]) -> None:
-        """Of what a node does not hold a run reads only that it is not in use, and leaves it so."""
+        """Set the items that nodes hold. A run reads only `in_use` of all other items, which stays 0."""
         _bytes_of(self.state.items)[...] = 0
         self._held_items = np.flatnonzero(view.resident)
         self._items = np.zeros(len(self._held_items), ITEM)
         self._items["used_s"] = used_s.ravel()[self._held_items]
 
     def _set_shares(self, view: View) -> None:
-        """What waits at a node takes the time that is told of it, whatever class it passes for."""
+        """Requests at nodes take their reported time, whichever class their row has."""
         n = self._n_placed
         rows, factor = self._rows[:n], self.state.truth["factor"][:n]
         nominal_s = estimates_s(view, self.state.work[:n], rows["node_idx"])
@@ -212,23 +212,23 @@ class _Stage:
         factor[...] = np.where(known, rows["left_s"] / np.where(known, nominal_s, 1.0), 1.0)
 
     def set_errors(self, service_cv: float) -> None:
-        """What arrives takes lognormal factors of its estimates, of mean 1, the same in every rollout."""
+        """Multiply the service of arrivals by lognormal factors of mean 1, the same in every rollout."""
         arriving = self.state.truth["factor"][self._n_placed : self._n_rows]
         sigma = math.sqrt(math.log1p(service_cv**2))
         arriving *= np.random.default_rng(_ERRORS).lognormal(-(sigma**2) / 2.0, sigma, len(arriving))
 
-    def play(self, variant: Variant) -> NDArray[np.float64]:
-        """Completion seconds of what arrives."""
-        state, actor = self.state, self._actors[variant.policy]
-        for played, scene in self._played.values():
-            played[...] = scene
+    def completion_s(self, variant: Variant) -> NDArray[np.float64]:
+        """Completion seconds of the arrivals under one variant; nan = not served."""
+        state, policy_run = self.state, self._runs[variant.policy]
+        for current, initial in self._restored.values():
+            current[...] = initial
         _whole(state.items)[self._held_items] = _whole(self._items)
         state.config["compares"] = variant.policy.compares
-        actor.forget()
-        actor.calls.use_plan(self._bound_plan(variant.plan))
+        policy_run.reset()
+        policy_run.calls.use_plan(self._bound_plan(variant.plan))
         try:
-            actor.calls.place_requests(self._n_placed)
-            self._advance(variant, actor.calls)
+            policy_run.calls.place_requests(self._n_placed)
+            self._advance(variant, policy_run.calls)
         except Raised as error:
             raise policy_failure(_name(variant), error.__cause__, "in a rollout") from error.__cause__
         rows = state.requests[self._n_placed : self._n_rows]
@@ -236,7 +236,7 @@ class _Stage:
         return np.where(rows["status"] == Status.FINISHED, rows["finish_s"] - arrival_s, np.nan)
 
     def _bound_plan(self, plan: Plan) -> BoundPlan:
-        """Most variants are of one plan."""
+        """The bound plan of a variant. Consecutive variants often share a plan, so the last one is kept."""
         if plan is not self._plan:
             self._plan, self._bound = plan, bound_plan(plan, compiled=self._setting.compiled)
         return self._bound
@@ -250,7 +250,7 @@ class _Stage:
 
 
 def _copies(state: State) -> dict[str, NDArray[Any]]:
-    """The arrays of a state that a run changes, each once, but for those that `_Stage` sees to by itself."""
+    """Copies of the arrays that a run changes, each once, without those that `_ReusableRun` sets itself."""
     copies: dict[str, NDArray[Any]] = {}
     known: set[int] = set()
     for name, array in state._asdict().items():
@@ -262,12 +262,12 @@ def _copies(state: State) -> dict[str, NDArray[Any]]:
 
 
 def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """The same memory; copied as such, records cost a tenth of what they do field by field."""
+    """The same memory as bytes: copying bytes is much faster than copying records field by field."""
     return array.reshape(-1).view(np.uint8)
 
 
 def _whole(array: NDArray[Any]) -> NDArray[np.void]:
-    """The same records in one row, copied as wholes."""
+    """The same records in one dimension, without fields: NumPy copies each as one block."""
     return array.reshape(-1).view(f"V{array.itemsize}")
 
 

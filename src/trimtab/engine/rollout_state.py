@@ -1,4 +1,4 @@
-"""The state of a run as it was reported to a planner, set up anew in the arrays of another run."""
+"""Rebuilds the state that was reported to a planner in the arrays of another run."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from trimtab.engine.telemetry import (
     show_present,
 )
 
-LEAST_S = 1e-9  # what is taken to remain, at least, of work that is late
-LONG_AGO_S = -1e12  # when an item was last used that no known request used
+LEAST_S = 1e-9  # least assumed remaining time of late work
+LONG_AGO_S = -1e12  # last use of an item that no known request used
 
 _RUNNING, _QUEUED = int(Status.RUNNING), int(Status.QUEUED)
 
 
 class Placed:
-    """Requests that are with nodes, node by node, by arrival: what is known of them, or guessed.
+    """Requests at nodes, sorted by node and arrival. Unreported values are estimates.
 
-    The first of a node, as many as it has slots, are taken to hold them.
+    The first requests of each node, as many as the node has slots, are assumed to hold its slots.
 
     Attributes:
         work: WORK [placed]; arrival_s and deadline_s from now.
         node_idx: [placed].
         estimate_s: [placed], on their node.
-        left_s: [placed], what remains of it; of what holds no slot all of it.
+        left_s: [placed], remaining service seconds; the whole estimate for requests without a slot.
     """
 
     def __init__(self, cluster: Cluster, view: View, history: History) -> None:
@@ -51,7 +51,7 @@ class Placed:
         unknown = np.maximum(view.nodes.in_flight - np.bincount(node_idx, minlength=cluster.n_nodes), 0)
         unknown[~np.isfinite(view.fixed_s.min(axis=0))[view.nodes.type_idx]] = 0
         since_s = history.work["arrival_s"].min(initial=view.context.now_s)
-        self.work = np.concatenate([_strangers(view, unknown, since_s), work])
+        self.work = np.concatenate([_unknown_requests(view, unknown, since_s), work])
         self.node_idx = np.concatenate([np.repeat(np.arange(cluster.n_nodes), unknown), node_idx])
         estimate_s = _estimates(view, work, node_idx)
         outstanding_s = np.bincount(node_idx, estimate_s, cluster.n_nodes)
@@ -70,7 +70,7 @@ class Placed:
         self.estimate_s = self.estimate_s[order]
 
     def _remaining(self, view: View, runs: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """What is left of each as if it began when it arrived, scaled to what the node reported in all."""
+        """Remaining seconds of each request as if it started on arrival, scaled to the node's backlog."""
         nodes, at = view.nodes, self.node_idx
         guess_s = np.clip(self.work["arrival_s"] + self.estimate_s - nodes.anchor_s[at], LEAST_S, None)
         guess_s = np.where(runs, np.minimum(guess_s, np.maximum(self.estimate_s, LEAST_S)), 0.0)
@@ -82,13 +82,13 @@ class Placed:
 
 
 def _estimates(view: View, work: NDArray[Any], node_idx: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Estimated service seconds of each on its node; 0 where the node's type does not serve it any more."""
+    """Estimated service seconds of each on its node; 0 where the node's type no longer serves its class."""
     seconds = estimates_s(view, work, node_idx)
     return np.where(np.isfinite(seconds), seconds, 0.0)
 
 
-def _strangers(view: View, count: NDArray[np.int64], arrival_s: float) -> NDArray[Any]:
-    """Rows for requests that nothing is known of but their node: of a class that it serves, with no model."""
+def _unknown_requests(view: View, count: NDArray[np.int64], arrival_s: float) -> NDArray[Any]:
+    """WORK rows for requests of which only the node is known: a class that the node serves, no model."""
     work = new_work(int(count.sum()))
     work["class_idx"] = np.argmin(view.fixed_s, axis=0)[np.repeat(view.nodes.type_idx, count)]
     work["model_idx"] = work["adapter_idx"] = -1
@@ -97,7 +97,7 @@ def _strangers(view: View, count: NDArray[np.int64], arrival_s: float) -> NDArra
 
 
 def last_used_s(view: View, history: History, n_items: int) -> NDArray[np.float64]:
-    """When nodes last used items, from now, as far as past requests tell; [nodes, items]."""
+    """Last use of each item on each node, relative to now, from past requests; [nodes, items]."""
     used_s = np.full((view.context.n_nodes, n_items), LONG_AGO_S)
     sent = history.node_idx >= 0
     at_s = np.where(np.isfinite(history.finish_s), history.finish_s - view.context.now_s, 0.0)
@@ -109,7 +109,7 @@ def last_used_s(view: View, history: History, n_items: int) -> NDArray[np.float6
 
 @helper
 def _place(s: State, plan: Plan, order: Any, r: int) -> None:
-    """Request r is with its node: it takes a slot where one is free and its models fit, or waits there."""
+    """Place request r at its node: in a free slot if its models fit, else in the node's queue."""
     rows, nodes, j = s.requests, s.nodes, s.requests.node_idx[r]
     nodes.in_flight[j] += 1
     nodes.room[j] -= 1
@@ -134,7 +134,7 @@ def _place(s: State, plan: Plan, order: Any, r: int) -> None:
 
 @helper
 def place_requests(s: State, plan: Plan, order: Any, n_placed: int) -> None:
-    """Begin a run whose first rows are with nodes at time 0, without plans or faults; all others arrive."""
+    """Start a run whose first rows are at nodes at time 0. All other rows arrive. No plans, no faults."""
     begin_telemetry(s)
     for r in range(n_placed):
         _place(s, plan, order, r)

@@ -1,4 +1,4 @@
-"""Runs one policy over given requests on virtual time."""
+"""The simulator: runs one policy over given requests on virtual time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import DONE, PLAN_DUE, PLAN_READY, REACHED
 
-STEPS = 200_000  # events between two looks at progress and at interruption
+STEPS = 200_000  # events between two checks for progress and interruption
 
 
 def run(
@@ -27,14 +27,14 @@ def run(
     progress: Callable[[int], None] | None = None,
     declared: np.ndarray | None = None,
 ) -> Driver:
-    """Simulate until nothing more happens, or the horizon; the Driver that comes back holds the final state.
+    """Simulate until no events are left, or to the horizon. Returns the Driver with the final state.
 
     Args:
-        mode: "compiled", "interpreted", or "auto": compiled once it is cached or worth it.
+        mode: "compiled", "interpreted", or "auto": compiled if the kernels are cached or the run is long.
         progress: called with the number of requests that have arrived.
-        declared: WORK that might come, by arrival, for policies that use rollouts.
+        declared: possible WORK, by arrival, for policies that use rollouts.
 
-    Raises PolicyError where the policy raises or returns no decision.
+    Raises PolicyError if the policy raises or returns no valid decision.
     """
     driver = Driver(cluster, requests, options, decider, seed=seed, mode=mode, declared=declared)
     while True:

@@ -1,4 +1,4 @@
-"""Slots of a node: how long a request is served, and what the host is told when service begins."""
+"""Slots of a node: service times of requests, and the notice to the host when service begins."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trimtab.engine.events import COMPLETION, push_event
 from trimtab.engine.prefix_cache import cached_units, has_prefixes
 from trimtab.engine.state import State
 
-UNESTIMATED: Final = -1.0  # what a host writes that leaves the estimate of a request to the loop
-SOME_S: Final = 1.0  # the estimate where no node can serve it yet
+UNESTIMATED: Final = -1.0  # written by a host that leaves the estimate of a request to the loop
+SOME_S: Final = 1.0  # the estimate if no node can serve the request yet
 
 
 @helper(inline=True)
 def service_s(s: State, r: int, j: int) -> float:
-    """True seconds that node j, at full speed and with what it has of the prompt, takes for request r."""
+    """True service seconds of request r on node j, at full speed and with its cached part of the prompt."""
     c, g, units = s.work.class_idx[r], s.nodes.type_idx[j], s.truth.units[r]
     if has_prefixes(s):
         units = max(0.0, units - cached_units(s, r, j))
@@ -26,7 +26,7 @@ def service_s(s: State, r: int, j: int) -> float:
 
 @helper(inline=True)
 def expected_s(s: State, r: int, j: int) -> float:
-    """The same as policies may estimate it."""
+    """Estimated service seconds of request r on node j, as policies may compute them."""
     c, g, units = s.work.class_idx[r], s.nodes.type_idx[j], s.work.units[r]
     if has_prefixes(s):
         units = max(0.0, units - cached_units(s, r, j))
@@ -35,7 +35,7 @@ def expected_s(s: State, r: int, j: int) -> float:
 
 @helper
 def best_estimate_s(s: State, r: int) -> float:
-    """The same on the best node, with nothing of the prompt; inf = no node can serve it."""
+    """Estimated service seconds of request r on the best node, without cached prompt; inf = no node."""
     c, best_s = s.work.class_idx[r], np.inf
     for j in range(len(s.nodes.up)):
         g = s.nodes.type_idx[j]
@@ -45,7 +45,7 @@ def best_estimate_s(s: State, r: int) -> float:
 
 @helper(inline=True)
 def begin_row(s: State, r: int) -> None:
-    """Request r came from outside into a row that is used again: write what its host leaves to the loop."""
+    """Reset a reused row for new request r, and fill in the values that its host leaves to the loop."""
     s.requests.reason[r] = 0
     s.requests.node_idx[r] = -1
     s.truth.units[r] = s.work.units[r]
@@ -56,7 +56,7 @@ def begin_row(s: State, r: int) -> None:
 
 @helper(inline=True)
 def occupy(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
-    """Request r takes a slot of node j; what is left of its service is in `left_s`."""
+    """Request r takes a slot of node j. Its remaining service is in `left_s`."""
     rows, slots = s.requests, s.slots
     i = s.hidden.first_slot[j] + rows.slot[r]
     slots.since_s[i] = now_s
@@ -70,7 +70,7 @@ def occupy(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
 
 @helper(inline=True)
 def announce(s: State, r: int) -> None:
-    """Request r, which holds a slot, will be done at its `finish_s`; live: its host sees to it."""
+    """Schedule the end of request r, which holds a slot, at `finish_s`. In live runs the host serves it."""
     rows = s.requests
     rows.version[r] += 1
     if s.config.completions_from_outside[0] == 1:

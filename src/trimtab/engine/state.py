@@ -1,6 +1,6 @@
-"""All state of a run, as arrays: the loop can stop at any event, be copied, and go on.
+"""The whole state of a run as arrays, so a run can stop after any event, be copied, and continue.
 
-Each array is declared once, in `State`; `new_state` allocates them, `bound_state` makes them a kernel's.
+Each array is declared once, in `State`. `new_state` allocates them, and `bound_state` binds them for kernels.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from trimtab.engine.host_mode import HostMode
 from trimtab.engine.layout import BATCH, PART
 from trimtab.engine.lru import CACHE, CACHED
 
-AVOIDED = 3  # nodes that one request can have lost and avoid
-TRACE_COLUMNS = 20  # numbers that are noted of a decision
+AVOIDED = 3  # lost nodes that one request can avoid
+TRACE_COLUMNS = 20  # recorded numbers per decision
 
 REQUEST = np.dtype(
     [
         ("start_s", "f8"),  # a slot was taken (last attempt); nan = never
         ("service_start_s", "f8"),  # models are loaded, computing begins
         ("finish_s", "f8"),  # planned while it runs, actual once finished
-        ("ended_s", "f8"),  # rejected, cancelled or lost; nan = not so
-        ("key", "f8"),  # queue key, or what is left of its payload's transfer
-        ("estimate_s", "f8"),  # what it adds to its node's outstanding_s
+        ("ended_s", "f8"),  # rejected, cancelled or lost; nan = none of these
+        ("key", "f8"),  # queue key; during a transfer the link's `share_gib` at its end
+        ("estimate_s", "f8"),  # its part of the node's outstanding_s
         ("left_s", "f8"),  # service seconds left at full speed (a paused request), else its whole service
         ("queued_cost", "f8"),  # cost of its tenant's requests that the central queue held before it
         ("next", "i4"),  # queue links: next in the run, or next sibling
@@ -41,7 +41,7 @@ REQUEST = np.dtype(
         ("status", "u1"),
         ("reason", "u1"),
         ("hop", "u1"),  # next link of its way to the node
-        ("stale_link", "u1"),  # 1 = cancelled, and its queue still knows its row
+        ("stale_link", "u1"),  # 1 = cancelled, but its queue still links to its row
     ],
     align=True,
 )
@@ -57,7 +57,7 @@ HIDDEN = np.dtype(
         ("first_slot", "i4"),  # where this node's rows of `slots` begin
         ("down", "i4"),  # failures in force
         ("unplaced", "i4"),  # 1 = it may lack some of what the plan places here
-        # What a request without a model needs ends here, in the first of two cache lines.
+        # Requests without a model use only the fields above, in the first of two cache lines.
         ("memory_used_gib", "f8"),
         ("memory_gib_s", "f8"),  # integral of memory used
         ("memory_since_s", "f8"),
@@ -100,13 +100,13 @@ CONFIG = np.dtype(
         ("held_max", "i8"),
         ("reject_refused", "i8"),
         ("lookahead", "i8"),
-        ("compares", "i8"),  # of the policy in charge
+        ("compares", "i8"),  # of the active policy
         ("lanes", "i8"),  # per dispatcher: 1, or one per class
         ("cancel", "i8"),
         ("resume", "i8"),
         ("max_retries", "i8"),
         *((field.name, "i8") for field in fields(HostMode)),
-        ("shadows", "i8"),  # 1 = another policy is asked beside the one in force
+        ("shadows", "i8"),  # 1 = a shadow policy also answers
         ("virtual_counters", "i8"),  # that the order reads: 1 = of cost, 2 = of shares; 0 = none
         ("token_caps", "i8"),  # 1 = nodes have bounds on tokens in flight
         ("margin", "i8"),  # room that the event heap must have before an event is taken
@@ -129,10 +129,10 @@ COUNTS = np.dtype(
         ("work", "i8"),  # rows of `work` that exist
         ("arrived", "i8"),  # rows that have arrived
         ("events", "i8"),  # size of the event heap
-        ("injected", "i8"),  # events behind it that the host has told and the loop has not entered yet
+        ("injected", "i8"),  # events from the host, behind the heap, that the loop has not yet entered
         ("started", "i8"),  # live: requests started and not yet handed to a backend
-        ("ended", "i8"),  # rows used again: requests rejected, cancelled or lost, and not yet told
-        ("consulting", "i8"),  # 1 = the shadow is being asked
+        ("ended", "i8"),  # reused rows: requests rejected, cancelled or lost, and not yet reported
+        ("consulting", "i8"),  # 1 = a call of the shadow policy is in progress
         ("shadow_failures", "i8"),
         ("last_tenant", "i8"),  # whose request was last sent from the central queues
         ("in_system", "i8"),
@@ -158,18 +158,18 @@ COUNTS = np.dtype(
         ("bound", "i8"),  # 1 + the node that the plan binds the request on offer to; 0 = none
         ("sample", "i8"),  # telemetry samples taken
         ("shown", "i8"),  # telemetry samples made visible
-        ("idle_events", "i8"),  # events in a row that could have moved what is held, and did not
-        ("pending_wakeups", "i8"),  # deadlines, and repairs of failed nodes, that are still to come
+        ("idle_events", "i8"),  # consecutive events that could have dispatched held requests, but did not
+        ("pending_wakeups", "i8"),  # future deadlines and repairs of failed nodes
         ("steps", "i8"),
-        ("deciding", "i8"),  # request that is being decided about
-        ("answer", "i8"),  # what the policy answered when that was no decision
+        ("deciding", "i8"),  # request of the present decision
+        ("answer", "i8"),  # the policy's last invalid answer
     ],
     align=True,
 )
 
 
 class State(NamedTuple):
-    """Every array of a run; axes are lengths of `new_state`. One-element record arrays hold the scalars."""
+    """All arrays of a run. `new_state` sets the lengths of the axes. Arrays of one record hold scalars."""
 
     config: Annotated[Any, array(CONFIG, "one")]
     counts: Annotated[Any, array(COUNTS, "one")]
@@ -185,12 +185,12 @@ class State(NamedTuple):
     ended: Annotated[Any, array("i8", "reused_rows")]  # not served, and not reported yet
     avoid: Annotated[Any, array("i4", "reused_rows", "avoided")]  # nodes it lost; -1 = none
     decision_trace: Annotated[Any, array("f8", "reused_rows", "trace_columns")]  # the last decision
-    virtual_counters: Annotated[Any, array("f8", "tenants")]  # what each has been served, by weight
-    served_s: Annotated[Any, array("f8", "tenants", "shares")]  # seconds of all of a resource
-    share: Annotated[Any, array("f8", "classes", "shares")]  # of all there is, by one request
+    virtual_counters: Annotated[Any, array("f8", "tenants")]  # weighted service received
+    served_s: Annotated[Any, array("f8", "tenants", "shares")]  # share of a resource × seconds
+    share: Annotated[Any, array("f8", "classes", "shares")]  # of the cluster's resource, by one request
     held_of: Annotated[Any, array("i8", "tenants")]  # requests of each in the central queues
     held_cost: Annotated[Any, array("f8", "tenants")]  # and their cost
-    failed_offers: Annotated[Any, array("i8", "lanes")]  # requests of the lane offered in vain in this pass
+    failed_offers: Annotated[Any, array("i8", "lanes")]  # failed offers of the lane in this pass
     fixed_s: Annotated[Any, array("f8", "classes", "types")]
     unit_s: Annotated[Any, array("f8", "classes", "types")]
     load_s: Annotated[Any, array("f8", "items", "types")]
@@ -203,28 +203,28 @@ class State(NamedTuple):
     link_active: Annotated[Any, array("i4", "links")]  # transfers under way
     demand: Annotated[Any, array("f8", "classes", "resources")]
     capacity: Annotated[Any, array("f8", "nodes", "resources")]
-    used: Annotated[Any, array("f8", "nodes", "resources")]  # by what holds slots; the truth
+    used: Annotated[Any, array("f8", "nodes", "resources")]  # by requests with slots; the truth
     faults: Annotated[Any, array(FAULT, "faults")]
     contexts: Annotated[Any, array(CONTEXT, "observers")]
     seen: Annotated[Any, array(NODE, "views", "nodes")]  # fresh: `nodes` itself
     seen_resident: Annotated[Any, array("u1", "nodes", "items")]  # fresh: `resident` itself
     seen_used: Annotated[Any, array("f8", "nodes", "resources")]  # fresh: `used` itself
     seen_link_active: Annotated[Any, array("i4", "links")]  # fresh: `link_active` itself
-    own: Annotated[Any, array(OWN, "own_views", "nodes")]  # what each dispatcher itself has in flight
-    reports: Annotated[Any, array(NODE, "reports", "nodes")]  # samples of telemetry that are kept
+    own: Annotated[Any, array(OWN, "own_views", "nodes")]  # each dispatcher's own requests in flight
+    reports: Annotated[Any, array(NODE, "reports", "nodes")]  # kept samples of telemetry
     report_resident: Annotated[Any, array("u1", "reports", "all_items")]
     report_used: Annotated[Any, array("f8", "reports", "all_resources")]
     report_link_active: Annotated[Any, array("i4", "reports", "links")]
     own_at: Annotated[Any, array(OWN, "report_views", "nodes")]  # `own` when the sample was taken
-    report_of: Annotated[Any, array("i8", "one")]  # which report is visible
+    report_of: Annotated[Any, array("i8", "one")]  # position of the visible report
     changed: Annotated[Any, array("i4", "observers", "nodes")]
     is_changed: Annotated[Any, array("u1", "observers", "nodes")]
     passed_over: Annotated[Any, array("i8", "passed_over")]
     draws: Annotated[Any, array("f8", "draws")]
     ranking: Annotated[Any, array("i8", "ranked")]
-    prefix_tokens: Annotated[Any, array("f8", "prefix_nodes")]  # of the work being decided about
+    prefix_tokens: Annotated[Any, array("f8", "prefix_nodes")]  # of the work of the present decision
     prompt_block: Annotated[Any, array("i4", "blocks")]
-    prompt_first: Annotated[Any, array("i8", "prompts")]  # where each request's blocks begin
+    prompt_first: Annotated[Any, array("i8", "prompts")]  # position of each request's first block
     prompt_tokens: Annotated[Any, array("f8", "prompts")]
     prompt_token_units: Annotated[Any, array("f8", "classes")]  # work units that a cached token saves
     prefix_place: Annotated[Any, array("i4", "prefixes", "nodes")]  # see `lru`
@@ -234,10 +234,10 @@ class State(NamedTuple):
     result_place: Annotated[Any, array("i4", "results", "caches")]
     result_cache: Annotated[Any, array(CACHE, "caches")]
     result_entry: Annotated[Any, array(CACHED, "entries")]
-    parts: Annotated[Any, array(PART, "split_rows")]  # where requests split
+    parts: Annotated[Any, array(PART, "split_rows")]  # if requests may be split
     join_s: Annotated[Any, array("f8", "classes")]  # seconds to join the parts of a request
-    batch: Annotated[Any, array(BATCH, "batched_rows")]  # where requests are batched
-    batch_marginal: Annotated[Any, array("f8", "classes")]  # share of service for one more
+    batch: Annotated[Any, array(BATCH, "batched_rows")]  # if requests may be batched
+    batch_marginal: Annotated[Any, array("f8", "classes")]  # share of service for one more request
     views: Annotated[Any, ListField(View)]  # [dispatchers + shadows]
     memories: Annotated[Any, ListField(Memory)]  # [dispatchers + shadows], the policies'
     order_memories: Annotated[Any, ListField(Memory)]  # [dispatchers], the order's

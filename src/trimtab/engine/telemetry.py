@@ -1,7 +1,7 @@
-"""What dispatchers see of the nodes: the nodes themselves, or reports that are refreshed now and then.
+"""The dispatchers' view of the nodes: the nodes themselves, or periodic reports.
 
-With a telemetry period τ and delay δ all nodes are sampled at kτ and the sample is visible at kτ + δ. In
-between a dispatcher corrects what it sees by what it did itself:
+With a telemetry period τ and delay δ all nodes are sampled at kτ, and the sample is visible at kτ + δ.
+Between reports a dispatcher corrects its view by its own requests:
 seen = last report + own now − own when that report was sampled.
 """
 
@@ -16,14 +16,14 @@ _SAMPLE, _SHOW = 0, 1
 
 @helper(inline=True)
 def dispatcher_of(s: State, r: int) -> int:
-    """Which dispatcher decides about request r. Where there is one, without the time of a division."""
+    """The dispatcher that decides about request r. With one dispatcher it avoids the division."""
     many = s.config.dispatchers[0]
     return r % many if many > 1 else 0
 
 
 @helper(inline=True)
 def is_stale(s: State) -> bool:
-    """Whether views are reports rather than the nodes themselves."""
+    """Whether views are reports instead of the nodes themselves."""
     return s.config.telemetry_period_s[0] > 0.0
 
 
@@ -37,7 +37,7 @@ def _log_change(s: State, d: int, j: int) -> None:
 
 @helper(inline=True)
 def clear_changes(s: State, d: int) -> None:
-    """Dispatcher d has read its change log."""
+    """Empty the change log of dispatcher d, which has read it."""
     for i in range(s.contexts.n_changed[d]):
         s.is_changed[d, s.changed[d][i]] = 0
     s.contexts.n_changed[d] = 0
@@ -61,7 +61,7 @@ def _refresh_seen(s: State, d: int, j: int) -> None:
 
 @helper(inline=True)
 def note_change(s: State, j: int) -> None:
-    """The state of node j changed: with fresh views every dispatcher sees it."""
+    """Log a change of node j for every dispatcher, if views are fresh."""
     if not is_stale(s):
         for d in range(s.config.dispatchers[0] + s.config.shadows[0]):
             _log_change(s, d, j)
@@ -69,7 +69,7 @@ def note_change(s: State, j: int) -> None:
 
 @helper
 def note_all_changed(s: State) -> None:
-    """Whoever decides from now on has seen no node yet."""
+    """Log every node as changed for all dispatchers: a new policy has seen no node yet."""
     for d in range(s.config.dispatchers[0] + s.config.shadows[0]):
         for j in range(len(s.nodes.up)):
             _log_change(s, d, j)
@@ -77,7 +77,7 @@ def note_all_changed(s: State) -> None:
 
 @helper(inline=True)
 def note_own(s: State, d: int, j: int, requests: int, estimate_s: float) -> None:
-    """Dispatcher d itself sent work to node j, or got it back."""
+    """Record that dispatcher d sent work to node j, or (negative) that the work left the node."""
     if is_stale(s):
         own = s.own[d]
         own.in_flight[j] += requests
@@ -149,7 +149,7 @@ def _show(s: State, k: int) -> None:
 
 @helper
 def begin_telemetry(s: State) -> None:
-    """Schedule the first sample; until it is visible dispatchers see empty nodes."""
+    """Schedule the first sample. Dispatchers see empty nodes until it is visible."""
     if not is_stale(s):
         return
     last = len(s.reports) - 1
@@ -160,7 +160,7 @@ def begin_telemetry(s: State) -> None:
 
 @helper
 def show_present(s: State) -> None:
-    """What nodes are like now has just been reported to all dispatchers; sampling begins anew."""
+    """Show the present state of all nodes to all dispatchers at once. Sampling then restarts."""
     if is_stale(s):
         last = len(s.reports) - 1
         _sample(s, last)
@@ -170,7 +170,7 @@ def show_present(s: State) -> None:
 
 @helper
 def on_telemetry(s: State, k: int, phase: int) -> None:
-    """Sample k is taken, or becomes visible."""
+    """Take sample k, or make it visible."""
     period_s, delay_s = s.config.telemetry_period_s[0], s.config.telemetry_delay_s[0]
     if phase == _SHOW:
         _show(s, k)

@@ -1,4 +1,4 @@
-"""Tenants' accounts: what each has been served by weight or by dominant share, and has waiting centrally."""
+"""Virtual counters of tenants: service received, by cost or by dominant share, and held requests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trimtab.engine.state import State
 
 @helper
 def lift_virtual_counter(s: State, t: int) -> None:
-    """A tenant with nothing waiting gains nothing by having been idle.
+    """Raise the counter of a tenant without held requests, so that idle time gives it no advantage.
 
     Virtual token counter: Sheng et al., "Fairness in serving large language models", OSDI 2024, algorithm 2,
-    lines 7–13. What is not held counts as having left the queue when it arrived.
+    lines 7–13. A request that is never held counts as having left the queue on arrival.
     """
     if s.held_of[t] > 0:
         return
@@ -31,7 +31,7 @@ def lift_virtual_counter(s: State, t: int) -> None:
 
 @helper(inline=True)
 def add_expected_cost(s: State, r: int, estimate_s: float) -> None:
-    """Request r is sent to a node, which is expected to serve it for so long."""
+    """Add the expected cost of request r, which is sent to a node with this service estimate."""
     if s.config.virtual_counters[0] == 1:
         s.virtual_counters[s.work.tenant_idx[r]] += s.work.cost[r]
     elif s.config.virtual_counters[0] == 2:
@@ -40,7 +40,7 @@ def add_expected_cost(s: State, r: int, estimate_s: float) -> None:
 
 @helper(inline=True)
 def settle_cost(s: State, r: int, now_s: float) -> None:
-    """Request r has been served: its tenant is charged what it was, no longer what was expected."""
+    """Replace the expected cost of served request r by its true cost."""
     if s.config.virtual_counters[0] == 1 and s.config.costs_from_outside[0] == 0:
         s.virtual_counters[s.work.tenant_idx[r]] += s.truth.units[r] - s.work.units[r]
     elif s.config.virtual_counters[0] == 2:
@@ -49,7 +49,7 @@ def settle_cost(s: State, r: int, now_s: float) -> None:
 
 @helper
 def _serve(s: State, r: int, seconds: float) -> None:
-    """Request r's tenant holds r's share of each resource for so long; its account is the largest sum.
+    """Add r's share of each resource over these seconds to its tenant. The counter is the largest sum.
 
     Ghodsi, Sekar, Zaharia, Stoica: "Multi-resource fair queueing for packet processing", SIGCOMM 2012
     (memoryless dominant-resource fair queueing).

@@ -103,8 +103,8 @@ def snapshot(driver: Planned) -> Snapshot:
 def attempt(policy: Policy, given: Snapshot) -> Outcome:
     """Let the policy plan; never raises what the policy raises."""
     try:
-        told = given.view, given.history, given.waiting
-        plan = policy.plan(*told, given.rollouts and given.rollouts.told(*told))
+        inputs = given.view, given.history, given.waiting
+        plan = policy.plan(*inputs, given.rollouts and given.rollouts.from_state(*inputs))
     except Exception as error:
         return Outcome(PlanResult.RAISED, problem=f"{error!r} in plan() ({line_of(error)})")
     if plan is None:
