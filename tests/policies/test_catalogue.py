@@ -72,7 +72,7 @@ def test_the_catalogue_holds_what_others_rely_on() -> None:
 
 def test_default_comparison_names_policies_in_their_shortest_form() -> None:
     assert [canonical(spec) for spec in DEFAULT_COMPARISON] == list(DEFAULT_COMPARISON)
-    assert len(DEFAULT_COMPARISON) == 12
+    assert len(DEFAULT_COMPARISON) == 13
 
 
 def test_parameters_and_order() -> None:

@@ -115,6 +115,9 @@ class JobShop:
     def sweep_loads(self, settings: Shop, wanted: Sequence[float] | None) -> tuple[float, ...]:
         return ()
 
+    def is_swept_by_default(self, policy: Any) -> bool:
+        return True
+
     def stamp(self, settings: Shop) -> None:
         return None
 

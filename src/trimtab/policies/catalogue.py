@@ -45,6 +45,7 @@ DEFAULT_COMPARISON = (
     "least-expected-wait",
     "least-expected-completion",
     "late-binding",
+    "auto",
     "bounded-hash",
     "least-expected-wait+sjf",
     "least-expected-wait+edf",

@@ -134,6 +134,9 @@ class Kind(Protocol[S, I, R]):
     def sweep_loads(self, settings: S, wanted: Sequence[float] | None) -> tuple[float, ...]:
         """Loads of the figure metric against load: those wanted, or of the settings. Raises UsageError."""
 
+    def is_swept_by_default(self, policy: PolicySpec) -> bool:
+        """Whether the default comparison sweeps the loads with this policy; False for costly ones."""
+
     def stamp(self, settings: S) -> object:
         """Another value whenever files that the settings name have changed."""
 

@@ -51,6 +51,7 @@ def run_comparison(
         seeds: how many, or which; default: those of the settings.
         load: offered work over capacity; default: that of the settings.
         sweep: loads for policy-against-load curves; default: those of the settings; () for none.
+            Costly policies of the default comparison leave them out.
         out: folder for records while running; an interrupted comparison goes on from there.
         jobs: processes; default: one per core.
         mode: "auto", "compiled" or "interpreted", where the kind knows these.
@@ -66,22 +67,27 @@ def run_comparison(
     sweep_loads = kind.sweep_loads(settings, sweep)
     own_load = kind.own_load(settings)
     loads = [x for x in sweep_loads if x != own_load]  # that one is run anyway
+    is_default = given is None and not settings.policies
+    swept = tuple(spec for spec in specs if not is_default or kind.is_swept_by_default(spec))
     begun_s = time.perf_counter()
     seeds_used = settings.seed_list()
     seedless = kind.seedless(settings, specs, seeds_used[0])
     if len(seedless) == len(specs):
         seeds_used = seeds_used[:1]
-    n_runs = len(specs) * len(seeds_used) * (1 + len(loads))
+    n_runs = len(seeds_used) * (len(specs) + len(swept) * len(loads))
     n_items = kind.size(settings)
     check_memory(n_runs, n_items, jobs or cores(), kind.items)
     if out is not None:
         check_disk(Path(out), len(specs) * len(seeds_used), n_items, kind.items)
-    folder = None if out is None else Workfolder(Path(out), _key(kind, settings, specs, seeds_used, loads))
+    folder = (
+        None if out is None else Workfolder(Path(out), _key(kind, settings, specs, swept, seeds_used, loads))
+    )
     with folder or nullcontext():
         tasks = plan_tasks(
             kind,
             settings,
             specs,
+            swept,
             seeds_used,
             loads,
             mode=kind.prepare(specs, mode, n_runs * n_items, notice),
@@ -127,12 +133,14 @@ def _key(
     kind: AnyKind,
     settings: Settings,
     specs: Sequence[PolicySpec],
+    swept: Sequence[PolicySpec],
     seeds: Sequence[int],
     loads: Sequence[float],
 ) -> str:
     """What an interrupted comparison must have in common with this one for its results to be used."""
     named = [(kind.canonical(spec), *map(_source_of, _classes(kind, spec))) for spec in specs]
-    text = repr((settings.hash(), kind.stamp(settings), named, list(seeds), list(loads), versions()))
+    over_load = [kind.canonical(spec) for spec in swept], list(loads)
+    text = repr((settings.hash(), kind.stamp(settings), named, list(seeds), over_load, versions()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -158,8 +166,9 @@ def _summarise(
     main = {name: [r for r in runs if r.policy == name and r.load is None] for name in names}
     by_load: dict[tuple[str, float], list[RunResult]] = {}
     for run in runs:
-        if run.load is not None:
-            by_load.setdefault((run.policy, run.load), []).append(run)
+        load = kind.own_load(settings) if run.load is None else run.load
+        if load is not None:
+            by_load.setdefault((run.policy, load), []).append(run)
     bounds = {r.bound.seed: r.bound for r in results if r.bound is not None}
     return Comparison(
         kind=kind,
@@ -170,9 +179,10 @@ def _summarise(
         results=tuple(_policy_result(kind, settings, name, main[name], name in seedless) for name in names),
         bounds=tuple(bounds[seed] for seed in sorted(bounds)),
         sweep=tuple(
-            SweepPoint(name, load, _estimates(kind, by_load.get((name, load), main[name]), name in seedless))
+            SweepPoint(name, load, _estimates(kind, by_load[name, load], name in seedless))
             for name in names
             for load in sorted(sweep_loads)
+            if (name, load) in by_load
         ),
         elapsed_s=elapsed_s,
         folder=folder,

@@ -140,6 +140,7 @@ def plan_tasks(
     kind: AnyKind,
     settings: Settings,
     policies: Sequence[PolicySpec],
+    swept: Sequence[PolicySpec],
     seeds: Sequence[int],
     sweep_loads: Sequence[float],
     *,
@@ -147,16 +148,17 @@ def plan_tasks(
     together: bool,
     records_folder: Path | None,
 ) -> list[Task]:
-    """Tasks of a comparison: every seed at the settings' own load, then at the loads of the sweep.
+    """Tasks of a comparison: every seed at the settings' own load, then `swept` at the loads of the sweep.
 
     `together`: all policies of a seed in one task, which builds the inputs once; else one task a policy.
     """
-    groups = [tuple(policies)] if together else [(p,) for p in policies]
     tasks = []
     for load in (None, *sweep_loads):
+        main = load is None
+        chosen = policies if main else swept
+        groups = [tuple(chosen)] if together else [(p,) for p in chosen]
         for seed in seeds:
             for i, group in enumerate(groups):
-                main = load is None
                 tasks.append(
                     Task(
                         kind,

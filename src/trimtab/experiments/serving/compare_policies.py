@@ -34,6 +34,7 @@ def compare(
         seeds: how many, or which; default: the scenario's.
         load: offered work over capacity; default: the scenario's.
         sweep: loads for policy-against-load curves; default: the scenario's; () for none.
+            Costly policies of the default comparison leave them out.
         out: folder for request records while running; an interrupted comparison goes on from there.
         jobs: processes; default: one per core.
         mode: "auto", "compiled" or "interpreted".

@@ -112,6 +112,10 @@ class Serving:
             return settings.sweep.loads
         return checked(lambda: SweepSpec(loads=tuple(wanted)), SweepSpec, "sweep", ScenarioError).loads
 
+    def is_swept_by_default(self, policy: PolicySpec) -> bool:
+        """Not the policies that simulate for every plan: each of their runs takes as long as all others'."""
+        return not find(policy).dispatch.uses_rollouts
+
     def stamp(self, settings: Scenario) -> tuple[int, int] | None:
         """Size and time of change of the trace, if there is one."""
         trace = settings.workload.trace
