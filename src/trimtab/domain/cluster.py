@@ -1,4 +1,4 @@
-"""The cluster: nodes, node types, what can be served on them, and how far apart they are. Pure data."""
+"""The cluster: nodes, node types, service times, artifacts, and distances between zones. Pure data."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Cluster:
     Service of work of size x of class c on type g takes (fixed_s[c, g] + unit_s[c, g] · x) seconds, times a
     factor that no policy sees, divided by the node's present speed. inf in `fixed_s`: g can't serve c.
 
-    With resources, a request that holds a slot takes its class's `demand` of its node's `capacity` and starts
-    only when that fits beside what runs there.
+    With resources, a request with a slot takes its class's `demand` of its node's `capacity`. It starts only
+    when its demand fits beside the running requests.
     """
 
     type_names: tuple[str, ...]  # [types]
@@ -52,10 +52,10 @@ class Cluster:
     zone_names: tuple[str, ...]  # [zones]
     rtt_s: Floats  # [zones, zones]
     zone_gib_per_s: Floats  # [zones] bandwidth of the link into a zone; inf = not modelled
-    resource_names: tuple[str, ...] = ()  # [resources]; none = slots are all that requests compete for
+    resource_names: tuple[str, ...] = ()  # [resources]; none = requests compete for slots only
     capacity: Floats = field(default_factory=_none_modelled)  # [nodes, resources]
     demand: Floats = field(default_factory=_none_modelled)  # [classes, resources]
-    prompt_token_units: Floats | None = None  # [classes], saved by a cached one; None = 0
+    prompt_token_units: Floats | None = None  # [classes], work units saved per cached token; None = 0
 
     @property
     def n_nodes(self) -> int:

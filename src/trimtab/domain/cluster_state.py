@@ -1,7 +1,7 @@
-"""What a policy's `choose` sees: the cluster and the request at hand, with NumPy columns by name.
+"""The arguments of a policy's `choose`: the cluster and the present request, with NumPy columns by name.
 
-`ClusterState`, `Node` and `Request` show the arrays of View and WORK; they copy nothing. An object shows the
-present state on every call, so a policy copies whatever it wants to keep.
+`ClusterState`, `Node` and `Request` show the arrays of View and WORK without copies. An object shows the
+present state on every call, so a policy copies the values that it wants to keep.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Request:
 
     @classmethod
     def over(cls, work: NDArray[np.void], context: NDArray[np.void], draws: NDArray[np.float64]) -> Self:
-        """A request that shows the row of WORK that its attribute `row` names."""
+        """A request that shows the row of WORK given by its attribute `row`."""
         fields = {name: _cell(work[name]) for name in WORK.names or ()}
         request: Self = type(cls.__name__, (cls,), fields | {n: _first(context[n]) for n in OF_REQUEST})()
         request.draws, request.row = read_only(draws), 0
@@ -87,12 +87,12 @@ class Node:
 
     @property
     def idx(self) -> int:
-        """Its index: what `choose` may return as well."""
+        """Its index, which `choose` may also return."""
         return self.row
 
 
 class ClusterState:
-    """The cluster as one dispatcher sees it at the time of a decision: as old as telemetry makes it.
+    """The cluster as one dispatcher sees it at the time of a decision, with the age of its telemetry.
 
     Arrays are read-only and show the present state.
     """
@@ -130,14 +130,14 @@ class ClusterState:
     usd_per_s: NDArray[np.float64]  # [types] price of a node
     item_gib: NDArray[np.float64]  # [artifacts]
 
-    memory: Memory  # what the policy's `init` made for this dispatcher
+    memory: Memory  # from the policy's `init`, for this dispatcher
     plan: Plan  # the plan in force
 
     _view: View
 
     @classmethod
     def over(cls, view: View, memory: Memory) -> Self:
-        """The state that a dispatcher's view shows."""
+        """A state over a dispatcher's view."""
         context, nodes, *_ = view
         shown = [name for name in CONTEXT.names or () if name not in OF_REQUEST]
         state: Self = type(cls.__name__, (cls,), {name: _first(context[name]) for name in shown})()
@@ -156,7 +156,7 @@ class ClusterState:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes as objects, for loops over few of them: columns are faster."""
+        """The nodes as objects, for loops over few nodes: columns are faster."""
         kind = type(Node.__name__, (Node,), {n: _cell(self._view.nodes[n]) for n in NODE.names or ()})
         nodes: tuple[Node, ...] = tuple(kind() for _ in range(self.n_nodes))
         for row, node in enumerate(nodes):
@@ -164,7 +164,7 @@ class ClusterState:
         return nodes
 
     def can_take(self, request: Request) -> NDArray[np.bool_]:
-        """Which nodes, as seen, are up, have room and serve the request's class, [nodes]."""
+        """Mask of the nodes that, as seen, are up, have room and serve the request's class, [nodes]."""
         serves = self.fixed_s[request.class_idx].take(self.type_idx) < _INF
         mask: NDArray[np.bool_] = (np.minimum(self.up, self.room) > 0) & serves
         return mask
@@ -184,13 +184,13 @@ class ClusterState:
         return seconds
 
     def least(self, values: Any, request: Request) -> int | Hold:
-        """The node that can take the request and has the least of `values` [nodes]; the first of equals.
+        """The node with the least of `values` [nodes] that can take the request; the first of equal nodes.
 
-        HOLD where no node can take it. A node whose value is inf or NaN is left out.
+        HOLD if no node can take it. Nodes whose value is inf or NaN are left out.
         """
         values = np.asarray(values)
         j = int(values.argmin())
-        if values[j] < _INF and self._takes(request, j):  # mostly so: the others need no look
+        if values[j] < _INF and self._takes(request, j):  # the common case needs no mask
             return j
         able = (self.can_take(request) & (values < _INF)).nonzero()[0]
         return int(able[values[able].argmin()]) if len(able) else HOLD
@@ -204,14 +204,14 @@ Choice: TypeAlias = int | Node | Sequence[int | Node] | NDArray[np.integer[Any]]
 
 
 def read_only(array: Any) -> Any:
-    """The same array, which cannot be written to through this view."""
+    """A read-only view of the same array."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def _cell(column: Any) -> property:
-    """An attribute that reads this column at the object's row; a memoryview gives numbers of Python's own."""
+    """An attribute that reads this column at the object's row. A memoryview returns Python numbers."""
     cells = memoryview(column)
     return property(lambda shown: cells[shown.row])
 

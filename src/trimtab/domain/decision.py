@@ -1,4 +1,4 @@
-"""How a request ends, and why: the status and reason values of every record (see GLOSSARY.md)."""
+"""Status and reason of a request: the values in every record (see GLOSSARY.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Status(IntEnum):
-    """Where a request is, or how it ended. Values below FINISHED are in flight."""
+    """State of a request, or how it ended. Values below FINISHED are in flight."""
 
     PENDING = 0  # has not arrived
     HELD = 1  # in the central queue
@@ -23,7 +23,7 @@ class Status(IntEnum):
 
 
 class Reason(IntEnum):
-    """Why a request was rejected, cancelled or lost. Policies may return -r for POLICY and above."""
+    """Reason for a rejection, cancellation or loss. Policies may return -r for POLICY and above."""
 
     NONE = 0
     FITS_NO_NODE = 1  # no node type can hold its model or serve its class
@@ -32,7 +32,7 @@ class Reason(IntEnum):
     DEADLINE = 4  # cancelled at its deadline
     RETRIES = 5  # lost to node failures more often than the scenario retries
     POLICY = 6  # the policy rejected it; a policy's own reasons count up from here
-    ABORTED = 32  # nobody waits for it any more
+    ABORTED = 32  # no client waits for it
 
 
 MAX_REASON = 31  # a policy's own reasons lie in POLICY..MAX_REASON
@@ -44,7 +44,7 @@ class Hold(Enum):
     HOLD = "hold"
 
     def __repr__(self) -> str:
-        """As users write it."""
+        """The name that users write."""
         return "tt.HOLD"
 
 

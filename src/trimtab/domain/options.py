@@ -1,4 +1,4 @@
-"""How the host treats requests: bounds, refusals, failures, telemetry. The same for every policy compared."""
+"""Options of a host: bounds, refusals, failures, telemetry. They are equal for all compared policies."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from trimtab.domain.view import UNLIMITED
 
 
 class OnRefusal(IntEnum):
-    """What becomes of a request when every candidate refuses it."""
+    """Treatment of a request that every candidate refuses."""
 
     HOLD = 0
     REJECT = 1
 
 
 class Cancel(IntEnum):
-    """What is cancelled at its deadline."""
+    """The requests to cancel at their deadline."""
 
     NEVER = 0
-    WAITING = 1  # what does not hold a slot yet
+    WAITING = 1  # requests without a slot
     ALWAYS = 2  # running requests too
 
 
 class OnFailure(IntEnum):
-    """What a node's failure does to the work that runs on it."""
+    """Effect of a node's failure on its running work."""
 
     RESTART = 0  # lost; dispatched again from the start, up to max_retries times
-    RESUME = 1  # kept; goes on, after loading its model again, when the node is repaired
+    RESUME = 1  # kept; after the repair it loads its model again and continues
 
 
 class Eviction(IntEnum):
-    """Which model or adapter leaves a node's memory for another."""
+    """Rule for evicting a model or adapter from a node's memory."""
 
     LRU = 0  # the least recently used
     GREEDY_DUAL_SIZE = 1  # the one of least load seconds per GiB, aged by use
-    PLAN_PINNED = 2  # as LRU; and a node refuses what does not fit beside the items that the plan keeps there
+    PLAN_PINNED = 2  # as LRU; and a node refuses requests that do not fit beside the items kept by the plan
 
 
 FAULT = np.dtype(
@@ -62,8 +62,8 @@ class Options:
 
     held_max: int = UNLIMITED  # requests that a dispatcher may hold in its central queue
     on_refusal: OnRefusal = OnRefusal.HOLD
-    lookahead: int = 1  # held requests that one pass over a lane of the central queue may offer in vain
-    lane_per_class: bool = False  # so that a class which no node can take now does not stand in others' way
+    lookahead: int = 1  # failed offers after which a pass over a lane of the central queue ends
+    lane_per_class: bool = False  # so that a class without an available node does not block other classes
     cancel: Cancel = Cancel.NEVER
     on_failure: OnFailure = OnFailure.RESTART
     max_retries: int = 2
@@ -73,9 +73,9 @@ class Options:
     plan_latency_s: float = 0.0
     horizon_s: float = float("inf")
     join_s: NDArray[np.float64] | None = None  # [classes] to join the parts of a request; None = never split
-    # [classes] share of its service that one more of a batch costs; < 0 = not batched; None = none is
+    # [classes] share of its service that one more request of a batch costs; < 0 = not batched; None = none is
     batch_marginal_frac: NDArray[np.float64] | None = None
     faults: NDArray[np.void] | None = None  # FAULT [processes]
     prefix_blocks: int = 0  # prompt blocks that each node keeps; 0 = no prefix cache
-    results_max: int = 0  # results that are kept to answer equal requests; 0 = no result cache
+    results_max: int = 0  # results kept to answer equal requests; 0 = no result cache
     eviction: Eviction = Eviction.LRU

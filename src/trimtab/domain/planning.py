@@ -1,4 +1,4 @@
-"""What a planner is given besides the View: the recent past and the head of the central queue."""
+"""Inputs of a planner besides the View: recent arrivals, the head of the central queue, and rollouts."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ WAITING = 256  # held requests that a planner sees
 
 
 class History(NamedTuple):
-    """The last arrivals, oldest first, and what became of them so far."""
+    """The last arrivals, oldest first, and their outcomes so far."""
 
     work: NDArray[np.void]  # WORK [arrivals], as they came
     finish_s: NDArray[np.float64]  # [arrivals]; nan = not finished
-    node_idx: NDArray[np.int32]  # [arrivals], where it was last sent to; -1 = nowhere
-    in_flight: NDArray[np.bool_]  # [arrivals], with that node, or on its way there
-    plan: Plan  # the last one that was made, in force or about to be: all that a planner remembers
+    node_idx: NDArray[np.int32]  # [arrivals], last node that it was sent to; -1 = none
+    in_flight: NDArray[np.bool_]  # [arrivals], at that node, or in transfer to it
+    plan: Plan  # the last plan made, in force or pending: the only memory of a planner
 
 
 class Variant(NamedTuple):
-    """What could decide: a policy under a plan."""
+    """An alternative for the dispatcher: a policy under a plan."""
 
     policy: Policy
     plan: Plan = empty_plan()
 
 
 class Evidence(NamedTuple):
-    """What its rollouts told a composite's planner, for those who want to see why a candidate decides."""
+    """Rollout results behind a composite's choice of a candidate, for explanation."""
 
     objective: str  # "mean" or "p99" of completion
     value_s: NDArray[np.float64]  # [candidates]
@@ -45,31 +45,31 @@ class Evidence(NamedTuple):
 
 
 class Rollout(Protocol):
-    """Simulates what would become of work, from the state that was reported to the planner.
+    """Simulates variants from the state that was reported to the planner.
 
-    It knows no more than the planner: the View, past arrivals, what waits, and estimates. Running work takes
-    what remains of its estimate, nodes that are down stay down, and none fails. A rollout has no other
-    source of chance than the draws of policies and, where asked for, the errors of estimates, which are the
-    same for all variants: differences of their results are differences of paired samples.
+    A rollout has the planner's information only: the View, past arrivals, waiting requests, and estimates.
+    Running work takes the rest of its estimate. Nodes that are down stay down, and no node fails. The only
+    random inputs are the draws of policies and, if requested, the errors of estimates. All variants share
+    them, so differences between variants are differences of paired samples.
     """
 
-    declared: NDArray[np.void] | None  # WORK that the host's scenario might bring; never what it will bring
+    declared: NDArray[np.void] | None  # possible WORK of the host's scenario; never its actual future
 
     def __call__(
         self, variants: Sequence[Variant], future: NDArray[np.void], service_cv: float = 0.0
     ) -> NDArray[np.float64]:
         """Completion seconds [variants, waiting + future]; nan = not served.
 
-        `future`: WORK rows by arrival_s, which is told from now. Of waiting work the seconds from now count.
-        `service_cv`: how far what arrives is from its estimated service, as a coefficient of variation. With
-        exact estimates policies look better than they are that bind work to nodes early.
+        `future`: WORK rows by arrival_s, in seconds from now. Completion of waiting work counts from now.
+        `service_cv`: coefficient of variation of the true service of arrivals around their estimates. Exact
+        estimates favour policies that bind work to nodes early.
         """
 
 
 def checked_plan(plan: Any, n_nodes: int, n_candidates: int = 1) -> Plan:
-    """`plan` with arrays of the right types; raises PolicyError where it is no plan for this cluster.
+    """`plan` with arrays of the right types. Raises PolicyError if it is not a valid plan for this cluster.
 
-    `n_candidates`: of a composite policy.
+    `n_candidates`: number of candidates of a composite policy.
     """
     if not isinstance(plan, Plan):
         raise PolicyError(f"plan() returned {type(plan).__name__}; expected a Plan or None")

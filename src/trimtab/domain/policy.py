@@ -1,4 +1,4 @@
-"""The contract of a policy: a slow planner and a fast dispatcher, and nothing of its host.
+"""The contract of a policy: a slow planner and a fast dispatcher, independent of the host.
 
 A policy is a frozen dataclass of parameters. `dispatch` and `order` are static functions over arrays; marked
 with `@kernel` they run compiled, unmarked as plain Python, in the same hosts and with the same results.
@@ -47,10 +47,10 @@ class Policy:
 
     @property
     def candidates(self) -> tuple[Policy, ...]:
-        """Of a composite: the policies one of which decides, as `plan.active_idx` says; at first the first.
+        """The candidates of a composite policy. `plan.active_idx` selects the active one, at first 0.
 
-        A composite's own functions are those of its first candidate. Whoever takes over starts with a new
-        memory and sees every node as changed.
+        A composite's own functions are those of its first candidate. A newly active candidate starts with a
+        new memory and sees every node as changed.
         """
         return ()
 
@@ -59,17 +59,17 @@ class Policy:
         return memory()
 
     def plan(self, view: View, history: Any, waiting: Any, rollout: Any) -> Plan | None:
-        """Think slowly: called every `plan_period_s`; None leaves the plan in force."""
+        """Make a plan; called every `plan_period_s`. None keeps the plan in force."""
         return None
 
     def evidence(self, plan: Plan) -> Any:
-        """Of a composite: the `planning.Evidence` behind a plan of its own; None where there is none."""
+        """The `planning.Evidence` behind a composite's plan; None = no evidence."""
         return None
 
     def choose(self, cluster: ClusterState, request: Request) -> Choice:
         """Choose for one request, in plain Python: a node, a ranking of at most 8, HOLD or `reject(reason)`.
 
-        Every dispatcher of every run asks a copy of the policy, so its attributes are its memory.
+        Every dispatcher of every run calls its own copy of the policy, so attributes serve as memory.
         """
         raise NotImplementedError
 
@@ -84,23 +84,23 @@ class Policy:
     @staticmethod
     @kernel
     def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
-        """Key by which waiting work is served, least first, ties by arrival. Default: first come first."""
+        """Queue key of waiting work: least first, ties by arrival. Default: first come, first served."""
         return float(work.arrival_s)
 
     @classmethod
     def dispatches(cls) -> bool:
-        """Whether it chooses nodes (otherwise it is an order only)."""
+        """Whether the policy chooses nodes; otherwise it is only an order."""
         return cls.chooses() or cls.dispatch is not Policy.dispatch
 
     @classmethod
     def chooses(cls) -> bool:
-        """Whether `choose` decides: its class, or the nearest base that has one of the two, has it."""
+        """Whether `choose` decides: of `choose` and `dispatch`, the nearest class with either defines it."""
         nearest = next(c for c in cls.__mro__ if {"choose", "dispatch"} & vars(c).keys())
         return nearest is not Policy and "choose" in vars(nearest)
 
     @classmethod
     def orders(cls) -> bool:
-        """Whether it brings an order of its own."""
+        """Whether the policy has its own order."""
         return cls.order is not Policy.order
 
     @classmethod
@@ -110,28 +110,28 @@ class Policy:
 
 
 class Decider(NamedTuple):
-    """The policy that chooses nodes, and the policy whose order waiting work is served in."""
+    """The policy that chooses nodes, and the policy that orders waiting work."""
 
     dispatch: Policy
     order: Policy
 
     @classmethod
     def of(cls, dispatch: Policy, order: Policy | None = None) -> Decider:
-        """A policy with an order of its own or of another."""
+        """A policy with its own order or the order of another policy."""
         return cls(dispatch, order or dispatch)
 
     @property
     def has_own_order(self) -> bool:
-        """Whether one policy does both, so that the order changes with the candidate of a composite."""
+        """Whether one policy does both. Then the order changes with the active candidate of a composite."""
         return self.order is self.dispatch
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         name = self.dispatch.name or type(self.dispatch).__name__
         return name if self.has_own_order else f"{name}+{self.order.name or type(self.order).__name__}"
 
 
 def members(policy: Policy) -> tuple[Policy, ...]:
-    """Who decides in its name: its candidates, or it itself."""
+    """The deciding policies: the candidates of a composite, else the policy itself."""
     return policy.candidates or (policy,)

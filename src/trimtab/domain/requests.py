@@ -1,4 +1,4 @@
-"""The requests of one run: what policies see of them, and the truth that only the host knows."""
+"""The requests of one run: the part that policies see, and the truth that only the host knows."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Prefixes:
     """Prompts as chains of blocks: equal block numbers are equal prompts up to and including that block."""
 
     block_idx: NDArray[np.int32]  # [blocks of all prompts], numbers from 0 on
-    first: NDArray[np.int64]  # [requests + 1], where each request's blocks begin
+    first: NDArray[np.int64]  # [requests + 1], position of each request's first block
     prompt_tokens: NDArray[np.float64]  # [requests]
     block_tokens: float  # tokens of a block; the last one of a prompt may have fewer
 
     @property
     def n_blocks(self) -> int:
-        """How many different blocks there are."""
+        """Number of different blocks."""
         return int(self.block_idx.max(initial=-1)) + 1
 
 
@@ -32,16 +32,16 @@ class Requests:
     """Requests in order of arrival.
 
     `work` is a WORK array (see `trimtab.domain.view`), `truth` a TRUTH array of the same length. Service
-    takes (fixed_s + unit_s · truth.units) · truth.factor seconds, whatever the policy was told.
+    takes (fixed_s + unit_s · truth.units) · truth.factor seconds, independent of the estimates in `work`.
     No policy sees `leave_s`, which needs `Cancel.ALWAYS`.
     """
 
     work: NDArray[np.void]  # WORK [requests]
     truth: NDArray[np.void]  # TRUTH [requests]
     tenant_names: tuple[str, ...] = ("default",)
-    leave_s: NDArray[np.float64] | None = None  # [requests], when its client goes away; inf = it stays
+    leave_s: NDArray[np.float64] | None = None  # [requests], time at which its client leaves; inf = never
     prefixes: Prefixes | None = None
-    content_idx: NDArray[np.int32] | None = None  # [requests]; equal = asked again; -1 = none
+    content_idx: NDArray[np.int32] | None = None  # [requests]; equal = the same request again; -1 = none
 
     def __len__(self) -> int:
         return len(self.work)

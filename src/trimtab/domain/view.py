@@ -1,8 +1,8 @@
-"""What a policy sees and what it keeps: View, Plan, Memory and the work at hand.
+"""Arguments of a policy's functions: View, Plan, Memory, and the work to decide about.
 
-All of it is arrays, so that one kernel runs compiled, interpreted, in the simulator and live. Record arrays
-are read by column, `view.nodes.in_flight[j]`; the host and the work are single records, `work.deadline_s`.
-A further input is a further field of one of these records, never a further argument.
+All of them are arrays, so one kernel runs compiled, interpreted, in the simulator and live. A kernel reads
+record arrays by column, `view.nodes.in_flight[j]`. The context and the work are single records,
+`work.deadline_s`. A new input becomes a field of one of these records, never a new argument.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from trimtab.compiled.arrays import RecordField, allocate, array
 from trimtab.compiled.kernel import helper
 
-BACKGROUND = -(1 << 20)  # priority of work that only fills spare capacity, and below
-PINNED_RUNNING = 2  # `pinned` of work that runs there already, when a host goes on with another state
+BACKGROUND = -(1 << 20)  # work of this priority or less only fills spare capacity
+PINNED_RUNNING = 2  # `pinned` of work that already runs there, when a host continues with another state
 MAX_RANKED = 8  # candidates that one decision may name
-_INDEX_BITS = (1 << 31) - 1  # as many as no index has more of
+_INDEX_BITS = (1 << 31) - 1  # mask with enough bits for every index
 UNLIMITED = 1 << 30  # "no bound" for queue lengths
 
 CONTEXT = np.dtype(
@@ -30,7 +30,7 @@ CONTEXT = np.dtype(
         ("dispatcher_idx", "i8"),
         ("attempt", "i4"),  # decisions made about this work before this one
         ("retries", "i4"),  # nodes that it has lost
-        ("virtual_counter", "f8"),  # what its tenant has been served, for an order that reads it
+        ("virtual_counter", "f8"),  # service received by its tenant, for an order that reads it
         ("queued_cost", "f8"),  # cost of its tenant's requests that the central queue held before it
     ],
     align=True,
@@ -39,8 +39,8 @@ CONTEXT = np.dtype(
 NODE = np.dtype(
     [
         ("outstanding_s", "f8"),  # estimated seconds of all work in flight here, not aged
-        ("backlog_s", "f8"),  # the same as it stood at anchor_s, running work by what remained of it
-        ("anchor_s", "f8"),  # when backlog_s was last brought up to date
+        ("backlog_s", "f8"),  # the same at anchor_s, with only the remaining time of running work
+        ("anchor_s", "f8"),  # time of the last update of backlog_s
         ("weight", "f8"),  # relative capacity: slots × mean speed
         ("in_flight", "i4"),  # requests sent here and not ended
         ("running", "i4"),  # of these, the ones that hold a slot
@@ -80,7 +80,7 @@ WORK = np.dtype(
 
 
 def new_work(n: int) -> np.ndarray:
-    """WORK rows [n], all zero but `affinity_node_idx`, which is none."""
+    """WORK rows [n], all zero except `affinity_node_idx`, which is -1 (none)."""
     work = np.zeros(n, WORK)
     work["affinity_node_idx"] = -1
     return work
@@ -91,14 +91,14 @@ BINDING = np.dtype(
         ("serial", "i8"),  # a held request
         ("node_idx", "i8"),  # that gets the next free place of this node, before other offers
         ("expires_s", "f8"),  # but not later
-        ("row_idx", "i8"),  # where the host finds the request: filled in when the plan takes force
+        ("row_idx", "i8"),  # the request's row in the host; filled in when the plan takes force
     ],
     align=True,
 )
 
 
 class View(NamedTuple):
-    """State of the cluster as one dispatcher sees it; as old as telemetry makes it."""
+    """State of the cluster as one dispatcher sees it, with the age of its telemetry."""
 
     context: Annotated[Any, RecordField(CONTEXT)]
     nodes: Annotated[Any, array(NODE, "nodes")]
@@ -111,7 +111,7 @@ class View(NamedTuple):
     prefix_tokens: Annotated[Any, array("f8", "nodes")]  # of this prompt in its cache; [0] = not known
     demand: Annotated[Any, array("f8", "classes", "resources")]  # of a request; 0 wide = not modelled
     capacity: Annotated[Any, array("f8", "nodes", "resources")]
-    used: Annotated[Any, array("f8", "nodes", "resources")]  # by what holds slots there; reported
+    used: Annotated[Any, array("f8", "nodes", "resources")]  # by requests with slots there; reported
     link_gib_per_s: Annotated[Any, array("f8", "links")]  # into zones, then nodes; inf = not modelled
     link_active: Annotated[Any, array("i4", "links")]  # transfers under way; reported, not in `changed`
     usd_per_s: Annotated[Any, array("f8", "types")]  # price of a node
@@ -119,7 +119,7 @@ class View(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What the slow planner asks of the fast dispatcher and of the host. Empty arrays = unused."""
+    """Instructions of the slow planner for the fast dispatcher and the host. Empty arrays = unused."""
 
     weights: Annotated[Any, array("f8", "nodes")]
     quota: Annotated[Any, array("f8", "classes", "nodes")]
@@ -131,7 +131,7 @@ class Plan(NamedTuple):
     batch_max: Annotated[Any, array("i8", "classes")]
     batch_window_s: Annotated[Any, array("f8", "classes")]
     params: Annotated[Any, array("f8", "numbers")]  # the policy's own
-    active_idx: Annotated[Any, array("i8", "one")]  # which candidate of a composite policy is in charge
+    active_idx: Annotated[Any, array("i8", "one")]  # active candidate of a composite policy
 
 
 class Memory(NamedTuple):
@@ -143,7 +143,7 @@ class Memory(NamedTuple):
 
 
 def memory(params: Any = (), ints: Any = 0, floats: Any = 0) -> Memory:
-    """A policy's memory; `ints` and `floats` are initial values, or how many zeros."""
+    """A policy's memory; `ints` and `floats` are initial values, or numbers of zeros."""
 
     def made(given: Any, dtype: str) -> np.ndarray:
         return np.zeros(given, dtype) if isinstance(given, int) else np.array(given, dtype).reshape(-1)
@@ -157,9 +157,9 @@ def empty_plan() -> Plan:
 
 
 class Needs(NamedTuple):
-    """What scores read of the work at hand, read once: each store to memory may have changed the record.
+    """The fields of the work that scores read, read once: for a compiler any store may change a record.
 
-    Functions of nodes that take a WORK record take this too.
+    Functions of nodes that take a WORK record accept this too.
     """
 
     class_idx: Any
@@ -173,7 +173,7 @@ class Needs(NamedTuple):
 
 @helper(inline=True)
 def plain(i: int) -> int:
-    """An index that is never negative, as one that plainly is not: kernels then count none from the end."""
+    """A non-negative index in a form that compilers see as non-negative: kernels then skip wraparound."""
     return i & _INDEX_BITS
 
 
@@ -205,16 +205,16 @@ def needs_of(work: Any) -> Needs:
 
 @helper(inline=True)
 def estimate_s(view: View, work: Any, type_idx: int) -> float:
-    """Estimated service seconds of this work on a node type, without loading; inf: can't be served."""
+    """Estimated service seconds of this work on a node type, without loading; inf = can't be served."""
     c = work.class_idx
     return view.fixed_s[c, type_idx] + view.unit_s[c, type_idx] * work.units
 
 
 @helper(inline=True)
 def missing_load_s(view: View, work: Any, j: int) -> float:
-    """Seconds of loading that node j would need before it can serve this work."""
+    """Seconds of loading that node j needs before it can serve this work."""
     wait_s, g = 0.0, type_of_node(view, j)
-    if work.model_idx >= 0:  # a product, not a branch: which nodes hold it can't be guessed
+    if work.model_idx >= 0:  # a product, because a branch would be unpredictable
         wait_s += view.load_s[work.model_idx, g] * (1 - view.resident[j, work.model_idx])
     if work.adapter_idx >= 0:
         wait_s += view.load_s[work.adapter_idx, g] * (1 - view.resident[j, work.adapter_idx])
@@ -223,12 +223,12 @@ def missing_load_s(view: View, work: Any, j: int) -> float:
 
 @helper(inline=True)
 def own_s(view: View, work: Any, j: int) -> float:
-    """Seconds that this work would itself take of a slot of node j: loading and service, both estimated."""
+    """Seconds of a slot of node j that this work itself would take: estimated loading and service."""
     return missing_load_s(view, work, j) + estimate_s(view, work, type_of_node(view, j))
 
 
 def estimates_s(view: View, work: Any, node_idx: Any) -> Any:
-    """`estimate_s` of each row of WORK on its node, [rows]; inf: can't be served there."""
+    """`estimate_s` of each row of WORK on its node, [rows]; inf = can't be served there."""
     at = work["class_idx"], view.nodes.type_idx[node_idx]
     return view.fixed_s[at] + view.unit_s[at] * work["units"]
 

@@ -1,1 +1,1 @@
-"""Live hosts: the shared loop on a wall clock or a virtual one, in front of backends."""
+"""Live hosts: the shared event loop on a wall clock or a virtual clock, in front of backends."""

@@ -1,4 +1,4 @@
-"""Who does the work that a live host gives away: a small protocol, and workers inside this process."""
+"""Backends, which serve the requests of a live host: the protocol, and workers inside this process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ class Backend(Protocol):
     def serve(self, node_idx: int, serial: int, until_s: float) -> Awaitable[None]:
         """Serve request `serial` on a node; done when it is served.
 
-        `until_s` is when the host's model of service times expects that; real backends take what they take.
+        `until_s` is the end that the host's model of service times predicts. Real backends may take longer or
+        shorter.
         """
 
     def cancel(self, node_idx: int, serial: int) -> None:
-        """Stop serving a request: nobody waits for it any more. What still completes is ignored."""
+        """Stop serving a request: no client waits for it. A later completion is ignored."""
 
 
 class Workers:
-    """In-process workers: each serves by waiting on the clock for the service time that was drawn."""
+    """In-process workers, which serve by waiting for the drawn service time on the clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

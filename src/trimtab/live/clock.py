@@ -1,6 +1,6 @@
-"""Time as live hosts see it: a wall clock, or a virtual one that jumps from event to event.
+"""Clocks of live hosts: a wall clock, and a virtual clock that jumps from event to event.
 
-A host never asks what kind of clock it runs on: it sleeps, and is woken in order.
+A host works the same way on both: it sleeps, and the clock wakes it in order.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class Rank(IntEnum):
-    """Who is woken first at equal times; the order in which the simulator takes equal events."""
+    """Order of wake-ups at equal times; the same as the simulator's order of equal events."""
 
     COMPLETION = 0
-    TIMER = 1  # whatever the state has scheduled itself: transfers, telemetry, plans, cancellations
+    TIMER = 1  # events that the state scheduled itself: transfers, telemetry, plans, cancellations
     ARRIVAL = 2
     STOP = 3
 
@@ -33,26 +33,26 @@ class Clock(Protocol):
     """Seconds since `start`, and sleeping."""
 
     def start(self) -> None:
-        """Time runs from here; it stands at 0 before."""
+        """Start the time, which is 0 before."""
 
     def now_s(self) -> float:
         """Seconds since the start; never less than before."""
 
     def sleep_until(self, at_s: float, rank: Rank, serial: int = 0) -> asyncio.Future[None]:
-        """A future that is done at `at_s`, or at once if that has passed; cancel it to forget it."""
+        """A future that is done at `at_s`, or at once if that has passed. Cancel it to remove it."""
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end on an event loop that goes with this clock.
+        """Run a coroutine to its end on an event loop for this clock.
 
-        Ctrl-C cancels it, lets it clean up, and raises KeyboardInterrupt.
+        Ctrl-C cancels the coroutine, lets it clean up, and raises KeyboardInterrupt.
         """
 
 
 class WallClock:
     """Real time, `speed` times as fast: at speed 10 a second of the clock takes 0.1 s.
 
-    Wake-ups are late by what the event loop needs (about a millisecond of real time), never early.
-    Raises UsageError where `speed` is not a positive number.
+    The delay of the event loop makes wake-ups late (about a millisecond of real time). They are never early.
+    Raises UsageError if `speed` is not a positive number.
     """
 
     def __init__(self, speed: float = 1.0) -> None:
@@ -64,7 +64,7 @@ class WallClock:
         self._started_s: float | None = None
 
     def start(self) -> None:
-        """Time runs from here."""
+        """Start the time."""
         self._started_s = time.monotonic()
 
     def now_s(self) -> float:
@@ -72,7 +72,7 @@ class WallClock:
         return 0.0 if self._started_s is None else (time.monotonic() - self._started_s) * self.speed
 
     def sleep_until(self, at_s: float, rank: Rank, serial: int = 0) -> asyncio.Future[None]:
-        """A future that is done at `at_s`; equal times are woken in the order of the calls."""
+        """A future that is done at `at_s`. Equal times wake in the order of the calls."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         timer = loop.call_later(max(0.0, at_s - self.now_s()) / self.speed, _wake, future)
@@ -87,8 +87,8 @@ class WallClock:
 class VirtualClock:
     """Time that stands still while any task can run, and then jumps to the next sleeper.
 
-    Sleepers are woken one at a time, by (time, rank, serial): a run is deterministic. When nobody can run and
-    nobody sleeps, nothing will ever happen again: `run` raises RuntimeError.
+    Sleepers wake one at a time, by (time, rank, serial), so a run is deterministic. If no task can run and no
+    task sleeps, the run is in a deadlock: `run` raises RuntimeError.
     """
 
     def __init__(self) -> None:
@@ -97,20 +97,20 @@ class VirtualClock:
         self._calls = itertools.count()
 
     def start(self) -> None:
-        """Virtual time runs only when somebody sleeps."""
+        """Nothing to start: virtual time advances only by sleeping."""
 
     def now_s(self) -> float:
         """Time of the last wake-up."""
         return self._now_s
 
     def sleep_until(self, at_s: float, rank: Rank, serial: int = 0) -> asyncio.Future[None]:
-        """A future that is done at `at_s`, after all that can run before."""
+        """A future that is done at `at_s`, after all tasks that can run before."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (at_s, rank, serial, next(self._calls), future))
         return future
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run on a loop that tells this clock when no task can run."""
+        """Run on a loop that calls this clock when no task can run."""
         with asyncio.Runner(loop_factory=self._new_loop) as runner:
             return runner.run(main)
 
@@ -130,7 +130,7 @@ class VirtualClock:
 
 
 class _IdleSelector(selectors.DefaultSelector):
-    """Calls back where asyncio would wait: a loop asks to wait only when it has nothing to run."""
+    """Calls `on_idle` instead of waiting: an asyncio loop waits only when no task can run."""
 
     def __init__(self, on_idle: Callable[[], None]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One turn of a live host: dispatch what is due, plan, put plans in force. Every live host turns this way."""
+"""The dispatch loop that all live hosts share: dispatch due requests, begin plans, put plans in force."""
 
 from __future__ import annotations
 
@@ -26,17 +26,22 @@ class PlannedDriver(Planned, Protocol):
         """Time of the last event."""
 
     def advance(self, until_s: float, max_steps: int = ...) -> int:
-        """Let everything happen up to a time; returns one of the loop's codes."""
+        """Process all events up to a time; returns one of the loop's codes."""
 
     def adopt(self, plan: Plan, at_s: float) -> None:
-        """Let a plan take force."""
+        """Put a plan in force at a time."""
 
     def put_next_in_force(self) -> None:
         """Carry out PLAN_READY."""
 
 
 class DispatchLoop:
-    """Decides. `clock` is the host's; `came` is told of a plan that has come in between two turns."""
+    """Advances a driver and its planner.
+
+    Args:
+        clock: the host's time in seconds.
+        came: called with each new plan, which may arrive between two steps.
+    """
 
     def __init__(
         self,
@@ -48,9 +53,9 @@ class DispatchLoop:
         self._driver, self._planner, self._clock, self._came = driver, planner, clock, came
 
     def step(self, now_s: float, max_steps: int = UNBOUNDED) -> None:
-        """Decide about what is due, at most so many events; what a plan frees is offered at once."""
+        """Process due events, at most `max_steps`. Requests that a new plan releases are offered at once."""
         code = self._driver.advance(now_s, max_steps)
-        while code in (PLAN_DUE, PLAN_READY):  # the event was no decision but a plan's turn
+        while code in (PLAN_DUE, PLAN_READY):  # the event was a plan, not a decision
             self._plan(code)
             code = self._driver.advance(now_s, 0 if max_steps == 1 else max_steps)
 
@@ -61,7 +66,7 @@ class DispatchLoop:
             self._driver.put_next_in_force()
 
     def _adopt(self, started_s: float, plan: Plan) -> None:
-        """A plan that was begun at `started_s` has been made."""
+        """Adopt a finished plan, which was begun at `started_s`."""
         ready_s = started_s + self._driver.options.plan_latency_s
         self._driver.adopt(plan, max(ready_s, self._clock()))
         self._came(plan)

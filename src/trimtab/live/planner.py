@@ -1,7 +1,7 @@
-"""Planning beside the loop: `plan` runs in another process, and what comes of it is judged.
+"""Planning beside the loop: `plan` runs in another process, and its results are checked.
 
-A thread would share the interpreter with the loop and make it late; a process does not. Whatever goes wrong
-with a plan leaves the last good one in force: it is counted in the run's PlanningLog, and logged.
+A thread would share the interpreter with the loop and delay it; a process does not. After a failed plan the
+last good plan stays in force. The run's PlanningLog counts the failure, and the log reports it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Deliver = Callable[[Plan], None]
 
 
 class Snapshot(NamedTuple):
-    """What a planner is told, as copies that no event changes."""
+    """The inputs of a planner, as copies that no event changes."""
 
     view: View
     history: Any  # planning.History
     waiting: Any  # WORK [held requests]
-    rollouts: Rollouts | None  # of a policy that uses rollouts
+    rollouts: Rollouts | None  # for a policy that uses rollouts
 
 
 class PlanResult(Enum):
@@ -57,7 +57,7 @@ class PlanResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A plan, or why there is none."""
+    """A plan, or the reason for having none."""
 
     result: PlanResult
     plan: Plan | None = None
@@ -65,10 +65,10 @@ class Outcome:
 
 
 class Planned(Protocol):
-    """Whose state a planner is told."""
+    """A driver whose state a planner reads."""
 
     def view(self) -> View:
-        """What the policy sees now."""
+        """The policy's present view."""
 
     def history(self) -> History:
         """The recent past."""
@@ -78,30 +78,30 @@ class Planned(Protocol):
 
     @property
     def rollouts(self) -> Rollouts | None:
-        """The rollouts for the policy, if it does."""
+        """The rollouts, if the policy uses them."""
 
 
 class Planner(Protocol):
     """Makes plans for a host."""
 
     async def open(self) -> None:
-        """Get ready; called before time starts. Raises UsageError where the policy cannot be planned with."""
+        """Get ready; called before time starts. Raises UsageError if the policy cannot plan here."""
 
     def begin(self, driver: Planned, deliver: Deliver) -> None:
-        """Start to plan from the driver's present state; a good plan is passed to `deliver`."""
+        """Start to plan from the driver's present state. `deliver` gets a valid plan."""
 
     def close(self) -> None:
-        """Stop at once, whatever is going on."""
+        """Stop at once, even during a plan."""
 
 
 def snapshot(driver: Planned) -> Snapshot:
-    """The present state as the policy may see it."""
+    """A copy of the present state, as far as the policy may see it."""
     view = View(*(field.copy() for field in driver.view()))
     return Snapshot(view, driver.history(), driver.waiting(), driver.rollouts)
 
 
 def attempt(policy: Policy, given: Snapshot) -> Outcome:
-    """Let the policy plan; never raises what the policy raises."""
+    """Call the policy's `plan`; an exception becomes part of the outcome."""
     try:
         inputs = given.view, given.history, given.waiting
         plan = policy.plan(*inputs, given.rollouts and given.rollouts.from_state(*inputs))
@@ -111,12 +111,12 @@ def attempt(policy: Policy, given: Snapshot) -> Outcome:
         return Outcome(PlanResult.KEPT)
     try:
         return Outcome(PlanResult.MADE, checked_plan(plan, len(given.view.nodes), len(members(policy))))
-    except (PolicyError, TypeError, ValueError) as error:  # NumPy's own, where a field is no array
+    except (PolicyError, TypeError, ValueError) as error:  # NumPy raises the last two if a field is no array
         return Outcome(PlanResult.INVALID, problem=str(error))
 
 
 class _Judge:
-    """Passes good plans on; counts and logs the others."""
+    """Delivers valid plans; counts and logs all other outcomes."""
 
     def __init__(self, policy: Policy, log: PlanningLog) -> None:
         self.name = policy.name or type(policy).__name__
@@ -141,7 +141,7 @@ class _Judge:
 
 
 class InlinePlanner:
-    """Plans on the spot, while time stands still: for virtual clocks."""
+    """Plans at once, while time stands still: for virtual clocks."""
 
     def __init__(self, policy: Policy, log: PlanningLog) -> None:
         self._policy, self._judge = policy, _Judge(policy, log)
@@ -160,8 +160,8 @@ class InlinePlanner:
 class ProcessPlanner:
     """Plans in one other process, one plan at a time.
 
-    A plan that is not there when the next one is due is late: it is dropped when it comes, and no other is
-    begun before. A worker that dies is replaced.
+    A plan is late if it is not finished when the next one is due. A late plan is dropped when it arrives, and
+    no other plan begins before. A worker that dies is replaced.
     """
 
     def __init__(self, policy: Policy, log: PlanningLog) -> None:
@@ -196,7 +196,7 @@ class ProcessPlanner:
         return self._current is not None
 
     def begin(self, driver: Planned, deliver: Deliver) -> None:
-        """Hand the state to the worker, unless it still plans."""
+        """Send the state to the worker, unless it still plans."""
         if self.is_busy:
             self._note_late()
             return
@@ -229,7 +229,7 @@ class ProcessPlanner:
             self._judge.pass_on(outcome, deliver)
 
     def close(self) -> None:
-        """End the worker, in the middle of a plan if need be."""
+        """End the worker, even during a plan."""
         if self._current is not None:
             self._current.cancel()
             self._kill_worker()
@@ -241,7 +241,7 @@ class ProcessPlanner:
 
 
 def _pickled(policy: Policy) -> tuple[str, str | None, bytes]:
-    """The policy as its worker needs it: module, that module's file, and the object."""
+    """The policy for its worker: module, the module's file, and the pickled object."""
     module = type(policy).__module__
     try:
         return module, getattr(sys.modules[module], "__file__", None), pickle.dumps(policy)
@@ -256,7 +256,7 @@ def _pickled(policy: Policy) -> tuple[str, str | None, bytes]:
 
 @contextlib.contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C comes after this block; a process born in it inherits the mask and never hears of any."""
+    """Delay Ctrl-C until after this block. A process started in it inherits the mask and ignores Ctrl-C."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -264,7 +264,7 @@ def _interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_worker_policy: Policy  # in the worker: the policy that plans there
+_worker_policy: Policy  # in the worker process only
 
 
 def _begin_worker(module: str, file: str | None, payload: bytes) -> None:
@@ -275,7 +275,7 @@ def _begin_worker(module: str, file: str | None, payload: bytes) -> None:
 
 
 def _import_file(name: str, file: str) -> None:
-    """Import a policy's file under the name that it has in the host."""
+    """Import a policy's file under its module name in the host."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(name)

@@ -1,7 +1,7 @@
 """The live host: observe, plan, dispatch, apply, over a clock and a backend.
 
-It runs the very loop of the simulator. What differs: time passes by itself, requests arrive and complete when
-somebody outside says so, and what starts is given to a backend.
+It runs the same event loop as the simulator, with three differences: time passes by itself, arrivals and
+completions come from outside, and a backend serves the started requests.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Progress = Callable[[int], None]
 
 
 class LiveRunner:
-    """Replays requests through one policy. Each turn of its loop takes one event.
+    """Replays requests through one policy. Each step of its loop takes one event.
 
-    One event a turn keeps equal times in order on a virtual clock: whatever an event starts is with the
-    backend, and may complete, before the next event is taken.
+    One event per step keeps equal times in order on a virtual clock: the backend gets the requests that an
+    event starts, and may complete them, before the next event is taken.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LiveRunner:
         self._progress = progress
         self._arrivals_s: list[float] = driver.state.work["arrival_s"][: driver.n_requests].tolist()
         self._news = asyncio.Event()
-        self._inbox: list[Callable[[float], None]] = []  # what to tell the driver, given the time
+        self._inbox: list[Callable[[float], None]] = []  # reports to the driver, called with the time
         self._timer: asyncio.Future[None] | None = None
         self._timer_s = float("inf")
         self._running: dict[int, Started] = {}
@@ -55,7 +55,7 @@ class LiveRunner:
         self._is_stopped = False
 
     async def run(self) -> None:
-        """Go on until nothing more can happen, or the horizon. The driver then holds the final state."""
+        """Run until no events are left, or to the horizon. The driver then holds the final state."""
         replay = None
         try:
             await self._planner.open()
@@ -70,7 +70,7 @@ class LiveRunner:
             self._close(replay)
 
     async def observe(self) -> float:
-        """Wait for what happens next and tell the driver; returns the time."""
+        """Wait for the next event and report it to the driver; returns the time."""
         self._set_timer()
         await self._news.wait()
         self._news.clear()
@@ -81,7 +81,7 @@ class LiveRunner:
         return now_s
 
     def apply(self) -> None:
-        """Give what has started to the backend, and take back what has been cancelled."""
+        """Send started requests to the backend, and cancel the requests there that are outdated."""
         for started in self._driver.take_started():
             self._serve(started)
         if self._driver.n_taken_back != self._n_taken_back:
@@ -89,7 +89,7 @@ class LiveRunner:
             self._cancel_outdated()
 
     def _set_timer(self) -> None:
-        """Be woken when the state's own next event is due."""
+        """Set the timer to the state's own next event."""
         at_s = self._driver.next_event_s()
         if self._timer is not None:
             if at_s == self._timer_s and not self._timer.done():
@@ -169,19 +169,19 @@ def run_live(
     progress: Progress | None = None,
     declared: np.ndarray | None = None,
 ) -> Driver:
-    """Run one policy over given requests, live; the Driver that comes back holds the final state.
+    """Run one policy over given requests, live. Returns the Driver with the final state.
 
     Workers inside this process serve by waiting for the drawn service time.
 
     Args:
         speed: real time times this (default 1); not together with `clock`.
         clock: any other clock. On a VirtualClock, which does not wait, the result equals the simulator's.
-        mode: "compiled", "interpreted", or "auto": compiled once it is cached or worth it.
+        mode: "compiled", "interpreted", or "auto": compiled if the kernels are cached or the run is long.
         progress: called with the number of requests that have arrived.
-        declared: WORK that might come, by arrival, for policies that use rollouts.
+        declared: possible WORK, by arrival, for policies that use rollouts.
 
-    Raises UsageError for options that only the simulator has (faults), PolicyError where the policy raises or
-    returns no decision, KeyboardInterrupt on Ctrl-C once everything is cleaned up.
+    Raises UsageError for options that only the simulator has (faults), PolicyError if the policy raises or
+    returns no valid decision, KeyboardInterrupt on Ctrl-C after cleaning up.
     """
     if options.faults is not None:
         raise UsageError(
