@@ -1,1 +1,1 @@
-"""The HTTP gateway: the host loop in front of real inference backends. Needs the extra `serve`."""
+"""The HTTP gateway: runs policies in front of real inference backends. Needs the extra `serve`."""

@@ -1,4 +1,4 @@
-"""From a request's head and body to what the dispatcher gets: endpoint, tenant, hints, facts, model."""
+"""Admission: determines a request's endpoint, tenant, hints, facts and model before it is dispatched."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_DEADLINE_MS = 7 * 86_400_000
 _NAME = re.compile(rb"[A-Za-z0-9._:/@-]{1,128}")
 _NUMBER = re.compile(rb"-?[0-9]{1,9}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_STREAMED_KINDS = (Kind.CHAT, Kind.COMPLETION)  # which know `stream_options`
+_STREAMED_KINDS = (Kind.CHAT, Kind.COMPLETION)  # kinds with `stream_options`
 
 _HEALTH, _READY, _REALTIME = Kind.HEALTH, Kind.READY, Kind.REALTIME
 IDS_AT_ONCE = 256
@@ -40,7 +40,7 @@ NO_KEY = Refusal(401, "invalid_api_key", "The API key is missing or not known.")
 
 
 class Ids:
-    """Random ids of requests, 32 hexadecimal digits each, made many at a time."""
+    """Random request ids of 32 hexadecimal digits, generated in batches."""
 
     __slots__ = ("_left",)
 
@@ -60,23 +60,23 @@ _next_id = Ids()
 
 
 def no_tenant(name: str) -> Tenant | None:
-    """Nobody may be named."""
+    """Default: no request may name a tenant."""
     return None
 
 
 def all_ready(model: str) -> bool:
-    """Every model has a ready node."""
+    """Default: every model has a ready node."""
     return True
 
 
 def stated_tokens(facts: Facts) -> float:
-    """Tokens that a request may use, for its tenant's limit, before anything better is known."""
+    """Tokens that a request may use, for its tenant's limit, before a better estimate exists."""
     return facts.prompt_tokens + facts.max_tokens * facts.answers
 
 
 @dataclass(slots=True)
 class Admission:
-    """Looks at requests. All of it may be replaced while the gateway runs: a reload sets the fields."""
+    """Admits requests. A reload replaces its fields while the gateway runs."""
 
     endpoints: Endpoints
     by_digest: Callable[[bytes], Tenant | None]  # of a key, by SHA-256
@@ -90,7 +90,7 @@ class Admission:
     now_s: Callable[[], float] = monotonic  # the event loop's clock
 
     def head(self, exchange: IncomingExchange) -> Refusal | None:
-        """A head has come: may it be? Sets endpoint, tenant, id and hints."""
+        """Check a request's head. Sets endpoint, tenant, id and hints. Returns a refusal, or None."""
         request = exchange.request
         exchange.id = request.given_id or _next_id()
         if request.hinted:
@@ -140,7 +140,7 @@ class Admission:
         return None
 
     def body(self, exchange: IncomingExchange) -> Refusal | None:
-        """The request is whole and in memory: facts, model, limits."""
+        """Check a complete request in memory: facts, model, limits. Returns a refusal, or None."""
         endpoint = exchange.endpoint
         assert endpoint is not None
         request = exchange.request
@@ -158,20 +158,20 @@ class Admission:
         return facts if isinstance(facts, Refusal) else self._route(exchange, facts)
 
     def scan(self, exchange: IncomingExchange) -> BodyScan | Refusal:
-        """What reads a body that is too long to be parsed as a whole."""
+        """The scanner of a body that is too long to be parsed as a whole."""
         endpoint = exchange.endpoint
         assert endpoint is not None
         return body_scan(endpoint, exchange.request.content_type)
 
     def scanned(self, exchange: IncomingExchange, scan: BodyScan) -> Refusal | None:
-        """Such a body has been read."""
+        """Check a request after its body was scanned: facts, model, limits. Returns a refusal, or None."""
         facts = scan.finish()
         return facts if isinstance(facts, Refusal) else self._route(exchange, facts, scan)
 
     def _route(
         self, exchange: IncomingExchange, facts: Facts, scan: BodyScan | None = None
     ) -> Refusal | None:
-        """Find the model that is meant, and count the request against its tenant's limits."""
+        """Resolve the requested model, and count the request against its tenant's limits."""
         found = self.meant(exchange, facts, scan)
         if isinstance(found, Refusal):
             return found
@@ -179,7 +179,7 @@ class Admission:
         assert endpoint is not None
         facts = found
         if endpoint.kind is Kind.RESPONSE and (about := path_id(endpoint, exchange.path)):
-            facts = replace(facts, previous_response_id=about)  # whatever a body says
+            facts = replace(facts, previous_response_id=about)  # takes precedence over the body
         exchange.facts = facts
         if not exchange.session:
             exchange.session = facts.session
@@ -193,9 +193,9 @@ class Admission:
     def meant(
         self, exchange: IncomingExchange, facts: Facts, scan: BodyScan | None = None
     ) -> Facts | Refusal:
-        """Follow the routes to the model that is meant; where it has another name, the body says it too.
+        """Follow the routes from the requested name to a model, and write the model's name into the body.
 
-        `scan` has read the body where that is too long to be held in memory.
+        `scan` has read the body if the body is too long for memory.
         """
         asked = facts.model
         if not asked or (asked not in self.routes and self.known(asked)):
@@ -221,7 +221,7 @@ class Admission:
         return refusal
 
     def _model(self, request_id: str, asked: str) -> str | Refusal:
-        """Of a model with a route, or unknown: follow aliases, canaries and the fallback."""
+        """Resolve a name that has a route or is unknown: follow aliases, canaries and the fallback."""
         route = self.routes.get(asked)
         if route is None:
             return _no_model(asked)
@@ -238,7 +238,7 @@ def _trace(headers: Headers) -> str:
 
 
 def _share(route: Resolved, request_id: str) -> int:
-    """Which of the route's models, by its share. The same id always gets the same one."""
+    """Choose one of the route's models by share. The same id always gets the same model."""
     point = crc32(request_id.encode()) / 2**32
     for k, frac in enumerate(route.fracs):
         point -= frac
@@ -248,7 +248,7 @@ def _share(route: Resolved, request_id: str) -> int:
 
 
 def _rename(exchange: IncomingExchange, asked: str, model: str) -> Refusal | None:
-    """Put the model's own name in the body's place of the alias."""
+    """Replace the alias in the body by the model's own name."""
     body = exchange.body
     if body == b"" and exchange.target.find(b"?") >= 0:
         return _rename_in_query(exchange, model)
@@ -266,14 +266,14 @@ def _rename(exchange: IncomingExchange, asked: str, model: str) -> Refusal | Non
         return None
     quoted = re.compile(rb'("model"\s*:\s*)' + re.escape(orjson.dumps(asked)) + rb"(?=\s*[,}])")
     renamed, n = quoted.subn(lambda match: match[1] + orjson.dumps(model), body)
-    if n != 1:  # said in a nested object too, or with escapes: write the body anew
+    if n != 1:  # also in a nested object, or with escapes: serialise the body again
         renamed = orjson.dumps({**orjson.loads(body), "model": model})
     exchange.body = renamed
     return None
 
 
 def _rename_spooled(exchange: IncomingExchange, scan: BodyScan, model: str) -> Refusal | None:
-    """The same with a body in a file."""
+    """`_rename` for a body in a file."""
     change = scan.renamed(model)
     if change is None:
         return Refusal(413, "alias_too_large", "A body of this type and size must name the model itself.")

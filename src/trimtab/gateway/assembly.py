@@ -1,4 +1,4 @@
-"""The gateway, put together from a configuration."""
+"""Assembles the gateway from a configuration."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _FIXED = (
 
 
 class Gateway:
-    """Serves clients."""
+    """A running gateway: its parts, its start and end, its reloads."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Gateway:
         observers: tuple[Observer, ...] = (),
     ) -> None:
         self.config, self.loop = config, loop
-        self._begun_with = config  # keys that a reload cannot change are as they stand here
+        self._begun_with = config  # the values of keys that a reload cannot change
         self.environ = environ
         self._created = int(time.time())
         self.tenants = Tenants(config, environ)
@@ -107,10 +107,10 @@ class Gateway:
         self._registrar = self._new_registrar()
         self._ticking: asyncio.Task[None] | None = None
 
-    # --- life
+    # --- start and end
 
     async def open(self, listening: socket.socket | None) -> None:
-        """Look after the nodes and serve. Raises UsageError where a recording cannot be written."""
+        """Start health checks and serve. Raises UsageError if a recording cannot be written."""
         if self.recorder is not None:
             await self.recorder.open()
             self.fleet.listeners.append(NodeEvents(self.fleet, self.recorder))
@@ -124,13 +124,13 @@ class Gateway:
             await self.plane.serve(listening)
 
     async def drain(self, timeout_s: float, delay_s: float) -> int:
-        """Serve for `delay_s` more, then wait for what is under way; returns what was not done in time."""
+        """Serve for another `delay_s`, then wait for open requests. Returns the number that did not end."""
         if self.config.reuse_port:
             await self.plane.stop_accepting()
         return await self.plane.drain(timeout_s, delay_s)
 
     async def close(self) -> None:
-        """End everything."""
+        """Close all parts."""
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
@@ -147,14 +147,14 @@ class Gateway:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a request could be served now."""
+        """Whether the gateway can serve a request now."""
         gets_work = self.fleet.gets_work
         return not self.plane.context.draining and any(gets_work(node) for node in self.fleet.nodes)
 
     async def reload(self, config: GatewayConfig) -> dict[str, Any]:
-        """Go on with another configuration; no request is dropped. Raises UsageError: nothing has changed.
+        """Apply another configuration without dropping requests. On UsageError nothing has changed.
 
-        Returns what was done and what needs a restart.
+        Returns the changes that were made and the keys that need a restart.
         """
         rules = config_mapping.rules_of(config)
         known = {
@@ -198,7 +198,7 @@ class Gateway:
         return "" if self.config.shadow is None else self.config.shadow.policy
 
     def _new_spans(self) -> Any:
-        """Spans for a collector, where there is one. Raises MissingExtra."""
+        """The span exporter, if a collector is configured. Raises MissingExtra."""
         endpoint = self.config.telemetry.otlp_endpoint
         if endpoint is None:
             return None
@@ -241,7 +241,7 @@ class Gateway:
         self.admission.routes = self.config.routing()
 
     def tenant_named(self, name: str) -> Tenant | None:
-        """The tenant of this name, made if it is new, with an account at every policy."""
+        """The tenant of this name. A new tenant is created, with a virtual counter in every policy."""
         tenant = self.tenants.named(name)
         if tenant is not None:
             self.dispatcher.make_room_for_tenants(tenant.idx + 1)
@@ -270,7 +270,7 @@ class Gateway:
             source.start()
 
     async def register(self, payload: Mapping[str, Any]) -> str:
-        """Take in a node that somebody describes; returns its name. Raises UsageError."""
+        """Add a node from its description; returns the node's name. Raises UsageError."""
         self._registrar.vet(payload)
         specs = node_specs([dict(payload)], "the request")
         return (await self._registrar.add(specs[0])).name
@@ -285,7 +285,7 @@ class Gateway:
                 n_models = len(names)
                 self._know_models()
 
-    # --- what is answered here
+    # --- requests that the gateway answers itself
 
     async def _local(self, exchange: IncomingExchange, body: bytes) -> LocalAnswer | Refusal:
         endpoint = exchange.endpoint
@@ -307,5 +307,5 @@ class Gateway:
 
 
 def _needs_restart(begun_with: GatewayConfig, wanted: GatewayConfig) -> list[str]:
-    """Keys that a running gateway cannot change and that are to be other than they run."""
+    """Changed keys that take effect only after a restart."""
     return [name for name in _FIXED if attrgetter(name)(begun_with) != attrgetter(name)(wanted)]

@@ -1,4 +1,4 @@
-"""From the configuration's words to the option classes of the gateway's rooms."""
+"""Maps the configuration to the option classes of the gateway's packages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ UNBOUNDED = 1 << 20  # requests that may wait where the configuration sets no bo
 
 
 def policies_of(config: GatewayConfig) -> list[str]:
-    """Everything that has to be compiled, as `find` takes it."""
+    """The specs of all policies that must be compiled, as `find` takes them."""
     rules = rules_of(config)
     shadow = [] if config.shadow is None else [config.shadow.policy]
     return [*(choice.spec for choice in rules.choices()), *shadow]
 
 
 def rules_of(config: GatewayConfig) -> DispatchRules:
-    """How the dispatcher treats requests. Raises UsageError for a policy that is none."""
+    """The dispatcher's rules. Raises UsageError for an unknown policy."""
     shadow = None if config.shadow is None else config.shadow.policy
     by_route = {name: route.policy for name, route in config.routing().items() if route.policy is not None}
     queue, fairness = config.queue, config.fairness
@@ -48,7 +48,7 @@ def _choice(config: GatewayConfig, spec: str, shadow: str | None) -> PolicyChoic
 
 
 def settings_of(config: GatewayConfig) -> Settings:
-    """What the data plane obeys."""
+    """The data plane's settings."""
     limits, retries, hedge = config.limits, config.retries, config.hedge
     return Settings(
         head_bytes=limits.head_bytes,
@@ -67,12 +67,12 @@ def settings_of(config: GatewayConfig) -> Settings:
 
 
 def fleet_options(config: GatewayConfig) -> FleetOptions:
-    """How nodes come and go."""
+    """The fleet's options."""
     return FleetOptions(config.drain_s, SlowStartOptions(slow_start_s=config.ejection.slow_start_s))
 
 
 def health_manager_options(config: GatewayConfig) -> HealthManagerOptions:
-    """How nodes are looked after."""
+    """The options of health checks and related parts."""
     health, ejection, polling = config.health, config.ejection, config.polling
     return HealthManagerOptions(
         health=HealthCheckOptions(
@@ -93,7 +93,7 @@ def health_manager_options(config: GatewayConfig) -> HealthManagerOptions:
 
 
 def record_settings(config: GatewayConfig) -> RecordSettings | None:
-    """Where a recording goes; None = there is none."""
+    """The recording's settings; None = no recording."""
     record = config.record
     if record is None:
         return None

@@ -1,4 +1,4 @@
-"""What the admin port can do to the gateway."""
+"""Implements the admin port's operations on the gateway."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class GatewayControl:
         return status.node_figures(gateway.metrics.store(), gateway.fleet.present(), gateway.loop.time())
 
     async def add_node(self, spec: Json) -> NodeFigures:
-        """Take in a node."""
+        """Add a node."""
         name = await self._gateway.register(spec)
         return next(figures for figures in await self.nodes() if figures["name"] == name)
 
     async def drain(self, name: str) -> bool:
-        """Give it nothing new."""
+        """Give the node no new work."""
         return self._on_node(name, self._gateway.fleet.drain)
 
     async def undrain(self, name: str) -> bool:
-        """Let it have work again."""
+        """Give the node work again."""
         return self._on_node(name, self._gateway.fleet.undrain)
 
     async def remove(self, name: str) -> bool:
-        """Drain it, then forget it."""
+        """Drain the node, then remove it."""
         return self._on_node(name, self._gateway.fleet.remove)
 
     def _on_node(self, name: str, change: Callable[[str], Any]) -> bool:
@@ -66,7 +66,7 @@ class GatewayControl:
         return self._gateway.decision_records.find(request_id)
 
     async def usage(self, tenant: str | None) -> list[Json]:
-        """What tenants have used of models."""
+        """Usage by tenant and model."""
         return await self._service.usage.totals(tenant)
 
     async def metrics(self) -> bytes:
@@ -75,7 +75,7 @@ class GatewayControl:
         return exposition.exposition(self._gateway.metrics.store())
 
     async def status(self) -> Status:
-        """Everything that the dashboard shows."""
+        """The data of the dashboard."""
         gateway, dispatcher = self._gateway, self._gateway.dispatcher
         default = dispatcher.pools[dispatcher.rules.default.spec]
         await self._service.count()
@@ -103,7 +103,7 @@ class GatewayControl:
 
 
 def _queue(gateway: Gateway) -> Json:
-    """What waits for a node."""
+    """The requests that wait for a node."""
     dispatcher = gateway.dispatcher
     entries = [entry for pool in dispatcher.pools.values() for entry in pool.entries.values()]
     waiting = [entry.exchange for entry in entries if entry.node_idx < 0]
@@ -118,9 +118,9 @@ def _queue(gateway: Gateway) -> Json:
 
 
 def _shadow(gateway: Gateway) -> Json | None:
-    """The shadow policy beside the live one; None = there is none.
+    """The comparison of the shadow policy with the live one; None = no shadow policy.
 
-    `disagreement_frac` is counted; `predicted_…` looks one request ahead, by the estimates.
+    `disagreement_frac` is counted. `predicted_…` are predictions for single requests, from the estimates.
     """
     shadow = gateway.config.shadow
     if shadow is None:

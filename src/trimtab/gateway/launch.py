@@ -1,4 +1,4 @@
-"""`trimtab serve`: sockets, the life of the gateway from its first request to its last, and signals."""
+"""`trimtab serve`: sockets, event loop, demonstration, and the text that the command prints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Reload = Callable[[], GatewayConfig]
 BACKLOG = 4096
 OPEN_FILES = 65_536
-SLOW_START_S = 3.0  # with compiled policies at hand a start takes less
+SLOW_START_S = 3.0  # a start with compiled policies in the cache takes less
 
 
 def serve(
@@ -37,9 +37,9 @@ def serve(
     keys: ShownKeys | None = None,
     quiet: bool = False,
 ) -> None:
-    """Serve until a signal ends it. None = the demonstration, with backends of its own.
+    """Serve until a signal arrives. Without a configuration (None), serve the demonstration's own backends.
 
-    `keys` are shown once. Raises ConfigError: a port in use, or what cannot be written.
+    `keys` are shown once. Raises ConfigError: a port is in use, or a file cannot be written.
     """
     raise_open_files()
     collect_later()
@@ -80,7 +80,7 @@ def _run(
 
 @contextmanager
 def _explained_if_slow(quiet: bool) -> Iterator[None]:
-    """Say why it takes long, unless the block ends soon. No thread is left."""
+    """Print an explanation if the block takes long. Its thread ends with the block."""
     timer = threading.Timer(SLOW_START_S, _say_compiling)
     if not quiet:
         timer.start()
@@ -93,10 +93,10 @@ def _explained_if_slow(quiet: bool) -> Iterator[None]:
 
 
 def new_runner() -> asyncio.Runner:
-    """An event loop: uvloop's where it is installed, with a clock of its own.
+    """A runner with an event loop: uvloop's if it is installed, with a finer clock.
 
-    uvloop's own clock counts whole milliseconds and stands still during an iteration: too coarse for what is
-    learned from durations, and for recordings.
+    uvloop's own clock counts whole milliseconds and stands still during an iteration. That is too coarse for
+    estimates from durations, and for recordings.
     """
     try:
         import uvloop
@@ -104,17 +104,17 @@ def new_runner() -> asyncio.Runner:
         return asyncio.Runner()
 
     class Loop(uvloop.Loop):
-        time = staticmethod(monotonic)  # of the same origin
+        time = staticmethod(monotonic)  # same origin as uvloop's clock
 
     return asyncio.Runner(loop_factory=Loop)
 
 
 @contextmanager
 def listening(address: HostPort, field: str, reuse_port: bool = False) -> Iterator[socket.socket]:
-    """A socket that listens. Raises ConfigError where it cannot.
+    """A listening socket. Raises ConfigError if the address cannot be used.
 
-    On a shared port it is bound only, and listens once the gateway serves: until then the other replicas on
-    the port get all connections.
+    On a shared port the socket is only bound, and it listens once the gateway serves. Until then the other
+    replicas on the port get all connections.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
@@ -136,7 +136,7 @@ def listening(address: HostPort, field: str, reuse_port: bool = False) -> Iterat
 
 
 def raise_open_files() -> None:
-    """As many connections as the system lets this user have."""
+    """Raise the limit of open files to the maximum that the system allows this user."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -146,7 +146,7 @@ def raise_open_files() -> None:
 
 @contextmanager
 def demonstration() -> Iterator[tuple[DemoProcess, ...]]:
-    """Backends of the gateway's own; they end with it."""
+    """Start the demonstration's backends. They end with the block."""
     from trimtab.gateway.demo import launch_demo
 
     backends = launch_demo()
@@ -160,7 +160,7 @@ def demonstration() -> Iterator[tuple[DemoProcess, ...]]:
 def demo_config(
     backends: tuple[DemoProcess, ...], overrides: Overrides
 ) -> tuple[GatewayConfig, ShownKeys | None]:
-    """The demonstration's configuration, and keys made for it."""
+    """The demonstration's configuration, and the keys generated for it."""
     nodes = tuple(
         NodeEntry(name=b.name, url=b.url, models=b.models, capacity=b.options.slots, metrics_url="/metrics")
         for b in backends
@@ -169,7 +169,7 @@ def demo_config(
 
 
 def _say_compiling() -> None:
-    """So that nobody takes a first start for a hanging one."""
+    """Print that the first start compiles, so that it does not look stuck."""
     print("trimtab: compiling the policies; the next start is quick", file=sys.stderr, flush=True)
 
 
@@ -180,7 +180,7 @@ def _say(
     link: str,
     example_model: str | None,
 ) -> None:
-    """Where it is, and how to use it: what the command gives, so not among the logs."""
+    """Print the addresses and how to use them. This is the command's output, so it is not logged."""
     url, admin_url = _url(clients), _url(admin)
     lines = [
         f"trimtab serves {url}",

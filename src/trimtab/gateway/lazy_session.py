@@ -1,4 +1,4 @@
-"""A session of aiohttp's client that is opened by its first request, inside the loop."""
+"""An aiohttp client session that its first request opens, inside the event loop."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import aiohttp
 
 
 class LazySession:
-    """One session for all requests; `make` opens it."""
+    """One session for all requests. `make` creates it."""
 
     def __init__(self, make: Callable[[], aiohttp.ClientSession]) -> None:
         self._make = make
         self._session: aiohttp.ClientSession | None = None
 
     def opened(self) -> aiohttp.ClientSession:
-        """The session. To be called inside the loop."""
+        """The open session. Call it inside the event loop."""
         if self._session is None:
             self._session = self._make()
         return self._session
@@ -26,4 +26,4 @@ class LazySession:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
-            await asyncio.sleep(0)  # transports say goodbye in the next turn of the loop
+            await asyncio.sleep(0)  # transports close in the next turn of the loop

@@ -1,4 +1,4 @@
-"""The life of a gateway: it opens jobs and ports, serves until a signal comes, and drains."""
+"""The lifecycle of a gateway process: open jobs and ports, serve until a signal arrives, drain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """Where the process listens already."""
+    """The sockets on which the process already listens."""
 
     clients: socket.socket
     admin: socket.socket
@@ -38,7 +38,7 @@ class Sockets:
 async def run_process(
     config: GatewayConfig, sockets: Sockets, reload: Reload | None, ready: Callable[[str], None]
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. `ready` is told the token of a sign-in link."""
+    """Serve until SIGTERM or SIGINT, then drain. `ready` is called with the token of a sign-in link."""
     set_up_logs(config.telemetry.log_format)
     service = JobService(config)
     gateway = Gateway(config, asyncio.get_running_loop(), observers=(UsageObserver(service.usage),))
@@ -56,7 +56,7 @@ async def run_process(
 
 
 async def _drain(gateway: Gateway, service: JobService, number: signal.Signals) -> None:
-    """Let clients' requests and jobs end, both in the same time. On Ctrl-C no balancer is waited for."""
+    """Wait for clients' requests and jobs, at the same time. Ctrl-C skips the delay for load balancers."""
     timeout_s = gateway.config.drain_s
     delay_s = gateway.config.shutdown_delay_s if number is signal.SIGTERM else 0.0
     left = sum(await asyncio.gather(gateway.drain(timeout_s, delay_s), service.drain(timeout_s)))
@@ -84,7 +84,7 @@ async def _opened(gateway: Gateway, service: JobService, clients: socket.socket)
 
 
 def surroundings(gateway: Gateway, service: JobService) -> Surroundings:
-    """Where jobs find what they name."""
+    """The parts of the gateway that jobs use."""
     return Surroundings(
         node=gateway.fleet.find,
         declared=service.declared,
@@ -94,7 +94,7 @@ def surroundings(gateway: Gateway, service: JobService) -> Surroundings:
 
 
 async def _until_stopped(control: Control, reload: Reload | None) -> signal.Signals:
-    """Wait for SIGTERM or SIGINT and return which it was. SIGHUP reads the configuration again."""
+    """Wait for SIGTERM or SIGINT and return it. SIGHUP reloads the configuration."""
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[signal.Signals] = loop.create_future()
 

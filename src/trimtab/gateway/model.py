@@ -1,6 +1,6 @@
-"""What the rooms of the gateway share: endpoints, facts, nodes, tenants, and the life of one request.
+"""Types that the gateway's packages share: endpoints, facts, nodes, tenants, exchanges, interfaces.
 
-Times are seconds of the event loop's clock (`loop.time()`), which a test may make virtual.
+Times are seconds of the event loop's clock (`loop.time()`). Tests may use a virtual clock.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from trimtab.domain.view import Plan  # loads numba
 
-DEADLINE_CODE = "deadline"  # of the refusal where the client's own deadline has passed
+DEADLINE_CODE = "deadline"  # code of the refusal after the client's own deadline
 
 
 class Dialect(Enum):
-    """In whose form errors, and events in a stream, are written."""
+    """The API whose format errors and stream events have."""
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
 
 
 class Kind(Enum):
-    """What an endpoint does; its value names the class of requests: `MODEL/KIND`."""
+    """The kind of an endpoint. Its value is part of the name of a request class: `MODEL/KIND`."""
 
     CHAT = "chat"  # /v1/chat/completions
     COMPLETION = "completion"
@@ -44,7 +44,7 @@ class Kind(Enum):
     JOB = "job"  # /v1/jobs…
     RELAY = "relay"  # allowed by `relay_paths`
 
-    __hash__ = object.__hash__  # an Enum's own is a call in Python
+    __hash__ = object.__hash__  # faster: Enum's own hash is a Python call
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +55,33 @@ class Endpoint:
     methods: tuple[str, ...]
     kind: Kind
     dialect: Dialect = Dialect.OPENAI
-    replayable: bool = False  # a second attempt elsewhere does no harm
-    local: bool = False  # answered by the gateway itself
+    replayable: bool = False  # a second attempt on another node is safe
+    local: bool = False  # the gateway answers it itself
 
 
-@dataclass(slots=True, unsafe_hash=True)  # never changed, but a frozen one takes 2 µs longer to make
+@dataclass(slots=True, unsafe_hash=True)  # immutable by convention: creating a frozen one is slower
 class Facts:
-    """What a request says of its own size, read from its body. Zero = does not apply or is not said."""
+    """The size of a request as its body states it. Zero = not stated or not applicable."""
 
     model: str
     stream: bool = False
     prompt_tokens: float = 0.0  # estimated from the text's length
-    max_tokens: float = 0.0  # of one answer
-    answers: int = 1  # asked for at once: n × prompts
+    max_tokens: float = 0.0  # limit of one answer
+    answers: int = 1  # number of answers: n × prompts
     images: int = 0
     steps: int = 0
-    megapixels: float = 0.0  # of one image
+    megapixels: float = 0.0  # per image
     audio_s: float = 0.0
     video_s: float = 0.0
     session: str = ""
     previous_response_id: str = ""
-    wants_usage: bool = False  # the client itself asked for the stream's usage chunk
+    wants_usage: bool = False  # the client itself requested the stream's usage chunk
     prefix_blocks: tuple[int, ...] = ()  # chained hashes of the first blocks of the messages
 
 
 @dataclass(slots=True, unsafe_hash=True)  # never changed, as Facts
 class Usage:
-    """What a backend says it has used."""
+    """The usage that a backend reports."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -90,28 +90,28 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer of the gateway's own instead of a backend's; `api.errors` writes it in a dialect."""
+    """An error response of the gateway itself. `api.errors` writes it in a dialect."""
 
     status: int
     code: str  # machine-readable, such as "queue_full"
     message: str
     retry_after_s: float = 0.0  # 0 = none
     param: str | None = None
-    allow: tuple[str, ...] = ()  # with 405: the methods that the path knows
+    allow: tuple[str, ...] = ()  # with 405: the methods that the path allows
 
     @property
     def is_late(self) -> bool:
-        """Whether it is that the client's own deadline has passed."""
+        """Whether the reason is that the client's own deadline has passed."""
         return self.code == DEADLINE_CODE
 
 
 class Cause(Enum):
-    """How an attempt on a node was lost."""
+    """Why an attempt on a node failed."""
 
     CONNECT = "connect"  # nothing was sent
     BUSY = "busy"  # 429 or 503: back-pressure
     SERVER_ERROR = "server_error"  # another 5xx
-    RESET = "reset"  # the connection closed before the response was whole
+    RESET = "reset"  # the connection closed before the response was complete
     BAD_RESPONSE = "bad_response"  # no HTTP, or wrong framing
     FIRST_BYTE = "first_byte_timeout"
     IDLE = "idle_timeout"
@@ -121,23 +121,23 @@ class Cause(Enum):
 class Outcome(Enum):
     """How an exchange ended."""
 
-    DONE = "done"  # a backend's whole response, whatever its status below 500
-    FAILED = "failed"  # no node could answer it whole
-    REFUSED = "refused"  # by the gateway, before it was sent anywhere
-    CANCELLED = "cancelled"  # the client went away
+    DONE = "done"  # a backend's complete response with a status below 500
+    FAILED = "failed"  # no node gave a complete response
+    REFUSED = "refused"  # the gateway refused it before the first attempt
+    CANCELLED = "cancelled"  # the client disconnected
     EXPIRED = "expired"  # its deadline passed
 
 
 @dataclass(slots=True)
 class Tenant:
-    """Who pays. `Tenants` finds one by key; limits are counted there."""
+    """The owner of requests. `Tenants` finds a tenant by key and counts its limits."""
 
     name: str
     idx: int
     weight: float = 1.0
     may_set_priority: bool = False
     may_name_tenant: bool = False
-    background: bool = False  # all its work fills spare capacity only
+    background: bool = False  # all its requests use spare capacity only
     in_flight: int = 0
     limits: Any = None  # tenants.Limits
 
@@ -154,7 +154,7 @@ class Health(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A backend, as the whole gateway shares it. `idx` is its position in every View."""
+    """A backend, shared by the whole gateway. `idx` is its position in every View."""
 
     name: str
     url: str
@@ -172,31 +172,31 @@ class Node:
     server_name: str = ""  # for TLS and the Host header where `host` is a pinned address; "" = `host`
     health: Health = Health.UP
     reason: str = ""  # why it is not UP
-    in_flight: int = 0  # attempts of this process
+    in_flight: int = 0  # open attempts of this process
     served: int = 0
     failed: int = 0
-    last_byte_s: float = 0.0  # when anything last came from it
-    reported: dict[str, float] = field(default_factory=dict)  # what polling found: "running", "waiting", …
+    last_byte_s: float = 0.0  # time of the last byte from it
+    reported: dict[str, float] = field(default_factory=dict)  # values from polling: "running", "waiting", …
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One try of an exchange on a node."""
+    """One attempt of an exchange on a node."""
 
     node: Node
     begun_s: float
-    sent_s: float = 0.0  # the request was written whole
-    head_s: float = 0.0  # the response's head came
-    first_byte_s: float = 0.0  # the response's first body byte came
+    sent_s: float = 0.0  # time at which the whole request was written
+    head_s: float = 0.0  # time of the response's head
+    first_byte_s: float = 0.0  # time of the response's first body byte
     ended_s: float = 0.0
-    cause: Cause | None = None  # why it was lost
+    cause: Cause | None = None  # why it failed
     status: int = 0
-    retry_after_s: float = 0.0  # the node's own wish, with a 429 or 503; 0 = none
+    retry_after_s: float = 0.0  # the node's Retry-After, with a 429 or 503; 0 = none
     hedge: bool = False
 
 
 class Exchange:
-    """One request of a client, from its head to the last byte of its answer.
+    """One request of a client, from its head to the last byte of its response.
 
     The data plane makes it and feeds it; the dispatcher calls `start` and `refuse`, which the data plane's
     own subclass implements.
@@ -287,62 +287,64 @@ class Exchange:
 
 
 class Dispatcher(Protocol):
-    """The deciding side, as the data plane sees it. Calls may call `start` or `refuse` at once."""
+    """The dispatcher's interface to the data plane. Calls may call `start` or `refuse` at once."""
 
     def submit(self, exchange: Exchange) -> None:
-        """A whole request asks for a node: `start` or `refuse` follows, from `decide` on."""
+        """Submit a complete request. `start` or `refuse` follows, at the earliest in `decide`."""
 
     def decide(self) -> None:
-        """Decide about all that was submitted: to be called once what came at a time is submitted."""
+        """Decide about all submitted requests. Call it once after a batch of submissions."""
 
     def progress(self, exchange: Exchange, chunks: int) -> None:
-        """So many more chunks of its stream have come: for token counts while it runs."""
+        """Report new chunks of a running request's stream, for token counts."""
 
     def done(self, exchanges: Sequence[Exchange]) -> None:
-        """Their attempts have ended with whole responses, in this order; usage and status are set."""
+        """Report exchanges with complete responses, in the order of their ends. Usage and status are set."""
 
     def lost(self, exchange: Exchange, cause: Cause) -> None:
-        """Its attempt was lost and another is allowed: decide again, for a node that it has lost only where
-        there is no other."""
+        """Report a failed attempt that may be retried: decide again.
+
+        A node that the request has lost is chosen only if there is no other.
+        """
 
     def has_another(self, exchange: Exchange) -> bool:
-        """Whether a node to which it was not sent yet gets work and may serve it, now or once it has room."""
+        """Whether a node that the request has not tried gets work and can serve it, now or later."""
 
     def failed(self, exchange: Exchange, cause: Cause) -> None:
-        """Its attempt was lost for good."""
+        """Report a failed attempt that is not retried."""
 
     def abort(self, exchange: Exchange) -> None:
-        """Nobody waits for it any more, wherever it is: the client left or it was answered otherwise."""
+        """Drop a request in any state: the client left, or it was answered in another way."""
 
     def hedge(self, exchange: Exchange) -> Node | None:
-        """A second node for an uncommitted request, with its place taken; None = there is none now."""
+        """A second node for an uncommitted request, with its slot taken; None = no node is free."""
 
     def release(self, node: Node, exchange: Exchange) -> None:
-        """The hedge's place on `node` is free again; the other attempt goes on."""
+        """Release the slot of one of two hedged attempts. The other attempt goes on."""
 
 
 class Observer:
-    """Who wants to know what happens: metrics, the recorder, receipts, logs. Calls must not raise or wait.
+    """Base of parts that observe exchanges: metrics, recorder, decision records, logs.
 
-    A class that is told of these derives from it, and has those methods of which it wants to hear: the others
-    are not called.
+    A subclass overrides the methods that it needs; the others are not called. Calls must not raise or wait.
     """
 
     __slots__ = ()
 
     def arrived(self, exchange: Exchange) -> None:
-        """It was handed to the dispatcher."""
+        """The exchange was submitted to the dispatcher."""
 
     def started(self, exchange: Exchange, attempt: Attempt) -> None:
         """An attempt begins."""
 
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
-        """An attempt was lost; `attempt.cause` says how."""
+        """An attempt failed, for `attempt.cause`."""
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
-        """They were over at their `ended_s`, in this order; `outcome` says how.
+        """Exchanges ended, in this order. `ended_s` and `outcome` are set.
 
-        Every exchange is told of once, refused ones too: all that ended in one turn of the loop as it ends.
+        Every exchange is reported once, refused ones too. The call comes at the end of a turn of the event
+        loop, with all exchanges that ended in it.
         """
 
 

@@ -1,1 +1,1 @@
-"""What clients say and hear: paths, bodies, errors, streams, usage. Pure functions of bytes, without I/O."""
+"""The clients' API: paths, bodies, errors, streams, usage. Pure functions of bytes, without I/O."""

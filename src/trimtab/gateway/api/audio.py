@@ -1,4 +1,4 @@
-"""How long a sound file is, from its first bytes and its size."""
+"""Estimates the duration of a sound file from its first bytes and its size."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BYTES_PER_S: Final = (
     (b"\x1aE\xdf\xa3", 4_000.0),  # WebM
     (b"fLaC", 60_000.0),  # FLAC, 16 kHz to 44.1 kHz
 )
-"""First bytes of a file → what its format usually takes for a second."""
+"""First bytes of a file → usual bytes per second of its format."""
 DEFAULT_BYTES_PER_S: Final = 16_000.0
-"""Anything else, such as M4A."""
+"""Bytes per second of all other formats, such as M4A."""
 
 
 def seconds(head: bytes, size: int) -> float:
-    """Length of a file of `size` bytes that begins with `head`: exact for WAV, else by its format."""
+    """Duration of a file of `size` bytes that begins with `head`: exact for WAV, else by its format."""
     wav = _wav_seconds(head, size)
     if wav:
         return wav
@@ -35,7 +35,7 @@ def seconds(head: bytes, size: int) -> float:
 
 
 def _wav_seconds(head: bytes, size: int) -> float:
-    """0 where it is no WAV. The size counts, not the header's lengths, which streams leave open."""
+    """0 = not a WAV file. Uses the file's size, because streams leave the header's lengths open."""
     if len(head) < 12 or _WAV_HEADER.unpack_from(head) != (b"RIFF", b"WAVE"):
         return 0.0
     at, byte_rate = 12, 0

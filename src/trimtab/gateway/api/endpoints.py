@@ -1,7 +1,7 @@
-"""Which paths clients may use: an allow-list, since backends also expose cache flushing and adapter loading.
+"""The allow-list of paths for clients. Backends also expose paths such as cache flushing and adapter loading.
 
-A path is compared as the client wrote it, byte for byte. Nothing is decoded or tidied up, so what another
-server would take for an allowed path (`%2e`, `//`, `;`, a trailing slash, other case) is simply unknown.
+A path is compared byte for byte, as the client wrote it. The gateway does not decode or normalise it. So
+variants that another server would accept (`%2e`, `//`, `;`, a trailing slash, other case) are unknown paths.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BUILT_IN: Final = (
     Endpoint("/health", _GET, Kind.HEALTH, local=True),
     Endpoint("/ready", _GET, Kind.READY, local=True),
 )
-"""Every path of the gateway but the configured `relay_paths`."""
+"""All paths of the gateway except the configured `relay_paths`."""
 
 _MODELS_PREFIX: Final = "/v1/models/"
 _ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:~-]{0,255}")
@@ -65,15 +65,15 @@ _ABSOLUTE: Final = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
 
 
 class Target(NamedTuple):
-    """The target of a request line, as its parts."""
+    """The parts of a request line's target."""
 
     path: str
     query: str  # without the question mark
-    origin: bytes  # path and query, as they go upstream
+    origin: bytes  # path and query, as sent to the node
 
 
 def split_target(target: bytes) -> Target | Refusal:
-    """Path and query of a request's target; the absolute form that proxies send is understood too."""
+    """Path and query of a request's target. The absolute form of proxies is accepted too."""
     try:
         text = target.decode("ascii")
     except UnicodeDecodeError:
@@ -95,7 +95,7 @@ def _bad_target() -> Refusal:
 
 
 class Endpoints:
-    """The allow-list as tables; `find` costs one or two look-ups."""
+    """The allow-list as tables. `find` takes one or two look-ups."""
 
     __slots__ = ("_exact", "_with_id")
 
@@ -133,7 +133,7 @@ class Endpoints:
         return endpoint
 
     def _find_with_id(self, path: str) -> Endpoint | None:
-        if path.startswith(_MODELS_PREFIX):  # answered here, and names of models may contain slashes
+        if path.startswith(_MODELS_PREFIX):  # the gateway answers it; model names may contain slashes
             return self._with_id[_MODELS_PREFIX + "{}"] if len(path) > len(_MODELS_PREFIX) else None
         segments = path.split("/", _MAX_SEGMENTS)
         for place in range(len(segments) - 1, 0, -1):
@@ -156,7 +156,7 @@ def _relay(path: str, methods: tuple[str, ...]) -> Endpoint:
 
 
 def path_id(endpoint: Endpoint, path: str) -> str:
-    """The value of the path's parameter: a response, a job, a model; empty where it has none."""
+    """The value of the path's parameter (a response, a job, a model); empty = no parameter."""
     place = endpoint.path.find("{")
     if place < 0:
         return ""

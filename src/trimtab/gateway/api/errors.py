@@ -1,7 +1,7 @@
-"""The gateway's own refusals as bytes: whole HTTP responses, and last events of streams, in each dialect.
+"""The gateway's own refusals as bytes: HTTP responses and last events of streams, in each dialect.
 
-The types of errors are those that the official clients and their servers use; the clients choose their
-exception by status. Everything that came from outside passes through JSON or a filter of header characters.
+The error types are those of the official clients and their servers. The clients choose their exception by
+status. All external text passes through JSON encoding or a filter of header characters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
 def error_type(status: int, dialect: Dialect) -> str:
-    """The word that a dialect has for errors of this status."""
+    """A dialect's error type for this status."""
     if dialect is Dialect.ANTHROPIC:
         return _ANTHROPIC_TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
     return _OPENAI_TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
@@ -65,14 +65,14 @@ def _as_json(refusal: Refusal, dialect: Dialect, request_id: str) -> dict[str, A
 
 
 def _text(message: str) -> str:
-    """Without lone surrogates, which JSON can't hold."""
+    """The message without lone surrogates, which JSON cannot hold."""
     return message if message.isascii() else message.encode("utf-8", "replace").decode("utf-8")
 
 
 def response_bytes(
     refusal: Refusal, dialect: Dialect, request_id: str = "", *, head_only: bool = False, close: bool = False
 ) -> bytes:
-    """A whole HTTP response. `head_only` for HEAD; `close` says that the connection ends with it."""
+    """A complete HTTP response. `head_only`: for HEAD; `close`: the connection closes after it."""
     body = error_body(refusal, dialect, request_id)
     lines = [
         f"HTTP/1.1 {refusal.status} {_REASONS.get(refusal.status, 'Error')}",
@@ -96,7 +96,7 @@ def response_bytes(
 
 
 def stream_event(refusal: Refusal, dialect: Dialect, kind: Kind = Kind.CHAT) -> bytes:
-    """The event that ends a broken stream. No `[DONE]` follows: the answer is not whole."""
+    """The event that ends a broken stream. No `[DONE]` follows, because the response is incomplete."""
     if dialect is Dialect.ANTHROPIC:
         return b"event: error\ndata: " + error_body(refusal, dialect) + b"\n\n"
     if kind is Kind.RESPONSE:
@@ -105,7 +105,7 @@ def stream_event(refusal: Refusal, dialect: Dialect, kind: Kind = Kind.CHAT) -> 
 
 
 def _response_error(refusal: Refusal) -> dict[str, Any]:
-    """The Responses API's error event; `error` besides, by which the official client knows to raise."""
+    """The Responses API's error event. The extra field `error` makes the official client raise."""
     error = _as_json(refusal, Dialect.OPENAI, "")["error"]
     fields = {"code": refusal.code, "message": error["message"], "param": refusal.param}
     return {"type": "error", **fields, "sequence_number": 0, "error": error}

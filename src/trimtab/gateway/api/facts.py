@@ -1,7 +1,7 @@
-"""A request's document, from JSON or a form, as Facts.
+"""Converts a request's document, from JSON or a form, to Facts.
 
-Only the model is checked. All else that is strange (a negative number, a text where a number belongs) counts
-as not said: the backend refuses it, in its own words.
+Only the model is validated. Other invalid values (a negative number, a text instead of a number) count as not
+stated: the backend refuses them with its own error.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _SIZE: Final = re.compile(r"([0-9]{1,5})[xX]([0-9]{1,5})")
 
 
 def facts_of(kind: Kind, document: Document) -> Facts | Refusal:
-    """The facts of a request to an endpoint of this kind; a refusal if it names no model."""
+    """The facts of a request to an endpoint of this kind, or a refusal if it names no model."""
     model = document.get("model")
     if type(model) is not str or not 0 < len(model) <= _MAX_MODEL_CHARS:
         return _without_model(kind, document, model)
-    return _READERS.get(kind._value_, _relay)(model, document)  # hashing a member of an Enum costs a call
+    return _READERS.get(kind._value_, _relay)(model, document)  # hashing an Enum is a Python call
 
 
 def _without_model(kind: Kind, document: Document, model: Any) -> Facts | Refusal:
@@ -48,7 +48,7 @@ def _without_model(kind: Kind, document: Document, model: Any) -> Facts | Refusa
 
 
 def number(value: Any) -> float:
-    """A stated number above 0, which forms and the video API write as text; 0 for anything else."""
+    """A stated number above 0, possibly as text (forms and the video API); 0 for anything else."""
     if type(value) is int or type(value) is float:
         return min(value, MAX_STATED) if value > 0 else 0.0
     if type(value) is str and len(value) <= 16:
@@ -68,7 +68,7 @@ def _text(value: Any) -> str:
 
 
 def _first(document: Document, *names: str) -> float:
-    """The first of these numbers that is said."""
+    """The first of these numbers that is stated."""
     for name in names:
         if name in document:
             stated = number(document[name])
@@ -85,7 +85,7 @@ def _session(document: Document) -> str:
 
 
 def wants_usage(document: Document) -> bool:
-    """Whether the client asks for its stream's usage itself."""
+    """Whether the client itself requests its stream's usage."""
     options = document.get("stream_options")
     return type(options) is dict and options.get("include_usage") is True
 
@@ -130,7 +130,7 @@ def _completion(model: str, document: Document) -> Facts:
 
 
 def _n_prompts(prompts: Any) -> int:
-    """A list of texts or of lists of tokens is many prompts; a list of tokens is one."""
+    """The number of prompts: a list of texts or of token lists holds several, a list of tokens is one."""
     return len(prompts) if type(prompts) is list and prompts and type(prompts[0]) is not int else 1
 
 
@@ -148,7 +148,7 @@ def _response(model: str, document: Document) -> Facts:
         max_tokens=_first(document, "max_output_tokens"),
         session=_session(document),
         previous_response_id=_text(document.get("previous_response_id")),
-        wants_usage=True,  # its streams always say it
+        wants_usage=True,  # its streams always contain the usage
         prefix_blocks=blocks,
     )
 
@@ -165,7 +165,7 @@ def _messages(model: str, document: Document) -> Facts:
         stream=document.get("stream") is True,
         prompt_tokens=tokens,
         max_tokens=_first(document, "max_tokens"),
-        wants_usage=True,  # its streams always say it
+        wants_usage=True,  # its streams always contain the usage
         prefix_blocks=blocks,
     )
 
@@ -228,7 +228,7 @@ def _speech(model: str, document: Document) -> Facts:
 
 
 def _transcription(model: str, document: Document) -> Facts:
-    """The length of the sound is not in the document: `parse_body` adds it."""
+    """The facts without the sound's duration, which `parse_body` adds."""
     return Facts(
         model, stream=document.get("stream") in (True, "true"), prompt_tokens=_tokens(document.get("prompt"))
     )
@@ -249,7 +249,7 @@ def _video(model: str, document: Document) -> Facts:
 
 
 def _relay(model: str, document: Document) -> Facts:
-    """Any other path: what is there of a chat's or a completion's fields."""
+    """The facts of a relayed path: fields of chats and completions, as far as they are present."""
     prompt = Prompt()
     for key in ("messages", "prompt", "input", "text"):
         prompt.add(document.get(key))
@@ -258,7 +258,7 @@ def _relay(model: str, document: Document) -> Facts:
         stream=document.get("stream") is True,
         prompt_tokens=prompt.finish(model)[0],
         max_tokens=_first(document, "max_tokens"),
-        wants_usage=True,  # its stream is nobody's to change
+        wants_usage=True,  # the gateway must not change its stream
     )
 
 

@@ -1,7 +1,7 @@
-"""Asks a backend for a stream's usage where the client did not, and takes the answer out again.
+"""Requests a stream's usage from the backend if the client did not, and removes the usage event again.
 
-All else stays as it was, byte for byte: the request is edited as text, and of the stream only the one event
-goes that would not have come.
+All other bytes stay unchanged: the request is edited as text, and only the additional event is removed from
+the stream.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _ASKED: Final = b'"stream_options":{"include_usage":true},'
 _OPEN: Final = re.compile(rb"\s*\{")
 _EMPTY_OBJECT: Final = re.compile(rb"\{\s*\}")
 _EMPTY_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
-_MAX_EVENT_BYTES: Final = 16_384  # a usage event has some hundred
+_MAX_EVENT_BYTES: Final = 16_384  # a usage event has some hundred bytes
 
 
 def inject_include_usage(body: bytes) -> bytes:
-    """The body of a streaming chat or completion request, asking for usage too.
+    """The body of a streaming chat or completion request, with usage requested.
 
-    `body` is a valid JSON object. The same bytes come back where it asks already, or where its
-    `stream_options` is no object, which is for the backend to refuse.
+    `body` must be a valid JSON object. It is returned unchanged if it already requests usage, or if its
+    `stream_options` is not an object (the backend refuses that).
     """
     if not _may_have_options(body):
         return _inserted(body, _ASKED)
@@ -41,12 +41,12 @@ def inject_include_usage(body: bytes) -> bytes:
 
 
 def _may_have_options(body: bytes) -> bool:
-    """Whether a key may be the options', also one written with escapes."""
+    """Whether a key may be `stream_options`, possibly written with escapes."""
     return _NAME in body or (b"\\u" in body and "stream_options" in orjson.loads(body))
 
 
 def _inserted(text: bytes, member: bytes) -> bytes:
-    """The member as an object's first one; `member` ends with a comma."""
+    """Insert a member as an object's first one. `member` ends with a comma."""
     opening = _OPEN.match(text)
     if opening is None:
         return text
@@ -54,7 +54,7 @@ def _inserted(text: bytes, member: bytes) -> bytes:
 
 
 def _asking(options: bytes) -> bytes:
-    """The options' text with `include_usage` true."""
+    """The text of the options with `include_usage` true."""
     if options == b"null" or _EMPTY_OBJECT.fullmatch(options):
         return b'{"include_usage":true}'
     if not options.startswith(b"{"):
@@ -68,25 +68,25 @@ def _asking(options: bytes) -> bytes:
 
 
 class UsageStripper:
-    """Takes the usage event out of a stream: the one with usage and without any choice.
+    """Removes the usage event from a stream: the event with usage and without choices.
 
-    It holds back an unfinished event only, which a client could not read yet either.
+    It holds back only incomplete events, which a client could not read yet either.
     """
 
     __slots__ = ("_open", "_passing", "stripped")
 
     def __init__(self) -> None:
-        self._open = b""  # the beginning of an event that may be the one
-        self._passing = False  # in the middle of an event that is too long to be it
-        self.stripped = 0  # events taken out
+        self._open = b""  # the beginning of an event that may be the usage event
+        self._passing = False  # inside an event that is too long for a usage event
+        self.stripped = 0  # removed events
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is held back, and no event has begun."""
+        """Whether no bytes are held back and no event has begun."""
         return not self._open and not self._passing
 
     def feed(self, chunk: bytes) -> bytes:
-        """The bytes that the client gets for these."""
+        """Process bytes. Returns the bytes for the client."""
         whole = not self._open and not self._passing and chunk.endswith(b"\n\n")
         return chunk if whole and _EMPTY_CHOICES.search(chunk) is None else self._sifted(chunk)
 
@@ -102,14 +102,14 @@ class UsageStripper:
             self._passing = False
         if len(rest) > _MAX_EVENT_BYTES:
             self._passing = True
-        if self._passing:  # two bytes stay, so that an end across the border is seen
+        if self._passing:  # keep two bytes, to find an event's end across the border
             out.append(rest[:-2])
             rest = rest[-2:]
         self._open = rest
         return b"".join(out)
 
     def finish(self) -> bytes:
-        """What is held back when the stream ends."""
+        """End the stream. Returns the bytes that were held back."""
         rest, self._open = self._open, b""
         if rest and not self._passing and is_usage_event(rest):
             self.stripped += 1

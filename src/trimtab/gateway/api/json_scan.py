@@ -1,7 +1,7 @@
-"""Finds chosen top-level members of a JSON object that comes in pieces and may be large, in bounded memory.
+"""Finds chosen top-level members of a large JSON object that arrives in pieces, in bounded memory.
 
-It finds its way through valid JSON and does not validate: what it accepts in error, the backend refuses. A
-member that occurs twice counts as it last does, as in Python's parsers.
+The scanner follows valid JSON and does not validate: the backend refuses invalid text that the scanner
+accepts. If a member occurs twice, the last one counts, as in Python's parsers.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _FLAT: Final = re.compile(
 _SCALAR: Final = re.compile(rb"[^,}\]\s]*+")
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/=_-]{64}")
 _MEDIA_BYTES: Final = 4_096  # a longer string may be a picture's
-_HEAD_BYTES: Final = 256  # of a string: what is looked at of it, and the longest name of a member
+_HEAD_BYTES: Final = 256  # inspected bytes of a string, and the limit of a member's name
 _CLOSING: Final = re.compile(rb'(?<!\\)(?:\\\\)*+"')  # after an even number of backslashes
-_MAX_FINDS: Final = 16  # quick for a few escaped quotes; a text full of them is for the pattern
-_MAX_STEPS: Final = 400_000  # brackets and long strings: bounds the time that one body can cost
+_MAX_FINDS: Final = 16  # `find` is faster for a few escaped quotes, the pattern for many
+_MAX_STEPS: Final = 400_000  # brackets and long strings: bounds the time of one body
 
-_NEAR: Final = 64  # backslashes in a row are few, nearly always
+_NEAR: Final = 64  # nearly always, a row of backslashes is shorter
 _QUOTE, _COLON, _COMMA, _BACKSLASH = b'":,\\'
 _OPENERS: Final = b"{["
 _CLOSERS: Final = b"}]"
 
 
 class JsonScan:
-    """Feed it the text; then `found`, `raw`, `text_bytes` and `media` say what is in it."""
+    """A scanner for one object. After `feed`, read `found`, `raw`, `text_bytes` and `media`."""
 
     __slots__ = (
         "_begin",
@@ -56,11 +56,11 @@ class JsonScan:
     )
 
     def __init__(self, keep: Mapping[str, int]) -> None:
-        """`keep`: the members wanted → how many bytes of their value's text to keep."""
+        """`keep`: wanted member → bytes of its value's text to keep."""
         self.found: dict[str, tuple[int, int]] = {}  # member → (start, end) of its value in all bytes fed
-        self.problem = ""  # why this is no JSON object; empty = none seen
+        self.problem = ""  # why the text is not a JSON object; empty = no problem so far
         self.done = False  # the object is closed
-        self.media = 0  # strings that hold pictures or sound
+        self.media = 0  # number of strings that hold pictures or sound
         self.media_bytes = 0
         self._keep = keep
         self._values: dict[str, bytes] = {}
@@ -74,26 +74,26 @@ class JsonScan:
         self._key = ""
         self._open_value = False
         self._value = bytearray()
-        self._value_at = 0  # where it began, in all bytes fed
-        self._begin = 0  # where it, or its rest, begins in the present chunk
+        self._value_at = 0  # its start, counted in all bytes fed
+        self._begin = 0  # the start of it, or of its rest, in the current chunk
 
     @property
     def text_bytes(self) -> int:
-        """Bytes fed, without those of pictures and sound."""
+        """Bytes fed, except those of pictures and sound."""
         return self._fed - self.media_bytes
 
     def raw(self, key: str) -> bytes | None:
-        """The text of a member's value; None where there is none or it is longer than to be kept."""
+        """The text of a member's value; None = no such member, or its text is longer than the limit."""
         start, end = self.found.get(key, (0, -1))
         value = self._values.get(key, b"")
         return value if len(value) == end - start else None
 
     def beginning(self, key: str) -> bytes:
-        """The text of a member's value, as far as it was kept."""
+        """The kept beginning of the text of a member's value."""
         return self._values.get(key, b"")
 
     def feed(self, chunk: bytes) -> None:
-        """The next bytes of the text."""
+        """Scan the next bytes of the text."""
         at, end = 0, len(chunk)
         while at < end and not self.problem:
             at = self._state(chunk, at)
@@ -110,7 +110,7 @@ class JsonScan:
         if room > 0:
             self._value += chunk[self._begin : min(end, self._begin + room)]
 
-    # The states. Each reads on from `at` in the chunk and gives the position that it has come to.
+    # The states. Each one reads from `at` in the chunk and returns the position that it has reached.
 
     def _before_object(self, chunk: bytes, at: int) -> int:
         at = _after_space(chunk, at)
@@ -221,13 +221,13 @@ class JsonScan:
             self.found[self._key] = (self._value_at, self._fed + end)
             self._values[self._key] = bytes(self._value)
 
-    # Strings, of every place.
+    # Strings, used by all states.
 
     def _begin_string(self, state: Callable[[bytes, int], int]) -> None:
         self._head, self._string_bytes, self._state = b"", 0, state
 
     def _through_string(self, chunk: bytes, at: int) -> tuple[int, bool]:
-        """The position after a string's part in this chunk, its closing quote included; has it closed?"""
+        """The position after the string's part in this chunk with its closing quote; whether it closed."""
         end = self._closing_quote(chunk, at)
         closed = end >= 0
         if not closed:
@@ -242,7 +242,7 @@ class JsonScan:
         return end + closed, closed
 
     def _closing_quote(self, chunk: bytes, at: int) -> int:
-        """Where the string that is read at `at` ends; −1 = not in this chunk."""
+        """The position of the quote that closes the string at `at`; −1 = not in this chunk."""
         end = chunk.find(b'"', at)
         for _ in range(_MAX_FINDS):
             if end < 0 or not self._is_escaped(chunk, at, end):
@@ -252,7 +252,7 @@ class JsonScan:
         return found.end() - 1 if found else -1
 
     def _is_escaped(self, chunk: bytes, begin: int, at: int) -> bool:
-        """Whether an odd number of backslashes stands before `at`, in a part of a string from `begin` on."""
+        """Whether an odd number of backslashes precedes `at`, in a part of a string from `begin` on."""
         if at == begin:
             return self._escaped
         if chunk[at - 1] != _BACKSLASH:

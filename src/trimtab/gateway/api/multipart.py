@@ -1,4 +1,4 @@
-"""Reads multipart/form-data as it comes: small fields whole, of files their size and first bytes only."""
+"""Reads multipart/form-data in pieces: whole small fields, and the size and first bytes of files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _DISPOSITION: Final = re.compile(rb"content-disposition:\s*form-data\s*(?=;)", r
 _MAX_PARTS: Final = 256
 _MAX_HEADERS_BYTES: Final = 8_192
 KEPT_BYTES: Final = 65_536
-"""How much of a part is kept: all of a usual field, the beginning of a file."""
+"""Kept bytes of a part: enough for a whole field, or for the beginning of a file."""
 
 
 def boundary_of(content_type: str) -> bytes | None:
-    """The boundary that a Content-Type of multipart/form-data names; None if it names none."""
+    """The boundary in a Content-Type of multipart/form-data, or None."""
     found = _BOUNDARY.match(content_type)
     if found is None:
         return None
@@ -33,33 +33,33 @@ class Part:
 
     name: str
     is_file: bool
-    at: int = 0  # where its content begins, in all bytes fed
+    at: int = 0  # start of its content, counted in all bytes fed
     size: int = 0  # bytes
     kept: bytearray = field(default_factory=bytearray)  # the first 64 KiB
 
     @property
     def text(self) -> str:
-        """The field's text, as far as it was kept."""
+        """The kept part of the field's text."""
         return self.kept.decode("utf-8", "replace")
 
 
 class MultipartScan:
-    """Feed it the body; `parts` has what came, `problem` what is wrong, `done` whether the end was seen."""
+    """A scanner for one body. `parts`: its parts; `problem`: an error; `done`: whether its end was read."""
 
     __slots__ = ("_at", "_held", "_in_body", "_mark", "_part", "done", "parts", "problem")
 
     def __init__(self, boundary: bytes) -> None:
         self.parts: list[Part] = []
-        self.problem = ""  # empty = none seen
+        self.problem = ""  # empty = no problem so far
         self.done = False
         self._mark = b"\r\n--" + boundary
         self._held = b"\r\n"  # so that the first boundary looks like the others
-        self._at = -len(self._held)  # where `_held` begins, in all bytes fed
+        self._at = -len(self._held)  # start of `_held`, counted in all bytes fed
         self._in_body = True
         self._part: Part | None = None  # None in the preamble
 
     def feed(self, chunk: bytes) -> None:
-        """The next bytes of the body."""
+        """Scan the next bytes of the body."""
         data = self._held + chunk if self._held else chunk
         at: int | None = 0
         while at is not None and not self.problem and not self.done:
@@ -72,7 +72,7 @@ class MultipartScan:
         self._held = b""
 
     def _body(self, data: bytes, at: int) -> int | None:
-        """To the next boundary. None: the data is used up, and what may begin a boundary is held."""
+        """Read to the next boundary. None = the data is used up; a possible start of a boundary is held."""
         end = data.find(self._mark, at)
         if end < 0:
             keep = max(at, len(data) - len(self._mark) + 1)
@@ -131,7 +131,7 @@ class MultipartScan:
 
 
 def _disposition(headers: bytes) -> dict[bytes, bytes] | None:
-    """The parameters of Content-Disposition; None where two servers could read them differently."""
+    """The parameters of Content-Disposition; None = two servers could read them differently."""
     lines = headers.split(b"\r\n")
     if len(headers) > _MAX_HEADERS_BYTES or any(line[:1] in (b" ", b"\t") for line in lines):
         return None

@@ -1,4 +1,4 @@
-"""What a request says of itself, read from its path, query and body; never an exception, whatever comes."""
+"""Reads a request's facts from its path, query and body. No input raises an exception."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trimtab.gateway.api.units import BYTES_PER_TOKEN, HASHED_CHARS, IMAGE_TOKEN
 from trimtab.gateway.model import Endpoint, Facts, Kind, Refusal
 
 WHOLE_BYTES: Final = 1 << 20
-"""Bodies up to this size are parsed as a whole; larger ones are scanned as they come."""
+"""Bodies up to this size are parsed as a whole. Larger ones are scanned in pieces."""
 
 _FORM_KINDS: Final = frozenset((Kind.IMAGE, Kind.TRANSCRIPTION, Kind.VIDEO, Kind.RELAY))
 _MULTIPART: Final = "multipart/form-data"
@@ -44,7 +44,7 @@ _KEEP: Final = {**dict.fromkeys(_SCALARS, 4_096), **dict.fromkeys(_PROMPTS, HASH
 
 
 def parse_body(endpoint: Endpoint, content_type: str, body: bytes) -> Facts | Refusal:
-    """The facts of a body that is there as a whole, at most WHOLE_BYTES of it; else use `body_scan`."""
+    """The facts of a whole body of at most WHOLE_BYTES. For longer ones use `body_scan`."""
     if content_type not in _JSON_TYPES and not _is_json(_media_type(content_type)):
         scan = body_scan(endpoint, content_type)
         if isinstance(scan, Refusal):
@@ -61,7 +61,7 @@ def parse_body(endpoint: Endpoint, content_type: str, body: bytes) -> Facts | Re
 
 
 def parse_query(endpoint: Endpoint, path: str, query: str = "") -> Facts | Refusal:
-    """The facts of a request without a body: its model from the query, the response's id from the path."""
+    """The facts of a request without a body: the model from the query, the response's id from the path."""
     try:
         models = parse_qs(query, max_num_fields=_MAX_FIELDS).get("model", [""]) if query else [""]
     except ValueError:
@@ -75,7 +75,7 @@ def parse_query(endpoint: Endpoint, path: str, query: str = "") -> Facts | Refus
 
 
 class Change(NamedTuple):
-    """What shall stand in a body in place of its bytes from `start` to `end`."""
+    """A replacement for the bytes of a body from `start` to `end`."""
 
     start: int
     end: int
@@ -83,20 +83,20 @@ class Change(NamedTuple):
 
 
 class BodyScan(Protocol):
-    """Reads a body as it comes, in bounded memory."""
+    """Reads a body in pieces, in bounded memory."""
 
     def feed(self, chunk: bytes) -> None:
-        """The next bytes of the body."""
+        """Scan the next bytes of the body."""
 
     def finish(self) -> Facts | Refusal:
-        """The body is over."""
+        """End the body. Returns its facts."""
 
     def renamed(self, model: str) -> Change | None:
-        """How the body, which is over, comes to name this model; None = that can't be told."""
+        """The change that makes the complete body name this model; None = unknown."""
 
 
 def body_scan(endpoint: Endpoint, content_type: str) -> BodyScan | Refusal:
-    """What reads a body of this type; a refusal (415) where the endpoint takes no such bodies."""
+    """The scanner of a body of this type, or a refusal (415) if the endpoint takes no such bodies."""
     media_type = _media_type(content_type)
     if _is_json(media_type):
         return _JsonBody(endpoint)
@@ -132,7 +132,7 @@ def _bad_form(problem: str) -> Refusal:
 
 
 class _JsonBody:
-    """A large JSON body: chosen members only; the prompt's size and hashes are those of the JSON text."""
+    """A large JSON body: chosen members only. The prompt's size and hashes are those of its JSON text."""
 
     __slots__ = ("_endpoint", "_scan")
 
@@ -214,7 +214,7 @@ def _form_facts(endpoint: Endpoint, fields: list[tuple[str, str]]) -> Facts | Re
 
 
 class _UrlencodedBody:
-    """A form without files; of reasonable size only."""
+    """A form without files, of limited size."""
 
     __slots__ = ("_body", "_endpoint")
 
@@ -241,7 +241,7 @@ class _UrlencodedBody:
 
 
 class _OpaqueBody:
-    """A relayed body of an unknown type: nothing is known of it."""
+    """A relayed body of an unknown type, without facts."""
 
     __slots__ = ()
 

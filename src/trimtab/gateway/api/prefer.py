@@ -1,14 +1,14 @@
-"""The header Prefer (RFC 7240): what a client would like, beside the request itself."""
+"""The header Prefer (RFC 7240): preferences of a client for the handling of its request."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-_PREFERENCE: Final = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')  # a comma in quotes ends none
+_PREFERENCE: Final = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')  # a comma in quotes is no border
 
 
 def wants_async(prefer: bytes) -> bool:
-    """Whether a Prefer header, of one or several preferences, asks for a job instead of an answer."""
+    """Whether a Prefer header with one or several preferences requests a job instead of a response."""
     preferences = _PREFERENCE.findall(prefer)
     return any(one.partition(b";")[0].strip().lower() == b"respond-async" for one in preferences)

@@ -1,8 +1,8 @@
-"""Which nodes have probably cached the beginning of a prompt: hashes of its blocks, and who was sent them.
+"""Prefix index: the nodes that have probably cached the beginning of a prompt, by hashes of its blocks.
 
-A block's hash covers all text before it, so equal hashes mean equal beginnings. The hash is Python's own of
-strings (SipHash, keyed anew in every process), mixed with a salt of this module, so that nobody outside can
-choose collisions.
+A block's hash covers all text before it, so equal hashes mean equal beginnings. The hash is Python's string
+hash (SipHash with a new key in every process), mixed with a salt of this module, so that clients cannot
+construct collisions.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 from trimtab.gateway.api.units import BLOCK_CHARS, BLOCK_TOKENS, HASHED_CHARS
 
 _SALT: Final = int.from_bytes(os.urandom(7), "big")
-_MAX_RETIRED: Final = 64  # bits of forgotten nodes, before they are swept out of all entries
-_TRUST_WEIGHT: Final = 0.1  # of the newest report in a node's running average
+_MAX_RETIRED: Final = 64  # bits of removed nodes before all entries are compacted
+_TRUST_WEIGHT: Final = 0.1  # weight of the newest report in a node's running average
 
 
 def chain(model: str, text: str) -> tuple[int, ...]:
-    """Hashes of the whole blocks of a prompt's beginning, each with all before it: signed 64-bit integers."""
+    """Chained hashes of the whole blocks of a prompt's beginning: signed 64-bit integers."""
     end = min(len(text), HASHED_CHARS) // BLOCK_CHARS * BLOCK_CHARS
     if not end:
         return ()
@@ -32,10 +32,11 @@ def chain(model: str, text: str) -> tuple[int, ...]:
 
 
 class PrefixIndex:
-    """Block → the nodes that were sent it, of the `max_blocks` most recently used ones.
+    """Block → the nodes to which it was sent, for the `max_blocks` most recently used blocks.
 
-    An entry is a bit mask of nodes. Entries live in two generations: what is used moves to the young one, and
-    when that is half of all, the old one is dropped. So memory is bounded and a use costs no list handling.
+    An entry is a bit mask of nodes. Entries live in two generations. A used entry moves to the young one. When
+    the young generation holds half of `max_blocks`, the old one is dropped. So memory is bounded, and a use
+    needs no list operations.
     """
 
     __slots__ = ("_bit_of", "_half", "_live", "_node_of", "_old", "_retired", "_trust", "_young")
@@ -51,13 +52,13 @@ class PrefixIndex:
         self._trust: dict[int, float] = {}  # node → how much of what is matched it really has, 0..1
 
     def __len__(self) -> int:
-        """Entries held; at most `max_blocks`."""
+        """The number of entries, at most `max_blocks`."""
         return len(self._young) + len(self._old)
 
     def match(self, blocks: Sequence[int], n_nodes: int, limit: int = 32) -> list[tuple[int, int]]:
-        """(node, how many first blocks it has) for nodes below `n_nodes`, longest first, at most `limit`.
+        """(node, number of first blocks it has) for nodes below `n_nodes`, longest first, at most `limit`.
 
-        Nodes without a match are not named. A node whose reports showed less than was matched is discounted.
+        Nodes without a match are left out. A node whose reports showed less than was matched is discounted.
         """
         steps = self._steps(blocks)
         found: list[tuple[int, int]] = []
@@ -77,7 +78,7 @@ class PrefixIndex:
         return found
 
     def _steps(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
-        """(length, nodes that have so many first blocks) where the set of nodes becomes smaller."""
+        """(length, nodes that have that many first blocks), for lengths where the set of nodes shrinks."""
         young, old = self._young, self._old
         mask, length = self._live, 0
         steps: list[tuple[int, int]] = []
@@ -96,7 +97,7 @@ class PrefixIndex:
         return steps
 
     def add(self, node_idx: int, blocks: Sequence[int]) -> None:
-        """The node is being sent a prompt of these blocks."""
+        """Record that a prompt of these blocks is sent to the node."""
         bit = 1 << self._bit(node_idx)
         young, old, live = self._young, self._old, self._live
         for block in blocks:
@@ -108,7 +109,7 @@ class PrefixIndex:
             self._turn()
 
     def _turn(self) -> None:
-        """The young generation becomes the old one, and the old one is forgotten."""
+        """Drop the old generation. The young one becomes the old one."""
         young = self._young
         while len(young) > self._half:  # one very long prompt: keep the bound
             young.pop(next(iter(young)))
@@ -124,11 +125,10 @@ class PrefixIndex:
         return position
 
     def correct(self, node_idx: int, blocks: Sequence[int], cached_tokens: int, matched: int) -> None:
-        """A finished request's `cached_tokens`, against the `matched` blocks that `match` gave for its node.
+        """Compare a finished request's `cached_tokens` with the `matched` blocks that `match` gave.
 
-        A node that has less than was matched (it evicts early, or caches nothing) is discounted, and trusted
-        again as its reports get better. Half of the expected tokens counts as right: tokens are not counted
-        exactly here.
+        A node that has less than was matched (it evicts early, or caches nothing) is discounted, until its
+        reports improve. Half of the expected tokens counts as correct, because tokens are only estimated.
         """
         if not blocks or not (matched or cached_tokens):
             return
@@ -138,7 +138,7 @@ class PrefixIndex:
         self._trust[node_idx] = trust + _TRUST_WEIGHT * (held_frac - trust)
 
     def forget(self, node_idx: int) -> None:
-        """The node lost its cache: it was restarted or removed."""
+        """Remove a node that lost its cache: it was restarted or removed."""
         self._trust.pop(node_idx, None)
         position = self._bit_of.pop(node_idx, None)
         if position is None:
@@ -150,7 +150,7 @@ class PrefixIndex:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Pack the living bits again, so that masks stay as short as there are nodes."""
+        """Compact the bits of present nodes, so that masks are no longer than the number of nodes."""
         nodes = sorted(self._bit_of)
         moves = [(self._bit_of[node_idx], place) for place, node_idx in enumerate(nodes)]
         self._young = _packed(self._young, moves)
@@ -162,7 +162,7 @@ class PrefixIndex:
 
 
 def _packed(entries: dict[int, int], moves: Sequence[tuple[int, int]]) -> dict[int, int]:
-    cache: dict[int, int] = {}  # few masks are different
+    cache: dict[int, int] = {}  # there are few distinct masks
     packed: dict[int, int] = {}
     for block, mask in entries.items():
         new = cache.get(mask)

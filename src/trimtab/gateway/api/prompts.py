@@ -1,4 +1,4 @@
-"""The text of a prompt, in whatever form an API lets clients write it, and how many tokens it is, about."""
+"""Extracts the text of a prompt from the forms that the APIs allow, and estimates its tokens."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trimtab.gateway.api.units import (
     MESSAGE_TOKENS,
 )
 
-_MAX_DEPTH: Final = 4  # a message's content's part's content, and one to spare
-_SAMPLE: Final = 512  # characters of a picture's text by which it is told from others
+_MAX_DEPTH: Final = 4  # the content of a part of a message's content, plus one
+_SAMPLE: Final = 512  # characters of a picture's text that distinguish it from other pictures
 _AUDIO_BYTES_PER_S: Final = 32_000.0  # 16 bits, 16 kHz
 _IMAGE_TYPES: Final = frozenset(("image", "image_url", "input_image"))
 _AUDIO_TYPES: Final = frozenset(("input_audio", "audio", "audio_url"))
@@ -31,10 +31,10 @@ class Prompt:
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        self._tokens = 0.0  # of what is no text
+        self._tokens = 0.0  # tokens of parts that are not text
 
     def add_messages(self, messages: Any) -> None:
-        """A list of messages or items; what is none is passed over."""
+        """Add a list of messages or items. Other values are ignored."""
         if type(messages) is not list:
             self.add(messages)
             return
@@ -54,7 +54,7 @@ class Prompt:
                 self._add_parts(message, 0)
 
     def add(self, value: Any, depth: int = 0) -> None:
-        """A text, a list of parts, or one part."""
+        """Add a text, a list of parts, or one part."""
         if type(value) is str:
             self._pieces.append(value)
         elif type(value) is list:
@@ -63,11 +63,11 @@ class Prompt:
             self._add_parts(value, depth)
 
     def add_tree(self, value: Any) -> None:
-        """A structure that the model reads as JSON, such as its tools."""
+        """Add a structure that the model reads as JSON, such as its tools."""
         if value:
             try:
                 self._pieces.append(orjson.dumps(value).decode())
-            except orjson.JSONEncodeError:  # nested deeper than it writes
+            except orjson.JSONEncodeError:  # nested deeper than orjson can write
                 self._tokens += 1.0
 
     def _add_list(self, values: list[Any], depth: int) -> None:
@@ -93,7 +93,7 @@ class Prompt:
                     self.add_tree(part[key])
 
     def _add_media(self, part: dict[Any, Any], tokens: float) -> None:
-        """A picture counts as one; a sound by its length."""
+        """Add a picture with a fixed number of tokens, or a sound by its duration."""
         texts: list[str] = []
         _collect_texts(part, texts, 0)
         longest = max(texts, key=len, default="")
@@ -103,12 +103,12 @@ class Prompt:
         self._tokens += tokens or len(longest) * 0.75 / _AUDIO_BYTES_PER_S * AUDIO_TOKENS_PER_S
 
     def _add_mark(self, mark: str) -> None:
-        """Text that tells prefixes apart, but that no model reads."""
+        """Add text that distinguishes prefixes but is not part of the prompt."""
         self._pieces.append(mark)
         self._tokens -= len(mark.encode()) / BYTES_PER_TOKEN
 
     def finish(self, model: str) -> tuple[float, tuple[int, ...]]:
-        """Tokens, about, and the hashes of the beginning's blocks."""
+        """The estimated tokens, and the hashes of the blocks of the prompt's beginning."""
         text = "\0".join(self._pieces)
         n_bytes = len(text) if text.isascii() else len(text.encode())
         return max(n_bytes / BYTES_PER_TOKEN + self._tokens, 1.0), chain(model, text)

@@ -1,7 +1,7 @@
-"""Server-sent events out of a stream of bytes, whatever the borders of its chunks.
+"""Splits a byte stream with arbitrary chunk borders into server-sent events.
 
-An event ends with an empty line; lines end with LF or CR LF. (A lone CR, which the standard allows too, is
-what no inference server sends: such a stream would be one long event here, and still be relayed whole.)
+An event ends with an empty line; lines end with LF or CR LF. The standard also allows a lone CR, but no
+inference server sends it. Such a stream would be one long event here, and would still be relayed completely.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-TYPE_BYTES: Final = 400  # events say what they are in these: an `event:` line, or first keys of the data
-USAGE: Final = b'"usage"'  # a key that no event has which only brings content
+TYPE_BYTES: Final = 400  # leading bytes that hold an event's type: an `event:` line, or the first keys
+USAGE: Final = b'"usage"'  # a key that pure content events do not have
 _END: Final = re.compile(rb"\n\r?\n")
 _DATA: Final = re.compile(rb"^data:[ ]?([^\r\n]*)", re.MULTILINE)
 _HEAD_BYTES: Final = 4_096
@@ -19,9 +19,9 @@ _MAX_OPEN: Final = 2 * (_HEAD_BYTES + _TAIL_BYTES)
 
 
 def split(buffer: bytes, start: int = 0) -> tuple[list[bytes], bytes]:
-    """The whole events in `buffer`, each with the empty line that ends it, and what is left.
+    """The complete events in `buffer`, each with the empty line that ends it, and the remaining bytes.
 
-    No event ends before `start`: a caller that has looked at the first bytes already saves a second look.
+    No event ends before `start`: a caller that has already searched the first bytes saves a second search.
     """
     events = []
     begin = 0
@@ -37,7 +37,7 @@ def data_of(event: bytes) -> bytes:
 
 
 class EventSplitter:
-    """Events of a stream for reading, in bounded memory: a very long event comes without its middle."""
+    """Splits a stream into events in bounded memory: the middle of a very long event is dropped."""
 
     __slots__ = ("_open",)
 
@@ -46,13 +46,13 @@ class EventSplitter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no event has begun that is not whole."""
+        """Whether no incomplete event is pending."""
         return not self._open
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events that this chunk completes."""
         if not self._open and chunk.find(b"\n\n") == len(chunk) - 2 >= 0 and b"\r" not in chunk:
-            return [chunk]  # one whole event: how most streams come
+            return [chunk]  # one whole event: the usual case
         held = len(self._open)
         events, self._open = split(self._open + chunk if held else chunk, max(0, held - 2))
         if len(self._open) > _MAX_OPEN:
@@ -60,6 +60,6 @@ class EventSplitter:
         return events
 
     def finish(self) -> list[bytes]:
-        """What the stream's end leaves: an event whose empty line is missing."""
+        """The events that the end of the stream completes: a last event without its empty line."""
         events, self._open = [self._open] if self._open else [], b""
         return events

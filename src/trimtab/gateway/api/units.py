@@ -1,7 +1,8 @@
-"""How much work a request is, estimated from what it says of itself; every constant of these estimates.
+"""Estimates a request's work from its facts, with all constants of these estimates.
 
-Units are those of recorded traces where these have them: output tokens + 0.05 × prompt tokens of a language
-model, steps × images (of 1024 × 1024) of an image model. How long a unit takes is learned elsewhere.
+The units are those of recorded traces, where these have units: output tokens + 0.05 × prompt tokens for a
+language model, steps × images (of 1024 × 1024) for an image model. `decide.estimates` learns the seconds per
+unit.
 """
 
 from __future__ import annotations
@@ -13,63 +14,63 @@ from trimtab.gateway.model import Facts, Kind, Usage
 BYTES_PER_TOKEN: Final = 4.0
 """UTF-8 bytes of text per token: English prose has 4 to 4.5, code about 3.5, Chinese 3 to 4."""
 MESSAGE_TOKENS: Final = 4.0
-"""What a chat template adds to every message."""
+"""Tokens that a chat template adds to every message."""
 IMAGE_TOKENS: Final = 765.0
-"""An image in a prompt: one of 1024 × 1024 in OpenAI's tiles; vision models take 250 to 1,500."""
+"""Tokens of an image in a prompt: 1024 × 1024 in OpenAI's tiles; vision models take 250 to 1,500."""
 AUDIO_TOKENS_PER_S: Final = 25.0
-"""Speech in a prompt: encoders give 12.5 to 50 tokens a second."""
+"""Tokens per second of speech in a prompt: encoders give 12.5 to 50."""
 SPEECH_BYTES_PER_S: Final = 15.0
-"""Text read aloud: about 150 words a minute."""
+"""Bytes of text per second of speech: about 150 words a minute."""
 PROMPT_TOKEN_FRAC: Final = 0.05
 """Work of a prompt token relative to an output token, the default of trace formats too."""
 COMPLETION_MAX_TOKENS: Final = 16.0
-"""What /v1/completions generates at most where the client says nothing."""
+"""The limit of /v1/completions if the client states none."""
 DEFAULT_STEPS: Final = 30
-"""Denoising steps where the client says nothing."""
+"""Denoising steps if the client states none."""
 DEFAULT_MEGAPIXELS: Final = 1024 * 1024 / 1e6
-"""One image where the client says nothing."""
+"""Size of an image if the client states none."""
 VIDEO_FRAMES_PER_S: Final = 16.0
 """Frames per second of generated video: open models make 16 to 24."""
 DEFAULT_VIDEO_S: Final = 4.0
-"""Length of a video where the client says nothing: the default of OpenAI's video API."""
+"""Duration of a video if the client states none: the default of OpenAI's video API."""
 DEFAULT_OUTPUT_TOKENS: Final = 200.0
-"""Predicted output before anything was seen: conversations in public traces have a mean of 150 to 250."""
+"""Predicted output before the first observation: conversations in public traces have a mean of 150 to 250."""
 MAX_STATED: Final = 1e7
-"""Larger numbers in a request are taken as this: nobody makes a node look busy for a year."""
+"""Larger numbers in a request are cut to this, so that a client cannot make a node look busy for a year."""
 MIN_UNITS: Final = 1e-3
-"""The least work of a request; a trace's sizes are above 0."""
+"""The minimum work of a request: sizes in a trace must be above 0."""
 
 BLOCK_CHARS: Final = 512
 """Characters in a block of the prefix index."""
 BLOCK_TOKENS: Final = BLOCK_CHARS / BYTES_PER_TOKEN
-"""Tokens in a block of the prefix index, about."""
+"""Approximate tokens in a block of the prefix index."""
 HASHED_CHARS: Final = 65_536
-"""How much of a prompt's beginning the prefix index looks at."""
+"""Characters of a prompt's beginning that the prefix index covers."""
 
 _GENERATING: Final = frozenset((Kind.CHAT, Kind.COMPLETION, Kind.RESPONSE, Kind.MESSAGES))
-_BUCKET_WEIGHT: Final = 8.0  # so many observations weigh as much as the prior
-_WINDOW: Final = 200.0  # observations that the running means remember
-_N_BUCKETS: Final = 26  # by the power of two of max_tokens; 0 = not said
+_BUCKET_WEIGHT: Final = 8.0  # number of observations that weigh as much as the prior
+_WINDOW: Final = 200.0  # window of the running means, in observations
+_N_BUCKETS: Final = 26  # by the power of two of max_tokens; 0 = not stated
 
 
 class OutputEstimate:
-    """Predicts the output tokens of one class of requests (or of one model), learned from what it produced.
+    """Predicts the output tokens of one class of requests (or of one model) from its past outputs.
 
-    One running mean per power of two of `max_tokens`, drawn to the overall mean (cut at the maximum) until it
-    has enough observations of its own: clients that ask for 16 tokens use them all, those that ask for 4,096
-    mostly don't.
+    There is one running mean per power of two of `max_tokens`. Each one is shrunk to the overall mean (cut at
+    the maximum) until it has enough own observations. Reason: clients that request 16 tokens use all of them,
+    those that request 4,096 mostly do not.
     """
 
     __slots__ = ("_asked_tokens", "_counts", "_means", "_said_tokens", "_seen_bucket", "_seen_tokens")
 
     def __init__(self, mean_tokens: float = DEFAULT_OUTPUT_TOKENS) -> None:
-        self._means = [mean_tokens] + [0.0] * _N_BUCKETS  # the first is the overall one
+        self._means = [mean_tokens] + [0.0] * _N_BUCKETS  # the first is the overall mean
         self._counts = [0.0] * (_N_BUCKETS + 1)
-        self._asked_tokens = self._said_tokens = -1.0  # the last prediction: good until the next lesson
-        self._seen_tokens, self._seen_bucket = 0.0, _bucket(0.0)  # of the last lesson
+        self._asked_tokens = self._said_tokens = -1.0  # the last prediction, valid until the next observation
+        self._seen_tokens, self._seen_bucket = 0.0, _bucket(0.0)  # of the last observation
 
     def predict(self, max_tokens: float) -> float:
-        """Expected output tokens of one answer; `max_tokens` 0 = the client sets no limit."""
+        """Expected output tokens of one answer. `max_tokens` = 0: the client sets no limit."""
         if max_tokens == self._asked_tokens:
             return self._said_tokens
         self._asked_tokens, self._said_tokens = max_tokens, self._predicted(max_tokens)
@@ -85,7 +86,7 @@ class OutputEstimate:
         return mean if max_tokens <= 0.0 or mean < max_tokens else max_tokens
 
     def observe(self, max_tokens: float, output_tokens: float) -> None:
-        """One answer under this limit had so many tokens."""
+        """Observe the output tokens of one answer under this limit."""
         self._asked_tokens = -1.0
         if max_tokens != self._seen_tokens:
             self._seen_tokens, self._seen_bucket = max_tokens, _bucket(max_tokens)
@@ -108,7 +109,7 @@ def _bucket(max_tokens: float) -> int:
 
 
 def estimate(facts: Facts, kind: Kind, output: OutputEstimate) -> tuple[float, float]:
-    """Predicted work units of a request, and the tokens it will hold on its node (prompt and output)."""
+    """Predicted work units of a request, and the tokens that it holds on its node (prompt and output)."""
     if kind in _GENERATING:
         out = output.predict(facts.max_tokens) * facts.answers
         return token_units(facts.prompt_tokens, out), facts.prompt_tokens + out
@@ -118,7 +119,7 @@ def estimate(facts: Facts, kind: Kind, output: OutputEstimate) -> tuple[float, f
 
 
 def used(facts: Facts, kind: Kind, usage: Usage) -> float:
-    """Work units of a finished request, with what its backend says it used."""
+    """Work units of a finished request, from the usage that its backend reports."""
     if kind in MEDIA:
         return _media_units(facts, kind)
     output_tokens = usage.completion_tokens if kind in _GENERATING else 0.0
@@ -132,7 +133,7 @@ def token_units(prompt_tokens: float, output_tokens: float) -> float:
 
 
 MEDIA: Final = frozenset((Kind.IMAGE, Kind.SPEECH, Kind.TRANSCRIPTION, Kind.VIDEO, Kind.REALTIME))
-"""Kinds whose work is steps, seconds or frames: no backend tells it in tokens."""
+"""Kinds whose work is counted in steps, seconds or frames: backends do not report it in tokens."""
 
 
 def _media_units(facts: Facts, kind: Kind) -> float:
@@ -151,5 +152,5 @@ def _steps(facts: Facts) -> int:
 
 
 def _size(facts: Facts) -> float:
-    """Pixels of one image relative to the usual one."""
+    """Pixels of one image relative to the default size."""
     return (facts.megapixels or DEFAULT_MEGAPIXELS) / DEFAULT_MEGAPIXELS

@@ -1,4 +1,4 @@
-"""What a backend says it used, read out of its answer as it passes by."""
+"""Reads the usage that a backend reports from its response while it is relayed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _ID: Final = re.compile(rb'"id"\s*:\s*"([^"\\]{1,256})"')
 _FLAT: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]{0,1024}(?:\{[^{}]{0,1024}\}[^{}]{0,1024}){0,4}\})')
 _TOTAL: Final = rb'"total_tokens"\s*:\s*[0-9]{1,9}\s*'
-_PLAIN: Final = re.compile(  # as most servers write it
+_PLAIN: Final = re.compile(  # the format of most servers
     rb'"usage"\s*:\s*\{\s*"prompt_tokens"\s*:\s*([0-9]{1,9})\s*,\s*(?:%b,\s*)?'
     rb'"completion_tokens"\s*:\s*([0-9]{1,9})\s*(?:,\s*%b)?\}' % (_TOTAL, _TOTAL)
 )
@@ -29,9 +29,9 @@ _MAX_COUNT: Final = 10**9
 
 
 def find_usage(data: bytes) -> Usage | None:
-    """The last usage object in a piece of JSON text, which may begin and end anywhere; None if there is none.
+    """The last usage object in a piece of JSON text, or None. The piece may begin and end anywhere.
 
-    Inside strings the quotes of `"usage"` would be escaped, so a model can't talk one into being.
+    A model's output cannot forge a usage object: inside strings the quotes of `"usage"` are escaped.
     """
     end = len(data)
     while (at := data.rfind(USAGE, 0, end)) >= 0:
@@ -53,7 +53,7 @@ def find_usage(data: bytes) -> Usage | None:
 
 
 def _object_at(data: bytes, start: int) -> Any:
-    """The object that begins at `start`: up to the first closing brace that makes it valid JSON."""
+    """The object that begins at `start` and ends at the first brace that makes it valid JSON."""
     limit = start + _MAX_USAGE_BYTES
     end = start
     for _ in range(_MAX_BRACES):
@@ -92,7 +92,7 @@ def _read(payload: Any) -> Usage | None:
 
 
 def _read_input_output(payload: dict[str, Any]) -> Usage:
-    """The Responses API counts cached tokens as input; Anthropic's counts them apart."""
+    """Usage with input and output tokens. The Responses API includes cached tokens, Anthropic's does not."""
     read = _count(payload, "cache_read_input_tokens")
     prompt = _count(payload, "input_tokens") + read + _count(payload, "cache_creation_input_tokens")
     cached = read or _count(payload.get("input_tokens_details"), "cached_tokens")
@@ -110,7 +110,7 @@ def _bounded(value: Any) -> int:
 
 
 def _merged(old: Usage | None, new: Usage) -> Usage:
-    """Anthropic's stream says the prompt first and the output last; running counts only grow."""
+    """Merge two reports: Anthropic's stream reports the prompt first, the output last; counts only grow."""
     if old is None:
         return new
     return Usage(
@@ -121,33 +121,33 @@ def _merged(old: Usage | None, new: Usage) -> Usage:
 
 
 class Meter(Protocol):
-    """Reads the body of an answer while it is relayed, in bounded memory."""
+    """Reads the body of a response while it is relayed, in bounded memory."""
 
-    usage: Usage | None  # what has been said up to now
-    response_id: str  # of the Responses API, for `previous_response_id`; empty elsewhere
-    ended: bool  # the stream's own last event has come; a plain body's length says it instead
-    content: bytes  # what marks an event of content; empty = it counts none
+    usage: Usage | None  # the latest reported usage
+    response_id: str  # id in the Responses API, for `previous_response_id`; else empty
+    ended: bool  # the stream's own last event was read; for plain bodies the length marks the end
+    content: bytes  # bytes that mark an event of content; empty = events are not counted
 
     def feed(self, chunk: bytes) -> int:
-        """The next bytes of the body; how many chunks of content they hold (tokens, about)."""
+        """Read the next bytes of the body. Returns the number of content chunks in them (about tokens)."""
 
     @property
     def is_between_events(self) -> bool:
-        """Whether an event that has `content` in its first `TYPE_BYTES`, and no usage, only counts."""
+        """Whether a next event with `content` in its first `TYPE_BYTES` and without usage is only counted."""
 
     def finish(self) -> None:
-        """The body is over."""
+        """End the body."""
 
 
 def meter_for(endpoint: Endpoint, content_type: str) -> Meter:
-    """What reads an answer with this Content-Type."""
+    """The meter of a response with this Content-Type."""
     if content_type[:17].lower() == "text/event-stream":
         return StreamMeter(endpoint.kind, endpoint.dialect)
     return BodyMeter(endpoint.kind)
 
 
 class BodyMeter:
-    """Usage and id of a plain JSON answer, from its first 4 KiB and its last 16 KiB."""
+    """Reads usage and id of a plain JSON response from its first 4 KiB and its last 16 KiB."""
 
     __slots__ = ("_head", "_kind", "_tail", "ended", "response_id", "usage")
 
@@ -163,7 +163,7 @@ class BodyMeter:
         self.ended = False
 
     def feed(self, chunk: bytes) -> int:
-        """The next bytes; no chunk of content is counted before all is there."""
+        """Read the next bytes. No content chunks are counted before the end."""
         if len(self._head) < _HEAD_BYTES:
             self._head += chunk[: _HEAD_BYTES - len(self._head)]
         tail = self._tail + chunk if self._tail and len(chunk) < _TAIL_BYTES else chunk
@@ -171,7 +171,7 @@ class BodyMeter:
         return 0
 
     def finish(self) -> None:
-        """The body is over: look for the usage from its end, then in its beginning."""
+        """End the body: search the usage in its end, then in its beginning."""
         self.usage = find_usage(self._tail) or find_usage(self._head)
         if self._kind is _RESPONSE:
             self.response_id = _top_level_id(self._head)
@@ -180,7 +180,7 @@ class BodyMeter:
 
 
 def read_answer(kind: Kind, body: bytes) -> tuple[Usage | None, str]:
-    """Usage and response id of a plain JSON answer that is there as a whole."""
+    """Usage and response id of a complete plain JSON response."""
     if len(body) <= _TAIL_BYTES:
         return find_usage(body), _top_level_id(body[:_HEAD_BYTES]) if kind is _RESPONSE else ""
     meter = BodyMeter(kind)
@@ -197,7 +197,7 @@ def _top_level_id(head: bytes) -> str:
 
 
 class StreamMeter:
-    """Usage, content chunks, id and end of a stream of events."""
+    """Reads usage, content chunks, id and end of an event stream."""
 
     __slots__ = ("_kind", "_last", "_splitter", "content", "ended", "response_id", "usage")
 
@@ -218,7 +218,7 @@ class StreamMeter:
             self._last = _LAST_TYPES
 
     def feed(self, chunk: bytes) -> int:
-        """The next bytes of the stream; how many events with content they complete."""
+        """Read the next bytes. Returns the number of content events that they complete."""
         content = 0
         for event in self._splitter.feed(chunk):
             content += self._meet(event)
@@ -226,11 +226,11 @@ class StreamMeter:
 
     @property
     def is_between_events(self) -> bool:
-        """All that came was whole events, and of the Responses API the id is known."""
+        """Whether all input so far was whole events, and the id is known (Responses API)."""
         return self._splitter.is_empty and (self.response_id != "" or self._kind is not _RESPONSE)
 
     def finish(self) -> None:
-        """The stream is over; an event whose empty line is missing counts too."""
+        """End the stream. A last event without its empty line counts too."""
         for event in self._splitter.finish():
             self._meet(event)
 
@@ -265,7 +265,7 @@ _LAST_TYPES: Final = (
 
 
 def _stream_id(event: bytes) -> str:
-    """The id in `response.created`: of the object `response`, whose first key it is."""
+    """The id in `response.created`: the first key of the object `response`."""
     at = event.find(b'"response"')
     found = _ID.search(event, at, at + _HEAD_BYTES) if at >= 0 else None
     return found[1].decode("utf-8", "replace") if found else ""
