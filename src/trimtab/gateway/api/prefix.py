@@ -34,9 +34,9 @@ def chain(model: str, text: str) -> tuple[int, ...]:
 class PrefixIndex:
     """Block → the nodes to which it was sent, for the `max_blocks` most recently used blocks.
 
-    An entry is a bit mask of nodes. Entries live in two generations. A used entry moves to the young one. When
-    the young generation holds half of `max_blocks`, the old one is dropped. So memory is bounded, and a use
-    needs no list operations.
+    An entry is a bit mask of nodes. Entries live in two generations. A used entry moves to the young one.
+    When the young generation holds half of `max_blocks`, the old one is dropped. So memory is bounded, and a
+    use needs no list operations.
     """
 
     __slots__ = ("_bit_of", "_half", "_live", "_node_of", "_old", "_retired", "_trust", "_young")
@@ -47,9 +47,9 @@ class PrefixIndex:
         self._old: dict[int, int] = {}
         self._bit_of: dict[int, int] = {}  # node → its bit's position
         self._node_of: list[int] = []  # bit's position → node, −1 where it was forgotten
-        self._live = 0  # the bits that stand for a node
+        self._live = 0  # bits that stand for a node
         self._retired = 0
-        self._trust: dict[int, float] = {}  # node → how much of what is matched it really has, 0..1
+        self._trust: dict[int, float] = {}  # node → fraction of matches that it really has, 0..1
 
     def __len__(self) -> int:
         """The number of entries, at most `max_blocks`."""
