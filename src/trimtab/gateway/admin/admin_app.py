@@ -1,4 +1,4 @@
-"""The admin port: routes over a `Control`, and the life of its server."""
+"""The admin port: HTTP routes over a `Control`, and the server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STATIC: Final = files("trimtab.gateway.admin") / "static"
 
 
 class AdminApp:
-    """The handlers. `hosts`: the names by which the port is reached, beside addresses and localhost."""
+    """The handlers. `hosts`: allowed host names, in addition to addresses and localhost."""
 
     def __init__(
         self, control: Control, auth: AdminAuth, *, hosts: Collection[str] = (), period_s: float = 1.0
@@ -200,7 +200,7 @@ async def _on_prepare(_request: web.Request, response: web.StreamResponse) -> No
 
 
 class AdminServer:
-    """The admin port, open."""
+    """The running server of the admin port."""
 
     def __init__(self, runner: web.AppRunner, port: int) -> None:
         self._runner = runner
@@ -212,7 +212,7 @@ class AdminServer:
 
 
 async def serve_admin(app: AdminApp, listening: socket.socket) -> AdminServer:
-    """Serve on a listening socket, which it closes at its end."""
+    """Serve on a listening socket. The server closes the socket at its end."""
     runner = web.AppRunner(app.app, access_log=None, shutdown_timeout=2.0, handle_signals=False)
     await runner.setup()
     await web.SockSite(runner, listening).start()

@@ -1,4 +1,4 @@
-"""Who may use the admin port: keys, one-time sign-in links, and sessions in a cookie. Kept as digests."""
+"""Authentication of the admin port: keys, one-time sign-in links, cookie sessions. Stored as digests."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MOST_SESSIONS: Final = 256
 
 
 def digest(secret: str) -> bytes:
-    """SHA-256 of a key or token. They are long and random, so nothing slower is needed."""
+    """SHA-256 of a key or token. These are long and random, so a slow hash is not needed."""
     return hashlib.sha256(secret.encode()).digest()
 
 
 class AdminAuth:
-    """Admin keys and what was granted with them.
+    """Admin keys, link tokens and sessions.
 
-    `digests` are SHA-256 digests of the keys. None at all means that nobody gets in, save by a link.
+    `digests`: SHA-256 digests of the keys. Without keys only a sign-in link gives access.
     `open_to_all` is for `--insecure-no-auth`. `clock` is in seconds and monotonic.
     """
 
@@ -41,7 +41,7 @@ class AdminAuth:
         self.open_to_all = open_to_all
 
     def replace_keys(self, digests: Iterable[bytes]) -> None:
-        """After a reload: these keys only. Where they differ all sessions end: the key of one may be gone."""
+        """Replace the keys after a reload. If they differ all sessions end: a session's key may be gone."""
         digests = tuple(digests)
         if set(digests) == set(self._digests):
             return
@@ -49,24 +49,24 @@ class AdminAuth:
         self._sessions.clear()
 
     def is_key(self, key: str) -> bool:
-        """Whether it is an admin key, in a time that does not tell how near it was."""
+        """Whether this is an admin key. The comparison takes constant time."""
         given = digest(key)
         return sum(hmac.compare_digest(given, known) for known in self._digests) > 0
 
     def make_link_token(self) -> str:
-        """A token for `/login?token=…`: good once, for ten minutes."""
+        """A token for `/login?token=…`: valid once, for ten minutes."""
         return self._links.grant(self._clock() + LINK_S, self._clock())
 
     def use_link_token(self, token: str) -> bool:
-        """Whether the token is good; it is not any more."""
+        """Whether the token is valid. It is invalid afterwards."""
         return self._links.take(token, self._clock())
 
     def open_session(self) -> str:
-        """A session's token, for the cookie."""
+        """Open a session. Returns its token, for the cookie."""
         return self._sessions.grant(self._clock() + SESSION_S, self._clock())
 
     def is_session(self, token: str) -> bool:
-        """Whether the cookie's token is that of a session that lives."""
+        """Whether the cookie's token belongs to an open session."""
         return self._sessions.has(token, self._clock())
 
     def close_session(self, token: str) -> None:
@@ -75,11 +75,11 @@ class AdminAuth:
 
 
 class _Grants:
-    """Random tokens that expire, by digest; a full book forgets the one that would expire first."""
+    """Random tokens that expire, by digest. When full, the token that expires first is dropped."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._until_s: dict[bytes, float] = {}  # all last equally long, so it is ordered by expiry
+        self._until_s: dict[bytes, float] = {}  # all have the same lifetime, so it is ordered by expiry
 
     def grant(self, until_s: float, now_s: float) -> str:
         self._forget(now_s)

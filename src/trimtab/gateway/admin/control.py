@@ -1,4 +1,4 @@
-"""What the admin port can ask of the gateway, and what the dashboard shows."""
+"""The interface of the gateway to the admin port, and the data of the dashboard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 class PolicyFigures(TypedDict):
-    """A policy that runs, live or beside."""
+    """A running policy, live or shadow."""
 
     name: str
     decisions: int
@@ -20,7 +20,7 @@ class PolicyFigures(TypedDict):
 
 
 class Status(TypedDict, total=False):
-    """All of the dashboard. Only `nodes`, `traffic`, `queue`, `history` and `balance` must be there."""
+    """The data of the dashboard. Only `nodes`, `traffic`, `queue`, `history` and `balance` are required."""
 
     version: str
     started_at: float  # seconds since the epoch
@@ -38,38 +38,38 @@ class Status(TypedDict, total=False):
     prediction: list[Json]  # observe.summaries.prediction
     counts: Json  # retries, hedges, refusals by code, lost by cause
     jobs: dict[str, int]  # by state
-    notes: list[str]  # what an operator should know: "half of the nodes look like outliers", …
+    notes: list[str]  # for operators, such as "half of the nodes look like outliers"
 
 
 class Control(Protocol):
-    """The gateway, as the admin port sees it. `UsageError` is answered with 400 and its text."""
+    """The gateway's interface to the admin port. A `UsageError` is answered with 400 and its text."""
 
     async def nodes(self) -> list[NodeFigures]:
         """All nodes."""
 
     async def add_node(self, spec: Json) -> NodeFigures:
-        """Take in a node, as in `nodes:` of gateway.yaml. Raises UsageError: not valid, or not allowed."""
+        """Add a node, as in `nodes:` of gateway.yaml. Raises UsageError: not valid, or not allowed."""
 
     async def drain(self, name: str) -> bool:
-        """Give it nothing new. False = there is no such node."""
+        """Give the node no new work. False = there is no such node."""
 
     async def undrain(self, name: str) -> bool:
-        """Take back a drain, or a removal that waits for its work. False = there is no such node."""
+        """Cancel a drain, or a removal that still drains. False = there is no such node."""
 
     async def remove(self, name: str) -> bool:
-        """Drain it, then forget it. False = there is no such node."""
+        """Drain the node, then remove it. False = there is no such node."""
 
     async def reload(self) -> Json:
-        """Read the configuration again; returns what changed. Raises UsageError: the old one stays."""
+        """Reload the configuration; returns the changes. On UsageError the old configuration stays."""
 
     async def receipt(self, request_id: str) -> Json | None:
         """The decision receipt of a request; None = unknown or too long ago."""
 
     async def usage(self, tenant: str | None) -> list[Json]:
-        """What tenants have used of models, or one of them. Raises StoreUnavailable: answered with 503."""
+        """Usage by tenant and model, of all tenants or one. Raises StoreUnavailable: answered with 503."""
 
     async def status(self) -> Status:
-        """Everything that the dashboard shows."""
+        """The data of the dashboard."""
 
     async def metrics(self) -> bytes:
         """The text of `/metrics`: `observe.exposition.exposition`."""

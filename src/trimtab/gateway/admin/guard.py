@@ -1,4 +1,4 @@
-"""What stands before every handler of the admin port: host check, keys, CSRF check, and safe headers."""
+"""Middleware of the admin port: host check, authentication, CSRF check, and security headers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from aiohttp.typedefs import Middleware
 from trimtab.gateway.admin.auth import AdminAuth
 
 COOKIE: Final = "trimtab_admin"
-INTENT_HEADER: Final = (
-    "x-trimtab-admin"  # no foreign page can send it without a preflight, which is not answered
-)
+INTENT_HEADER: Final = "x-trimtab-admin"  # another site needs a preflight to send it, which is not answered
 _OPEN: Final = frozenset({"/health", "/login", "/static/login.css", "/static/theme.js", "/static/icon.svg"})
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _POLICY: Final = (
@@ -25,7 +23,7 @@ _POLICY: Final = (
 _HEADERS: Final = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # with no-referrer a form of ours would send "Origin: null"
+    "Referrer-Policy": "same-origin",  # with no-referrer our own forms would send "Origin: null"
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -43,13 +41,13 @@ def problem(status: int, code: str, message: str) -> web.Response:
 
 
 def set_safe_headers(response: web.StreamResponse) -> None:
-    """Headers that keep a browser from doing more than this page needs."""
+    """Set security headers, which restrict the browser to what the page needs."""
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
 
 
 def guard(auth: AdminAuth, allowed_hosts: Collection[str]) -> Middleware:
-    """The middleware. `allowed_hosts` are the names, beside addresses and localhost, that Host may hold."""
+    """The middleware. `allowed_hosts`: allowed names in Host, in addition to addresses and localhost."""
     known = frozenset({"localhost", *(name.lower() for name in allowed_hosts)})
 
     @web.middleware
@@ -87,7 +85,7 @@ def _refusal(request: web.Request, auth: AdminAuth, hosts: Collection[str]) -> w
 
 
 def may_enter(request: web.Request, auth: AdminAuth) -> bool:
-    """Whether the request bears an admin key or a session's cookie."""
+    """Whether the request has an admin key or a session's cookie."""
     if auth.open_to_all or _bears_key(request, auth):
         return True
     return auth.is_session(request.cookies.get(COOKIE, ""))
@@ -99,7 +97,7 @@ def _bears_key(request: web.Request, auth: AdminAuth) -> bool:
 
 
 def _is_host_known(header: str, hosts: Collection[str]) -> bool:
-    """A name that is not ours may be a foreign one that was made to resolve here; an address can't be."""
+    """Whether Host is an address or an allowed name. Other names may be DNS rebinding attacks."""
     try:
         name = urlsplit(f"//{header}").hostname or ""
     except ValueError:

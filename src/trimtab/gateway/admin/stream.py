@@ -1,4 +1,4 @@
-"""The live stream of the dashboard: the status every second, computed once for all who watch."""
+"""The dashboard's live stream: the status every second, computed once for all viewers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from aiohttp import web
 from trimtab.gateway.admin.control import Control
 
 MOST_WATCHERS: Final = 32
-_BEHIND: Final = 3  # events that a slow watcher may lag; then it misses some
+_BEHIND: Final = 3  # events that a slow viewer may lag behind; further events are dropped
 
 
 def encoded(status: Any) -> bytes:
-    """JSON, also of numbers that are not finite (null)."""
+    """JSON. Numbers that are not finite become null."""
     return orjson.dumps(status, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
 
 
 class StatusStream:
-    """Asks the gateway for its status each `period_s`, only while somebody watches."""
+    """Requests the gateway's status each `period_s`, only while there are viewers."""
 
     def __init__(self, control: Control, period_s: float = 1.0) -> None:
         self._control = control
@@ -31,7 +31,7 @@ class StatusStream:
 
     @property
     def is_full(self) -> bool:
-        """Whether one more watcher would be too many."""
+        """Whether the maximum number of viewers is reached."""
         return len(self._watchers) >= MOST_WATCHERS
 
     async def serve(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -46,7 +46,7 @@ class StatusStream:
             while (event := await queue.get()) is not None:
                 await response.write(event)
         except ConnectionResetError:
-            pass  # it left
+            pass  # the client left
         finally:
             self._watchers.discard(queue)
 

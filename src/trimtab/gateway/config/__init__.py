@@ -1,4 +1,4 @@
-"""gateway.yaml: everything that the gateway can be told, checked as scenarios are."""
+"""gateway.yaml: the gateway's configuration, validated like scenarios."""
 
 from trimtab.gateway.config.files import (
     Overrides,

@@ -1,4 +1,4 @@
-"""gateway.yaml on disk: read and checked, its schema, an example, and what a command line sets instead."""
+"""gateway.yaml on disk: reading and validation, JSON Schema, example, and overrides of the command line."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._:-]+")
 
 
 def load_config(path: str | Path) -> GatewayConfig:
-    """The configuration in a file, with the tenants of its `keys_file`.
+    """Read the configuration in a file, with the tenants of its `keys_file`.
 
-    Raises ConfigError: not readable, malformed YAML, or fields that are wrong, all of them listed.
+    Raises ConfigError: the file is not readable, is malformed YAML, or has invalid fields (all are listed).
     """
     path = Path(path)
     return parse_config(read_yaml(path, ConfigError), str(path), path.parent)
 
 
 def parse_config(text: str, file: str = "gateway.yaml", folder: Path | None = None) -> GatewayConfig:
-    """The configuration in a text; relative paths count from `folder`, if given. Raises ConfigError."""
+    """Parse a configuration. Relative paths are relative to `folder`, if given. Raises ConfigError."""
     data = parsed_yaml(text, file, ConfigError, "no configuration", "keys such as listen and nodes")
     config = _validated(data, file, folder)
     if config.keys_file is None:
@@ -44,7 +44,7 @@ def parse_config(text: str, file: str = "gateway.yaml", folder: Path | None = No
 
 
 def _with_keys(config: GatewayConfig, keys: Sequence[KeySpec], file: str) -> GatewayConfig:
-    """The same with further tenants; `file` is where they come from. Raises ConfigError."""
+    """The configuration with further tenants, which come from `file`. Raises ConfigError."""
     return _validated({**_values(config), "keys": (*config.keys, *keys)}, file, None)
 
 
@@ -64,7 +64,7 @@ class _NodesFile(Spec):
 
 
 def node_specs(data: Any, file: str) -> list[NodeSpec]:
-    """The nodes of a list from elsewhere, such as the watched file. Raises ConfigError."""
+    """The nodes of a list from another source, such as the watched file. Raises ConfigError."""
     entries = checked(lambda: _NodesFile.model_validate({"nodes": data}), _NodesFile, file, ConfigError).nodes
     names = [entry.name for entry in entries]
     if len(set(names)) < len(names):
@@ -73,7 +73,7 @@ def node_specs(data: Any, file: str) -> list[NodeSpec]:
 
 
 def _values(spec: Spec) -> dict[str, Any]:
-    """Its fields; dict() would take a field called `keys` for a method."""
+    """The fields of a spec. dict() would take a field named `keys` for a method."""
     return {name: getattr(spec, name) for name in type(spec).model_fields}
 
 
@@ -87,18 +87,18 @@ def config_schema() -> dict[str, Any]:
 
 
 def example_text() -> str:
-    """A commented gateway.yaml that is valid."""
+    """A valid gateway.yaml with comments."""
     return (resources.files("trimtab.gateway.config") / "example.yaml").read_text(encoding="utf-8")
 
 
 def config_for_backends(urls: Sequence[str]) -> GatewayConfig:
-    """The configuration of a quick start: these backends, and all else at its default. Raises ConfigError."""
+    """The configuration of a quick start: these backends, and defaults. Raises ConfigError."""
     nodes = [{"name": name, "url": url} for name, url in zip(_node_names(urls), urls, strict=True)]
     return _validated({"nodes": nodes}, "--backend", None)
 
 
 def _node_names(urls: Sequence[str]) -> Iterator[str]:
-    """Host and port of each URL; a second node there gets a number too."""
+    """Names from host and port of each URL. Further nodes at the same address get a number."""
     taken: dict[str, int] = {}
     for url in urls:
         name = _NOT_IN_NAMES.sub("-", _host_and_port(url)).strip("-.:_") or "backend"
@@ -110,13 +110,13 @@ def _host_and_port(url: str) -> str:
     try:
         address = parse_base(url)
     except ConfigError:
-        return ""  # its own field says what is wrong with it
+        return ""  # the field's own validation reports the error
     return f"{address.host}:{address.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What a command line says instead of the file; None = nothing. Holds through every reload."""
+    """Command-line values that override the file; None = not given. They also apply after a reload."""
 
     listen: str | None = None
     admin_listen: str | None = None
@@ -125,7 +125,7 @@ class Overrides:
     reuse_port: bool = False
 
     def over(self, config: GatewayConfig) -> GatewayConfig:
-        """The configuration in force. Raises ConfigError."""
+        """The configuration with the overrides. Raises ConfigError."""
         given = {"listen": self.listen, "policy": self.policy}
         changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         if self.admin_listen is not None:
@@ -137,14 +137,14 @@ class Overrides:
 
 
 def refuse_open_door(config: GatewayConfig) -> None:
-    """Raise ConfigError where everybody would be served though nobody said so by name."""
+    """Raise ConfigError if the gateway would serve clients without keys and the file does not allow it."""
     if not config.keys and not config.insecure_no_auth:
         expected = "keys or keys_file (`trimtab serve --new-key` makes one), or --insecure-no-auth by name"
         raise ConfigError("there are none: everybody would be served", field="keys", expected=expected)
 
 
 def config_warnings(config: GatewayConfig) -> list[str]:
-    """What is allowed but may not be meant, as sentences."""
+    """Warnings about settings that are valid but possibly unintended."""
     return list(_warnings(config))
 
 

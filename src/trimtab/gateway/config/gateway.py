@@ -1,4 +1,4 @@
-"""gateway.yaml as a whole."""
+"""The root of gateway.yaml."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from trimtab.validation.names import FieldError, known, raise_field_errors
 
 CONFIG_TITLE = "trimtab gateway"
 
-_NAMES_ONCE: Final = {  # section → what is expected of a name that was there before
+_NAMES_ONCE: Final = {  # section → message for a duplicate name
     "nodes": "a name that no other node has",
     "keys": "each tenant once; several keys of it: sha256: [A, B]",
 }
 
 
 class GatewayConfig(Spec):
-    """Everything that the gateway can be told."""
+    """The gateway's whole configuration."""
 
     model_config = removed_keys(workers="more replicas in its place: `trimtab serve --reuse-port`")
 
@@ -92,20 +92,20 @@ class GatewayConfig(Spec):
 
     @property
     def listen_address(self) -> HostPort:
-        """Where clients come in."""
+        """The address for clients."""
         return host_port(self.listen)
 
     @property
     def admin_address(self) -> HostPort:
-        """Where the admin port is."""
+        """The address of the admin port."""
         return host_port(self.admin.listen)
 
     def routing(self) -> dict[str, Resolved]:
-        """Every route, with aliases followed to their ends."""
+        """Every route, with aliases resolved."""
         return resolved(self.routes)
 
     def declared_models(self) -> tuple[str, ...] | None:
-        """Models and adapters of all nodes; None where some node may serve what this file does not say."""
+        """Models and adapters of all nodes; None = a node may serve models that this file does not list."""
         is_open = self.discovery.is_on or self.registration.cidrs or not all(n.models for n in self.nodes)
         if is_open or not self.nodes:
             return None
@@ -134,7 +134,7 @@ class GatewayConfig(Spec):
             yield FieldError(("admin", "listen"), self.admin.listen, "another port than `listen`")
 
     def _model_field_errors(self, models: Sequence[str] | None) -> Iterator[FieldError]:
-        """Models that have a policy or timeouts of their own."""
+        """Errors in the names of models with their own policy or timeouts."""
         if models is None:
             return
         for section, named in (("policy", self.policy.models), ("timeouts", self.timeouts.models)):
@@ -143,7 +143,7 @@ class GatewayConfig(Spec):
 
 
 def misfits_of_raw(data: Mapping[Any, Any]) -> Iterator[FieldError]:
-    """Names twice and loops of aliases, in a file of which other parts cannot be used."""
+    """Duplicate names and alias loops, in a file with errors in other parts."""
     for section in _NAMES_ONCE:
         entries = data.get(section)
         if isinstance(entries, list):
@@ -157,7 +157,7 @@ def _route_of(value: object) -> RouteSpec | None:
     try:
         return RouteSpec.model_validate(value)
     except ValidationError:
-        return None  # told already
+        return None  # already reported
 
 
 def _repeated(section: str, names: Sequence[object]) -> Iterator[FieldError]:

@@ -22,7 +22,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def digest_of(key: bytes) -> str:
-    """SHA-256 of a key, as it stands in files."""
+    """SHA-256 of a key, as written in files."""
     return hashlib.sha256(key).hexdigest()
 
 
@@ -34,7 +34,7 @@ Digests = Annotated[tuple[str, ...], BeforeValidator(_as_list, json_schema_input
 
 
 class TenantLimits(Spec):
-    """What one tenant may use; what is not given has no bound."""
+    """Limits of one tenant. A missing limit means no bound."""
 
     requests_per_minute: Positive | None = Field(None, description="requests per minute")
     tokens_per_minute: Positive | None = Field(None, description="tokens per minute, prompt and output")
@@ -42,7 +42,7 @@ class TenantLimits(Spec):
 
 
 class Secret(Spec):
-    """A key, by its digest or by the environment variable that holds it."""
+    """A key, given by its digest or by the environment variable that holds it."""
 
     model_config = ConfigDict(json_schema_extra={"writeOnly": True})
 
@@ -68,7 +68,7 @@ class Secret(Spec):
         return self
 
     def digests(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """Digests of all its keys. Raises ConfigError where the environment lacks the one it names."""
+        """Digests of all its keys. Raises ConfigError if the named environment variable is missing."""
         if self.env is None:
             return self.sha256
         key = environ.get(self.env, "")
@@ -78,7 +78,7 @@ class Secret(Spec):
 
 
 class KeySpec(Secret):
-    """A tenant: who pays, what it may use, and what its requests may ask for."""
+    """A tenant: its name, keys, limits, and the permissions of its requests."""
 
     name: Name = Field(description="name of the tenant, in logs and metrics")
     weight: Positive = Field(1.0, description="share of the capacity where tenants compete")
@@ -89,7 +89,7 @@ class KeySpec(Secret):
 
 
 class AdminSpec(Spec):
-    """The port for metrics, dashboard and changes."""
+    """The admin port: metrics, dashboard and changes."""
 
     listen: Listen = Field("127.0.0.1:9080", description="host:port")
     hosts: tuple[HostName, ...] = Field(
@@ -99,7 +99,7 @@ class AdminSpec(Spec):
     key_env: EnvName | None = Field(None, description="environment variable that holds such a key")
 
     def digests(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """Digests of all keys that open it. Raises ConfigError where the environment lacks one."""
+        """Digests of all admin keys. Raises ConfigError if an environment variable is missing."""
         named = (Secret(env=self.key_env),) if self.key_env else ()
         return tuple(digest for secret in (*self.keys, *named) for digest in secret.digests(environ))
 
@@ -109,12 +109,12 @@ class _KeysFile(Spec):
 
 
 def read_keys(path: Path) -> tuple[KeySpec, ...]:
-    """The tenants of a file of its own: a YAML list, or the same under `keys:`. Raises ConfigError."""
+    """The tenants in a separate file: a YAML list, or a list under `keys:`. Raises ConfigError."""
     data = document(read_yaml(path, ConfigError), str(path), ConfigError)
     table = data if isinstance(data, dict) else {"keys": data or ()}
     return checked(lambda: _KeysFile.model_validate(table), _KeysFile, str(path), ConfigError).keys
 
 
 def is_readable_by_others(path: Path) -> bool:
-    """Whether anyone but its owner may read a file."""
+    """Whether users other than the owner may read a file."""
     return os.name == "posix" and bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))

@@ -1,4 +1,4 @@
-"""How the gateway looks after nodes and itself in gateway.yaml: checks, ejection, polling, records, store."""
+"""Maintenance in gateway.yaml: health checks, ejection, polling, recording, store, telemetry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HealthSpec(Spec):
 
 
 class EjectionSpec(Spec):
-    """Nodes that answer worse than the others get no work for a while."""
+    """Outlier ejection: nodes that perform worse than the others get no work for a while."""
 
     enabled: bool = Field(True, description="whether there is any")
     consecutive_failures: Count = Field(5, description="failures in a row that eject a node")
@@ -36,14 +36,14 @@ class EjectionSpec(Spec):
 
 
 class PollingSpec(Spec):
-    """Metrics that are fetched from nodes and their machines."""
+    """Polling of metrics from nodes and their machines."""
 
     period_s: Positive = Field(2.0, description="between two looks at a node's metrics")
     timeout_s: Positive = Field(1.5, description="until a look has failed")
 
 
 class RecordSpec(Spec):
-    """Traffic as a trace: sizes, times and decisions, never content."""
+    """Recording of traffic as a trace: sizes, times and decisions, never content."""
 
     folder: FilePath = Field(description="where the files go")
     rotate_mib: Positive = Field(64.0, description="size at which a new file is begun")
@@ -51,7 +51,7 @@ class RecordSpec(Spec):
 
 
 class StoreSpec(Spec):
-    """What a restart must not lose: jobs, their results, and usage."""
+    """The store of jobs, their results, and usage. It survives a restart."""
 
     url: str | None = Field(
         None,
@@ -71,12 +71,12 @@ class StoreSpec(Spec):
         return url
 
     def chosen_url(self) -> str:
-        """The URL in force. It may hold a password: not for logs."""
+        """The effective URL. It may hold a password, so do not log it."""
         named = os.environ.get(self.url_env, "") if self.url_env else ""
         return named or self.url or f"sqlite:///{state_folder() / 'gateway.db'}"
 
     def chosen_results_folder(self) -> Path:
-        """The folder in force."""
+        """The effective folder."""
         return self.results_folder or state_folder() / "results"
 
 
@@ -89,7 +89,7 @@ class TelemetrySpec(Spec):
 
 
 def state_folder() -> Path:
-    """Where the gateway keeps what must survive: TRIMTAB_STATE_DIR, else systemd's, else the user's."""
+    """The folder of persistent state: TRIMTAB_STATE_DIR, else systemd's, else the user's."""
     for name in ("TRIMTAB_STATE_DIR", "STATE_DIRECTORY"):
         if chosen := os.environ.get(name):
             return Path(chosen)

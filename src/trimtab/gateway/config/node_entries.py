@@ -1,4 +1,4 @@
-"""Backends in gateway.yaml: nodes, their capacity, and how further ones are found."""
+"""Backends in gateway.yaml: nodes, their capacity, discovery and registration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trimtab.gateway.config.types import (
 from trimtab.gateway.nodes.node_spec import NodeSpec
 from trimtab.validation.base import NonNegative, Positive, Spec
 
-AUTO_MAX_REQUESTS = 256  # the most that `auto` may find, where the file does not say
+AUTO_MAX_REQUESTS = 256  # default upper bound of `auto`
 
 
 Requests = Annotated[
@@ -34,7 +34,7 @@ Requests = Annotated[
 
 
 class CapacitySpec(Spec):
-    """How much a node may have in flight before work waits in the gateway instead."""
+    """The capacity of a node. Work beyond it waits in the gateway."""
 
     requests: Requests = Field("auto", description="requests in flight; auto = by latencies")
     tokens: NonNegative = Field(0, description="tokens in flight, prompt and expected output; 0 = no bound")
@@ -42,12 +42,12 @@ class CapacitySpec(Spec):
 
     @property
     def is_auto(self) -> bool:
-        """Whether the bound on requests is found from latencies."""
+        """Whether the bound on requests is determined from latencies."""
         return self.requests == "auto"
 
     @property
     def most_requests(self) -> int:
-        """The bound on requests; with auto, its own bound."""
+        """The bound on requests, or the upper bound of auto."""
         return self.max_requests if isinstance(self.requests, str) else self.requests
 
 
@@ -62,7 +62,7 @@ Capacity = Annotated[
 
 
 class NodeSettings(Spec):
-    """What nodes have besides name and address."""
+    """The settings of a node, except name and address."""
 
     models: tuple[Model, ...] = Field((), description="models it serves; empty = all that it lists itself")
     adapters: tuple[Model, ...] = Field((), description="adapters it serves besides its models")
@@ -83,7 +83,7 @@ class NodeSettings(Spec):
     )
 
     def described(self, name: str, url: str) -> NodeSpec:
-        """A node with these settings, as the fleet of nodes takes it."""
+        """The NodeSpec of a node with these settings."""
         return NodeSpec(
             name=name,
             url=url,
@@ -111,12 +111,12 @@ class NodeEntry(NodeSettings):
     url: BackendUrl = Field(description="http(s)://host:port")
 
     def spec(self) -> NodeSpec:
-        """The same as the fleet of nodes takes it."""
+        """The NodeSpec of this node."""
         return self.described(self.name, self.url)
 
 
 class DnsEntry(NodeSettings):
-    """A name whose addresses are nodes, looked up again and again."""
+    """A DNS name whose addresses are nodes. It is resolved periodically."""
 
     name: HostName = Field(description="host name; the nodes are called NAME-ADDRESS")
     port: int = Field(ge=1, le=65535, description="port of every one of them")
@@ -124,12 +124,12 @@ class DnsEntry(NodeSettings):
     period_s: Positive = Field(10.0, description="seconds between two look-ups")
 
     def template(self) -> NodeSpec:
-        """What its nodes have in common; the URL has the name as its host."""
+        """The template of its nodes' specs. The host of its URL is the DNS name."""
         return self.described(self.name, f"{'https' if self.tls else 'http'}://{self.name}:{self.port}")
 
 
 class DiscoverySpec(Spec):
-    """Where nodes are found that this file does not list."""
+    """Discovery of nodes that this file does not list."""
 
     dns: tuple[DnsEntry, ...] = Field((), description="names whose addresses are nodes")
     file: FilePath | None = Field(None, description="YAML or JSON list of nodes, watched")
@@ -144,11 +144,11 @@ class DiscoverySpec(Spec):
 
     @property
     def is_on(self) -> bool:
-        """Whether nodes may come that this file does not list."""
+        """Whether discovery is configured."""
         return bool(self.dns) or self.file is not None
 
 
 class RegistrationSpec(Spec):
-    """Which nodes the admin API may add."""
+    """The nodes that the admin API may add."""
 
     cidrs: tuple[Cidr, ...] = Field((), description="networks they may be in; empty = none may be added")

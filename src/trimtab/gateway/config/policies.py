@@ -1,4 +1,4 @@
-"""Which policy decides, for all models or for some, and which one runs in its shadow."""
+"""Policies in gateway.yaml: the default, policies of single models, and the shadow policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PolicyChoice(Spec):
 
 
 class ShadowSpec(Spec):
-    """A second policy that decides too, without effect, so that both can be compared."""
+    """A second policy that also decides, without effect, for a comparison of both."""
 
     model_config = removed_keys(
         experiment="`record:` and `trimtab replay RECORDING --policy A --policy B`, which compares policies",

@@ -1,4 +1,4 @@
-"""Routes: aliases, weighted canaries, fallback models; and paths that are relayed as they are."""
+"""Routes in gateway.yaml: aliases, weighted canaries, fallback models; and relayed paths."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Targets = Annotated[
 
 
 class RouteSpec(Spec):
-    """What becomes of requests for one name."""
+    """The route of requests for one name."""
 
     to: Targets = Field((), description="a model, or a weighted list of them; empty = the model itself")
     fallback: Model | None = Field(None, description="model to use while no node of the first is ready")
@@ -56,18 +56,18 @@ class RouteSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A route with all aliases followed to their ends."""
+    """A route with all aliases resolved."""
 
     name: str
     models: tuple[str, ...]
     fracs: tuple[float, ...]  # shares of the models, summing to 1
-    fallbacks: tuple[tuple[str, ...], ...]  # of each model: what stands in for it, the first that is ready
+    fallbacks: tuple[tuple[str, ...], ...]  # per model: its fallbacks; the first ready one is used
     policy: str | None
     adapters: tuple[str, ...]
 
 
 def resolved(routes: Mapping[str, RouteSpec]) -> dict[str, Resolved]:
-    """Every route with its models at the ends of all aliases, and the share of each."""
+    """Every route with aliases resolved to models, and the share of each model."""
     return {name: _resolve(name, route, routes) for name, route in routes.items()}
 
 
@@ -82,7 +82,7 @@ def _resolve(name: str, route: RouteSpec, routes: Mapping[str, RouteSpec]) -> Re
 
 
 def _fallbacks(model: str, way: list[str], routes: Mapping[str, RouteSpec]) -> tuple[str, ...]:
-    """Fallbacks of the routes on the way to a model, the asked one's first; then those of the fallbacks."""
+    """Fallbacks of the routes on the way to a model, the requested route's first; then their fallbacks."""
     found: dict[str, None] = {}
     names = dict.fromkeys(way)
     while names:
@@ -99,7 +99,7 @@ def _fallbacks(model: str, way: list[str], routes: Mapping[str, RouteSpec]) -> t
 
 
 def _ways(name: str, frac: float, routes: Mapping[str, RouteSpec]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """The ways from a name to its models, and the fraction that goes each; those of weight 0 are none."""
+    """The ways from a name to its models, each with its fraction. Targets of weight 0 are left out."""
     targets = routes[name].to if name in routes else ()
     if not targets:
         yield (name,), frac
@@ -116,7 +116,7 @@ def _ways(name: str, frac: float, routes: Mapping[str, RouteSpec]) -> Iterator[t
 def route_field_errors(
     routes: Mapping[str, RouteSpec], models: Collection[str] | None
 ) -> Iterator[FieldError]:
-    """Loops of aliases; and names that no node serves, where it is known what nodes serve."""
+    """Alias loops, and names that no node serves if the models of all nodes are known."""
     names = None if models is None else {*models, *routes}
     yield from loop_field_errors(routes)
     for name, route in routes.items():
@@ -126,7 +126,7 @@ def route_field_errors(
 
 
 def loop_field_errors(routes: Mapping[str, RouteSpec]) -> Iterator[FieldError]:
-    """Aliases that lead back to themselves."""
+    """Alias loops."""
     for name in routes:
         if loop := _loop(name, routes):
             yield FieldError(("routes", name, "to"), " → ".join(loop), "no loop of aliases")
@@ -148,7 +148,7 @@ def _name_field_errors(
 
 
 def _loop(start: str, routes: Mapping[str, RouteSpec]) -> list[str]:
-    """The way back to a name through other routes, if there is one."""
+    """The path from a name back to itself through other routes, if there is one."""
     ways = [[start]]
     seen = {start}
     while ways:
@@ -172,7 +172,7 @@ Methods = Annotated[tuple[Method, ...], AfterValidator(_some)]
 
 
 class RelayPath(Spec):
-    """A path that clients may use though the gateway does not know what it means."""
+    """A path that clients may use although the gateway does not know its meaning."""
 
     path: UrlPath = Field(description="such as /v1/score")
     methods: Methods = Field(("POST",), description="methods that are let through")

@@ -1,4 +1,4 @@
-"""How requests are treated in gateway.yaml: queue, limits, timeouts, retries, hedging, fairness."""
+"""Traffic in gateway.yaml: queue, limits, timeouts, retries, hedging, fairness, prefix index."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1024 * 1024
 
 
 class QueueSpec(Spec):
-    """The central queue, where requests wait that no node has room for."""
+    """The central queue of requests that no node has room for."""
 
     max_requests: CountOrNone = Field(1000, description="requests that may wait; a further one gets 503")
     max_wait_s: Positive = Field(60.0, description="longest wait, then 503")
@@ -26,7 +26,7 @@ class QueueSpec(Spec):
 
 
 class LimitsSpec(TenantLimits):
-    """Limits of every tenant that has none of its own, and of connections and bodies."""
+    """Default limits of tenants, and limits of connections and bodies."""
 
     body_bytes: Count = Field(512 * MIB, description="longest body of a request; a longer one gets 413")
     head_bytes: Count = Field(32 * 1024, ge=1024, description="longest head of a request; else 431")
@@ -38,12 +38,12 @@ class LimitsSpec(TenantLimits):
     )
 
     def tenant(self) -> TenantLimits:
-        """The part that counts per tenant."""
+        """The limits that apply per tenant."""
         return TenantLimits(**{name: getattr(self, name) for name in TenantLimits.model_fields})
 
 
 class ModelTimeouts(Spec):
-    """Timeouts of one model; what is not given is as for all."""
+    """Timeouts of one model. Missing values are those of all models."""
 
     connect_s: Positive | None = Field(None, description="until a connection stands")
     first_byte_s: Positive | None = Field(None, description="until the first byte of the answer's body")
@@ -52,7 +52,7 @@ class ModelTimeouts(Spec):
 
 
 class Timeouts(Spec):
-    """How long a backend may take."""
+    """Time limits of backends."""
 
     connect_s: Positive = Field(5.0, description="until a connection stands")
     first_byte_s: Positive = Field(300.0, description="until the first byte of the answer's body")
@@ -75,7 +75,7 @@ class TimeoutsSpec(Spec):
 
 
 class RetriesSpec(Spec):
-    """Further attempts on other nodes, before the client has got a byte."""
+    """Further attempts on other nodes, before the first byte of a response."""
 
     max: int = Field(2, ge=0, le=2, description="further attempts of one request")
     budget_frac: Frac = Field(0.2, description="further attempts as a fraction of all requests")
@@ -100,7 +100,7 @@ class FairnessSpec(Spec):
 
 
 class PrefixCacheSpec(Spec):
-    """What is remembered of the prompts that nodes have seen, for policies that ask for it."""
+    """The index of prompts that nodes have seen, for policies that read it."""
 
     enabled: bool = Field(True, description="whether prompts are hashed")
     max_blocks: Count = Field(100_000, description="hashes that are kept, in all")

@@ -20,18 +20,18 @@ _POLICY_FILE = re.compile(r"(?<![\w.])([^+(),]+\.py)(?=:)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 _URL_PATH = re.compile(r"/[A-Za-z0-9._~/{}-]*")
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-FOLDER = "folder"  # key of the validation context: what relative paths in the file are relative to
+FOLDER = "folder"  # key of the validation context: the base folder of relative paths
 
 
 class HostPort(NamedTuple):
-    """Where to listen; port 0 takes a free one."""
+    """An address to listen on. Port 0 takes a free port."""
 
     host: str  # without brackets
     port: int
 
 
 def host_port(text: str) -> HostPort:
-    """`127.0.0.1:8080` or `[::1]:8080`, taken apart. Raises ValueError."""
+    """Parse `127.0.0.1:8080` or `[::1]:8080`. Raises ValueError."""
     match = _LISTEN.fullmatch(text)
     if match is None or int(match[2]) > 65535:
         raise ValueError("host:port, such as 127.0.0.1:8080 or [::1]:8080, with a port up to 65535")
@@ -64,7 +64,7 @@ def _url_or_path(text: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether a node or tenant may be called so."""
+    """Whether a text is a valid name of a node or tenant."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -119,7 +119,7 @@ def _folder(info: ValidationInfo) -> Path | None:
 
 
 def _policy(spec: str, info: ValidationInfo) -> str:
-    """A policy that exists; its file, if it has one, as seen from the folder of the configuration."""
+    """Validate a policy. The path of its file is relative to the folder of the configuration."""
     from trimtab.policies import find, names
 
     folder = _folder(info)
@@ -140,24 +140,24 @@ Listen = Annotated[str, AfterValidator(_listen)]
 """host:port to listen on."""
 
 BackendUrl = Annotated[str, AfterValidator(_base_url)]
-"""Address of a backend, to which the paths of requests are added."""
+"""Base URL of a backend. Request paths are appended."""
 
 Url = Annotated[str, AfterValidator(_whole_url)]
 UrlOrPath = Annotated[str, AfterValidator(_url_or_path)]
-"""A whole URL, or a path at the node itself."""
+"""A full URL, or a path on the node itself."""
 
 UrlPath = Annotated[str, AfterValidator(_url_path)]
 Cidr = Annotated[str, AfterValidator(_cidr)]
 Name = Annotated[str, AfterValidator(_name)]
-"""Name of a node or tenant: it stands in headers, logs and metrics."""
+"""Name of a node or tenant, as used in headers, logs and metrics."""
 
 HostName = Annotated[str, AfterValidator(_host_name)]
 Model = Annotated[str, Field(min_length=1, max_length=300)]
 EnvName = Annotated[str, AfterValidator(_env_name), Field(json_schema_extra={"writeOnly": True})]
-"""Name of an environment variable that holds a secret; no message shows it, lest it be the secret itself."""
+"""Name of an environment variable with a secret. Messages hide it: it may be the secret by mistake."""
 
 FilePath = Annotated[Path, AfterValidator(_in_folder)]
-"""A path; a relative one counts from the folder of the configuration."""
+"""A path. Relative paths are relative to the folder of the configuration."""
 
 ExistingFile = Annotated[FilePath, AfterValidator(_existing)]
 PolicySpec = Annotated[str, Field(min_length=1), AfterValidator(_policy)]

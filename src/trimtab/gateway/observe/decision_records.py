@@ -1,7 +1,7 @@
 """Records of the latest decisions, in bounded memory, for `GET /admin/requests/ID`.
 
-A request that has ended is kept as one piece of bytes. As objects, sixty each, thousands of requests would
-displace the objects of the next ones from the processor's caches.
+An ended request is kept as one bytes object. Thousands of requests with many objects each would displace the
+objects of new requests from the processor's caches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEPT: Final = 4096
 
 
 class _Kept(NamedTuple):
-    """A request as it is kept: plain values."""
+    """The kept values of a request."""
 
     id: str
     path: str
@@ -35,12 +35,12 @@ class _Kept(NamedTuple):
     state: str | None
     status: int
     refusal: str | None
-    decision: tuple[str, bytes, Mapping[int, int], bool] | None  # a Decision's but for the nodes
-    attempts: list[tuple[Any, ...]]  # as `_Try` names them
+    decision: tuple[str, bytes, Mapping[int, int], bool] | None  # a Decision without the nodes
+    attempts: list[tuple[Any, ...]]  # the fields of `_Try`
 
 
 class _Try(NamedTuple):
-    """An attempt as it is kept."""
+    """The kept values of an attempt."""
 
     node: str
     begun_s: float
@@ -54,12 +54,12 @@ class _Try(NamedTuple):
 
 
 class DecisionRecords(Observer):
-    """Keeps the latest requests, and those under way. `clock` is the event loop's."""
+    """Keeps the open requests and the latest ended ones. `clock` is the event loop's."""
 
     def __init__(self, clock: Callable[[], float], kept: int = KEPT) -> None:
         self._clock = clock
         self._ended: deque[tuple[_Names, bytes]] = deque(maxlen=kept)  # searched on demand: events stay cheap
-        self._under_way: dict[Exchange, None] = {}  # in the order of arrival
+        self._under_way: dict[Exchange, None] = {}  # in order of arrival
 
     def arrived(self, exchange: Exchange) -> None:
         """An Observer method."""
@@ -80,7 +80,7 @@ class DecisionRecords(Observer):
                 return _record(kept, _names_of(exchange), under_way=True)
         wanted = request_id.encode(errors="surrogatepass")
         for names, packed in reversed(self._ended):
-            if wanted in packed:  # the id may be part of another one
+            if wanted in packed:  # a first filter: the id may be part of another one
                 kept = _Kept(*pickle.loads(packed))
                 if kept.id == request_id:
                     return _record(kept, names, under_way=False)
@@ -93,11 +93,11 @@ _Names = tuple[str, ...]
 
 def _names_of(exchange: Exchange) -> _Names:
     decision = exchange.decision
-    return () if decision is None else decision.nodes  # of all nodes: kept once
+    return () if decision is None else decision.nodes  # shared by all records
 
 
 def _kept_of(exchange: Exchange) -> tuple[Any, ...]:
-    """In the order of `_Kept`. `_value_`: `value` is a property in Python."""
+    """The values in the order of `_Kept`. `_value_` is faster: `value` is a Python property."""
     facts, tenant, refusal, outcome = exchange.facts, exchange.tenant, exchange.refusal, exchange.outcome
     decision: Decision | None = exchange.decision
     return (

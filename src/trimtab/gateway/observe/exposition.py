@@ -1,4 +1,4 @@
-"""A store as Prometheus reads it."""
+"""The metric store in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class StoreCollector(Collector):
-    """Shows a store, with the figures of the last minute that follow from it, to prometheus_client."""
+    """Passes a store, with figures of the last minute that are derived from it, to prometheus_client."""
 
     def __init__(self, read: Callable[[], MetricStore]) -> None:
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        """Every family of the catalogue; one without rows shows its help only."""
+        """Every family of the catalogue. A family without rows has its help text only."""
         store = self._read()
         derived = _derived(store)
         for name, family in FAMILIES.items():
             yield _metric(family, derived.get(name) or store.tables.get(name, {}))
 
     def describe(self) -> Iterator[Metric]:
-        """The families without values, so that registering asks nobody."""
+        """The families without values, so that registration reads no sources."""
         return (_metric(family, {}) for family in FAMILIES.values())
 
 

@@ -1,4 +1,4 @@
-"""Structured logs, as JSON or text: a line per request where asked for. No bodies, keys or query strings."""
+"""Structured logs, as JSON or text, optionally a line per request. No bodies, keys or query strings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import orjson
 
 from trimtab.gateway.model import Exchange, Observer, Outcome
 
-ROOT: Final = "trimtab"  # the package: every module logs under its own name
+ROOT: Final = "trimtab"  # the package's logger; every module logs under its own name
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _HIDDEN: Final = "[hidden]"
 _SECRETS: Final = re.compile(
@@ -33,7 +33,7 @@ _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(
 
 
 def redacted(text: str) -> str:
-    """The text without what looks like a credential: the last fence, should a message hold one."""
+    """The text without credentials: a safeguard for messages that contain one by mistake."""
     return _SECRETS.sub(lambda match: f"{match[1] or match[2] or match[3] or ''}{_HIDDEN}", text)
 
 
@@ -58,7 +58,7 @@ class TextFormatter(logging.Formatter):
     """Time, level, event and `name=value` pairs on one line, for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; control characters are written out, so that no client can forge a second one."""
+        """The line. Control characters are escaped, so that clients cannot forge lines."""
         pairs = " ".join(
             f"{name}={_clean(value)}" for name, value in _extra(record).items() if value is not None
         )
@@ -80,7 +80,7 @@ def _clean(value: Any) -> Any:
 
 
 def set_up_logs(form: str = "text", level: str = "info", stream: TextIO | None = None) -> logging.Handler:
-    """Send what the gateway logs to `stream` (standard error) as `form`: json or text. Returns the handler.
+    """Write the gateway's logs to `stream` (standard error) as `form`: json or text. Returns the handler.
 
     Raises ValueError for another form or level.
     """
@@ -113,11 +113,11 @@ class RequestLog(Observer):
         self._log = logging.getLogger(f"{ROOT}.gateway.requests")
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
-        """Write a line for each that gets one."""
+        """Write a line for each exchange that the setting selects."""
         for exchange in exchanges:
             outcome, status = exchange.outcome, exchange.response_status
             if outcome is _DONE and status < 500 and not self._writes_good:
-                continue  # most of all
+                continue  # the usual case
             bad = outcome is _FAILED or outcome is _EXPIRED or status >= 500
             if self._writes_bad if bad else self._writes_good:
                 level = logging.WARNING if bad else logging.INFO

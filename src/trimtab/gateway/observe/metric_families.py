@@ -1,4 +1,4 @@
-"""The catalogue of metrics: what `/metrics` may show, with labels."""
+"""The catalogue of all metrics of `/metrics`, with labels."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Type(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric. A row holds one number; of a histogram, its counts by bound, the rest and the sum."""
+    """One metric. A row holds one number; for a histogram the counts by bound, the rest and the sum."""
 
     name: str
     help: str
     type: Type = Type.COUNTER
     labels: tuple[str, ...] = ()
-    bounds: tuple[float, ...] = ()  # upper bounds, increasing; of a histogram only
+    bounds: tuple[float, ...] = ()  # increasing upper bounds; for histograms only
 
     @property
     def width(self) -> int:
-        """How many numbers a row holds."""
+        """The number of values in a row."""
         return len(self.bounds) + 2 if self.bounds else 1
 
 

@@ -1,6 +1,6 @@
 """The values of all metrics: plain numbers in plain containers.
 
-A row is a list of numbers. Its writer keeps a reference to it: an event costs an addition, not a look-up.
+A row is a list of numbers. Its writer keeps a reference to the row, so that an event needs no look-up.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from trimtab.gateway.observe.window import SECONDS_KEPT, Second
 
 Row = list[float]
 Table = dict[tuple[str, ...], Row]
-Use = list[float]  # of a node: slot-seconds used, seconds with any in flight, slot-seconds there were
+Use = list[float]  # per node: used slot-seconds, seconds with requests in flight, available slot-seconds
 
-SPAN_S: Final = 10  # length of the spans in which the use of nodes is kept
+SPAN_S: Final = 10  # length of the spans of node use
 SPANS_KEPT: Final = 6
 
 
@@ -42,7 +42,7 @@ class MetricStore:
         return found
 
     def set(self, name: str, value: float, *labels: str) -> None:
-        """Set a gauge, or a counter that another part counts."""
+        """Set a gauge, or a counter that another part maintains."""
         self.row(name, *labels)[0] = value
 
     def forget(self, now_s: float) -> None:

@@ -1,7 +1,7 @@
-"""Counts metrics: an Observer whose events cost a tuple each; the tuples are counted in batches.
+"""Counts metrics. Each event stores a tuple, and the tuples are counted in batches.
 
-Every label is bounded: unknown models count as "other", and so do tenants, classes and codes beyond a
-maximum. So a client cannot fill the gateway's memory with names.
+The number of labels is bounded: unknown models count as "other", and so do tenants, classes and codes beyond
+a maximum. So clients cannot fill the gateway's memory with names.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ OTHER: Final = "other"
 MOST_MODELS: Final = 500
 MOST_TENANTS: Final = 200
 MOST_CODES: Final = 64
-MOST_KEPT: Final = 256  # ended requests that wait to be counted: about .3 ms of work
-_How = tuple[str, str, str, int]  # model, kind, outcome and status, by which ends are counted
+MOST_KEPT: Final = 256  # ended requests per batch: bounds the time of one count
+_How = tuple[str, str, str, int]  # model, kind, outcome and status: the labels of ended requests
 _DONE, _REFUSED = Outcome.DONE, Outcome.REFUSED  # an enum looks its members up in Python
 _FAILURES: Final = (Outcome.FAILED.value, Outcome.EXPIRED.value)
-# Columns of many requests are taken in C; `_value_`: `value` is a Python-level property.
+# attrgetter reads the columns in C; `_value_` is faster than `value`, which is a Python property.
 _model_of, _kind_of, _value_of = attrgetter("model"), attrgetter("kind._value_"), attrgetter("_value_")
 _last_of, _times_of = itemgetter(-1), attrgetter("begun_s", "first_byte_s", "ended_s")
-_kept_of = attrgetter(  # in one call what counts of an exchange, its body not being among it
+_kept_of = attrgetter(  # the counted fields of an exchange, in one call, without its body
     "endpoint", "facts", "tenant", "usage", "outcome", "refusal", "response_status",
     "response_bytes", "streamed_chunks", "attempts", "arrived_s", "started_s", "estimate_s", "ended_s",
 )  # fmt: skip
@@ -60,7 +60,7 @@ _NODE_FAMILIES: Final = (
 
 
 def _each(of: Callable[[Any], str], them: Sequence[Any]) -> Iterable[str]:
-    """What each has; OTHER where there is none."""
+    """The value for each item; OTHER for None."""
     return map(of, them) if all(them) else [OTHER if one is None else of(one) for one in them]
 
 
@@ -89,11 +89,11 @@ class Sources:
     jobs: Callable[[], Mapping[str, int]] = _no_jobs  # by state
     recorder_dropped: Callable[[], int] = _zero
     plans: Callable[[], Mapping[tuple[str, str], int]] = _no_plans  # by role and outcome
-    shadow: Callable[[], tuple[int, int]] = _no_shadow  # its decisions, and those that differ
+    shadow: Callable[[], tuple[int, int]] = _no_shadow  # its decisions, and how many of them differ
 
 
 class Metrics(Observer, DecisionListener):
-    """The counts of this process. `tick` is to be called about four times a second.
+    """The counts of this process. Call `tick` about four times a second.
 
     `clock` is the event loop's, in seconds: monotonic.
     """
@@ -116,7 +116,7 @@ class Metrics(Observer, DecisionListener):
         self._second = self._store.seconds.setdefault(int(self._ticked_s), Second())
 
     def know_models(self, names: Iterable[str]) -> None:
-        """Give these models (aliases and adapters too) labels of their own; call it again after a reload."""
+        """Give these models (aliases and adapters too) their own labels. Call it again after a reload."""
         self._count()  # with the earlier labels
         self._models = {name: name for name in list(names)[:MOST_MODELS]}
 
@@ -144,7 +144,7 @@ class Metrics(Observer, DecisionListener):
             self._count()
 
     def _count(self) -> None:
-        """Count the kept ends, in this second."""
+        """Count the stored ends, in the current second."""
         if not self._kept:
             return
         kept, self._kept = self._kept, []
@@ -167,7 +167,7 @@ class Metrics(Observer, DecisionListener):
         self._note_times(list(zip(lines, outcomes, statuses, attempts, times_s, strict=True)))
 
     def _count_outcomes(self, hows: Sequence[_How]) -> list[int]:
-        """Returns the requests' lines among the timings."""
+        """Count outcomes. Returns the timings' line of each request."""
         ends, second = self._ends, self._second
         for how, count in Counter(hows).items():
             row = (ends.get(how) or self._new_end(*how))[1]
@@ -193,7 +193,7 @@ class Metrics(Observer, DecisionListener):
                 row[0] += sum(tokens)
 
     def _note_times(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """`rows`: line, outcome, status, attempts; and the times of arrival, start, estimate and end."""
+        """`rows`: line, outcome, status, attempts; times of arrival, start, estimate and end."""
         rows = [row for row in rows if row[3] and row[1] is not _REFUSED]
         if not rows:
             return
@@ -253,7 +253,7 @@ class Metrics(Observer, DecisionListener):
     # --- time and reading
 
     def tick(self) -> None:
-        """Sample the use of the nodes, and begin a new second when it is time."""
+        """Sample the use of the nodes, and begin a new second when it is due."""
         self._count()
         now_s = self._clock()
         passed_s, self._ticked_s = now_s - self._ticked_s, now_s
@@ -273,7 +273,7 @@ class Metrics(Observer, DecisionListener):
             self._store.forget(now_s)
 
     def store(self) -> MetricStore:
-        """The counts with the gauges as they are now: this process's own, not to be changed."""
+        """The counts with current gauges. This is the process's own store: do not change it."""
         self._count()
         store = self._store
         self._timings.count(self._second)

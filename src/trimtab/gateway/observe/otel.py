@@ -1,7 +1,7 @@
 """OpenTelemetry spans, one per request and one per attempt. Needs the extra `otel`.
 
-They are made when the request ends, with the times it had, so a running request costs nothing. A client's
-`traceparent` is the parent, and its decision not to sample is kept.
+Spans are created when the request ends, with its recorded times, so that a running request costs nothing. A
+client's `traceparent` is the parent, and its decision not to sample is respected.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ except ImportError as missing:  # pragma: no cover - the tests have it
     raise MissingExtra("spans need OpenTelemetry", expected="pip install 'trimtab[otel]'") from missing
 
 
-_TRACES = "/v1/traces"  # where a collector takes spans
+_TRACES = "/v1/traces"  # path of a collector
 
 
 class Spans(Observer):
-    """An Observer that hands spans to a processor. `clock` is the event loop's; call `close` at the end."""
+    """An Observer that passes spans to a processor. `clock` is the event loop's; call `close` at the end."""
 
     def __init__(self, clock: Callable[[], float], processor: SpanProcessor) -> None:
         self._clock = clock
@@ -40,7 +40,7 @@ class Spans(Observer):
         self._propagator = TraceContextTextMapPropagator()
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
-        """Make the requests' spans and those of their attempts."""
+        """Create the spans of the requests and of their attempts."""
         for exchange in exchanges:
             self._spans(exchange)
 
@@ -88,14 +88,14 @@ class Spans(Observer):
         span.end(wall_ns(attempt.ended_s))
 
     def close(self) -> None:
-        """Send what is left, and stop."""
+        """Send the remaining spans, and stop."""
         self._provider.shutdown()
 
 
 def otlp_spans(clock: Callable[[], float], endpoint: str) -> Spans:
-    """Spans for the collector at `endpoint`, by OTLP over HTTP: sent from a thread, which may delay us.
+    """Spans for the collector at `endpoint`, by OTLP over HTTP. A thread sends them and may delay the loop.
 
-    As with OpenTelemetry's own OTEL_EXPORTER_OTLP_ENDPOINT, `/v1/traces` is added where it is not there.
+    As with OpenTelemetry's own OTEL_EXPORTER_OTLP_ENDPOINT, `/v1/traces` is appended if it is missing.
     """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 

@@ -1,4 +1,4 @@
-"""The parts of the dashboard's status that follow from a store and from the nodes."""
+"""The parts of the dashboard's status that are derived from the store and the nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NodeFigures(TypedDict):
     reason: str
     in_flight: int
     capacity: int
-    queued: int | None  # what the backend says is waiting there
+    queued: int | None  # waiting requests that the backend reports
     utilisation_frac: float | None  # slots in use, over the last minute
     busy_frac: float | None  # any in flight, over the last minute
     served: int
@@ -48,7 +48,7 @@ def observed(store: MetricStore) -> dict[str, Any]:
 
 
 def node_figures(store: MetricStore, nodes: Sequence[Node], now_s: float) -> list[NodeFigures]:
-    """Each node."""
+    """The figures of each node."""
     use = summaries.node_use(store)
     return [_node(store, node, use.get(node.name), now_s) for node in nodes]
 

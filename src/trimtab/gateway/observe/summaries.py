@@ -1,7 +1,7 @@
 """Summaries of the metric store: the balance of the nodes, and traffic by second and by minute.
 
-The balance is that of `trimtab.metrics.imbalance`, over the last minute. The gateway sees the slots in
-use at a backend, not its computation: utilisation here is the simulator's allocated utilisation.
+The balance is that of `trimtab.metrics.imbalance`, over the last minute. The gateway knows the slots in use
+at a backend, not its computation. So utilisation here is the simulator's allocated utilisation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MINUTE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """A node over the last minute; nan where it was not up."""
+    """A node's use over the last minute; nan = it was not up."""
 
     utilisation_frac: float
     busy_frac: float
@@ -29,7 +29,7 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How evenly, and how much, the nodes were used; nan where nothing was."""
+    """How evenly, and how much, the nodes were used; nan = no data."""
 
     mean_frac: float
     variance: float
@@ -68,12 +68,12 @@ def balance(store: MetricStore) -> Balance:
 
 
 def last_seconds(store: MetricStore, count: int) -> list[Second]:
-    """The latest seconds that are over, oldest first."""
+    """The latest completed seconds, oldest first."""
     return [store.seconds[at] for at in sorted(store.seconds)[:-1][-count:]]
 
 
 def traffic(store: MetricStore, seconds: int = 10) -> dict[str, float | None]:
-    """Rates and percentiles over so many of the latest seconds; None = there was nothing."""
+    """Rates and percentiles over the latest seconds; None = no data."""
     lived = last_seconds(store, seconds)
     total, span = pooled(lived), max(1, len(lived))
     p50, p95, p99 = percentiles_s(total.durations, 50, 95, 99)
@@ -92,7 +92,7 @@ def traffic(store: MetricStore, seconds: int = 10) -> dict[str, float | None]:
 
 
 def history(store: MetricStore) -> list[dict[str, Any]]:
-    """The last two minutes, second by second: what `traffic` says of each, and the queue when it began."""
+    """The last two minutes by second: the values of `traffic`, and the queue at the second's start."""
     return [_point(at, store.seconds[at]) for at in sorted(store.seconds)[:-1]]
 
 
@@ -112,7 +112,7 @@ def _point(at: int, second: Second) -> dict[str, Any]:
 
 
 def prediction(store: MetricStore) -> list[dict[str, Any]]:
-    """Of each class with answers: how many, mean |error| ÷ actual, and predicted ÷ actual seconds."""
+    """Per class with answers: their number, mean |error| ÷ actual, and predicted ÷ actual seconds."""
     found = []
     for labels, row in store.tables.get("trimtab_prediction_error_ratio", {}).items():
         count = sum(row[:-1])
@@ -140,5 +140,5 @@ def tenants(store: MetricStore) -> list[dict[str, Any]]:
 
 
 def plain(value: float) -> float | None:
-    """The value as JSON may hold it: None for nan."""
+    """The value for JSON: None for nan."""
     return None if isnan(value) else value

@@ -1,4 +1,4 @@
-"""Durations by model and kind: noted as they come, counted many at a time, which costs a tenth.
+"""Durations by model and kind. They are noted one by one and counted in batches, which is much cheaper.
 
 A line is one model and kind.
 """
@@ -45,7 +45,7 @@ class _Histograms:
 class Timings:
     """The histograms of all lines of this process.
 
-    From MOST_NOTED answers on, `count` is due.
+    When MOST_NOTED answers are noted, call `count`.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Timings:
         self._actual_s = np.zeros(0)
 
     def new_line(self, model: str, kind: str) -> int:
-        """The position of a further line."""
+        """Add a line. Returns its position."""
         self._labels.append((model, kind))
         return len(self._labels) - 1
 
@@ -71,12 +71,12 @@ class Timings:
         services_s: FloatArray,
         estimates_s: FloatArray,
     ) -> None:
-        """Keep what some answers took, each on its line, until `count`; -1 = there is none of it."""
+        """Store durations of answers, each with its line, until `count`; -1 = no such duration."""
         self.n_noted += len(lines)
         self._noted.append(np.array((lines, durations_s, waits_s, first_bytes_s, services_s, estimates_s)))
 
     def count(self, second: Second) -> None:
-        """Count what was noted, as of this second."""
+        """Count the noted durations in this second."""
         if not self._noted:
             return
         noted = np.hstack(self._noted).T
@@ -106,7 +106,7 @@ class Timings:
         self._actual_s = np.append(self._actual_s, np.zeros(missing))
 
     def write(self, store: MetricStore) -> None:
-        """Write all lines that were counted into the store."""
+        """Write all counted lines to the store."""
         for name, histograms in zip(_HISTOGRAMS, self._times, strict=True):
             table = store.table(name)
             for labels, counts in zip(self._labels, histograms.counts.tolist(), strict=False):

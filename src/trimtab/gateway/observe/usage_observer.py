@@ -1,4 +1,4 @@
-"""What tenants use, told to whoever adds it up."""
+"""Reports the tenants' usage to the usage book."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from trimtab.gateway.model import Exchange, Observer, Usage
 
 
 class Usages(Protocol):
-    """Who adds up what tenants use."""
+    """Adds up the tenants' usage."""
 
     def add(
         self, tenant: str, model: str, prompt_tokens: int, completion_tokens: int, service_s: float
     ) -> None:
-        """One more request that was served."""
+        """Add one served request."""
 
 
 class UsageObserver(Observer):
-    """Books what tenants have used."""
+    """Reports the usage of served requests."""
 
     def __init__(self, book: Usages) -> None:
         self._book = book
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
-        """MetricStore what a node has served; an error is no service, nor is a client that left before."""
+        """Report requests that a node served. Errors, and clients that left before, do not count."""
         add = self._book.add
         for exchange in exchanges:
             tenant, attempts = exchange.tenant, exchange.attempts
@@ -38,7 +38,7 @@ class UsageObserver(Observer):
                 model,
                 usage.prompt_tokens,
                 usage.completion_tokens,
-                service_s if service_s > 0.0 else 0.0,  # it may have no end
+                service_s if service_s > 0.0 else 0.0,  # an attempt may have no end time
             )
 
 

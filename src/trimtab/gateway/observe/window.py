@@ -1,6 +1,6 @@
-"""The last two minutes, second by second, for percentiles and for the spread of completion times.
+"""The last two minutes by second, for percentiles and for the variance of completion times.
 
-Percentiles come from buckets that grow by 5 %, so they are right to 2.5 %.
+Percentiles come from buckets that grow by 5 %, so their error is at most 2.5 %.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Buckets = dict[int, int]
 
 
 def buckets_of(durations_s: FloatArray) -> npt.NDArray[np.intp]:
-    """Positions of durations among the buckets."""
+    """The bucket of each duration."""
     places = np.log(np.maximum(durations_s, _LEAST_S) / _LEAST_S) * _PER_LOG
     return places.astype(np.intp)
 
@@ -37,20 +37,20 @@ def _middle_s(bucket: int) -> float:
 
 @dataclass(slots=True)
 class Second:
-    """What ended within one second of the clock."""
+    """Requests that ended within one second of the clock."""
 
     requests: int = 0
     failed: int = 0  # failed or expired
     refused: int = 0
-    timed: int = 0  # how many have a duration
+    timed: int = 0  # number with a duration
     sum_s: float = 0.0
     sum_s2: float = 0.0
-    queue_length: int = 0  # when the second began
+    queue_length: int = 0  # at the start of the second
     durations: Buckets = field(default_factory=dict)
     first_bytes: Buckets = field(default_factory=dict)
 
     def add(self, other: Second) -> None:
-        """Take in another second."""
+        """Add another second's counts."""
         for name in _SCALARS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         _add_buckets(self.durations, other.durations)
@@ -63,7 +63,7 @@ def _add_buckets(mine: Buckets, other: Buckets) -> None:
 
 
 def pooled(seconds: Iterable[Second]) -> Second:
-    """Several seconds as if they were one."""
+    """The sum of several seconds."""
     total = Second()
     for second in seconds:
         total.add(second)
@@ -71,7 +71,7 @@ def pooled(seconds: Iterable[Second]) -> Second:
 
 
 def percentiles_s(buckets: Buckets, *ranks: float) -> list[float]:
-    """Percentiles (0..100) in seconds; nan where nothing was counted. The middle of the rank's bucket."""
+    """Percentiles (0..100) in seconds: the middle of the rank's bucket; nan = no data."""
     total = sum(buckets.values())
     if not total:
         return [nan] * len(ranks)
@@ -89,7 +89,7 @@ def _percentile_s(ordered: list[tuple[int, int]], position: float) -> float:
 
 
 def variance_s2(second: Second) -> float:
-    """Population variance of the completion times of a (pooled) second; nan for none."""
+    """Population variance of the completion times of a (pooled) second; nan = no data."""
     if not second.timed:
         return nan
     mean_s = second.sum_s / second.timed

@@ -1,1 +1,1 @@
-"""Traffic as a trace, and what a shadow policy would have done: figures that never touch a request."""
+"""Recording of traffic as a trace. It never affects a request."""

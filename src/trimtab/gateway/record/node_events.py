@@ -10,7 +10,7 @@ from trimtab.traces.gateway_format import NodeEvent
 
 
 class NodeEvents(FleetListener):
-    """Records nodes that come, go or change. A change of models is no event: the next head has it."""
+    """Records added, removed and changed nodes. Changed models are not recorded: the next head has them."""
 
     def __init__(self, fleet: Fleet, recorder: Recorder) -> None:
         self._fleet, self._recorder = fleet, recorder
@@ -24,7 +24,7 @@ class NodeEvents(FleetListener):
         self._recorder.node_event(node, "removed")
 
     def on_switch(self, node: Node) -> None:
-        """It gets work from now on, or gets none; one that drains ends what it has."""
+        """Record that the node gets work from now on, or none. A draining node finishes its requests."""
         if self._fleet.gets_work(node):
             what: NodeEvent = "up"
         else:

@@ -1,6 +1,6 @@
-"""Pseudonyms for recordings: nothing in them leads back to a tenant, a session or a prompt.
+"""Pseudonyms for recordings, so that a recording identifies no tenant, session or prompt.
 
-The key is random per recording and never written, so equal names are equal within one recording only.
+The key is random per recording and never written. So pseudonyms can be compared within one recording only.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import secrets
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-MOST_TENANTS = 10_000  # a key that may name tenants could name any number
+MOST_TENANTS = 10_000  # bound: a key with may_name_tenant can name any number of tenants
 MOST_SESSIONS = 50_000
 MOST_BLOCKS = 65_536
 
 
 class Numbers:
-    """Values as integers from 0 on, in order of appearance.
+    """Numbers values from 0 on, in order of appearance.
 
-    Holds at most `most` values, and at least that half of them that was used last. A value that was forgotten
-    gets a new number when it comes again. Two generations instead of an exact order of use: to keep that in a
-    dict costs tens of microseconds per new value once it is full.
+    It holds at most `most` values, and at least the most recently used half of them. A dropped value gets a
+    new number when it appears again. It uses two generations, because an exact order of use in a dict is
+    expensive once the dict is full.
     """
 
     def __init__(self, most: int) -> None:
         self._most_young, self._next = most // 2, 0
         self._young: dict[Hashable, int] = {}  # used since the generations last changed
-        self._old: dict[Hashable, int] = {}  # used in the time before, and not since
+        self._old: dict[Hashable, int] = {}  # used in the previous generation only
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
@@ -42,7 +42,7 @@ class Numbers:
         return [self.of(value) for value in values] if None in numbers else numbers
 
     def _renewed(self, value: Hashable) -> int:
-        """A value that is not among the young ones is so from now on."""
+        """Move a value to the young generation, or number a new value."""
         number = self._old.pop(value, -1)
         if number < 0:
             number, self._next = self._next, self._next + 1
@@ -61,7 +61,7 @@ class Pseudonyms:
     """The names of one recording."""
 
     def __init__(self, key: bytes = b"") -> None:
-        """Processes that record together have the same key; b"" = one of its own."""
+        """`key`: shared by processes that record together; b"" = a new key."""
         self._key = key or new_key()
         self._tenants: dict[str, str] = {}
         self.sessions = Numbers(MOST_SESSIONS)
@@ -72,7 +72,7 @@ class Pseudonyms:
         found = self._tenants.get(name)
         if found is None:
             if len(self._tenants) >= MOST_TENANTS:
-                self._tenants.clear()  # hashes, so that they are the same again
+                self._tenants.clear()  # a cache: the hashes can be computed again
             digest = hashlib.blake2b(name.encode(), key=self._key, digest_size=6)
             found = self._tenants[name] = digest.hexdigest()
         return found

@@ -1,4 +1,4 @@
-"""What a recording says, as lines of the format that `trimtab.traces.gateway_format` defines."""
+"""Converts traffic to lines of the recording format that `trimtab.traces.gateway_format` defines."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 TICKS_PER_S: Final = 1e6  # times are written in whole microseconds
 _NEVER_S: Final = float("inf")
-MOST_PLANNED: Final = 4096  # numbers of one field of a plan
+MOST_PLANNED: Final = 4096  # largest recorded field of a plan, in numbers
 
 CandidatesOf = Callable[[Any], Sequence[int]]
-"""Node positions that a decision named, best first."""
+"""A decision's node positions, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassEstimate:
-    """A class of requests, as it is estimated now: (fixed_s + unit_s × units) seconds on each node type."""
+    """The current estimate of a request class: (fixed_s + unit_s × units) seconds on each node type."""
 
     name: str  # MODEL/KIND
     fixed_s: Mapping[str, float]  # node type → seconds
@@ -47,7 +47,7 @@ class ClassEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a recording must know besides the requests; taken at the start and at every rotation."""
+    """The state that a recording needs besides the requests; taken at the start and at every rotation."""
 
     policy: str  # as `--policy` takes it
     nodes: Sequence[Node]
@@ -60,7 +60,7 @@ class Snapshot:
 
 
 class Ended(NamedTuple):
-    """What is kept of an exchange until it is written; no body, no identifier."""
+    """The fields of an exchange that are kept until it is written; no body, no identifier."""
 
     ended_s: float
     arrived_s: float
@@ -86,7 +86,7 @@ _ENDPOINT, _FACTS = Ended._fields.index("endpoint"), Ended._fields.index("facts"
 
 
 def line(record: RecordName, at_s: float, **fields: Any) -> bytes:
-    """A line that is no request."""
+    """A line that is not a request."""
     return orjson.dumps({"record": record, "at_s": round(at_s, 6), **fields}) + b"\n"
 
 
@@ -110,7 +110,7 @@ def head_line(snapshot: Snapshot, at_s: float, recording: str, started_utc: str)
 
 
 def node_row(node: Node) -> NodeRow:
-    """A node without its address and its credentials."""
+    """A node without its address and credentials."""
     return {
         "idx": node.idx,
         "name": node.name,
@@ -122,7 +122,7 @@ def node_row(node: Node) -> NodeRow:
 
 
 def plan_row(plan: Plan) -> dict[str, Any]:
-    """What a plan says, without the fields that it does not use; of large ones their shape only."""
+    """A plan without unused fields. Of large fields only the shape is recorded."""
     used = {name: values for name, values in plan._asdict().items() if values.size}
     return {
         name: values.tolist() if values.size <= MOST_PLANNED else {"shape": values.shape}
@@ -131,7 +131,7 @@ def plan_row(plan: Plan) -> dict[str, Any]:
 
 
 def class_rows(classes: Sequence[ClassEstimate]) -> list[ClassRow]:
-    """Classes with their present estimates."""
+    """Classes with their current estimates."""
     return [
         {
             "name": c.name,
@@ -145,7 +145,7 @@ def class_rows(classes: Sequence[ClassEstimate]) -> list[ClassRow]:
 
 
 def state_line(snapshot: Snapshot, at_s: float, begun_s: float) -> bytes:
-    """What is in flight and queued; the requests themselves get a line of their own when they end."""
+    """Requests in flight and in the queue. Each request gets its own line when it ends."""
     return line(
         "state",
         at_s,
@@ -161,9 +161,9 @@ def _waiting(exchange: Exchange, begun_s: float) -> dict[str, Any]:
 
 
 class RowWriter:
-    """Makes the lines of one recording that are requests.
+    """Makes the request lines of one recording.
 
-    All of them pass here, on the loop: hence few calls.
+    All requests pass through it on the event loop, so it uses few calls.
     """
 
     def __init__(
@@ -175,16 +175,16 @@ class RowWriter:
         adapter_of: Callable[[str], str],
         ticks_per_s: float = TICKS_PER_S,
     ) -> None:
-        """`class_names` is asked whenever a class shows up that it has not told."""
+        """`class_names` is called whenever an unknown class appears."""
         self._class_names, self._names = class_names, names
         self._classes: Sequence[str] = ()
         self._candidates_of, self._adapter_of = candidates_of, adapter_of
         self._ticks_per_s, self._begun_ticks = ticks_per_s, begun_s * ticks_per_s
 
     def lines(self, ended: Iterable[tuple[Any, ...]]) -> tuple[bytes, int]:
-        """The lines of these requests, and how many they are; what was no work for a node has none.
+        """The lines of these requests, and their number. Requests that were no work for a node have no line.
 
-        One call of the encoder for all of them: a call for each takes three times as long in all.
+        One call of the encoder handles all of them, which is faster than one call per request.
         """
         rows = [
             self._row(one)
@@ -193,19 +193,19 @@ class RowWriter:
         ]
         if not rows:
             return b"", 0
-        # a quote within a string is escaped: so this stands between two rows, and nowhere else
+        # quotes within strings are escaped, so this text occurs only between two rows
         whole = orjson.dumps(rows).replace(b'},{"arrival_s":', b'}\n{"arrival_s":')
         return whole[1:-1] + b"\n", len(rows)
 
     def _row(self, one: tuple[Any, ...]) -> RequestRow:
-        """All is unpacked in one go: to look fields up by name takes longer. Times are whole ticks."""
+        """The row of a request. Unpacking is faster than access by name. Times are whole ticks."""
         (
             ended_s, arrived_s, class_idx, endpoint, facts, tenant, session, priority, deadline_s, units,
             actual_units, estimate_s, decision, started_s, attempts, usage, outcome, refusal,
         ) = one  # fmt: skip
         ticks, begun_ticks = self._ticks_per_s, self._begun_ticks
         came_s = arrived_s or ended_s
-        row: RequestRow = {  # `_value_`: `value` is a Python-level property
+        row: RequestRow = {  # `_value_`: faster, `value` is a Python property
             "arrival_s": round(ticks * came_s - begun_ticks) / ticks,
             "finish_s": round(ticks * ended_s - begun_ticks) / ticks,
             "kind": endpoint.kind._value_,
@@ -269,7 +269,7 @@ class RowWriter:
 
 
 def _last_of(attempts: Sequence[Attempt]) -> Attempt | None:
-    """The attempt that was answered, or else the last; None where there was none."""
+    """The attempt with a response, else the last attempt; None = no attempts."""
     if len(attempts) == 1:
         return attempts[0]
     return max(attempts, key=_answered, default=None)
@@ -289,5 +289,5 @@ def _add_media(row: RequestRow, facts: Facts) -> None:
 
 
 def _answered(attempt: Attempt) -> tuple[bool, bool, float]:
-    """Orders the attempts of an exchange: the greatest is the one that was answered, or else the last."""
+    """Sort key of an exchange's attempts: the attempt with a response is the greatest, else the last."""
     return attempt.cause is None, attempt.first_byte_s > 0.0, attempt.begun_s

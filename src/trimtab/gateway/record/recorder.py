@@ -1,7 +1,7 @@
 """Writes traffic as a trace.
 
-Lines are made as turns of the loop end, while what they tell is in the processor's caches, and written by a
-thread. Nothing else is kept of a request: 30 MiB less at 6,500 a second than where objects wait for a second.
+Lines are made at the end of each turn of the event loop, while the requests' data is in the processor's
+caches. A thread writes them. No objects of a request are kept meanwhile, which saves memory at high rates.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 FLUSH_PERIOD_S = 0.25
 ESTIMATES_PERIOD_S = 60.0
-LINES_FROM = 16  # requests: with fewer, a call takes longer for each
+LINES_FROM = 16  # requests per batch: smaller batches cost more per request
 
 
 _kept_of = attrgetter(*Ended._fields)
@@ -49,12 +49,12 @@ _kept_of = attrgetter(*Ended._fields)
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:
-    """Where a recording goes, and how much of it is kept."""
+    """The folder of a recording, and its limits."""
 
     folder: Path
-    max_bytes: int = 64 << 20  # of one file
-    keep: int = 16  # files
-    max_rows: int = 50_000  # that wait to be written; more are dropped and counted
+    max_bytes: int = 64 << 20  # size of one file
+    keep: int = 16  # number of files
+    max_rows: int = 50_000  # rows that wait to be written; more are dropped and counted
 
 
 def _no_candidates(_: Any) -> tuple[int, ...]:
@@ -98,7 +98,7 @@ class Recorder(Observer, DecisionListener):
         self._rows: list[tuple[Any, ...]] = []  # requests that have no line yet
         self._notes: list[bytes] = []
         self._blocks: list[bytes] = []  # lines of requests
-        self._n_lines = 0  # in there
+        self._n_lines = 0  # lines in `_blocks`
         self._max_rows = settings.max_rows
         self._reported_dropped = 0
         self._estimates_due_s = 0.0
@@ -113,7 +113,7 @@ class Recorder(Observer, DecisionListener):
     # The Observer's calls
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
-        """Their lines, as far as there is room until the next flush."""
+        """Make lines, up to the limit until the next flush."""
         room = self._max_rows - self._n_lines - len(self._rows)
         if room < len(exchanges):
             self.dropped += len(exchanges) - room
@@ -128,16 +128,16 @@ class Recorder(Observer, DecisionListener):
         self._blocks.append(block)
         self._n_lines += count
 
-    # What happens besides requests
+    # Events other than requests
 
     def node_event(self, node: Node, what: NodeEvent) -> None:
-        """A node is `up`, `down`, `drained`, `added`, `removed`, or its `capacity` has changed."""
+        """Record that a node is `up`, `down`, `drained`, `added`, `removed`, or changed its `capacity`."""
         if what not in NODE_EVENTS:
             raise ValueError(f"no node event: {what!r}; one of {NODE_EVENTS}")
         self._note("node", what=what, node=node_row(node), reason=node.reason)
 
     def plan_changed(self, policy: str, plan: Plan) -> None:
-        """Another plan of a policy's takes force."""
+        """Record a policy's new plan."""
         self._note("plan", policy=policy, plan=plan_row(plan))
 
     def _note(self, record: RecordName, **fields: Any) -> None:
@@ -147,10 +147,10 @@ class Recorder(Observer, DecisionListener):
     def _now_s(self) -> float:
         return self._clock() - self.begun_s
 
-    # Its life
+    # Start and end
 
     async def open(self) -> None:
-        """Begin: the first file is there when this returns.
+        """Start the recording. The first file exists when this returns.
 
         Raises:
             UsageError: it cannot be written.
@@ -169,7 +169,7 @@ class Recorder(Observer, DecisionListener):
         self._task = asyncio.get_running_loop().create_task(self._flush_for_ever())
 
     async def close(self) -> None:
-        """Write what is left, with the last estimates, and stop. Does nothing where `open` has failed."""
+        """Write the remaining rows with the latest estimates, and stop. Does nothing if `open` failed."""
         if self._task is None:
             return
         self._task.cancel()
@@ -189,7 +189,7 @@ class Recorder(Observer, DecisionListener):
                 await asyncio.shield(self.flush())
 
     async def flush(self) -> None:
-        """Write what has ended so far. A failure to write is counted, not raised."""
+        """Write all rows so far. A write failure is counted, not raised."""
         async with self._flushing:
             await self._flush()
 
@@ -217,11 +217,11 @@ class Recorder(Observer, DecisionListener):
         return [one.name for one in self._snapshot().classes]
 
     async def _in_thread(self, block: bytes) -> None:
-        """Write on the own thread: a slow disk keeps no request waiting."""
+        """Write in the recorder's thread, so that a slow disk delays no request."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._files.write, block)
 
     def note_estimates(self) -> None:
-        """Write down the present estimates with the next flush: a replay needs those of all classes."""
+        """Record the current estimates with the next flush: a replay needs those of all classes."""
         self._estimates_due_s = self._now_s() + ESTIMATES_PERIOD_S
         self._note("estimates", classes=class_rows(self._snapshot().classes))
 
@@ -229,7 +229,7 @@ class Recorder(Observer, DecisionListener):
         return self._first_lines
 
     def _prepare_head(self) -> None:
-        """On the loop, as the snapshot is of live objects."""
+        """Prepare the head on the event loop, because the snapshot reads live objects."""
         snapshot, at_s = self._snapshot(), self._now_s()
         begun_utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - at_s))
         head = head_line(snapshot, at_s, self.recording, begun_utc)
@@ -237,5 +237,5 @@ class Recorder(Observer, DecisionListener):
 
 
 def new_recording_id() -> str:
-    """Start time and something random: two starts within a second are two recordings."""
+    """Start time and a random part, so that two starts within a second give two recordings."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"

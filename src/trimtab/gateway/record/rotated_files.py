@@ -1,4 +1,4 @@
-"""The files of a recording: rotated by size, the newest few kept, complete at every line. Blocking calls."""
+"""The files of a recording: rotated by size, only the newest are kept, whole lines only. Calls block."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from trimtab.traces.gateway_format import FILE_NAME, file_name
 
 
 class RotatedFiles:
-    """Writes blocks of whole lines. Only the owner may read them: a recording shows each tenant's traffic.
+    """Writes blocks of whole lines. Only the owner may read the files, because they show tenants' traffic.
 
-    `first_lines` is asked for what stands at the beginning of every file.
+    `first_lines` gives the lines at the beginning of every file.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class RotatedFiles:
         return self._folder / file_name(self._recording, 0, self._seq)
 
     def needs_head(self) -> bool:
-        """Whether the next block begins a file: the caller then prepares what `first_lines` gives."""
+        """Whether the next block begins a file. Then the caller prepares the result of `first_lines`."""
         return self._file_fd < 0 or self._size_bytes >= self._max_bytes
 
     def write(self, block: bytes) -> None:
-        """Append a block. Raises OSError; then nothing of it is in the file."""
+        """Append a block. Raises OSError; then the file holds no part of the block."""
         if self._file_fd >= 0 and self._size_bytes >= self._max_bytes:
             self.close()
         if self._file_fd < 0:
@@ -47,7 +47,7 @@ class RotatedFiles:
         self._append(block)
 
     def close(self) -> None:
-        """Close the current file; a later write begins another."""
+        """Close the current file. A later write begins another."""
         if self._file_fd >= 0:
             file_fd, self._file_fd = self._file_fd, -1
             os.close(file_fd)
@@ -77,7 +77,7 @@ class RotatedFiles:
         self._size_bytes += len(block)
 
     def _delete_old(self) -> None:
-        """Keep the newest files, those of earlier recordings included."""
+        """Delete all but the newest files, including files of earlier recordings."""
         names = sorted(entry.name for entry in self._folder.iterdir() if FILE_NAME.fullmatch(entry.name))
         for name in names[: -self._keep]:
             (self._folder / name).unlink(missing_ok=True)
