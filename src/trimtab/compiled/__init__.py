@@ -1,1 +1,1 @@
-"""What numba needs: kernels, tables of addresses, function pointers, the cache. Nothing of scheduling."""
+"""Compilation with numba: kernels, tables of addresses, function pointers, the cache. No scheduling."""

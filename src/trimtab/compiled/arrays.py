@@ -1,10 +1,10 @@
-"""Bundles of arrays, declared once: a NamedTuple whose annotations say what each field holds.
+"""Bundles of arrays, declared once: a NamedTuple whose annotations give the contents of each field.
 
     class Table(NamedTuple):
         weights: Annotated[Any, array("f8", "nodes")]
         quota: Annotated[Any, array("f8", "classes", "nodes")]
 
-The tuple, the type that kernels take (`tables.table_of`) and the allocation (`allocate`) come from these.
+These annotations define the tuple, its type in kernels (`tables.table_of`), and its allocation (`allocate`).
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ def array(dtype: Any, *axes: str) -> ArrayField:
 
 @functools.cache
 def fields_of(bundle: type) -> Mapping[str, Field]:
-    """What a bundle's fields hold, by name."""
+    """The declarations of a bundle's fields, by name."""
     hints = get_type_hints(bundle, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items()}
 
 
 def arrays_of(bundle: type) -> dict[str, ArrayField]:
-    """Those of a bundle's fields that are arrays."""
+    """The array fields of a bundle."""
     return {name: field for name, field in fields_of(bundle).items() if isinstance(field, ArrayField)}
 
 
 def zeros(dtype: np.dtype, shape: Sequence[int]) -> np.ndarray:
-    """An array that begins at a cache line: scans of aligned records touch fewer lines."""
+    """An array of zeros that begins at a cache line: scans of aligned records touch fewer lines."""
     size = math.prod(shape) * dtype.itemsize
     raw = np.zeros(size + CACHE_LINE, "u1")
     begin = -raw.ctypes.data % CACHE_LINE
@@ -69,7 +69,7 @@ def zeros(dtype: np.dtype, shape: Sequence[int]) -> np.ndarray:
 
 
 def allocate(bundle: type[B], lengths: Mapping[str, int], given: Mapping[str, Any]) -> B:
-    """A bundle of the given fields and, for all others, of zeros; `lengths` are those of the axes."""
+    """A bundle of the given fields, and of zeros for all other fields. `lengths` are those of the axes."""
     made = {
         name: zeros(field.dtype, [lengths[axis] for axis in field.axes])
         for name, field in arrays_of(bundle).items()

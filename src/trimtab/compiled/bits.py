@@ -9,7 +9,7 @@ from numba.extending import overload
 
 
 def lowest_bit(bits: int) -> int:
-    """Position of the lowest bit that is set, of an integer above 0 that fits 64 bits."""
+    """Position of the lowest set bit of an integer above 0 that fits 64 bits."""
     return (bits & -bits).bit_length() - 1
 
 

@@ -17,7 +17,7 @@ _NOISE = ("Failed in nopython mode pipeline", "During:", "File ")
 
 
 def explained(function: Any, error: BaseException) -> str:
-    """Which kernel, where, why, and the line itself."""
+    """Message with the kernel, the place, the reason and the source line."""
     report = _DIGESTS.sub("", _COLOURS.sub("", str(error)))
     file, line = _place(function, report, getattr(error, "loc", None))
     source = linecache.getline(file, line).strip()
@@ -27,7 +27,7 @@ def explained(function: Any, error: BaseException) -> str:
 
 
 def _place(function: Any, report: str, fallback: Any) -> tuple[str, int]:
-    """The innermost place that numba's report names, else the error's own, else where the kernel begins."""
+    """The innermost place in numba's report, else the error's own place, else the start of the kernel."""
     for match in _PLACE.finditer(report):
         file = os.path.abspath(match["file"] or match["at"])
         if Path(file).is_file():

@@ -1,4 +1,4 @@
-"""Compiles kernels beforehand, or loads them from the cache."""
+"""Compiles kernels ahead of their use, or loads them from the cache."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trimtab.errors import KernelError
 
 
 def is_compiled(function: Any, signature: Any = None) -> bool:
-    """Whether this kernel is in the cache, for one signature or for any: loading it takes a moment only."""
+    """Whether the cache holds this kernel, for one signature or for any. Loading it is then fast."""
     return bool(function._cache.holds(signature))
 
 
 def compile_by_use(kernels: Sequence[Any], use: Callable[[], object]) -> None:
-    """Compile these kernels by a call that uses them all, unless they are in the cache."""
+    """Compile these kernels by a call that uses all of them, unless they are in the cache."""
     if not all(map(is_compiled, kernels)):
         use()
 
@@ -24,7 +24,7 @@ def compile_by_use(kernels: Sequence[Any], use: Callable[[], object]) -> None:
 def compile_kernel(function: Any, signature: Any) -> Any:
     """Compile a kernel for one signature, or load it from the disk; returns the kernel.
 
-    Raises KernelError where numba can't compile it.
+    Raises KernelError if numba can't compile it.
     """
     if not function.signatures:
         preload_numba()
@@ -39,7 +39,7 @@ def compile_kernel(function: Any, signature: Any) -> Any:
 def free_llvm_module(function: Any) -> None:
     """Free the LLVM module of a kernel that no other kernel calls: several MiB for the event loop.
 
-    Only linking needs it; the machine code stays.
+    Only linking needs the module. The machine code stays.
     """
     for compiled in function.overloads.values():
         library = compiled.library

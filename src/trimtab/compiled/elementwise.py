@@ -9,5 +9,5 @@ from numpy.typing import NDArray
 
 
 def elementwise(function: Callable[[float], float], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A function of one number, of each number of an array."""
+    """Apply a function of one number to each element of an array."""
     return np.array([function(x) for x in values.ravel().tolist()]).reshape(values.shape)

@@ -1,8 +1,8 @@
 """Fingerprints of kernels: two kernels with one fingerprint compile to the same machine code.
 
-A kernel's machine code contains the functions that it calls and the constants that it reads, whichever files
-they lie in. Its fingerprint hashes exactly these, found by their names in its bytecode: an edit changes the
-fingerprints of the kernels that use what was edited, and a comment changes none.
+A kernel's machine code contains the functions that it calls and the constants that it reads, from any file.
+Its fingerprint hashes exactly these, found by their names in its bytecode. So an edit changes only the
+fingerprints of kernels that use the edited code, and a comment changes none, except in this package.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtyp
 
 @functools.cache
 def machine() -> str:
-    """Hash of the versions and the processor that machine code is made for."""
+    """Hash of the library versions and the processor for which machine code is made."""
     versions = (platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__)
     digest = hashlib.sha256(repr((versions, llvm.get_host_cpu_name())).encode())
     return digest.hexdigest()[:16]
@@ -37,7 +37,7 @@ def machine() -> str:
 
 @functools.cache
 def fingerprint(function: Any) -> str:
-    """Hash of all that this function is compiled from."""
+    """Hash of all code and constants in the machine code of this function."""
     found: dict[Any, bytes] = {}
     waiting = [_source(function)]
     while waiting:
@@ -51,7 +51,7 @@ def fingerprint(function: Any) -> str:
 
 @functools.cache
 def _compiler() -> bytes:
-    """Hash of this package: it decides how kernels are compiled."""
+    """Hash of this package, because it determines how kernels are compiled."""
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(file.read_bytes())
@@ -86,7 +86,7 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _docstrings(code: types.CodeType) -> int:
-    """How many of the first constants are documentation."""
+    """Number of leading constants that are documentation."""
     return int(bool(code.co_consts) and isinstance(code.co_consts[0], str))
 
 
@@ -107,7 +107,7 @@ def _read(function: types.FunctionType, codes: Iterable[types.CodeType]) -> Iter
 
 
 def _text(value: Any, called: list[Any]) -> str:
-    """What stands for a value in a hash; functions are added to `called`."""
+    """The text of a value in a hash; functions are added to `called`."""
     if isinstance(value, CPUDispatcher):
         called.append(value.py_func)
         return f"{value.py_func.__qualname__} {sorted(value.targetoptions.items())}"
@@ -127,7 +127,7 @@ def _text(value: Any, called: list[Any]) -> str:
 
 
 def _text_of_named(value: Any, called: list[Any]) -> str:
-    """The same for modules, classes, and functions that numba knows a compiled form of."""
+    """`_text` for modules, classes, and functions for which numba has a compiled form."""
     name = getattr(value, "__qualname__", getattr(value, "__name__", type(value).__qualname__))
     module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "")
     if isinstance(value, types.ModuleType) or _is_library(module or ""):
@@ -140,7 +140,7 @@ def _text_of_named(value: Any, called: list[Any]) -> str:
 
 
 def _text_of_intrinsic(value: Any, called: list[Any]) -> str:
-    """Follows the function behind an intrinsic, whose closure may hold types."""
+    """`_text` for the function behind an intrinsic, whose closure may hold types."""
     made_by = getattr(value, "_defn", None)
     if isinstance(made_by, types.FunctionType):
         called.append(made_by)

@@ -1,9 +1,9 @@
-"""Compiled functions as arguments of compiled functions, for callers in a hurry.
+"""Compiled functions as arguments of compiled functions, with less overhead per call than numba's own.
 
-numba looks the address of a first-class function up each time one is passed: 90 µs, more than an event takes.
-A `FunctionPointer` knows it. Its type is a function type for numba, but its argument is unpacked differently.
-Finding the type of an argument that is neither number nor array costs another 5 µs, so `table_at` and
-`function_at` make bundles and functions of addresses that come in one array of numbers.
+numba looks up the address of a first-class function in every call, which takes longer than an event. A
+`FunctionPointer` stores the address. numba treats its type as a function type, but unpacks the argument
+differently. numba also needs time to find the type of an argument that is neither number nor array. So
+`table_at` and `function_at` make bundles and functions from addresses in one array of numbers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from numba.extending import NativeValue, intrinsic, register_model, typeof_impl,
 
 
 class FunctionPointerType(types.FunctionType):
-    """Type of an entry; numba's own function type takes the call."""
+    """Type of a function pointer. numba's own function type performs the call."""
 
 
 class FunctionPointer:
-    """A kernel compiled for one signature, and where its machine code begins. Keeps the kernel alive."""
+    """A kernel compiled for one signature, with the addresses of its machine code. Keeps the kernel alive."""
 
     def __init__(self, kernel: Any, signature: Any) -> None:
         self.kernel, self.kind = kernel, FunctionPointerType(signature)
@@ -55,7 +55,7 @@ def _pointer(value: Any, name: str, c: Any) -> Any:
 
 
 def table_at(kind: Any) -> Any:
-    """For kernels: a bundle of this type from the address of its table."""
+    """An intrinsic for kernels: a bundle of this type from the address of its table."""
 
     @intrinsic
     def make(context: Any, address: Any) -> Any:
@@ -68,7 +68,7 @@ def table_at(kind: Any) -> Any:
 
 
 def function_at(kind: Any) -> Any:
-    """For kernels: a function of this entry type from `c_address` and `jit_address`."""
+    """An intrinsic for kernels: a function of this pointer type from `c_address` and `jit_address`."""
 
     @intrinsic
     def make(context: Any, c_address: Any, jit_address: Any) -> Any:

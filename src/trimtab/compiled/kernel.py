@@ -28,7 +28,7 @@ def kernel(*, nogil: bool) -> Callable[[F], F]: ...
 def kernel(function: F | None = None, *, nogil: bool = False) -> Any:
     """Mark a function as a kernel that Python may call: cached on disk.
 
-    `nogil` lets other threads of Python run meanwhile.
+    `nogil`: other Python threads may run during a call.
     """
     if function is None:
         return functools.partial(kernel, nogil=nogil)
@@ -37,7 +37,7 @@ def kernel(function: F | None = None, *, nogil: bool = False) -> Any:
 
 
 class Kernel(CPUDispatcher):
-    """A function that Python calls compiled."""
+    """A function whose compiled form Python calls."""
 
     def __init__(self, py_func: Any, *given: Any, **named: Any) -> None:
         super().__init__(py_func, *given, **named)
@@ -48,15 +48,15 @@ _NARROW = {getattr(numba, f"{sign}int{bits}") for sign in ("", "u") for bits in 
 
 
 def _widened(kind: Any) -> Any:
-    """int64 for any narrower integer: fields of records come in many widths, and each would be compiled."""
+    """int64 for any narrower integer: without this each width of a record field needs its own compilation."""
     return numba.int64 if kind in _NARROW or isinstance(kind, IntegerLiteral) else kind
 
 
 class Helper(CPUDispatcher):
-    """A function that kernels call compiled, and that plain Python calls as plain Python."""
+    """A function whose compiled form kernels call. Plain Python calls its source."""
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """As numba's, for arguments that are converted by the caller: one machine code for all integers."""
+        """numba's template, with integers widened by the caller: one machine code for all integer widths."""
         named = {name: _widened(kind) for name, kind in kws.items()}
         return super().get_call_template(tuple(map(_widened, args)), named)
 
@@ -70,7 +70,7 @@ def helper(function: F) -> F: ...
 @overload
 def helper(*, inline: bool) -> Callable[[F], F]: ...
 def helper(function: F | None = None, *, inline: bool = False) -> Any:
-    """Mark a function that kernels call: no compiled wrappers for Python, which cost more than the function.
+    """Mark a function that kernels call. It has no compiled wrappers for Python, which compile slowly.
 
     `inline` asks LLVM to inline it into its callers (hot, small functions).
     """
@@ -96,7 +96,7 @@ _plain: dict[Any, Any] = {}
 
 
 def interpreted(function: F) -> F:
-    """The same kernel as plain Python: every kernel that it calls is replaced by its source, recursively."""
+    """The same kernel as plain Python. Every kernel that it calls becomes plain Python too, recursively."""
     if not is_kernel(function):
         return function
     if function not in _plain:

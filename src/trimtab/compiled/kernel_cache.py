@@ -1,7 +1,7 @@
 """The cache of compiled kernels on disk: one folder for each machine, one entry for each fingerprint.
 
-numba itself asks only whether the file of a kernel has changed. Here the name of an entry contains the
-kernel's fingerprint, so that entries of several versions lie side by side and none is ever stale.
+numba itself checks only whether the file of a kernel has changed. Here the name of an entry contains the
+kernel's fingerprint. So entries of several versions can exist side by side, and none becomes stale.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def cache_root() -> Path:
 
 @functools.cache
 def cache_folder() -> Path:
-    """The folder of kernels compiled on this machine; a temporary one where it can't be written."""
+    """The folder of kernels compiled on this machine; a temporary folder if that one is not writable."""
     folder = cache_root() / f"kernels-{machine()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def cache_folder() -> Path:
 
 
 def _private_folder() -> Path:
-    """A temporary folder that no other user can write to: what is read from a cache is run."""
+    """A temporary folder that no other user can write to, because cached machine code is executed."""
     folder = Path(tempfile.gettempdir()) / f"trimtab-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
@@ -52,7 +52,7 @@ def _private_folder() -> Path:
 
 
 def prune_cache(before_s: float) -> int:
-    """Delete kernels last used before this time, in seconds since 1970; returns how many went."""
+    """Delete kernels last used before this time, in seconds since 1970; returns the number deleted."""
     gone = 0
     for folder in cache_root().glob("kernels-*"):
         if folder != cache_folder():
@@ -68,7 +68,7 @@ def prune_cache(before_s: float) -> int:
 
 
 class _Locator(_CacheLocator):
-    """Tells numba where a kernel's entry lies."""
+    """Gives numba the place of a kernel's entry."""
 
     def __init__(self, py_func: Any, py_file: str) -> None:
         self._py_file = py_file  # numba names it in warnings
@@ -93,7 +93,7 @@ class _Entry(CompileResultCacheImpl):
 
 
 class KernelCache(Cache):
-    """The entry of one kernel, found at its first use: all that it calls must be defined by then."""
+    """The entry of one kernel, found at its first use. All functions that it calls must exist by then."""
 
     def __init__(self, py_func: Any) -> None:
         self._py_func = py_func
@@ -115,7 +115,7 @@ class KernelCache(Cache):
     def holds(self, signature: Any = None) -> bool:
         """Whether the kernel is in the cache: for this signature, or for any.
 
-        The answer counts as a use.
+        A positive answer counts as a use.
         """
         kept = self._cache_file._load_index()
         is_there = any(key[0] == signature.args for key in kept) if signature else bool(kept)
@@ -124,7 +124,7 @@ class KernelCache(Cache):
         return is_there
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Load the kernel for a signature; None where it is not in the cache."""
+        """Load the kernel for a signature; None if it is not in the cache."""
         preload_numba()
         found = super().load_overload(sig, target_context)
         if found is not None:

@@ -1,8 +1,8 @@
-"""Compiles functions that only ever become parts of kernels, in half of the time that numba takes.
+"""A faster compiler for functions that are only parts of kernels.
 
-numba optimises each function that a kernel calls, with all that it calls in turn, and makes machine code of
-it, which nobody runs: the kernel contains them all and is optimised as a whole. Measured for the loop, of 185
-functions: 81 s of processor time with that, 47 s without, and the same speed of the loop.
+numba optimises each function that a kernel calls, with its own callees, and makes machine code of it. That
+machine code is never run, because the kernel contains all of its functions and is optimised as a whole. This
+compiler skips both steps: the loop compiles in much less time and runs at the same speed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numba.core.compiler import Compiler
 
 
 class _LinkOnlyLibrary(JITCodeLibrary):
-    """Code that is neither optimised by itself nor made machine code."""
+    """Code that is neither optimised separately nor translated to machine code."""
 
     codegen = property(lambda self: self)
 

@@ -1,4 +1,4 @@
-"""Compiles in several processes at once, and says how far it is."""
+"""Compiles in several processes at once, and reports progress."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ NOTICE_S = 5.0  # between two lines
 
 
 def compile_apart(jobs: Sequence[Job], workers: int, notice: Notice | None = None) -> None:
-    """Do these jobs, the longest first: what they compile is in the cache then.
+    """Run these jobs, longest first. Their compiled kernels are in the cache afterwards.
 
-    Jobs must be picklable. A line goes to `notice` at once, and every few seconds after that.
+    Jobs must be picklable. `notice` gets a line at once, and another every few seconds.
     """
     tell = _Progress(len(jobs), notice)
     workers = min(workers, len(jobs))
@@ -38,7 +38,7 @@ def compile_apart(jobs: Sequence[Job], workers: int, notice: Notice | None = Non
 
 
 class _Progress:
-    """A line now, and one every few seconds."""
+    """Reports a line at once, and another every few seconds."""
 
     def __init__(self, jobs: int, notice: Notice | None) -> None:
         self._jobs, self._notice = jobs, notice

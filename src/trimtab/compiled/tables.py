@@ -1,9 +1,9 @@
 """Bundles of arrays that a kernel takes as one pointer: View, Plan, Memory and the state of a run.
 
-Passed as NamedTuples, 60 arrays are 400 words by value in every call that LLVM does not inline: measured
-4.7 µs a request and 50 s of compiling. As a table of addresses, bound once, a bundle is one word:
-`view.nodes` reads the table, marked invariant so that LLVM keeps it in registers, and makes an array without
-a reference count. In plain Python the same expressions read a NamedTuple of memoryviews.
+As NamedTuples, 60 arrays are 400 words by value in every call that LLVM does not inline. That makes calls and
+compilation slow. As a table of addresses, bound once, a bundle is one word. `view.nodes` reads the table and
+makes an array without a reference count. The reads are marked invariant, so LLVM keeps them in registers. In
+plain Python the same expressions read a NamedTuple of memoryviews.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ WORDS = 3  # per field: address, and up to two lengths
 class TableType(types.Type):
     """Type of a bundle; `fields` are (name, numba type) of arrays, records and lists of bundles.
 
-    One that `is_read_ahead` is read before loops, whatever branches in them need it: for few fields and long
-    loops.
+    LLVM reads the words of a type with `is_read_ahead` before loops, even if only some branches need them.
+    This suits bundles of few fields and policies with long loops.
     """
 
     def __init__(self, label: str, fields: tuple[tuple[str, Any], ...], is_read_ahead: bool = False) -> None:
@@ -60,7 +60,7 @@ class TableType(types.Type):
 
 
 class TableListType(types.Type):
-    """Type of a list of bundles of one type, one behind the other."""
+    """Type of a list of bundles of one type, stored one after the other."""
 
     def __init__(self, table: TableType) -> None:
         self.table = table
@@ -70,7 +70,7 @@ class TableListType(types.Type):
 def table_of(
     bundle: type, bundles: Mapping[type, TableType] | None = None, *, is_read_ahead: bool = False
 ) -> TableType:
-    """Type of a declared bundle; `bundles`: types of those that its lists hold."""
+    """Type of a declared bundle. `bundles`: types of the bundles in its lists."""
     kinds = [(name, _kind(field, bundles or {})) for name, field in fields_of(bundle).items()]
     return TableType(bundle.__name__, tuple(kinds), is_read_ahead)
 
@@ -83,7 +83,7 @@ def _kind(field: Field, bundles: Mapping[type, TableType]) -> Any:
 
 
 class Table:
-    """Arrays bound as one or several bundles; keeps them alive and knows their address."""
+    """Arrays bound as one or several bundles. Keeps the arrays alive and holds the table's address."""
 
     def __init__(self, kind: TableType, rows: Sequence[Iterable[Any]], *, listed: bool = False) -> None:
         self.kind = TableListType(kind) if listed else kind
@@ -94,7 +94,7 @@ class Table:
         self.address = int(self._table.ctypes.data)
 
     def replace(self, **fields: Any) -> None:
-        """Bind other arrays as these fields, where there is one bundle. No kernel may be running."""
+        """Bind other arrays as these fields of a single bundle. No kernel may be running."""
         for name, value in fields.items():
             k = self._row_kind.position(name)
             self._kept[0][k] = value
@@ -105,7 +105,7 @@ def _words(kind: TableType, row: list[Any]) -> list[list[int]]:
     return [_field_words(*field, value) for field, value in zip(kind.fields, row, strict=True)]
 
 
-_kind_of = functools.cache(numba.from_dtype)  # numba takes longer to find out than all else here
+_kind_of = functools.cache(numba.from_dtype)  # cached because the lookup dominates the time of binding
 
 
 def _field_words(name: str, kind: Any, value: Any) -> list[int]:
@@ -114,7 +114,7 @@ def _field_words(name: str, kind: Any, value: Any) -> list[int]:
     if isinstance(kind, types.Record):
         return [value.ctypes.data, 0, 0]
     found = _kind_of(value.dtype)
-    is_kind = found is kind.dtype or found == kind.dtype  # the one object, as a rule
+    is_kind = found is kind.dtype or found == kind.dtype  # usually the same object
     if not is_kind or value.ndim != kind.ndim or not value.flags.c_contiguous:
         raise TypeError(f"{name}: {value.dtype} [{value.ndim}] does not fit {kind}")
     return [value.ctypes.data, *value.shape, *[0] * (WORDS - 1 - value.ndim)]
@@ -128,7 +128,7 @@ def _typeof(value: Table, _context: Any) -> Any:
 @register_model(TableType)
 class _TableModel(datamodel.models.OpaqueModel):
     def from_argument(self, builder: Any, value: Any) -> Any:
-        """An argument: where its words can be read for sure, LLVM may read them before anyone needs them."""
+        """The argument, marked as readable for `is_read_ahead`, so that LLVM may read its words early."""
         if self._fe_type.is_read_ahead:
             value.attributes.dereferenceable = WORDS * 8 * len(self._fe_type.fields)
             value.attributes.align = 8
@@ -170,7 +170,7 @@ def _lower_item(_context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _word(builder: Any, table: Any, position: int) -> Any:
-    """Load a word of a table: it never changes while kernels run."""
+    """Load a word of a table. The word never changes while kernels run."""
     words = builder.bitcast(table, ir.IntType(64).as_pointer())
     load = builder.load(builder.gep(words, [ir.Constant(ir.IntType(64), position)]))
     load.set_metadata("invariant.load", builder.module.add_metadata([]))
