@@ -1,4 +1,4 @@
-"""`GET /v1/models`: the union of what all nodes serve, with adapters and aliases, in OpenAI's form."""
+"""`GET /v1/models`: the models of all nodes, with adapters and aliases, in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JSON = (("content-type", "application/json"),)
 
 
 def model_rows(fleet: Fleet, routes: Mapping[str, Resolved], created: int) -> dict[str, dict[str, Any]]:
-    """Name → its row. An adapter names its model as `parent`, an alias what it stands for as `root`."""
+    """Name → row. An adapter has its model as `parent`, an alias its target as `root`."""
     rows: dict[str, dict[str, Any]] = {}
     for node in fleet.present():
         for name in node.models:

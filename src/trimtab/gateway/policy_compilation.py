@@ -1,4 +1,4 @@
-"""Compiling policies in a process of their own: at a first start, and while the gateway serves."""
+"""Compiles policies in a separate process: at a first start, and while the gateway serves."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ COMPILE_TIMEOUT_S = 300.0
 
 
 def compile_here(policies: Iterable[str]) -> None:
-    """Compile all that a gateway with these policies runs, or load it from the cache. Raises PolicyError."""
+    """Compile all kernels of a gateway with these policies, or load cached ones. Raises PolicyError."""
     compile_all([Fallback(), *(policy for spec in policies for policy in find(spec))])
 
 
 def compile_first(policies: list[str]) -> None:
-    """Fill the cache of kernels where they are not there yet. The compiler would leave 250 MiB behind here.
+    """Fill the kernel cache in another process, because the compiler would leave much memory in use here.
 
-    What does not compile is found out, and told, when it is loaded.
+    Kernels that do not compile are reported when they are loaded.
     """
     if not all(is_ready(*find(spec)) for spec in policies):
         command = [sys.executable, "-c", _COMPILE, *policies]
@@ -32,9 +32,9 @@ def compile_first(policies: list[str]) -> None:
 
 
 async def compile_elsewhere(policies: list[str]) -> None:
-    """Fill the cache of kernels from another process: compiling here would make the loop late.
+    """Fill the kernel cache in another process, because compilation here would delay the event loop.
 
-    Raises UsageError where a policy does not compile.
+    Raises UsageError if a policy does not compile.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -1,4 +1,4 @@
-"""The garbage collector of a process that serves, and how much memory it has."""
+"""Memory of a serving process: garbage collection, and release of free memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 
 def collect_later() -> None:
-    """No garbage is looked for until `freeze`: what is imported stays, and looking through it takes long."""
+    """Disable garbage collection until `freeze`: imported objects stay, and scanning them takes long."""
     gc.disable()
 
 
 def freeze() -> None:
-    """What is there now stays: the collector need not look at it again. Free memory is given back.
+    """Exclude all current objects from garbage collection, and return free memory to the system.
 
-    So are LLVM's pages: what loads kernels is not used again before the next policy.
+    LLVM's pages are released too: the code that loads kernels is not needed before the next policy.
     """
     gc.collect()
     gc.freeze()
@@ -30,7 +30,7 @@ def freeze() -> None:
 
 
 def _unmap_code(library: str) -> None:
-    """Let the pages of a library's machine code go. They are the file's: running it reads them again."""
+    """Release the pages of a library's machine code. They are file-backed: a later call reads them again."""
     madvise = ctypes.CDLL(None).madvise
     for line in Path("/proc/self/maps").read_text().splitlines():
         if " r-xp " in line and line.rpartition("/")[2].startswith(library):

@@ -1,4 +1,4 @@
-"""What the recorder is told of the fleet and the decisions."""
+"""Connects the recorder to the fleet and the dispatcher."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def new_recorder(
     dispatcher: PolicyDispatcher,
     shadow: Callable[[], str],
 ) -> Recorder | None:
-    """The recorder; None where nothing is recorded. `shadow()` names the shadow policy; "" = none."""
+    """The recorder; None = no recording. `shadow()` names the shadow policy; "" = none."""
     if settings is None:
         return None
 

@@ -1,8 +1,8 @@
-"""Whether this process itself ran: it may have been stopped, or its machine too busy to let it run.
+"""Detects stalls of this process: it was stopped, or the machine was too busy to run it.
 
-What was begun before such a gap and seems late after it says nothing of others: their answer may lie unread
-in a socket. Whoever judges by time asks here first. A gap in which nobody waited for anything is no news, so
-the stall_detector beats only while somebody does.
+A request that began before a stall and seems late after it says nothing about its node: the node's response
+may lie unread in a socket. Code that judges by time checks here first. A stall matters only while something
+is awaited, so the detector beats only then.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from collections.abc import Callable
 from math import inf
 
 BEAT_S = 0.1
-AWAY_S = 0.25  # a timer that fires so much late was held up by more than work of the loop's own
+AWAY_S = 0.25  # a timer that is this late was delayed by more than the loop's own work
 
 
 class StallDetector:
-    """Notices gaps while it beats; else only those that `was_away` is told of.
+    """Detects stalls while it beats; else only those that calls of `was_away` show.
 
-    `on_beat` are called at every beat; the beats go on as long as one of them returns True.
+    Every beat calls all `on_beat`. The beats go on as long as one of them returns True.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.since_s = -inf  # since when it has run without a gap
+        self.since_s = -inf  # end of the latest stall
         self.on_beat: list[Callable[[], bool]] = []
         self._loop = loop
         self._due_s = inf
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Something begins that is waited for: notice every gap from now on. A second call does nothing."""
+        """Start beating, because something is awaited. A second call does nothing."""
         if self._timer is None:
             self._arm()
 
     def close(self) -> None:
-        """Notice no more. It can be started again."""
+        """Stop beating. `start` begins again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
             self._due_s = inf
 
     def was_away(self, due_s: float) -> bool:
-        """Whether what was due then and runs only now shows a gap, which ends now."""
+        """Whether a timer that was due at `due_s` and runs only now shows a stall. The stall ends now."""
         now_s = self._loop.time()
         if now_s - due_s < AWAY_S:
             return False
@@ -49,18 +49,18 @@ class StallDetector:
         return True
 
     def notice(self) -> None:
-        """Look for a gap that ends with this very turn of the loop."""
+        """Check for a stall that ends with this turn of the loop."""
         if self.was_away(self._due_s):
-            self._due_s = self.since_s + BEAT_S  # noticed once; the beat itself is still to come
+            self._due_s = self.since_s + BEAT_S  # count it once: the late beat is still to come
 
     def ran_since_s(self) -> float:
-        """Since when it has run without a gap, as of this turn of the loop."""
+        """End of the latest stall, checked in this turn of the loop."""
         if self._loop.time() - self._due_s >= AWAY_S:
             self.notice()
         return self.since_s
 
     def spans_gap(self, begun_s: float) -> bool:
-        """Whether there was a gap since then."""
+        """Whether a stall ended after `begun_s`."""
         return begun_s < self.ran_since_s()
 
     def _arm(self) -> None:
@@ -69,7 +69,7 @@ class StallDetector:
 
     def _beat(self) -> None:
         self.was_away(self._due_s)
-        self._arm()  # first: what raises must not end the beats
-        is_needed = [beat() for beat in self.on_beat]  # all are called
+        self._arm()  # first: an exception must not end the beats
+        is_needed = [beat() for beat in self.on_beat]  # call all of them
         if not any(is_needed):
             self.close()

@@ -1,7 +1,7 @@
-"""Tenants: found by the digest of their key, held to requests and tokens per minute and to a concurrency.
+"""Tenants: look-up by the digest of a key; limits of requests and tokens per minute and of concurrency.
 
-Keys are known by SHA-256 only. A look-up by digest needs no comparison in constant time: who guesses can't
-steer the digest, so what the look-up's time tells of it is of no use.
+Only SHA-256 digests of keys are stored. A look-up by digest needs no comparison in constant time: an attacker
+cannot control the digest of a guess, so that the look-up's time reveals nothing useful.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from trimtab.gateway.config import GatewayConfig, KeySpec, Secret, TenantLimits,
 from trimtab.gateway.config.types import is_name
 from trimtab.gateway.model import Attempt, Cause, Refusal, Tenant, Usage
 
-ANONYMOUS = "anonymous"  # who has no key, where none is asked for
+ANONYMOUS = "anonymous"  # tenant of requests without a key, if no key is required
 KEY_PREFIX = "tt-"
 MOST_NAMED = 1000  # tenants that exist only because a key with may_name_tenant named them
-BUSY_RETRY_S = 1.0  # what a tenant at its concurrency is told; nobody knows when a request ends
+BUSY_RETRY_S = 1.0  # Retry-After at the concurrency limit: the next end is unknown
 
 _ROUNDING = 1e-9
 
 
 def new_key() -> tuple[str, str]:
-    """A fresh key, 256 random bits, and its digest as it stands in gateway.yaml."""
+    """A new key of 256 random bits, and its digest as written in gateway.yaml."""
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     return key, digest_of(key.encode())
 
 
 class ShownKeys(NamedTuple):
-    """Keys made for a quick start, which nobody can look up later."""
+    """Keys generated for a quick start. They are shown once and cannot be looked up later."""
 
     client: str
     admin: str
 
 
 def with_new_keys(config: GatewayConfig, tenant: str) -> tuple[GatewayConfig, ShownKeys | None]:
-    """The same with a fresh key for a tenant and one for the admin port; None where none is asked for."""
+    """The configuration with new keys for a tenant and the admin port; None = no keys are required."""
     if config.insecure_no_auth:
         return config, None
     (key, digest), (admin_key, admin_digest) = new_key(), new_key()
@@ -49,7 +49,7 @@ def with_new_keys(config: GatewayConfig, tenant: str) -> tuple[GatewayConfig, Sh
 
 
 class _Bucket:
-    """A token bucket: one minute's worth at most, so that a tenant that was idle may use it at once."""
+    """A token bucket that holds one minute's amount, so that an idle tenant may use that at once."""
 
     __slots__ = ("at_s", "level", "per_minute", "per_s", "size")
 
@@ -61,9 +61,9 @@ class _Bucket:
         self.level = self.size
 
     def ask(self, now_s: float, amount: float) -> float:
-        """Take it if it is there; else how many seconds to wait for it, and nothing is taken.
+        """Take `amount` if available and return 0; else take nothing and return the seconds to wait.
 
-        What is more than the bucket holds waits for a full one.
+        An amount above the bucket's size waits for a full bucket.
         """
         level, size = self.level, self.size
         if now_s > self.at_s:
@@ -81,13 +81,13 @@ class _Bucket:
         return 0.0
 
     def take(self, amount: float) -> None:
-        """Take it, on credit if need be; a negative amount gives back."""
+        """Take `amount`, below zero if necessary. A negative amount is given back."""
         level = self.level - amount
         self.level = self.size if level > self.size else level
 
 
 class Limits:
-    """What one tenant may still use. Times are seconds of the loop's clock."""
+    """The remaining limits of one tenant. Times are seconds of the loop's clock."""
 
     __slots__ = ("_given", "_requests", "_tokens", "concurrency", "in_flight")
 
@@ -97,7 +97,7 @@ class Limits:
         self._begin()
 
     def become(self, limits: TenantLimits) -> None:
-        """Other limits from now on; equal ones go on where they are. What is in flight stays counted."""
+        """Change the limits. Unchanged limits keep their state, and requests in flight stay counted."""
         if limits != self._given:
             self._given = limits
             self._begin()
@@ -108,9 +108,9 @@ class Limits:
         self.concurrency = self._given.concurrency  # None = no bound
 
     def admit(self, now_s: float, tokens: float = 0.0) -> Refusal | None:
-        """Take a place and what the request is expected to use; or a refusal, and nothing is taken.
+        """Take a slot and the request's expected tokens, or take nothing and return a refusal.
 
-        Whoever is admitted calls `release` once, when it is over.
+        The caller calls `release` once at the end of an admitted request.
         """
         if self.concurrency is not None and self.in_flight >= self.concurrency:
             return _refusal("concurrency_limit", f"{self.concurrency} requests at a time", BUSY_RETRY_S)
@@ -126,20 +126,20 @@ class Limits:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether tokens are limited: else nobody need estimate them."""
+        """Whether tokens are limited. If not, they need not be estimated."""
         return self._tokens is not None
 
     def release(self) -> None:
-        """An admitted request is over."""
+        """End an admitted request."""
         self.in_flight -= 1
 
     def correct(self, tokens_delta: float) -> None:
-        """Count so many tokens more than expected, or fewer."""
+        """Count more tokens than expected, or fewer if negative."""
         if self._tokens is not None:
             self._tokens.take(tokens_delta)
 
     def settle(self, tokens: float, usage: Usage | None, attempts: Sequence[Attempt]) -> None:
-        """An admitted request is over: what was used counts instead of the tokens that were expected."""
+        """End an admitted request, and count its used tokens instead of the expected ones."""
         self.release()
         if usage is not None:
             self.correct(usage.prompt_tokens + usage.completion_tokens - tokens)
@@ -156,32 +156,32 @@ def _refusal(code: str, limit: str, retry_after_s: float) -> Refusal:
 
 
 class Tenants:
-    """Everybody who may send requests. Raises ConfigError where the environment lacks a key."""
+    """All tenants. Raises ConfigError if an environment variable with a key is missing."""
 
     def __init__(self, config: GatewayConfig, environ: Mapping[str, str] = os.environ) -> None:
         self._by_name: dict[str, Tenant] = {}
         self._by_digest: dict[bytes, Tenant] = {}
-        self._nobody: Tenant | None = None  # who has no known key
+        self._nobody: Tenant | None = None  # tenant of requests without a known key
         self._n_named = 0
         self.update(config, environ)
 
     def __iter__(self) -> Iterator[Tenant]:
-        """All of them, by index; those too that a reload took the keys from."""
+        """All tenants by index, including those whose keys a reload has removed."""
         return iter(self._by_name.values())
 
     def __len__(self) -> int:
         return len(self._by_name)
 
     def by_key(self, raw: bytes) -> Tenant | None:
-        """Whose key this is; None = nobody's, where keys are asked for."""
+        """The tenant with this key; None = unknown key, and keys are required."""
         return self.by_digest(sha256(raw).digest())
 
     def by_digest(self, digest: bytes) -> Tenant | None:
-        """Whose key has this SHA-256 digest; None = nobody's, where keys are asked for."""
+        """The tenant whose key has this SHA-256 digest; None = unknown key, and keys are required."""
         return self._by_digest.get(digest, self._nobody)
 
     def named(self, name: str) -> Tenant | None:
-        """The tenant of this name, made if it is new; None = no name for one, or there are too many.
+        """The tenant of this name, created if new; None = invalid name, or too many tenants.
 
         Only for requests of a tenant that `may_name_tenant`.
         """
@@ -192,9 +192,9 @@ class Tenants:
         return found
 
     def update(self, config: GatewayConfig, environ: Mapping[str, str] = os.environ) -> None:
-        """Take over a new configuration. Who stays keeps index, requests in flight and unchanged limits.
+        """Apply a new configuration. Kept tenants keep index, requests in flight and unchanged limits.
 
-        Raises ConfigError where the environment lacks a key or two tenants have one; all stays as it was.
+        Raises ConfigError, without any change, if a key's variable is missing or two tenants share a key.
         """
         owners = _owners(config.keys, environ)
         self._common = config.limits.tenant()

@@ -1,4 +1,4 @@
-"""Usage per tenant, model and day: added up in memory, written every second and at the end."""
+"""Usage per tenant, model and day: summed in memory, written every second and at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COUNTS = ("requests", "prompt_tokens", "completion_tokens", "service_s")
 
 @dataclass(slots=True)
 class Totals:
-    """What a tenant has used of a model in a day."""
+    """A tenant's usage of a model in a day."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -37,14 +37,14 @@ _Book = dict[tuple[str, str, str], Totals]  # by tenant, model and day
 
 
 class UsageBook:
-    """Adds up usage; `run` writes it. A batch that could not be written is kept and tried again."""
+    """Sums up usage; `run` writes it. A batch that could not be written is kept and retried."""
 
     def __init__(self, store: JobStore, *, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970."""
         self._store, self._clock = store, clock
-        self._writer = secrets.token_hex(8)  # whose batches are numbered
+        self._writer = secrets.token_hex(8)  # id of this writer, for the numbers of its batches
         self._open: _Book = defaultdict(Totals)
-        self._sent: _Book = {}  # frozen until the database has it: its number makes a second try harmless
+        self._sent: _Book = {}  # frozen until the database has it: its number makes a retry safe
         self._batch = 0
         self._flushing = asyncio.Lock()
         self._day = ""
@@ -53,7 +53,7 @@ class UsageBook:
     def add(
         self, tenant: str, model: str, prompt_tokens: int, completion_tokens: int, service_s: float
     ) -> None:
-        """One more request that was served. Never raises or waits."""
+        """Add a served request. Never raises or waits."""
         now_s = self._clock()
         if now_s >= self._day_ends_s:
             self._day = datetime.fromtimestamp(now_s, UTC).date().isoformat()
@@ -65,12 +65,12 @@ class UsageBook:
         totals.service_s += service_s
 
     async def flush(self) -> None:
-        """Write what has come up to now. Raises StoreUnavailable; nothing is lost by that."""
+        """Write all usage so far. Raises StoreUnavailable; no usage is lost."""
         async with self._flushing:
-            await self._send()  # what an earlier try has left
+            await self._send()  # the batch of a failed try
             self._sent, self._open = self._open, defaultdict(Totals)
             self._batch += 1
-            await self._send()  # what comes meanwhile is for the next flush: else this had no end
+            await self._send()  # later usage waits for the next flush, else this might never end
 
     async def _send(self) -> None:
         if self._sent:
@@ -78,15 +78,15 @@ class UsageBook:
             self._sent = {}
 
     async def run(self, period_s: float = 1.0) -> None:
-        """Flush every `period_s`, until cancelled; call `flush` once more then."""
+        """Flush every `period_s` until cancelled. Call `flush` once more afterwards."""
         while True:
             await asyncio.sleep(period_s)
             if self._open or self._sent:
-                with suppress(StoreUnavailable):  # `JobStore.available` tells; the batch is kept
+                with suppress(StoreUnavailable):  # `JobStore.available` shows it; the batch is kept
                     await self.flush()
 
     async def totals(self, tenant: str | None = None) -> list[dict[str, Any]]:
-        """All usage up to now by tenant and model, as JSON may hold it; None = of all tenants.
+        """All usage so far by tenant and model, for JSON; None = all tenants.
 
         `since` is the first day (UTC). Raises StoreUnavailable.
         """
@@ -101,7 +101,7 @@ class UsageBook:
 
     def _write(self, connection: sa.Connection, book: _Book, batch: int) -> None:
         if not _batch_is_new(connection, self._writer, batch):
-            return  # the answer to its COMMIT was lost
+            return  # written already: the answer to its COMMIT was lost
         rows = [
             {"tenant": tenant, "model": model, "day": day} | {name: getattr(totals, name) for name in _COUNTS}
             for (tenant, model, day), totals in sorted(book.items())
@@ -113,7 +113,7 @@ class UsageBook:
 
 
 def _batch_is_new(connection: sa.Connection, writer: str, batch: int) -> bool:
-    """Mark the batch as added; False = it already was."""
+    """Mark the batch as added. False = it was already marked."""
     sign_of_life(connection, writer)
     done = connection.execute(
         sa.update(processes)

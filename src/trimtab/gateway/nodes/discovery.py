@@ -73,7 +73,7 @@ class FileSource:
         self._task.start()
 
     async def close(self) -> None:
-        """ResponseObserver it no more. It can be started again."""
+        """Stop watching the file. `start` begins again."""
         await self._task.close()
 
     async def look(self) -> None:
@@ -133,7 +133,7 @@ class DnsSource:
         self._task.start()
 
     async def close(self) -> None:
-        """Resolve it no more. It can be started again."""
+        """Stop resolving the name. `start` begins again."""
         await self._task.close()
 
     async def look(self) -> None:
