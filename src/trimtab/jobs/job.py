@@ -1,8 +1,8 @@
-"""A job, its states and its end.
+"""A job, its states and its result.
 
 queued ──▶ dispatched ──▶ done | failed
-  │  ▲         │ │  └──▶ unknown    its worker was lost from sight, and may or may not have done it
-  │  └─────────┘ │                  back: the work did not begin after all, or it may run twice
+  │  ▲         │ │  └──▶ unknown    contact to its worker was lost; the work may or may not be done
+  │  └─────────┘ │                  back to queued: the work did not begin, or it may run twice
   └──────────────┴──▶ cancelled
 """
 
@@ -17,7 +17,7 @@ from trimtab.jobs.job_files import StoredResult
 
 
 class JobState(Enum):
-    """Where a job stands."""
+    """The state of a job."""
 
     QUEUED = "queued"
     DISPATCHED = "dispatched"
@@ -39,10 +39,10 @@ class JobSpec:
     kind: str
     target: str
     input_type: str = ""  # content type of the input
-    parameters: dict[str, Any] = field(default_factory=dict)  # as JSON can hold them
-    labels: dict[str, str] = field(default_factory=dict)  # for whoever shows the job
+    parameters: dict[str, Any] = field(default_factory=dict)  # JSON-compatible values
+    labels: dict[str, str] = field(default_factory=dict)  # shown with the job
     priority: int = 0
-    only_worker: str = ""  # the worker that alone can run it; "" = any
+    only_worker: str = ""  # the only worker that can run it; "" = any
     id_prefix: str = "job"
 
     def queued(self, place: str, created_s: float) -> Job:
@@ -65,7 +65,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A row of the store, at one moment. Times are seconds since 1970."""
+    """A snapshot of a job's row in the store. Times are seconds since 1970."""
 
     id: str
     tenant: str
@@ -83,7 +83,7 @@ class Job:
     owner: str | None = None  # the process that has claimed it
     attempt: int = 0
     worker: str = ""  # where it runs or has run
-    remote_id: str = ""  # the worker's own name for it: a later process can ask for it by this
+    remote_id: str = ""  # the worker's own id of it, with which a later process can resume it
     idempotent: bool = False
     cancel_requested: bool = False
     deleted: bool = False
@@ -100,7 +100,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a run ended. QUEUED = the work could not begin now: again after `retry_after_s`."""
+    """The result of a run. QUEUED = the work could not begin: retry after `retry_after_s`."""
 
     state: JobState
     file: StoredResult | None = None

@@ -1,4 +1,4 @@
-"""The files of jobs: inputs and results. A name appears only when its content is durable."""
+"""The files of jobs: inputs and results. A file gets its name only when its content is durable."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class TooLarge(Exception):  # noqa: N818 - reads as the sentence it prints
 
 
 class NotKept(Exception):  # noqa: N818 - reads as the sentence it prints
-    """The disk does not take a result."""
+    """The disk cannot store a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """A whole, durable result."""
+    """A complete, durable result."""
 
     name: str  # in the folder of results
     content_type: str
@@ -39,17 +39,17 @@ class StoredResult:
 
 @dataclass(frozen=True, slots=True)
 class StagedInput:
-    """The input of a job to come: whole and durable, in the folder of inputs."""
+    """The input of a future job: complete and durable, in the folder of inputs."""
 
     name: str
 
 
 JobInput = bytes | StagedInput
-"""In memory, or in a file already."""
+"""Bytes in memory, or a staged file."""
 
 
 class ResultFile:
-    """A result that is being written. Its calls block briefly: use them through a thread where that hurts."""
+    """A result that is being written. Calls block briefly: use a thread where that matters."""
 
     def __init__(self, path: Path, content_type: str, max_bytes: int) -> None:
         """Opens the temporary file. Raises NotKept."""
@@ -68,7 +68,7 @@ class ResultFile:
             self._file.write(data)
 
     def finish(self) -> StoredResult:
-        """Make it durable under its name, its description first. Raises NotKept."""
+        """Store it durably under its name, after its description. Raises NotKept."""
         meta = orjson.dumps({"content_type": self.content_type, "bytes": self.bytes})
         with _kept():
             self._file.flush()
@@ -81,7 +81,7 @@ class ResultFile:
 
     def discard(self) -> None:
         """Delete the unfinished file. Never raises."""
-        with contextlib.suppress(OSError):  # a file that could not be flushed is not wanted either
+        with contextlib.suppress(OSError):  # a failed flush does not matter: the file is deleted
             self._file.close()
         self._part.unlink(missing_ok=True)
 
@@ -110,18 +110,18 @@ class JobFiles:
         if not name.exists():
             part.write_text(secrets.token_hex(16))
             with contextlib.suppress(FileExistsError):
-                os.link(part, name)  # the first of several wins
+                os.link(part, name)  # the first of several processes wins
             part.unlink()
         return name.read_text()
 
     def input(self, job_id: str) -> Path:
-        """Where a job's input lies."""
+        """The path of a job's input."""
         return self._inputs / job_id
 
     def stage_input(self, file: Readable) -> StagedInput:
-        """Copy a long input here and make it durable. Raises StoreUnavailable, and leaves nothing then.
+        """Copy a long input durably to the folder. On StoreUnavailable no file remains.
 
-        The caller keeps it as a job's input or drops it; if it dies, the sweeper finds a file of no job.
+        The caller keeps it as a job's input or drops it. After a crash the sweeper deletes it.
         """
         staged = StagedInput(f"{secrets.token_hex(16)}.staged")
         with _stored():
@@ -143,7 +143,7 @@ class JobFiles:
             _sync_folder(self._inputs)
 
     def drop_input(self, job_id: str) -> None:
-        """Delete an input. Raises OSError, but not for an absent file."""
+        """Delete an input if it exists. Raises OSError."""
         self.input(job_id).unlink(missing_ok=True)
 
     def new_result(self, job_id: str, attempt: int, content_type: str) -> ResultFile:
@@ -151,7 +151,7 @@ class JobFiles:
         return ResultFile(self._results / f"{job_id}.{attempt}", content_type, self._max_bytes)
 
     def result(self, name: str) -> Path:
-        """Where a result lies."""
+        """The path of a result."""
         if not _NAME.match(name):
             raise ValueError(f"not a result's name: {name!r}")
         return self._results / name
@@ -168,7 +168,7 @@ class JobFiles:
         return found if found.bytes == size else None
 
     def drop_result(self, name: str) -> None:
-        """Delete a result. Raises OSError, but not for an absent file."""
+        """Delete a result if it exists. Raises OSError."""
         path = self.result(name)
         path.unlink(missing_ok=True)
         _meta_path(path).unlink(missing_ok=True)

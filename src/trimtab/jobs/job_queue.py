@@ -1,4 +1,4 @@
-"""The jobs of a process: accepted durably, claimed, run, ended, expired.
+"""The job queue of a process: accepts jobs durably, claims, runs, ends and expires them.
 
 Several processes may share one database: a job is claimed by one conditional update. A process that has given
 no sign of life for `lease_s` has lost its jobs to another one that has the same folder.
@@ -32,10 +32,10 @@ from trimtab.jobs.sweeper import sweep
 
 _log = logging.getLogger(__name__)
 
-_MAX_PAUSE_S = 5.0  # between tries of what the database has refused
-_NO_ROOM_S = 10.0  # until a job that finds the disk full is looked at again
+_MAX_PAUSE_S = 5.0  # between retries of database calls
+_NO_ROOM_S = 10.0  # retry delay of a job when the disk is full
 _DRAIN_STEP_S = 0.05
-_EVER_S = 1e9  # a lease that only a process that has left is beyond
+_EVER_S = 1e9  # a lease that only processes that have left exceed
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,16 @@ class JobQueue:
         self._files = JobFiles(settings.folder, settings.result_max_bytes)
         self._place = ""
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._progress: dict[str, StoredProgress] = {}  # of those running
+        self._progress: dict[str, StoredProgress] = {}  # of running jobs
         self._draining = False
-        self._cancelled: set[str] = set()  # by their tenant, not by the end of this process
-        self._ending: set[str] = set()  # their end is being written: too late to cancel
+        self._cancelled: set[str] = set()  # by their tenant, not by this process's end
+        self._ending: set[str] = set()  # their end is being written, so they cannot be cancelled
         self._strays: set[str] = set()  # claimed here and not running: the answer to their claim was lost
         self._loops: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
         self._alive_since_s: float | None = None  # of the unbroken signs of life, by the loop's clock
         self._signed_s = -inf  # when the last of them was given
-        self._pause_s = 0.0  # until it is looked again
+        self._pause_s = 0.0  # until the next look
 
     async def open(self) -> None:
         """Begin to run jobs. Raises OSError where the folder cannot be made."""
@@ -219,7 +219,7 @@ class JobQueue:
             await self._tried(self._claim)
 
     async def _tried(self, turn: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Take a turn of a loop that must not end: else jobs would be accepted and never run."""
+        """Run one turn of a loop that must not end, because accepted jobs would then never run."""
         try:
             await turn()
         except StoreUnavailable:
@@ -241,7 +241,7 @@ class JobQueue:
         """Give a sign of life, learn of cancellations and lost claims, adopt the jobs of silent processes."""
         now_s = asyncio.get_running_loop().time()
         since_s = now_s if self._alive_since_s is None else self._alive_since_s
-        # A database that was away for all makes all look silent: wait until the others have been heard.
+        # After an outage of the database all processes look silent: wait for the others' signs of life.
         lease_s = self.settings.lease_s if now_s - since_s >= self.settings.lease_s else _EVER_S
         place = None if self._draining else self._place
         owned, adopted = await self._store.write(
@@ -290,7 +290,7 @@ class JobQueue:
             self._running[job_id].cancel()
 
     async def _recover(self, job: Job) -> None:
-        """Go on with a job of a process that is gone: see the diagram in `jobs.job`."""
+        """Continue a job of a process that is gone: see the diagram in `jobs.job`."""
         if job.state is JobState.QUEUED:
             await self._run(job)
         elif (file := self._files.whole_result(job.id, job.attempt)) is not None:
@@ -343,7 +343,7 @@ class JobQueue:
         return StoredProgress(self._store, self._files, job, self.owner, self._clock, self._notify)
 
     async def _finish(self, job: Job, result: JobResult, progress: StoredProgress | None = None) -> None:
-        """Write the end of a job, however long the database is away; the result itself is on disk."""
+        """Write the end of a job, and retry until the database is back. The result itself is on disk."""
         self._ending.add(job.id)
         progress, pause_s = progress or self._new_progress(job), 0.1
         while True:

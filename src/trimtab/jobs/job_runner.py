@@ -10,21 +10,21 @@ from trimtab.jobs.job_files import ResultFile
 
 
 class RunProgress(Protocol):
-    """Records how far a run has come. `started` and `returned` raise StoreUnavailable."""
+    """Records the progress of a run. `started` and `returned` raise StoreUnavailable."""
 
     input: Path
 
     async def started(self, worker: str, idempotent: bool) -> bool:
-        """Make durable that `worker` is about to begin. False = do not begin: the job is lost or cancelled.
+        """Store that `worker` is about to begin. False = do not begin: the job is lost or cancelled.
 
         `idempotent`: the work may be done twice, so a job whose process dies goes back to the queue.
         """
 
     async def returned(self) -> None:
-        """Record that the worker did nothing; another may be tried."""
+        """Record that the worker did no work. Another worker may be tried."""
 
     async def attached(self, remote_id: str) -> None:
-        """Record the worker's own name for the job, by which a later process can resume it."""
+        """Record the worker's own id of the job, with which a later process can resume it."""
 
     def result(self, content_type: str) -> ResultFile:
         """A new file for the result."""
@@ -40,11 +40,11 @@ class Runner(Protocol):
         """Wait for a job that a worker already has under `job.remote_id`."""
 
     async def cancel(self, job: Job) -> None:
-        """Stop the job at its worker, if that knows it by `job.remote_id`. Never raises."""
+        """Stop the job at its worker, if the worker has it as `job.remote_id`. Never raises."""
 
 
 class JobObserver(Protocol):
-    """Hears of changes: metrics, logs. Must not raise or wait."""
+    """Observes changes of jobs, for metrics and logs. Must not raise or wait."""
 
     def job_changed(self, job_id: str, state: JobState) -> None:
-        """A job of this process came to `state`."""
+        """A job of this process changed to `state`."""

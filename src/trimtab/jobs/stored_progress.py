@@ -27,13 +27,13 @@ class StoredProgress:
         notify: Callable[[str, JobState], None],
     ) -> None:
         self.job, self.lost, self.input = job, False, files.input(job.id)
-        self.waits = job.state is JobState.QUEUED  # for a worker: it may be stopped and nothing is lost
-        self.is_only_here = False  # should this process end, no other can learn what becomes of the job
+        self.waits = job.state is JobState.QUEUED  # it waits for a worker: stopping it loses no work
+        self.is_only_here = False  # no other process could follow the job after this one ends
         self._store, self._files, self._owner, self._clock, self._notify = store, files, owner, clock, notify
         self._open: ResultFile | None = None
 
     async def started(self, worker: str, idempotent: bool) -> bool:
-        """Make durable that `worker` is about to begin. False = do not begin."""
+        """Store that `worker` is about to begin. False = do not begin."""
         self.waits, self.is_only_here = False, True
         attempt = self.job.attempt + 1
         claim, now_s = job_rows.Claim(self.job.id, self._owner, attempt), self._clock()
@@ -47,7 +47,7 @@ class StoredProgress:
         return not self.lost
 
     async def returned(self) -> None:
-        """The worker did nothing: the job is queued, and still this process's."""
+        """The worker did no work: the job is queued again, and this process still owns it."""
         self.discard()
         await self._back(self._owner, 0.0)
         self.waits, self.is_only_here = True, False
@@ -55,7 +55,7 @@ class StoredProgress:
     async def attached(self, remote_id: str) -> None:
         """The worker has accepted the job under this id.
 
-        The work has begun: the runner follows it even with the database away, and only a crash loses it.
+        The work has begun. The runner follows it even without the database; only a crash loses it.
         """
         self.job = replace(self.job, remote_id=remote_id)
         with suppress(StoreUnavailable):
@@ -69,13 +69,13 @@ class StoredProgress:
         return self._open
 
     def discard(self) -> None:
-        """Forget a result that was not finished."""
+        """Delete an unfinished result."""
         if self._open is not None:
             self._open.discard()
             self._open = None
 
     async def end(self, result: JobResult, ttl_s: float) -> None:
-        """Make `result` the job's end, or put the job back. Raises StoreUnavailable: try again."""
+        """Store `result` as the job's result, or queue the job again. Raises StoreUnavailable: retry."""
         now_s = self._clock()
         if result.state is JobState.QUEUED:
             await self._back(None, now_s + result.retry_after_s)

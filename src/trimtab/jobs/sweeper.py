@@ -1,4 +1,4 @@
-"""Deletes results that have expired, and files of no job."""
+"""Deletes expired results, and files that belong to no job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trimtab.jobs.job_files import JobFiles
 from trimtab.jobs.store.job_store import JobStore
 from trimtab.jobs.store.processes import forget_silent
 
-_STRAY_S = 3600.0  # a file of no job may be one that is being made
+_STRAY_S = 3600.0  # younger files may belong to a job that is being created
 
 
 async def sweep(store: JobStore, files: JobFiles, place: str, now_s: float, row_ttl_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The store: database work happens in one thread of its own, so that the event loop never waits for it."""
+"""The store: one thread does all database work, so that the event loop never waits for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Call = tuple[Callable[[sa.Connection], Any], bool, "Future[Any]"]
 class JobStore:
     """Runs functions of a connection, each in one transaction, one after another.
 
-    A database that is away at the start is tried again at every call: its owner goes on meanwhile.
+    If the database is not available at the start, every call retries. The owner continues meanwhile.
     """
 
     def __init__(self, url: str, *, call_s: float = CALL_S) -> None:

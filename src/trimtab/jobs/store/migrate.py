@@ -1,4 +1,4 @@
-"""Brings a database to this version's tables."""
+"""Upgrades a database to this version's tables."""
 
 from __future__ import annotations
 
