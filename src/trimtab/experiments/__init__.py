@@ -1,5 +1,5 @@
 """Experiments: a scenario, its runs, and their comparison.
 
-`scenario` is what is run, `compare` sets policies of any kind of work against each other, `serving` is the
-first kind: requests on nodes, and `bounds` says what no policy could have beaten there.
+`scenario` defines the runs. `compare` compares policies on any kind of work. `serving` is the first kind:
+requests on nodes. `bounds` computes lower bounds that no policy can beat there.
 """

@@ -1,4 +1,4 @@
-"""What this process may use of its machine, and whether a comparison fits in it."""
+"""Resources that this process may use on its machine, and whether a comparison fits them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Lower bounds on mean completion time: what no policy can beat on the very requests of a run.
+"""Lower bounds on mean completion time that no policy can beat on the requests of a run.
 
-`reference` asks for the bound of a built scenario; `bound` takes the largest of the bounds on one `instance`,
+`reference` computes the bound of a built scenario. `bound` takes the largest of the bounds on one `instance`,
 the plain scheduling problem: B1 (`lagrangian`), B2 (`pooled_srpt`), both with proofs, and least service.
 """
 

@@ -1,7 +1,7 @@
-"""The most hits that any cache can have on a sequence of uses, were it told all of it in advance.
+"""The most hits that any cache can have on a sequence of uses, with full knowledge of the sequence.
 
-A cache may leave out what it is asked for. Between two uses of an item it is a hit or it is not: so a hit is
-an interval during which the item takes its size of the cache at every step.
+A cache need not store a requested item. A hit requires the item to stay in the cache between two of its uses.
+So a hit is an interval during which the item takes its size of the cache at every step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def volume_bound_hits(keys: Sequence[int], size: Floats, capacity: float) -> int
 
 
 def feasible_hits(keys: Sequence[int], size: Floats, capacity: float) -> int:
-    """Hits that a cache which is told all uses does have: intervals by size × length, each if it still fits.
+    """Hits of one feasible cache that knows all uses: it takes intervals by size × length while they fit.
 
     With `volume_bound_hits` it brackets the most hits, which are hard to find for unequal sizes.
     O(uses × lengths of intervals).

@@ -1,4 +1,4 @@
-"""The lower bound of one built scenario: what no policy can beat on these very requests."""
+"""The lower bound of one built scenario: a completion time that no policy can beat on these requests."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Compares policies on the same work: several seeds in parallel processes, confidence intervals, a bound.
 
-`kind` is what a comparison asks of a kind of work, and all it knows of it. `run_comparison` plans the
-`tasks`, which `task_pool` runs in processes within the limits of `experiments.machine`; `comparison` is what
-they
-found, and `curves` what figures draw of a run.
+`kind` is the interface of a kind of work. `run_comparison` plans the `tasks`. `task_pool` runs them in
+processes within the limits of `experiments.machine`. `comparison` holds the results, and `curves` the data
+that figures draw.
 """
 
 from trimtab.experiments.compare.comparison import Comparison, PolicyResult, SweepPoint

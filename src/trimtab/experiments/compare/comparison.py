@@ -1,4 +1,4 @@
-"""What a comparison found: every policy over all seeds, with confidence intervals."""
+"""The results of a comparison: every policy over all seeds, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found. `results` is in the order of the policies given."""
+    """The results of a comparison. `results` is in the order of the given policies."""
 
     kind: AnyKind
     scenario: Settings

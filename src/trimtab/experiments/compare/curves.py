@@ -1,4 +1,4 @@
-"""What figures draw of one run, small enough to keep for every policy."""
+"""The data of one run that figures draw, small enough to keep for every policy."""
 
 from __future__ import annotations
 

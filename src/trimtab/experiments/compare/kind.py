@@ -1,7 +1,7 @@
-"""Kinds of work: what a comparison asks of one. Serving requests is a kind, and so may be training jobs.
+"""Kinds of work: the interface that a comparison needs. Serving is one kind; training jobs may be another.
 
-Comparing knows nothing else of the work: a kind reads what is to be compared on, builds the inputs of a seed,
-runs a policy on them, and says what of the run is measured, bounded, drawn and told.
+A comparison uses the work only through this interface. A kind reads the settings, builds the inputs of a
+seed, runs a policy on them, and defines metrics, bounds, figures and notes of the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Notice: TypeAlias = Callable[[str], None]
 
 
 class Settings(Protocol):
-    """What policies are compared on, such as a scenario. It is hashable, pickles and never changes."""
+    """The settings of a comparison, such as a scenario. They are hashable and immutable, and they pickle."""
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ R = TypeVar("R")  # what is left of a run
 
 @dataclass(frozen=True, slots=True)
 class LowerBound(Generic[R]):
-    """What no policy can beat on these inputs."""
+    """A bound that no policy can beat on these inputs."""
 
     value: float  # of the kind's objective
     method: str

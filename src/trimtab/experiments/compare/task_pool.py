@@ -1,4 +1,4 @@
-"""Runs tasks in parallel processes, and keeps what is done so that an interrupted comparison can go on."""
+"""Runs tasks in parallel processes, and keeps results so that an interrupted comparison can continue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _IN_RESULTS = frozenset(
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes results and arrays only: a folder may come from anywhere, and a pickle can run code."""
+    """Loads results and arrays only, because a pickle from an untrusted folder could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Refuse whatever no result is made of."""

@@ -1,7 +1,7 @@
-"""What is run: scenario files (`spec` says what they may hold) and what becomes of a seed of one (`build`).
+"""Scenarios: the schema of scenario files (`spec`), and the inputs of a run for one seed (`build`).
 
-`loader` finds and reads the files, `builtin` holds those that come with trimtab, `from_recording` makes a
-scenario of a gateway's recording, and `trace_rows` reads traces for `spec` and `build` alike.
+`loader` finds and reads the files, `builtin` holds the built-in scenarios, `from_recording` makes a scenario
+of a gateway's recording, and `trace_rows` reads traces for both `spec` and `build`.
 """
 
 from trimtab.experiments.scenario.loader import (

@@ -1,4 +1,4 @@
-"""Compares policies that serve requests: what `trimtab compare` and `trimtab.compare` do."""
+"""Compares policies that serve requests, for `trimtab compare` and `trimtab.compare`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles what a comparison needs, once and before there are workers."""
+"""Compiles the kernels of a comparison, once, before the workers start."""
 
 from __future__ import annotations
 

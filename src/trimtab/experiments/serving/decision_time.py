@@ -1,4 +1,4 @@
-"""How long one decision takes: the policy in force is asked again and again about a run that stands still."""
+"""Measures the time of one decision: it calls the active policy repeatedly on a run that stands still."""
 
 from __future__ import annotations
 

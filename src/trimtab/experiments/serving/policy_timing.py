@@ -1,4 +1,4 @@
-"""What policies themselves cost: seconds for a decision, and for a plan."""
+"""Computing time of policies: seconds for a decision, and for a plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_ARRIVALS = 20_000  # requests after which the run stands still, at the late
 
 @dataclass(frozen=True, slots=True)
 class PolicyTiming:
-    """What one policy costs on one scenario; plan times are nan where it made no plan."""
+    """Computing time of one policy on one scenario. Plan times are nan if it made no plan."""
 
     policy: str
     n_nodes: int

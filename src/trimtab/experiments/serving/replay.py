@@ -1,8 +1,9 @@
-"""A recording replayed in the simulator, beside what happened live.
+"""Replays a recording in the simulator and compares it with the live run.
 
-How well the replay of the recorded policy itself agrees with the live run says how far a replay of another
-policy can be trusted. All figures are of the requests that were served live and arrived while it recorded, or
-after a while: estimates were being learned live, and a replay has the last ones from its beginning on.
+The agreement between the live run and the replay of the recorded policy shows how far a replay of another
+policy can be trusted. All figures cover the requests that were served live and arrived during the recording,
+optionally after an initial period: the live run was still learning its estimates then, but a replay uses the
+final estimates from its beginning.
 """
 
 from __future__ import annotations

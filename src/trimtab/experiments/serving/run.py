@@ -1,4 +1,4 @@
-"""One policy on one scenario: what `trimtab run` and `trimtab.simulate` do."""
+"""Runs one policy on one scenario, for `trimtab run` and `trimtab.simulate`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ScenarioSource = Scenario | str | os.PathLike[str]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One policy on one scenario and seed: figures now, tables when they are asked for."""
+    """One policy on one scenario and seed: figures at once, tables on request."""
 
     scenario: Scenario
     policy: str

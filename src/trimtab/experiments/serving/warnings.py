@@ -1,4 +1,4 @@
-"""Sentences about what a reader of the figures must know."""
+"""Warnings and notes for readers of the figures."""
 
 from __future__ import annotations
 

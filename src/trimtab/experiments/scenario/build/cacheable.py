@@ -1,4 +1,4 @@
-"""What may be used again: beginnings of prompts in nodes' prefix caches, and results of equal requests."""
+"""Inputs of caches: beginnings of prompts for nodes' prefix caches, and results of equal requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace of a known format is served as where neither scenario nor cluster file says so.
+"""Default classes and models for a trace of a known format, if no scenario or cluster file defines them.
 
 Language models: 45 ms a token is what Llama-2-70B takes on eight A100 80 GB at batch 1 (token_time, 512 to
 4,096 prompt tokens, the profile published with Splitwise, ISCA 2024); the prompt is in the size (see

@@ -1,4 +1,4 @@
-"""A scenario and a seed as what a host runs: cluster, requests and options. The same for every policy.
+"""The inputs of a run, from a scenario and a seed: cluster, requests and options. Equal for all policies.
 
 Load 1.0 is the highest rate at which the fluid programme class × node type is feasible with the mean true
 service times of these very requests, model loads excluded (`capacity`). The rate of n requests is n − 1 over
@@ -81,7 +81,7 @@ def _drawn(inputs: RunInputs) -> list[Any]:
 
 
 def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace | None = None) -> RunInputs:
-    """What one seed of a scenario runs. Pure, but for reading the trace where it is not given.
+    """The inputs of one seed of a scenario. Pure, except for reading a trace that is not given.
 
     `load` replaces the scenario's. `trace` is the whole trace before sampling and slicing.
 

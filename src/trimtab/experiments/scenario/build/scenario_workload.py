@@ -1,4 +1,4 @@
-"""Work that a scenario might bring: for policies that use rollouts before anything has come."""
+"""Possible work of a scenario, for policies that use rollouts before the first arrival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the classes say of splitting and batching, as requests and options have it."""
+"""Splitting and batching of the classes, in the form of requests and options."""
 
 from __future__ import annotations
 

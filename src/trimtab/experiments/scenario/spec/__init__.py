@@ -1,1 +1,1 @@
-"""What a scenario file may say: checked, frozen configuration."""
+"""The schema of scenario files: validated, frozen configuration."""

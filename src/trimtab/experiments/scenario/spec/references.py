@@ -1,4 +1,4 @@
-"""Do the names in a scenario exist, and do its parts fit together? Finds all that is wrong, not the first."""
+"""Checks that the names in a scenario exist and that its parts fit together. Reports all errors at once."""
 
 from __future__ import annotations
 

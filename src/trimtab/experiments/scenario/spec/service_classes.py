@@ -1,4 +1,4 @@
-"""What is served: models and adapters that nodes hold, and the classes of requests that use them."""
+"""Models and adapters that nodes hold, and the classes of requests that use them."""
 
 from __future__ import annotations
 

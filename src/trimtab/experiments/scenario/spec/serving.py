@@ -1,4 +1,4 @@
-"""The section `serving`, and faults: how requests are treated and what breaks."""
+"""The sections `serving` and faults: treatment of requests, and failures of nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TelemetrySpec(Spec):
 
 
 class PrefixCacheSpec(Spec):
-    """What nodes keep of prompts, where requests have any (a trace's prefix_blocks, or workload.prompts)."""
+    """Prefix caches of nodes, for requests with prompts (a trace's prefix_blocks, or workload.prompts)."""
 
     blocks: int = Field(0, ge=0, description="blocks that each node keeps, least recently used first to go")
 

@@ -1,4 +1,4 @@
-"""The workload section: a trace or a generator, and what is added to either."""
+"""The workload section: a trace or a generator, and additions to either."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MixEntry(Spec):
 
 
 class Regime(Spec):
-    """How the workload goes on from some point of it."""
+    """Changed parameters from some point of the workload on."""
 
     after_frac: float = Field(gt=0, lt=1, description="share of all requests that have arrived by then")
     rate_factor: Positive = Field(1.0, description="arrivals per second, as a multiple of those at first")
@@ -89,7 +89,7 @@ class PromptSpec(Popularity):
 
 
 class ContentSpec(Popularity):
-    """What is asked for, by rank: equal contents are equal in class, size, model and adapter."""
+    """Contents of requests, by rank. Equal contents are equal in class, size, model and adapter."""
 
     repeatable_frac: Frac = Field(1.0, description="share of deterministic requests; others are never equal")
 
@@ -120,7 +120,7 @@ Tenants = Annotated[
 
 
 class WorkloadSpec(Spec):
-    """What arrives. Where a trace has a column of its own, that wins over what would be drawn."""
+    """The arriving requests. A column of the trace takes precedence over drawn values."""
 
     trace: TraceSpec | None = Field(None, description="a recorded trace; this or generate")
     generate: GenerateSpec | None = Field(None, description="a synthetic workload; this or trace")
