@@ -1,4 +1,4 @@
-"""The command `trimtab`: its subcommands, and the one place where failures become messages and exit codes."""
+"""The command `trimtab`: its subcommands, and the conversion of failures into messages and exit codes."""
 
 from __future__ import annotations
 

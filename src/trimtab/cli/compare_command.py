@@ -1,4 +1,4 @@
-"""`trimtab compare`: the main job."""
+"""`trimtab compare`: policies on the same requests."""
 
 from __future__ import annotations
 

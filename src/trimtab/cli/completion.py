@@ -1,4 +1,4 @@
-"""What the shell offers on Tab. Nothing heavy is imported here: an answer has to come while one types."""
+"""Completions for the shell. The module imports nothing slow, because Tab must answer at once."""
 
 from __future__ import annotations
 

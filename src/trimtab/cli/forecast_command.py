@@ -1,4 +1,4 @@
-"""`trimtab forecast`: what comes next in a column, how sure that is, and how good such forecasts were."""
+"""`trimtab forecast`: the next values of a column with quantiles, and the accuracy of past forecasts."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _read(file: Path, column: str, window_s: float | None, *, quiet: bool) -> An
 def _accuracy(
     history: Any, horizon: int, period: int, least: float, has_arima: bool
 ) -> tuple[list[Accuracy], list[str]]:
-    """Rows of the table of accuracy, and what to say about it; no rows where the history is too short."""
+    """Rows of the table of accuracy, and a note on it; no rows where the history is too short."""
     from trimtab.errors import MissingExtra, UsageError
     from trimtab.forecast import loses_to_naive, rolling_accuracy
 

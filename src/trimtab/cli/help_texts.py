@@ -1,4 +1,4 @@
-"""Parts of help texts: examples, and what the exit codes mean."""
+"""Parts of help texts: examples, and the meaning of exit codes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ EXIT_CODES = (
 
 
 def examples(*commands: str) -> str:
-    """Commands as the epilog of a help text, one a paragraph."""
+    """Commands as the epilog of a help text, one per paragraph."""
     lines = "\n\n".join(f"[cyan]{command.replace('[', '[[')}[/cyan]" for command in commands)
     return f"[bold]Examples[/bold]\n\n{lines}"

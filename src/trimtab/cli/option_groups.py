@@ -1,4 +1,4 @@
-"""Options that belong together as one parameter of a command: a dataclass whose fields are the options."""
+"""Groups of options as one parameter of a command: a dataclass with one field per option."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as typer wants it: each parameter that is a dataclass gives way to the fields of that."""
+    """The command for typer: the fields of a dataclass replace each parameter of that type."""
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():

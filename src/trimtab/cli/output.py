@@ -1,4 +1,4 @@
-"""What commands print: results to stdout, everything else to stderr."""
+"""Output of commands: results to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def note_written(written: Written, *, quiet: bool = False) -> None:
-    """Say where results lie now."""
+    """Print the path of the written results."""
     for file in written.files:
         note(where(file.path, file.size_bytes), quiet=quiet)
 
 
 def stdout_console() -> Console:
-    """For tables. A pipe gets 120 columns, unless COLUMNS says otherwise."""
+    """Console for tables. A pipe gets 120 columns, unless COLUMNS sets another width."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
@@ -48,29 +48,29 @@ def show(*renderables: RenderableType) -> None:
 
 
 def note(text: str, *, quiet: bool = False) -> None:
-    """Tell what happens, on stderr."""
+    """Print a note on stderr."""
     if not quiet:
         print(text, file=sys.stderr, flush=True)
 
 
 class Reporter:
-    """Tells how far a task is. This one keeps quiet."""
+    """Shows the progress of a task. This base class prints nothing."""
 
     def __call__(self, done: int, total: int) -> None:
-        """So much of it is done; a total of 0 is unknown."""
+        """Set how much of the task is done; a total of 0 means unknown."""
 
     def say(self, what: str) -> None:
-        """Something else is being done first."""
+        """Name the step that runs before the task."""
 
 
 class LineReporter(Reporter):
-    """Where there is no terminal: now and then a line."""
+    """Progress without a terminal: an occasional line."""
 
     def __init__(self, label: str) -> None:
         self._label, self._shown_percent = label, 0
 
     def __call__(self, done: int, total: int) -> None:
-        """Print a line for every quarter, but not for what is done at once."""
+        """Print a line for every quarter, unless the task is done at once."""
         percent = 100 * done // total if total else 0
         if self._shown_percent + STEP_PERCENT <= percent < 100:
             self._shown_percent = percent - percent % STEP_PERCENT
@@ -82,7 +82,7 @@ class LineReporter(Reporter):
 
 
 class BarReporter(Reporter):
-    """A bar on a terminal."""
+    """A progress bar on a terminal."""
 
     def __init__(self, bar: Bar, label: str) -> None:
         self._bar, self._label = bar, label
@@ -99,7 +99,7 @@ class BarReporter(Reporter):
 
 @contextmanager
 def progress_bar(label: str, *, quiet: bool = False) -> Iterator[Reporter]:
-    """Shows how far a task is while this lasts: a bar on a terminal, now and then a line elsewhere."""
+    """Context that shows the progress of a task: a bar on a terminal, occasional lines elsewhere."""
     if quiet:
         yield Reporter()
     elif not sys.stderr.isatty():
@@ -122,7 +122,7 @@ def progress_bar(label: str, *, quiet: bool = False) -> Iterator[Reporter]:
 
 @contextmanager
 def spinner(text: str, *, quiet: bool = False) -> Iterator[None]:
-    """Something turns on a terminal while this lasts; elsewhere the text is printed once."""
+    """Context that shows a spinner on a terminal; elsewhere it prints the text once."""
     if quiet or not sys.stderr.isatty():
         note(text, quiet=quiet)
         yield
@@ -134,6 +134,6 @@ def spinner(text: str, *, quiet: bool = False) -> Iterator[None]:
 
 
 def where(path: Path, size_bytes: int) -> str:
-    """A line that tells where something was written, and how big it is."""
+    """A line with the path and the size of a written file."""
     unit, scale = next(((u, s) for u, s in _UNITS if size_bytes >= s), ("B", 1))
     return f"  {path} ({size_bytes / scale:.3g} {unit})"

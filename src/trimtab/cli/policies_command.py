@@ -1,4 +1,4 @@
-"""`trimtab policies` and `trimtab metrics`: what there is to choose from."""
+"""`trimtab policies` and `trimtab metrics`: lists of policies and metrics."""
 
 from __future__ import annotations
 

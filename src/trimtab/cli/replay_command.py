@@ -1,4 +1,4 @@
-"""`trimtab replay`: a recording of the gateway, live beside replayed."""
+"""`trimtab replay`: simulates a recording of the gateway and compares the result with the live run."""
 
 from __future__ import annotations
 

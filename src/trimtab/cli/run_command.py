@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Host(StrEnum):
-    """Who runs the policy."""
+    """The program that runs the policy."""
 
     SIM = "sim"
     LIVE = "live"

@@ -1,4 +1,4 @@
-"""`trimtab serve`: the gateway, its policies in front of real backends."""
+"""`trimtab serve`: the gateway, which routes requests to real backends by a policy."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _print_parts(*, example: bool, schema: bool, new_key: bool) -> None:
 def _chosen(
     file: Path | None, backends: list[str], overrides: Overrides
 ) -> tuple[GatewayConfig | None, ShownKeys | None]:
-    """What is asked for (None = the demonstration), and the keys made for it, if any. Raises UsageError."""
+    """The configuration (None = the demonstration), and new keys for it, if any. Raises UsageError."""
     from trimtab.errors import UsageError
     from trimtab.gateway.config import config_for_backends, load_config, refuse_open_door
     from trimtab.gateway.tenants import with_new_keys

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they mean together."""
+"""Options that several commands share, and their combined meaning."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OPTION_OF = {
 
 @dataclass(frozen=True, slots=True)
 class TraceRows:
-    """Options for which rows of a trace, and how fast; None where the command line does not say."""
+    """Options that select rows of a trace and scale their rate; None where the command line sets none."""
 
     format: Annotated[
         str | None,
@@ -86,7 +86,7 @@ class TraceRows:
         return self.over(None)
 
     def over(self, recorded: TraceOptions | None) -> TraceOptions:
-        """What a scenario says of its trace, with what the command line gives on top. Raises UsageError."""
+        """The trace section of a scenario, overridden by the command line. Raises UsageError."""
         from pydantic import ValidationError
 
         from trimtab.traces import TraceOptions
@@ -99,7 +99,7 @@ class TraceRows:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOptions:
-    """Options for what is run; None where the command line does not say."""
+    """Options that select the scenario; None where the command line sets none."""
 
     scenario: Annotated[
         str | None,
@@ -143,7 +143,7 @@ class ScenarioOptions:
 
 
 def usage_error(error: ValidationError, option_of: dict[str, str]) -> UsageError:
-    """The first thing that pydantic finds wrong, as a message about the option that brought it."""
+    """The first validation error of pydantic, as a message about the option that caused it."""
     from trimtab.errors import UsageError
 
     first = error.errors()[0]
@@ -163,7 +163,7 @@ def usage_error(error: ValidationError, option_of: dict[str, str]) -> UsageError
 
 
 def read_ahead(scenario: Scenario, *, quiet: bool) -> None:
-    """Read the scenario's trace, if it has one, with a progress bar; it is kept for the runs."""
+    """Read the scenario's trace, if any, with a progress bar, and keep it for the runs."""
     trace = scenario.workload.trace
     if trace is not None:
         from trimtab.experiments.scenario.trace_rows import recorded

@@ -1,4 +1,4 @@
-"""`trimtab trace`: look at traces, make them, convert them, download them."""
+"""`trimtab trace`: show, generate, convert and download traces."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _print_trace(trace: Trace, summary: TraceSummary) -> None:
 
 
 def _sizes(trace: Trace) -> Any:
-    """Sizes of the requests that have one; None where the trace tells of none."""
+    """Sizes of the requests that have one; None where the trace has no sizes."""
     return trace.table["size"].drop_nulls().to_numpy() if "size" in trace.table.columns else None
 
 

@@ -1,4 +1,4 @@
-"""`trimtab warmup`: compile everything once, so that nobody has to wait for it later."""
+"""`trimtab warmup`: compile all kernels in advance, so that later runs start at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forecasts: history in, distribution out; in `queueing`, what a rate means for waits. Numbers, no files.
+"""Forecasts: history in, distribution out. `queueing` turns rates into waits. Numbers only, no files.
 
 `Forecaster` forecasts many series online; `rolling_accuracy` says how good that is on a series;
 `fit_smoother` and `fit_arima` (statsmodels) fit single methods offline.

@@ -1,4 +1,4 @@
-"""How good forecasts would have been: from each origin of the later part, with what was known then.
+"""Accuracy of past forecasts: one from each origin of the later part, with the data known at that origin.
 
 MASE: mean absolute error over all origins and leads, over that of the one-step naive forecast within the
 earlier part (Hyndman and Koehler, International Journal of Forecasting 22, 2006); below 1 is better than

@@ -1,4 +1,4 @@
-"""Compiles the kernels of forecasts beforehand, by using each once."""
+"""Compiles the kernels of forecasts in advance by using each once."""
 
 from __future__ import annotations
 

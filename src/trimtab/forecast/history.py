@@ -1,4 +1,4 @@
-"""What a history must be like to forecast from it."""
+"""Checks of a history before a forecast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays to numbers: what a run's records say about speed, balance, fairness and cost (see GLOSSARY.md)."""
+"""Metrics of speed, balance, fairness and cost from the arrays of a run's records (see GLOSSARY.md)."""
 
 from trimtab.metrics.compute import compute
 from trimtab.metrics.definitions import METRICS, Metric

@@ -1,4 +1,4 @@
-"""What was served per second, and what it took: loads, moved bytes, accelerators and money."""
+"""Throughput, and its cost in loads, moved bytes, accelerators and money."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How evenly the service was shared among tenants, and the load among nodes."""
+"""Fairness: the shares of service among tenants, and of load among nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How evenly, and how much, the nodes were used."""
+"""Utilisation of the nodes, and its imbalance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long requests took: completion, queueing and slowdown."""
+"""Latency of requests: completion, queueing and slowdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How requests ended, and whether they kept their targets."""
+"""Outcomes of requests, and whether requests met their targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one run leaves behind, as arrays: the input of every metric, the same from every host."""
+"""The records of one run as arrays: the input of every metric, the same from every host."""
 
 from __future__ import annotations
 

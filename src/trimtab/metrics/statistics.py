@@ -1,4 +1,4 @@
-"""Mean and confidence over seeds. Student's t: seeds are few, and their spread is estimated from them."""
+"""Mean and confidence interval over seeds, by Student's t: seeds are few and their variance is estimated."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The catalogue: finds policies by walking this package, and reads what users write to name one.
+"""The catalogue finds policies by walking this package, and reads the policy names that users write.
 
     least-expected-wait                   a policy, with its own order or first come first served
     power-of-d(d=3)+edf                   with parameters, and with the order of another
     path/to/my_policy.py:MyPolicy         a class in a file
     my_package.my_module:MyPolicy(c=2)    a class in a module, installed or in the current folder
 
-A file's policy gets a module name made of the file's path and content, the same in every process: the cache
-of compiled kernels needs that.
+A policy in a file gets a module name made of the file's path and content. The name is the same in every
+process, because the cache of compiled kernels needs it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DEFAULT_COMPARISON = (
     "least-expected-wait+edf",
     "least-expected-wait+priority-ageing",
 )
-DEFAULT_ORDER = "fcfs"  # what every policy without an order of its own does
+DEFAULT_ORDER = "fcfs"  # of every policy without an order of its own
 
 _PART = r"((?:[^+()]+\.py:)?[\w.:-]+)\s*(?:\(([^()]*)\))?"  # a path has no + and no brackets
 _SPEC = re.compile(rf"\s*{_PART}\s*(?:\+\s*{_PART})?\s*")
@@ -69,7 +69,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the catalogue knows about a policy."""
+    """The catalogue's entry for a policy."""
 
     name: str
     kind: str  # "dispatch", "order" or "dispatch and order"
@@ -85,10 +85,10 @@ def names(kind: str | None = None) -> list[str]:
 
 
 def find(spec: PolicySpec) -> Decider:
-    """The policy that chooses nodes and the policy whose order waiting work is served in.
+    """The policy that chooses nodes, and the policy that orders waiting work.
 
-    They are one object where the policy's own order counts: first come, first served unless it brings one.
-    A class stands for its instance with all parameters at their default.
+    Both are one object if the policy's own order counts. A policy without an order serves first come, first
+    served. A class stands for its instance with all parameters at their default.
 
     Raises PolicyNotFound for a name that the catalogue lacks, UsageError for anything else that is wrong.
     """
@@ -105,7 +105,7 @@ def find(spec: PolicySpec) -> Decider:
 
 
 def canonical(spec: PolicySpec) -> str:
-    """The shortest way to write the same: defaults and `+fcfs`, where it changes nothing, are left out."""
+    """The shortest name of the same policy, without defaults and without a `+fcfs` that changes nothing."""
     decider = find(spec)
     name, order = _label(decider.dispatch, spec), decider.order
     if decider.has_own_order:
@@ -114,7 +114,7 @@ def canonical(spec: PolicySpec) -> str:
 
 
 def describe(name: str) -> Description:
-    """What a policy is; `name` as in `find`, without an order."""
+    """The catalogue's entry for a policy; `name` as in `find`, without an order."""
     (name, _), order = _parse(name)
     if order:
         raise UsageError("describes one policy at a time", field="policy", value=name, expected="no +order")
@@ -135,7 +135,7 @@ def section(documentation: str, heading: str) -> str:
 def policy_class(name: str, kind: str | None = None) -> type[Policy]:
     """The class that a name, `file.py:Class` or `module:Class` stands for. Raises as `find` does.
 
-    `kind` is what the message about an unknown name lists, as in `names`.
+    The message about an unknown name lists the policies of this `kind`, as in `names`.
     """
     place, colon, class_name = name.rpartition(":")
     if colon:
@@ -200,7 +200,7 @@ def _is_default(order: Policy) -> bool:
 
 
 def _label(policy: Policy, spec: PolicySpec) -> str:
-    """How a policy is written, with the parameters that are not at their default."""
+    """The policy's name with the parameters that are not at their default."""
     name = policy.name
     if not name:
         name = _parse(spec)[0][0] if isinstance(spec, str) else type(policy).__name__
@@ -256,7 +256,10 @@ def _module(dotted: str) -> ModuleType:
 
 @contextmanager
 def _current_folder_first() -> Iterator[None]:
-    """Look for modules as `python -m` does; only while this lasts, lest a file here hide a library."""
+    """Look for modules in the current folder first, as `python -m` does.
+
+    This ends with the context, so that a file here cannot hide a library later.
+    """
     here = os.getcwd()
     sys.path.insert(0, here)
     importlib.invalidate_caches()
@@ -279,7 +282,7 @@ def _file_module(path: Path) -> ModuleType:
 
 
 def _execute(name: str, path: Path, source: bytes) -> ModuleType:
-    """Run this very source: Python's own bytecode cache would miss an edit within the second."""
+    """Run this source text. Python's own bytecode cache would miss an edit within the same second."""
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None  # it ends in .py
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""The cells of a comparison, as terminal and page show them: formatted alike, marked alike."""
+"""The cells of a comparison table, with the same format and marks in the terminal and on the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a comparison, of any kind of work."""
+"""The report page of a comparison, for any kind of work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of the page: HTML text from plain results. Everything that comes from outside is escaped here."""
+"""HTML fragments of the page, from plain results. This module escapes all text from outside."""
 
 from __future__ import annotations
 

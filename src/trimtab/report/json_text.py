@@ -1,4 +1,4 @@
-"""JSON as it is printed and written: valid for every reader."""
+"""JSON text for printing and files, valid for every JSON parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics by what they tell, in the order in which people ask."""
+"""Metrics in groups by topic, the most asked for first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How results show themselves in a notebook: the headline table, with styles of its own and no script."""
+"""Results in a notebook: the headline table, with its own styles and no script."""
 
 from __future__ import annotations
 

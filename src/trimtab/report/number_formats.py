@@ -1,4 +1,4 @@
-"""Numbers as people read them: as many digits as the confidence interval supports, units in the heading."""
+"""Number formats: as many digits as the confidence interval supports, with units in the heading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One self-contained page: it opens offline and asks the network for nothing.
+"""A self-contained page that opens offline, without network requests.
 
 Style, script and plotly.js are embedded, and the page's own security policy forbids any request.
 """

@@ -1,4 +1,4 @@
-"""Which policies can be told apart: paired differences over the same seeds, on common random numbers.
+"""Significant differences of policies: paired over the same seeds, with common random numbers.
 
 An interval of the difference that holds zero leaves two policies undecided, even where their own intervals
 overlap little; and narrow differences show where their own intervals overlap much. Each pair is tested at

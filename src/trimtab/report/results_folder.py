@@ -1,4 +1,4 @@
-"""The folder of results: numbers, tables, records and the page, each written whole or not at all.
+"""The folder of results: numbers, tables, records and the page, each written atomically.
 
 All files are prepared under temporary names in the same folder before the first one takes its place, so that
 a full disk or an interruption leaves the results of an earlier run as they were.

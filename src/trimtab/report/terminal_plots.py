@@ -1,4 +1,4 @@
-"""Plots of characters for the terminal (plotext). They return text; without colour where none is wanted."""
+"""Character plots for the terminal (plotext), returned as text, with or without colour."""
 
 from __future__ import annotations
 

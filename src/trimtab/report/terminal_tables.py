@@ -1,4 +1,4 @@
-"""Tables for the terminal (rich). They know their width, so that nothing is cut on 80 columns."""
+"""Tables for the terminal (rich). They fit their width, so that 80 columns cut nothing off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their place under another name, then renamed."""
+"""Atomic writes of files: write under another name in the same folder, then rename."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to `branching`: a bound that rises by one with every no, and dives for better solutions."""
+"""Bounded searches with `branching`: raise the lower bound by one if infeasible, and dive for solutions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pairs that a search looks at: of each task its nodes of least reduced cost, packed side by side.
+"""Candidate pairs of a search: for each task its nodes of least reduced cost, packed side by side.
 
 Reduced cost of task j on node i under node prices λ is c[j, i] + Σ_r λ[i, r] d[j, i, r]. The nodes are
 followed by one of no capacity that stands for being left out; only optional tasks may go there.

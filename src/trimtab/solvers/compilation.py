@@ -1,4 +1,4 @@
-"""Compiles the kernels of the solvers beforehand, by using each once: a time limit is for solving."""
+"""Compiles the solvers' kernels in advance by using each once, so that a time limit covers solving only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A first assignment within the capacities, quickly: for searches that have none when their time is over.
+"""Constructs a first feasible assignment quickly, for searches that find none within their time limit.
 
 Idea: tasks are placed one by one, the largest first, each on the node with room where its price is least.
 With prices that are too low what is cheap fills the nodes before all are placed; so it is tried with higher

@@ -1,4 +1,4 @@
-"""Pursuit: a task that is not where it should be goes there, and those that it displaces go on.
+"""Ejection search: a misplaced task moves to its target node, and the tasks that it displaces move on.
 
 Idea: with prices λ the cost of an assignment is the dual value plus regrets that are never negative: of each
 task the excess of its reduced cost over its least one, of each node what its slack would fetch (λ a unit) or

@@ -1,4 +1,4 @@
-"""Reasons why a programme has no solution that can be seen without solving it."""
+"""Proofs that a programme is infeasible, found without solving it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matching: all tasks of a size, nodes with places; and one task a node as the special case.
+"""Matching for tasks of one size on nodes with several places; one task per node is the special case.
 
 Idea: with demands of 1 the programme is a transportation problem, whose linear relaxation is integral: linear
 assignment finds its optimum when each node stands there once for each of its places. Where that makes too

@@ -1,4 +1,4 @@
-"""The best assignment so far, improved by chains a slice of time at a time."""
+"""The best assignment so far, improved by ejection chains in slices of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which task goes to which node: the integer programme, checked.
+"""The assignment problem as a checked integer programme.
 
 minimise (or maximise) Σ value[j, i] x[j, i]
 with     Σ_i x[j, i] = 1 for a compulsory task j, ≤ 1 for an optional one,

@@ -1,4 +1,4 @@
-"""The last overload of a rounding: tasks leave for any node that has room, far ones included.
+"""Repairs the remaining overload of a rounding: tasks move to any node with room, also to distant nodes.
 
 Source: Martello and Toth, Knapsack Problems, 1990, §7.4; the order is by rise of reduced cost a unit freed.
 """
@@ -17,11 +17,11 @@ from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem, FloatArra
 def repaired(
     problem: AssignmentProblem, assignment: Ints, prices: Floats, until_s: float = math.inf
 ) -> Ints | None:
-    """An assignment [tasks] within the capacities made of one beside them; None where it can't be done so.
+    """A feasible assignment [tasks] made from one that exceeds capacities; None where the repair fails.
 
-    Tasks leave an overloaded node one by one, the one with the least rise of reduced cost for each unit of
-    overload that it takes away, to the node where its reduced cost is least among those that it fits on. It
-    gives up at a time (`until_s`, perf_counter).
+    Tasks leave an overloaded node one by one. The task with the least rise of reduced cost per unit of
+    removed overload leaves first. It goes to the node of least reduced cost among the nodes on which it fits.
+    The repair stops at the time `until_s` (perf_counter).
     """
     assignment, load = assignment.copy(), problem.load(assignment)
     room = problem.capacity * (1 + TOLERANCE_FRAC)

@@ -1,4 +1,4 @@
-"""Rounding: of the shares that the smoothed dual gives each task on its nodes, one node each.
+"""Rounding: picks one node for each task from the fractional shares of the smoothed dual.
 
 Idea: tasks are settled one by one, those with the clearest choice first. What is settled loads a node as it
 is, what is not yet as its shares say. What a node is loaded with beyond its capacity moves its price, by as

@@ -1,4 +1,4 @@
-"""The same problem in units that absolute tolerances suit: amounts and values neither tiny nor huge.
+"""Scales a problem so that absolute tolerances fit: amounts and values neither tiny nor huge.
 
 Factors are powers of two, so that nothing is rounded: the worth of an assignment changes by the factor alone.
 """

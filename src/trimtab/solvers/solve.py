@@ -1,4 +1,4 @@
-"""The one way in: a problem in, a `Solution` out, by the method that fits its size."""
+"""The entry point of the solvers: solves a problem by the method that fits its size."""
 
 from __future__ import annotations
 

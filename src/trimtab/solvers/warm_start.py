@@ -1,4 +1,4 @@
-"""Where a search of a large programme begins: how many pairs it looks at, and its first prices."""
+"""Warm start of the search of a large programme: the number of candidate pairs and the first prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request table: which columns a trace has in memory, and what they mean."""
+"""The request table: the columns of a trace in memory, and their meaning."""
 
 from __future__ import annotations
 

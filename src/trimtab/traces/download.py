@@ -1,4 +1,4 @@
-"""Fetch public traces: resumable, checked, and under their final name only when complete and right.
+"""Downloads of public traces: resumable and checked. Only a complete, correct file gets its final name.
 
 pooch checks the checksum and moves the finished file into place. What it cannot do, going on with an
 interrupted download, is `ResumableDownloader`. Until file F is complete, `F.part` holds what has come so far

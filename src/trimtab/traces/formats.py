@@ -1,4 +1,4 @@
-"""What a trace format declares: which of its columns mean what. Reading is the same for all, see `read`."""
+"""Declarations of trace formats: the meaning of their columns. `read` reads all formats the same way."""
 
 from __future__ import annotations
 

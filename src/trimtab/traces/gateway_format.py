@@ -1,4 +1,4 @@
-"""The format of the gateway's recordings: JSON Lines, each line whole in itself.
+"""The format of the gateway's recordings: JSON Lines, each line complete in itself.
 
 A line without `record` is a request that has ended, in the names of `trimtab.traces.columns` where one fits.
 What is absent is zero, none or unknown. Times are seconds from the start of the recording; `deadline_s` is

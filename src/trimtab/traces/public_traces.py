@@ -1,4 +1,4 @@
-"""Public traces that can be downloaded: where their publishers keep them, and what is known of the files."""
+"""Public traces for download: addresses, checksums, formats, licences and citations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file as a request table: recognise the format, type the columns, refuse files that are no traces.
+"""Reads a file as a request table: recognises the format, types the columns, refuses files of other kinds.
 
     file → `source` (raw blocks) → typed block → `options` → `Trace`
 

@@ -1,4 +1,4 @@
-"""A single column of any table as a series: its numbers, or how many of its times fall into each window."""
+"""A column of any table as a series: its numbers, or the counts of its times in each window."""
 
 from __future__ import annotations
 

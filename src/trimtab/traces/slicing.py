@@ -1,4 +1,4 @@
-"""Which requests of a trace are kept, and how fast they come: slice, sample, rate scale, limit."""
+"""Selects requests of a trace and scales their rate: slice, sample, rate scale, limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files as raw tables: CSV, JSONL (plain or gzip) and Parquet, block by block, every value still as text.
+"""Files as raw tables: CSV, JSONL (plain or gzip) and Parquet, read in blocks, with every value as text.
 
 What a file is follows from its content, not from its name. Blocks keep the memory flat and give the progress.
 """

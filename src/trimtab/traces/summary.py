@@ -1,4 +1,4 @@
-"""What a trace is like: rate, burstiness, sizes and shares, as plain numbers.
+"""Summary of a trace: rate, burstiness, sizes and shares, as plain numbers.
 
 Undefined values (a ratio of zeros, too few windows) are None, so that the summary is valid JSON.
 """

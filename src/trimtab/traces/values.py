@@ -1,4 +1,4 @@
-"""Values of a file as typed columns: whole columns at a time, null where a value does not parse."""
+"""Converts values of a file to typed columns, a whole column at a time; null if a value does not parse."""
 
 from __future__ import annotations
 

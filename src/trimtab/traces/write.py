@@ -1,4 +1,4 @@
-"""Request tables to files: CSV, JSONL (plain or gzip) or Parquet, whole or not at all."""
+"""Writes request tables to CSV, JSONL (plain or gzip) or Parquet files, atomically."""
 
 from __future__ import annotations
 

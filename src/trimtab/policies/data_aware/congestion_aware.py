@@ -1,4 +1,4 @@
-"""Congestion-aware: the node where the request should end first, its way there over shared links counted."""
+"""Congestion-aware: the node of least expected completion, including the transfer over shared links."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trimtab.policies.shared.transfers import transfer_s
 
 @helper(inline=True)
 def delivered_completion_s(view: View, work: Any, j: int) -> float:
-    """Expected seconds until node j, which can serve it, has served this work, which must get there first."""
+    """Expected seconds until node j has served this work, including the transfer; j can serve the work."""
     start_s = max(transfer_s(view, work, j), expected_wait_s(view, j))
     return start_s + missing_load_s(view, work, j) + estimate_s(view, work, type_of_node(view, j))
 
@@ -38,25 +38,26 @@ class CongestionAware(Policy):
     """Send each request to where it is expected to complete first, transfer over shared links included.
 
     Idea
-        completion(node) = the later of transfer and wait, + model load + service. transfer = round trip +
-        for each link of the way payload × (transfers under way + 1) / bandwidth. While the payload is on its
-        way, the node works off its backlog, so only the longer of the two counts.
+        completion(node) = max(transfer, wait) + model load + service. transfer = round trip + the sum of
+        payload × (transfers under way + 1) / bandwidth over the links of the path. The node works off its
+        backlog during the transfer, so only the longer of the two counts.
     Source
         Henri Casanova, Arnaud Legrand, Dmitrii Zagorodnov, Francine Berman: "Heuristics for scheduling
         parameter sweep applications in grid environments", Heterogeneous Computing Workshop, 2000
         (completion times with transfers over shared links).
     Reads
-        What `least-expected-completion` reads; the request's payload and zone; round trips; bandwidth and
+        As `least-expected-completion`; the request's payload and zone; round trips; bandwidth and
         transfers under way of each link.
     Cost
         O(nodes).
     When it wins / loses
-        Wins where payloads take as long as service and links are shared: work spreads over links, not only
-        over nodes. Without payloads and zones it is least completion. Transfers yet to start are not
-        foreseen, and old reports of links make dispatchers herd on one that was free.
+        Wins where payloads take as long as service and links are shared: work spreads over links as well as
+        nodes. Without payloads and zones the policy equals `least-expected-completion`. The policy does not
+        foresee transfers that have yet to start. With old reports of links, dispatchers herd on a link that
+        was free.
     Deviations from the source
-        On line, one request at a time; a transfer is taken to share its links with those under way until it
-        ends, and there is no cache of files.
+        Online, one request at a time. The estimate assumes that a transfer shares its links with the present
+        transfers until it ends. There is no cache of files.
     """
 
     name: ClassVar[str] = "congestion-aware"

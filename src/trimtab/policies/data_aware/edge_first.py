@@ -1,4 +1,4 @@
-"""Edge first: the nearest nodes serve a request unless a farther one would be done before these begin."""
+"""Edge first: the nearest nodes serve a request unless a farther node would finish before they begin."""
 
 from __future__ import annotations
 
@@ -51,28 +51,29 @@ def _note_at(view: View, work: Any, distance_s: float, floats: Any, first: int) 
 
 @dataclass(frozen=True)
 class EdgeFirst(Policy):
-    """Send each request to the nearest nodes, and farther only where it would be done before these begin.
+    """Send each request to the nearest nodes, unless a farther node would finish before they begin.
 
     Idea
-        Nodes are taken by round trip from the request's zone, nearest first; among the equally near the one
-        of least expected completion. If its service could not begin there before the best farther node, the
-        way to it included, would be done, the next distance is looked at in the same manner: from the edge
-        to its neighbours, and to the cloud on overflow. Last candidate: the best farther node.
+        The policy goes through the nodes by round trip from the request's zone, nearest first. Among equally
+        near nodes it takes the one of least expected completion. If the best farther node, transfer included,
+        would finish before service could begin here, the policy continues with the next distance. So
+        overflow goes from the edge to its neighbours, then to the cloud. Last candidate: the best farther
+        node.
     Source
         Mahadev Satyanarayanan, Paramvir Bahl, Ramón Cáceres, Nigel Davies: "The case for VM-based cloudlets
         in mobile computing", IEEE Pervasive Computing 8(4), 2009 (nearby nodes first, a distant cloud
         where there are none).
     Reads
-        What `congestion-aware` reads.
+        As `congestion-aware`.
     Cost
-        O(nodes) for each distance looked at.
+        O(nodes) for each distance that is tried.
     When it wins / loses
-        Keeps traffic off the links between zones and the cloud's price off the bill; a request is expected
-        to end later for that by at most its service. Loses to congestion-aware where only completion counts:
-        a slow node at the edge is preferred to a fast one in the cloud while it is free.
+        Saves traffic between zones and the price of the cloud. A request is expected to end later by at most
+        its own service. Loses to `congestion-aware` where only completion counts, because it prefers a free
+        slow node at the edge to a fast one in the cloud.
     Deviations from the source
-        The paper sends all of a user's work to one nearby site; here each request is placed by itself, and
-        overflow goes where it should end first.
+        The paper sends all work of a user to one nearby site. Here each request is placed by itself, and
+        overflow goes to the node of least expected completion.
     """
 
     name: ClassVar[str] = "edge-first"

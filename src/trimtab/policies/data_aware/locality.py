@@ -1,4 +1,4 @@
-"""Locality: where model, adapter and client are, waiting for such a node a bounded time."""
+"""Locality: prefer nodes near the model, the adapter and the client, and wait a bounded time for one."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from trimtab.policies.load_aware.least_expected_completion import expected_wait_
 from trimtab.policies.shared.selection import AT_ONCE, NOTES, notes_room, rank_noted, up_to
 from trimtab.policies.shared.transfers import round_trip_s
 
-_BUSY_OR_FREE_S = np.array([np.inf, 0.0])  # to add to a node's seconds: which are free, a branch can't guess
+_BUSY_OR_FREE_S = np.array([np.inf, 0.0])  # added to a node's seconds: a branch would be mispredicted
 
 
 @helper(inline=True)
 def _distance_s(view: View, work: Any, j: int) -> float:
-    """Seconds that node j is from having all that the work needs: round trip, and loads that it lacks."""
+    """Distance of node j in seconds: the round trip, and the loads of missing models and adapters."""
     rtt_s = round_trip_s(view, work, j)
     return float(rtt_s + missing_load_s(view, work, j))
 
@@ -62,7 +62,7 @@ def _note_own_s(view: View, work: Any, floats: Any, own_at: int) -> float:
 
 @helper(inline=True)
 def _forget_promises(view: View, memory: Memory, work: Any) -> None:
-    """The work is offered again: no node is kept for it."""
+    """Drop the promises to this work, because it is offered again."""
     own = work.serial + 1
     for j in range(view.context.n_nodes):
         memory.ints[j] = 0 if memory.ints[j] == own else memory.ints[j]
@@ -70,7 +70,10 @@ def _forget_promises(view: View, memory: Memory, work: Any) -> None:
 
 @helper(inline=True)
 def _promise(view: View, memory: Memory, work: Any, j: int) -> bool:
-    """Whether the work may be held for node j, which has no room: one at a time, until it should be free."""
+    """Whether the work may be held for node j, which has no room.
+
+    A node is promised to one request at a time, until the node should be free.
+    """
     until_at = len(memory.floats) - view.context.n_nodes + j
     if memory.ints[j] != 0 and memory.floats[until_at] >= view.context.now_s:
         return False
@@ -101,20 +104,19 @@ class Locality(Policy):
     Cost
         O(nodes).
     When it wins / loses
-        Wins where loads or round trips are as long as service, over least expected completion too, which
-        queues at a near node for as long as it gains at all. Loses where what it waits for comes late:
-        completions are expected, not known. What it holds is asked again only when something ends, and with a
-        host's `lookahead` of 1 keeps others from being asked: give `hold` 0 there.
+        Wins where loads or round trips are as long as service, also over `least-expected-completion`, which
+        queues at a near node for any gain. Loses where the awaited node becomes free late, because
+        completions are estimates. A held request is offered again only when other work ends. With a host's
+        `lookahead` of 1 it blocks the requests behind it: set `hold` to 0 there.
     Deviations from the source
-        Levels of locality are seconds, not node, rack and any; the patience is set by what is gained, not by
-        a number of skips or a fixed time; nothing waits for a node that is not expected in time; a place in a
-        node's queue is taken at once. Who is next when a slot comes free is the order's to say, not a fair
-        share.
+        Locality is measured in seconds, not in the levels node, rack and any. The gain sets the patience, not
+        a number of skips or a fixed time. No request waits for a node that is not expected in time. A place
+        in a node's queue is taken at once. The order, not a fair share, decides which request gets a slot.
     """
 
     name: ClassVar[str] = "locality"
-    patience: float = 0.25  # seconds in a node's queue for each second gained by being served near
-    hold: float = 1.0  # the same in the central queue, from where it can still go elsewhere
+    patience: float = 0.25  # seconds of waiting in a node's queue for each second gained
+    hold: float = 1.0  # the same in the central queue, from which the request can still go elsewhere
 
     def __post_init__(self) -> None:
         """Check the parameters."""
@@ -134,7 +136,7 @@ class Locality(Policy):
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        """Rank by expected completion what is free, or near enough to wait for."""
+        """Rank the nodes that are free, or near enough to wait for, by expected completion."""
         nodes, needs, floats = view.nodes, needs_of(work), memory.floats
         own_at = NOTES + view.context.n_nodes
         free_s, waited_s = _note_own_s(view, needs, floats, own_at), view.context.now_s - work.arrival_s

@@ -1,4 +1,4 @@
-"""Prefix affinity: the node that has the prompt's beginning in its cache, unless too much waits there."""
+"""Prefix affinity: the node that has the prompt's prefix in its cache, unless its queue is too long."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _ESCAPE, _WEIGHT, _HEADER = range(3)  # params: [header, work units of a prompt 
 
 @helper(inline=True)
 def _saved_s(view: View, work: Any, per_token: float, j: int) -> float:
-    """Service seconds that node j is spared by what it has of the prompt."""
+    """Service seconds that the cached part of the prompt saves on node j."""
     units = view.prefix_tokens[j] * per_token
     return float(view.unit_s[work.class_idx, type_of_node(view, j)] * min(units, work.units))
 
 
 @helper(inline=True)
 def _score_s(view: View, work: Any, params: Any, j: int, wait_s: float, least_wait_s: float) -> float:
-    """Expected completion on node j less what its cache saves."""
+    """Expected completion on node j minus the seconds that its cache saves."""
     escape, weight, per_token = params
     service_s = estimate_s(view, work, type_of_node(view, j))
     saved_s = _saved_s(view, work, per_token, j)
@@ -51,11 +51,11 @@ class PrefixAffinity(Policy):
     """Send each request where it completes first with what nodes have of its prompt, and keep prompts there.
 
     Idea
-        completion(node) = wait + model load + service − the service that the node is spared by the part of
-        the prompt in its cache (seconds per unit × work units of a prompt token × tokens). What is spared
-        counts `weight` times: a prompt that stays at its node takes no room in other nodes' caches. Overload
-        escape: no more than once on a node whose wait exceeds the least wait of all able nodes by over
-        `escape` × the request's own service there, so that a hot prompt spreads to further nodes before its
+        completion(node) = wait + model load + service − saved service, where saved service = seconds per unit
+        × work units of a prompt token × tokens of the prompt in the node's cache. Saved service counts
+        `weight` times, because a prompt that stays at its node takes no room in other caches. Overload
+        escape: it counts once on a node whose wait exceeds the least wait of all able nodes by more than
+        `escape` × the request's own service there. So a hot prompt spreads to further nodes before its
         node's queue grows without bound. Least first, ties by node.
     Source
         Vikranth Srivatsa, Zijian He, Reyna Abhyankar, Dongming Li, Yiying Zhang: "Preble: Efficient
@@ -69,18 +69,18 @@ class PrefixAffinity(Policy):
     Cost
         O(nodes).
     When it wins / loses
-        Wins where prompts share long beginnings and caches cannot hold all of them everywhere. Without
-        prefixes it is least expected completion. A large `weight` with a large `escape` lets a hot node's
-        queue grow.
+        Wins where prompts share long prefixes and no cache can hold all of them. Without prefixes the policy
+        equals `least-expected-completion`. A large `weight` with a large `escape` lets a hot node's queue
+        grow.
     Deviations from the source
-        No copies of prompts are moved between nodes, and none are evicted by popularity; in place of Preble's
-        window of past load and Mooncake's table of prefill times, the expected completion.
+        The policy moves no copies of prompts between nodes, and evicts none by popularity. The expected
+        completion replaces Preble's window of past load and Mooncake's table of prefill times.
     """
 
     name: ClassVar[str] = "prefix-affinity"
     reads_prefix: ClassVar[bool] = True
-    weight: float = 2.0  # what a saved second counts where no node is overloaded
-    escape: float = 1.0  # wait beyond the least, in services of the request, up to which it does
+    weight: float = 2.0  # value of a saved second where the node is not overloaded
+    escape: float = 1.0  # wait beyond the least, in services of the request, up to which `weight` applies
 
     def __post_init__(self) -> None:
         """Check the parameters."""
@@ -99,7 +99,7 @@ class PrefixAffinity(Policy):
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        """Rank all nodes by expected completion less what their caches save."""
+        """Rank all nodes by expected completion minus the seconds that their caches save."""
         needs, floats = needs_of(work), memory.floats
         given = memory.params
         params = given[_ESCAPE], given[_WEIGHT], given[_HEADER + needs.class_idx]

@@ -1,4 +1,4 @@
-"""Split and merge: many small parts while nodes are idle, few parts and batches when they are not."""
+"""Split and merge: many small parts while nodes are idle, few parts and batches while nodes are busy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BUSY_FRAC = 0.9  # share of the time that slots are busy with batches, once the
 
 
 class _Recent(NamedTuple):
-    """The last arrivals: what they take on an average node, and how fast they come."""
+    """The last arrivals: their seconds on an average node, and their rate."""
 
     fixed_s: Floats  # [arrivals]
     variable_s: Floats  # [arrivals], what parts share
@@ -32,17 +32,17 @@ class _Recent(NamedTuple):
 
 @dataclass(frozen=True)
 class SplitMerge(Policy):
-    """Split requests into as many parts as pay at the present load, and batch what waits once nodes fill up.
+    """Split requests into as many parts as pay at the present load, and batch waiting work under load.
 
     Idea
         Parts run side by side but pay the fixed time each, so splitting shortens service and lengthens
-        queues. Every period the last arrivals are priced at each number of parts from 1 to their most:
-        service of the longest part + join + expected wait at the load that all parts together make; the
-        cheapest number is planned. From `batch_from_load_frac` on, what waits at a node is batched, and
-        batches wait to fill for a window that grows with the load from 0 to `window_frac` mean services.
-        Where more of a batch costs less than its own service (`marginal_frac`), a load that is too much one
-        by one is priced as batches just large enough to bring it down to 9 tenths. Requests and parts go
-        where least expected completion sends them.
+        queues. Every period the policy computes the cost of the last arrivals for each number of parts, from
+        1 to their maximum: service of the longest part + join + expected wait at the load of all parts. The
+        plan takes the cheapest number. From the load `batch_from_load_frac` on, nodes batch waiting work.
+        Batches wait to fill for a window that grows with the load from 0 to `window_frac` mean services.
+        Where a further request of a batch costs less than its own service (`marginal_frac`) and single
+        requests would overload the nodes, the cost assumes batches just large enough for a load of 0.9.
+        Requests and parts go where `least-expected-completion` sends them.
     Source
         Splitting: Kay Ousterhout, Aurojit Panda, Joshua Rosen, Shivaram Venkataraman, Reynold Xin, Sylvia
         Ratnasamy, Scott Shenker, Ion Stoica: "The case for tiny tasks in compute clusters", HotOS 2013.
@@ -55,12 +55,12 @@ class SplitMerge(Policy):
     Cost
         O(nodes) a decision; O(parts × arrivals remembered) a plan.
     When it wins / loses
-        Wins over any fixed number of parts where the load changes; at a steady load the best fixed number is
+        Wins over any fixed number of parts where the load changes. At a steady load the best fixed number is
         as good. Does nothing where the scenario's classes declare neither `split` nor `batch`. Windows cost
-        more than they save unless slots, not waits, are what is dear.
+        more than they save unless slots are scarce and waits matter little.
     Deviations from the source
-        Tiny tasks are as small as can be: here the load decides. Clipper finds its batch size by trial
-        against a deadline; here it is a parameter.
+        Tiny tasks are as small as possible; here the load sets the size. Clipper finds its batch size by
+        trial against a deadline; here the size is a parameter.
     """
 
     name: ClassVar[str] = "split-merge"
@@ -73,7 +73,7 @@ class SplitMerge(Policy):
     window_frac: float = 0.0  # of a mean service, at load 1
 
     def __post_init__(self) -> None:
-        """Raise UsageError for parameters that mean nothing."""
+        """Raise UsageError for parameters out of range."""
         for name, least in (
             ("recent", 2),
             ("batch_max", 1),
@@ -141,7 +141,7 @@ def _plan_of(classes: int, parts: int, batch_max: int, window_s: float) -> Plan:
 
 
 def _priced(view: View, arrived: NDArray[np.void]) -> _Recent:
-    """What these requests take on an average slot that serves their class."""
+    """Service of these requests on an average slot that serves their class."""
     nodes = view.nodes
     slots = np.bincount(nodes.type_idx, nodes.slots * nodes.up, minlength=view.fixed_s.shape[1])
     serves = np.isfinite(view.fixed_s) * slots  # [classes, types]

@@ -1,4 +1,4 @@
-"""Auto: for those who do not want to choose; it finds out by rollout which policy serves its objective."""
+"""Auto: no policy need be chosen; rollouts find the policy that serves the objective best."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class Auto(Policy):
         execution of scientific workloads in IaaS clouds", SC '13, 2013; smoothing: Robert Brown,
         "Statistical forecasting for inventory control", 1959.
     Reads
-        What its candidates read, plan.price too; past arrivals and where they are; what waits.
+        All that its candidates read, and plan.price; past arrivals and their nodes; waiting work.
     Cost
-        O(what the active candidate takes) per request; a plan simulates 9 × `window` requests, twice as many
+        O(the active candidate's cost) per request; a plan simulates 9 × `window` requests, twice as many
         where queues are long.
     When it wins / loses
         The policy for unknown traffic: close to its best candidate while traffic resembles the recent past,
-        and better than each candidate where traffic changes. It learns of a change from arrivals, one window
-        late at most. A window is too short to show that a candidate saturates the nodes slowly.
+        and better than each candidate where traffic changes. The policy notices a change in arrivals at most
+        one window late. A window is too short to show that a candidate saturates the nodes slowly.
     Deviations from the source
-        As `what-if`; results of earlier rollouts count besides the last one.
+        As `what-if`; results of earlier rollouts also count.
     """
 
     name: ClassVar[str] = "auto"
@@ -98,7 +98,7 @@ class Auto(Policy):
         return empty_plan()._replace(params=params, active_idx=np.array([active]), price=found.price)
 
     def evidence(self, plan: Plan) -> Evidence | None:
-        """The last rollout; what decides is smoothed over those before it too."""
+        """The last rollout. The decision also uses the smoothed results of earlier rollouts."""
         return evidence_of(plan, self.objective)
 
 

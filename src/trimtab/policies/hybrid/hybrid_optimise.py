@@ -1,4 +1,4 @@
-"""Hybrid: an optimiser plans prices of node time, and what nodes turn out to take corrects the estimates."""
+"""Hybrid: an optimiser plans prices of node time, and observed service times correct the estimates."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from trimtab.policies.shared.foresight import expected
 from trimtab.policies.shared.prices import smoothed_prices
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
-MOST_CORRECTION = 8.0  # by which, or by one over which, an estimate is multiplied at most
-DOUBT_S = 4.0  # mean services of an unproved node that speak for no correction
+MOST_CORRECTION = 8.0  # largest factor of an estimate; the smallest is its inverse
+DOUBT_S = 4.0  # mean services that are added as evidence for no correction
 
 
 def slowness(view: View, history: History) -> Floats:
-    """How much longer than estimated each node's services took, over what the mean node's took [nodes].
+    """Actual over estimated service time of each node, relative to the mean node [nodes].
 
-    A service is taken to begin when its request came, or when the slots before it ended: exact for nodes that
-    serve in order of arrival, one at a time. It includes loading, on all nodes alike. Nodes with few services
-    are taken for average.
+    The estimate assumes that a service begins when its request came, or when the slots before it ended. This
+    is exact for nodes that serve in order of arrival, one at a time. The time includes loading, on all nodes
+    alike. Nodes with few services count as average.
     """
     done = np.flatnonzero(np.isfinite(history.finish_s) & (history.node_idx >= 0))
     node, finish_s = history.node_idx[done], history.finish_s[done]
@@ -65,7 +65,7 @@ def slowness(view: View, history: History) -> Floats:
 
 @dataclass(frozen=True)
 class HybridOptimise(Policy):
-    """Prices of node time by optimisation, corrected by how long services on each node really take.
+    """Prices of node time by optimisation, corrected by the actual service times of each node.
 
     Idea
         Every `plan_period_s` two things are planned. weights[node]: how much longer than estimated its last
@@ -84,8 +84,8 @@ class HybridOptimise(Policy):
     Cost
         O(nodes) a decision; a plan sorts at most 4096 finished requests, and prices as `dual-price`.
     When it wins / loses
-        Wins where estimates are wrong on some nodes: slow ones, shared ones, badly measured ones. Where they
-        are right it is `dual-price` with some noise.
+        Wins where estimates are wrong on some nodes: slow, shared or badly measured nodes. Where estimates
+        are right, the policy is `dual-price` with some noise.
     Deviations from the source
         A proportional correction of multiplicative errors, not a controller of utilisation and misses; the
         power `gain` below 1 damps it.

@@ -1,4 +1,4 @@
-"""Hybrid: a rule of thumb, whose threshold a bandit tunes, and the plain rule where that does worse."""
+"""Hybrid: a heuristic with a threshold that a bandit tunes, and the plain rule where it does better."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 THRESHOLDS = (math.inf, 0.5, 2.0, 6.0)  # in services; the first is the plain rule
 ARMS = len(THRESHOLDS)
-PERIODS = 16  # whose requests are still told apart
+PERIODS = 16  # of which the policy still knows each request's arm
 TRIED = 2.0  # periods of an arm that count as a trial of it
 _LENGTH = 1 + 2 * ARMS + 2 * PERIODS  # of plan.params: threshold, plays, losses, begins and arms of periods
 
@@ -29,7 +29,7 @@ def mean_losses(plays: Floats, losses: Floats) -> Floats:
 
 
 def next_arm(plays: Floats, losses: Floats, caution: float, margin: float) -> int:
-    """The arm of least loss less what its uncertainty allows; the plain rule, 0, where it proved worse."""
+    """The arm of least loss minus its uncertainty bonus; the plain rule, 0, where that arm proved worse."""
     never = np.flatnonzero(plays <= 0.0)
     if len(never):
         return int(never[0])
@@ -42,7 +42,7 @@ def next_arm(plays: Floats, losses: Floats, caution: float, margin: float) -> in
 
 
 def score_period(history: History, begins_s: Floats, arms: Floats) -> tuple[Floats, Floats]:
-    """Plays and losses [arms] of what finished since the last period began: shares, and mean slowdowns.
+    """Plays (shares) and losses (mean slowdowns) [arms] of work that finished since the last period began.
 
     A request counts for the arm under which it came. `begins_s`, `arms` [periods], the latest last; -1 is no
     period.
@@ -61,15 +61,15 @@ def score_period(history: History, begins_s: Floats, arms: Floats) -> tuple[Floa
 
 @dataclass(frozen=True)
 class HybridRules(Policy):
-    """Least completion; once every node lets a request wait long, node time is dear: a bandit says how long.
+    """Least completion; when every node is busy, node time costs more, from a wait that a bandit sets.
 
     Idea
         Rule: where every node would let the request wait for more than `threshold` of its best services,
-        score(node) = wait + (1 + dearness) · (load + service), so that it takes no node where it needs long;
-        else, and always under the plain rule (threshold inf), it is the expected completion. Every
-        `plan_period_s` discounted UCB chooses among thresholds inf, 0.5, 2 and 6 by the mean slowdown
-        (completion over best service) of what came under each and has finished. An arm that has been tried
-        and is not at least `margin` better than the plain rule gives way to it.
+        score(node) = wait + (1 + dearness) · (load + service), so that the request avoids nodes on which it
+        takes long. Otherwise, and always under the plain rule (threshold inf), the score is the expected
+        completion. Every `plan_period_s` discounted UCB chooses among the thresholds inf, 0.5, 2 and 6 by the
+        mean slowdown (completion over best service) of finished requests that came under each. An arm that
+        has been tried and is not at least `margin` better than the plain rule gives way to it.
     Source
         Aurélien Garivier, Eric Moulines: "On upper-confidence bound policies for non-stationary bandit
         problems", arXiv:0805.3415, 2008, and Algorithmic Learning Theory, 2011 (discounted UCB).
@@ -79,11 +79,11 @@ class HybridRules(Policy):
         O(nodes) a decision; a plan looks at 4096 past requests.
     When it wins / loses
         Wins where overload comes and goes and nodes are unrelated or models are loaded often. Slow to learn:
-        a period must be some services long, and its mean depends on the traffic more than on the arm. While
-        it tries, it pays; at a light load no arm changes anything.
+        a period must be some services long, and its mean depends on the traffic more than on the arm. Trials
+        of bad arms cost time. At a light load no arm changes anything.
     Deviations from the source
-        Losses instead of rewards, in units of the mean loss instead of bounded; a request is attributed to
-        the arm of its arrival, whenever it ends; the plain rule has a right of way.
+        Losses instead of rewards, in units of the mean loss instead of bounded. A request counts for the arm
+        of its arrival, whenever it ends. The plain rule takes precedence.
     """
 
     name: ClassVar[str] = "hybrid-rules"
@@ -94,7 +94,7 @@ class HybridRules(Policy):
     margin: float = 0.0
 
     def init(self, cluster: Cluster) -> Memory:
-        """What node time costs in a crowd; notes of the nodes."""
+        """The cost of node time under load; notes of the nodes."""
         return memory(params=[self.dearness], floats=notes_room(cluster.n_nodes))
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan:
@@ -115,7 +115,7 @@ class HybridRules(Policy):
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        """Rank all nodes by completion, with own time dearer in a crowd."""
+        """Rank all nodes by completion; own time costs more under load."""
         threshold = plan.params[0] if len(plan.params) > 0 else np.inf
         needs, floats = needs_of(work), memory.floats
         is_crowded = not note_waits(view, needs, floats) <= threshold * work.estimate_s

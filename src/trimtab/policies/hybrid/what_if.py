@@ -28,20 +28,20 @@ class WhatIf(Policy):
 
     Idea
         Every `plan_period_s`, once `window` / 4 requests have come since: simulate the last `window` arrivals
-        (up to twice as many where queues are long) from the state that was reported, under each candidate,
-        and under the cost index with one weight doubled or halved. The second half counts: in the first, what
-        others have placed stands in the way. A candidate takes over that is `hysteresis_frac` better in the
-        mean, and by more than chance in a paired test over batches of requests; so do weights. At first,
-        where the host declares what work will come, that is simulated. Candidates: `late-binding` (the
-        first), `cost-index`, `least-expected-wait`, `sampled-completion` with 3 and 8 samples, `even-work`,
-        `locality`, and `dual-price` under prices that are found for each rollout.
+        (up to twice as many where queues are long) from the reported state, under each candidate, and under
+        the cost index with one weight doubled or halved. Only the second half counts, because work that
+        other policies placed influences the first half. A candidate takes over if its mean is
+        `hysteresis_frac` better, and the gain is significant in a paired test over batches of requests. The
+        same holds for weights. At the start the declared workload is simulated, if the host declares one.
+        Candidates: `late-binding` (the first), `cost-index`, `least-expected-wait`, `sampled-completion` with
+        3 and 8 samples, `even-work`, `locality`, and `dual-price` with new prices for each rollout.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013.
     Reads
-        What its candidates read, plan.price too; past arrivals and where they are; what waits.
+        All that its candidates read, and plan.price; past arrivals and their nodes; waiting work.
     Cost
-        O(what the active candidate takes) per request; a plan simulates 9 × `window` requests, twice as many
+        O(the active candidate's cost) per request; a plan simulates 9 × `window` requests, twice as many
         where queues are long.
     When it wins / loses
         Wins where no policy is best all of the time, or the best one is unknown. Loses the cost of rollouts,
@@ -49,7 +49,7 @@ class WhatIf(Policy):
         never happened, such as failures.
     Deviations from the source
         Dispatch of single requests instead of provisioning and allocation of jobs; all candidates are
-        simulated, as many as there are; the work simulated is the recent past, not what waits; a paired test.
+        simulated; the simulated work is the recent past, not the waiting work; a paired test.
     """
 
     name: ClassVar[str] = "what-if"
