@@ -20,8 +20,8 @@ import numpy as np
 import yaml
 
 from bench.live.traffic import FIXED_S, NODES, SPEEDS, UNIT_S, Floats, Segment
-from trimtab.gateway.demo import DemoProcess, Options, launched
-from trimtab.gateway.demo.answers import FACTOR
+from support.backends import BackendProcess, Options, launched
+from support.backends.answers import FACTOR
 
 KEY: Final = "sk-live-0123456789abcdef"
 START_S: Final = 300.0  # with no cache at hand all kernels are compiled first
@@ -65,7 +65,7 @@ def _backends(number: int) -> list[Options]:
 
 
 def _start(
-    stack: contextlib.ExitStack, folder: Path, policy: str, backends: Sequence[DemoProcess]
+    stack: contextlib.ExitStack, folder: Path, policy: str, backends: Sequence[BackendProcess]
 ) -> tuple[subprocess.Popen[bytes], Path]:
     nodes = [
         {"name": b.name, "url": b.url, "models": list(b.models), "type": kind, "capacity": 1}

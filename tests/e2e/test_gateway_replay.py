@@ -1,4 +1,4 @@
-"""A gateway as a process, recorded under load over real demo backends; its recording replayed."""
+"""A gateway as a process, recorded under load over fake backends; its recording replayed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 from conftest import process
+from support.backends import launched
 from support.gateway_load import ALIKE, bounded, drive, of_speeds, recorded
 from support.served import served
 from trimtab.experiments.serving.replay import ReplayedPolicy, replay
-from trimtab.gateway.demo import launched
 
 N_REQUESTS, RECORDINGS = 600, 3
 

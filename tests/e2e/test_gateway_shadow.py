@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from support.backends import Options, launched
 from support.builders import cluster, requests
 from support.gateway_load import (
     BASE_S,
@@ -26,7 +27,6 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import Requests
 from trimtab.engine.simulator import run
 from trimtab.experiments.serving.replay import replay
-from trimtab.gateway.demo import Options, launched
 from trimtab.policies import find
 
 SIGMA = 0.3

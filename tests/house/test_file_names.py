@@ -13,8 +13,6 @@ SAME_MEANING = {
     "compilation.py": "compiles the kernels of a room beforehand",
     "errors.py": "the errors of a room",
 }
-NOT_YET = {"faults.py", "options.py", "prefix.py"}
-"""Names of files of the demo servers that other rooms use too: none may be added."""
 
 
 def test_no_name_has_two_meanings() -> None:
@@ -22,7 +20,7 @@ def test_no_name_has_two_meanings() -> None:
     for file in sorted(SOURCE.rglob("*.py")):
         places[file.name].append(str(file.relative_to(SOURCE)))
     twice = {name: found for name, found in places.items() if len(found) > 1}
-    assert {n: found for n, found in twice.items() if n not in SAME_MEANING and n not in NOT_YET} == {}
+    assert {n: found for n, found in twice.items() if n not in SAME_MEANING} == {}
 
 
 def test_no_name_says_nothing() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 import numpy as np
 
+from support.backends import BackendProcess, Options
 from support.served import ADMIN_KEY, KEY, WAIT_S, config_of
-from trimtab.gateway.demo import DemoProcess, Options
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
 ADMIN_BEARER = {"Authorization": f"Bearer {ADMIN_KEY}"}
@@ -155,7 +155,7 @@ def of_speeds(speeds: Sequence[float] = SPEEDS, sigma: float = 0.3) -> list[Opti
     return [Options(name=f"b{k}", speed=speed, seed=k, **shared) for k, speed in enumerate(speeds)]
 
 
-def recorded(backends: Sequence[DemoProcess], **more: object) -> dict[str, Any]:
+def recorded(backends: Sequence[BackendProcess], **more: object) -> dict[str, Any]:
     """A configuration that records, with nothing that takes a busy machine's stalls for faults of nodes."""
     return config_of(*backends, health={}, record={"folder": "recording"}, **more)
 

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 import yaml
 
+from support.backends import BackendProcess
 from support.waiting import wait_until
 from trimtab.gateway.config import digest_of
-from trimtab.gateway.demo import DemoProcess
 
 T = TypeVar("T")
 START_S = 400.0  # with no cache, all kernels are compiled first
@@ -34,13 +34,13 @@ def key_entry(name: str, key: str, **more: object) -> dict[str, object]:
     return {"name": name, "sha256": digest_of(key.encode()), **more}
 
 
-def node_of(backend: DemoProcess, **more: object) -> dict[str, object]:
-    """A demo backend as an entry of `nodes`."""
+def node_of(backend: BackendProcess, **more: object) -> dict[str, object]:
+    """A fake backend as an entry of `nodes`."""
     entry = {"name": backend.name, "url": backend.url, "models": list(backend.models)}
     return {**entry, "capacity": backend.options.slots, **more}
 
 
-def config_of(*backends: DemoProcess, **changes: object) -> dict[str, Any]:
+def config_of(*backends: BackendProcess, **changes: object) -> dict[str, Any]:
     """A configuration of these backends with one key; `changes` replace whole entries."""
     return {
         "listen": "127.0.0.1:0",
@@ -52,7 +52,7 @@ def config_of(*backends: DemoProcess, **changes: object) -> dict[str, Any]:
     }
 
 
-def posts(backend: DemoProcess) -> list[dict[str, Any]]:
+def posts(backend: BackendProcess) -> list[dict[str, Any]]:
     """What came to a backend from clients; the gateway's checks come by GET, at any moment."""
     return [seen for seen in backend.requests() if seen["method"] == "POST"]
 

@@ -29,7 +29,7 @@ FILE_PANEL, SETTINGS_PANEL = "Configuration file", "Instead of what the file say
 def register(app: typer.Typer) -> None:
     """Add the command."""
     epilog = examples(
-        "trimtab serve                            a demonstration with four local backends",
+        "trimtab serve                            a demonstration with four local nodes",
         "trimtab serve --backend http://127.0.0.1:8000",
         "trimtab serve --example > gateway.yaml   a configuration to edit",
         "trimtab serve gateway.yaml --check",

@@ -8,7 +8,7 @@ import resource
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from trimtab.gateway.process_memory import collect_later
 from trimtab.gateway.tenants import ShownKeys, with_new_keys
 
 if TYPE_CHECKING:
-    from trimtab.gateway.demo import DemoProcess
+    from trimtab.gateway.demo import DemoNode
 
 Reload = Callable[[], GatewayConfig]
 BACKLOG = 4096
@@ -46,9 +46,11 @@ def serve(
     if config is not None:
         _run(config, reload, keys, quiet, example_model=None)
         return
-    with demonstration() as backends:
-        config, keys = demo_config(backends, overrides)
-        _run(config, None, keys, quiet, example_model=backends[0].models[0])
+    from trimtab.gateway.demo import DEMO_NODES, running_nodes
+
+    with running_nodes() as nodes:
+        config, keys = demo_config(nodes, overrides)
+        _run(config, None, keys, quiet, example_model=DEMO_NODES[0].model)
 
 
 def _run(
@@ -144,28 +146,15 @@ def raise_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-@contextmanager
-def demonstration() -> Iterator[tuple[DemoProcess, ...]]:
-    """Start the demonstration's backends. They end with the block."""
-    from trimtab.gateway.demo import launch_demo
-
-    backends = launch_demo()
-    try:
-        yield backends
-    finally:
-        for backend in backends:
-            backend.stop()
-
-
 def demo_config(
-    backends: tuple[DemoProcess, ...], overrides: Overrides
+    nodes: Mapping[str, DemoNode], overrides: Overrides
 ) -> tuple[GatewayConfig, ShownKeys | None]:
-    """The demonstration's configuration, and the keys generated for it."""
-    nodes = tuple(
-        NodeEntry(name=b.name, url=b.url, models=b.models, capacity=b.options.slots, metrics_url="/metrics")
-        for b in backends
+    """The demonstration's configuration for these nodes by URL, and the keys generated for it."""
+    entries = tuple(
+        NodeEntry(name=node.name, url=url, models=(node.model,), capacity=node.slots, metrics_url="/metrics")
+        for url, node in nodes.items()
     )
-    return with_new_keys(overrides.over(GatewayConfig(nodes=nodes)), "demo")
+    return with_new_keys(overrides.over(GatewayConfig(nodes=entries)), "demo")
 
 
 def _say_compiling() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from support.backends.children import BackendProcess, launch, launched
 from support.gateway_load import HELLO, Load, ask, bad, client, comes, sixteen_slots
 from support.served import Served, config_of, node_of, served
-from trimtab.gateway.demo.children import DemoProcess, launch, launched
 
 RATE_PER_S = 100.0
 STREAMED = {**HELLO, "stream": True}
@@ -24,7 +24,7 @@ class Fleet:
     """A gateway and its backends; those that died are started again in their places."""
 
     gateway: Served
-    backends: list[DemoProcess]
+    backends: list[BackendProcess]
 
     def kill(self, index: int) -> None:
         self.backends[index].process.kill()

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from support.backends.children import BackendProcess, launched
+from support.backends.options import Options
 from support.gateway_load import BEARER, HELLO, ask, bad, client
 from support.served import ADMIN_KEY, KEY, Served, config_of, posts, served
-from trimtab.gateway.demo.children import DemoProcess, launched
-from trimtab.gateway.demo.options import Options
 
 BODY = json.dumps(HELLO).encode()
 SLOW_S = 2.5
 SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %b\r\n\r\n" % KEY.encode()
 
-Pair = tuple[Served, DemoProcess]
+Pair = tuple[Served, BackendProcess]
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from support.backends.children import BackendProcess, launched
+from support.backends.options import Options
 from support.gateway_load import BEARER, ask, bad, client, comes
 from support.served import Served, config_of, node_of, served
-from trimtab.gateway.demo.children import DemoProcess, launched
-from trimtab.gateway.demo.options import Options
 
 ASYNC = {"Prefer": "respond-async"}
 VIDEO = {"model": "demo-video", "prompt": "a ship turns", "seconds": "4"}
@@ -23,7 +23,7 @@ JOBS = 5
 
 
 @pytest.fixture
-def backends() -> Iterator[tuple[DemoProcess, DemoProcess]]:
+def backends() -> Iterator[tuple[BackendProcess, BackendProcess]]:
     """A node with jobs of its own, and one that answers when it is done."""
     video = Options(kind="video", name="video", slots=1, video_s=0.1)
     image = Options(kind="image", name="image", slots=1, base_s=1.0)
@@ -32,7 +32,7 @@ def backends() -> Iterator[tuple[DemoProcess, DemoProcess]]:
 
 
 def test_killed_with_jobs_queued_and_dispatched(
-    backends: tuple[DemoProcess, DemoProcess], tmp_path: Path
+    backends: tuple[BackendProcess, BackendProcess], tmp_path: Path
 ) -> None:
     video, image = backends
     nodes = [node_of(video, jobs="videos", capacity=1), node_of(image, capacity=1)]
@@ -51,7 +51,7 @@ def test_killed_with_jobs_queued_and_dispatched(
     assert _sends(image, "/v1/images/generations") == JOBS
 
 
-def _sends(backend: DemoProcess, path: str) -> int:
+def _sends(backend: BackendProcess, path: str) -> int:
     return sum(seen["method"] == "POST" and seen["path"] == path for seen in backend.requests())
 
 

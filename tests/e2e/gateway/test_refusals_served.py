@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from support.backends.children import launched
+from support.backends.options import Options
 from support.gateway_load import BEARER, HELLO, Reply, ask, bad, client
 from support.served import KEY, START_S, Served, config_of, key_entry, node_of, served, spawn
 from support.waiting import wait_until
-from trimtab.gateway.demo.children import launched
-from trimtab.gateway.demo.options import Options
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 SLOW_KEY, LIMITED_KEY = "tt-slow-key-00000000000000", "tt-limited-key-00000000000"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from support.backends.children import BackendProcess, launched
 from support.gateway_load import BEARER, HELLO, Load, Reply, ask, bad, client, comes, sixteen_slots
 from support.served import START_S, Served, config_of, node_of, posts, served, spawn
 from support.waiting import wait_until
-from trimtab.gateway.demo.children import DemoProcess, launched
 
 RATE_PER_S = 100.0
 
@@ -98,7 +98,7 @@ def test_a_reload_under_load_adds_and_removes_nodes_and_changes_the_policy(gatew
         assert gateway.admin("/admin/reload", method="POST").status == 200
 
 
-async def _reloaded(gateway: Served, backends: tuple[DemoProcess, ...]) -> None:
+async def _reloaded(gateway: Served, backends: tuple[BackendProcess, ...]) -> None:
     steps: list[tuple[tuple[int, ...], str]] = [
         ((0, 1, 2, 3), "least-expected-wait"),
         ((2, 3), "least-expected-wait"),
@@ -138,7 +138,7 @@ def test_streams_under_way_go_on_through_reloads_that_take_their_node_away(gatew
         assert gateway.admin("/admin/reload", method="POST").status == 200
 
 
-async def _reloaded_under_streams(gateway: Served, backends: tuple[DemoProcess, ...]) -> None:
+async def _reloaded_under_streams(gateway: Served, backends: tuple[BackendProcess, ...]) -> None:
     body = {**HELLO, "stream": True, "max_tokens": 10_000, "ignore_eos": True}
     events = [0] * 8
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.backends import Options, launched
 from support.served import chat, config_of, served
-from trimtab.gateway.demo import Options, launched
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

@@ -6,9 +6,9 @@ import asyncio
 import signal
 from pathlib import Path
 
+from support.backends.children import launched
 from support.gateway_load import HELLO, Load, ask, bad, client, sixteen_slots
 from support.served import config_of, served
-from trimtab.gateway.demo.children import launched
 
 TIMEOUT_S, STOPPED_S, STOPS = 2.5, 4.0, 2  # nothing else takes that long on a slow machine
 

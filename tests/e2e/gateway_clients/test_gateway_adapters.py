@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.backends import Options, launched
 from support.served import chat, config_of, node_of, served
 from support.waiting import wait_until
-from trimtab.gateway.demo import Options, launched
 from trimtab.traces.gateway_recording import open_recording, read_requests
 
 

@@ -10,9 +10,9 @@ from itertools import accumulate
 import aiohttp
 import pytest
 
+from support.backends import BackendProcess, Options, launched
 from support.served import Served, chat, config_of, key_entry, node_of, served
 from support.waiting import wait_until
-from trimtab.gateway.demo import DemoProcess, Options, launched
 
 SLOTS, PROMPT, OUTPUT = 2, 60, 24
 W_PROMPT, W_OUTPUT = 1.0, 2.0
@@ -22,8 +22,8 @@ NAMES = ("flood", "steady", "nightly")
 @dataclass(frozen=True)
 class Stage:
     gateway: Served
-    fair: DemoProcess
-    wide: DemoProcess
+    fair: BackendProcess
+    wide: BackendProcess
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from support.backends import BackendProcess, Options, launched
 from support.served import Answer, Served, chat, config_of, node_of, served
 from support.waiting import wait_until
-from trimtab.gateway.demo import DemoProcess, Options, launched
 
 BACKENDS_KEY = "a-key-of-the-backend"
 
@@ -21,8 +21,8 @@ BACKENDS_KEY = "a-key-of-the-backend"
 class Stage:
     gateway: Served
     folder: Path
-    spare: DemoProcess
-    found: DemoProcess
+    spare: BackendProcess
+    found: BackendProcess
 
 
 def make_certificate(folder: Path) -> tuple[str, str]:

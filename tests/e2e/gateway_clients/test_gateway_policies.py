@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from support.backends import Options, launched
 from support.served import Served, chat, config_of, node_of, served
-from trimtab.gateway.demo import Options, launched
 
 CATALOGUE = (
     "bounded-hash+fcfs",

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
+from support.backends import BackendProcess, Options, launched
 from support.served import KEY, Answer, Served, chat, config_of, key_entry, node_of, posts, served
 from support.waiting import wait_until
-from trimtab.gateway.demo import DemoProcess, Options, launched
 
 TRUSTED, SMALL, TOKENS = "tt-may-do-much", "tt-two-at-a-time", "tt-few-tokens"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -23,7 +23,7 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 @dataclass(frozen=True)
 class Stage:
     gateway: Served
-    nodes: dict[str, DemoProcess]
+    nodes: dict[str, BackendProcess]
 
 
 @pytest.fixture(scope="module")

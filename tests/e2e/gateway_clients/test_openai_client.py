@@ -10,8 +10,8 @@ import pytest
 
 openai = pytest.importorskip("openai")
 
+from support.backends import Options, launched  # noqa: E402
 from support.served import KEY, Served, config_of, key_entry, node_of, served  # noqa: E402
-from trimtab.gateway.demo import Options, launched  # noqa: E402
 
 MODELS = {"demo-chat", "demo-image", "demo-speech", "demo-video", "good-chat", "gone"}
 LIMITED = "tt-one-request-a-minute"

@@ -1,4 +1,4 @@
-"""A live run over real demo backends, recorded and replayed: the replay gives the live run's figures."""
+"""A live run over fake backends, recorded and replayed: the replay gives the live run's figures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
+from support.backends import Options, launched
 from support.builders import cluster, requests
 from support.recordings import record
 from trimtab.domain.cluster import Cluster
@@ -17,7 +18,6 @@ from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver
 from trimtab.engine.host_mode import REPLAYED
 from trimtab.experiments.serving.replay import Completions, replay
-from trimtab.gateway.demo import Options, launched
 from trimtab.live.clock import WallClock
 from trimtab.live.planner import InlinePlanner
 from trimtab.live.runner import LiveRunner
@@ -29,7 +29,7 @@ BASE_S, TOKEN_S, MEAN_TOKENS = 0.015, 0.0075, 16
 
 
 class OverHttp:
-    """Serves by asking a demo backend for as many tokens as the request has units."""
+    """Serves by asking a fake backend for as many tokens as the request has units."""
 
     def __init__(self, session: aiohttp.ClientSession, urls: list[str], tokens: list[int]) -> None:
         self._session, self._urls, self._tokens = session, urls, tokens

@@ -1,12 +1,5 @@
-"""Demo backends: real HTTP servers with a known service model, and faults that can be switched on.
+"""The demonstration of `trimtab serve`: nodes of unequal speed, one of which fails now and then."""
 
-`launch(Options(kind="chat", speed=2.0))` starts one as a child process; `launch_demo()` starts the four of
-`trimtab serve` without a file.
-"""
-
-from trimtab.gateway.demo.children import DemoProcess as DemoProcess
-from trimtab.gateway.demo.children import launch as launch
-from trimtab.gateway.demo.children import launch_all as launch_all
-from trimtab.gateway.demo.children import launch_demo as launch_demo
-from trimtab.gateway.demo.children import launched as launched
-from trimtab.gateway.demo.options import Options as Options
+from trimtab.gateway.demo.demo_nodes import DEMO_NODES as DEMO_NODES
+from trimtab.gateway.demo.demo_nodes import DemoNode as DemoNode
+from trimtab.gateway.demo.demo_process import running_nodes as running_nodes

@@ -1,15 +1,8 @@
-"""`python -m trimtab.gateway.demo --kind chat|image|speech|video`: one demo backend."""
-
-from __future__ import annotations
+"""`python -m trimtab.gateway.demo`: the demonstration's nodes, until standard input ends."""
 
 import asyncio
-import sys
 
-from trimtab.gateway.demo.options import from_arguments
-from trimtab.gateway.demo.process import serve
+from trimtab.gateway.demo.demo_process import serve_nodes
 
 if __name__ == "__main__":
-    try:
-        asyncio.run(serve(from_arguments()))
-    except OSError as error:
-        sys.exit(f"error: {error}")
+    asyncio.run(serve_nodes())

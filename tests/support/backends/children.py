@@ -1,4 +1,4 @@
-"""Demo backends as child processes, from outside: start them, talk to their control paths, end them."""
+"""Fake backends as child processes, from outside: start them, talk to their control paths, end them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from trimtab.gateway.demo.options import Options, to_arguments
+from support.backends.options import Options, to_arguments
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
+TESTS = str(Path(__file__).parents[2])
 
 
 @dataclass(slots=True)
-class DemoProcess:
-    """A running demo backend. `stop()` ends it; so does the end of this process, or of a `with` block."""
+class BackendProcess:
+    """A running fake backend. `stop()` ends it; so does the end of this process, or of a `with` block."""
 
     options: Options
     url: str  # http://HOST:PORT, without a path
@@ -68,19 +70,19 @@ class DemoProcess:
             answer: dict[str, Any] = json.load(response)
         return answer
 
-    def __enter__(self) -> DemoProcess:
+    def __enter__(self) -> BackendProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
 
-def launch(options: Options) -> DemoProcess:
+def launch(options: Options) -> BackendProcess:
     """Start a backend and wait until it listens. Raises RuntimeError where it does not."""
     return launch_all([options])[0]
 
 
-def launch_all(wanted: Sequence[Options]) -> tuple[DemoProcess, ...]:
+def launch_all(wanted: Sequence[Options]) -> tuple[BackendProcess, ...]:
     """Start backends side by side and wait until all listen. Raises RuntimeError: then none runs."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -91,11 +93,11 @@ def launch_all(wanted: Sequence[Options]) -> tuple[DemoProcess, ...]:
         for process in processes:
             _end(process)
         raise
-    return tuple(map(DemoProcess, wanted, urls, processes))
+    return tuple(map(BackendProcess, wanted, urls, processes))
 
 
 @contextlib.contextmanager
-def launched(*wanted: Options) -> Iterator[tuple[DemoProcess, ...]]:
+def launched(*wanted: Options) -> Iterator[tuple[BackendProcess, ...]]:
     """Backends that run as long as the block does."""
     backends = launch_all(wanted)
     try:
@@ -105,24 +107,22 @@ def launched(*wanted: Options) -> Iterator[tuple[DemoProcess, ...]]:
             backend.stop()
 
 
-DEMO = (
-    Options(kind="chat", name="chat-fast", models="demo-chat", speed=2.0, slots=4, sigma=0.2, seed=1),
-    Options(kind="chat", name="chat-slow", models="demo-chat", speed=1.0, slots=2, sigma=0.2, seed=2),
-    Options(kind="image", name="image", models="demo-image", slots=1, sigma=0.1, seed=3),
-    Options(kind="speech", name="speech", models="demo-speech", slots=2, sigma=0.1, seed=4),
-)
-
-
-def launch_demo() -> tuple[DemoProcess, ...]:
-    """The backends of the demonstration: two for chat of different speed, one for images, one for speech."""
-    return launch_all(DEMO)
+def with_tests_on_path(environ: Mapping[str, str]) -> dict[str, str]:
+    """Environment of a process that imports `support`."""
+    return {**environ, "PYTHONPATH": os.pathsep.join([TESTS, *filter(None, [environ.get("PYTHONPATH")])])}
 
 
 def _spawned(options: Options) -> subprocess.Popen[bytes]:
     # A session of its own: Ctrl-C is for the gateway, which drains and then ends its backends
     arguments = [*to_arguments(options), f"--parent={os.getpid()}"]
-    command = [sys.executable, "-m", "trimtab.gateway.demo", *arguments]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+    command = [sys.executable, "-m", "support.backends", *arguments]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        env=with_tests_on_path(os.environ),
+    )
 
 
 def _url_of(process: subprocess.Popen[bytes], deadline_s: float) -> str:
@@ -133,7 +133,7 @@ def _url_of(process: subprocess.Popen[bytes], deadline_s: float) -> str:
         is_there = selector.select(max(0.0, deadline_s - time.monotonic()))
     line = process.stdout.readline() if is_there else b""
     if not line:
-        raise RuntimeError("a demo backend did not start; what it said is above")
+        raise RuntimeError("a fake backend did not start; what it said is above")
     return str(json.loads(line)["url"])
 
 

@@ -1,4 +1,4 @@
-"""Demo backends as their clients see them: the official clients, plain HTTP, and a WebSocket."""
+"""Fake backends as their clients see them: the official clients, plain HTTP, and a WebSocket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import anthropic
 import openai
 import pytest
 
-from trimtab.gateway.demo import DemoProcess, Options, launch_all, launched
+from support.backends import BackendProcess, Options, launch_all, launched
 
 FAST = {"prefill_s": 0.0, "output_s": 0.0, "output_tokens": 5}
 SILENT_S = 0.5
@@ -26,7 +26,7 @@ HELLO: Any = [{"role": "user", "content": "Say something. " * 20}]
 
 
 @pytest.fixture(scope="module")
-def backends() -> Iterator[dict[str, DemoProcess]]:
+def backends() -> Iterator[dict[str, BackendProcess]]:
     running = launch_all(
         [
             Options(kind="chat", slots=2, **FAST),
@@ -41,12 +41,12 @@ def backends() -> Iterator[dict[str, DemoProcess]]:
 
 
 @pytest.fixture
-def chat(backends: dict[str, DemoProcess]) -> Iterator[DemoProcess]:
+def chat(backends: dict[str, BackendProcess]) -> Iterator[BackendProcess]:
     yield backends["chat"]
     backends["chat"].set_faults()
 
 
-def client(backend: DemoProcess) -> openai.OpenAI:
+def client(backend: BackendProcess) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{backend.url}/v1", api_key="none", max_retries=0, timeout=60)
 
 
@@ -55,7 +55,7 @@ def get(url: str) -> str:
         return str(response.read().decode())
 
 
-def sent(backend: DemoProcess, body: bytes, path: str = "/v1/chat/completions") -> socket.socket:
+def sent(backend: BackendProcess, body: bytes, path: str = "/v1/chat/completions") -> socket.socket:
     """A connection with one request on it."""
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     connection = socket.create_connection(("127.0.0.1", backend.port), timeout=60)
@@ -63,7 +63,7 @@ def sent(backend: DemoProcess, body: bytes, path: str = "/v1/chat/completions") 
     return connection
 
 
-def raw(backend: DemoProcess, whole: Callable[[bytes], bool], body: bytes = b"") -> bytes:
+def raw(backend: BackendProcess, whole: Callable[[bytes], bool], body: bytes = b"") -> bytes:
     """All that the backend sends on one connection, until it closes or falls silent.
 
     It is waited for until `whole(all)`; only then a moment without a byte is silence, on a slow machine too.
@@ -83,7 +83,7 @@ def raw(backend: DemoProcess, whole: Callable[[bytes], bool], body: bytes = b"")
     return got
 
 
-def test_chat_whole_and_streamed(chat: DemoProcess) -> None:
+def test_chat_whole_and_streamed(chat: BackendProcess) -> None:
     with client(chat) as openai_client:
         whole = openai_client.chat.completions.create(model="demo-chat", messages=HELLO)
         assert whole.usage is not None
@@ -105,13 +105,13 @@ def test_chat_whole_and_streamed(chat: DemoProcess) -> None:
     assert details.cached_tokens == 64  # of the 76 that the first request brought: whole blocks
 
 
-def test_stream_without_usage_has_no_usage_chunk(chat: DemoProcess) -> None:
+def test_stream_without_usage_has_no_usage_chunk(chat: BackendProcess) -> None:
     with client(chat) as openai_client:
         stream = openai_client.chat.completions.create(model="demo-chat", messages=HELLO, stream=True)
         assert all(chunk.usage is None and chunk.choices for chunk in stream)
 
 
-def test_completions_responses_embeddings(chat: DemoProcess) -> None:
+def test_completions_responses_embeddings(chat: BackendProcess) -> None:
     with client(chat) as openai_client:
         assert openai_client.completions.create(model="demo-chat", prompt="x", max_tokens=2).choices[0].text
         first = openai_client.responses.create(model="demo-chat", input="x")
@@ -132,7 +132,7 @@ def test_completions_responses_embeddings(chat: DemoProcess) -> None:
     assert sum(value * value for value in vector) == pytest.approx(1)
 
 
-def test_anthropic_messages(chat: DemoProcess) -> None:
+def test_anthropic_messages(chat: BackendProcess) -> None:
     with anthropic.Anthropic(base_url=chat.url, api_key="none", max_retries=0) as anthropic_client:
         whole = anthropic_client.messages.create(model="demo-chat", max_tokens=3, messages=HELLO)
         assert whole.stop_reason == "max_tokens"
@@ -146,7 +146,7 @@ def test_anthropic_messages(chat: DemoProcess) -> None:
             anthropic_client.messages.create(model="other", max_tokens=3, messages=HELLO)
 
 
-def test_models_health_metrics_and_errors(chat: DemoProcess) -> None:
+def test_models_health_metrics_and_errors(chat: BackendProcess) -> None:
     with client(chat) as openai_client:
         assert [model.id for model in openai_client.models.list()] == ["demo-chat"]
         with pytest.raises(openai.NotFoundError):
@@ -157,7 +157,7 @@ def test_models_health_metrics_and_errors(chat: DemoProcess) -> None:
     assert bad in raw(chat, lambda got: bad in got, b"{no json")
 
 
-def test_realtime_echoes(chat: DemoProcess) -> None:
+def test_realtime_echoes(chat: BackendProcess) -> None:
     async def main() -> None:
         async with (
             aiohttp.ClientSession() as session,
@@ -171,7 +171,7 @@ def test_realtime_echoes(chat: DemoProcess) -> None:
     asyncio.run(main())
 
 
-def test_images(backends: dict[str, DemoProcess]) -> None:
+def test_images(backends: dict[str, BackendProcess]) -> None:
     with client(backends["image"]) as openai_client:
         made = openai_client.images.generate(model="demo-image", prompt="x", n=2, size="512x512")
         assert made.data is not None
@@ -185,7 +185,7 @@ def test_images(backends: dict[str, DemoProcess]) -> None:
         assert response.read().startswith(b"\x89PNG\r\n")
 
 
-def test_streams_of_images(backends: dict[str, DemoProcess]) -> None:
+def test_streams_of_images(backends: dict[str, BackendProcess]) -> None:
     with client(backends["image"]) as openai_client:
         asked: Any = {"model": "demo-image", "prompt": "x", "stream": True, "partial_images": 2}
         made: Any = list(openai_client.images.generate(size="512x256", **asked))
@@ -221,7 +221,7 @@ def test_an_image_takes_the_factor_that_it_says() -> None:
             busy_s("nan")
 
 
-def test_speech(backends: dict[str, DemoProcess]) -> None:
+def test_speech(backends: dict[str, BackendProcess]) -> None:
     with client(backends["speech"]) as openai_client:
         spoken = openai_client.audio.speech.create(
             model="demo-speech", voice="alloy", input="x" * 50, response_format="wav"
@@ -238,7 +238,7 @@ def test_speech(backends: dict[str, DemoProcess]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
-def test_videos(backends: dict[str, DemoProcess]) -> None:
+def test_videos(backends: dict[str, BackendProcess]) -> None:
     with client(backends["video"]) as openai_client:
         video = openai_client.videos.create_and_poll(
             model="demo-video", prompt="x", seconds="4", poll_interval_ms=20
@@ -265,12 +265,12 @@ def test_videos(backends: dict[str, DemoProcess]) -> None:
         ({"fault": "slow_prefill", "seconds": 30}, b"[silent]"),
     ],
 )
-def test_faults_of_whole_responses(chat: DemoProcess, rule: dict[str, Any], expected: bytes) -> None:
+def test_faults_of_whole_responses(chat: BackendProcess, rule: dict[str, Any], expected: bytes) -> None:
     chat.set_faults(rule)
     assert expected in raw(chat, lambda got: expected.removesuffix(b"[silent]") in got)
 
 
-def test_truncated_response_promises_more_than_it_sends(chat: DemoProcess) -> None:
+def test_truncated_response_promises_more_than_it_sends(chat: BackendProcess) -> None:
     chat.set_faults({"fault": "truncate", "times": 1})
     head, _, body = raw(chat, lambda got: False).partition(b"\r\n\r\n")
     assert not body.endswith(b"[silent]")
@@ -287,7 +287,7 @@ def test_truncated_response_promises_more_than_it_sends(chat: DemoProcess) -> No
         ({"fault": "garbage", "chunks": 4}, 4, b"\x80"),
     ],
 )
-def test_faults_of_streams(chat: DemoProcess, rule: dict[str, Any], chunks: int, end: bytes) -> None:
+def test_faults_of_streams(chat: BackendProcess, rule: dict[str, Any], chunks: int, end: bytes) -> None:
     chat.set_faults(rule)
     body = {"model": "demo-chat", "messages": HELLO, "stream": True}
 
@@ -299,13 +299,13 @@ def test_faults_of_streams(chat: DemoProcess, rule: dict[str, Any], chunks: int,
     assert got.endswith(end)
 
 
-def test_wrong_rules_are_refused(chat: DemoProcess) -> None:
+def test_wrong_rules_are_refused(chat: BackendProcess) -> None:
     with pytest.raises(urllib.error.HTTPError, match="400") as refused:
         chat.set_faults({"fault": "none such"})
     refused.value.close()
 
 
-def test_slots_queue_and_callers_who_leave(chat: DemoProcess) -> None:
+def test_slots_queue_and_callers_who_leave(chat: BackendProcess) -> None:
     chat.set_faults({"fault": "slow_prefill", "seconds": 30, "path": "/v1/completions"})
     body = json.dumps({"model": "demo-chat", "prompt": "x"}).encode()
     before = chat.stats()
@@ -319,7 +319,7 @@ def test_slots_queue_and_callers_who_leave(chat: DemoProcess) -> None:
     assert [request["outcome"] for request in chat.requests()[-3:]] == ["aborted"] * 3
 
 
-def _until(backend: DemoProcess, condition: Any) -> dict[str, Any]:
+def _until(backend: BackendProcess, condition: Any) -> dict[str, Any]:
     for _ in range(1_000):
         stats = backend.stats()
         if condition(stats):

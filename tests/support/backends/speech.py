@@ -15,12 +15,12 @@ from typing import Any
 
 from aiohttp import web
 
-from trimtab.gateway.demo.answers import Refused, Stream, lead_s, read_json
-from trimtab.gateway.demo.chat import WORDS, check_model
-from trimtab.gateway.demo.forms import sse
-from trimtab.gateway.demo.options import Options
-from trimtab.gateway.demo.service import Service
-from trimtab.gateway.demo.uploads import is_true, read_form
+from support.backends.answers import Refused, Stream, lead_s, read_json
+from support.backends.chat import WORDS, check_model
+from support.backends.forms import sse
+from support.backends.options import Options
+from support.backends.service import Service
+from support.backends.uploads import is_true, read_form
 
 RATE = 8_000  # samples a second, 16 bits each
 SPOKEN_S = 0.06  # of audio per character

@@ -1,4 +1,4 @@
-"""Demo backends as processes: how they start and, above all, that they end."""
+"""Fake backends as processes: how they start and, above all, that they end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import sys
 import psutil
 import pytest
 
+from support.backends import Options, launch, launch_all
+from support.backends.children import with_tests_on_path
+from support.backends.options import from_arguments, to_arguments
 from support.waiting import wait_until
-from trimtab.gateway.demo import Options, launch, launch_all, launch_demo
-from trimtab.gateway.demo.options import from_arguments, to_arguments
 
 PARENT = """
 import sys, time
-from trimtab.gateway.demo import Options, launch
+from support.backends import Options, launch
 print(launch(Options()).process.pid, flush=True)
 time.sleep(60)
 """
@@ -33,22 +34,8 @@ def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--speed must be above 0" in capsys.readouterr().err
 
 
-def test_the_four_of_the_demonstration() -> None:
-    backends = launch_demo()
-    for backend in backends:
-        backend.stop()
-        backend.stop()
-    assert [backend.models for backend in backends] == [
-        ("demo-chat",),
-        ("demo-chat",),
-        ("demo-image",),
-        ("demo-speech",),
-    ]
-    assert all(backend.process.returncode == 0 for backend in backends)
-
-
 def test_frozen_backend_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.gateway.demo.children.STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("support.backends.children.STOP_TIMEOUT_S", 0.1)
     backend = launch(Options())
     backend.process.send_signal(signal.SIGSTOP)
     backend.stop()
@@ -64,7 +51,8 @@ def test_one_that_can_not_start_takes_the_others_with_it() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "getppid"), reason="needs to know its parent")
 def test_ends_with_its_parent() -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+    command, env = [sys.executable, "-c", PARENT], with_tests_on_path(os.environ)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as parent:
         assert parent.stdout is not None
         backend = psutil.Process(int(parent.stdout.readline()))
         parent.kill()

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import BodyPartReader, web
 
-from trimtab.gateway.demo.answers import Refused, read_json
+from support.backends.answers import Refused, read_json
 
 
 @dataclass(frozen=True, slots=True)

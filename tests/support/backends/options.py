@@ -1,4 +1,4 @@
-"""What a demo backend is told at its start: a dataclass, also as command-line arguments."""
+"""What a fake backend is told at its start: a dataclass, also as command-line arguments."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def to_arguments(options: Options) -> list[str]:
 
 def from_arguments(given: Sequence[str] | None = None) -> Options:
     """Options from a command line; ends the process with a usage message where they are wrong."""
-    parser = argparse.ArgumentParser("python -m trimtab.gateway.demo", description="A demo backend.")
+    parser = argparse.ArgumentParser("python -m support.backends", description="A fake backend.")
     choices = {"kind": KINDS, "metrics": get_args(MetricNames)}
     defaults = Options()
     for field in fields(Options):

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from aiohttp import web
 
-from trimtab.gateway.demo.answers import Refused, lead_s
-from trimtab.gateway.demo.chat import check_model
-from trimtab.gateway.demo.options import Options
-from trimtab.gateway.demo.service import Service
-from trimtab.gateway.demo.uploads import read_form_or_json
+from support.backends.answers import Refused, lead_s
+from support.backends.chat import check_model
+from support.backends.options import Options
+from support.backends.service import Service
+from support.backends.uploads import read_form_or_json
 
 FILE_BYTES_PER_S = 10_000
 

@@ -1,4 +1,4 @@
-"""The server of a demo backend: its routes, the faults before and after them, and its own control paths."""
+"""The server of a fake backend: its routes, the faults before and after them, and its own control paths."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any, Protocol
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from trimtab.gateway.demo import figures, wrong
-from trimtab.gateway.demo.answers import STRUCK, Refused, error, read_json
-from trimtab.gateway.demo.chat import Chat
-from trimtab.gateway.demo.faults import Fault, Faults, faults_from, faults_from_text
-from trimtab.gateway.demo.images import Images
-from trimtab.gateway.demo.options import Options
-from trimtab.gateway.demo.service import Service
-from trimtab.gateway.demo.speech import Speech
-from trimtab.gateway.demo.videos import Videos
+from support.backends import figures, wrong
+from support.backends.answers import STRUCK, Refused, error, read_json
+from support.backends.chat import Chat
+from support.backends.faults import Fault, Faults, faults_from, faults_from_text
+from support.backends.images import Images
+from support.backends.options import Options
+from support.backends.service import Service
+from support.backends.speech import Speech
+from support.backends.videos import Videos
 
 MAX_BODY_BYTES = 256 * 2**20
 LOGGED = 20_000  # requests remembered
@@ -30,11 +30,11 @@ OPEN_PATHS = ("/health", "/metrics", "/_demo/")  # no key is asked for
 class Room(Protocol):
     """The handlers of one kind of backend."""
 
-    def routes(self) -> list[web.RouteDef]: ...  # noqa: D102
+    def routes(self) -> list[web.RouteDef]: ...
 
 
 class Backend:
-    """A demo backend: what it serves, its faults, and a log of what it got."""
+    """A fake backend: what it serves, its faults, and a log of what it got."""
 
     def __init__(self, options: Options) -> None:
         self.options = options

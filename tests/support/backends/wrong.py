@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from trimtab.gateway.demo.faults import Fault
+from support.backends.faults import Fault
 
 NO_HTTP = b"\x00\xff\x16\x03 this is no HTTP \r\r\n\n\x80" * 8
 

@@ -1,4 +1,4 @@
-"""Faults of a demo backend, switched on and off while it runs: rules, and which one strikes a request."""
+"""Faults of a fake backend, switched on and off while it runs: rules, and which one strikes a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that all kinds of demo backends give: errors in the caller's form, faulty streams."""
+"""Answers that all kinds of fake backends give: errors in the caller's form, faulty streams."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
-from trimtab.gateway.demo import wrong
-from trimtab.gateway.demo.faults import Fault
+from support.backends import wrong
+from support.backends.faults import Fault
 
 FACTOR = "x-demo-factor"  # what a request's service is multiplied by, instead of a random factor
 STRUCK: web.RequestKey[dict[str, Fault]] = web.RequestKey("struck", dict)

@@ -14,11 +14,11 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from trimtab.gateway.demo.answers import Refused, Stream, lead_s, read_json
-from trimtab.gateway.demo.forms import FORMS, Asked, Form, MessagesForm, ResponseForm, Written
-from trimtab.gateway.demo.options import Options
-from trimtab.gateway.demo.prefix import PrefixCache, tokens_of
-from trimtab.gateway.demo.service import Service
+from support.backends.answers import Refused, Stream, lead_s, read_json
+from support.backends.forms import FORMS, Asked, Form, MessagesForm, ResponseForm, Written
+from support.backends.options import Options
+from support.backends.prefix import PrefixCache, tokens_of
+from support.backends.service import Service
 
 PROVERB = "a small tab on the trailing edge turns the whole rudder and that turns the ship"
 WORDS = PROVERB.split()

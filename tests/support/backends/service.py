@@ -1,4 +1,4 @@
-"""The service model of a demo backend: slots, first come first served, and seconds of work."""
+"""The service model of a fake backend: slots, first come first served, and seconds of work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from trimtab.gateway.demo.options import Options
+from support.backends.options import Options
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""A demo backend as a process: it says where it listens, and ends on SIGTERM or with its parent."""
+"""A fake backend as a process: it says where it listens, and ends on SIGTERM or with its parent."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import ssl
 
 from aiohttp import web
 
-from trimtab.gateway.demo.options import Options
-from trimtab.gateway.demo.server import Backend
+from support.backends.options import Options
+from support.backends.server import Backend
 
 PARENT_CHECK_S = 0.25
 GRACE_S = 0.5  # for requests that run when it is told to end

@@ -15,13 +15,13 @@ from typing import Any
 
 from aiohttp import web
 
-from trimtab.gateway.demo.answers import Refused, Stream, lead_s, read_json, stated_factor
-from trimtab.gateway.demo.chat import check_model
-from trimtab.gateway.demo.forms import sse
-from trimtab.gateway.demo.options import Options
-from trimtab.gateway.demo.prefix import tokens_of
-from trimtab.gateway.demo.service import Service
-from trimtab.gateway.demo.uploads import is_true, read_form
+from support.backends.answers import Refused, Stream, lead_s, read_json, stated_factor
+from support.backends.chat import check_model
+from support.backends.forms import sse
+from support.backends.options import Options
+from support.backends.prefix import tokens_of
+from support.backends.service import Service
+from support.backends.uploads import is_true, read_form
 
 STEPS, SIZE = 20, "1024x1024"  # where a request does not say
 SHOWN_PIXELS = 64  # side of the picture that is really made

@@ -1,11 +1,11 @@
-"""The metrics page of a demo backend, under the names that vLLM or SGLang use."""
+"""The metrics page of a fake backend, under the names that vLLM or SGLang use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from trimtab.gateway.demo.options import Options
-from trimtab.gateway.demo.service import Service
+from support.backends.options import Options
+from support.backends.service import Service
 
 _Row = tuple[str, str, float]  # type, name, value
 

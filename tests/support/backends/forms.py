@@ -44,11 +44,11 @@ class Form(Protocol):
 
     id_prefix: str
 
-    def read(self, body: dict[str, Any]) -> Asked: ...  # noqa: D102
-    def whole(self, written: Written) -> dict[str, Any]: ...  # noqa: D102
-    def begin(self, written: Written) -> Iterator[bytes]: ...  # noqa: D102
-    def piece(self, written: Written, text: str) -> bytes: ...  # noqa: D102
-    def end(self, written: Written) -> Iterator[bytes]: ...  # noqa: D102
+    def read(self, body: dict[str, Any]) -> Asked: ...
+    def whole(self, written: Written) -> dict[str, Any]: ...
+    def begin(self, written: Written) -> Iterator[bytes]: ...
+    def piece(self, written: Written, text: str) -> bytes: ...
+    def end(self, written: Written) -> Iterator[bytes]: ...
 
 
 def _text(value: object) -> str:
