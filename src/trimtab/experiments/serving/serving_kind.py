@@ -33,9 +33,7 @@ from trimtab.validation.problems import checked
 if TYPE_CHECKING:
     import polars as pl
 
-INTERPRET_UP_TO: Final = (
-    100_000  # simulated requests of a whole comparison worth interpreting on a cold cache
-)
+INTERPRET_UP_TO: Final = 20_000  # simulated requests of a comparison worth interpreting on a cold cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +131,8 @@ class Serving:
         """Compile the kernels of all runs; small comparisons on a cold cache are interpreted instead."""
         is_warm = all(is_ready(*find(policy)) for policy in policies)
         if mode == "auto":
-            mode = "compiled" if is_warm or items > INTERPRET_UP_TO else "interpreted"
+            is_long = items > INTERPRET_UP_TO or any(find(p).dispatch.uses_rollouts for p in policies)
+            mode = "compiled" if is_warm or is_long else "interpreted"
         if mode == "compiled":
             compile_kernels(policies, notice)
         else:
