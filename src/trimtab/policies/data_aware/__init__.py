@@ -1,1 +1,1 @@
-"""Policies that follow where data is: models and adapters, prompts in caches, zones and links."""
+"""Policies that follow the place of data: models and adapters, prompts in caches, zones and links."""

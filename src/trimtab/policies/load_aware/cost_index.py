@@ -1,4 +1,4 @@
-"""Cost index: expected completion, plus what the choice costs the requests that come after it."""
+"""Cost index: expected completion, plus the cost of the choice for later requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _cost_s(view: View, work: Any, j: int, wait_s: float, crowding: float, weigh
 
 @dataclass(frozen=True)
 class CostIndex(Policy):
-    """Send each request where its expected completion and what it costs the requests after it are least.
+    """Send each request where its expected completion plus its cost for later requests is least.
 
     Idea
         score(node) = completion + q · (w_work · own + w_excess · (service - best service)) + w_wait · wait
@@ -68,8 +68,8 @@ class CostIndex(Policy):
         slow node's time, to start a little sooner. Where nothing waits it is least completion that shuns
         waits a little. Medians gain more than the tail: with w_work = 2 and more p99 suffers.
     Deviations from the source
-        Delays that are added are not derived from a queueing formula but read off the present waits. With
-        fixed weights (no q) the index gained 7 % at full load and lost 17 % at half load.
+        The present waits give the added delays, not a queueing formula. The weights scale with q, because
+        fixed weights gain at full load and lose at half load.
     """
 
     name: ClassVar[str] = "cost-index"

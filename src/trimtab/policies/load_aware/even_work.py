@@ -1,4 +1,4 @@
-"""Even work: of the nodes that would serve the request about soonest, the one that has done least so far."""
+"""Even work: among the nodes of nearly the best completion, the node with the least work so far."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
-_AWAY = -1.0  # work of a node that is down: it begins with the rest when it comes back
+_AWAY = -1.0  # work of a node that is down; `_welcome_back` sets its work when it returns
 _SENT = 0  # place in `ints`: requests sent
 # In `floats`: notes of the nodes, work per slot of each, seconds that the best type would take for all sent.
 
 
 @helper(inline=True)
 def _note_completions(view: View, work: Any, floats: Any) -> float:
-    """Write down each node's expected completion, inf where it can't take the work; returns the least."""
+    """Note each node's expected completion, inf where it can't take the work; returns the least."""
     best_s = np.inf
     for j in range(view.context.n_nodes):
         completion_s = expected_completion_s(view, work, j) if can_take(view, work, j) else np.inf
@@ -33,7 +33,7 @@ def _note_completions(view: View, work: Any, floats: Any) -> float:
 
 @helper(inline=True)
 def _welcome_back(view: View, floats: Any, work_at: int) -> None:
-    """Note which nodes are away; one that is back begins with the least work of those that stayed."""
+    """Note which nodes are down. A node that returns starts with the least work of the other nodes."""
     returned = 0
     for j in range(view.context.n_nodes):
         if view.nodes.up[j] == 0:
@@ -73,8 +73,8 @@ class EvenWork(Policy):
         most of all at low load, where these would do everything.
     Deviations from the source
         Work is counted in seconds of the node that was sent it, by estimate; only nodes near the best
-        completion compete; a mean service is that of the requests sent so far. A node that failed comes
-        back with as much work as the least of the others, lest it be flooded. Each dispatcher counts its own.
+        completion compete; a mean service is that of the requests sent so far. A failed node returns with
+        the least work of the other nodes, so that it is not flooded. Each dispatcher counts its own work.
     """
 
     name: ClassVar[str] = "even-work"

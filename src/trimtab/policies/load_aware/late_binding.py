@@ -1,4 +1,4 @@
-"""Late binding: what no idle node suits waits centrally; a slot that comes free takes what suits it best."""
+"""Late binding: requests wait centrally for a suitable idle node; a free slot takes the best request."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from trimtab.policies.shared.transfers import round_trip_s
 def _is_worth_waiting(view: View, work: Any, idle_s: float) -> bool:
     """Whether a busy node is expected to complete the work sooner than an idle one, which takes `idle_s`.
 
-    All that are held may be waiting for that node: its wait counts once for each of them.
+    All held requests may be waiting for that node, so its wait counts once for each of them.
     """
     nodes, rivals = view.nodes, 1.0 + view.context.n_held
     for j in range(view.context.n_nodes):
         gained_s = idle_s - own_s(view, work, j) - round_trip_s(view, work, j)
         is_busy, is_able = nodes.in_flight[j] >= nodes.slots[j], can_take(view, work, j)
         if is_busy & is_able & (gained_s > 0.0) & (rivals * expected_wait_s(view, j) < gained_s):
-            return True  # the only branch: the others could not be guessed
+            return True  # the only branch: further ones would be mispredicted
     return False
 
 

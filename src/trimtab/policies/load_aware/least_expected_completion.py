@@ -13,16 +13,16 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of, own_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
-OVERDUE_FRAC = 0.3  # lognormal services of cv .36 that take over their mean take .32 of it more
+OVERDUE_FRAC = 0.3  # about the mean excess over the mean of lognormal services with cv 0.36
 
 
 @helper(inline=True)
 def expected_wait_s(view: View, j: int) -> float:
     """Expected seconds until node j has a slot for one more request: 0 while one is free.
 
-    Else the backlog of its last report (estimates of what is queued, what then remained of running work),
-    less what its busy slots have worked off since, shared by its slots. Work that is overdue is not done: a
-    share `OVERDUE_FRAC` of its estimate is taken to remain.
+    Otherwise the wait is the backlog of the last report (estimates of queued work, and the rest of running
+    work), minus the work of its busy slots since then, divided by its slots. For overdue work, a share
+    `OVERDUE_FRAC` of its estimate is assumed to remain.
     """
     nodes, slots = view.nodes, view.nodes.slots[j]
     if nodes.in_flight[j] < slots:
@@ -30,7 +30,7 @@ def expected_wait_s(view: View, j: int) -> float:
     left_s = nodes.backlog_s[j] - nodes.running[j] * (view.context.now_s - nodes.anchor_s[j])
     overdue_s = OVERDUE_FRAC * nodes.outstanding_s[j]
     left_s = overdue_s if left_s <= 0.0 else left_s
-    return float(left_s if slots <= 1 else left_s / slots)  # a division takes longer than asking
+    return float(left_s if slots <= 1 else left_s / slots)  # a division is slower than the test
 
 
 @helper(inline=True)
@@ -75,8 +75,8 @@ class LeastExpectedCompletion(Policy):
         with requests that others need more; misled by wrong estimates.
     Deviations from the source
         Machines have several slots, shared evenly by the backlog; loading a model is added to the service
-        time, loads of what is queued are not; running work drains at the rate of the slots it holds, and is
-        never taken for done before it is: of what is overdue, a share of the estimate remains.
+        time, but loads of queued work are not. Running work drains at the rate of its slots, and never counts
+        as done before it ends: for overdue work a share of the estimate remains.
     """
 
     name: ClassVar[str] = "least-expected-completion"

@@ -1,5 +1,4 @@
-"""Least expected wait: the node where the least estimated work per slot will be ahead, this request
-included."""
+"""Least expected wait: the node with the least estimated work per slot, this request included."""
 
 from __future__ import annotations
 

@@ -32,12 +32,12 @@ def _load(view: View, work: Any, j: int, weights: Any) -> float:
 
 @dataclass(frozen=True)
 class LoadAware(Policy):
-    """Send each request to the node whose load, a weighted sum of what it reports, is least.
+    """Send each request to the node of least load, a weighted sum of its reports.
 
     Idea
         load(node) = queue × requests there per unit of capacity + backlog × expected wait in services of this
-        request + Σ weight × share of a resource in use, the request itself counted. Reactive: what is seen
-        now decides, nothing is forecast.
+        request + Σ weight × share of a resource in use, the request itself counted. The policy is reactive:
+        the present state decides, without a forecast.
     Source
         Domenico Ferrari: "A study of load indices for load balancing schemes", University of California,
         Berkeley, UCB/CSD-86-262, 1985 (which load index to balance by). The weighted sum and its default
@@ -49,12 +49,12 @@ class LoadAware(Policy):
         O(nodes × resources).
     When it wins / loses
         Wins over queue length alone where requests lean on different resources. Does not look at the service
-        time of this request on that node, at models or at distances; reports that are old mislead it, and
-        the weights are a guess that each fleet has to make anew.
+        time of this request on that node, at models or at distances. Old reports mislead it, and each fleet
+        needs its own weights.
     Deviations from the source
-        A sum of several indices, not one; the queue is relative to the node's capacity. What was sent to a
-        node and does not run yet is taken to need as much of resources as this request. Where no resources
-        are modelled, slots are the only one: the queue's term.
+        A sum of several indices, not one; the queue is relative to the node's capacity. Requests that were
+        sent to a node and do not run yet are assumed to need the same resources as this request. Where no
+        resources are modelled, slots are the only one: the queue's term.
     """
 
     name: ClassVar[str] = "load-aware"

@@ -33,8 +33,8 @@ METHODS = ("naive", "ses", "holt", "ar", "mixture")
 def past_loads_s(view: View, history: History, step_s: float) -> Floats:
     """Estimated seconds of the work in flight per slot of each node, now and at steps before [steps, nodes].
 
-    From the arrivals that the history knows: where each went, and when it ended. What arrived counts from its
-    arrival on, in full until it ends.
+    The history of arrivals gives the node and the end of each request. A request counts from its arrival on,
+    in full until it ends.
     """
     nodes, now_s, work = view.nodes, view.context.now_s, history.work
     n, sent = len(nodes), history.node_idx >= 0
@@ -92,9 +92,9 @@ class LoadForecast(Policy):
     Cost
         O(nodes) a decision; a plan takes in 32 values of each node.
     When it wins / loses
-        Wins where nodes differ in how their load goes on: slow ones keep it, others lose it. With the method
-        naive it is `least-expected-wait`; where periods are long against services, forecasts add noise to it.
-        Blind to model loads.
+        Wins where slow nodes keep their load and other nodes lose it. With the method naive the policy is
+        `least-expected-wait`. Where periods are long compared with services, forecasts add noise. Blind to
+        model loads.
     Deviations from the source
         Load is counted from the scheduler's own records, not measured at the host, and the forecast of its
         change is added to what is reported now; filters are of order 8, run over a window anew for each plan.
@@ -115,7 +115,7 @@ class LoadForecast(Policy):
         return memory(floats=notes_room(cluster.n_nodes))
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan:
-        """By how much each node's load is forecast to change."""
+        """The forecast change of each node's load."""
         loads_s = past_loads_s(view, history, self.plan_period_s)
         return empty_plan()._replace(weights=forecast_loads_s(loads_s, self.method) - loads_s[-1])
 

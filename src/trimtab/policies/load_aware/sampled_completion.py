@@ -1,4 +1,4 @@
-"""Sampled completion: of a few nodes drawn by capacity, the one where the request should end first."""
+"""Sampled completion: of a few nodes drawn by capacity, the node of least expected completion."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SampledCompletion(Policy):
     Deviations from the source
         Completion in seconds, not queue lengths; samples in proportion to capacity, since evenly drawn ones
         overload slow nodes. Dahlin's probabilities, which even out the nodes over a report's life, are not
-        used: measured beside this, they were no better with own work counted.
+        used, because they bring no gain once each dispatcher counts its own work.
     """
 
     name: ClassVar[str] = "sampled-completion"

@@ -20,7 +20,7 @@ from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 @dataclass(frozen=True)
 class DualPrice(Policy):
-    """Send each request where its completion, and the price of the node time that it takes, are least.
+    """Send each request where its completion plus the price of its node time is least.
 
     Idea
         Every `plan_period_s`: forecast the arrivals per class over the next `services` mean services, add
@@ -37,11 +37,11 @@ class DualPrice(Policy):
     Cost
         O(nodes) a decision; a plan is 30 iterations of O(lots · nodes), from the last prices on.
     When it wins / loses
-        Wins where nodes are unrelated and the load is middling: who gains most from a fast node gets it. In
-        long overload all prices are high, and it waits for the best nodes longer than is good.
+        Wins where nodes are unrelated and the load is moderate: the requests that gain most from a fast node
+        get it. In long overload all prices are high, and requests wait too long for the best nodes.
     Deviations from the source
-        What comes is forecast, not the past itself; the wait, which a linear programme does not know, is
-        added to the price; requests are not refused; prices are smoothed over the plans.
+        Prices come from a forecast, not from the past itself. The wait, which a linear programme does not
+        know, is added to the price. Requests are not refused. Prices are smoothed over the plans.
     """
 
     name: ClassVar[str] = "dual-price"

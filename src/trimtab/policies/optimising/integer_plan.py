@@ -1,4 +1,4 @@
-"""Integer plan: how many requests of each class go to each node is decided ahead, by integer programming."""
+"""Integer plan: an integer programme sets in advance how many requests of each class go to each node."""
 
 from __future__ import annotations
 
@@ -112,12 +112,11 @@ class IntegerPlan(Policy):
         O(nodes) a decision; a plan is an integer programme with a number for each class and group of nodes,
         searched by at most 50 nodes of branch and bound.
     When it wins / loses
-        Wins where some nodes are the only ones for a class, or much better for it, and others crowd them out
-        when everyone takes what is best now. Loses some percent where nodes differ by the models that they
-        hold rather than by type: quotas are per class.
+        Wins where a class has few nodes, or few good ones, and a greedy choice would fill them with other
+        classes. Loses a little where nodes differ by their models rather than by type: quotas are per class.
     Deviations from the source
-        A queue's turn is a node's turn, and quotas give way where they would make a request wait for long;
-        within a group they are fractions; debts are forgiven beyond one request.
+        A queue's turn is a node's turn. Quotas give way where a request would wait for long. Within a group
+        they are fractions. Debts beyond one request are cancelled.
     """
 
     name: ClassVar[str] = "integer-plan"

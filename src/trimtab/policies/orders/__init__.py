@@ -1,1 +1,1 @@
-"""Orders: by which key waiting work is served."""
+"""Orders: the sort keys of waiting work."""

@@ -31,10 +31,10 @@ class DominantResourceFairness(Policy):
         O(1) a key; each time the first has grown, one more pass through the queue's heap. O(resources) per
         request sent and ended.
     When it wins / loses
-        Wins where tenants need different resources and compete for the same nodes: shares by cost or by
-        slots would give the one who needs little of everything as little as the one who needs much. Does
-        nothing for requests within a tenant. Pair it with a policy that holds what does not fit, such as
-        `best-fit`: it governs central queues only.
+        Wins where tenants need different resources and compete for the same nodes. Shares by cost or by slots
+        would give a tenant of small demands as little as a tenant of large ones. Does nothing for requests
+        within a tenant. Combine it with a policy that holds requests that do not fit, such as `best-fit`,
+        because it governs central queues only.
     Deviations from the source
         A request is charged what it is expected to hold when it is sent, and what it held when it ends, which
         may leave a key too high until its request is offered; virtual time is the least account of those that

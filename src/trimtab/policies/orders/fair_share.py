@@ -1,4 +1,4 @@
-"""Fair share: start-time fair queueing of tenants by what their requests cost."""
+"""Fair share: start-time fair queueing of tenants by the cost of their requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FairShare(Policy):
     Reads
         The tenant's account, and the charges of its requests that wait before this one.
     Cost
-        O(1) a key, which is right from the start: a queue's first is asked for again only as it leaves.
+        O(1) a key. The host computes the key of a queue's first request again only when the request leaves.
     When it wins / loses
         Wins where tenants share a fleet and one floods it. As `vtc` does, which has to sift the requests of
         a tenant that was served meanwhile back into the queue one by one; with exact estimates both decide

@@ -1,1 +1,1 @@
-"""Policies that act on what is forecast."""
+"""Policies that act on forecasts."""

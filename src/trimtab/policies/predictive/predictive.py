@@ -1,4 +1,4 @@
-"""Predictive: nodes and models are made ready for the arrivals that are forecast."""
+"""Predictive: prepares nodes and models for the forecast arrivals."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def spread_of(view: View, work: Any) -> Floats:
 def shared_out(view: View, work: Expected, rate_per_s: Floats, scv: Floats, wait_frac: float) -> Mask:
     """Nodes that each class is to use, u1 [classes, nodes]: as many slots as M/G/c wants, the best first.
 
-    Classes that few nodes serve choose first. What nobody needs is for all; where there is not enough, all
-    get the same share of what they need.
+    Classes that few nodes serve choose first. Nodes that no class needs are for all. If nodes are short, all
+    classes get the same share of their need.
     """
     can = np.isfinite(work.own_s) & (view.nodes.up == 1)
     comes = np.flatnonzero((rate_per_s > 0.0) & can.any(axis=1))
@@ -128,8 +128,8 @@ class Predictive(Policy):
     Cost
         O(nodes) a decision; a plan forecasts the classes and tries O(classes · log nodes) formulas.
     When it wins / loses
-        Wins where deadlines are tight: it refuses what would be late anyway, so that others are not. Its
-        partition costs little where `outside` is small, and hinders in bursts that were not forecast.
+        Wins where deadlines are tight: it rejects requests that would be late anyway, so that others meet
+        theirs. The partition costs little where `outside` is small, and hinders in bursts without a forecast.
     Deviations from the source
         Nodes are divided among classes, not started and stopped; a class may use others' nodes at a price; a
         gateway's nodes keep what is placed, but load it with the first request for it.

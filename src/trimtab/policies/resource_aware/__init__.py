@@ -1,1 +1,1 @@
-"""Policies that weigh what a request takes of several resources against what nodes have of them."""
+"""Policies that weigh a request's demand of several resources against the nodes' capacity."""

@@ -1,4 +1,4 @@
-"""Best fit: the node on which the least is left once the request runs there."""
+"""Best fit: the node with the least resources left once the request runs there."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class BestFit(Policy):
         speeds nor models nor distances, so it loses to policies of expected completion on unequal nodes;
         the head of the central queue holds back others that would fit.
     Deviations from the source
-        Requests leave again, and bins are unequal. What was sent to a node and does not run yet is taken to
-        need as much as this request. Where no resources are modelled, slots are the only one.
+        Requests leave again, and bins are unequal. Requests that were sent to a node and do not run yet are
+        assumed to need as much as this one. Where no resources are modelled, slots are the only one.
     """
 
     name: ClassVar[str] = "best-fit"

@@ -48,8 +48,8 @@ class DominantResource(Policy):
         Wins where classes need different resources and nodes differ in what they have of them. Knows neither
         speeds nor models nor distances, so it loses to policies of expected completion on unequal nodes.
     Deviations from the source
-        Requests come one by one and leave again. What was sent to a node and does not run yet is taken to
-        need as much as this request. Where no resources are modelled, slots are the only one.
+        Requests come one by one and leave again. Requests that were sent to a node and do not run yet are
+        assumed to need as much as this one. Where no resources are modelled, slots are the only one.
     """
 
     name: ClassVar[str] = "dominant-resource"

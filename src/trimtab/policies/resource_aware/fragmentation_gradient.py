@@ -1,4 +1,4 @@
-"""Fragmentation gradient descent: where a request strands the least of the accelerators' capacity."""
+"""Fragmentation gradient descent: the node where a request strands the least accelerator capacity."""
 
 from __future__ import annotations
 
@@ -162,9 +162,9 @@ class FragmentationGradient(Policy):
         64 requests for all nodes.
     When it wins / loses
         Wins where the accelerators fill up with requests of many shapes, small ones beside large, and keep
-        them: the last percents stay usable. Where requests leave again and a node's
-        accelerators are one pool, it was as good as best fit and no better. Knows neither speeds nor models
-        nor distances, so it loses to policies of expected completion on unequal nodes.
+        them: the last percents stay usable. Where requests leave again and a node's accelerators are one
+        pool, it does no better than best fit. Knows neither speeds nor models nor distances, so it loses to
+        policies of expected completion on unequal nodes.
     Deviations from the source
         Classes' frequencies are counted as requests come, one request of each being given at the start, and
         looked at anew at each of the first 64 and then at each 64th. A node's accelerators are one pool, as

@@ -1,4 +1,4 @@
-"""Hungarian: what waits is matched to the slots that come free, a few times a second."""
+"""Hungarian: matches waiting requests to the slots that become free, a few times a second."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def slots_ahead(view: View) -> tuple[Ints, Floats]:
 
 @dataclass(frozen=True)
 class Hungarian(Policy):
-    """Send a request to an idle node at once; match those that wait to slots, at least cost in all.
+    """Send a request to an idle node at once; match waiting requests to slots at least total cost.
 
     Idea
         With an idle node that serves it, a request goes to the one where load and service take least. Else
@@ -78,11 +78,11 @@ class Hungarian(Policy):
         O(requests² · slots).
     When it wins / loses
         Wins under load, where it gives a slot to a request whose model is loaded there, and where
-        nodes are unrelated. Below, nothing waits and it is the choice of the fastest idle node. Holds
-        everything centrally: with long round trips slots stand idle.
+        nodes are unrelated. At low load no request waits, and the policy takes the fastest idle node. All
+        waiting is central, so with long round trips slots stay idle.
     Deviations from the source
-        Solved by shortest augmenting paths, which find the same optimum; nodes have several slots; a request
-        may be left out; what arrives goes to an idle node at once.
+        Solved by shortest augmenting paths, which find the same optimum. Nodes have several slots. A request
+        may be left out. A new request goes to an idle node at once.
     """
 
     name: ClassVar[str] = "hungarian"
@@ -121,7 +121,7 @@ class Hungarian(Policy):
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        """Rank idle nodes by load and service; hold what is promised a slot, and what finds none idle."""
+        """Rank idle nodes by load and service; hold a request that has a promised slot or no idle node."""
         if is_promised(view, plan, work.serial):
             return 0
         nodes, needs, floats = view.nodes, needs_of(work), memory.floats

@@ -1,4 +1,4 @@
-"""Most free: the node on which the most is left once the request runs there (worst fit)."""
+"""Most free: the node with the most resources left once the request runs there (worst fit)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class MostFree(Policy):
     Cost
         O(nodes × resources).
     When it wins / loses
-        Wins where what runs together slows each other down, and where a failure should hit few requests.
+        Wins where requests on one node slow each other down, and where a failure should hit few requests.
         Leaves a little on every node, so a large request may fit nowhere though enough is free in all; knows
         neither speeds nor models nor distances.
     Deviations from the source
-        Requests leave again, and bins are unequal: the largest node is the emptiest. What was sent to a node
-        and does not run yet is taken to need as much as this request. Where no resources are modelled, slots
-        are the only one.
+        Requests leave again, and bins are unequal: the largest node is the emptiest. Requests that were sent
+        to a node and do not run yet are assumed to need as much as this one. Where no resources are modelled,
+        slots are the only one.
     """
 
     name: ClassVar[str] = "most-free"

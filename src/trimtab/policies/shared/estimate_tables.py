@@ -1,4 +1,4 @@
-"""What planners compute for many requests and nodes at once: the View's estimates as whole tables."""
+"""The View's estimates as whole tables, for planners: many requests and nodes at once."""
 
 from __future__ import annotations
 

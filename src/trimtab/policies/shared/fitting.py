@@ -1,4 +1,4 @@
-"""What a request would take of nodes' resources, and what would be left, for policies that weigh several.
+"""A request's demand of nodes' resources and the remainder, for policies that weigh several resources.
 
 Where a cluster models no resources, slots are the only one, and every request takes one.
 """
@@ -31,15 +31,16 @@ def n_resources(view: View) -> int:
 
 @helper(inline=True)
 def has_of(view: View, j: int, k: int) -> float:
-    """What node j has of resource k."""
+    """Capacity of node j in resource k."""
     return view.capacity[j, k] if view.demand.shape[1] > 0 else float(view.nodes.slots[j])
 
 
 @helper(inline=True)
 def left_of(view: View, work: Any, j: int, k: int) -> float:
-    """What would be left of resource k of node j with this work on it; below 0 it does not fit.
+    """The rest of resource k of node j with this work on it; below 0 the work does not fit.
 
-    What was sent there and is not seen to run (it waits, or is on its way) is taken to need as much as this.
+    Requests that were sent there and do not run yet (waiting or in transfer) are assumed to need as much as
+    this work.
     """
     nodes = view.nodes
     if view.demand.shape[1] == 0:
@@ -73,7 +74,7 @@ def starts_now(view: View, work: Any, j: int) -> bool:
 
 @helper(inline=True)
 def room_left(view: View, work: Any, j: int, largest: Any) -> float:
-    """What would be left on node j with this work on it: resources in parts of the largest, summed."""
+    """The rest on node j with this work on it: the sum of its resources, each relative to the largest."""
     left = 0.0
     for k in range(n_resources(view)):
         if largest[k] > 0.0:

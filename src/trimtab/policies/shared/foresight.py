@@ -1,4 +1,4 @@
-"""What planners expect: arrivals per class by forecast, and the work of the coming while on every node."""
+"""Expectations of planners: forecast arrivals per class, and the work of the next period on every node."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trimtab.domain.planning import History
 from trimtab.domain.view import View
 from trimtab.policies.shared.estimate_tables import loads_s, remaining_s
 
-STEPS = 32  # of the past that arrivals are counted in
+STEPS = 32  # of the past, in which arrivals are counted
 FEWEST = 3  # steps that a forecast needs
-LOOK_BACK = 256  # arrivals that the mix of models is read off
+LOOK_BACK = 256  # arrivals that give the mix of models
 
 
 def counts(times_s: Any, series: Any, n_series: int, now_s: float, step_s: float) -> Floats:
@@ -31,7 +31,7 @@ def rates_per_s(
 ) -> Floats:
     """Expected arrivals per second of each series over the next steps [series].
 
-    By the mixture of forecasts once there are enough steps, before by the mean.
+    The mixture of forecasts gives them once there are enough steps; until then the mean does.
     """
     table = counts(times_s, series, n_series, now_s, step_s)
     if len(table) < FEWEST:
@@ -45,16 +45,16 @@ def rates_per_s(
 
 
 class Expected(NamedTuple):
-    """The work of the coming while, and what nodes have for it."""
+    """The work of the next period, and the nodes' capacity for it."""
 
     requests: Floats  # [classes]
     own_s: Floats  # [classes, nodes] service and, on average, loading of one request; inf: not served
     capacity_s: Floats  # [nodes] of slots, less what is left of the work there
-    ahead_s: float  # how long the while is
+    ahead_s: float  # length of the period
 
 
 def expected(view: View, history: History, waiting: Any, step_s: float, services: float) -> Expected:
-    """What comes and waits in the next `services` mean services, or one step if that is longer."""
+    """Arriving and waiting work of the next `services` mean services, or of one step if that is longer."""
     n_classes, nodes, past = len(view.fixed_s), view.nodes, history.work
     seen = np.bincount(past["class_idx"], minlength=n_classes)
     mean_units = np.bincount(past["class_idx"], past["units"], minlength=n_classes) / np.maximum(seen, 1)

@@ -1,8 +1,8 @@
-"""Nodes with a slot free, kept up to date from the change log: policies that fill these look at no others.
+"""Nodes with a free slot, kept up to date from the change log, for policies that use only such nodes.
 
-Memory: ints = [built, how many are idle, the idle nodes in ascending order (as many places as nodes), and of
-each node whether it is one of them]. In that order, as of equal candidates the first is the best: what comes
-later then never moves one that is ranked, which a processor can guess.
+Memory: ints = [built, number of idle nodes, the idle nodes in ascending order (as many places as nodes), and
+a flag per node that is 1 if the node is idle]. The order is ascending because the first of equal candidates
+is the best. A later candidate then never moves a ranked one, so the processor predicts the branch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def room_for_idle(cluster: Cluster) -> int:
 
 @helper(inline=True)
 def _place_of(ints: Any, j: int) -> int:
-    """Where node j stands among the idle ones, or would."""
+    """The place of node j in the list of idle nodes, whether or not the node is in it."""
     low, high = _IDLE, _IDLE + ints[_COUNT]
     while low < high:
         middle = (low + high) >> 1

@@ -1,4 +1,4 @@
-"""What policies that simulate others have in common: what is simulated, and how results are compared."""
+"""Shared parts of policies that simulate others: the simulated work, and the comparison of results."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ PORTFOLIO: tuple[Policy, ...] = (
 )
 FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait, COST_INDEX.w_price)
 TUNED = 1  # the candidate that has weights
-LEAST_ARRIVALS = 64  # fewer tell nothing
+LEAST_ARRIVALS = 64  # fewer give no evidence
 MOST_WINDOWS = 2  # that are simulated, of work that comes
-UNSERVED = 2.0  # what is not served counts as this times the longest completion of all
+UNSERVED = 2.0  # an unserved request counts as this times the longest completion of all
 SERVICE_CV = 0.3  # of services about their estimates: if simulated as exact, early binding looks too good
 BATCHES = 16  # of consecutive requests: these are independent enough of each other
 MOVES = ((0, 2.0), (0, 0.5), (2, 2.0), (2, 0.5))  # local changes: (which weight, times what)
@@ -47,7 +47,7 @@ TAIL_FRAC = 0.02  # an objective p99 counts the mean of the longest of these: st
 
 
 class Notes(NamedTuple):
-    """All that a portfolio remembers from one plan to the next; written to `plan.params`."""
+    """The state of a portfolio between plans; written to `plan.params`."""
 
     weights: Floats  # [N_WEIGHTS] of the cost index; first, where the cost index reads them
     last_serial: float  # of the arrivals that were simulated
@@ -93,7 +93,7 @@ def last_serial_of(history: History) -> float:
 
 
 class Simulated(NamedTuple):
-    """What came of a rollout, and under which prices of node time."""
+    """The result of a rollout, and its prices of node time."""
 
     cost: Floats  # [candidates + 1, requests] of the portfolio, and of the cost index after the local change
     price: Floats  # [nodes, 1]

@@ -21,7 +21,7 @@ def smoothed_prices(work: Expected, last_plan: Plan, left_out: float, kept: floa
 
 
 def node_prices(work: Expected, start: Floats, left_out: float) -> Floats:
-    """What a second of each node's time is worth, in seconds of node time [nodes]; 0 where there is plenty.
+    """The price of a second of each node's time, in seconds of node time [nodes]; 0 without scarcity.
 
     Lots of work go where service, loading and what their time costs there are least, and are left out where
     that is more than `left_out` times their best; prices are such that no node gets more than it has. Solved
@@ -37,7 +37,7 @@ def node_prices(work: Expected, start: Floats, left_out: float) -> Floats:
     lots = np.maximum(1, np.round(LOTS * work.requests[comes] / work.requests.sum())).astype(np.int64)
     demand = np.repeat(work.own_s[comes] * (work.requests[comes] / lots)[:, None], lots, axis=0)
     skip = left_out * demand.min(axis=1, keepdims=True)
-    cost = np.hstack([demand, skip])  # the last column: left out, which takes nobody's time
+    cost = np.hstack([demand, skip])  # the last column: left out, which takes no node's time
     order = np.argsort(cost, axis=1, kind="stable")
     cost = np.take_along_axis(cost, order, axis=1)
     is_pair = np.isfinite(cost)

@@ -1,4 +1,4 @@
-"""Names that policies of users may still have from an earlier version."""
+"""Names of an earlier version that users' policies may still contain."""
 
 from __future__ import annotations
 

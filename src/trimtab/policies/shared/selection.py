@@ -85,11 +85,10 @@ def notes_room(n_nodes: int) -> int:
 def rank_noted(floats: Any, ranking: Any, n: int) -> int:
     """Rank the nodes by their notes `floats[NOTES + j]`, least (note, node) first; returns how many.
 
-    A note of inf is no candidate. The notes stay; the candidates' are in the first places of `floats`. For
-    policies that look at all n nodes: `rank` in their loop costs a wrong guess of the processor's, and all
-    that it did ahead, whenever a node enters the list. Here nodes that can't be among the best are left out
-    first, without branches and several at a time: of 100 nodes some 15 are left. A node alone has nothing
-    to be compared with.
+    A node with note inf is no candidate. The notes stay; the candidates' notes are in the first places of
+    `floats`. The function is for policies that look at all n nodes: `rank` in their loop would cost a branch
+    misprediction whenever a node enters the list. Here a bound first excludes most nodes, without branches
+    and several at a time. A single node needs no comparison.
     """
     if n == 1:
         floats[0] = floats[NOTES]

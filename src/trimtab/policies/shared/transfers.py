@@ -1,4 +1,4 @@
-"""How long a request's payload will take to a node, over links that others use too."""
+"""Transfer time of a request's payload to a node over shared links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trimtab.domain.view import View, plain, zone_of_node
 
 @helper(inline=True)
 def _link_s(view: View, payload_gib: float, link: int) -> float:
-    """Seconds on one link if those that are on it now stay, and all share it equally."""
+    """Seconds on one link if its present transfers stay, and all share the link equally."""
     gib_per_s = view.link_gib_per_s[link]
     return float(payload_gib * (view.link_active[link] + 1) / gib_per_s) if gib_per_s < np.inf else 0.0
 

@@ -43,8 +43,8 @@ def _split_mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def ring(node_names: tuple[str, ...], points: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Positions on the circle in rising order, [nodes × points], and the node of each.
 
-    Position = SplitMix64(BLAKE2b-64(name) + point · 0x9E3779B97F4A7C15) mod p: by name, so that a node keeps
-    its place whatever its index and whoever else is there.
+    Position = SplitMix64(BLAKE2b-64(name) + point · 0x9E3779B97F4A7C15) mod p. The name decides, so that a
+    node keeps its place for any index and any set of other nodes.
     """
     digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in node_names]
     seeds = np.array([int.from_bytes(digest, "little") for digest in digests], np.uint64)

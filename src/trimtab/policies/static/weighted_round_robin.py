@@ -29,7 +29,7 @@ class WeightedRoundRobin(Policy):
     Cost
         O(nodes).
     When it wins / loses
-        The best that one can do without seeing load when nodes differ in speed. Loses to load-aware policies
+        The best choice without sight of load when nodes differ in speed. Loses to load-aware policies
         as soon as sizes vary; weights are mean speeds, so a class that runs best elsewhere is misplaced.
     Deviations from the source
         Weights are real numbers and not lowered after failures: a failed node is not able and waits out its
@@ -45,7 +45,7 @@ class WeightedRoundRobin(Policy):
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        """Add credit to all able nodes and take the richest."""
+        """Add credit to all able nodes and take the node with the most credit."""
         needs, floats, total, n = needs_of(work), memory.floats, 0.0, view.context.n_nodes
         first = len(floats) - n
         for j in range(n):
