@@ -15,6 +15,7 @@ from support.mini_policies import Emptiest
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, OnFailure, Options
+from trimtab.engine.records import records_of
 
 BIG, SMALL, IDLE = range(3)  # classes: 3 cores and 2 GiB, 1 core and 5 GiB, nothing
 
@@ -102,3 +103,14 @@ def test_tenths_add_up_to_one() -> None:
     d = played(c, asked(c, [0.0] * 11, 2.0))
     assert starts(d) == [0.0] * 10 + [2.0]
     assert (d.state.used == 0.0).all()
+
+
+def test_records_hold_what_requests_took_of_each_resource() -> None:
+    """BIG runs 4 s and ends; SMALL runs 2 s beside it; a second BIG runs from 5 s past the horizon, 6 s."""
+    c = machine()
+    r = asked(c, [0.0, 1.0, 5.0], [4.0, 2.0, 9.0], class_idx=[BIG, SMALL, BIG])
+    d = played(c, r, Options(horizon_s=6.0))
+    resources = records_of(d, c, r, np.full(3, np.inf)).resources
+    assert resources.names == ("cpu_cores", "ram_gib")
+    assert resources.capacity.tolist() == [[4.0, 8.0]]
+    assert resources.used_s.tolist() == [[3 * 4 + 1 * 2 + 3 * 1, 2 * 4 + 5 * 2 + 2 * 1]]

@@ -10,7 +10,7 @@ import pytest
 from support.records_builder import node_records, request_records, run_records
 from trimtab.domain.decision import Reason, Status
 from trimtab.errors import UsageError
-from trimtab.metrics import compute
+from trimtab.metrics import ResourceRecords, compute
 from trimtab.metrics.fairness import longest_starvation_s
 
 NAN = math.nan
@@ -74,8 +74,11 @@ def test_utilisation_of_unequal_nodes() -> None:
     assert metrics["utilisation_allocated_mean_frac"] == pytest.approx(0.6)
     assert metrics["utilisation_allocated_var"] == pytest.approx(0.04)
     assert metrics["utilisation_allocated_cv"] == pytest.approx(0.2 / 0.6)
-    assert metrics["idle_frac"] == pytest.approx((0.2 + 0.6) / 2)
-    assert metrics["idle_memory_frac"] == pytest.approx((0.5 + 0.1) / 2)
+    assert metrics["idle_node_frac"] == pytest.approx((0.2 + 0.6) / 2)
+    assert metrics["idle_frac"] == pytest.approx(1 - (8 + 16) / (10 + 40))
+    assert metrics["idle_gpu_memory_frac"] == pytest.approx(1 - (50 + 180) / (100 + 200))
+    assert metrics["utilisation_gpu_memory_frac"] == pytest.approx(230 / 300)
+    assert metrics["utilisation_gpu_memory_var"] == pytest.approx(0.04)  # .5 and .9
     assert metrics["jain_nodes"] == pytest.approx((0.5 + 0.3) ** 2 / (2 * (0.25 + 0.09)))  # .64 ÷ .68
 
 
@@ -89,12 +92,37 @@ def test_time_down_is_neither_used_nor_idle() -> None:
     metrics = compute(run_records(nodes=nodes))
     assert metrics["utilisation_mean_frac"] == pytest.approx(0.5)
     assert metrics["utilisation_var"] == 0.0
-    assert metrics["idle_frac"] == pytest.approx(0.5)
+    assert metrics["idle_node_frac"] == pytest.approx(0.5)
+    assert metrics["idle_frac"] == pytest.approx(1 - (5 + 5) / (2 * 5 + 10))
+
+
+def test_idle_rate_is_idle_capacity_over_all_capacity() -> None:
+    """One of nine slots of one node is busy on another node of one slot: 9 of 10 are idle."""
+    nodes = node_records([1, 9], up_s=[10.0, 10.0], busy_slot_s=[10.0, 0.0], allocated_slot_s=[10.0, 0.0])
+    metrics = compute(run_records(nodes=nodes))
+    assert metrics["idle_frac"] == pytest.approx(0.9)
+    assert metrics["idle_node_frac"] == pytest.approx(0.5)
+
+
+def test_utilisation_of_each_resource() -> None:
+    resources = ResourceRecords(
+        ("cpu_cores", "gpu_milli"),
+        np.array([[8.0, 1000.0], [24.0, 0.0]]),  # the second node has no accelerator
+        np.array([[40.0, 2500.0], [60.0, 0.0]]),
+    )
+    metrics = compute(run_records(nodes=node_records([1, 4], up_s=[10.0, 5.0]), resources=resources))
+    assert metrics["utilisation_cpu_frac"] == pytest.approx((40 + 60) / (8 * 10 + 24 * 5))
+    assert metrics["idle_cpu_frac"] == pytest.approx(0.5)
+    assert metrics["utilisation_cpu_var"] == pytest.approx(0.0)  # .5 and .5
+    assert metrics["utilisation_gpu_frac"] == pytest.approx(0.25)
+    assert metrics["utilisation_gpu_var"] == 0.0
+    assert math.isnan(metrics["utilisation_ram_frac"])
+    assert math.isnan(metrics["idle_ram_frac"])
 
 
 def test_a_node_of_unlimited_memory_has_no_idle_memory() -> None:
     nodes = node_records([1, 1], memory_gib=[math.inf, 4.0], memory_used_gib_s=[7.0, 10.0], up_s=[0.0, 10.0])
-    assert compute(run_records(nodes=nodes))["idle_memory_frac"] == pytest.approx(1 - 10 / 40)
+    assert compute(run_records(nodes=nodes))["idle_gpu_memory_frac"] == pytest.approx(1 - 10 / 40)
 
 
 def test_every_way_to_end_is_counted_once() -> None:

@@ -55,7 +55,7 @@ def test_fractions_add_up(seed: int, n: int) -> None:
     metrics = compute(random_run(seed, n))
     assert sum(metrics[part] for part in PARTS) == pytest.approx(1.0)
     assert sum(metrics[part] for part in REASON_PARTS) == pytest.approx(metrics["rejected_frac"])
-    assert metrics["utilisation_allocated_mean_frac"] + metrics["idle_frac"] == pytest.approx(1.0)
+    assert metrics["utilisation_allocated_mean_frac"] + metrics["idle_node_frac"] == pytest.approx(1.0)
 
 
 @given(seeds, sizes)

@@ -69,7 +69,7 @@ def test_nobody_is_best_where_all_are_alike_or_undefined(values: list[float]) ->
 
 
 def test_a_metric_without_a_better_direction_has_no_best() -> None:
-    metric = "idle_memory_frac"
+    metric = "idle_gpu_memory_frac"
     results = result("a", [0.1, 0.2], metric), result("b", [0.3, 0.4], metric)
     assert standings(*results, metric=metric) == [Standing.NONE, Standing.NONE]
 

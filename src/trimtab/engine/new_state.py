@@ -294,6 +294,7 @@ def _lengths(
         "slots": n_slots,
         "items": n_items,
         "all_items": n * n_items,
+        "resources": given["used"].shape[1],
         "all_resources": given["used"].size,
         "links": len(given["links"]),
         "tenants": len(requests.tenant_names),

@@ -186,10 +186,12 @@ def withdraw(s: State, r: int, j: int) -> None:
 
 @helper(inline=True)
 def account_slot(s: State, r: int, j: int, now_s: float) -> None:
-    """Add the slot time that request r has used on node j so far to the node's totals."""
+    """Add the time that request r has held a slot and resources of node j so far to the node's totals."""
     since_s = s.slots.since_s[s.hidden.first_slot[j] + s.requests.slot[r]]
     s.hidden.allocated_slot_s[j] += now_s - since_s
     s.hidden.busy_slot_s[j] += max(0.0, now_s - max(since_s, s.requests.service_start_s[r]))
+    for k in range(s.demand.shape[1]):
+        s.used_s[j, k] += s.demand[s.work.class_idx[r], k] * (now_s - since_s)
 
 
 @helper(inline=True)

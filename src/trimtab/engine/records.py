@@ -11,7 +11,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.requests import Requests, true_service_on_s
 from trimtab.engine.driver import Driver
-from trimtab.metrics import NodeRecords, Records, RequestRecords
+from trimtab.metrics import NodeRecords, Records, RequestRecords, ResourceRecords
 
 Floats = NDArray[np.float64]
 
@@ -36,6 +36,7 @@ def records_of(driver: Driver, cluster: Cluster, requests: Requests, slo_s: Floa
         cached_tokens=float(counts["cached_tokens"]),
         repeatable=int(counts["repeatable"]),
         result_hits=int(counts["result_hits"]),
+        resources=_resource_records(driver, cluster, end_s),
     )
 
 
@@ -130,14 +131,28 @@ def _down_s(hidden: Any, is_up: NDArray[np.bool_], start_s: float, end_s: float)
     return down_s
 
 
+def _resource_records(driver: Driver, cluster: Cluster, end_s: float) -> ResourceRecords:
+    state = driver.state
+    used_s = state.used_s.copy()
+    running, since_s = _running(driver)
+    taken = state.demand[state.work["class_idx"][running]]
+    np.add.at(used_s, state.requests["node_idx"][running], taken * np.maximum(0.0, end_s - since_s)[:, None])
+    return ResourceRecords(cluster.resource_names, state.capacity, used_s)
+
+
+def _running(driver: Driver) -> tuple[NDArray[np.int64], Floats]:
+    """Rows of the requests that hold a slot of a node that is up, and since when, [running] each."""
+    rows = driver.state.requests
+    running = np.flatnonzero((rows["status"] == Status.RUNNING) & (rows["slot"] >= 0))  # others share one
+    running = running[driver.state.nodes["up"][rows["node_idx"][running]] == 1]
+    slot = driver.state.hidden["first_slot"][rows["node_idx"][running]] + rows["slot"][running]
+    return running, driver.state.slots["since_s"][slot]
+
+
 def _running_slot_s(driver: Driver, end_s: float) -> tuple[Floats, Floats]:
     """Slot-seconds, allocated and busy, of requests that still run at the end of the window, [nodes] each."""
-    rows, n = driver.state.requests, len(driver.state.nodes)
-    running = rows[(rows["status"] == Status.RUNNING) & (rows["slot"] >= 0)]  # the others share or have none
-    up = driver.state.nodes["up"][running["node_idx"]] == 1
-    running = running[up]
-    slot = driver.state.hidden["first_slot"][running["node_idx"]] + running["slot"]
-    since_s = driver.state.slots["since_s"][slot]
+    at, since_s = _running(driver)
+    running, n = driver.state.requests[at], len(driver.state.nodes)
     busy_s = np.maximum(0.0, end_s - np.maximum(since_s, running["service_start_s"]))
     allocated_s = np.maximum(0.0, end_s - since_s)
     per_node = [np.zeros(n), np.zeros(n)]

@@ -204,6 +204,7 @@ class State(NamedTuple):
     demand: Annotated[Any, array("f8", "classes", "resources")]
     capacity: Annotated[Any, array("f8", "nodes", "resources")]
     used: Annotated[Any, array("f8", "nodes", "resources")]  # by requests with slots; the truth
+    used_s: Annotated[Any, array("f8", "nodes", "resources")]  # integral of `used`, of ended occupancies
     faults: Annotated[Any, array(FAULT, "faults")]
     contexts: Annotated[Any, array(CONTEXT, "observers")]
     seen: Annotated[Any, array(NODE, "views", "nodes")]  # fresh: `nodes` itself

@@ -17,7 +17,7 @@ def compute(records: Records) -> dict[str, float]:
     """
     return {
         **latency_metrics(records.requests),
-        **imbalance_metrics(records.nodes),
+        **imbalance_metrics(records),
         **outcome_metrics(records.requests),
         **target_metrics(records),
         **fairness_metrics(records),

@@ -60,8 +60,39 @@ _IMBALANCE = (
         "Coefficient of variation over nodes of allocated utilisation.",
         "lower",
     ),
-    Metric("idle_frac", "frac", "Mean over nodes of the share of slots idle.", "lower", headline=True),
-    Metric("idle_memory_frac", "frac", "Mean over nodes of the share of memory without a model.", None),
+    Metric("idle_frac", "frac", "Idle slots over all slots, in slot-seconds.", "lower", headline=True),
+    Metric("idle_node_frac", "frac", "Mean over nodes of the share of slots idle.", "lower"),
+)
+
+MODEL_MEMORY = "gpu_memory"
+SHORT_NAMES: dict[str, str] = {  # of `trimtab.domain.cluster.RESOURCES`, in names of metrics
+    "cpu_cores": "cpu",
+    "ram_gib": "ram",
+    "io_gib_per_s": "io",
+    "network_gib_per_s": "network",
+    "gpu_milli": "gpu",
+}
+_RESOURCE_WORDS = {
+    "cpu": "CPU cores",
+    "ram": "main memory",
+    "io": "I/O bandwidth",
+    "network": "network bandwidth",
+    "gpu": "GPU shares",
+    MODEL_MEMORY: "GPU memory that models and adapters take",
+}
+RESOURCE_METRIC_NAMES = tuple(_RESOURCE_WORDS)
+
+
+def _resource_metrics(name: str, words: str) -> tuple[Metric, ...]:
+    return (
+        Metric(f"utilisation_{name}_frac", "frac", f"Used over total {words}, of all nodes.", None),
+        Metric(f"utilisation_{name}_var", "1", f"Population variance over nodes of used {words}.", "lower"),
+        Metric(f"idle_{name}_frac", "frac", f"Idle over total {words}, of all nodes.", None),
+    )
+
+
+_RESOURCES = tuple(
+    metric for name, words in _RESOURCE_WORDS.items() for metric in _resource_metrics(name, words)
 )
 _OUTCOME = (
     Metric("finished_frac", "frac", "Share of requests that finished.", "higher"),
@@ -109,6 +140,8 @@ _EFFICIENCY = (
     Metric("usd_per_1k", "USD", "Price of the whole fleet per 1,000 finished requests.", "lower"),
 )
 
+RENAMED: dict[str, str] = {"idle_memory_frac": "idle_gpu_memory_frac"}  # name of an earlier version → now
+
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
@@ -116,6 +149,7 @@ METRICS: dict[str, Metric] = {
         *_QUEUEING,
         *_SLOWDOWN,
         *_IMBALANCE,
+        *_RESOURCES,
         *_OUTCOME,
         *_TARGETS,
         *_FAIRNESS,

@@ -75,6 +75,18 @@ class NodeRecords:
 
 
 @dataclass(frozen=True, slots=True)
+class ResourceRecords:
+    """What nodes have of each resource, and what requests took of it over the window."""
+
+    names: tuple[str, ...]  # [resources] of `trimtab.domain.cluster.RESOURCES`
+    capacity: FloatArray  # [nodes, resources]
+    used_s: FloatArray  # [nodes, resources] integral of the amount in use
+
+
+NO_RESOURCES = ResourceRecords((), np.zeros((0, 0)), np.zeros((0, 0)))
+
+
+@dataclass(frozen=True, slots=True)
 class Records:
     """A whole run: its requests, its nodes, and the counts that belong to neither."""
 
@@ -91,6 +103,7 @@ class Records:
     cached_tokens: float = 0.0  # of these, in the cache of the node
     repeatable: int = 0  # requests that a cached result could have answered
     result_hits: int = 0  # of these, answered by one
+    resources: ResourceRecords = NO_RESOURCES  # that the cluster models, besides slots and model memory
 
     def __post_init__(self) -> None:
         if not self.start_s <= self.end_s:

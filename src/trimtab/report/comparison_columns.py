@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from trimtab.metrics import RANKED_FROM, Estimate, Metric
+from trimtab.metrics.definitions import RENAMED
 from trimtab.report.number_formats import style_of, title_of
 from trimtab.report.paired import AgainstBest, Standing, against_best
 
@@ -111,6 +112,8 @@ def _named(name: str, metrics: Mapping[str, Metric]) -> Metric:
 
     from trimtab.errors import UsageError
 
+    if name in RENAMED:
+        raise UsageError("this metric has a new name", field="metric", value=name, expected=RENAMED[name])
     nearest = difflib.get_close_matches(name, metrics, n=3) or list(metrics)
     raise UsageError("no such metric", field="metric", value=name, expected=", ".join(nearest))
 

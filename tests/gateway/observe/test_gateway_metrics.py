@@ -164,7 +164,7 @@ def test_balance_is_that_of_the_metrics_room() -> None:
     used = np.array([1.0, 0.5, 0.0])
     found = summaries.balance(metrics.store())
     assert found.mean_frac == pytest.approx(0.5)
-    assert found.idle_frac == pytest.approx(0.5)
+    assert found.idle_frac == found.idle_node_frac == pytest.approx(0.5)
     assert found.variance == pytest.approx(variance(used))
     assert found.cv == pytest.approx(coefficient_of_variation(used))
     use = summaries.node_use(metrics.store())

@@ -51,6 +51,7 @@ def _derived(store: MetricStore) -> dict[str, Table]:
         "trimtab_utilisation_variance": {(): [spread.variance]},
         "trimtab_utilisation_cv": {(): [spread.cv]},
         "trimtab_idle_ratio": {(): [spread.idle_frac]},
+        "trimtab_idle_node_ratio": {(): [spread.idle_node_frac]},
         "trimtab_completion_seconds_variance": {(): [spread.completion_variance_s2]},
     }
 

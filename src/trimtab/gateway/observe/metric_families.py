@@ -99,7 +99,8 @@ _ALL = (
     _gauge("trimtab_utilisation_mean_ratio", "Mean of node utilisation, over the last minute."),
     _gauge("trimtab_utilisation_variance", "Population variance of node utilisation, over the last minute."),
     _gauge("trimtab_utilisation_cv", "Coefficient of variation of node utilisation, over the last minute."),
-    _gauge("trimtab_idle_ratio", "1 - mean node utilisation, over the last minute."),
+    _gauge("trimtab_idle_ratio", "Idle slots over all slots, over the last minute."),
+    _gauge("trimtab_idle_node_ratio", "Mean over nodes of the share of slots idle, over the last minute."),
     _gauge(
         "trimtab_completion_seconds_variance",
         "Variance of completion times, over the last minute.",

@@ -25,6 +25,8 @@ class NodeUse:
 
     utilisation_frac: float
     busy_frac: float
+    used_slot_s: float
+    slot_s: float  # while it was up
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ class Balance:
     mean_frac: float
     variance: float
     cv: float
-    idle_frac: float
+    idle_frac: float  # idle over all slots
+    idle_node_frac: float  # mean over nodes of the share of slots idle
     completion_variance_s2: float
 
 
@@ -47,7 +50,12 @@ def node_use(store: MetricStore) -> dict[str, NodeUse]:
             sums[name] = [a + b for a, b in zip(before, use, strict=True)]
     slots = {labels[0]: row[0] for labels, row in store.tables.get("trimtab_node_capacity", {}).items()}
     return {
-        name: NodeUse(ratio(used_s, there_s), ratio(busy_s * slots.get(name, 0.0), there_s))
+        name: NodeUse(
+            ratio(used_s, there_s),
+            ratio(busy_s * slots[name], there_s),
+            used_s * slots[name],
+            there_s * slots[name],
+        )
         for name, (used_s, busy_s, there_s) in sums.items()
         if name in slots
     }
@@ -55,13 +63,14 @@ def node_use(store: MetricStore) -> dict[str, NodeUse]:
 
 def balance(store: MetricStore) -> Balance:
     """The spread of utilisation over the nodes that were up, and that of completion times."""
-    each = np.array(
-        [use.utilisation_frac for use in node_use(store).values() if not isnan(use.utilisation_frac)]
-    )
+    uses = [use for use in node_use(store).values() if not isnan(use.utilisation_frac)]
+    each = np.array([use.utilisation_frac for use in uses])
+    idle_frac = 1.0 - ratio(sum(use.used_slot_s for use in uses), sum(use.slot_s for use in uses))
     return Balance(
         mean(each),
         variance(each),
         coefficient_of_variation(each),
+        idle_frac,
         1.0 - mean(each),
         variance_s2(pooled(last_seconds(store, MINUTE_S))),
     )
