@@ -33,6 +33,23 @@ def test_maximise_and_the_table(cli, tmp_path):
         assert part in result.stdout
 
 
+@pytest.mark.parametrize("method", ["greedy", "dual", "dual-smoothed", "dual-of-both", "search"])
+def test_a_method_by_name(cli, tmp_path, method):
+    (tmp_path / "instance").write_text(INSTANCE)
+    solution = json.loads(cli("solve", "gap", "instance", "--method", method, "--json").stdout)
+    assert solution["bound"] <= 9 <= solution["objective"]
+    if method != "search":
+        assert solution["method"] == method
+
+
+def test_an_unknown_method_is_refused(cli, tmp_path):
+    (tmp_path / "instance").write_text(INSTANCE)
+    result = cli("solve", "gap", "instance", "--method", "simplex")
+    assert result.exit_code == 2
+    for part in ("--method", "simplex", "dual-smoothed"):
+        assert part in result.stderr
+
+
 def test_compiling_does_not_use_up_the_time(cli, tmp_path, monkeypatch):
     module, compiled = importlib.import_module("trimtab.solvers.compilation"), []
     monkeypatch.setattr(module, "are_solvers_compiled", lambda: bool(compiled))

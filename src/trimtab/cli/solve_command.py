@@ -31,7 +31,9 @@ def _solve() -> None:
 @app.command(
     "gap",
     epilog=examples(
-        "trimtab solve gap d20100 --time-limit 5", "trimtab solve gap gap1-0.gz --maximise --json"
+        "trimtab solve gap d20100 --time-limit 5",
+        "trimtab solve gap gap1-0.gz --maximise --json",
+        "trimtab solve gap d20100 --method dual-smoothed",
     ),
 )
 def gap(
@@ -48,22 +50,33 @@ def gap(
         bool,
         typer.Option("--maximise", help="Most value, each task on at most one node.", metavar=FLAG),
     ] = False,
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method",
+            help="auto (by the problem's size), exact, matching, search, greedy, dual, dual-smoothed or "
+            "dual-of-both.",
+            metavar="NAME",
+        ),
+    ] = "auto",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Solve a generalised assignment problem: each task on one node, within the capacities, least cost."""
     from trimtab.errors import UsageError
-    from trimtab.solvers import parse_gap, solve
+    from trimtab.solvers import Method, parse_gap, solve
     from trimtab.solvers.compilation import are_solvers_compiled, compile_solvers
 
     if not time_limit > 0:
         raise UsageError("cannot be used", field="--time-limit", value=time_limit, expected="seconds above 0")
+    if method not in set(Method):
+        raise UsageError("no such method", field="--method", value=method, expected=", ".join(Method))
     problem = parse_gap(_text(file), str(file), maximise=maximise)
     if not are_solvers_compiled():  # else the limit would end while they are
         with spinner("compiling the solvers, this once …", quiet=quiet or json):
             compile_solvers()
     with spinner(f"solving {problem.tasks:,} tasks on {problem.nodes:,} nodes …", quiet=quiet or json):
-        solution = solve(problem, time_limit_s=time_limit)
+        solution = solve(problem, time_limit_s=time_limit, method=method)
     if json:
         print_json(_as_json(solution))
     else:

@@ -13,6 +13,7 @@ from trimtab.solvers.construction import construct_assignment
 from trimtab.solvers.exact import CoreSearch
 from trimtab.solvers.infeasibility import why_infeasible
 from trimtab.solvers.matching import is_worth_it, match, places_of
+from trimtab.solvers.methods import Method, solve_by_prices
 from trimtab.solvers.problem import AssignmentProblem
 from trimtab.solvers.scaling import scaling_of
 from trimtab.solvers.smoothing import solve_by_dual
@@ -28,6 +29,7 @@ def solve(
     time_limit_s: float = TIME_LIMIT_S,
     start: Solution | None = None,
     seed: int = 0,
+    method: Method | str = Method.AUTO,
 ) -> Solution:
     """Solve, or get as near as the time allows; the solution says by which method and how near.
 
@@ -36,13 +38,15 @@ def solve(
         time_limit_s: wall time to end within.
         start: solution of a problem that differs a little, with as many tasks, nodes and resources.
         seed: of what is drawn.
+        method: a `Method` or its name; by default the one that fits the problem.
 
-    Raises ProblemError where `start` is of a problem of another shape or its prices are no prices, and where
-    `time_limit_s` is NaN.
+    Raises ProblemError where `start` is of a problem of another shape or its prices are no prices, where
+    `time_limit_s` is NaN, for an unknown method, and for one that does not suit the problem.
     """
     begun_s = time.perf_counter()
     if math.isnan(time_limit_s):
         raise ProblemError("cannot be used", field="time_limit_s", value=time_limit_s, expected="seconds")
+    chosen = _checked(method)
     _check_start(problem, start)
     reason = why_infeasible(problem)
     if reason:
@@ -51,22 +55,50 @@ def solve(
         return nothing(problem, Status.INFEASIBLE, empty, bound, took_s, "refutation", reason)
     scaling = scaling_of(problem)
     if scaling.is_none:
-        return _solve(problem, time_limit_s, start, seed, begun_s)
+        return _solve(problem, chosen, time_limit_s, start, seed, begun_s)
     scaled_start = None if start is None else scaling.start(start)
-    solution = _solve(scaling.scaled(problem), time_limit_s, scaled_start, seed, begun_s)
+    solution = _solve(scaling.scaled(problem), chosen, time_limit_s, scaled_start, seed, begun_s)
     return scaling.unscaled(solution)
 
 
+def _checked(method: Method | str) -> Method:
+    try:
+        return Method(method)
+    except ValueError:
+        expected = ", ".join(Method)
+        raise ProblemError("no such method", field="method", value=method, expected=expected) from None
+
+
 def _solve(
-    problem: AssignmentProblem, time_limit_s: float, start: Solution | None, seed: int, begun_s: float
+    problem: AssignmentProblem,
+    method: Method,
+    time_limit_s: float,
+    start: Solution | None,
+    seed: int,
+    begun_s: float,
 ) -> Solution:
-    """By the method that fits, in units that tolerances suit."""
+    """By the method chosen, in units that tolerances suit."""
+    if method is Method.AUTO:
+        method = _fitting(problem, time_limit_s)
+    if method is Method.MATCHING:
+        places = places_of(problem)
+        if places is None:
+            expected = "a problem in which every task needs as much of a node as every other"
+            raise ProblemError("does not suit", field="method", value=method.value, expected=expected)
+        return match(problem, places, begun_s)
+    if method is Method.EXACT:
+        return solve_exact(problem, time_limit_s=time_limit_s, begun_s=begun_s)
+    if method is Method.SEARCH:
+        return solve_by_dual(problem, time_limit_s=time_limit_s, start=start, seed=seed, begun_s=begun_s)
+    return solve_by_prices(problem, method, time_limit_s=time_limit_s, begun_s=begun_s)
+
+
+def _fitting(problem: AssignmentProblem, time_limit_s: float) -> Method:
+    """The method that fits the problem's kind and size."""
     places = places_of(problem)
     if places is not None and is_worth_it(problem, places, time_limit_s):
-        return match(problem, places, begun_s)
-    if problem.tasks * problem.nodes <= EXACT_PAIRS:
-        return solve_exact(problem, time_limit_s=time_limit_s, begun_s=begun_s)
-    return solve_by_dual(problem, time_limit_s=time_limit_s, start=start, seed=seed, begun_s=begun_s)
+        return Method.MATCHING
+    return Method.EXACT if problem.tasks * problem.nodes <= EXACT_PAIRS else Method.SEARCH
 
 
 def _check_start(problem: AssignmentProblem, start: Solution | None) -> None:
