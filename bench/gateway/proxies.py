@@ -171,7 +171,7 @@ def trimtab_config(folder: Path, port: int, backends: Sequence[int]) -> dict[str
             "body_bytes": MAX_BODY_MIB * 2**20,
         },
         "queue": {"max_requests": 8192},
-        "fairness": {"vtc": True},
+        "fairness": {"enabled": True},
         "record": {"folder": str(folder / "record")},
         "store": {"url": f"sqlite:///{folder}/store.db"},
     }

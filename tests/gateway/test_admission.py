@@ -23,18 +23,18 @@ ROUTES = resolved(
     {
         name: RouteSpec.model_validate(route)
         for name, route in {
-            "alias": {"to": "big"},
-            "canary": {"to": [{"model": "big", "weight": 4}, "new"]},
-            "safe": {"to": "down", "fallback": "small"},
+            "alias": {"targets": "big"},
+            "canary": {"targets": [{"model": "big", "weight": 4}, "new"]},
+            "safe": {"targets": "down", "fallback": "small"},
             "big": {"fallback": "small"},
             "ghost": {"fallback": "small"},
-            "to-ghost": {"to": "ghost"},
-            "to-ghost-by-two": {"to": "to-ghost"},
-            "own-first": {"to": "ghost", "fallback": "new"},
-            "own-down": {"to": "ghost", "fallback": "down"},
-            "on-the-way": {"to": "safe-ghost"},
-            "safe-ghost": {"to": "down", "fallback": "new"},
-            "chain": {"to": "down", "fallback": "ghost"},
+            "to-ghost": {"targets": "ghost"},
+            "to-ghost-by-two": {"targets": "to-ghost"},
+            "own-first": {"targets": "ghost", "fallback": "new"},
+            "own-down": {"targets": "ghost", "fallback": "down"},
+            "on-the-way": {"targets": "safe-ghost"},
+            "safe-ghost": {"targets": "down", "fallback": "new"},
+            "chain": {"targets": "down", "fallback": "ghost"},
             "round": {"fallback": "about"},
             "about": {"fallback": "round"},
         }.items()

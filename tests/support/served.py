@@ -47,7 +47,7 @@ def config_of(*backends: BackendProcess, **changes: object) -> dict[str, Any]:
         "admin": {"listen": "127.0.0.1:0", "keys": [{"sha256": digest_of(ADMIN_KEY.encode())}]},
         "keys": [key_entry("tests", KEY)],
         "nodes": [node_of(backend) for backend in backends],
-        "health": {"period_s": 0.2, "timeout_s": 5.0, "healthy_after": 1},
+        "health": {"period_s": 0.2, "timeout_s": 5.0, "healthy_threshold": 1},
         **changes,
     }
 

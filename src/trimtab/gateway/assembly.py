@@ -45,7 +45,7 @@ TICK_S = 0.25
 _FIXED = (
     "listen",
     "admin.listen",
-    "admin.hosts",
+    "admin.allowed_hosts",
     "reuse_port",
     "store",
     "record",
@@ -252,9 +252,11 @@ class Gateway:
 
     def _new_registrar(self) -> Registrar:
         config = self.config
-        allowed = {name for node in config.nodes for name in (node.api_key_env, str(node.ca or "")) if name}
+        allowed = {
+            name for node in config.nodes for name in (node.api_key_env, str(node.ca_file or "")) if name
+        }
         return Registrar(
-            self.fleet, AllowedNetworks([str(net) for net in config.registration.cidrs]), allowed
+            self.fleet, AllowedNetworks([str(net) for net in config.registration.allowed_cidrs]), allowed
         )
 
     def _start_discovery(self) -> None:

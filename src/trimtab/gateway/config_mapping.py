@@ -35,7 +35,7 @@ def rules_of(config: GatewayConfig) -> DispatchRules:
         by_route={name: _choice(config, spec, shadow) for name, spec in by_route.items()},
         held_max=UNBOUNDED if queue.max_requests is None else queue.max_requests,
         max_wait_s=queue.max_wait_s,
-        hold_s=queue.hold_s,
+        max_wait_no_ready_node_s=queue.max_wait_no_ready_node_s,
         reserve_frac=queue.background_reserve_frac,
         prompt_weight=fairness.prompt_weight,
         output_weight=fairness.output_weight,
@@ -44,7 +44,7 @@ def rules_of(config: GatewayConfig) -> DispatchRules:
 
 
 def _choice(config: GatewayConfig, spec: str, shadow: str | None) -> PolicyChoice:
-    return policy_choice(spec.partition("+")[0] + "+vtc" if config.fairness.vtc else spec, shadow)
+    return policy_choice(spec.partition("+")[0] + "+vtc" if config.fairness.enabled else spec, shadow)
 
 
 def settings_of(config: GatewayConfig) -> Settings:
@@ -56,12 +56,12 @@ def settings_of(config: GatewayConfig) -> Settings:
         body_bytes=limits.body_bytes,
         buffered_bytes=limits.buffered_bytes,
         connections=limits.connections,
-        slow_client_s=limits.slow_client_s,
+        request_read_timeout_s=limits.request_read_timeout_s,
         timeouts=Timeouts(**config.timeouts.default.model_dump()),
         model_timeouts={m: Timeouts(**config.timeouts.of(m).model_dump()) for m in config.timeouts.models},
-        max_retries=retries.max,
+        max_retries=retries.max_per_request,
         retry_budget_frac=retries.budget_frac,
-        hedge_after_s=hedge.after_s if hedge.enabled else 0.0,
+        hedge_delay_s=hedge.delay_s if hedge.enabled else 0.0,
         hedge_max_frac=hedge.max_frac if hedge.enabled else 0.0,
     )
 
@@ -78,15 +78,15 @@ def health_manager_options(config: GatewayConfig) -> HealthManagerOptions:
         health=HealthCheckOptions(
             period_s=health.period_s,
             timeout_s=health.timeout_s,
-            unhealthy_after=health.unhealthy_after,
-            healthy_after=health.healthy_after,
+            unhealthy_threshold=health.unhealthy_threshold,
+            healthy_threshold=health.healthy_threshold,
         ),
         ejection=EjectionOptions(
             is_on=ejection.enabled,
             consecutive=ejection.consecutive_failures,
-            eject_s=ejection.base_s,
-            most_eject_s=ejection.max_s,
-            max_frac=ejection.max_frac,
+            base_ejection_s=ejection.base_ejection_s,
+            max_ejection_s=ejection.max_ejection_s,
+            max_ejected_frac=ejection.max_ejected_frac,
         ),
         polling=PollingOptions(period_s=polling.period_s, timeout_s=polling.timeout_s),
     )
@@ -97,4 +97,4 @@ def record_settings(config: GatewayConfig) -> RecordSettings | None:
     record = config.record
     if record is None:
         return None
-    return RecordSettings(record.folder, int(record.rotate_mib * MIB), record.keep)
+    return RecordSettings(record.folder, int(record.rotate_mib * MIB), record.max_files)

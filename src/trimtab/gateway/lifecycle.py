@@ -46,7 +46,9 @@ async def run_process(
         control = GatewayControl(gateway, reload, service)
         auth = AdminAuth(_admin_keys(gateway, config), open_to_all=config.insecure_no_auth)
         gateway.on_reloaded.append(lambda config: auth.replace_keys(_admin_keys(gateway, config)))
-        server = await serve_admin(AdminApp(control, auth, hosts=config.admin.hosts), sockets.admin.dup())
+        server = await serve_admin(
+            AdminApp(control, auth, hosts=config.admin.allowed_hosts), sockets.admin.dup()
+        )
         try:
             freeze()
             ready(auth.make_link_token())

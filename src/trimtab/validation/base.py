@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Frac = Annotated[float, Field(ge=0, le=1)]
+FORMER_KEY: Final = "x-former-key"  # in the schema of a field: its key in earlier versions
 REMOVED_KEYS: Final = "x-removed-keys"  # in a schema: keys of earlier versions → what to use instead
 
 
 def removed_keys(**instead: str) -> ConfigDict:
     """For `model_config`: keys of earlier versions, and what the error says to use instead."""
     return ConfigDict(json_schema_extra={REMOVED_KEYS: dict(instead)})
+
+
+def formerly(key: str) -> dict[str, JsonValue]:
+    """For `json_schema_extra` of a field: its key in earlier versions; the error names the present one."""
+    return {FORMER_KEY: key}
 
 
 class Spec(BaseModel):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trimtab.errors import UsageError
-from trimtab.validation.base import REMOVED_KEYS
+from trimtab.validation.base import FORMER_KEY, REMOVED_KEYS
 from trimtab.validation.names import FieldError, nearest
 
 _SHORT = Repr()
@@ -99,9 +99,9 @@ def _problem(details: ErrorDetails, schema: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _present_name(key: object, schemas: Iterable[Mapping[str, Any]]) -> str | None:
-    """The field whose schema says that it was `formerly` called this."""
+    """The field that had this key in an earlier version."""
     fields = (field for schema in schemas for field in schema.get("properties", {}).items())
-    return next((name for name, field in fields if field.get("formerly") == key), None)
+    return next((name for name, field in fields if field.get(FORMER_KEY) == key), None)
 
 
 class _Short(str):

@@ -25,26 +25,29 @@ def status_under(gateway: Served, host: str) -> int:
 
 def test_names_and_keys_of_the_admin_port(tmp_path: Path) -> None:
     config = config_of()
-    config["registration"] = {"cidrs": ["127.0.0.0/8"]}
-    config["admin"] = {**config["admin"], "hosts": ["Gateway.test"]}
+    config["registration"] = {"allowed_cidrs": ["127.0.0.0/8"]}
+    config["admin"] = {**config["admin"], "allowed_hosts": ["Gateway.test"]}
     with served(tmp_path, config) as gateway:
         hosts = ("gateway.test", "other.test", "127.0.0.1")
         assert [status_under(gateway, host) for host in hosts] == [200, 421, 200]
         node = {"name": "n", "url": "http://127.0.0.1:1"}
         refused = [
-            gateway.admin("/admin/nodes", {**node, "ca": str(ca)}) for ca in (tmp_path, tmp_path / "none")
+            gateway.admin("/admin/nodes", {**node, "ca_file": str(ca)})
+            for ca in (tmp_path, tmp_path / "none")
         ]
         assert [answer.status for answer in refused] == [400, 400]
         assert all(b"may not be used" in answer.body for answer in refused)
-        admin = {**config["admin"], "keys": [{"sha256": digest_of(OTHER_KEY.encode())}], "hosts": []}
-        gateway.configure({**config, "admin": admin, "hedge": {"enabled": True, "after_s": 1.0}})
+        admin = {**config["admin"], "keys": [{"sha256": digest_of(OTHER_KEY.encode())}], "allowed_hosts": []}
+        gateway.configure({**config, "admin": admin, "hedge": {"enabled": True, "delay_s": 1.0}})
         told = gateway.admin("/admin/reload", {}).json()
-        assert told["needs_restart"] == ["admin.hosts"]
+        assert told["needs_restart"] == ["admin.allowed_hosts"]
         assert gateway.admin("/admin/nodes", key=ADMIN_KEY).status == 401
         assert gateway.admin("/admin/nodes", key=OTHER_KEY).status == 200
         gateway.configure({**config, "admin": admin})
         told = gateway.admin("/admin/reload", {}, key=OTHER_KEY).json()
-        assert told["needs_restart"] == ["admin.hosts"], "as long as the file says other than what runs"
+        assert told["needs_restart"] == ["admin.allowed_hosts"], (
+            "as long as the file says other than what runs"
+        )
         gateway.configure(config)
         told = gateway.admin("/admin/reload", {}, key=OTHER_KEY).json()
         assert (told["changed"], told["needs_restart"]) == (["admin"], [])

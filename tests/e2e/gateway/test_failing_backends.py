@@ -45,9 +45,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         config = config_of(
             nodes=[*(node_of(backend, capacity=64) for backend in backends), absent],
             policy="least-expected-wait",
-            ejection={"base_s": 0.5, "slow_start_s": 0.5},
-            health={"period_s": 0.2, "timeout_s": 3.0, "healthy_after": 1},
-            queue={"hold_s": 0.3, "max_wait_s": 5.0},
+            ejection={"base_ejection_s": 0.5, "slow_start_s": 0.5},
+            health={"period_s": 0.2, "timeout_s": 3.0, "healthy_threshold": 1},
+            queue={"max_wait_no_ready_node_s": 0.3, "max_wait_s": 5.0},
         )
         with served(tmp_path_factory.mktemp("fleet"), config) as gateway:
             here = Fleet(gateway, list(backends))

@@ -24,8 +24,8 @@ Pair = tuple[Served, BackendProcess]
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with launched(Options(kind="chat", name="chat", models="demo-chat")) as (backend,):
-        limits = {"slow_client_s": SLOW_S, "body_bytes": 100_000}
-        config = config_of(backend, limits=limits, registration={"cidrs": ["127.0.0.0/8"]})
+        limits = {"request_read_timeout_s": SLOW_S, "body_bytes": 100_000}
+        config = config_of(backend, limits=limits, registration={"allowed_cidrs": ["127.0.0.0/8"]})
         with served(tmp_path_factory.mktemp("gateway"), config) as gateway:
             yield gateway, backend
 
@@ -238,7 +238,7 @@ def test_only_listed_paths_are_relayed(pair: Pair) -> None:
         {"name": "n", "url": "http://127.0.0.1:80/\r\nx: y"},
         {"name": "n\r\nx: y", "url": "http://127.0.0.1:80"},
         {"name": "n", "url": "http://127.0.0.1:80", "api_key_env": "PATH"},
-        {"name": "n", "url": "https://127.0.0.1:80", "ca": "/etc/passwd"},
+        {"name": "n", "url": "https://127.0.0.1:80", "ca_file": "/etc/passwd"},
         {"name": "chat", "url": "http://127.0.0.1:80"},
         {"name": "n", "url": "http://127.0.0.1:80", "unknown": 1},
     ],

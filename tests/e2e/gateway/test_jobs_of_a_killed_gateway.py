@@ -35,7 +35,7 @@ def test_killed_with_jobs_queued_and_dispatched(
     backends: tuple[BackendProcess, BackendProcess], tmp_path: Path
 ) -> None:
     video, image = backends
-    nodes = [node_of(video, jobs="videos", capacity=1), node_of(image, capacity=1)]
+    nodes = [node_of(video, job_api="videos", capacity=1), node_of(image, capacity=1)]
     config = config_of(*backends, nodes=nodes)
     with served(tmp_path, config) as gateway:
         ids = asyncio.run(_submitted(gateway))

@@ -41,7 +41,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             *backends,
             nodes=[node_of(backends[0], capacity=1), nowhere],
             keys=keys,
-            queue={"max_requests": 2, "hold_s": 0.3},
+            queue={"max_requests": 2, "max_wait_no_ready_node_s": 0.3},
             limits={"body_bytes": 10_000},
         )
         with served(tmp_path_factory.mktemp("gateway"), config) as running:

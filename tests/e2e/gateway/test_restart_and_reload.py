@@ -73,7 +73,7 @@ async def _drained(gateway: Served) -> None:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """It begins without nodes, and has none when a test is over."""
-    config = config_of(registration={"cidrs": ["127.0.0.0/8"]})
+    config = config_of(registration={"allowed_cidrs": ["127.0.0.0/8"]})
     with served(tmp_path_factory.mktemp("reloaded"), config) as running:
         yield running
 

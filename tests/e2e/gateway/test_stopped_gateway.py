@@ -17,7 +17,7 @@ def test_after_a_stop_all_nodes_are_ready_and_requests_succeed_at_once(tmp_path:
     with launched(*(sixteen_slots(f"b{i}", seed=i) for i in range(3))) as backends:
         config = config_of(
             *backends,
-            health={"period_s": 0.1, "timeout_s": TIMEOUT_S, "unhealthy_after": 1},
+            health={"period_s": 0.1, "timeout_s": TIMEOUT_S, "unhealthy_threshold": 1},
             timeouts={"default": {"first_byte_s": TIMEOUT_S, "idle_s": TIMEOUT_S, "connect_s": TIMEOUT_S}},
             policy="round-robin",
         )

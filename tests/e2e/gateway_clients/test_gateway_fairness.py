@@ -44,8 +44,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
                 node_of(filled, capacity={"requests": 8, "tokens": 300}),
             ],
             policy="least-connections",
-            fairness={"vtc": True, "prompt_weight": W_PROMPT, "output_weight": W_OUTPUT},
-            queue={"background_reserve_frac": 0.5, "hold_s": 60},
+            fairness={"enabled": True, "prompt_weight": W_PROMPT, "output_weight": W_OUTPUT},
+            queue={"background_reserve_frac": 0.5, "max_wait_no_ready_node_s": 60},
         )
         with served(tmp_path_factory.mktemp("fairness"), config) as gateway:
             yield Stage(gateway, fair, wide)

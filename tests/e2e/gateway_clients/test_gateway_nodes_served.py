@@ -53,14 +53,14 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             config = config_of(
                 nodes=[
                     node_of(plain, capacity="auto"),
-                    node_of(safe, ca=cert, api_key_env="BACKENDS_KEY"),
+                    node_of(safe, ca_file=cert, api_key_env="BACKENDS_KEY"),
                     node_of(strange),
                 ],
                 discovery={"file": "nodes.json", "period_s": 0.1},
-                registration={"cidrs": ["127.0.0.0/8"]},
-                routes={"by-alias": {"to": "plain"}},
+                registration={"allowed_cidrs": ["127.0.0.0/8"]},
+                routes={"by-alias": {"targets": "plain"}},
                 policy="round-robin",
-                queue={"hold_s": 0.2},
+                queue={"max_wait_no_ready_node_s": 0.2},
             )
             with served(folder, config) as gateway:
                 yield Stage(gateway, folder, spare, found)

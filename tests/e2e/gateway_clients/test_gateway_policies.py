@@ -95,7 +95,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             *nodes,
             nodes=[node_of(node, weight=1 + k) for k, node in enumerate(nodes)],
             policy={"default": "round-robin", "models": {**chosen, **own}},
-            routes={"to-first": {"to": "m-routed", "policy": "own.py:First"}},
+            routes={"to-first": {"targets": "m-routed", "policy": "own.py:First"}},
         )
         with served(folder, config) as gateway:
             yield gateway
@@ -163,7 +163,9 @@ def test_a_policy_is_changed_by_a_reload(gateway: Served) -> None:
     assert gateway.admin("/admin/reload", method="POST").json()["changed"] == ["policy"]
     assert set(nodes_of(gateway, "m-other", 3)) == {"n2"}
     assert gateway.admin("/admin/nodes", {"name": "x", "url": "http://127.0.0.1:9"}).status == 400
-    file.write_text(before + "registration: {cidrs: [127.0.0.0/8]}\ntelemetry: {log_requests: true}\n")
+    file.write_text(
+        before + "registration: {allowed_cidrs: [127.0.0.0/8]}\ntelemetry: {log_requests: true}\n"
+    )
     done = gateway.admin("/admin/reload", method="POST").json()
     assert done["changed"] == ["policy", "registration", "telemetry"]
     assert done["needs_restart"] == ["telemetry"]

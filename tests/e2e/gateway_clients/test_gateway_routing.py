@@ -60,16 +60,16 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
                 },
             },
             routes={
-                "same": {"to": "alpha"},
-                "canary": {"to": [{"model": "alpha", "weight": 9}, {"model": "beta", "weight": 1}]},
+                "same": {"targets": "alpha"},
+                "canary": {"targets": [{"model": "alpha", "weight": 9}, {"model": "beta", "weight": 1}]},
                 "gamma": {"fallback": "beta"},
             },
             relay_paths=[{"path": "/v1/tokenize", "methods": ["POST"]}],
             timeouts={"models": {"slow": {"first_byte_s": 2.5}}},
-            retries={"max": 0},
-            hedge={"enabled": True, "after_s": 2.5},
-            queue={"max_requests": 30, "max_wait_s": 30, "hold_s": 0.3},
-            health={"period_s": 0.2, "timeout_s": 5.0, "unhealthy_after": 2},
+            retries={"max_per_request": 0},
+            hedge={"enabled": True, "delay_s": 2.5},
+            queue={"max_requests": 30, "max_wait_s": 30, "max_wait_no_ready_node_s": 0.3},
+            health={"period_s": 0.2, "timeout_s": 5.0, "unhealthy_threshold": 2},
         )
         with served(tmp_path_factory.mktemp("routing"), config) as gateway:
             yield Stage(gateway, {backend.name: backend for backend in running})

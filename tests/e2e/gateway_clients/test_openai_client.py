@@ -32,17 +32,17 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         *others, video = running
         config = config_of(
             *others,
-            routes={"good-chat": {"to": "demo-chat"}},
+            routes={"good-chat": {"targets": "demo-chat"}},
             nodes=[
                 *map(node_of, others),
-                node_of(video, jobs="videos"),
+                node_of(video, job_api="videos"),
                 {"name": "away", "url": "http://127.0.0.1:9", "models": ["gone"]},
             ],
             keys=[
                 key_entry("tests", KEY),
                 key_entry("limited", LIMITED, limits={"requests_per_minute": 1}),
             ],
-            queue={"hold_s": 0.2},
+            queue={"max_wait_no_ready_node_s": 0.2},
             policy="round-robin",
         )
         with served(tmp_path_factory.mktemp("openai"), config) as gateway:

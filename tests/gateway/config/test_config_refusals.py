@@ -37,8 +37,8 @@ def node(fields: str) -> str:
         (node("capacity: auot"), "nodes[0].capacity.requests", "auot", "'auto'"),
         (node("capacity: {tokens: -1}"), "nodes[0].capacity.tokens", -1, "or equal to 0"),
         (node("weight: 0"), "nodes[0].weight", 0, "greater than 0"),
-        (node("ca: none.pem"), "nodes[0].ca", None, "a file that exists"),
-        (node("jobs: sora"), "nodes[0].jobs", "sora", "'videos'"),
+        (node("ca_file: none.pem"), "nodes[0].ca_file", None, "a file that exists"),
+        (node("job_api: sora"), "nodes[0].job_api", "sora", "'videos'"),
         (node("api_key_env: sk-123"), "nodes[0].api_key_env", None, "not the secret itself"),
         (node("metrics_url: 'x:1'"), "nodes[0].metrics_url", "x:1", "http"),
         ("nodes: [{name: a b, url: 'http://x:1'}]", "nodes[0].name", "a b", "letters"),
@@ -49,7 +49,12 @@ def node(fields: str) -> str:
         ("discovery: {dns: [{name: 'a:1', port: 1}]}", "discovery.dns[0].name", "a:1", "host name"),
         ("discovery: {dns: [{name: a, port: 0}]}", "discovery.dns[0].port", 0, "or equal to 1"),
         ("discovery: {dns: [{name: a, port: 1}, {name: a, port: 2}]}", "discovery", None, "every name once"),
-        ("registration: {cidrs: [10.0.0.1/8]}", "registration.cidrs[0]", "10.0.0.1/8", "10.0.0.0/8"),
+        (
+            "registration: {allowed_cidrs: [10.0.0.1/8]}",
+            "registration.allowed_cidrs[0]",
+            "10.0.0.1/8",
+            "10.0.0.0/8",
+        ),
         ("policy: least-expected-weight", "policy.default", "least-expected-weight", "'least-expected-wait'"),
         ("policy: random+edff", "policy.default", "random+edff", "edf"),
         ("policy: {default: edf}", "policy.default", "edf", "least-expected-wait+edf"),
@@ -57,13 +62,18 @@ def node(fields: str) -> str:
         ("shadow: {policy: random, experiment: ab}", "shadow.experiment", None, "trimtab replay"),
         ("shadow: {policy: random, period_s: 3}", "shadow.period_s", None, "take turns"),
         ("shadow: rendom", "shadow.policy", "rendom", "'random'"),
-        (NODE + "routes: {x: {to: mm}}", "routes.x.to[0].model", "mm", "'m'"),
-        (NODE + "routes: {x: {to: m, fallback: q}}", "routes.x.fallback", "q", "'m'"),
+        (NODE + "routes: {x: {targets: mm}}", "routes.x.targets[0].model", "mm", "'m'"),
+        (NODE + "routes: {x: {targets: m, fallback: q}}", "routes.x.fallback", "q", "'m'"),
         (NODE + "routes: {x: {fallback: m}}", "routes.x", "x", "'m'"),
         (NODE + "routes: {m: {fallback: m}}", "routes.m.fallback", "m", "another model"),
-        (NODE + "routes: {x: {to: [{model: m, weight: -1}]}}", "routes.x.to[0].weight", -1, "or equal to 0"),
-        (NODE + "routes: {x: {to: [{model: m, weight: 0}]}}", "routes.x", None, "above 0"),
-        (NODE + "routes: {x: {to: [m, m]}}", "routes.x", None, "once"),
+        (
+            NODE + "routes: {x: {targets: [{model: m, weight: -1}]}}",
+            "routes.x.targets[0].weight",
+            -1,
+            "or equal to 0",
+        ),
+        (NODE + "routes: {x: {targets: [{model: m, weight: 0}]}}", "routes.x", None, "above 0"),
+        (NODE + "routes: {x: {targets: [m, m]}}", "routes.x", None, "once"),
         (NODE + "policy: {models: {mm: random}}", "policy.models.mm", "mm", "'m'"),
         (NODE + "timeouts: {models: {mm: {total_s: 1}}}", "timeouts.models.mm", "mm", "'m'"),
         ("timeouts: {total_s: 3}", "timeouts.total_s", None, "'default'"),
@@ -73,7 +83,7 @@ def node(fields: str) -> str:
         ("queue: {background_reserve_frac: 1.5}", "queue.background_reserve_frac", 1.5, "or equal to 1"),
         ("limits: {concurrency: 0}", "limits.concurrency", 0, "or equal to 1"),
         ("limits: {requests_per_minute: .inf}", "limits.requests_per_minute", None, "finite"),
-        ("retries: {max: 3}", "retries.max", 3, "or equal to 2"),
+        ("retries: {max_per_request: 3}", "retries.max_per_request", 3, "or equal to 2"),
         ("hedge: {max_frac: 0.2}", "hedge.max_frac", 0.2, "0.05"),
         ("record: {rotate_mib: 1}", "record.folder", None, "a value"),
         ("workers: 2", "workers", None, "--reuse-port"),
@@ -89,6 +99,35 @@ def test_one_wrong_field_is_named_with_its_value(text: str, field: str, value: o
     assert expected in str(error.expected)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("admin: {hosts: [a.example]}", "admin.hosts: is called allowed_hosts now"),
+        (node("ca: c.pem"), "nodes[0].ca: is called ca_file now"),
+        (node("jobs: videos"), "nodes[0].jobs: is called job_api now"),
+        (
+            "discovery: {dns: [{name: a, port: 80, jobs: none}]}",
+            "discovery.dns[0].jobs: is called job_api now",
+        ),
+        ("registration: {cidrs: [10.0.0.0/8]}", "registration.cidrs: is called allowed_cidrs now"),
+        (NODE + "routes: {x: {to: m}}", "routes.x.to: is called targets now"),
+        ("queue: {hold_s: 1}", "queue.hold_s: is called max_wait_no_ready_node_s now"),
+        ("limits: {slow_client_s: 1}", "limits.slow_client_s: is called request_read_timeout_s now"),
+        ("retries: {max: 1}", "retries.max: is called max_per_request now"),
+        ("hedge: {after_s: 1}", "hedge.after_s: is called delay_s now"),
+        ("fairness: {vtc: true}", "fairness.vtc: is called enabled now"),
+        ("health: {unhealthy_after: 1}", "health.unhealthy_after: is called unhealthy_threshold now"),
+        ("health: {healthy_after: 1}", "health.healthy_after: is called healthy_threshold now"),
+        ("ejection: {base_s: 1}", "ejection.base_s: is called base_ejection_s now"),
+        ("ejection: {max_s: 1}", "ejection.max_s: is called max_ejection_s now"),
+        ("ejection: {max_frac: 1}", "ejection.max_frac: is called max_ejected_frac now"),
+        ("record: {folder: r, keep: 3}", "record.keep: is called max_files now"),
+    ],
+)
+def test_a_key_of_an_earlier_version_names_the_present_one(text: str, message: str) -> None:
+    assert str(error_of(text)) == f"g.yaml: {message}"
+
+
 def test_two_nodes_of_one_name() -> None:
     error = error_of("nodes: [{name: a, url: 'http://x:1'}, {name: a, url: 'http://x:2'}]")
     assert (error.field, error.value) == ("nodes[1].name", "a")
@@ -97,8 +136,8 @@ def test_two_nodes_of_one_name() -> None:
 @pytest.mark.parametrize(
     ("text", "loop"),
     [
-        ("{x: {to: y}, y: {to: x}}", "x → y → x"),
-        ("{x: {to: [m, y]}, y: {to: [m, z]}, z: {to: [x]}}", "x → y → z → x"),
+        ("{x: {targets: y}, y: {targets: x}}", "x → y → x"),
+        ("{x: {targets: [m, y]}, y: {targets: [m, z]}, z: {targets: [x]}}", "x → y → z → x"),
     ],
 )
 def test_loops_of_aliases(text: str, loop: str) -> None:
@@ -106,7 +145,7 @@ def test_loops_of_aliases(text: str, loop: str) -> None:
 
 
 def test_all_problems_are_listed_at_once() -> None:
-    message = str(error_of("listn: 1\nworkers: 0\nretries: {max: 9}"))
+    message = str(error_of("listn: 1\nworkers: 0\nretries: {max_per_request: 9}"))
     assert message.startswith("g.yaml: 3 problems")
 
 
@@ -116,7 +155,7 @@ def test_names_twice_and_loops_are_listed_beside_all_else() -> None:
           workers: 0
           nodes: [{{name: a, url: 'http://x:1'}}, {{name: b, url: here}}, {{name: a, url: 'http://x:2'}}, 7]
           keys: [{{name: t, sha256: {DIGEST}}}, {{name: t, sha256: {"b" * 64}, more: 1}}]
-          routes: {{x: {{to: [y, m]}}, y: {{to: x}}, z: {{two: x}}, m: {{to: m}}}}
+          routes: {{x: {{targets: [y, m]}}, y: {{targets: x}}, z: {{two: x}}, m: {{targets: m}}}}
         """)
     )
     lines = message.splitlines()
@@ -131,7 +170,7 @@ def test_names_twice_and_loops_are_listed_beside_all_else() -> None:
 
 def test_what_does_not_fit_is_listed_once() -> None:
     nodes = "nodes: [{name: a, url: 'http://x:1'}, {name: a, url: 'http://x:2'}]"
-    message = str(error_of(f"{nodes}\nroutes: {{x: {{to: y}}, y: {{to: x}}}}"))
+    message = str(error_of(f"{nodes}\nroutes: {{x: {{targets: y}}, y: {{targets: x}}}}"))
     assert message.startswith("g.yaml: 3 problems")
     assert len(message.splitlines()) == 4
 

@@ -142,12 +142,12 @@ def test_paths_count_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: py
     (folder / "gateway.yaml").write_text(
         "policy: mine.py:Mine+edf\nshadow: mine.py:Mine\nkeys_file: keys.yaml\nrecord: {folder: rec}\n"
         "store: {results_folder: out}\ndiscovery: {file: nodes.yaml}\n"
-        "nodes: [{name: a, url: 'https://x', ca: ca.pem}]\n"
+        "nodes: [{name: a, url: 'https://x', ca_file: ca.pem}]\n"
     )
     monkeypatch.chdir(tmp_path)
     config = load_config("conf/gateway.yaml")
     assert config.policy.default == f"{folder}/mine.py:Mine+edf"
-    assert config.nodes[0].ca == folder / "ca.pem"
+    assert config.nodes[0].ca_file == folder / "ca.pem"
     assert config.record is not None
     assert config.record.folder == folder / "rec"
     assert config.store.results_folder == folder / "out"
@@ -191,11 +191,11 @@ def routes(text: str) -> dict[str, RouteSpec]:
 def test_aliases_are_followed_to_their_ends() -> None:
     found = resolved(
         routes("""
-          fast: {to: chat}
-          chat: {to: [{model: chat, weight: 3}, {model: next, weight: 1}], fallback: fast-2}
-          next: {to: [a, b]}
-          fast-2: {to: c}
-          gone: {to: [{model: a, weight: 0}, {model: b}]}
+          fast: {targets: chat}
+          chat: {targets: [{model: chat, weight: 3}, {model: next, weight: 1}], fallback: fast-2}
+          next: {targets: [a, b]}
+          fast-2: {targets: c}
+          gone: {targets: [{model: a, weight: 0}, {model: b}]}
         """)
     )
     assert dict(zip(found["fast"].models, found["fast"].fracs, strict=True)) == pytest.approx(
@@ -211,8 +211,11 @@ def test_what_nodes_serve_is_known_only_if_all_say_so() -> None:
     say, silent = "{name: a, url: 'http://x:1', models: [m], adapters: [l]}", "{name: b, url: 'http://x:2'}"
     assert parse_config(f"nodes: [{say}]").declared_models() == ("m", "l")
     assert parse_config(f"nodes: [{say}, {silent}]").declared_models() is None
-    assert parse_config(f"nodes: [{say}]\nregistration: {{cidrs: [10.0.0.0/8]}}").declared_models() is None
-    parse_config(f"nodes: [{say}, {silent}]\nroutes: {{x: {{to: whatever}}}}")
+    assert (
+        parse_config(f"nodes: [{say}]\nregistration: {{allowed_cidrs: [10.0.0.0/8]}}").declared_models()
+        is None
+    )
+    parse_config(f"nodes: [{say}, {silent}]\nroutes: {{x: {{targets: whatever}}}}")
 
 
 def test_timeouts_of_a_model() -> None:

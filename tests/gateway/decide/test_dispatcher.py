@@ -611,7 +611,7 @@ def test_refusals_say_why() -> None:
         assert nobody.refusal is not None, "held for a node, not for ever"
         assert nobody.refusal.status == 503
 
-    at(test, held_max=2, max_wait_s=5.0, hold_s=1.0)
+    at(test, held_max=2, max_wait_s=5.0, max_wait_no_ready_node_s=1.0)
 
 
 def test_behind_the_one_request_of_a_trial_waits_are_short() -> None:
@@ -630,7 +630,7 @@ def test_behind_the_one_request_of_a_trial_waits_are_short() -> None:
         await asyncio.sleep(1.5)
         assert [exchange.refusal for exchange in usual] == [None, None]
 
-    at(test, max_wait_s=5.0, hold_s=1.0)
+    at(test, max_wait_s=5.0, max_wait_no_ready_node_s=1.0)
 
 
 def test_what_has_expired_is_told_by_the_deadline_and_not_by_the_clock() -> None:

@@ -436,7 +436,7 @@ def test_a_long_prefill_after_an_early_head_is_not_committed() -> None:
 
 def test_a_hedge_takes_over_and_the_loser_is_stopped() -> None:
     async def main() -> None:
-        settings = Settings(hedge_after_s=0.1, hedge_max_frac=0.05)
+        settings = Settings(hedge_delay_s=0.1, hedge_max_frac=0.05)
         async with gateway(says(b"", wait_s=WAIT_S), answers(ok(b'"second"')), settings=settings) as g:
             g.dispatcher.hedges = [g.dispatcher.nodes[1]]
             answer = await g.raw(post())
@@ -462,7 +462,7 @@ def late(response: bytes, may_answer: asyncio.Event) -> Serve:
 
 def test_a_hedge_that_is_lost_leaves_the_first_attempt_alone() -> None:
     async def main() -> None:
-        settings, may_answer = Settings(hedge_after_s=0.05), asyncio.Event()
+        settings, may_answer = Settings(hedge_delay_s=0.05), asyncio.Event()
         async with gateway(late(ok(b'"first"'), may_answer), says(b""), settings=settings) as g:
             g.dispatcher.hedges = [g.dispatcher.nodes[1]]
             asking = asyncio.create_task(g.raw(post()))
@@ -492,7 +492,7 @@ def test_a_host_that_is_none_is_a_node_that_does_not_connect(host: str) -> None:
 
 def test_where_the_first_attempt_wins_its_node_is_told() -> None:
     async def main() -> None:
-        settings, may_answer = Settings(hedge_after_s=0.05), asyncio.Event()
+        settings, may_answer = Settings(hedge_delay_s=0.05), asyncio.Event()
         second = says(b"", wait_s=WAIT_S)
         async with gateway(late(ok(b'"first"'), may_answer), second, settings=settings) as g:
             g.dispatcher.hedges = [g.dispatcher.nodes[1]]
@@ -515,7 +515,7 @@ def test_where_the_first_attempt_wins_its_node_is_told() -> None:
 
 def test_hedges_keep_to_their_share() -> None:
     async def main() -> None:
-        settings, may_answer = Settings(hedge_after_s=0.01, hedge_max_frac=0.05), asyncio.Event()
+        settings, may_answer = Settings(hedge_delay_s=0.01, hedge_max_frac=0.05), asyncio.Event()
         async with gateway(late(ok(b"{}"), may_answer), settings=settings) as g:
             g.dispatcher.hedges = g.dispatcher.nodes * 60
             asking = [asyncio.create_task(g.raw(post())) for _ in range(60)]

@@ -246,7 +246,7 @@ def test_limits_of_head_body_and_memory() -> None:
 
 def test_slow_heads_and_bodies_and_idle_connections_are_cut_off() -> None:
     async def main() -> None:
-        settings = Settings(slow_client_s=0.2, keep_alive_s=0.2)
+        settings = Settings(request_read_timeout_s=0.2, keep_alive_s=0.2)
         async with gateway(answers(ok(b"{}")), settings=settings) as g:
             assert (await g.raw(b"POST /v1/ch")).startswith(b"HTTP/1.1 408")
             assert (await g.raw(b"")).startswith(b"HTTP/1.1 408")

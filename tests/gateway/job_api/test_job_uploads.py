@@ -150,7 +150,7 @@ def test_a_long_upload_by_an_alias_names_the_model_on_disk(tmp_path: Path) -> No
     async def main() -> None:
         async with opened(tmp_path) as made:
             made.plane.context.admission.routes = resolved(
-                {"movie": RouteSpec.model_validate({"to": "film"})}
+                {"movie": RouteSpec.model_validate({"targets": "film"})}
             )
             _, job = await made.send(body=FORM.replace(b"\r\n\r\nfilm\r\n", b"\r\n\r\nmovie\r\n"))
             assert job["model"] == "film"

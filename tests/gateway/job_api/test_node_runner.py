@@ -72,7 +72,7 @@ async def studios(*names: str) -> AsyncIterator[tuple[list[Studio], list[dict[st
             server = await stack.enter_async_context(TestServer(app))
             entry = {"name": name, "url": str(server.make_url("")), "models": ["m"], "capacity": 1}
             made.append(studio)
-            entries.append(entry | {"jobs": "videos"})
+            entries.append(entry | {"job_api": "videos"})
         yield made, entries
 
 

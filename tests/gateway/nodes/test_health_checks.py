@@ -13,7 +13,7 @@ from trimtab.gateway.nodes.health_checks import HealthChecker, HealthCheckOption
 from trimtab.gateway.nodes.node_state import Hold
 
 QUICK = HealthCheckOptions(
-    period_s=0.02, timeout_s=30, unhealthy_after=3, healthy_after=2, models_period_s=0.05
+    period_s=0.02, timeout_s=30, unhealthy_threshold=3, healthy_threshold=2, models_period_s=0.05
 )
 
 
@@ -49,7 +49,7 @@ def test_one_failure_of_a_node_that_was_up_changes_nothing() -> None:
         async with Backend() as backend:
             fleet = fleet_of(1, url=backend.url)
             checker, node = (
-                HealthChecker(fleet, HealthCheckOptions(period_s=0.05, unhealthy_after=1000)),
+                HealthChecker(fleet, HealthCheckOptions(period_s=0.05, unhealthy_threshold=1000)),
                 fleet.nodes[0],
             )
             checker.start()
@@ -145,7 +145,7 @@ def test_a_check_that_times_out_during_a_long_prefill_says_nothing(is_excused: b
                 asked.append(node)
                 return is_excused
 
-            options = HealthCheckOptions(period_s=0.01, timeout_s=0.03, unhealthy_after=3)
+            options = HealthCheckOptions(period_s=0.01, timeout_s=0.03, unhealthy_threshold=3)
             checker, node = HealthChecker(fleet, options, excused), fleet.nodes[0]
             checker.start()
             await until(lambda: fleet.state(node).was_up)

@@ -222,7 +222,7 @@ async def stop_and_go_on(process: asyncio.subprocess.Process) -> None:
     assert process.stdout is not None
     port = int(await process.stdout.readline())
     options = HealthManagerOptions(
-        health=HealthCheckOptions(period_s=0.05, timeout_s=0.2, unhealthy_after=100_000),
+        health=HealthCheckOptions(period_s=0.05, timeout_s=0.2, unhealthy_threshold=100_000),
         inactivity=InactivityOptions(min_s=0.1),
     )
     manager = HealthManager(fleet_of(1, url=f"http://127.0.0.1:{port}"), options)

@@ -113,7 +113,7 @@ def test_registration_pins_all_urls_and_keeps_secrets_and_files_out_of_reach() -
         for field, value in (
             ("exporter_url", "http://evil:9100/metrics"),
             ("api_key_env", "HOME"),
-            ("ca", "/x"),
+            ("ca_file", "/x"),
         ):
             with pytest.raises(ConfigError, match=field if field != "exporter_url" else "networks"):
                 await registrar.add(spec("h", url="http://gpu:8000", **{field: value}))

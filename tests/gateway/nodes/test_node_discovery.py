@@ -105,11 +105,11 @@ def test_what_a_registered_node_names_is_not_looked_at_unless_it_may(tmp_path: P
         said = []
         for ca in (str(tmp_path), str(tmp_path / "missing"), [str(known)]):
             with pytest.raises(ConfigError) as refused:
-                registrar.vet({"name": "n", "url": "http://127.0.0.1:1", "ca": ca})
+                registrar.vet({"name": "n", "url": "http://127.0.0.1:1", "ca_file": ca})
             said.append(str(refused.value).replace(str(ca), ""))
         assert "may not be used" in said[0]
         assert said[0] == said[1], "a file that is there is refused in the same words"
-        registrar.vet({"ca": str(known)})
+        registrar.vet({"ca_file": str(known)})
         registrar.vet({"name": "n"})
 
     asyncio.run(main())

@@ -177,9 +177,9 @@ def test_certificates_that_cannot_be_read_are_an_error_that_names_the_file() -> 
     async def main() -> None:
         fleet = Fleet(asyncio.get_running_loop())
         with pytest.raises(ConfigError, match=r"nowhere\.pem"):
-            fleet.add(spec(url="https://localhost", ca="nowhere.pem"))
+            fleet.add(spec(url="https://localhost", ca_file="nowhere.pem"))
         with pytest.raises(ConfigError, match="https URL"):
-            fleet.add(spec(url="http://localhost", ca="nowhere.pem"))
+            fleet.add(spec(url="http://localhost", ca_file="nowhere.pem"))
         assert fleet.add(spec(url="https://localhost")).ssl is not None
         assert fleet.nodes[0].port == 443
         fleet.close()

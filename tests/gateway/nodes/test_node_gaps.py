@@ -150,7 +150,7 @@ def test_a_check_that_spans_a_gap_is_void_and_done_again_at_once() -> None:
     async def main() -> None:
         async with Backend() as backend:
             fleet = fleet_of(1, url=backend.url)
-            options = HealthCheckOptions(period_s=1000.0, timeout_s=5.0, unhealthy_after=1)
+            options = HealthCheckOptions(period_s=1000.0, timeout_s=5.0, unhealthy_threshold=1)
             checker, node = HealthChecker(fleet, options), fleet.nodes[0]
             checker.start()
             await until(lambda: fleet.state(node).was_up)

@@ -48,9 +48,9 @@ def test_only_the_given_certificates_and_the_right_name_are_trusted(certificate:
         url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         ca = str(certificate.with_name("cert.pem"))
         fleet = fleet_of(0)
-        good = fleet.add(spec("good", url=url, ca=ca, server_name="gpu.test"))
+        good = fleet.add(spec("good", url=url, ca_file=ca, server_name="gpu.test"))
         stranger = fleet.add(spec("stranger", url=url, server_name="gpu.test"))
-        misnamed = fleet.add(spec("misnamed", url=url, ca=ca))
+        misnamed = fleet.add(spec("misnamed", url=url, ca_file=ca))
         checker = HealthChecker(fleet, HealthCheckOptions(period_s=0.05))
         checker.start()
         await until(lambda: fleet.state(good).was_up)

@@ -32,8 +32,8 @@ def test_failures_in_a_row_eject_for_growing_times(cause: Cause) -> None:
             assert fleet.gets_work(node)
             traffic.bad(node, cause)
         assert node.health is Health.EJECTED
-        for eject_s in (5.0, 10.0, 15.0):
-            await asyncio.sleep(eject_s - 0.1)
+        for base_ejection_s in (5.0, 10.0, 15.0):
+            await asyncio.sleep(base_ejection_s - 0.1)
             assert not fleet.gets_work(node)
             await asyncio.sleep(0.2)
             assert fleet.gets_work(node)

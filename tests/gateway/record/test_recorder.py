@@ -232,7 +232,7 @@ def test_numbers_are_bounded_and_forget_what_was_used_longest_ago() -> None:
 
 def test_rotation_keeps_the_newest_files_each_readable_alone(tmp_path: Path) -> None:
     many = [exchange(float(k), k + 2.0) for k in range(200)]
-    recorded(tmp_path, many, per_flush=10, max_bytes=5000, keep=3)
+    recorded(tmp_path, many, per_flush=10, max_bytes=5000, max_files=3)
     names = [path.name for path in files(tmp_path)]
     assert len(names) == 3
     sequence = [int(name.split("-")[-1].split(".")[0]) for name in names]

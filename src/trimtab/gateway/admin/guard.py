@@ -72,7 +72,9 @@ def guard(auth: AdminAuth, allowed_hosts: Collection[str]) -> Middleware:
 
 def _refusal(request: web.Request, auth: AdminAuth, hosts: Collection[str]) -> web.Response | None:
     if not _is_host_known(request.headers.get("Host", ""), hosts):
-        return problem(421, "unknown_host", "this Host is not one of the admin port's: see admin.hosts")
+        return problem(
+            421, "unknown_host", "this Host is not one of the admin port's: see admin.allowed_hosts"
+        )
     if request.method not in _SAFE_METHODS and not _is_intended(request, auth):
         return problem(
             403, "cross_site", f"a change needs a key, the same origin, or the header {INTENT_HEADER}"

@@ -156,7 +156,7 @@ def _warnings(config: GatewayConfig) -> Iterator[str]:
     for address, what in ((config.listen_address, "listen"), (config.admin_address, "admin.listen")):
         if not (address.host in LOOPBACK or address.host.startswith("127.")):
             yield f"{what} is no loopback address, and there is no TLS: put a proxy with TLS in front of it"
-    if not config.nodes and not config.discovery.is_on and not config.registration.cidrs:
+    if not config.nodes and not config.discovery.is_on and not config.registration.allowed_cidrs:
         yield "there are no nodes, and none can be found or added"
     yield from (f"environment variable {name} is not set" for name in _unset(config))
 

@@ -56,33 +56,38 @@ class GatewayConfig(Spec):
     reuse_port: bool = Field(
         False, description="share the port of `listen` with other replicas on this machine"
     )
-    admin: AdminSpec = Field(AdminSpec(), description="port for metrics, dashboard and changes")
+    admin: AdminSpec = Field(AdminSpec(), description="port for metrics, dashboard and admin API")
     keys: tuple[KeySpec, ...] = Field((), description="tenants", json_schema_extra={"writeOnly": True})
     keys_file: FilePath | None = Field(None, description="further tenants: a YAML file with such a list")
-    insecure_no_auth: bool = Field(False, description="serve everybody, without keys")
+    insecure_no_auth: bool = Field(False, description="serve clients without keys")
     nodes: tuple[NodeEntry, ...] = Field((), description="backends")
-    discovery: DiscoverySpec = Field(DiscoverySpec(), description="backends that are found")
-    registration: RegistrationSpec = Field(RegistrationSpec(), description="backends that the admin API adds")
+    discovery: DiscoverySpec = Field(
+        DiscoverySpec(), description="backends found by DNS or in a watched file"
+    )
+    registration: RegistrationSpec = Field(RegistrationSpec(), description="backends added by the admin API")
     policy: Policies = Field(PolicyChoice(), description="a policy, or {default, models: {model: policy}}")
-    shadow: Shadow | None = Field(None, description="a second policy, without effect, to compare")
-    routes: Mapping[Model, RouteSpec] = Field({}, description="name that clients use → models")
-    relay_paths: tuple[RelayPath, ...] = Field((), description="further paths that clients may use")
+    shadow: Shadow | None = Field(None, description="a second policy that decides without effect, to compare")
+    routes: Mapping[Model, RouteSpec] = Field({}, description="model name of requests → models")
+    relay_paths: tuple[RelayPath, ...] = Field((), description="further paths that are forwarded to nodes")
     queue: QueueSpec = Field(QueueSpec(), description="the central queue")
-    limits: LimitsSpec = Field(LimitsSpec(), description="of each tenant, of connections and of bodies")
-    timeouts: TimeoutsSpec = Field(TimeoutsSpec(), description="how long a backend may take")
-    retries: RetriesSpec = Field(RetriesSpec(), description="further attempts on other nodes")
-    hedge: HedgeSpec = Field(HedgeSpec(), description="second attempts beside slow ones")
-    fairness: FairnessSpec = Field(FairnessSpec(), description="between tenants")
+    limits: LimitsSpec = Field(LimitsSpec(), description="limits of tenants, connections and bodies")
+    timeouts: TimeoutsSpec = Field(TimeoutsSpec(), description="timeouts of backends")
+    retries: RetriesSpec = Field(RetriesSpec(), description="retries on other nodes")
+    hedge: HedgeSpec = Field(HedgeSpec(), description="second attempts beside slow first ones")
+    fairness: FairnessSpec = Field(FairnessSpec(), description="fair queueing between tenants, by tokens")
     prefix_cache: PrefixCacheSpec = Field(PrefixCacheSpec(), description="index of prompts seen by nodes")
-    health: HealthSpec = Field(HealthSpec(), description="active checks")
-    ejection: EjectionSpec = Field(EjectionSpec(), description="of nodes that answer worse than the others")
-    polling: PollingSpec = Field(PollingSpec(), description="of metrics of nodes")
-    record: RecordSpec | None = Field(None, description="traffic as a trace; left out = none")
+    health: HealthSpec = Field(HealthSpec(), description="active health checks")
+    ejection: EjectionSpec = Field(
+        EjectionSpec(), description="ejection of nodes that perform worse than the others"
+    )
+    polling: PollingSpec = Field(PollingSpec(), description="polling of nodes' metrics")
+    record: RecordSpec | None = Field(None, description="recording of traffic as a trace; default: none")
     store: StoreSpec = Field(StoreSpec(), description="jobs, results and usage")
     telemetry: TelemetrySpec = Field(TelemetrySpec(), description="logs and spans")
-    drain_s: NonNegative = Field(30.0, description="time for requests in flight when it stops")
+    drain_s: NonNegative = Field(30.0, description="time for requests in flight to end after SIGTERM")
     shutdown_delay_s: NonNegative = Field(
-        1.0, description="of that, time in which new requests are still served: until balancers see /ready"
+        1.0,
+        description="part of drain_s in which new requests are still served, until balancers see /ready",
     )
 
     @model_validator(mode="after")
@@ -106,7 +111,9 @@ class GatewayConfig(Spec):
 
     def declared_models(self) -> tuple[str, ...] | None:
         """Models and adapters of all nodes; None = a node may serve models that this file does not list."""
-        is_open = self.discovery.is_on or self.registration.cidrs or not all(n.models for n in self.nodes)
+        is_open = (
+            self.discovery.is_on or self.registration.allowed_cidrs or not all(n.models for n in self.nodes)
+        )
         if is_open or not self.nodes:
             return None
         return tuple(dict.fromkeys(m for node in self.nodes for m in (*node.models, *node.adapters)))

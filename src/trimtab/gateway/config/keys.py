@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 
 from trimtab.errors import ConfigError
 from trimtab.gateway.config.types import Count, EnvName, HostName, Listen, Name
-from trimtab.validation.base import Positive, Spec
+from trimtab.validation.base import Positive, Spec, formerly
 from trimtab.validation.problems import checked
 from trimtab.validation.yaml_text import document, read_yaml
 
@@ -38,7 +38,7 @@ class TenantLimits(Spec):
 
     requests_per_minute: Positive | None = Field(None, description="requests per minute")
     tokens_per_minute: Positive | None = Field(None, description="tokens per minute, prompt and output")
-    concurrency: Count | None = Field(None, description="requests at a time, waiting ones included")
+    concurrency: Count | None = Field(None, description="concurrent requests, waiting ones included")
 
 
 class Secret(Spec):
@@ -81,22 +81,30 @@ class KeySpec(Secret):
     """A tenant: its name, keys, limits, and the permissions of its requests."""
 
     name: Name = Field(description="name of the tenant, in logs and metrics")
-    weight: Positive = Field(1.0, description="share of the capacity where tenants compete")
-    limits: TenantLimits | None = Field(None, description="instead of the limits of all tenants")
-    may_set_priority: bool = Field(False, description="x-trimtab-priority is honoured")
-    may_name_tenant: bool = Field(False, description="x-trimtab-tenant is honoured")
-    background: bool = Field(False, description="all its work fills spare capacity only")
+    weight: Positive = Field(
+        1.0, description="share of the capacity when tenants compete, relative to the others"
+    )
+    limits: TenantLimits | None = Field(
+        None, description="limits of this tenant; default: those of the section limits"
+    )
+    may_set_priority: bool = Field(False, description="accept the header x-trimtab-priority")
+    may_name_tenant: bool = Field(False, description="accept the header x-trimtab-tenant")
+    background: bool = Field(False, description="serve its requests with spare capacity only")
 
 
 class AdminSpec(Spec):
-    """The admin port: metrics, dashboard and changes."""
+    """The admin port: metrics, dashboard and admin API."""
 
     listen: Listen = Field("127.0.0.1:9080", description="host:port")
-    hosts: tuple[HostName, ...] = Field(
-        (), description="names by which browsers reach it, besides its addresses and localhost"
+    allowed_hosts: tuple[HostName, ...] = Field(
+        (),
+        description="host names that requests may use, besides its addresses and localhost",
+        json_schema_extra=formerly("hosts"),
     )
-    keys: tuple[Secret, ...] = Field((), description="what opens it", json_schema_extra={"writeOnly": True})
-    key_env: EnvName | None = Field(None, description="environment variable that holds such a key")
+    keys: tuple[Secret, ...] = Field(
+        (), description="keys of the admin API", json_schema_extra={"writeOnly": True}
+    )
+    key_env: EnvName | None = Field(None, description="environment variable that holds an admin key")
 
     def digests(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Digests of all admin keys. Raises ConfigError if an environment variable is missing."""

@@ -10,7 +10,7 @@ import platformdirs
 from pydantic import Field, field_validator
 
 from trimtab.gateway.config.types import Count, EnvName, FilePath, Url
-from trimtab.validation.base import Frac, NonNegative, Positive, Spec
+from trimtab.validation.base import Frac, NonNegative, Positive, Spec, formerly
 
 _STORES = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
 
@@ -18,36 +18,56 @@ _STORES = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
 class HealthSpec(Spec):
     """Active checks of nodes."""
 
-    period_s: Positive = Field(5.0, description="between two checks of a node")
-    timeout_s: Positive = Field(2.0, description="until a check has failed")
-    unhealthy_after: Count = Field(3, description="failed checks in a row until a node is down")
-    healthy_after: Count = Field(2, description="good checks in a row until it is up again")
+    period_s: Positive = Field(5.0, description="seconds between two checks of a node")
+    timeout_s: Positive = Field(2.0, description="time after which a check fails")
+    unhealthy_threshold: Count = Field(
+        3,
+        description="consecutive failed checks that make a node unhealthy",
+        json_schema_extra=formerly("unhealthy_after"),
+    )
+    healthy_threshold: Count = Field(
+        2,
+        description="consecutive passed checks that make it healthy again",
+        json_schema_extra=formerly("healthy_after"),
+    )
 
 
 class EjectionSpec(Spec):
     """Outlier ejection: nodes that perform worse than the others get no work for a while."""
 
-    enabled: bool = Field(True, description="whether there is any")
-    consecutive_failures: Count = Field(5, description="failures in a row that eject a node")
-    base_s: Positive = Field(5.0, description="length of the first time out; each further one is longer")
-    max_s: Positive = Field(120.0, description="length of the longest one")
-    max_frac: Frac = Field(0.5, description="nodes that may be out at a time; beyond it none is ejected")
-    slow_start_s: NonNegative = Field(10.0, description="time in which a node comes back to full load")
+    enabled: bool = Field(True, description="eject nodes")
+    consecutive_failures: Count = Field(5, description="consecutive failed requests that eject a node")
+    base_ejection_s: Positive = Field(
+        5.0,
+        description="length of the first ejection; each further one is longer",
+        json_schema_extra=formerly("base_s"),
+    )
+    max_ejection_s: Positive = Field(
+        120.0, description="length of the longest ejection", json_schema_extra=formerly("max_s")
+    )
+    max_ejected_frac: Frac = Field(
+        0.5, description="largest fraction of nodes ejected at a time", json_schema_extra=formerly("max_frac")
+    )
+    slow_start_s: NonNegative = Field(
+        10.0, description="time in which a returning node gets back to its full share"
+    )
 
 
 class PollingSpec(Spec):
     """Polling of metrics from nodes and their machines."""
 
-    period_s: Positive = Field(2.0, description="between two looks at a node's metrics")
-    timeout_s: Positive = Field(1.5, description="until a look has failed")
+    period_s: Positive = Field(2.0, description="seconds between two reads of a node's metrics")
+    timeout_s: Positive = Field(1.5, description="time after which a read fails")
 
 
 class RecordSpec(Spec):
     """Recording of traffic as a trace: sizes, times and decisions, never content."""
 
-    folder: FilePath = Field(description="where the files go")
-    rotate_mib: Positive = Field(64.0, description="size at which a new file is begun")
-    keep: Count = Field(16, description="files that are kept")
+    folder: FilePath = Field(description="folder of the files")
+    rotate_mib: Positive = Field(64.0, description="size at which a new file starts")
+    max_files: Count = Field(
+        16, description="files to keep; the oldest are deleted", json_schema_extra=formerly("keep")
+    )
 
 
 class StoreSpec(Spec):
@@ -55,13 +75,15 @@ class StoreSpec(Spec):
 
     url: str | None = Field(
         None,
-        description="sqlite:///FILE or postgresql://…; default: a file under the state folder",
+        description="sqlite:///FILE or postgresql://…; default: a file in the state folder",
         json_schema_extra={"writeOnly": True},
     )
     url_env: EnvName | None = Field(None, description="environment variable that holds the URL instead")
-    results_folder: FilePath | None = Field(None, description="default: under the state folder")
-    result_ttl_s: Positive = Field(86_400.0, description="how long results are kept")
-    result_max_mib: Positive = Field(1024.0, description="the largest result")
+    results_folder: FilePath | None = Field(
+        None, description="folder of results; default: results in the state folder"
+    )
+    result_ttl_s: Positive = Field(86_400.0, description="time to keep results")
+    result_max_mib: Positive = Field(1024.0, description="largest result")
 
     @field_validator("url")
     @classmethod
@@ -84,8 +106,8 @@ class TelemetrySpec(Spec):
     """Logs and spans."""
 
     otlp_endpoint: Url | None = Field(None, description="OpenTelemetry collector (HTTP); needs trimtab[otel]")
-    log_format: Literal["json", "text"] = Field("text", description="form of the lines on stderr")
-    log_requests: bool = Field(False, description="one line per request")
+    log_format: Literal["json", "text"] = Field("text", description="format of log lines on stderr")
+    log_requests: bool = Field(False, description="log one line per request")
 
 
 def state_folder() -> Path:

@@ -22,7 +22,7 @@ from trimtab.gateway.config.types import (
     UrlPath,
 )
 from trimtab.gateway.nodes.node_spec import NodeSpec
-from trimtab.validation.base import NonNegative, Positive, Spec
+from trimtab.validation.base import NonNegative, Positive, Spec, formerly
 
 AUTO_MAX_REQUESTS = 256  # default upper bound of `auto`
 
@@ -36,9 +36,9 @@ Requests = Annotated[
 class CapacitySpec(Spec):
     """The capacity of a node. Work beyond it waits in the gateway."""
 
-    requests: Requests = Field("auto", description="requests in flight; auto = by latencies")
-    tokens: NonNegative = Field(0, description="tokens in flight, prompt and expected output; 0 = no bound")
-    max_requests: Count = Field(AUTO_MAX_REQUESTS, description="the most that auto may find")
+    requests: Requests = Field("auto", description="requests in flight; auto = adapted to measured latencies")
+    tokens: NonNegative = Field(0, description="tokens in flight, prompt and expected output; 0 = no limit")
+    max_requests: Count = Field(AUTO_MAX_REQUESTS, description="upper limit of requests when auto")
 
     @property
     def is_auto(self) -> bool:
@@ -64,22 +64,42 @@ Capacity = Annotated[
 class NodeSettings(Spec):
     """The settings of a node, except name and address."""
 
-    models: tuple[Model, ...] = Field((), description="models it serves; empty = all that it lists itself")
-    adapters: tuple[Model, ...] = Field((), description="adapters it serves besides its models")
-    adapter_load_s: NonNegative = Field(1.0, description="what loading an adapter takes, for policies")
-    capacity: Capacity = Field(CapacitySpec(), description="requests and/or tokens in flight, or auto")
-    type: str = Field("", description="nodes of one type share estimates; default: its own name")
-    weight: Positive = Field(1.0, description="share that weighted policies give it")
-    zone: str = Field("", description="where it stands")
-    api_key_env: EnvName | None = Field(None, description="environment variable with the backend's own key")
-    ca: ExistingFile | None = Field(None, description="certificates to trust instead of the system's")
-    health_path: UrlPath | None = Field(None, description="default: /health, else /v1/models")
-    metrics_url: UrlOrPath | None = Field(None, description="vLLM's or SGLang's metrics; a path or a URL")
-    exporter_url: Url | None = Field(None, description="node_exporter of its machine")
-    gpu_exporter_url: Url | None = Field(None, description="dcgm-exporter of its machine")
-    idempotent_jobs: bool = Field(False, description="a job may run twice without harm")
-    jobs: Literal["none", "videos"] = Field(
-        "none", description="its own job API: videos = OpenAI's /v1/videos; none = answers when it is done"
+    models: tuple[Model, ...] = Field(
+        (), description="models that the node serves; empty = those of its /v1/models"
+    )
+    adapters: tuple[Model, ...] = Field((), description="adapters that the node serves, besides its models")
+    adapter_load_s: NonNegative = Field(1.0, description="time to load an adapter, for policies")
+    capacity: Capacity = Field(
+        CapacitySpec(), description="limit of requests, or of requests and tokens, in flight"
+    )
+    type: str = Field(
+        "", description="node type; nodes of one type share estimates; default: the node's name"
+    )
+    weight: Positive = Field(1.0, description="share of requests under weighted policies")
+    zone: str = Field("", description="location, for policies")
+    api_key_env: EnvName | None = Field(
+        None, description="environment variable that holds the backend's API key"
+    )
+    ca_file: ExistingFile | None = Field(
+        None,
+        description="PEM file of certificates to trust instead of the system's",
+        json_schema_extra=formerly("ca"),
+    )
+    health_path: UrlPath | None = Field(
+        None, description="path of health checks; default: /health, or /v1/models if that is missing"
+    )
+    metrics_url: UrlOrPath | None = Field(
+        None, description="metrics of vLLM or SGLang: a path of the node or a URL"
+    )
+    exporter_url: Url | None = Field(None, description="node_exporter of the node's machine")
+    gpu_exporter_url: Url | None = Field(None, description="dcgm-exporter of the node's machine")
+    idempotent_jobs: bool = Field(
+        False, description="a job may run twice; needed to restart jobs after a crash"
+    )
+    job_api: Literal["none", "videos"] = Field(
+        "none",
+        description="job API of the backend: videos = OpenAI's /v1/videos; none = it responds when done",
+        json_schema_extra=formerly("jobs"),
     )
 
     def described(self, name: str, url: str) -> NodeSpec:
@@ -92,7 +112,7 @@ class NodeSettings(Spec):
             max_tokens=self.capacity.tokens,
             auto=self.capacity.is_auto,
             api_key_env=self.api_key_env or "",
-            ca=str(self.ca or ""),
+            ca_file=str(self.ca_file or ""),
             type_name=self.type,
             adapters=self.adapters,
             adapter_load_s=self.adapter_load_s,
@@ -107,7 +127,7 @@ class NodeSettings(Spec):
 class NodeEntry(NodeSettings):
     """A backend."""
 
-    name: Name = Field(description="its name in headers, logs and metrics")
+    name: Name = Field(description="name in headers, logs and metrics")
     url: BackendUrl = Field(description="http(s)://host:port")
 
     def spec(self) -> NodeSpec:
@@ -119,9 +139,9 @@ class DnsEntry(NodeSettings):
     """A DNS name whose addresses are nodes. It is resolved periodically."""
 
     name: HostName = Field(description="host name; the nodes are called NAME-ADDRESS")
-    port: int = Field(ge=1, le=65535, description="port of every one of them")
-    tls: bool = Field(False, description="https")
-    period_s: Positive = Field(10.0, description="seconds between two look-ups")
+    port: int = Field(ge=1, le=65535, description="port of every node")
+    tls: bool = Field(False, description="use https")
+    period_s: Positive = Field(10.0, description="seconds between two DNS lookups")
 
     def template(self) -> NodeSpec:
         """The template of its nodes' specs. The host of its URL is the DNS name."""
@@ -132,8 +152,10 @@ class DiscoverySpec(Spec):
     """Discovery of nodes that this file does not list."""
 
     dns: tuple[DnsEntry, ...] = Field((), description="names whose addresses are nodes")
-    file: FilePath | None = Field(None, description="YAML or JSON list of nodes, watched")
-    period_s: Positive = Field(2.0, description="seconds between two looks at the file")
+    file: FilePath | None = Field(
+        None, description="YAML or JSON file with a list of nodes; changes take effect"
+    )
+    period_s: Positive = Field(2.0, description="seconds between two checks of the file")
 
     @model_validator(mode="after")
     def _names_once(self) -> DiscoverySpec:
@@ -151,4 +173,8 @@ class DiscoverySpec(Spec):
 class RegistrationSpec(Spec):
     """The nodes that the admin API may add."""
 
-    cidrs: tuple[Cidr, ...] = Field((), description="networks they may be in; empty = none may be added")
+    allowed_cidrs: tuple[Cidr, ...] = Field(
+        (),
+        description="networks that may contain added nodes; empty = no node can be added",
+        json_schema_extra=formerly("cidrs"),
+    )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from trimtab.gateway.config.types import Model, PolicySpec, UrlPath
-from trimtab.validation.base import NonNegative, Spec
+from trimtab.validation.base import NonNegative, Spec, formerly
 from trimtab.validation.names import FieldError, Path, known
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
@@ -19,7 +19,7 @@ class Target(Spec):
     """A model that gets a share of a route's requests."""
 
     model: Model = Field(description="a model, or another route")
-    weight: NonNegative = Field(1.0, description="its share; what counts is the ratio")
+    weight: NonNegative = Field(1.0, description="share of requests, relative to the other targets")
 
 
 def _as_targets(value: object) -> object:
@@ -39,18 +39,22 @@ Targets = Annotated[
 class RouteSpec(Spec):
     """The route of requests for one name."""
 
-    to: Targets = Field((), description="a model, or a weighted list of them; empty = the model itself")
-    fallback: Model | None = Field(None, description="model to use while no node of the first is ready")
+    targets: Targets = Field(
+        (),
+        description="a model, or a weighted list of models; empty = the model of this name",
+        json_schema_extra=formerly("to"),
+    )
+    fallback: Model | None = Field(None, description="model to use while no node of the target is ready")
     policy: PolicySpec | None = Field(None, description="policy for requests of this route")
-    adapters: tuple[Model, ...] = Field((), description="adapters of this model that may be named")
+    adapters: tuple[Model, ...] = Field((), description="adapters of this model that clients may request")
 
     @model_validator(mode="after")
     def _some_weight(self) -> RouteSpec:
-        models = [target.model for target in self.to]
-        if self.to and not any(target.weight for target in self.to):
-            raise ValueError("at least one weight above 0 under `to`")
+        models = [target.model for target in self.targets]
+        if self.targets and not any(target.weight for target in self.targets):
+            raise ValueError("at least one weight above 0 under `targets`")
         if len(set(models)) < len(models):
-            raise ValueError("every model once under `to`")
+            raise ValueError("every model once under `targets`")
         return self
 
 
@@ -100,7 +104,7 @@ def _fallbacks(model: str, way: list[str], routes: Mapping[str, RouteSpec]) -> t
 
 def _ways(name: str, frac: float, routes: Mapping[str, RouteSpec]) -> Iterator[tuple[tuple[str, ...], float]]:
     """The ways from a name to its models, each with its fraction. Targets of weight 0 are left out."""
-    targets = routes[name].to if name in routes else ()
+    targets = routes[name].targets if name in routes else ()
     if not targets:
         yield (name,), frac
         return
@@ -129,7 +133,7 @@ def loop_field_errors(routes: Mapping[str, RouteSpec]) -> Iterator[FieldError]:
     """Alias loops."""
     for name in routes:
         if loop := _loop(name, routes):
-            yield FieldError(("routes", name, "to"), " → ".join(loop), "no loop of aliases")
+            yield FieldError(("routes", name, "targets"), " → ".join(loop), "no loop of aliases")
 
 
 def _name_field_errors(
@@ -138,10 +142,10 @@ def _name_field_errors(
     if names is None or models is None:
         return
     path: Path = ("routes", name)
-    for k, target in enumerate(route.to):
+    for k, target in enumerate(route.targets):
         there = models if target.model == name else names  # in its own list a name means the model
-        yield from known((*path, "to", k, "model"), target.model, there, "model")
-    if not route.to:
+        yield from known((*path, "targets", k, "model"), target.model, there, "model")
+    if not route.targets:
         yield from known(path, name, models, "model")
     if route.fallback is not None:
         yield from known((*path, "fallback"), route.fallback, names, "model")
@@ -153,7 +157,7 @@ def _loop(start: str, routes: Mapping[str, RouteSpec]) -> list[str]:
     seen = {start}
     while ways:
         way = ways.pop()
-        for target in routes[way[-1]].to:
+        for target in routes[way[-1]].targets:
             if target.model == start and len(way) > 1:
                 return [*way, start]
             if target.model in routes and target.model not in seen:
@@ -172,7 +176,7 @@ Methods = Annotated[tuple[Method, ...], AfterValidator(_some)]
 
 
 class RelayPath(Spec):
-    """A path that clients may use although the gateway does not know its meaning."""
+    """A path that the gateway forwards to a node without reading the body."""
 
     path: UrlPath = Field(description="such as /v1/score")
-    methods: Methods = Field(("POST",), description="methods that are let through")
+    methods: Methods = Field(("POST",), description="methods that clients may use")

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from trimtab.gateway.config.keys import TenantLimits
 from trimtab.gateway.config.types import Count, CountOrNone, Model
-from trimtab.validation.base import Frac, NonNegative, Positive, Spec
+from trimtab.validation.base import Frac, NonNegative, Positive, Spec, formerly
 
 MIB = 1024 * 1024
 
@@ -17,24 +17,34 @@ MIB = 1024 * 1024
 class QueueSpec(Spec):
     """The central queue of requests that no node has room for."""
 
-    max_requests: CountOrNone = Field(1000, description="requests that may wait; a further one gets 503")
+    max_requests: CountOrNone = Field(1000, description="waiting requests; a further one gets 503")
     max_wait_s: Positive = Field(60.0, description="longest wait, then 503")
-    hold_s: NonNegative = Field(10.0, description="wait of a known model while no node of it is ready")
+    max_wait_no_ready_node_s: NonNegative = Field(
+        10.0,
+        description="longest wait while no node of the model is ready, then 503",
+        json_schema_extra=formerly("hold_s"),
+    )
     background_reserve_frac: Frac = Field(
-        0.1, description="share of a node's capacity that background work leaves free"
+        0.1, description="fraction of a node's capacity that background requests leave free"
     )
 
 
 class LimitsSpec(TenantLimits):
     """Default limits of tenants, and limits of connections and bodies."""
 
-    body_bytes: Count = Field(512 * MIB, description="longest body of a request; a longer one gets 413")
-    head_bytes: Count = Field(32 * 1024, ge=1024, description="longest head of a request; else 431")
-    headers: Count = Field(100, description="most header fields of a request; else 431")
-    buffered_bytes: Count = Field(256 * MIB, description="bodies kept in memory, in all; then 503")
-    connections: Count = Field(16_384, description="connections of clients at a time")
-    slow_client_s: Positive = Field(
-        15.0, description="time for a whole head; and for a body, on top of 1 KiB/s"
+    body_bytes: Count = Field(512 * MIB, description="largest body of a request; a larger one gets 413")
+    head_bytes: Count = Field(
+        32 * 1024, ge=1024, description="largest head of a request; a larger one gets 431"
+    )
+    headers: Count = Field(100, description="header fields of a request; more get 431")
+    buffered_bytes: Count = Field(
+        256 * MIB, description="bodies of all requests in memory; beyond it a request gets 503"
+    )
+    connections: Count = Field(16_384, description="concurrent connections of clients")
+    request_read_timeout_s: Positive = Field(
+        15.0,
+        description="time to receive a request's head, and its body; a body has 1 s more for each KiB",
+        json_schema_extra=formerly("slow_client_s"),
     )
 
     def tenant(self) -> TenantLimits:
@@ -43,28 +53,28 @@ class LimitsSpec(TenantLimits):
 
 
 class ModelTimeouts(Spec):
-    """Timeouts of one model. Missing values are those of all models."""
+    """Timeouts of one model. A missing value is that of `default`."""
 
-    connect_s: Positive | None = Field(None, description="until a connection stands")
-    first_byte_s: Positive | None = Field(None, description="until the first byte of the answer's body")
-    idle_s: Positive | None = Field(None, description="between two bytes of the answer")
-    total_s: Positive | None = Field(None, description="until the last byte of the answer")
+    connect_s: Positive | None = Field(None, description="time to connect")
+    first_byte_s: Positive | None = Field(None, description="time to the first byte of the response body")
+    idle_s: Positive | None = Field(None, description="time between two bytes of the response")
+    total_s: Positive | None = Field(None, description="time to the last byte of the response")
 
 
 class Timeouts(Spec):
     """Time limits of backends."""
 
-    connect_s: Positive = Field(5.0, description="until a connection stands")
-    first_byte_s: Positive = Field(300.0, description="until the first byte of the answer's body")
-    idle_s: Positive = Field(120.0, description="between two bytes of the answer")
-    total_s: Positive = Field(3600.0, description="until the last byte of the answer")
+    connect_s: Positive = Field(5.0, description="time to connect")
+    first_byte_s: Positive = Field(300.0, description="time to the first byte of the response body")
+    idle_s: Positive = Field(120.0, description="time between two bytes of the response")
+    total_s: Positive = Field(3600.0, description="time to the last byte of the response")
 
 
 class TimeoutsSpec(Spec):
     """Timeouts of all models, and of single ones."""
 
-    default: Timeouts = Field(Timeouts(), description="for all models")
-    models: Mapping[Model, ModelTimeouts] = Field({}, description="model → what differs for it")
+    default: Timeouts = Field(Timeouts(), description="timeouts of models without their own")
+    models: Mapping[Model, ModelTimeouts] = Field({}, description="model → its timeouts, where they differ")
 
     def of(self, model: str) -> Timeouts:
         """The timeouts of one model."""
@@ -75,32 +85,42 @@ class TimeoutsSpec(Spec):
 
 
 class RetriesSpec(Spec):
-    """Further attempts on other nodes, before the first byte of a response."""
+    """Retries on other nodes, before the first byte of a response."""
 
-    max: int = Field(2, ge=0, le=2, description="further attempts of one request")
-    budget_frac: Frac = Field(0.2, description="further attempts as a fraction of all requests")
+    max_per_request: int = Field(
+        2, ge=0, le=2, description="retries of one request", json_schema_extra=formerly("max")
+    )
+    budget_frac: Frac = Field(0.2, description="retries as a fraction of all requests")
 
 
 class HedgeSpec(Spec):
     """A second attempt beside a slow first one."""
 
-    enabled: bool = Field(False, description="whether there are any")
+    enabled: bool = Field(False, description="send second attempts")
     max_frac: Annotated[float, Field(ge=0, le=0.05)] = Field(
         0.05, description="second attempts as a fraction of all requests"
     )
-    after_s: Positive = Field(1.0, description="wait for the first byte, then a second attempt")
+    delay_s: Positive = Field(
+        1.0,
+        description="time without a first byte after which the second attempt starts",
+        json_schema_extra=formerly("after_s"),
+    )
 
 
 class FairnessSpec(Spec):
     """Token-weighted fair queueing (VTC, Sheng et al., OSDI '24)."""
 
-    vtc: bool = Field(False, description="waiting work is served by the tenants' virtual counters")
-    prompt_weight: NonNegative = Field(1.0, description="what a prompt token counts")
-    output_weight: Positive = Field(2.0, description="what an output token counts")
+    enabled: bool = Field(
+        False,
+        description="the waiting tenant with the least virtual token counter is served first",
+        json_schema_extra=formerly("vtc"),
+    )
+    prompt_weight: NonNegative = Field(1.0, description="cost of a prompt token")
+    output_weight: Positive = Field(2.0, description="cost of an output token")
 
 
 class PrefixCacheSpec(Spec):
     """The index of prompts that nodes have seen, for policies that read it."""
 
-    enabled: bool = Field(True, description="whether prompts are hashed")
-    max_blocks: Count = Field(100_000, description="hashes that are kept, in all")
+    enabled: bool = Field(True, description="keep the index")
+    max_blocks: Count = Field(100_000, description="blocks in the index, all nodes together")

@@ -38,7 +38,7 @@ class DispatchRules:
     by_route: Mapping[str, PolicyChoice] = field(default_factory=dict)  # takes precedence over the model's
     held_max: int = 1000
     max_wait_s: float = 60.0
-    hold_s: float = 10.0  # for a model without a ready node
+    max_wait_no_ready_node_s: float = 10.0  # for a model without a ready node
     reserve_frac: float = 0.1  # of a node, kept free of background work
     prompt_weight: float = 1.0
     output_weight: float = 2.0

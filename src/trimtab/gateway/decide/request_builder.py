@@ -36,7 +36,7 @@ class RequestBuilder:
         if exchange.session or exchange.only_node or (facts is not None and facts.previous_response_id):
             affinity_idx, is_pinned = self._affinity.node_of(exchange)
         rules, origin_s = self._pools.rules, self._pools.origin_s
-        wait_s = rules.max_wait_s if not model or registry.has_room(model) else rules.hold_s
+        wait_s = rules.max_wait_s if not model or registry.has_room(model) else rules.max_wait_no_ready_node_s
         deadline_s = now_s + wait_s
         if exchange.deadline_s - origin_s < deadline_s:
             deadline_s = exchange.deadline_s - origin_s

@@ -363,11 +363,11 @@ class ClientConnection(asyncio.Protocol):
         if exchange is None:
             if self._served and self._coming is None:
                 return self._end_at(self._since_s + settings.keep_alive_s, now_s)
-            return self._slow(self._since_s + settings.slow_client_s, now_s)
+            return self._slow(self._since_s + settings.request_read_timeout_s, now_s)
         if not exchange.request.complete:
             grace_s = exchange.request.body.size / BODY_BYTES_PER_S
-            return self._slow(self._since_s + settings.slow_client_s + grace_s, now_s)
-        return now_s + min(settings.keep_alive_s, settings.slow_client_s, settings.stalled_client_s)
+            return self._slow(self._since_s + settings.request_read_timeout_s + grace_s, now_s)
+        return now_s + min(settings.keep_alive_s, settings.request_read_timeout_s, settings.stalled_client_s)
 
     def _end_at(self, due_s: float, now_s: float) -> float:
         if now_s < due_s:

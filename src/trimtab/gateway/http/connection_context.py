@@ -49,13 +49,15 @@ class Settings:
     buffered_bytes: int = 512 * MIB  # sum over all request bodies in memory
     connections: int = 16_384
     keep_alive_s: float = 75.0  # a client's connection without a request
-    slow_client_s: float = 15.0  # limit for a whole head; a body gets in addition its size / (1 KiB/s)
+    request_read_timeout_s: float = (
+        15.0  # limit for a whole head; a body gets in addition its size / (1 KiB/s)
+    )
     stalled_client_s: float = 120.0  # limit for a client that does not read its response
     timeouts: Timeouts = field(default_factory=Timeouts)
     model_timeouts: Mapping[str, Timeouts] = field(default_factory=dict)
     max_retries: int = 2
     retry_budget_frac: float = 0.2  # retries as a fraction of all requests
-    hedge_after_s: float = 0.0  # 0 = never
+    hedge_delay_s: float = 0.0  # 0 = never
     hedge_max_frac: float = 0.05
     idle_per_node: int = 256  # connections kept open without a request
     idle_upstream_s: float = 30.0

@@ -31,10 +31,10 @@ class Timed(Protocol):
         """Send a hedge to a second node, if a node is free and the budget allows it."""
 
 
-def look(exchange: Timed, now_s: float, woke_s: float, hedge_after_s: float) -> float:
+def look(exchange: Timed, now_s: float, woke_s: float, hedge_delay_s: float) -> float:
     """Handle the overdue timeouts of an exchange. Returns the time of the next check (`inf` = none).
 
-    `woke_s`: start of the time in which this process has run without a stall. `hedge_after_s` = 0: no hedges.
+    `woke_s`: start of the time in which this process has run without a stall. `hedge_delay_s` = 0: no hedges.
     """
     upstream = exchange.upstream
     if exchange.over or upstream is None:
@@ -49,9 +49,9 @@ def look(exchange: Timed, now_s: float, woke_s: float, hedge_after_s: float) -> 
             if cause is not None:
                 one.timed_out(cause)
                 return inf if exchange.over or exchange.upstream is None else now_s
-    if hedge_due_s(exchange, hedge_after_s) <= now_s:
+    if hedge_due_s(exchange, hedge_delay_s) <= now_s:
         exchange.try_hedge()
-    return next_look_s(exchange, now_s, hedge_after_s)
+    return next_look_s(exchange, now_s, hedge_delay_s)
 
 
 def overdue(exchange: Timed, upstream: UpstreamAttempt, now_s: float, woke_s: float) -> Cause | None:
@@ -70,14 +70,14 @@ def overdue(exchange: Timed, upstream: UpstreamAttempt, now_s: float, woke_s: fl
     return Cause.FIRST_BYTE if now_s - since_s >= limits.first_byte_s else None
 
 
-def next_look_s(exchange: Timed, now_s: float, hedge_after_s: float) -> float:
+def next_look_s(exchange: Timed, now_s: float, hedge_delay_s: float) -> float:
     """The earliest time at which one of the exchange's timeouts can be due."""
     limits = exchange.limits
     due_s = min(
         now_s + min(limits.connect_s, limits.first_byte_s, limits.idle_s), exchange.arrived_s + limits.total_s
     )
     if not exchange.committed:
-        due_s = min(due_s, exchange.deadline_s, hedge_due_s(exchange, hedge_after_s))
+        due_s = min(due_s, exchange.deadline_s, hedge_due_s(exchange, hedge_delay_s))
     return due_s
 
 

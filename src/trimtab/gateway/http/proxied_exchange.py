@@ -72,7 +72,7 @@ class ProxiedExchange(IncomingExchange):
             self.limits = own[facts.model]
         self.submitted = True
         context.retries.earn()
-        if context.settings.hedge_after_s:
+        if context.settings.hedge_delay_s:
             context.hedges.earn()
         for tell in context.on_arrived:
             tell(self)
@@ -405,7 +405,7 @@ class ProxiedExchange(IncomingExchange):
     def check(self, now_s: float) -> float:
         """Check timeouts and the time of a hedge."""
         context = self.context
-        return look(self, now_s, context.scanner.stall_detector.since_s, context.settings.hedge_after_s)
+        return look(self, now_s, context.scanner.stall_detector.since_s, context.settings.hedge_delay_s)
 
     def give_up(self, refusal: Refusal) -> None:
         """Stop all attempts and answer with this refusal. A response that has begun breaks off."""

@@ -50,7 +50,7 @@ class JobService:
     def declare(self, config: GatewayConfig) -> None:
         """Take over the settings of nodes for jobs from a configuration."""
         self._declared = {
-            node.name: NodeJobs(node.jobs != "none", node.idempotent_jobs) for node in config.nodes
+            node.name: NodeJobs(node.job_api != "none", node.idempotent_jobs) for node in config.nodes
         }
 
     def declared(self, node: str) -> NodeJobs:

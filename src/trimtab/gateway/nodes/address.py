@@ -144,7 +144,7 @@ def _network(text: str) -> IpNetwork:
         return ipaddress.ip_network(text)
     except ValueError:
         raise ConfigError(
-            "is no network", field="registration.cidrs", value=text, expected="a CIDR"
+            "is no network", field="registration.allowed_cidrs", value=text, expected="a CIDR"
         ) from None
 
 

@@ -21,15 +21,17 @@ def authorization(variable: str, environment: Mapping[str, str] | None = None) -
     return b"Bearer " + key.encode()
 
 
-def tls_context(is_tls: bool, ca: str) -> ssl.SSLContext | None:
-    """How to connect with TLS, trusting `ca` alone where it is given; None without TLS."""
+def tls_context(is_tls: bool, ca_file: str) -> ssl.SSLContext | None:
+    """How to connect with TLS, trusting `ca_file` alone where it is given; None without TLS."""
     if not is_tls:
-        if ca:
-            raise ConfigError("is of no use with http", field="ca", value=ca, expected="an https URL")
+        if ca_file:
+            raise ConfigError(
+                "is of no use with http", field="ca_file", value=ca_file, expected="an https URL"
+            )
         return None
     try:
-        return ssl.create_default_context(cafile=ca or None)
+        return ssl.create_default_context(cafile=ca_file or None)
     except (OSError, ssl.SSLError):
         raise ConfigError(
-            "cannot be read as certificates", field="ca", value=ca, expected="a PEM file"
+            "cannot be read as certificates", field="ca_file", value=ca_file, expected="a PEM file"
         ) from None

@@ -174,13 +174,13 @@ class Registrar:
 
     def vet(self, entry: Mapping[str, Any]) -> None:
         """Before anything looks at the file that an entry names: may it? Raises ConfigError."""
-        ca = entry.get("ca")
+        ca = entry.get("ca_file")
         if ca is not None and not (isinstance(ca, str) and ca in self._allowed):
-            raise _not_for_registered("ca", ca)
+            raise _not_for_registered("ca_file", ca)
 
     async def add(self, spec: NodeSpec) -> Node:
         """A new node. Raises ConfigError for an address that is not allowed, or a bad entry."""
-        for field, value in (("api_key_env", spec.api_key_env), ("ca", spec.ca)):
+        for field, value in (("api_key_env", spec.api_key_env), ("ca_file", spec.ca_file)):
             if value not in self._allowed:
                 raise _not_for_registered(field, value)
         base = await self._guard.pin(parse_base(spec.url))

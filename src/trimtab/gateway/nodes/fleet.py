@@ -293,7 +293,7 @@ class Fleet:
             max_tokens=spec.max_tokens,
             type_name=spec.type_name or spec.name,
             authorization=authorization(spec.api_key_env, self._environment),
-            ssl=tls_context(address.tls, spec.ca),
+            ssl=tls_context(address.tls, spec.ca_file),
             base_path=address.path,
             server_name=spec.server_name,
         )
@@ -302,7 +302,7 @@ class Fleet:
         """Take the same node back at its old index, with a key that may be new."""
         state = self.state(node)
         node.authorization = authorization(state.spec.api_key_env, self._environment)
-        node.ssl = tls_context(node.tls, state.spec.ca)
+        node.ssl = tls_context(node.tls, state.spec.ca_file)
         was_gone = Hold.REMOVED in state.holds
         state.source, state.remove_by_s = source, math.inf
         if was_gone:
@@ -376,4 +376,4 @@ def _declared(spec: NodeSpec, models: tuple[str, ...]) -> dict[str, str]:
 
 def _identity(spec: NodeSpec) -> tuple[object, ...]:
     """The fields that make a node what it is: connections and estimates depend on them."""
-    return (spec.name, spec.url, spec.server_name, spec.ca, spec.api_key_env, spec.type_name, spec.auto)
+    return (spec.name, spec.url, spec.server_name, spec.ca_file, spec.api_key_env, spec.type_name, spec.auto)

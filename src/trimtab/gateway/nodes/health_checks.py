@@ -35,8 +35,8 @@ class HealthCheckOptions:
     period_s: float = 5.0
     jitter_frac: float = 0.1
     timeout_s: float = 2.0
-    unhealthy_after: int = 3  # failures in a row
-    healthy_after: int = 2  # successes in a row
+    unhealthy_threshold: int = 3  # failures in a row
+    healthy_threshold: int = 2  # successes in a row
     models_period_s: float = 30.0  # how often the list of models is read again
 
 
@@ -160,7 +160,7 @@ class HealthChecker(FleetListener):
         state = self._fleet.state(node)
         check.successes, check.failures = 0, check.failures + 1
         self._fleet.report(f"node {node.name}", problem)
-        if check.failures >= self._options.unhealthy_after or not state.was_up:
+        if check.failures >= self._options.unhealthy_threshold or not state.was_up:
             self._fleet.hold(node, Hold.CHECKS, problem)
 
     def _passed(self, node: Node, check: _Check) -> None:
@@ -168,7 +168,7 @@ class HealthChecker(FleetListener):
         check.failures, check.successes = 0, check.successes + 1
         self._fleet.report(f"node {node.name}", "")
         if Hold.CHECKS in state.holds and (
-            check.successes >= self._options.healthy_after or not state.was_up
+            check.successes >= self._options.healthy_threshold or not state.was_up
         ):
             self._fleet.release(node, Hold.CHECKS)
             if not state.was_up:  # it never failed, it only started late

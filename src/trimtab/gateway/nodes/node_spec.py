@@ -17,7 +17,7 @@ class NodeSpec:
     max_tokens: float = 0.0  # capacity in tokens in flight; 0 = not counted
     auto: bool = False  # find the capacity from latencies
     api_key_env: str = ""  # the environment variable that holds its key
-    ca: str = ""  # a file of certificates to trust instead of the system's
+    ca_file: str = ""  # a file of certificates to trust instead of the system's
     type_name: str = ""  # nodes of one type share estimates; "" = the name
     adapters: tuple[str, ...] = ()  # served besides `models`
     adapter_load_s: float = 1.0  # about what it takes to load one that it does not hold yet

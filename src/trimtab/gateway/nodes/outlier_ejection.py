@@ -6,8 +6,8 @@ against the mean less 1.9 standard deviations, ejection time × number of ejecti
 deviation; latency is relative to the prediction for the request, so that a slow type of node is no outlier; a
 node comes back on trial, with slow start.
 
-Ejection never withholds more than `max_frac` of the nodes for faults; a node beyond that gets work, and the
-fleet reports it as a problem.
+Ejection never withholds more than `max_ejected_frac` of the nodes for faults; a node beyond that gets work,
+and the fleet reports it as a problem.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class EjectionOptions:
     deviations: float = 1.9
     least_gap_frac: float = 0.1  # a success rate that close to the others' is no outlier
     latency_factor: float = 3.0  # so many times the others' median of measured over predicted
-    eject_s: float = 5.0  # times the number of ejections in a row
-    most_eject_s: float = 120.0
-    max_frac: float = 0.5
+    base_ejection_s: float = 5.0  # times the number of ejections in a row
+    max_ejection_s: float = 120.0
+    max_ejected_frac: float = 0.5
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class OutlierEjection(HealthRule):
         options, fleet = self._options, self._fleet
         if not options.is_on or Hold.OUTLIER in fleet.state(node).holds:
             return False
-        most = int(options.max_frac * fleet.n_staying())
+        most = int(options.max_ejected_frac * fleet.n_staying())
         is_counted = bool(fleet.state(node).holds)
         if not is_counted and fleet.n_withheld_for_faults() >= most:
             fleet.report(f"ejection of {node.name}", f"not ejected, too many are withheld: {reason}")
@@ -129,7 +129,7 @@ class OutlierEjection(HealthRule):
         record = self._record(node)
         record.ejections, record.in_a_row = record.ejections + 1, 0
         record.ejected_s = fleet.loop.time()
-        for_s = min(options.most_eject_s, options.eject_s * record.ejections)
+        for_s = min(options.max_ejection_s, options.base_ejection_s * record.ejections)
         fleet.report(f"ejection of {node.name}", "")
         fleet.hold(node, Hold.OUTLIER, f"ejected for {for_s:g} s: {reason}", for_s)
         return True

@@ -53,7 +53,7 @@ class RecordSettings:
 
     folder: Path
     max_bytes: int = 64 << 20  # size of one file
-    keep: int = 16  # number of files
+    max_files: int = 16
     max_rows: int = 50_000  # rows that wait to be written; more are dropped and counted
 
 
@@ -104,7 +104,7 @@ class Recorder(Observer, DecisionListener):
         self._estimates_due_s = 0.0
         self._first_lines = b""
         self._files = RotatedFiles(
-            settings.folder, self.recording, settings.max_bytes, settings.keep, self._head
+            settings.folder, self.recording, settings.max_bytes, settings.max_files, self._head
         )
         self._thread = ThreadPoolExecutor(1, "trimtab-record")
         self._task: asyncio.Task[None] | None = None

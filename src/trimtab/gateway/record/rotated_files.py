@@ -20,11 +20,11 @@ class RotatedFiles:
         folder: Path,
         recording: str,
         max_bytes: int,
-        keep: int,
+        max_files: int,
         first_lines: Callable[[], bytes],
     ) -> None:
         self._folder, self._recording = folder, recording
-        self._max_bytes, self._keep, self._first_lines = max_bytes, keep, first_lines
+        self._max_bytes, self._max_files, self._first_lines = max_bytes, max_files, first_lines
         self._seq = 0
         self._file_fd = -1
         self._size_bytes = 0
@@ -79,5 +79,5 @@ class RotatedFiles:
     def _delete_old(self) -> None:
         """Delete all but the newest files, including files of earlier recordings."""
         names = sorted(entry.name for entry in self._folder.iterdir() if FILE_NAME.fullmatch(entry.name))
-        for name in names[: -self._keep]:
+        for name in names[: -self._max_files]:
             (self._folder / name).unlink(missing_ok=True)

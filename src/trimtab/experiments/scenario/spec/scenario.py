@@ -29,7 +29,7 @@ from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served
 from trimtab.experiments.scenario.spec.serving import FaultSpec, ServingSpec
 from trimtab.experiments.scenario.spec.workload import TraceSpec, WorkloadSpec
 from trimtab.experiments.scenario.trace_rows import recorded_rows
-from trimtab.validation.base import Positive, Spec
+from trimtab.validation.base import Positive, Spec, formerly
 from trimtab.validation.names import FieldError, raise_field_errors
 from trimtab.validation.problems import checked
 
@@ -105,7 +105,7 @@ class Scenario(ClusterPart):
     workload: WorkloadSpec = Field(description="what arrives")
     faults: tuple[FaultSpec, ...] = Field((), description="what breaks")
     serving: ServingSpec = Field(
-        ServingSpec(), description="how requests are treated", json_schema_extra={"formerly": "host"}
+        ServingSpec(), description="how requests are treated", json_schema_extra=formerly("host")
     )
     policies: tuple[PolicyName, ...] = Field(
         (),
