@@ -8,7 +8,7 @@ import pytest
 from trimtab.compiled.kernel import interpreted
 from trimtab.errors import UsageError
 from trimtab.forecast import recursions as r
-from trimtab.forecast.fits import arima_paths, fit_arima, fit_smoother, squared_errors
+from trimtab.forecast.fits import fit_smoother, squared_errors
 from trimtab.forecast.history import checked_history
 from trimtab.forecast.mixture import Forecaster, Smoother
 from trimtab.forecast.mixture_kernels import paths, take_in, weigh
@@ -81,23 +81,6 @@ def test_the_filter_is_discounted_least_squares(rng: np.random.Generator) -> Non
     exact = np.linalg.solve(rows.T * discount @ rows + prior, rows.T * discount @ d[r.ORDER :])
     np.testing.assert_allclose(filters[0, r.COEFFICIENT : r.INVERSE], exact, rtol=1e-6)
     assert filters[0, r.COEFFICIENT] == pytest.approx(0.6, abs=0.15)
-
-
-def test_arima_runs_as_in_statsmodels(rng: np.random.Generator) -> None:
-    from statsmodels.tsa.arima.model import ARIMA
-
-    noise, changes = rng.normal(size=400), np.zeros(400)
-    for step in range(2, 400):
-        changes[step] = (
-            0.5 * changes[step - 1] - 0.2 * changes[step - 2] + noise[step] + 0.4 * noise[step - 1]
-        )
-    values = 100.0 + np.cumsum(changes)
-    model = fit_arima(values[:300], (2, 1, 1))
-    fit = ARIMA(values[:300], order=(2, 1, 1), trend="n").fit()
-    np.testing.assert_allclose([*model.ar, *model.ma], fit.params[:3])
-    made = arima_paths(model, values, 6)
-    for end in (320, 399):  # by then the start is forgotten
-        np.testing.assert_allclose(made[end], fit.apply(values[: end + 1]).forecast(6), rtol=1e-6)
 
 
 def test_a_fit_finds_no_worse_than_statsmodels() -> None:

@@ -54,7 +54,11 @@ def forecast(
     ] = None,
     arima: Annotated[
         bool,
-        typer.Option("--arima", help="ARIMA(2,1,1) beside them (needs the extra forecast).", metavar=FLAG),
+        typer.Option(
+            "--arima",
+            help="ARIMA beside them, of the order of least AICc (needs the extra forecast).",
+            metavar=FLAG,
+        ),
     ] = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -166,7 +170,8 @@ def _accuracy_table(rows: list[Accuracy]) -> Table:
             *(_text(v, "{:.3f}") for v in (row.mase, row.pinball)),
             *(_text(v, "{:.1%}") for v in shares),
         ]
-        table.add_row(row.method, *cells, style="green" if row.mase is not None and row.mase == best else "")
+        name = row.method if row.order is None else f"{row.method}({','.join(map(str, row.order))})"
+        table.add_row(name, *cells, style="green" if row.mase is not None and row.mase == best else "")
     return table
 
 

@@ -9,19 +9,19 @@ quantiles.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Final
 
 import numpy as np
 
 from trimtab.errors import UsageError
-from trimtab.forecast.fits import arima_paths, fit_arima, fit_smoother
+from trimtab.forecast.arima import arima_paths
+from trimtab.forecast.fits import fit_arima, fit_smoother
 from trimtab.forecast.history import checked_history
 from trimtab.forecast.mixture import LEVELS, NAIVE, SEASONAL_NAIVE, Floats, Forecaster
 
 MIXTURE: Final = "mixture"
-ARIMA_ORDER: Final = (2, 1, 1)
 TRAIN_FRAC: Final = 0.5
 MEDIAN_RATE: Final = 0.1
 FEWEST_TO_SCORE: Final = 12  # values
@@ -37,6 +37,7 @@ class Accuracy:
     pinball: float | None = None
     coverage_80_frac: float | None = None
     coverage_90_frac: float | None = None
+    order: tuple[int, int, int] | None = None  # (p, d, q) of ARIMA
 
 
 Make = Callable[[], Forecaster]
@@ -60,8 +61,9 @@ def rolling_accuracy(
         for name, make in _methods(values[:start], horizon, period, least).items()
     ]
     if has_arima:
-        paths = arima_paths(fit_arima(values[:start], ARIMA_ORDER), values, horizon)
-        rows.insert(-1, _scored("ARIMA", values, start, np.maximum(paths[start - 1 :], least), None, horizon))
+        model = fit_arima(values[:start])
+        means = np.maximum(arima_paths(model, values, horizon)[start - 1 :], least)
+        rows.insert(-1, replace(_scored("ARIMA", values, start, means, None, horizon), order=model.order))
     return rows
 
 

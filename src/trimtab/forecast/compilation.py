@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab.compiled.compiling import compile_by_use
-from trimtab.forecast.fits import Arima, _run_arma, arima_paths, squared_errors
+from trimtab.forecast.arima import Arima, arima_paths, run_arma
+from trimtab.forecast.fits import squared_errors
 from trimtab.forecast.mixture import Forecaster
 from trimtab.forecast.mixture_kernels import paths, take_in, weigh
 from trimtab.forecast.queueing import erlang_b_servers, erlang_c
@@ -20,7 +21,7 @@ def compile_mixture() -> None:
 def compile_formulas() -> None:
     """Compile fits and queueing formulas, unless they are in the cache."""
     formulas = (erlang_b_unchecked, erlang_c_unchecked, _servers_for_loss)
-    compile_by_use((squared_errors, _run_arma, *formulas), _use_formulas)
+    compile_by_use((squared_errors, run_arma, *formulas), _use_formulas)
 
 
 COMPILATIONS = (compile_mixture, compile_formulas)  # the longest first

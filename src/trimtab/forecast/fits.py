@@ -1,21 +1,19 @@
 """Parameters fitted to a history, offline: smoothers by our own recursions, ARIMA by statsmodels.
 
 statsmodels (extra `forecast`) takes seconds to import and to fit; it is imported here only, when it is asked
-for. What it fits is run by the recursion of `arima_paths`: forecasts of an ARIMA(p, d, q) from its
-coefficients and the errors of its own one-step forecasts, which are taken to be 0 before the start (Box and
-Jenkins, Time Series Analysis, 1970).
+for. The order comes from `arima`, whose recursion runs what is fitted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
 
-from trimtab.compiled.kernel import helper, kernel
+from trimtab.compiled.kernel import kernel
 from trimtab.errors import MissingExtra
+from trimtab.forecast.arima import Arima, quick_arima
 from trimtab.forecast.history import checked_history
 from trimtab.forecast.mixture import Floats, Smoother
 from trimtab.forecast.recursions import SEASON, smooth, smooth_ahead
@@ -52,18 +50,13 @@ def fit_smoother(name: str, history: Floats, *, has_trend: bool = False, period:
     return Smoother(name, *map(float, row(min(found, key=lambda result: float(result.fun)).x)))
 
 
-@dataclass(frozen=True, slots=True)
-class Arima:
-    """Coefficients: `ar` [p] and `ma` [q] of the series differenced `d` times, without a constant."""
+def fit_arima(history: Floats, order: tuple[int, int, int] | None = None) -> Arima:
+    """ARIMA by maximum likelihood (statsmodels), by default of the order of least AICc.
 
-    ar: tuple[float, ...]
-    d: int
-    ma: tuple[float, ...]
-
-
-def fit_arima(history: Floats, order: tuple[int, int, int]) -> Arima:
-    """ARIMA(p, d, q) by maximum likelihood (statsmodels). Raises UsageError, MissingExtra."""
+    A series that is not differenced has a mean. Raises UsageError, MissingExtra.
+    """
     values = checked_history(history)
+    p, d, q = order if order is not None else quick_arima(values).order
     try:
         from statsmodels.tsa.arima.model import ARIMA
     except ImportError:
@@ -74,41 +67,6 @@ def fit_arima(history: Floats, order: tuple[int, int, int]) -> Arima:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a search that stopped early: the figures tell how good it is
-        fit = ARIMA(values, order=order, trend="n").fit()
-    return Arima(tuple(map(float, fit.arparams)), order[1], tuple(map(float, fit.maparams)))
-
-
-def arima_paths(model: Arima, series: Floats, horizon: int) -> Floats:
-    """Forecasts [steps, horizon]: row t is made after value t, for t + 1 … t + horizon."""
-    paths = np.full((len(series), horizon), np.nan)
-    changes = np.ascontiguousarray(np.diff(series, model.d), np.float64)
-    _run_arma(changes, np.array(model.ar), np.array(model.ma), paths[model.d :])
-    for k in range(model.d, 0, -1):  # summed up again, from the last value of each difference
-        last = np.diff(series, k - 1)[model.d - k + 1 :]
-        paths[model.d :] = last[:, None] + np.cumsum(paths[model.d :], axis=1)
-    return paths
-
-
-@kernel
-def _run_arma(values: Any, ar: Any, ma: Any, paths: Any) -> None:
-    """Forecasts of an ARMA after each of `values` [steps] into `paths` [steps, horizon]."""
-    errors = np.zeros(len(values))
-    for t in range(len(values)):
-        errors[t] = values[t] - (paths[t - 1, 0] if t > 0 else 0.0)
-        for h in range(paths.shape[1]):
-            paths[t, h] = _arma_ahead(values, errors, paths[t], ar, ma, t, h)
-
-
-@helper
-def _arma_ahead(values: Any, errors: Any, path: Any, ar: Any, ma: Any, t: int, h: int) -> float:
-    """Forecast of value t + h + 1, with those before it known or in `path`."""
-    value = 0.0
-    for i in range(len(ar)):
-        at = t + h - i
-        if at >= 0:
-            value += ar[i] * (values[at] if at <= t else path[at - t - 1])
-    for i in range(len(ma)):
-        at = t + h - i
-        if 0 <= at <= t:
-            value += ma[i] * errors[at]
-    return value
+        fit = ARIMA(values, order=(p, d, q), trend="c" if d == 0 else "n").fit()
+    mean = float(fit.params[0]) if d == 0 else 0.0
+    return Arima(tuple(map(float, fit.arparams)), d, tuple(map(float, fit.maparams)), mean)
