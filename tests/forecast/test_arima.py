@@ -117,4 +117,6 @@ def test_accuracy_names_the_order(rng: np.random.Generator) -> None:
     row = next(row for row in rows if row.method == "ARIMA")
     assert row.order == fit_arima(drawn(AROUND_100, 200, 0)[:100]).order
     naive = next(row for row in rows if row.method == "naive")
-    assert row.mase is not None and naive.mase is not None and row.mase < naive.mase
+    assert row.mase is not None
+    assert naive.mase is not None
+    assert row.mase < naive.mase
