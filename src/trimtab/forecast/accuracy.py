@@ -136,8 +136,8 @@ def _scored(
     level = np.asarray(LEVELS)
     pinball = scaled(float(np.maximum(level * short, (level - 1.0) * short).mean()))
     rounding = ROUNDING_FRAC * float(np.abs(values).max())
-    covered = [_covered(short, low, high, rounding) for low, high in ((0.1, 0.9), (0.05, 0.95))]
-    return Accuracy(name, mase, pinball, *covered)
+    in_80, in_90 = (_covered(short, low, high, rounding) for low, high in ((0.1, 0.9), (0.05, 0.95)))
+    return Accuracy(name, mase, pinball, in_80, in_90)
 
 
 def _truth(values: Floats, start: int, horizon: int) -> Floats:

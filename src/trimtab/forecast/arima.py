@@ -105,7 +105,7 @@ def _best_fit(off: Floats, most_terms: int, *, has_mean: bool) -> _Fit:
             table = np.hstack([lagged[0][:, :p], lagged[1][:, :q]])
             if p + q == 0 or rows < FEWEST_PER_TERM * (p + q):
                 continue
-            found = np.linalg.lstsq(table, target, rcond=None)[0]
+            found: Floats = np.linalg.lstsq(table, target, rcond=None)[0].astype(np.float64)
             left = target - table @ found
             fit = _Fit(aicc(float(left @ left), rows, p + q + extra), found[:p], found[p:])
             if fit.aicc < best.aicc and _is_inside(fit.ar) and _is_inside(-fit.ma):
