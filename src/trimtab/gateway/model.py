@@ -109,7 +109,8 @@ class Cause(Enum):
     """Why an attempt on a node failed."""
 
     CONNECT = "connect"  # nothing was sent
-    BUSY = "busy"  # 429 or 503: back-pressure
+    BUSY = "busy"  # 503: the node has no room now
+    RATE_LIMITED = "rate_limited"  # 429: the request's key or model has used up its rate at this node
     SERVER_ERROR = "server_error"  # another 5xx
     RESET = "reset"  # the connection closed before the response was complete
     BAD_RESPONSE = "bad_response"  # no HTTP, or wrong framing
@@ -170,6 +171,7 @@ class Node:
     ssl: Any = None  # ssl.SSLContext where tls
     base_path: str = ""
     server_name: str = ""  # for TLS and the Host header where `host` is a pinned address; "" = `host`
+    is_429_its_own: bool = False  # its 429 says that the node is full, as a 503 does
     health: Health = Health.UP
     reason: str = ""  # why it is not UP
     in_flight: int = 0  # open attempts of this process

@@ -27,6 +27,10 @@ from trimtab.gateway.model import DEADLINE_CODE, Cause, Outcome, Refusal
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nbusy"
 LIMITED = BUSY.replace(b"503 Service Unavailable", b"429 Too Many Requests")
+OVERLOADED = (
+    b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 61\r\n\r\n"
+    b'{"error": "Model is overloaded", "error_type": "overloaded" }'
+)
 BROKEN = BUSY.replace(b"503 Service Unavailable", b"500 Internal Server Error")
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
@@ -80,7 +84,8 @@ LOSSES = {
     "unasked 101": (says(b"HTTP/1.1 101 Switching\r\n\r\n"), Cause.BAD_RESPONSE),
     "500": (answers(BROKEN), Cause.SERVER_ERROR),
     "503": (answers(BUSY), Cause.BUSY),
-    "429": (answers(LIMITED), Cause.BUSY),
+    "429": (answers(LIMITED), Cause.RATE_LIMITED),
+    "429 of a full node": (answers(OVERLOADED), Cause.BUSY),
 }
 
 
@@ -143,6 +148,21 @@ def test_a_request_that_lost_two_nodes_gets_no_third() -> None:
             assert len(g.notes.ends[0].attempts) == 2
         async with gateway(answers(BUSY), answers(BUSY), answers(ok(b"{}"))) as g:
             assert (await g.raw(post())).startswith(b"HTTP/1.1 200")
+
+    run(main())
+
+
+def test_a_429_is_tried_on_one_other_node_and_not_on_all() -> None:
+    async def main() -> None:
+        async with gateway(answers(LIMITED), answers(LIMITED), answers(ok(b"{}"))) as g:
+            answer = await g.raw(post())
+            assert answer.startswith(b"HTTP/1.1 429")
+            assert answer.endswith(b"busy"), "the node's own answer"
+            assert [attempt.cause for attempt in g.notes.ends[0].attempts] == [Cause.RATE_LIMITED] * 2
+        async with gateway(answers(LIMITED), answers(ok(b"{}"))) as g:
+            g.dispatcher.is_alone = True
+            assert (await g.raw(post())).startswith(b"HTTP/1.1 429")
+            assert len(g.notes.ends[0].attempts) == 1
 
     run(main())
 

@@ -96,13 +96,15 @@ def test_answers_of_4xx_and_clients_that_leave_never_count(status: int) -> None:
     run_virtual(main)
 
 
-@pytest.mark.parametrize(("wished_s", "pause_s"), [(3.0, 3.0), (500.0, 10.0), (0.0, 0.1)])
+@pytest.mark.parametrize(("wished_s", "pause_s"), [(3.0, 3.0), (500.0, 10.0), (0.0, 0.2)])
 def test_back_pressure_is_a_pause_and_no_fault(wished_s: float, pause_s: float) -> None:
     async def main() -> None:
         manager = HealthManager(fleet_of(1, max_requests=10))
         fleet, traffic = manager.fleet, Traffic(manager.observer)
         node = fleet.nodes[0]
-        traffic.bad(node, Cause.BUSY, status=429, retry_after_s=wished_s)
+        traffic.bad(node, Cause.BUSY, status=503)
+        await asyncio.sleep(0.11)
+        traffic.bad(node, Cause.BUSY, status=503, retry_after_s=wished_s)
         assert not fleet.gets_work(node)
         assert node.health is Health.UP
         await asyncio.sleep(pause_s - 0.01)
@@ -139,11 +141,61 @@ def test_a_burst_of_429_is_one_pause_and_pauses_in_a_row_grow() -> None:
     run_virtual(main)
 
 
+def test_a_429_is_about_the_request_and_pauses_no_node() -> None:
+    async def main() -> None:
+        manager = HealthManager(fleet_of(2, max_requests=10, auto=True))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
+        for node in fleet.nodes:
+            traffic.good(node)
+        before = [node.max_requests for node in fleet.nodes]
+        for _ in range(20):
+            for node in fleet.nodes:
+                traffic.bad(node, Cause.RATE_LIMITED, status=429, retry_after_s=600.0)
+                traffic.good(node, status=429)  # handed on as a response
+        assert all(fleet.gets_work(node) for node in fleet.nodes)
+        assert [node.max_requests for node in fleet.nodes] == before
+        fleet.close()
+
+    run_virtual(main)
+
+
+def test_a_node_may_declare_that_its_429_is_about_itself() -> None:
+    async def main() -> None:
+        manager = HealthManager(fleet_of(1, is_429_its_own=True))
+        traffic, node = Traffic(manager.observer), manager.fleet.nodes[0]
+        traffic.good(node, status=429)
+        assert Hold.BUSY in manager.fleet.state(node).holds
+        manager.fleet.close()
+
+    run_virtual(main)
+
+
+def test_one_request_that_every_node_refuses_pauses_the_first_for_a_moment_and_no_other() -> None:
+    async def main() -> None:
+        manager = HealthManager(fleet_of(3))
+        fleet, traffic = manager.fleet, Traffic(manager.observer)
+        first, *others = fleet.nodes
+        exchange, _ = traffic.begin(first)
+        traffic.fail(exchange, Cause.BUSY, status=503, retry_after_s=600.0)
+        for node in others:
+            traffic.send_on(exchange, node)
+            traffic.fail(exchange, Cause.BUSY, status=503, retry_after_s=600.0)
+        assert [fleet.gets_work(node) for node in fleet.nodes] == [False, True, True]
+        await asyncio.sleep(0.11)
+        assert fleet.gets_work(first)
+        traffic.bad(first, Cause.BUSY, status=503, retry_after_s=3.0)  # of another request
+        await asyncio.sleep(2.9)
+        assert not fleet.gets_work(first)
+        fleet.close()
+
+    run_virtual(main)
+
+
 def test_a_503_that_was_handed_on_as_a_response_is_back_pressure_too() -> None:
     async def main() -> None:
         manager = HealthManager(fleet_of(1))
         traffic, node = Traffic(manager.observer), manager.fleet.nodes[0]
-        traffic.good(node, status=429)
+        traffic.good(node, status=503)
         assert Hold.BUSY in manager.fleet.state(node).holds
         manager.fleet.close()
 

@@ -82,7 +82,7 @@ def test_what_ends_in_one_turn_is_told_in_its_order() -> None:
         assert notes.seen == [
             ("answered", 0, None),
             ("answered", 1, None),
-            ("lost", 2, Cause.BUSY),
+            ("lost", 2, Cause.RATE_LIMITED),
             ("answered", 3, None),
             ("left", 4, None),
         ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from trimtab.gateway.model import Attempt, Cause, Exchange, Facts, Node, Outcome
+from trimtab.gateway.model import Attempt, Cause, Exchange, Facts, Node, Outcome, Tenant
 from trimtab.gateway.nodes.fleet import Fleet, FleetOptions
 from trimtab.gateway.nodes.fleet_listener import FleetListener
 from trimtab.gateway.nodes.health_rule import AttemptEvents
@@ -104,6 +104,7 @@ class Traffic:
 
     def __init__(self, events: AttemptEvents) -> None:
         self.events, self.loop = events, asyncio.get_running_loop()
+        self.count = 0
 
     def begin(
         self,
@@ -111,8 +112,12 @@ class Traffic:
         estimate_s: float = 1.0,
         stream: bool = False,
         moves: list[Attempt] | None = None,
+        tenant: Tenant | None = None,
     ) -> tuple[Exchange, Attempt]:
         exchange = Exchange() if moves is None else Moving(moves)
+        self.count += 1
+        exchange.id = f"request-{self.count}"
+        exchange.tenant = tenant
         exchange.facts, exchange.estimate_s, exchange.units = Facts("m", stream=stream), estimate_s, 1.0
         now_s = self.loop.time()
         attempt = Attempt(node, begun_s=now_s, sent_s=now_s)
@@ -141,11 +146,25 @@ class Traffic:
     def abort(self, exchange: Exchange) -> None:
         self._end(exchange, Outcome.CANCELLED)
 
-    def good(self, node: Node, status: int = 200) -> None:
-        self.finish(self.begin(node)[0], status)
+    def good(self, node: Node, status: int = 200, tenant: Tenant | None = None) -> None:
+        self.finish(self.begin(node, tenant=tenant)[0], status)
 
-    def bad(self, node: Node, cause: Cause, **fields: Any) -> None:
-        self.lose(self.begin(node)[0], cause, **fields)
+    def bad(self, node: Node, cause: Cause, tenant: Tenant | None = None, **fields: Any) -> None:
+        self.lose(self.begin(node, tenant=tenant)[0], cause, **fields)
+
+    def send_on(self, exchange: Exchange, node: Node) -> None:
+        """A further attempt of a request that was lost."""
+        now_s = self.loop.time()
+        attempt = Attempt(node, begun_s=now_s, sent_s=now_s)
+        exchange.attempts.append(attempt)
+        self.events.started(exchange, attempt)
+
+    def fail(self, exchange: Exchange, cause: Cause, status: int = 0, retry_after_s: float = 0.0) -> None:
+        """The last attempt is lost; the request goes on."""
+        attempt = exchange.attempts[-1]
+        attempt.cause, attempt.status, attempt.retry_after_s = cause, status, retry_after_s
+        attempt.ended_s = self.loop.time()
+        self.events.lost(exchange, attempt)
 
     def _end(self, exchange: Exchange, outcome: Outcome) -> None:
         exchange.outcome = outcome

@@ -85,6 +85,9 @@ class NodeSettings(Spec):
         description="PEM file of certificates to trust instead of the system's",
         json_schema_extra=formerly("ca"),
     )
+    rate_limit_scope: Literal["request", "node"] = Field(
+        "request", description="what its 429 is about: the request's key or model, or the node itself"
+    )
     health_path: UrlPath | None = Field(
         None, description="path of health checks; default: /health, or /v1/models if that is missing"
     )
@@ -117,6 +120,7 @@ class NodeSettings(Spec):
             adapters=self.adapters,
             adapter_load_s=self.adapter_load_s,
             weight=self.weight,
+            is_429_its_own=self.rate_limit_scope == "node",
             health_path=self.health_path or "",
             metrics_url=self.metrics_url or "",
             exporter_url=self.exporter_url or "",

@@ -344,5 +344,5 @@ class PolicyDispatcher(FleetListener):
 
 
 def _count_failure(exchange: Exchange, cause: Cause) -> None:
-    if cause is not Cause.BUSY and exchange.attempts:
+    if cause not in (Cause.BUSY, Cause.RATE_LIMITED) and exchange.attempts:
         exchange.attempts[-1].node.failed += 1

@@ -8,6 +8,7 @@ from trimtab.gateway.model import Cause, Dialect, Endpoint, Kind, Refusal
 _FINAL = {
     Cause.CONNECT: (502, "node_unreachable", "The node could not be reached."),
     Cause.BUSY: (503, "nodes_busy", "The nodes have no capacity."),
+    Cause.RATE_LIMITED: (429, "rate_limited", "The node limits the rate of such requests."),
     Cause.SERVER_ERROR: (502, "node_error", "The node answered with an error."),
     Cause.RESET: (502, "node_lost", "The node was lost before it had answered."),
     Cause.BAD_RESPONSE: (502, "bad_response", "The node's answer was not understood."),

@@ -14,11 +14,13 @@ from trimtab.gateway.http.incoming_exchange import IncomingExchange
 from trimtab.gateway.http.request import Request
 from trimtab.gateway.http.response_observer import ResponseObserver, observer_for
 from trimtab.gateway.http.response_relay import Relay, connection_line
-from trimtab.gateway.http.upstream_attempt import JOINED_BYTES, UpstreamAttempt, busy_or_error
+from trimtab.gateway.http.upstream_attempt import JOINED_BYTES, UpstreamAttempt
 from trimtab.gateway.http.upstream_connection import UpstreamConnection, node_line
 from trimtab.gateway.model import Attempt, Cause, Dialect, Node, Outcome, Refusal
+from trimtab.gateway.nodes.status_causes import cause_of_status
 
 MAX_LOST_NODES = 2  # a request that has lost this many nodes may itself crash them
+_REFUSALS = (Cause.CONNECT, Cause.BUSY, Cause.RATE_LIMITED)  # the node has done no work
 
 
 class ProxiedExchange(IncomingExchange):
@@ -155,10 +157,17 @@ class ProxiedExchange(IncomingExchange):
             return False
         if self.context.loop.time() >= self.deadline_s:
             return False
-        if cause is Cause.CONNECT or cause is Cause.BUSY:
+        if cause is Cause.RATE_LIMITED:
+            return self._may_try_other_rate()
+        if cause in _REFUSALS:
             return True
         may_repeat = self.replayable and self._lost_nodes + 1 < MAX_LOST_NODES
         return may_repeat and self.context.dispatcher.has_another(self)
+
+    def _may_try_other_rate(self) -> bool:
+        """Whether to try a second node after a 429: its rate is its own, a third one says nothing new."""
+        is_first = all(attempt.cause is not Cause.RATE_LIMITED for attempt in self.attempts[:-1])
+        return is_first and self.context.dispatcher.has_another(self)
 
     def commit(self, upstream: UpstreamAttempt, response: ResponseHead) -> tuple[Relay, bytes]:
         """Commit to this node's response at its first body byte. Returns the relay and the head to write."""
@@ -249,7 +258,7 @@ class ProxiedExchange(IncomingExchange):
         assert upstream.connection is not None
         upstream.attempt.ended_s = upstream.connection.last_s
         status = self.response_status
-        cause = busy_or_error(status) if status >= 429 else None
+        cause = cause_of_status(status, upstream.attempt.node) if status >= 429 else None
         if cause is None:
             self.done(closes)
         else:
@@ -294,7 +303,7 @@ class ProxiedExchange(IncomingExchange):
             return
         retry = self.may_retry(cause, upstream) and context.retries.take()
         self._kept = upstream.kept()
-        if cause is not Cause.CONNECT and cause is not Cause.BUSY:
+        if cause not in _REFUSALS:
             self._lost_nodes += 1
         if retry:
             self._retries += 1

@@ -13,6 +13,7 @@ from trimtab.gateway.http.response_relay import Relay
 from trimtab.gateway.http.stream_fast_path import StreamFastPath
 from trimtab.gateway.http.upstream_connection import Pool, UpstreamConnection
 from trimtab.gateway.model import Attempt, Cause
+from trimtab.gateway.nodes.status_causes import cause_of_status, says_overloaded
 
 _COUNTED = Length.COUNTED
 KEPT_BYTES = 65_536  # limit for a node's own error, which is relayed if no other node can answer
@@ -183,11 +184,11 @@ class UpstreamAttempt:
         self.response = head
         if head.status < 429:
             return
-        cause = busy_or_error(head.status)
+        cause = cause_of_status(head.status, attempt.node)
         if cause is not None:
             attempt.retry_after_s = retry_after_s(head)
-            if self._exchange.may_retry(cause, self):
-                self.refused_as = cause
+            if self._exchange.may_retry(Cause.BUSY if cause is Cause.RATE_LIMITED else cause, self):
+                self.refused_as = cause  # a 429 too: its body may say that the node is full
 
     def data(self, raw: bytes, payload: bytes) -> None:
         """Take response bytes. `raw`: as received, with framing; `payload`: the body bytes in them."""
@@ -266,6 +267,8 @@ class UpstreamAttempt:
             self._exchange.attempt_done(self, self._closes)
             return
         if self.refused_as is not None:
+            if self.refused_as is Cause.RATE_LIMITED and says_overloaded(self._kept):
+                self.refused_as = Cause.BUSY
             self._exchange.attempt_lost(self, self.refused_as)
             return
         relay = self._relay
@@ -375,13 +378,6 @@ def request_head(exchange: AttemptOwner, pool: Pool) -> bytes:
             end,
         )
     )
-
-
-def busy_or_error(status: int) -> Cause | None:
-    """The cause that a node's error status stands for; None = no error of the node."""
-    if status in (429, 503):
-        return Cause.BUSY
-    return Cause.SERVER_ERROR if status >= 500 else None
 
 
 def retry_after_s(head: ResponseHead) -> float:

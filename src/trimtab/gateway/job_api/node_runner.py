@@ -29,6 +29,7 @@ from trimtab.gateway.model import (
     Refusal,
     Tenant,
 )
+from trimtab.gateway.nodes.status_causes import cause_of_status, says_overloaded
 from trimtab.jobs import Job, JobResult, JobState, NotKept, RunProgress, TooLarge
 
 _ERROR_BYTES = 4096  # of a backend's error that are kept
@@ -211,7 +212,7 @@ class NodeRunner:
         return _failed(refusal.code, refusal.message)
 
     def _lost(self, attempt: Attempt, cause: Cause, declared: NodeJobs) -> JobResult:
-        if cause in (Cause.CONNECT, Cause.BUSY):
+        if cause in (Cause.CONNECT, Cause.BUSY, Cause.RATE_LIMITED):
             return JobResult(
                 JobState.QUEUED, retry_after_s=max(attempt.retry_after_s, self._settings.again_s)
             )
@@ -328,14 +329,14 @@ def _not_kept(error: TooLarge | NotKept) -> JobResult:
 
 
 async def _answered_error(response: aiohttp.ClientResponse, attempt: Attempt) -> JobResult | Cause:
-    if response.status in (429, 503):
+    cause = cause_of_status(response.status, attempt.node)
+    if cause in (Cause.BUSY, Cause.RATE_LIMITED):
         with suppress(ValueError):
             delay_s = float(response.headers.get("Retry-After", "0"))
             attempt.retry_after_s = min(max(delay_s, 0.0), _MAX_RETRY_AFTER_S)
-        return Cause.BUSY
-    if response.status >= 500:
-        return Cause.SERVER_ERROR
     body = await response.content.read(_ERROR_BYTES)
+    if cause is not None:
+        return Cause.BUSY if cause is Cause.RATE_LIMITED and says_overloaded(body) else cause
     error = _object(body).get("error")
     message = error.get("message") if isinstance(error, dict) else None
     text = str(message or body.decode("utf-8", "replace"))[:_ERROR_BYTES].replace("\0", "")

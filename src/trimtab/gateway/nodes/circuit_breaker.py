@@ -3,6 +3,11 @@
 *Source*: M. Nygard, Release It!, 2007, ch. 5 (circuit breaker: closed, open, half-open); RFC 9110 §10.2.3
 (Retry-After). Outlier ejection handles error responses and slow ones; a response below 500 closes the
 breaker.
+
+One request never pauses several nodes, and never one for long: it may itself be what they refuse. Only the
+first node that is too busy for a request is paused for it, and `Retry-After` is obeyed once another request
+in a row was refused too. A 429 pauses nothing, unless the node says that it is about itself
+(`nodes.status_causes`).
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ class CircuitBreakerOptions:
     connect_failures: int = 2  # in a row
     open_s: float = 0.5  # doubled each time in a row
     most_open_s: float = 15.0
-    pause_s: float = 0.1  # after a 429 or 503 that names no time; doubled each time in a row
+    pause_s: float = 0.1  # after the first refusal, or one that names no time; doubled each time in a row
     most_pause_s: float = 2.0
     most_retry_after_s: float = 10.0  # a node must not take itself out for long
 
@@ -36,6 +41,7 @@ class _Record:
     times_open: int = 0
     pauses: int = 0
     held_s: float = field(default=float("-inf"))  # when the latest hold or pause began
+    paused_by: str = ""  # id of the request that it last refused for lack of room
 
 
 class CircuitBreaker(HealthRule):
@@ -53,6 +59,7 @@ class CircuitBreaker(HealthRule):
             record = self._records.get(node.idx)
             if record is not None:
                 record.failures = record.times_open = record.pauses = 0
+                record.paused_by = ""
             if self._fleet.state(node).is_on_trial:
                 self._fleet.end_trial(node)
 
@@ -61,7 +68,7 @@ class CircuitBreaker(HealthRule):
         if cause is Cause.CONNECT:
             self._unreachable(attempt)
         elif cause is Cause.BUSY:
-            self._busy(attempt)
+            self._busy(exchange, attempt)
         elif (record := self._records.get(attempt.node.idx)) is not None:  # it connected
             record.failures = 0
 
@@ -83,10 +90,14 @@ class CircuitBreaker(HealthRule):
         record.times_open, record.held_s = record.times_open + 1, self._fleet.loop.time()
         self._fleet.hold(node, Hold.BREAKER, f"refuses connections; tried again after {open_s:g} s", open_s)
 
-    def _busy(self, attempt: Attempt) -> None:
+    def _busy(self, exchange: Exchange, attempt: Attempt) -> None:
         node, record, options = attempt.node, self._record(attempt.node), self._options
         record.failures = 0
-        requested_s = min(options.most_retry_after_s, attempt.retry_after_s)
+        if any(one.cause is Cause.BUSY and one.node is not node for one in exchange.attempts):
+            return
+        is_confirmed = record.paused_by not in ("", exchange.id)
+        record.paused_by = exchange.id
+        requested_s = min(options.most_retry_after_s, attempt.retry_after_s) if is_confirmed else 0.0
         if attempt.begun_s < record.held_s and requested_s <= 0:
             return  # part of a burst that began before the pause
         pause_s = requested_s or min(options.most_pause_s, options.pause_s * 2.0 ** min(record.pauses, 30))

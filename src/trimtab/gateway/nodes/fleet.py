@@ -91,6 +91,7 @@ class Fleet:
             return False
         state.spec = spec
         node.max_tokens, node.type_name = spec.max_tokens, spec.type_name or spec.name
+        node.is_429_its_own = spec.is_429_its_own
         self._serve(node, state.listing or Listing(node.models, {}))
         self.set_capacity(node, spec.max_requests)
         return True
@@ -296,6 +297,7 @@ class Fleet:
             ssl=tls_context(address.tls, spec.ca_file),
             base_path=address.path,
             server_name=spec.server_name,
+            is_429_its_own=spec.is_429_its_own,
         )
 
     def _restore(self, node: Node, source: str) -> Node:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trimtab.gateway.model import Attempt, Cause, Exchange, Node, Observer, Outcome
+from trimtab.gateway.nodes.status_causes import RATE_LIMITED_STATUS, cause_of_status
 from trimtab.gateway.stall_detector import StallDetector
 
 Success = tuple[Exchange, Attempt]
@@ -76,7 +77,7 @@ class AttemptEvents(Observer):
                     exchange.outcome is _DONE
                     and attempt.cause is None
                     and 0 < status < 500
-                    and status != _BUSY
+                    and status != RATE_LIMITED_STATUS
                     and attempt.ended_s >= attempt.begun_s >= since_s
                 ):
                     is_open.remove(attempt)
@@ -96,7 +97,7 @@ class AttemptEvents(Observer):
     def _close(self, exchange: Exchange, attempt: Attempt) -> None:
         """Report an attempt that failed or is inconclusive."""
         self._open.remove(attempt)
-        cause = attempt.cause or _cause_of(attempt.status)
+        cause = attempt.cause or cause_of_status(attempt.status, attempt.node)
         if cause is None or attempt.begun_s < self._ran_since_s():  # this process may be the cause
             for notify in self._attempt_inconclusive:
                 notify(exchange, attempt)
@@ -111,11 +112,3 @@ def _overriding(rules: Sequence[HealthRule], method: str) -> list[HealthRule]:
 
 
 _DONE: Final = Outcome.DONE  # an enum looks its members up in Python
-_BUSY: Final = 429
-
-
-def _cause_of(status: int) -> Cause | None:
-    """The cause that a forwarded status stands for."""
-    if status in (_BUSY, 503):
-        return Cause.BUSY
-    return Cause.SERVER_ERROR if status >= 500 else None

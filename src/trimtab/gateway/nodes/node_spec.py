@@ -26,6 +26,7 @@ class NodeSpec:
     metrics_url: str = ""  # whole, or a path at the node itself; "" = not polled
     exporter_url: str = ""  # of the machine: node_exporter or dcgm-exporter; "" = not polled
     gpu_exporter_url: str = ""  # a second one of the machine
+    is_429_its_own: bool = False  # its 429 says that it is full, not that a key or a model is limited
     server_name: str = ""  # for TLS and the Host header where the URL has an address
 
 

@@ -22,6 +22,8 @@ from trimtab.gateway.nodes.health_rule import HealthRule, Success
 from trimtab.gateway.nodes.node_state import Hold
 from trimtab.gateway.nodes.periodic import PeriodicTask
 
+_NO_FAULTS = (Cause.BUSY, Cause.CONNECT, Cause.RATE_LIMITED)  # the first two are the circuit breaker's
+
 
 @dataclass(frozen=True, slots=True)
 class EjectionOptions:
@@ -102,7 +104,7 @@ class OutlierEjection(HealthRule):
 
     def attempt_failed(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         """A HealthRule method."""
-        if cause in (Cause.BUSY, Cause.CONNECT):  # the circuit breaker handles these
+        if cause in _NO_FAULTS:
             return
         record = self._record(attempt.node)
         if attempt.begun_s < record.ejected_s:  # it began before the ejection
