@@ -4,7 +4,8 @@
 against the mean less 1.9 standard deviations, ejection time × number of ejections, most ejected part).
 *Deviations*: a node is compared with the others without itself, since one bad node among few widens the
 deviation; latency is relative to the prediction for the request, so that a slow type of node is no outlier; a
-node comes back on trial, with slow start.
+node comes back on trial, with slow start; failures count by how much the tenant's requests fail elsewhere
+(`tenant_failures`), so that one tenant's bad requests eject no node for the others.
 
 Ejection never withholds more than `max_ejected_frac` of the nodes for faults; a node beyond that gets work,
 and the fleet reports it as a problem.
@@ -13,14 +14,16 @@ and the fleet reports it as a problem.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trimtab.gateway.model import Attempt, Cause, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.health_rule import HealthRule, Success
 from trimtab.gateway.nodes.node_state import Hold
 from trimtab.gateway.nodes.periodic import PeriodicTask
+from trimtab.gateway.nodes.tenant_failures import TenantFailures
 
 _NO_FAULTS = (Cause.BUSY, Cause.CONNECT, Cause.RATE_LIMITED)  # the first two are the circuit breaker's
 
@@ -31,6 +34,10 @@ class EjectionOptions:
 
     is_on: bool = True
     consecutive: int = 5  # failures in a row
+    most_chance: float = (
+        0.01  # of such a row by the tenants' own failure rates, else the node is not to blame
+    )
+    most_trial_chance: float = 0.5  # the same for a node on trial
     period_s: float = 5.0  # how often nodes are compared
     least_attempts: int = 20  # of a node in a period, to be compared
     least_nodes: int = 3  # with that many attempts
@@ -47,15 +54,15 @@ class _Record:
     """The results of one node in this period, and its ejections."""
 
     good: int = 0
-    bad: int = 0
+    bad: float = 0.0  # each failure counts by the part that the node is to blame for
     timed: int = 0
     ratio_sum: float = 0.0
-    in_a_row: int = 0
+    row: Counter[str] = field(default_factory=Counter)  # failures in a row, by tenant
     ejections: int = 0
     ejected_s: float = float("-inf")
 
     @property
-    def attempts(self) -> int:
+    def attempts(self) -> float:
         return self.good + self.bad
 
     @property
@@ -67,8 +74,8 @@ class _Record:
         return self.ratio_sum / self.timed
 
     def begin_period(self) -> None:
-        self.good = self.bad = self.timed = 0
-        self.ratio_sum = 0.0
+        self.good = self.timed = 0
+        self.bad = self.ratio_sum = 0.0
 
 
 class OutlierEjection(HealthRule):
@@ -77,6 +84,7 @@ class OutlierEjection(HealthRule):
     def __init__(self, fleet: Fleet, options: EjectionOptions | None = None) -> None:
         self._fleet, self._options = fleet, options or EjectionOptions()
         self._records: dict[int, _Record] = {}
+        self._tenants = TenantFailures()
         self._task = PeriodicTask(
             "ejection", self._compare_all, self._options.period_s, first_after_s=self._options.period_s
         )
@@ -92,11 +100,13 @@ class OutlierEjection(HealthRule):
 
     def attempts_succeeded(self, successes: Sequence[Success]) -> None:
         """A HealthRule method."""
-        records = self._records
+        records, succeeded = self._records, self._tenants.succeeded
         for exchange, attempt in successes:
             record = records.get(attempt.node.idx) or self._record(attempt.node)
             record.good += 1
-            record.in_a_row = 0
+            if record.row:
+                record.row.clear()
+            succeeded(exchange.tenant)
             estimate_s = exchange.estimate_s
             if estimate_s > 0.0:
                 record.timed += 1
@@ -109,10 +119,15 @@ class OutlierEjection(HealthRule):
         record = self._record(attempt.node)
         if attempt.begun_s < record.ejected_s:  # it began before the ejection
             return
-        record.bad, record.in_a_row = record.bad + 1, record.in_a_row + 1
-        is_trial = self._fleet.state(attempt.node).is_on_trial
-        if is_trial or record.in_a_row >= self._options.consecutive:
-            self.eject(attempt.node, f"{record.in_a_row} failures in a row, the last: {cause.value}")
+        node_idx, tenants = attempt.node.idx, self._tenants
+        tenant = tenants.failed(exchange.tenant, node_idx)
+        record.row[tenant] += 1
+        record.bad += 1.0 - tenants.failure_frac(tenant, node_idx)
+        chance, length = tenants.chance_of(record.row, node_idx), record.row.total()
+        options, is_trial = self._options, self._fleet.state(attempt.node).is_on_trial
+        is_long = length >= options.consecutive and chance <= options.most_chance
+        if is_long or (is_trial and chance <= options.most_trial_chance):
+            self.eject(attempt.node, f"{length} failures in a row, the last: {cause.value}")
 
     def node_removed(self, node: Node) -> None:
         """A HealthRule method."""
@@ -129,7 +144,8 @@ class OutlierEjection(HealthRule):
             fleet.report(f"ejection of {node.name}", f"not ejected, too many are withheld: {reason}")
             return False
         record = self._record(node)
-        record.ejections, record.in_a_row = record.ejections + 1, 0
+        record.ejections += 1
+        record.row.clear()
         record.ejected_s = fleet.loop.time()
         for_s = min(options.max_ejection_s, options.base_ejection_s * record.ejections)
         fleet.report(f"ejection of {node.name}", "")
@@ -150,6 +166,7 @@ class OutlierEjection(HealthRule):
                 record.ejections = max(0, record.ejections - 1)
                 self._fleet.report(f"ejection of {node.name}", "")
             record.begin_period()
+        self._tenants.age()
 
     def _bad_rates(self, nodes: list[Node]) -> dict[Node, str]:
         found: dict[Node, str] = {}
