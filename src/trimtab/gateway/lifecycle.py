@@ -21,6 +21,7 @@ from trimtab.gateway.gateway_control import GatewayControl, Reload
 from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.job_api.node_runner import Surroundings
 from trimtab.gateway.observe.logs import set_up_logs
+from trimtab.gateway.observe.loop_errors import LoopErrors
 from trimtab.gateway.observe.usage_observer import UsageObserver
 from trimtab.gateway.process_memory import freeze
 
@@ -40,6 +41,7 @@ async def run_process(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain. `ready` is called with the token of a sign-in link."""
     set_up_logs(config.telemetry.log_format)
+    asyncio.get_running_loop().set_exception_handler(LoopErrors())
     service = JobService(config)
     gateway = Gateway(config, asyncio.get_running_loop(), observers=(UsageObserver(service.usage),))
     async with _opened(gateway, service, sockets.clients):

@@ -356,6 +356,23 @@ def test_a_fault_of_the_gateway_itself_is_answered(caplog: pytest.LogCaptureFixt
     run(main())
 
 
+@pytest.mark.parametrize(
+    "more", [b"POST", b"\x00\x01", b"x" * 5000, b"GET /a HTTP/1.1\r\na: b\r\na : b\r\n\r\n"]
+)
+def test_what_follows_a_refused_request_in_its_segment_is_dropped_without_a_word(
+    more: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        asked = b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\ncontent-length: 3\r\n\r\nabc"
+        async with gateway(answers(ok(b"{}"))) as g:
+            answer = await g.raw(asked + more)
+            assert answer.startswith(b"HTTP/1.1 401")
+            assert answer.count(b"HTTP/1.1") == 1
+        assert caplog.records == []
+
+    run(main())
+
+
 def _no_space(**how: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 

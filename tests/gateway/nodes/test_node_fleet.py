@@ -213,3 +213,19 @@ def test_what_was_wrong_with_a_node_goes_with_it() -> None:
         fleet.close()
 
     run_virtual(main)
+
+
+def test_a_dead_node_is_not_logged_as_up_between_its_trials(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        caplog.set_level(logging.INFO)
+        fleet = fleet_of(1)
+        node = fleet.nodes[0]
+        for _ in range(5):  # it refuses, the back-off ends, the trial fails
+            fleet.hold(node, Hold.BREAKER, "refuses connections", for_s=1)
+            await asyncio.sleep(1.1)
+        assert [record.getMessage() for record in caplog.records] == ["node n0: down (refuses connections)"]
+        fleet.end_trial(node)
+        assert [record.getMessage() for record in caplog.records[1:]] == ["node n0: up"]
+        fleet.close()
+
+    run_virtual(main)

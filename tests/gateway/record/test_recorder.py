@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import json
+import logging
 import math
 import os
 import stat
@@ -251,7 +252,10 @@ def test_too_fast_traffic_is_dropped_and_counted(tmp_path: Path) -> None:
     assert [row["rows"] for row in lines if row.get("record") == "dropped"] == [20]
 
 
-def test_a_full_disk_costs_rows_but_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_rows_but_no_half_line_and_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     real_write, room = os.write, [10**9]
 
     def write(fd: int, data: Any) -> int:
@@ -273,6 +277,8 @@ def test_a_full_disk_costs_rows_but_no_half_line(tmp_path: Path, monkeypatch: py
             await recorder.flush()
             assert recorder.error == "No space left on device"
             assert recorder.dropped == 1
+            recorder.ended([exchange()])
+            await recorder.flush()
         recorder.ended([exchange()])
         await recorder.flush()
         assert recorder.error == ""
@@ -282,7 +288,11 @@ def test_a_full_disk_costs_rows_but_no_half_line(tmp_path: Path, monkeypatch: py
     recorder = asyncio.run(main())
     lines = [json.loads(row) for path in files(tmp_path) for row in path.read_text().splitlines()]
     assert len(requests_of(lines)) == 2 == recorder.written
-    assert [row["rows"] for row in lines if row.get("record") == "dropped"] == [1]
+    assert [row["rows"] for row in lines if row.get("record") == "dropped"] == [2]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"recording to {tmp_path}: rows are lost: No space left on device",
+        f"recording to {tmp_path}: works again; 2 rows were lost",
+    ]
 
 
 def test_a_folder_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> None:

@@ -59,9 +59,7 @@ class Fleet:
         self.nodes: list[Node] = []
         self.listeners: list[FleetListener] = []
         self.problems: dict[str, str] = {}  # source → what is wrong now
-        self._slow_start = SlowStart(
-            loop, self.options.slow_start, changed=lambda node: self._tell("on_capacity", node)
-        )
+        self._slow_start = SlowStart(loop, self.options.slow_start, changed=self._slow_start_changed)
         self._states: list[NodeState] = []
         self._by_name: dict[str, Node] = {}
         self._environment = environment
@@ -212,7 +210,7 @@ class Fleet:
     def skip_slow_start(self, node: Node) -> None:
         """Allow all its capacity at once: it never failed."""
         self._slow_start.stop(node, self.state(node))
-        self._tell("on_capacity", node)
+        self._slow_start_changed(node)
 
     def set_capacity(self, node: Node, max_requests: int) -> None:
         """Another capacity in requests, at least 1."""
@@ -321,18 +319,27 @@ class Fleet:
         return self.state(node).remove_by_s < math.inf
 
     def _after(self, node: Node, state: NodeState, was_open: bool) -> None:
-        before = node.health
         state.write_health(node)
-        if node.health is not before:
-            logger.log(
-                logging.INFO if state.is_open else logging.WARNING,
-                "node %s: %s%s",
-                node.name,
-                node.health.name.lower(),
-                f" ({node.reason})" if node.reason else "",
-            )
+        self._log_health(node, state)
         if state.is_open is not was_open:
             self._tell("on_switch", node)
+
+    def _log_health(self, node: Node, state: NodeState) -> None:
+        """Log a change of health. A node on trial may be dead still: it is up when the trial has passed."""
+        if node.health is state.logged_health or (state.is_open and state.is_on_trial):
+            return
+        state.logged_health = node.health
+        logger.log(
+            logging.INFO if state.is_open else logging.WARNING,
+            "node %s: %s%s",
+            node.name,
+            node.health.name.lower(),
+            f" ({node.reason})" if node.reason else "",
+        )
+
+    def _slow_start_changed(self, node: Node) -> None:
+        self._log_health(node, self.state(node))
+        self._tell("on_capacity", node)
 
     def _tell(self, event: str, node: Node) -> None:
         for listener in self.listeners:

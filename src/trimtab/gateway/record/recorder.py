@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +39,8 @@ from trimtab.traces.gateway_format import NODE_EVENTS, NodeEvent, RecordName
 
 if TYPE_CHECKING:
     from trimtab.domain.view import Plan  # loads numba
+
+logger = logging.getLogger(__name__)
 
 FLUSH_PERIOD_S = 0.25
 ESTIMATES_PERIOD_S = 60.0
@@ -208,10 +211,22 @@ class Recorder(Observer, DecisionListener):
         try:
             await self._in_thread(block)
         except OSError as error:
-            self.error, self.dropped = str(error.strerror or error), self.dropped + count
+            self.dropped += count
+            self._report(str(error.strerror or error))
             return
-        self.error, self._reported_dropped = "", reported
+        self._report("")
+        self._reported_dropped = reported
         self.written += count
+
+    def _report(self, error: str) -> None:
+        """Set `error`, and log each change."""
+        if error == self.error:
+            return
+        self.error = error
+        if error:
+            logger.warning("recording to %s: rows are lost: %s", self.settings.folder, error)
+        else:
+            logger.info("recording to %s: works again; %d rows were lost", self.settings.folder, self.dropped)
 
     def _class_names(self) -> list[str]:
         return [one.name for one in self._snapshot().classes]
