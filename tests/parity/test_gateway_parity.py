@@ -239,7 +239,7 @@ async def live(case: Case, t: Trace, choice: PolicyChoice, mode: str) -> Lived:
         loop.call_ranked(float(t.arrival_s[i]), Rank.ARRIVAL, i, arrive, i)
     await witness.all_over.wait()
     pool = dispatcher.pools[choice.spec]
-    shape = shape_of(member_of(node, {}, WEIGHTS[node.type_name], node.max_requests) for node in fleet.nodes)
+    shape = shape_of(member_of(node, fleet.state(node).spec, {}, node.max_requests) for node in fleet.nodes)
     cluster = cluster_of(shape, list(dispatcher.registry.class_rows), 16, estimates)
     class_idx = np.array([dispatcher.registry.class_rows[MODELS[m], Kind.SPEECH] for m in t.model])
     lived = Lived(witness, cluster, pool.options, class_idx, pool.policy_failures)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-ResourceName = Literal["cpu_cores", "ram_gib", "io_gib_per_s", "network_gib_per_s", "gpu_milli"]
+ResourceName = Literal["cpu_cores", "ram_gib", "io_gib_per_s", "network_gib_per_s", "gpu_milli", "gpu_gib"]
 RESOURCES: tuple[ResourceName, ...] = get_args(ResourceName)  # gpu_milli: thousandths of an accelerator
 
 

@@ -15,6 +15,8 @@ class HostMode:
     deadlines_while_held: bool = False  # the host itself ends work that runs too long
     loads_from_outside: bool = False  # nodes load the items that a plan places on them by themselves
     costs_from_outside: bool = False  # the host adds the true cost of a request
+    transfers_from_outside: bool = False  # a request is at its node at once; the host sends its payload
+    use_from_outside: bool = False  # the host writes what is in use; no request waits at a node for resources
     records_decision_trace: bool = False
 
 
@@ -27,5 +29,7 @@ OPEN = HostMode(
     deadlines_while_held=True,
     loads_from_outside=True,
     costs_from_outside=True,
+    transfers_from_outside=True,
+    use_from_outside=True,
     records_decision_trace=True,
 )

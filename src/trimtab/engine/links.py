@@ -78,6 +78,8 @@ def _link_of(s: State, r: int, hop: int) -> int:
 @helper(inline=True)
 def is_instant(s: State, r: int, j: int) -> bool:
     """Whether request r reaches node j in no time."""
+    if s.config.transfers_from_outside[0] == 1:
+        return True
     return s.rtt_s[s.work.zone_idx[r], s.nodes.zone_idx[j]] == 0.0 and s.work.payload_gib[r] == 0.0
 
 

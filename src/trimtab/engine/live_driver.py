@@ -27,6 +27,7 @@ from trimtab.engine.driver import IS_OVER, Driver, PlanningLog
 from trimtab.engine.events import ARRIVAL, COMPLETION, LOSS, SWITCH
 from trimtab.engine.fallback import Fallback
 from trimtab.engine.host_mode import OPEN
+from trimtab.engine.node_reports import NodeReports
 from trimtab.engine.past import Past
 from trimtab.engine.python_views import Columns
 from trimtab.engine.rollout import Rollouts
@@ -36,7 +37,7 @@ from trimtab.engine.virtual_counters import note_tenant_unheld
 from trimtab.errors import PolicyError
 
 # A whole WORK row in one call, in the order of its fields ("x" = 0): a write to each field is slower.
-_WORK_ROW = Struct("=q4d 8x 2d q4i 4x 3i 4x")
+_WORK_ROW = Struct("=q7d q8i 4x")
 _WORK_BYTES, _pack_work = WORK.itemsize, _WORK_ROW.pack_into
 _COUNTED = Struct("=4q")  # of COUNTS: events, injected, started and ended, in one call
 _COUNTED_AT = int(COUNTS.fields["events"][1])  # type: ignore[index]  # COUNTS has fields
@@ -61,6 +62,8 @@ class RequestSpec(NamedTuple):
     key: int = 0
     affinity_node_idx: int = -1
     pinned: int = 0  # 1 = only this node can serve it
+    payload_gib: float = 0.0
+    zone_idx: int = 0  # where it comes from
     arrival_s: float | None = None  # for a request that arrived before it enters here
 
 
@@ -68,8 +71,8 @@ _in_order = itemgetter(  # of WORK, after serial and arrival
     *map(
         RequestSpec._fields.index,
         (
-            "deadline_s", "units", "estimate_s", "tokens", "cost", "key", "class_idx", "model_idx",
-            "adapter_idx", "tenant_idx", "priority", "affinity_node_idx", "pinned",
+            "deadline_s", "units", "estimate_s", "payload_gib", "tokens", "cost", "key", "class_idx",
+            "model_idx", "adapter_idx", "tenant_idx", "zone_idx", "priority", "affinity_node_idx", "pinned",
         ),
     )
 )  # fmt: skip
@@ -136,6 +139,7 @@ class LiveDriver:
         if begun_s > 0.0:
             self._driver.skip_plans(begun_s)
         state = self._driver.state
+        self.reports = NodeReports(self._driver)
         self._fallback, self._fallback_memory = Fallback(), memory()
         self._fallback_calls: Calls | None = None
         self.policy, self.shadow, self.cluster = decider.dispatch, shadow, cluster

@@ -126,9 +126,14 @@ def _resources(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
     Demand is rounded down and capacity up, so a request that fits exactly still fits after rounding.
     """
     many = len(cluster.resource_names)
-    demand = np.floor(_numbers(cluster.demand) / RESOURCE_STEP) * RESOURCE_STEP
+    demand = in_steps(_numbers(cluster.demand))
     capacity = np.ceil(_numbers(cluster.capacity) / RESOURCE_STEP) * RESOURCE_STEP
     return demand.reshape(len(cluster.class_names), many), capacity.reshape(cluster.n_nodes, many)
+
+
+def in_steps(amounts: np.ndarray) -> np.ndarray:
+    """Amounts of resources, rounded down to whole steps."""
+    return np.floor(amounts / RESOURCE_STEP) * RESOURCE_STEP
 
 
 def _shares(cluster: Cluster, demand: np.ndarray, capacity: np.ndarray) -> np.ndarray:

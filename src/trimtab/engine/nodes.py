@@ -98,7 +98,7 @@ def anchor(s: State, j: int, now_s: float) -> None:
 @helper(inline=True)
 def _start(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
     """Start request r on node j. False if r or its models do not fit beside the running requests."""
-    if not fits_beside(s, r, j):
+    if s.config.use_from_outside[0] == 0 and not fits_beside(s, r, j):
         return False
     ready_s = acquire(s, plan, r, j, now_s)
     if ready_s < 0.0:

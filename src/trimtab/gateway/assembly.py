@@ -101,6 +101,7 @@ class Gateway:
                 self.fleet.stall_detector,
             )
         )
+        self.plane.context.links = self.dispatcher.signals.links
         self.fleet.listeners.append(RemovalHook(self.plane.context.pools.remove))
         self.dispatcher.log.listeners.append(self.metrics)
         self._sources_of_nodes: list[DnsSource | FileSource] = []

@@ -141,6 +141,7 @@ class Tenant:
     background: bool = False  # all its requests use spare capacity only
     in_flight: int = 0
     limits: Any = None  # tenants.Limits
+    zone: str = ""  # where its requests come from; "" = where the gateway is
 
 
 class Health(IntEnum):
@@ -179,6 +180,7 @@ class Node:
     failed: int = 0
     last_byte_s: float = 0.0  # time of the last byte from it
     reported: dict[str, float] = field(default_factory=dict)  # values from polling: "running", "waiting", …
+    reported_s: dict[str, float] = field(default_factory=dict)  # source of values → when its page was read
 
 
 @dataclass(slots=True, eq=False)
@@ -274,6 +276,11 @@ class Exchange:
         self.streamed_chunks = 0
         self.outcome: Outcome | None = None
         self.refusal: Refusal | None = None
+
+    @property
+    def body_bytes(self) -> int:
+        """Size of its body."""
+        return 0 if self.body is None else len(self.body)
 
     def start(self, node: Node) -> None:
         """Send it to this node, now."""

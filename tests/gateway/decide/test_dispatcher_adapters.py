@@ -112,8 +112,8 @@ def test_a_name_that_is_a_model_elsewhere_is_no_adapter_and_one_without_a_model_
         first = bench.add("a", models=("m", "merged"))
         second = bench.add("b", models=("m", "other"))
         members = [
-            member_of(first, {}, 1.0, 1),
-            member_of(second, {"merged": "m", "verse": "m", "stray": ""}, 1.0, 1),
+            member_of(first, bench.fleet.state(first).spec, {}, 1),
+            member_of(second, bench.fleet.state(second).spec, {"merged": "m", "verse": "m", "stray": ""}, 1),
         ]
         shape = shape_of(members)
         assert shape.items == ("m", "merged", "other", "stray", "verse")

@@ -32,6 +32,18 @@ sglang:num_running_reqs{model_name="m"} 5.0
 sglang:num_queue_reqs{model_name="m"} 6.0
 sglang:token_usage{model_name="m"} 0.28
 """
+LLAMA_CPP = """\
+# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing 3
+llamacpp:requests_deferred 5
+llamacpp:kv_cache_usage_ratio 0.25
+llamacpp:prompt_tokens_total 33065
+"""
+TGI = """\
+tgi_batch_current_size 4
+tgi_queue_size 7
+tgi_batch_current_max_tokens 4096
+"""
 DCGM = """\
 DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",Hostname="h"} 80
 DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-b",Hostname="h"} 40
@@ -50,6 +62,9 @@ node_disk_io_time_seconds_total{{device="dm-0"}} 5000
 node_disk_read_bytes_total{{device="sda"}} {read}
 node_network_receive_bytes_total{{device="eth0"}} {received}
 node_network_receive_bytes_total{{device="lo"}} 77777
+node_network_speed_bytes{{device="eth0"}} 1.34217728e+08
+node_network_speed_bytes{{device="eth1"}} -125000
+node_network_speed_bytes{{device="docker0"}} 1e+12
 """
 
 
@@ -68,13 +83,22 @@ def test_vllms_names() -> None:
 def test_sglangs_names_and_those_of_gpus() -> None:
     assert reading(SGLANG).gauges == {"running": 5.0, "waiting": 6.0, "kv_used_frac": 0.28}
     found = reading(DCGM).gauges
-    assert found == pytest.approx({"gpus": 2.0, "gpu_busy_frac": 0.6, "gpu_memory_used_frac": 0.5})
+    assert found == pytest.approx(
+        {"gpus": 2.0, "gpu_busy_frac": 0.6, "gpu_memory_used_frac": 0.5, "gpu_memory_gib": 80000 / 1024}
+    )
+
+
+def test_names_of_llama_cpp_and_tgi() -> None:
+    assert reading(LLAMA_CPP).gauges == {"running": 3.0, "waiting": 5.0, "kv_used_frac": 0.25}
+    assert reading(TGI).gauges == {"running": 4.0, "waiting": 7.0}
 
 
 def test_rates_of_a_machine() -> None:
     before = reading(MACHINE.format(idle=100, user=50, busy=10, read=1000, received=9_000_000), 10.0)
     after = reading(MACHINE.format(idle=101, user=53, busy=11, read=5000, received=200), 14.0)
-    assert after.gauges == {"memory_used_frac": 0.75}
+    assert after.gauges == pytest.approx(
+        {"memory_used_frac": 0.75, "memory_gib": 1.6e10 / 2**30, "cpu_cores": 1, "net_link_gib_per_s": 0.125}
+    )
     assert rates(before, after) == pytest.approx(
         {
             "cpu_busy_frac": 0.75,

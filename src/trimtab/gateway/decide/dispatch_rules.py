@@ -8,6 +8,7 @@ from typing import Final
 
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Policy
+from trimtab.gateway.decide.declared import Declared
 from trimtab.policies.catalogue import find
 
 LOOKAHEAD: Final = 4  # requests of one class that one pass over the queue may offer without success
@@ -44,6 +45,7 @@ class DispatchRules:
     output_weight: float = 2.0
     prefix_blocks: int = 0  # of the prefix index; 0 = none
     seed: int = 0
+    declared: Declared = field(default_factory=Declared)
 
     def choices(self) -> tuple[PolicyChoice, ...]:
         """Every policy that may decide; the default comes first."""

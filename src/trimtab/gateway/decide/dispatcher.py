@@ -18,10 +18,12 @@ from trimtab.gateway.decide.decision_log import DecisionLog
 from trimtab.gateway.decide.dispatch_rules import DispatchRules
 from trimtab.gateway.decide.estimates import ServiceEstimates
 from trimtab.gateway.decide.feedback import Feedback
+from trimtab.gateway.decide.node_signals import NodeSignals
 from trimtab.gateway.decide.pool import Entry, PolicyPool, Turned
 from trimtab.gateway.decide.pools import PolicyPools
 from trimtab.gateway.decide.refusals import no_response, queue_full, refusal
 from trimtab.gateway.decide.registry import Registry
+from trimtab.gateway.decide.report_feed import ReportFeed
 from trimtab.gateway.decide.request_builder import RequestBuilder
 from trimtab.gateway.decide.session_affinity import SessionAffinity
 from trimtab.gateway.decide.slot_accounting import SlotAccounting
@@ -51,7 +53,8 @@ class PolicyDispatcher(FleetListener):
     ) -> None:
         self.fleet, self._loop = fleet, loop
         self.decisions = 0
-        self.registry = registry = Registry(fleet, estimates or ServiceEstimates())
+        self.signals = NodeSignals(rules.declared)
+        self.registry = registry = Registry(fleet, estimates or ServiceEstimates(), self.signals)
         self.log = DecisionLog(registry)
         self._affinity = affinity = SessionAffinity(fleet, rules.prefix_blocks)
         self._pools = pools = PolicyPools(
@@ -59,9 +62,10 @@ class PolicyDispatcher(FleetListener):
         )
         self._requests = RequestBuilder(pools, registry, affinity)
         self._feedback = Feedback(fleet, pools, registry, affinity)
-        self._slots = SlotAccounting(fleet, pools, self)
+        self._slots = SlotAccounting(fleet, pools, self, self.signals.counts)
+        self._feed = ReportFeed(fleet, registry, pools, self.catch_up)
         self.now_s = pools.now_s
-        fleet.listeners.append(self)
+        fleet.listeners += (self, self._feed)
 
     async def open(self) -> None:
         """Wait until every pool can plan, and start planning."""
@@ -71,8 +75,10 @@ class PolicyDispatcher(FleetListener):
 
     def close(self) -> None:
         """Stop all timers and planners."""
-        if self in self.fleet.listeners:
-            self.fleet.listeners.remove(self)
+        for listener in (self, self._feed):
+            if listener in self.fleet.listeners:
+                self.fleet.listeners.remove(listener)
+        self._feed.close()
         for pool in self.pools.values():
             pool.close()
 
@@ -304,9 +310,9 @@ class PolicyDispatcher(FleetListener):
         for entry, node_idx in started:
             exchange = entry.exchange
             exchange.decision = self.log.decision(pool, entry)
-            exchange.estimate_s = estimate_s = pool.live.decision_trace_numbers(exchange.row)[ESTIMATE_S]
+            exchange.estimate_s = pool.live.decision_trace_numbers(exchange.row)[ESTIMATE_S]
             self.decisions += 1
-            self._slots.take(pool, node_idx, estimate_s, now_s)
+            self._slots.take(pool, exchange, node_idx, now_s)
             if pool.reads_prefix:
                 self._affinity.note_prefix(exchange, node_idx)
         for entry, _ in started:

@@ -109,6 +109,7 @@ class PolicyPool:
             keeps_past=any(p is not None and p.plan_period_s > 0.0 for p in (choice.policy, choice.shadow)),
         )
         self._shape = shape
+        self.foreign: dict[int, tuple[int, float]] = {}  # requests of others that were added to a node, in s
         self.items = items_needed(shape)
         self.reads_virtual_counters = choice.order.reads_virtual_counters
         # Whether the policy, or its shadow, reads the cached prefixes of nodes:

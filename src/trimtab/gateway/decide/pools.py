@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, Protocol
 
 from trimtab.engine.driver import PlanningLog
 from trimtab.gateway.decide.cluster_builder import write_estimates
@@ -16,6 +16,16 @@ from trimtab.gateway.nodes.fleet import Fleet
 
 SPARE_TENANTS: Final = 64
 SPARE_ROWS: Final = 1024
+
+
+class Informer(Protocol):
+    """Tells pools what is reported and measured of nodes."""
+
+    def write(self, pool: PolicyPool) -> None:
+        """Write everything to a state that is up to date."""
+
+    def write_class(self, pool: PolicyPool, class_idx: int) -> None:
+        """Write the demand of a new class."""
 
 
 class PolicyPools:
@@ -41,6 +51,7 @@ class PolicyPools:
         self._planned, self._planned_beside = PlanningLog(), PlanningLog()  # by closed pools
         self._tenants, self._inline, self._mode = tenants + SPARE_TENANTS, inline_plans, mode
         self._granted: list[int] = []  # slots of each node that the pools may use
+        self.informer: Informer | None = None
         self._add_missing()
 
     def now_s(self) -> float:
@@ -69,6 +80,7 @@ class PolicyPools:
     def use(self, rules: DispatchRules) -> None:
         """Change the rules; policies that stay keep their state."""
         before = self.by_spec
+        self._registry.signals.declared = rules.declared
         self.rules, self.by_spec = rules, {}
         for choice in rules.choices():
             if choice.spec in before and choice.spec not in self.by_spec:
@@ -100,6 +112,8 @@ class PolicyPools:
             for pool in self.by_spec.values():
                 tables = pool.live.fixed_s, pool.live.unit_s
                 write_estimates(*tables, known.idx, known.key, registry.shape, registry.estimates)
+                if self.informer is not None:
+                    self.informer.write_class(pool, known.idx)
         return known
 
     def set_estimate(self, of: RequestClass, new: NewEstimate) -> None:
@@ -202,6 +216,8 @@ class PolicyPools:
         """Tell a rebuilt state the background load and which nodes get work."""
         self._owner.add_background_load(pool, now_s)
         self._switch_all(pool, now_s)
+        if self.informer is not None:
+            self.informer.write(pool)
 
     def _switch_all(self, pool: PolicyPool, now_s: float) -> None:
         """Tell a rebuilt state which nodes get work, and how much."""

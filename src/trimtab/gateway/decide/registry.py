@@ -15,6 +15,7 @@ from trimtab.gateway.decide.cluster_builder import (
     shape_of,
 )
 from trimtab.gateway.decide.estimates import ClassKey, RequestClass, ServiceEstimates
+from trimtab.gateway.decide.node_signals import NodeSignals
 from trimtab.gateway.model import Endpoint, Exchange, Facts, Kind
 from trimtab.gateway.nodes.fleet import Fleet
 
@@ -24,8 +25,8 @@ UNKNOWN: Final = "?"  # stands for models that no known node serves yet
 class Registry:
     """Nodes as of the latest `refresh`; classes and estimates as they appear."""
 
-    def __init__(self, fleet: Fleet, estimates: ServiceEstimates) -> None:
-        self.estimates = estimates
+    def __init__(self, fleet: Fleet, estimates: ServiceEstimates, signals: NodeSignals) -> None:
+        self.estimates, self.signals = estimates, signals
         self.classes: list[RequestClass] = []  # in the order in which they appeared
         self._by_key: dict[ClassKey, RequestClass] = {}
         self._by_path: dict[tuple[str, str], RequestClass] = {}  # a string caches its hash, an enum does not
@@ -39,10 +40,12 @@ class Registry:
         fleet, members = self._fleet, []
         for node in fleet.nodes:
             state = fleet.state(node)
-            most = max(state.spec.max_requests, node.max_requests, node.in_flight)
             spec = state.spec
-            members.append(member_of(node, state.adapters, spec.weight, most, spec.adapter_load_s))
+            most = max(spec.max_requests, node.max_requests, node.in_flight)
+            capacity = self.signals.capacity_of(node, spec)
+            members.append(member_of(node, spec, state.adapters, most, self.signals.declared.zone, capacity))
         self.shape: ClusterShape = shape_of(members or [PLACEHOLDER])
+        self.zone_idx = {zone: i for i, zone in enumerate(self.signals.zones(self.shape))}
         self.names = tuple(member.name for member in self.shape.members)  # of nodes, by position
         self.forget_models()
         self._columns.clear()
@@ -96,7 +99,7 @@ class Registry:
     def types_of(self, model: str) -> list[str]:
         """Types of the nodes that serve a model."""
         shape = self.shape
-        return list(dict.fromkeys(name for g, (name, _) in enumerate(shape.types) if shape.serves(g, model)))
+        return list(dict.fromkeys(kind.name for g, kind in enumerate(shape.types) if shape.serves(g, model)))
 
     def served_by(self, model: str) -> tuple[int, ...]:
         """Positions of the nodes that serve a model."""
@@ -109,7 +112,7 @@ class Registry:
         found = self._columns.get((of.key, type_name))
         if found is None:
             types, model = enumerate(self.shape.types), of.key[0]
-            found = [g for g, (name, _) in types if name == type_name and self.shape.serves(g, model)]
+            found = [g for g, kind in types if kind.name == type_name and self.shape.serves(g, model)]
             self._columns[of.key, type_name] = found
         return found
 
@@ -117,6 +120,11 @@ class Registry:
     def class_rows(self) -> dict[ClassKey, int]:
         """Class → its row in every pool's tables."""
         return {known.key: known.idx for known in self.classes}
+
+    @property
+    def class_keys(self) -> list[ClassKey]:
+        """The classes by their rows."""
+        return list(self._by_key)
 
     def class_of(self, exchange: Exchange) -> RequestClass | None:
         """The class of a request; None = it is the first of its class."""
@@ -163,7 +171,8 @@ class Registry:
 
     def cluster(self) -> Cluster:
         """The cluster that policies see."""
-        return cluster_of(self.shape, list(self._by_key), self.rows, self.estimates)
+        around = self.signals.surroundings(self.shape, self.class_keys, self.rows)
+        return cluster_of(self.shape, self.class_keys, self.rows, self.estimates, around)
 
 
 def _path(endpoint: Endpoint | None) -> str:

@@ -14,6 +14,7 @@ from trimtab.gateway.decide.pools import PolicyPools
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.decide.session_affinity import SessionAffinity
 from trimtab.gateway.model import Exchange
+from trimtab.gateway.nodes.link_meter import GIB
 
 
 class RequestBuilder:
@@ -47,13 +48,18 @@ class RequestBuilder:
                 cost += rules.output_weight * units
             cost /= tenant.weight
         model_idx, adapter_idx = pool.items.get(model, NO_ITEMS)
-        tenant_idx = tenant.idx if tenant is not None else 0
+        tenant_idx = zone_idx = 0  # of zones, the gateway's own
+        if tenant is not None:
+            tenant_idx = tenant.idx
+            if tenant.zone:
+                zone_idx = registry.zone_idx.get(tenant.zone, 0)
         priority = BACKGROUND if exchange.background else exchange.priority
         return _new(  # the constructor takes three times as long
             RequestSpec,
             (
                 c, units, UNESTIMATED, model_idx, adapter_idx, tenant_idx, priority,
-                deadline_s, tokens, cost, _key(exchange, c), affinity_idx, int(is_pinned), None,
+                deadline_s, tokens, cost, _key(exchange, c), affinity_idx, int(is_pinned),
+                exchange.body_bytes / GIB, zone_idx, None,
             ),
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trimtab.gateway.decide.class_counts import ClassCounts
 from trimtab.gateway.decide.pool import Entry, PolicyPool, PoolOwner
 from trimtab.gateway.decide.pools import PolicyPools
 from trimtab.gateway.model import Exchange, Node
@@ -11,20 +12,23 @@ from trimtab.gateway.nodes.fleet import Fleet
 class SlotAccounting:
     """The slots of running requests. Work that one pool sends to a node is background load to the others."""
 
-    def __init__(self, fleet: Fleet, pools: PolicyPools, owner: PoolOwner) -> None:
-        self._nodes, self._pools, self._owner = fleet.nodes, pools, owner
+    def __init__(self, fleet: Fleet, pools: PolicyPools, owner: PoolOwner, counts: ClassCounts) -> None:
+        self._nodes, self._pools, self._owner, self._counts = fleet.nodes, pools, owner, counts
         # Slots that hedged exchanges hold besides those of their rows, released at their ends:
         self._hedged: dict[Exchange, list[tuple[int, int, float]]] = {}  # node, requests, tokens
 
-    def take(self, pool: PolicyPool, node_idx: int, estimate_s: float, now_s: float) -> None:
-        """A pool has started a request on a node; `estimate_s` is its predicted time."""
+    def take(self, pool: PolicyPool, exchange: Exchange, node_idx: int, now_s: float) -> None:
+        """A pool has started a request on a node."""
         self._nodes[node_idx].in_flight += 1
+        self._counts.begin(node_idx, exchange.class_idx, _answers(exchange), now_s)
         if len(self._pools.by_spec) > 1:
-            self._update_other_pools(pool, node_idx, 1, estimate_s, now_s)
+            self._update_other_pools(pool, exchange, node_idx, 1, now_s)
 
     def inherit(self, pool: PolicyPool, entry: Entry) -> None:
         """A request runs on a node already: the pool's next state includes it."""
         self._nodes[entry.node_idx].in_flight += 1
+        exchange = entry.exchange
+        self._counts.begin(entry.node_idx, exchange.class_idx, _answers(exchange), self._pools.now_s())
         pool.inherit([entry])
 
     def free(self, pool: PolicyPool, entry: Entry, now_s: float) -> None:
@@ -33,11 +37,12 @@ class SlotAccounting:
         if entry.node_idx >= 0:
             node_idx, entry.node_idx = entry.node_idx, -1
             self._nodes[node_idx].in_flight -= 1
+            self._counts.end(node_idx, exchange.class_idx, _answers(exchange), now_s)
             if len(self._pools.by_spec) > 1:
-                self._update_other_pools(pool, node_idx, -1, -exchange.estimate_s, now_s)
+                self._update_other_pools(pool, exchange, node_idx, -1, now_s)
         if self._hedged:
             for node_idx, requests, tokens in self._hedged.pop(exchange, ()):
-                self._change_load(node_idx, -requests, -tokens, now_s)
+                self._change_load(exchange, node_idx, -requests, -tokens, now_s)
 
     def hedge(self, pool: PolicyPool, exchange: Exchange, now_s: float) -> Node | None:
         """Take a slot for a second attempt, on the node with the smallest share of slots in use."""
@@ -64,7 +69,7 @@ class SlotAccounting:
         """A hedged exchange has one more attempt on a node, or one fewer."""
         tokens = requests * pool.entries[exchange.row].spec.tokens
         self._hedged.setdefault(exchange, []).append((node_idx, requests, tokens))
-        self._change_load(node_idx, requests, tokens, now_s)
+        self._change_load(exchange, node_idx, requests, tokens, now_s)
 
     def add_background_load(self, pool: PolicyPool, now_s: float) -> None:
         """Tell a rebuilt state the load that its nodes have from elsewhere."""
@@ -78,17 +83,27 @@ class SlotAccounting:
                 pool.live.add_load(node_idx, requests, 0.0, now_s, tokens)
 
     def _update_other_pools(
-        self, pool: PolicyPool, node_idx: int, requests: int, estimate_s: float, now_s: float
+        self, pool: PolicyPool, exchange: Exchange, node_idx: int, requests: int, now_s: float
     ) -> None:
         for other in self._pools.by_spec.values():
             if other is not pool:
-                other.live.add_load(node_idx, requests, estimate_s, now_s)
+                other.live.add_load(node_idx, requests, requests * exchange.estimate_s, now_s)
+                other.live.reports.add_use(node_idx, exchange.class_idx, requests)
                 if requests < 0:
                     self._owner.turn(other, now_s)
 
-    def _change_load(self, node_idx: int, requests: int, tokens: float, now_s: float) -> None:
+    def _change_load(
+        self, exchange: Exchange, node_idx: int, requests: int, tokens: float, now_s: float
+    ) -> None:
         self._nodes[node_idx].in_flight += requests
+        count = self._counts.begin if requests > 0 else self._counts.end
+        count(node_idx, exchange.class_idx, _answers(exchange), now_s)
         for pool in self._pools.by_spec.values():
             pool.live.add_load(node_idx, requests, 0.0, now_s, tokens)
+            pool.live.reports.add_use(node_idx, exchange.class_idx, requests)
             if requests < 0:
                 self._owner.turn(pool, now_s)
+
+
+def _answers(exchange: Exchange) -> int:
+    return 1 if exchange.facts is None else exchange.facts.answers

@@ -24,6 +24,7 @@ from trimtab.gateway.model import (
     Observers,
     Refusal,
 )
+from trimtab.gateway.nodes.link_meter import LinkMeter
 
 MIB = 1_048_576
 
@@ -173,6 +174,7 @@ class ConnectionContext:
     refusing: bool = False  # drain: new requests are refused
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     known_heads: KnownHeads = field(default_factory=KnownHeads)
+    links: LinkMeter = field(default_factory=LinkMeter)  # meters large bodies on their way to nodes
     on_arrived: tuple[Callable[[Exchange], None], ...] = field(init=False)
     on_started: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_lost: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)

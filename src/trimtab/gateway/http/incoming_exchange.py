@@ -26,6 +26,11 @@ class IncomingExchange(Exchange):
         self.hides_usage = False  # True = the gateway requested the stream's usage, the client did not
         self.admitted: tuple[Limits, float] | None = None  # limits that count the request, and its tokens
 
+    @property
+    def body_bytes(self) -> int:
+        """Size of its body, spooled or not."""
+        return self.request.body.size if self.body is None else len(self.body)
+
     def read_usage(self) -> None:
         """Read the usage from a response that arrived in one piece."""
         raise NotImplementedError

@@ -13,6 +13,7 @@ from trimtab.gateway.http.response_relay import Relay
 from trimtab.gateway.http.stream_fast_path import StreamFastPath
 from trimtab.gateway.http.upstream_connection import Pool, UpstreamConnection
 from trimtab.gateway.model import Attempt, Cause
+from trimtab.gateway.nodes.link_meter import Transfer
 from trimtab.gateway.nodes.status_causes import cause_of_status, says_overloaded
 
 _COUNTED = Length.COUNTED
@@ -79,6 +80,7 @@ class UpstreamAttempt:
         "_pumping",
         "_relay",
         "_task",
+        "_transfer",
         "_whole",
         "attempt",
         "connection",
@@ -113,6 +115,7 @@ class UpstreamAttempt:
         self._flow: StreamFastPath | None = None
         self._fresh = False
         self._pumping = False
+        self._transfer: Transfer | None = None  # of a large body that is being sent
 
     def begin(self) -> None:
         """Send the request on an idle connection or on a new one."""
@@ -145,6 +148,8 @@ class UpstreamAttempt:
         if body is None:
             exchange.request.body.rewind()
             self.sending = True
+            node_idx, size = self.attempt.node.idx, exchange.request.body.size
+            self._transfer = exchange.context.links.begin(node_idx, size)
             connection.carry(self, head)
             self._pump()
             return
@@ -166,10 +171,18 @@ class UpstreamAttempt:
         if piece:
             self._pumping = True
             self.pool.outbox.now(connection.transport, piece)
+            if self._transfer is not None:
+                self._transfer.sent(len(piece), connection.last_s)
             self._exchange.context.loop.call_soon(self._pump)
         else:
             self._pumping = self.sending = False
             self.attempt.sent_s = connection.last_s
+            self._end_transfer(is_whole=True)
+
+    def _end_transfer(self, *, is_whole: bool) -> None:
+        if self._transfer is not None:
+            self._transfer.end(self.pool.time(), is_whole=is_whole)
+            self._transfer = None
 
     def resume_sending(self) -> None:
         """The node's write buffer has room for more of the request."""
@@ -260,6 +273,7 @@ class UpstreamAttempt:
     def end(self) -> None:
         """The response is complete. The connection is already back in its pool or closed."""
         self.settle()
+        self._end_transfer(is_whole=False)
         if self.paused:
             self.resume_reading()
         self.over = True
@@ -317,6 +331,7 @@ class UpstreamAttempt:
     def drop(self) -> None:
         """Give up the attempt. Closing the connection makes the node stop."""
         self.over = True
+        self._end_transfer(is_whole=False)
         self.settle()
         if self._task is not None:
             self._task.cancel()

@@ -254,6 +254,16 @@ class Fleet:
             state.held_adapters = held
             self._tell("on_adapters", node)
 
+    def reports(self, node: Node, source: str, values: Mapping[str, float]) -> None:
+        """The node's reported values have changed, by a page of this source; none = its page is too old."""
+        for listener in self.listeners:
+            listener.on_report(node, source, values)
+
+    def took(self, node: Node, seconds: float) -> None:
+        """A round trip to the node took this long."""
+        for listener in self.listeners:
+            listener.on_round_trip(node, seconds)
+
     def report(self, source: str, problem: str) -> None:
         """Note a problem that stops nothing; "" = it is solved. Logged once for each change."""
         if self.problems.get(source, "") == problem:

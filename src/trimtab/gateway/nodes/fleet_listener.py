@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from trimtab.gateway.model import Node
 
@@ -27,6 +27,12 @@ class FleetListener:
 
     def on_capacity(self, node: Node) -> None:
         """`node.max_requests` has changed, or the part of it that slow start allows."""
+
+    def on_report(self, node: Node, source: str, values: Mapping[str, float]) -> None:
+        """`node.reported` has other values, these from this source; none = its reports are too old."""
+
+    def on_round_trip(self, node: Node, seconds: float) -> None:
+        """A health check of the node took this long."""
 
 
 class RemovalHook(FleetListener):

@@ -122,6 +122,7 @@ class HealthChecker(FleetListener):
         begun_s = self._fleet.loop.time()
         try:
             page = await self._page(node, check)
+            took_s = self._fleet.loop.time() - begun_s
             problem = _problem(page)
         except UnansweredError as error:
             if check.voids < _MOST_VOID and self._fleet.stall_detector.spans_gap(begun_s):
@@ -135,6 +136,7 @@ class HealthChecker(FleetListener):
         if problem:
             self._failed(node, check, problem)
         else:
+            self._fleet.took(node, took_s)
             await self._list(node, check)
             self._passed(node, check)
 

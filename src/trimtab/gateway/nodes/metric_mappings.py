@@ -1,11 +1,13 @@
 """Maps metrics of known servers and exporters to the gateway's own names.
 
 Sources of the names: vLLM ("Production Metrics": `vllm:…`; before its version 1 `gpu_cache_usage_perc`),
-SGLang ("Production Metrics": `sglang:…`), node_exporter, and NVIDIA's dcgm-exporter (default-counters.csv).
+SGLang ("Production Metrics": `sglang:…`), llama.cpp (`llama-server --metrics`), TGI ("Metrics" of its
+reference), node_exporter, and NVIDIA's dcgm-exporter (default-counters.csv; memory in MiB).
 
-Names: `running`, `waiting`, `kv_used_frac`; `cpu_busy_frac`, `memory_used_frac`, `disk_busy_frac` (of the
-busiest disk), `disk_read_bytes_per_s`, `disk_write_bytes_per_s`, `net_receive_bytes_per_s`,
-`net_transmit_bytes_per_s`; `gpus`, `gpu_busy_frac` (mean), `gpu_memory_used_frac` (of all).
+Names: `running`, `waiting`, `kv_used_frac`; `cpu_cores`, `cpu_busy_frac`, `memory_gib`, `memory_used_frac`,
+`disk_busy_frac` (of the busiest disk), `disk_read_bytes_per_s`, `disk_write_bytes_per_s`,
+`net_link_gib_per_s` (of the fastest device), `net_receive_bytes_per_s`, `net_transmit_bytes_per_s`; `gpus`,
+`gpu_busy_frac` (mean), `gpu_memory_gib`, `gpu_memory_used_frac` (of all).
 """
 
 from __future__ import annotations
@@ -28,6 +30,11 @@ _GAUGES = {  # summed over engines of one server, but for fractions: their mean
     "sglang_num_running_reqs": "running",
     "sglang_num_queue_reqs": "waiting",
     "sglang_token_usage": "kv_used_frac",
+    "llamacpp:requests_processing": "running",
+    "llamacpp:requests_deferred": "waiting",
+    "llamacpp:kv_cache_usage_ratio": "kv_used_frac",  # not in every version
+    "tgi_batch_current_size": "running",
+    "tgi_queue_size": "waiting",
 }
 _ADAPTERS = "vllm:lora_requests_info"
 _CPU = "node_cpu_seconds_total"
@@ -39,10 +46,12 @@ _FLOWS = {
     "node_network_receive_bytes_total": "net_receive_bytes_per_s",
     "node_network_transmit_bytes_total": "net_transmit_bytes_per_s",
 }
+_LINK_SPEED = "node_network_speed_bytes"  # per second; -1 or 0 where the device does not say
 _GPU_BUSY, _GPU_USED, _GPU_FREE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
+_GIB, _MIB_PER_GIB = float(1 << 30), 1024.0
 _NOT_HARDWARE = re.compile(r"lo|veth.*|docker.*|br-.*|ifb.*|cni.*|cali.*|loop.*|ram.*|zram.*|dm-.*|md.*")
 
-_MACHINE = (*_FLOWS, _CPU, _DISK_BUSY, _MEMORY_ALL, _MEMORY_FREE)
+_MACHINE = (*_FLOWS, _CPU, _DISK_BUSY, _MEMORY_ALL, _MEMORY_FREE, _LINK_SPEED)
 SAMPLE_FINDER = SampleFinder((*_GAUGES, _ADAPTERS, *_MACHINE, _GPU_BUSY, _GPU_USED, _GPU_FREE))
 
 
@@ -63,17 +72,18 @@ class Reader:
         self._reading = Reading()
         self._values: dict[str, list[float]] = defaultdict(list)
         self._adapters_at = float("-inf")
+        self._cores: set[str] = set()
 
     def feed(self, samples: Iterable[Sample]) -> None:
         """Take further samples of the page."""
         for sample in samples:
             if sample.name == _CPU:
-                is_idle = sample.label("mode") in ("idle", "iowait")
+                labels = sample.labels
+                is_idle = labels.get("mode") in ("idle", "iowait")
+                self._cores.add(labels.get("cpu", ""))
                 self._count("cpu_idle" if is_idle else "cpu_busy", "", sample.value)
-            elif sample.name in _FLOWS or sample.name == _DISK_BUSY:
-                device = sample.label("device")
-                if not _NOT_HARDWARE.fullmatch(device):
-                    self._count(_FLOWS.get(sample.name, "disk_busy"), device, sample.value)
+            elif sample.name in _FLOWS or sample.name in (_DISK_BUSY, _LINK_SPEED):
+                self._take_device(sample)
             elif sample.name == _ADAPTERS:
                 self._take_adapters(sample)
             else:
@@ -83,7 +93,18 @@ class Reader:
         """The values of the page, as of `read_s`."""
         self._reading.read_s = read_s
         _put_gauges(self._reading.gauges, self._values)
+        if self._cores:
+            self._reading.gauges["cpu_cores"] = float(len(self._cores))
         return self._reading
+
+    def _take_device(self, sample: Sample) -> None:
+        device = sample.label("device")
+        if _NOT_HARDWARE.fullmatch(device):
+            return
+        if sample.name == _LINK_SPEED:
+            self._values[_LINK_SPEED].append(sample.value)
+        else:
+            self._count(_FLOWS.get(sample.name, "disk_busy"), device, sample.value)
 
     def _count(self, what: str, device: str, value: float) -> None:
         key = (what, device)
@@ -119,12 +140,16 @@ def _put_gauges(gauges: dict[str, float], values: dict[str, list[float]]) -> Non
     if values["kv_used_frac"]:
         gauges["kv_used_frac"] = sum(values["kv_used_frac"]) / len(values["kv_used_frac"])
     if values[_MEMORY_ALL] and values[_MEMORY_FREE]:
+        gauges["memory_gib"] = values[_MEMORY_ALL][0] / _GIB
         gauges["memory_used_frac"] = 1 - values[_MEMORY_FREE][0] / values[_MEMORY_ALL][0]
+    if values[_LINK_SPEED] and max(values[_LINK_SPEED]) > 0:
+        gauges["net_link_gib_per_s"] = max(values[_LINK_SPEED]) / _GIB
     if values[_GPU_BUSY]:
         gauges["gpus"] = float(len(values[_GPU_BUSY]))
         gauges["gpu_busy_frac"] = sum(values[_GPU_BUSY]) / len(values[_GPU_BUSY]) / 100
     used, free = sum(values[_GPU_USED]), sum(values[_GPU_FREE])
     if used + free > 0:
+        gauges["gpu_memory_gib"] = (used + free) / _MIB_PER_GIB
         gauges["gpu_memory_used_frac"] = used / (used + free)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from trimtab.domain.cluster import ResourceName
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,10 @@ class NodeSpec:
     adapters: tuple[str, ...] = ()  # served besides `models`
     adapter_load_s: float = 1.0  # about what it takes to load one that it does not hold yet
     weight: float = 1.0
+    resources: Mapping[ResourceName, float] = field(default_factory=dict)  # capacities that are declared
+    zone: str = ""  # "" = the gateway's
+    link_gib_per_s: float = 0.0  # bandwidth of the link to it; 0 = measured on large bodies
+    usd_per_hour: float = 0.0
     health_path: str = ""  # "" = /health, and /v1/models where that does not exist
     metrics_url: str = ""  # whole, or a path at the node itself; "" = not polled
     exporter_url: str = ""  # of the machine: node_exporter or dcgm-exporter; "" = not polled

@@ -108,6 +108,8 @@ class Poller:
             node.reported |= values
             if source.kind == BACKEND:
                 self._fleet.report_adapters(node, reading.adapters)
+            node.reported_s[source.kind] = reading.read_s
+            self._fleet.reports(node, source.kind, values)
         source.last, source.names = reading, tuple(values)
 
     def _age(self, source: _Source) -> None:
@@ -118,6 +120,8 @@ class Poller:
             for name in source.names:
                 node.reported.pop(name, None)
             node.reported[f"{source.kind}_stale"] = 1.0
+            node.reported_s.pop(source.kind, None)
+            self._fleet.reports(node, source.kind, {})
         source.last, source.names = None, ()
 
     def _gathered(self) -> dict[tuple[str, str, int], _Source]:

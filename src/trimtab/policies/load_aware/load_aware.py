@@ -65,10 +65,11 @@ class LoadAware(Policy):
     io: float = 0.25  # weight of the share of I/O in use
     network: float = 0.25  # weight of the share of network bandwidth in use
     gpu: float = 0.5  # weight of the share of accelerators in use
+    gpu_memory: float = 0.25  # weight of the share of accelerator memory in use
 
     def __post_init__(self) -> None:
         """Check the weights."""
-        for name in ("queue", "backlog", "cpu", "ram", "io", "network", "gpu"):
+        for name in ("queue", "backlog", "cpu", "ram", "io", "network", "gpu", "gpu_memory"):
             value = getattr(self, name)
             if not 0.0 <= value < float("inf"):
                 raise UsageError(
@@ -77,7 +78,8 @@ class LoadAware(Policy):
 
     def init(self, cluster: Cluster) -> Memory:
         """The weights, those of resources in the order of the cluster, and notes of the nodes."""
-        of = dict(zip(RESOURCES, (self.cpu, self.ram, self.io, self.network, self.gpu), strict=True))
+        given = self.cpu, self.ram, self.io, self.network, self.gpu, self.gpu_memory
+        of = dict(zip(RESOURCES, given, strict=True))
         weights = [of.get(name, 0.0) for name in cluster.resource_names]  # type: ignore[call-overload]
         params = [self.queue, self.backlog, *weights]
         return memory(params=params, floats=notes_room(cluster.n_nodes))

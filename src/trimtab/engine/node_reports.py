@@ -1,0 +1,78 @@
+"""What a live host learns of its nodes from outside, written into the state of a run between two events.
+
+Only the arrays that policies see change: use and demand of resources, round trips, links.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trimtab.engine.driver import Driver
+from trimtab.engine.events import SWITCH
+from trimtab.engine.new_state import in_steps
+from trimtab.engine.state import State
+
+
+class NodeReports:
+    """Writes reports into the state of one driver. The next `advance` offers held requests again."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    @property
+    def _state(self) -> State:
+        return self._driver.state  # a driver replaces its state when its events need more room
+
+    def add_use(self, node_idx: int, class_idx: int, requests: int) -> None:
+        """Requests of another sender take resources of a node, or no longer (negative)."""
+        state = self._state
+        if state.demand.shape[1]:
+            state.used[node_idx] += requests * state.demand[class_idx]
+
+    def set_demand(self, demand: np.ndarray) -> None:
+        """Set what a request of each class takes, [classes, resources]. `set_used` must follow."""
+        self._state.demand[...] = in_steps(demand)
+
+    def set_class_demand(self, class_idx: int, demand: np.ndarray) -> None:
+        """Set what a request of one class takes [resources], while none runs."""
+        self._state.demand[class_idx] = in_steps(demand)
+
+    def set_used(self, used: np.ndarray, now_s: float) -> None:
+        """Set what is in use on each node [nodes, resources], by requests that run here and by others."""
+        state, used = self._state, in_steps(used)
+        nodes = np.flatnonzero((used != state.used).any(axis=1))
+        if len(nodes):
+            state.used[nodes] = used[nodes]
+            self._note_changes(nodes, now_s)
+
+    def add_requests(self, node_idx: int, requests: int, estimate_s: float, now_s: float) -> None:
+        """Requests that others sent to a node, or fewer of them (negative). They take no room of ours."""
+        nodes = self._state.nodes
+        nodes["in_flight"][node_idx] = max(0, nodes["in_flight"][node_idx] + requests)
+        nodes["outstanding_s"][node_idx] = max(0.0, nodes["outstanding_s"][node_idx] + estimate_s)
+        self._driver.push(now_s, SWITCH, node_idx, 0)
+
+    def set_round_trips(self, rtt_s: np.ndarray, now_s: float) -> None:
+        """Set the round trips between zones, [zones, zones]."""
+        state = self._state
+        if (rtt_s != state.rtt_s).any():
+            state.rtt_s[...] = rtt_s
+            self._note_changes(np.arange(len(state.nodes)), now_s)
+
+    def set_link(self, node_idx: int, active: int, gib_per_s: float) -> None:
+        """Set the transfers under way to a node, and the bandwidth that they share."""
+        state = self._state
+        link = len(state.rtt_s) + node_idx
+        state.link_active[link] = active
+        state.views[0].link_gib_per_s[link] = gib_per_s  # one array in all views
+
+    def _note_changes(self, nodes: np.ndarray, now_s: float) -> None:
+        """Log changes of nodes for all policies, and offer held requests."""
+        state = self._state
+        for d in range(len(state.is_changed)):
+            n = int(state.contexts["n_changed"][d])
+            new = nodes[state.is_changed[d][nodes] == 0]
+            state.is_changed[d][new] = 1
+            state.changed[d][n : n + len(new)] = new
+            state.contexts["n_changed"][d] = n + len(new)
+        self._driver.push(now_s, SWITCH, int(nodes[0]), 0)

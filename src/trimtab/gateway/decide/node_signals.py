@@ -1,0 +1,175 @@
+"""What nodes report and what is measured of them, as policies read it: resources, round trips, links.
+
+use of a resource on a node, as policies see it = what others use + demand × requests in flight from here.
+What others use is what the node reported, less demand × the requests that it had from here meanwhile; so a
+report may be old, and what was sent since counts nevertheless. A node without a fresh report of a resource
+counts as the mean of those with one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from trimtab.domain.cluster import RESOURCES, Floats
+from trimtab.gateway.decide.class_counts import ClassCounts
+from trimtab.gateway.decide.cluster_builder import ClusterShape, Surroundings
+from trimtab.gateway.decide.declared import Declared
+from trimtab.gateway.decide.demand import DemandFit
+from trimtab.gateway.decide.estimates import ClassKey
+from trimtab.gateway.decide.round_trips import RoundTrips
+from trimtab.gateway.model import Node
+from trimtab.gateway.nodes.link_meter import LinkMeter
+from trimtab.gateway.nodes.node_resources import capacity_of, said_by
+from trimtab.gateway.nodes.node_spec import NodeSpec
+
+SAME_FRAC: Final = 0.01  # capacities that differ by less are the same
+_ALL: Final = range(len(RESOURCES))
+_AS_OF_NOW: Final = frozenset(RESOURCES.index(name) for name in ("ram_gib", "gpu_gib"))  # not means of a time
+
+
+class Report(NamedTuple):
+    """A page about a node."""
+
+    source: str
+    values: Mapping[str, float]  # what this page says
+    used: Sequence[float | None]  # [resources], as all pages together say; None = no fresh report
+    demand: Floats  # [classes, resources]
+
+
+class NodeSignals:
+    """Reports and measurements of all nodes, by index; and what the configuration declares."""
+
+    def __init__(self, declared: Declared) -> None:
+        self.declared = declared
+        self.counts, self.fit = ClassCounts(), DemandFit()
+        self.round_trips, self.links = RoundTrips(), LinkMeter()
+        self.foreign: dict[int, int] = {}  # requests that others sent to a node
+        self._capacity: dict[int, list[float]] = {}  # [resources] of a node, as last known; 0 = unknown
+        self._others: dict[int, list[float]] = {}  # [resources] of a node; nan = no fresh report
+
+    # --- what is learned
+
+    def take_capacity(self, node: Node, spec: NodeSpec) -> bool:
+        """Note what the node has, as declared or reported; returns whether that is news."""
+        before = self._capacity.get(node.idx, [0.0] * len(RESOURCES))
+        now = capacity_of(spec.resources, node.reported)
+        self._capacity[node.idx] = merged = [new or old for new, old in zip(now, before, strict=True)]
+        return any(abs(a - b) > SAME_FRAC * a for a, b in zip(merged, before, strict=True))
+
+    def capacity_of(self, node: Node, spec: NodeSpec) -> tuple[float, ...]:
+        """What the node has of each resource, as last known; 0 = unknown."""
+        self.take_capacity(node, spec)
+        return tuple(self._capacity[node.idx])
+
+    def take_report(self, node: Node, report: Report, now_s: float) -> None:
+        """Take a report of a node. `now_s`: on the clock of `counts`."""
+        said = said_by(report.values)
+        mean, present = self.counts.mean(node.idx, report.source, now_s), self.counts.now(node.idx)
+        others = self._others.setdefault(node.idx, [math.nan] * len(RESOURCES))
+        for requests, of in ((mean, said - _AS_OF_NOW), (present, said & _AS_OF_NOW)):
+            if of:
+                self.fit.observe(node.idx, requests, [report.used[k] if k in of else None for k in _ALL])
+        for k in _ALL:
+            amount = report.used[k]
+            if amount is None:
+                others[k] = math.nan
+            elif k in said:
+                own = _taken(report.demand, present if k in _AS_OF_NOW else mean, k)
+                others[k] = max(0.0, amount - own)
+        self.foreign[node.idx] = self._foreign_requests(node)
+
+    def forget(self, node_idx: int) -> None:
+        """The node is gone."""
+        self._capacity.pop(node_idx, None)
+        self._others.pop(node_idx, None)
+        self.foreign.pop(node_idx, None)
+        self.counts.forget(node_idx)
+        self.round_trips.forget(node_idx)
+
+    def _foreign_requests(self, node: Node) -> int:
+        reported = node.reported
+        if "running" not in reported and "waiting" not in reported:
+            return 0
+        there = reported.get("running", 0.0) + reported.get("waiting", 0.0)
+        return max(0, int(there) - self.counts.sequences[node.idx])
+
+    # --- what policies see
+
+    def surroundings(self, shape: ClusterShape, classes: Sequence[ClassKey], rows: int) -> Surroundings:
+        """What a new state begins with."""
+        of, declared = shape.modelled, self.declared
+        zones = self.zones(shape)
+        return Surroundings(
+            resource_names=tuple(RESOURCES[k] for k in of),
+            capacity=shape.capacity[:, of],
+            demand=self.demand(shape, classes, rows),
+            zones=zones,
+            rtt_s=self.rtt_s(shape),
+            zone_gib_per_s=np.array([declared.zone_gib_per_s.get(zone, np.inf) for zone in zones]),
+            link_gib_per_s=np.array([self.link_gib_per_s(shape, j) for j in range(len(shape.members))]),
+            model_gib=declared.model_gib,
+        )
+
+    def all_demand(self, shape: ClusterShape, classes: Sequence[ClassKey], rows: int) -> Floats:
+        """What one request of each class takes, [rows, resources]: declared, else learned.
+
+        Learned demand fits every node: an error of the regression must not exclude a node.
+        """
+        demand = self.fit.demand(rows)
+        for c, (model, _) in enumerate(classes):
+            demand[c] = np.minimum(demand[c], shape.least_capacity(model))
+            for name, amount in self.declared.demand.get(model, {}).items():
+                demand[c, RESOURCES.index(name)] = amount
+        return demand
+
+    def demand(self, shape: ClusterShape, classes: Sequence[ClassKey], rows: int) -> Floats:
+        """`all_demand` of the resources that are modelled, [rows, modelled resources]."""
+        chosen: Floats = self.all_demand(shape, classes, rows)[:, shape.modelled]
+        return chosen
+
+    def used(self, shape: ClusterShape, classes: Sequence[ClassKey], rows: int) -> Floats:
+        """What is in use on each node [nodes, modelled resources]: by others, and by requests from here."""
+        of, n = shape.modelled, len(shape.members)
+        others = np.full((n, len(RESOURCES)), np.nan)
+        for j, amounts in self._others.items():
+            if j < n:
+                others[j] = amounts
+        used = _filled(others[:, of], shape.capacity[:, of])
+        running = np.zeros((n, rows))
+        for j in self.counts.nodes():
+            for c, requests in self.counts.now(j).items():
+                if j < n and c < rows:
+                    running[j, c] = requests
+        out: Floats = used + running @ self.demand(shape, classes, rows)
+        return out
+
+    def zones(self, shape: ClusterShape) -> tuple[str, ...]:
+        """All zones; the gateway's own first."""
+        declared = self.declared
+        names = (declared.zone, *declared.zones, *declared.zone_gib_per_s, *(m.zone for m in shape.members))
+        return tuple(dict.fromkeys(names))
+
+    def rtt_s(self, shape: ClusterShape) -> Floats:
+        """Round trips between zones, [zones, zones]."""
+        return self.round_trips.between(self.zones(shape), [m.zone for m in shape.members], self.declared)
+
+    def link_gib_per_s(self, shape: ClusterShape, node_idx: int) -> float:
+        """Bandwidth of the link to a node; inf = unknown."""
+        return shape.members[node_idx].link_gib_per_s or self.links.of_node(node_idx) or float("inf")
+
+
+def _taken(demand: Floats, requests: Mapping[int, float], k: int) -> float:
+    return sum(float(demand[c, k]) * count for c, count in requests.items())
+
+
+def _filled(others: Floats, capacity: Floats) -> Floats:
+    """Fill what no fresh report says with the mean share of the nodes with one; 0 where there is none."""
+    share = np.divide(others, capacity, out=np.zeros(others.shape), where=capacity > 0.0)
+    is_known = ~np.isnan(share)
+    total = np.where(is_known, share, 0.0).sum(axis=0)
+    mean = np.divide(total, is_known.sum(axis=0), out=np.zeros(len(total)), where=is_known.any(axis=0))
+    return np.where(is_known, others, mean * capacity)
