@@ -64,7 +64,7 @@ class DemandFit:
         self._seen[k] += 1
         self._xx[k] *= FORGET
         self._xy[k] *= FORGET
-        self._xx[k] += (1.0 - share) * np.outer(off_x, off_x)
+        self._xx[k] += (1.0 - share) * off_x[:, None] * off_x
         self._xy[k] += (1.0 - share) * off_y * off_x
 
     def _make_room(self, classes: int) -> None:
@@ -87,7 +87,7 @@ def non_negative(xx: Floats, xy: Floats) -> Floats:
     for _ in range(_SWEEPS):
         largest = 0.0
         for c in moving:
-            new = max(0.0, b[c] + (xy[c] - xx[c] @ b) / xx[c, c])
+            new = max(0.0, b[c] + (xy[c] - (xx[c] * b).sum()) / xx[c, c])
             largest, b[c] = max(largest, abs(new - b[c])), new
         if largest <= _LEAST:
             break

@@ -139,13 +139,12 @@ class NodeSignals:
             if j < n:
                 others[j] = amounts
         used = _filled(others[:, of], shape.capacity[:, of])
-        running = np.zeros((n, rows))
+        demand = self.demand(shape, classes, rows)
         for j in self.counts.nodes():
             for c, requests in self.counts.now(j).items():
                 if j < n and c < rows:
-                    running[j, c] = requests
-        out: Floats = used + running @ self.demand(shape, classes, rows)
-        return out
+                    used[j] += requests * demand[c]
+        return used
 
     def zones(self, shape: ClusterShape) -> tuple[str, ...]:
         """All zones; the gateway's own first."""
