@@ -18,12 +18,15 @@ import trimtab
 from trimtab import errors, forecast, jobs, metrics, policies, solvers, traces
 from trimtab.cli.app import app
 from trimtab.domain import cluster, decision, planning, view
+from trimtab.domain.needs import Host, Need, names_of
+from trimtab.engine.provided import LIVE_RUN, SIMULATOR
 from trimtab.experiments import compare
 from trimtab.experiments.scenario import scenario_schema
 from trimtab.forecast import queueing
 from trimtab.gateway.config import config_schema
+from trimtab.gateway.config.policy_needs import GATEWAY
 from trimtab.metrics import METRICS
-from trimtab.policies import Description, describe, names
+from trimtab.policies import Description, describe, names, policy_class
 from trimtab.traces.columns import COLUMNS
 from trimtab.traces.public_traces import CATALOGUE
 
@@ -51,8 +54,45 @@ def policies_page() -> str:
         "*dispatch* policy chooses the node; an *order* chooses the next request of a queue. `A+B` is policy A "
         "with the order of B. Parameters follow in parentheses: `power-of-d(d=3)+edf`. How the policies "
         "compare is in [Benchmarks](../benchmarks/policies.md), how to choose one in "
-        "[Choose a policy](../guides/choose-a-policy.md).\n\n" + table(("name", "kind", "idea"), rows)
+        "[Choose a policy](../guides/choose-a-policy.md).\n\n" + table(("name", "kind", "idea"), rows) + "\n"
+        "## What policies need\n\n[What hosts provide](../concepts/needs.md) explains each need. A host that lacks a "
+        "need of the second column refuses the policy. Without a need of the third column the policy runs, and a "
+        "note says what it does instead, as its page does.\n\n" + _needs_table()
     )
+
+
+def _needs_table() -> str:
+    """Policies × needs; a composite needs what its candidates need."""
+    rows = []
+    for name in NAMES_OF_POLICIES:
+        policy = policy_class(name)()
+        refused = {need for need in policy.all_needs if policy.without(need) is None}
+        if policy.all_needs:
+            link = f"[`{name}`]({name}.md)"
+            rows.append((link, names_of(refused) or "–", names_of(policy.all_needs - refused) or "–"))
+    return table(("policy", "cannot do without", "can do without"), rows)
+
+
+def needs_page() -> str:
+    """Hosts × needs."""
+    rows = [
+        (need, need.meaning, *(_provides(host, need) for host in (SIMULATOR, LIVE_RUN, GATEWAY)))
+        for need in Need
+    ]
+    heads = ("need", "meaning", *(host.name for host in (SIMULATOR, LIVE_RUN, GATEWAY)))
+    return (
+        f"{HEAD}# What hosts provide\n\nA policy declares what it reads beyond the nodes' queues and estimates, and what "
+        "its host must do for it: its *needs*. A host provides some needs always and others where they are "
+        "configured. Where a need is not met, the host refuses the policy and says what is missing (exit code 2), "
+        "unless the policy can do without it: then it runs, and a note in the comparison, or in the gateway's log "
+        "and status, says what it does instead. Which policy needs what is on "
+        "[Policies](../policies/index.md#what-policies-need).\n\n" + table(heads, rows)
+    )
+
+
+def _provides(host: Host, need: Need) -> str:
+    """Always, under which key, or never."""
+    return "–" if need not in host.provides else host.provides[need] or "always"
 
 
 def policy_page(name: str) -> str:
@@ -60,7 +100,14 @@ def policy_page(name: str) -> str:
     policy = describe(name)
     rows = [(f"`{p.name}`", f"`{p.default}`", p.kind) for p in policy.parameters]
     parameters = f"\n## Parameters\n\n{table(('name', 'default', 'type'), rows)}" if rows else ""
-    return f"{HEAD}# {policy.name}\n\n{_documentation(policy)}\n{parameters}"
+    return f"{HEAD}# {policy.name}\n\n{_documentation(policy)}\n{_needs_of(name)}{parameters}"
+
+
+def _needs_of(name: str) -> str:
+    """Each need of a policy, and what it does without it."""
+    policy = policy_class(name)()
+    rows = [(need, policy.without(need) or "refused") for need in Need if need in policy.all_needs]
+    return f"\n## Needs\n\n{table(('need', 'without it'), rows)}" if rows else ""
 
 
 def _documentation(policy: Description) -> str:
@@ -365,6 +412,7 @@ def figure() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "images/policies.svg": figure,
+    "concepts/needs.md": needs_page,
     "policies/index.md": policies_page,
     **{f"policies/{name}.md": lambda name=name: policy_page(name) for name in NAMES_OF_POLICIES},
     "reference/command-line.md": command_line_page,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trimtab.compiled.kernel import helper, kernel
     from trimtab.domain.cluster_state import ClusterState, Node, Request
     from trimtab.domain.decision import HOLD, reject
+    from trimtab.domain.needs import Need
     from trimtab.domain.policy import Policy
     from trimtab.domain.view import can_take, estimate_s, memory, missing_load_s
     from trimtab.errors import TrimtabError
@@ -34,6 +35,7 @@ __all__ = [
     "HOLD",
     "ClusterState",
     "Comparison",
+    "Need",
     "Node",
     "Policy",
     "Request",
@@ -57,6 +59,7 @@ _HOME = {
     "ClusterState": "trimtab.domain.cluster_state:ClusterState",
     "Comparison": "trimtab.experiments.compare:Comparison",
     "HOLD": "trimtab.domain.decision:HOLD",
+    "Need": "trimtab.domain.needs:Need",
     "Node": "trimtab.domain.cluster_state:Node",
     "Policy": "trimtab.domain.policy:Policy",
     "Request": "trimtab.domain.cluster_state:Request",

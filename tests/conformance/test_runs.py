@@ -58,9 +58,9 @@ class Watched(Policy):
         self.draws, self.plan_period_s = policy.draws, policy.plan_period_s
         self.init, self.plan = policy.init, policy.plan  # type: ignore[method-assign]
         decide, able = interpreted(policy.dispatch), interpreted(can_take)
-        self.reads_prefix, self.compares = policy.reads_prefix, policy.compares  # type: ignore[misc]
+        self.needs, self.compares = policy.needs, policy.compares  # type: ignore[misc]
+        self.degrades = policy.degrades  # type: ignore[misc]
         self.watched = tuple(Watched(candidate) for candidate in policy.candidates)
-        self.uses_rollouts = policy.uses_rollouts  # type: ignore[misc]
         self._own_decisions = 0
 
         def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:

@@ -15,6 +15,7 @@ from support.mini_policies import Emptiest, Scripted
 from support.plain_caches import PlainLru
 from support.same_state import differences
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Prefixes, Requests
@@ -28,7 +29,7 @@ TOKEN_UNITS = 0.01  # a whole block saves a unit, which is a second on node 0
 class Seeing(Scripted):
     """Goes where its key says, and is shown prefixes."""
 
-    reads_prefix = True
+    needs = frozenset({Need.PREFIX})
 
 
 def nodes(n: int = 1, slots: int = 1) -> Cluster:

@@ -12,6 +12,7 @@ import pytest
 from support.builders import cluster, requests
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
+from trimtab.domain.needs import Need
 from trimtab.domain.options import OnRefusal, Options
 from trimtab.domain.planning import Variant
 from trimtab.domain.policy import Decider, Policy
@@ -29,7 +30,7 @@ TICK = 2.0**-10
 class Planner(Policy):
     """Sends to the node with the fewest requests; uses rollouts."""
 
-    uses_rollouts: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.ROLLOUT})
 
     @staticmethod
     def dispatch(view: Any, plan: Any, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:

@@ -9,6 +9,7 @@ import pytest
 
 from support.builders import cluster, requests, run
 from trimtab.compiled.kernel import interpreted
+from trimtab.domain.needs import Need
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
@@ -21,7 +22,7 @@ ONE_SLOT = cluster(1, queue_max=0)  # what does not run waits centrally
 class Watched(Policy):
     """Fair share, with what it was shown and answered: time, serial, account, key."""
 
-    reads_virtual_counters = True
+    needs = frozenset({Need.VIRTUAL_COUNTERS})
 
     def __init__(self) -> None:
         seen: list[tuple[float, int, float, float]] = []

@@ -164,7 +164,7 @@ class JobShop:
     def table(self, inputs: ShopInputs, records: ShopRecords) -> pl.DataFrame:
         return pl.DataFrame({"duration_s": inputs.duration_s, "end_s": records.end_s})
 
-    def remarks(self, records: ShopRecords) -> dict[str, Any]:
+    def remarks(self, inputs: object, policy: object, records: ShopRecords) -> dict[str, Any]:
         return {"long": int((records.end_s > 1e6).sum())}
 
     def seedless(self, settings: Shop, policies: Sequence[Any], seed: int) -> frozenset[str]:

@@ -116,7 +116,7 @@ def run_result(
         distance_frac=metrics["completion_mean_s"] / (11.0 + 0.1 * seed) - 1 if bounded else float("nan"),
         curves=random_curves(rank, nodes, bins) if curves else None,
         loop_s=0.1,
-        remarks={"fits_no_node": tuple(range(min(unfit, 5))), "n_fits_no_node": unfit},
+        remarks={"fits_no_node": tuple(range(min(unfit, 5))), "n_fits_no_node": unfit, "lacks": ()},
         batch_ci95={},
     )
 

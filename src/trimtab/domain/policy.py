@@ -7,12 +7,15 @@ with `@kernel` they run compiled, unmarked as plain Python, in the same hosts an
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.cluster_state import Choice, ClusterState, Request
+from trimtab.domain.needs import Degraded, Host, Need
 from trimtab.domain.view import Memory, Plan, View, memory
+from trimtab.errors import UsageError
 
 
 class Policy:
@@ -23,26 +26,22 @@ class Policy:
         draws: how many uniform numbers in [0, 1) one decision uses. `draws[i]` depends on the seed, the
             request and its attempt, never on the policy.
         plan_period_s: seconds between calls of `plan`; 0 = never.
-        reads_virtual_counters: its `order` reads `view.context.virtual_counter`. Keys may then grow while
-            work waits, so the host computes the key of the first request of a central queue again before it
-            takes it.
-        counts_dominant_shares: the virtual counters are dominant shares of resources instead of cost, where
-            the cluster models resources.
-        reads_prefix: its `dispatch` reads `view.prefix_tokens`; hosts with a prefix index then fill it in.
-        uses_rollouts: its `plan` takes a `planning.Rollout`; other policies may get None.
+        needs: what it reads beyond the nodes' queues and estimates, and what its host must do for it. A host
+            that lacks one of them refuses the policy, unless `degrades` has it. An `order` that needs
+            `Need.VIRTUAL_COUNTERS` has keys that may grow while work waits, so the host computes the key of
+            the first request of a central queue again before it takes it.
+        degrades: need → what the policy does without it, in one sentence.
         compares: number of held requests that compete for a free slot. Of the first so many with a candidate,
             the host takes the one whose first candidate has the lowest score, `memory.floats[0]`, then
             compares again. Such a `dispatch` writes only scores to its memory. 0 = requests are offered in
-            turn.
+            turn. A number above 0 implies `Need.HELD_COMPARISON`.
     """
 
     name: ClassVar[str] = ""
     draws: int = 0
     plan_period_s: float = 0.0
-    reads_virtual_counters: ClassVar[bool] = False
-    counts_dominant_shares: ClassVar[bool] = False
-    reads_prefix: ClassVar[bool] = False
-    uses_rollouts: ClassVar[bool] = False
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    degrades: ClassVar[Mapping[Need, str]] = {}
     compares: ClassVar[int] = 0
 
     @property
@@ -87,6 +86,20 @@ class Policy:
         """Queue key of waiting work: least first, ties by arrival. Default: first come, first served."""
         return float(work.arrival_s)
 
+    @property
+    def all_needs(self) -> frozenset[Need]:
+        """Its needs, with those of its candidates."""
+        own = self.needs | ({Need.HELD_COMPARISON} if self.compares else set())
+        return own.union(*(candidate.all_needs for candidate in self.candidates))
+
+    def without(self, need: Need) -> str | None:
+        """What it does without a need; None = it can't do without. Candidates speak for a composite."""
+        if need in self.degrades:
+            return self.degrades[need]
+        concerned = [c.without(need) for c in self.candidates if need in c.all_needs]
+        is_own = need in self.needs or not concerned
+        return None if is_own or None in concerned else concerned[0]
+
     @classmethod
     def dispatches(cls) -> bool:
         """Whether the policy chooses nodes; otherwise it is only an order."""
@@ -128,8 +141,34 @@ class Decider(NamedTuple):
     @property
     def label(self) -> str:
         """Name in messages."""
-        name = self.dispatch.name or type(self.dispatch).__name__
-        return name if self.has_own_order else f"{name}+{self.order.name or type(self.order).__name__}"
+        name = name_of(self.dispatch)
+        return name if self.has_own_order else f"{name}+{name_of(self.order)}"
+
+    def degraded(self, host: Host, provided: frozenset[Need]) -> tuple[Degraded, ...]:
+        """The unmet needs on a host that provides these, and what is done without them.
+
+        Raises UsageError for a need that the policy can't do without.
+        """
+        if Need.HOLDING in self.dispatch.all_needs:  # it holds requests itself, so they wait at the host
+            provided = provided | {Need.CENTRAL_QUEUE}
+        found: list[Degraded] = []
+        for policy in (self.dispatch,) if self.has_own_order else self:
+            unmet = policy.all_needs - provided
+            found += [Degraded(name_of(policy), n, _effect(policy, n, host)) for n in Need if n in unmet]
+        return tuple(found)
+
+
+def _effect(policy: Policy, need: Need, host: Host) -> str:
+    effect = policy.without(need)
+    if effect is None:
+        problem = f"needs {need} ({need.meaning}), which this {host.name} does not provide"
+        raise UsageError(problem, field="policy", value=name_of(policy), expected=host.remedy(need))
+    return effect
+
+
+def name_of(policy: Policy) -> str:
+    """The policy's name in messages."""
+    return policy.name or type(policy).__name__
 
 
 def members(policy: Policy) -> tuple[Policy, ...]:

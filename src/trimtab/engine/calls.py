@@ -22,6 +22,7 @@ from trimtab.compiled.compiling import compile_kernel, free_llvm_module, is_comp
 from trimtab.compiled.function_pointer import FunctionPointer, FunctionPointerType, function_at, table_at
 from trimtab.compiled.kernel import interpreted, is_kernel, kernel
 from trimtab.compiled.tables import Table
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Decider, Policy, members
 from trimtab.domain.view import WORK, Memory, Plan, View, empty_plan, memory
 from trimtab.engine.bound_state import MEMORIES, MEMORY, PLAN, STATE, VIEW, bind, listed
@@ -415,7 +416,7 @@ def kernels_of(policies: Iterable[Policy]) -> list[Compilable]:
     needed: list[Compilable] = []
     for policy in policies:
         needed += [(activate, ACTIVATE)] if policy.candidates else []
-        needed += [(place_requests_bound, PLACE_REQUESTS_BOUND)] if policy.uses_rollouts else []
+        needed += [(place_requests_bound, PLACE_REQUESTS_BOUND)] if Need.ROLLOUT in policy.all_needs else []
         for member in members(policy):
             needed += (
                 [(member.dispatch, DISPATCH)] if member.dispatches() and not type(member).chooses() else []

@@ -12,6 +12,7 @@ import numpy as np
 from trimtab.compiled.kernel import interpreted
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
+from trimtab.domain.needs import Need
 from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY, WAITING, History, checked_plan
 from trimtab.domain.policy import Decider, Policy, members
@@ -88,10 +89,8 @@ class Driver:
         self.active_idx = 0  # the active candidate of a composite policy
         self._cluster, self._shadow, self._active_of_shadow = cluster, shadow, 0
         self.options, self.label = options, decider.label
-        compiled = mode == "compiled" or (
-            mode == "auto"
-            and (is_ready(*decider) or decider.dispatch.uses_rollouts or len(requests) > INTERPRET_UP_TO)
-        )
+        is_long = len(requests) > INTERPRET_UP_TO or Need.ROLLOUT in decider.dispatch.all_needs
+        compiled = mode == "compiled" or (mode == "auto" and (is_long or is_ready(*decider)))
         self.state = new_state(cluster, requests, options, decider, seed, host=host, shadow=shadow)
         self.compiled, self.n_requests = compiled, len(requests)
         self.planning = planning or PlanningLog()
@@ -218,7 +217,7 @@ class Driver:
 
     def rollouts_for(self, decider: Decider) -> Rollouts | None:
         """The rollouts for a policy. All variants use the separate order of `decider`, if it has one."""
-        if not decider.dispatch.uses_rollouts:
+        if Need.ROLLOUT not in decider.dispatch.all_needs:
             return None
         compiled = self.compiled or is_ready(*decider)  # results are the same
         return Rollouts(

@@ -9,6 +9,7 @@ import numpy as np
 
 from trimtab.compiled.arrays import allocate, zeros
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.options import FAULT, Options
 from trimtab.domain.policy import Decider, Policy, members
 from trimtab.domain.requests import Requests
@@ -74,9 +75,9 @@ def _config_array(
 
 
 def _counter_kind(orders: tuple[Policy, ...], host: HostMode) -> int:
-    if not any(order.reads_virtual_counters for order in orders):
+    if not any(Need.VIRTUAL_COUNTERS in order.needs for order in orders):
         return 0
-    shares = not host.costs_from_outside and any(order.counts_dominant_shares for order in orders)
+    shares = not host.costs_from_outside and any(Need.DOMINANT_SHARES in order.needs for order in orders)
     return 2 if shares else 1
 
 
@@ -181,7 +182,7 @@ def new_state(
     given["contexts"] = contexts = np.zeros(len(policies), CONTEXT)
     contexts["n_nodes"], contexts["dispatcher_idx"] = cluster.n_nodes, np.arange(len(policies)) % dispatchers
     given["changed"] = np.zeros((len(policies), cluster.n_nodes), "i4")
-    reads_prefix = any(m.reads_prefix for p in {id(p): p for p in policies}.values() for m in members(p))
+    reads_prefix = any(Need.PREFIX in p.all_needs for p in {id(p): p for p in policies}.values())
     given["prefix_tokens"] = np.zeros(cluster.n_nodes if reads_prefix else 0)
     given["views"] = _views(cluster, given)
     given["memories"] = [memory_of(p, cluster) for p in policies]

@@ -12,6 +12,7 @@ from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import DONE, PLAN_DUE, PLAN_READY, REACHED
+from trimtab.engine.provided import degraded
 
 STEPS = 200_000  # events between two checks for progress and interruption
 
@@ -34,8 +35,10 @@ def run(
         progress: called with the number of requests that have arrived.
         declared: possible WORK, by arrival, for policies that use rollouts.
 
-    Raises PolicyError if the policy raises or returns no valid decision.
+    Raises PolicyError if the policy raises or returns no valid decision, UsageError for a need of the policy
+    that is not met and that it can't do without.
     """
+    degraded(decider, cluster, requests, options)
     driver = Driver(cluster, requests, options, decider, seed=seed, mode=mode, declared=declared)
     while True:
         code = driver.advance(options.horizon_s, STEPS)

@@ -120,6 +120,7 @@ class Gateway:
         self.health_manager.start()
         self._start_discovery()
         self._know_models()
+        self._log_degraded()
         self._ticking = self.loop.create_task(self._tick())
         if listening is not None:
             await self.plane.serve(listening)
@@ -176,6 +177,7 @@ class Gateway:
         self._refresh_admission()
         self.plane.context.obey(config_mapping.settings_of(config))
         self._know_models()
+        self._log_degraded()
         for tell in self.on_reloaded:
             tell(config)
         changed = sorted(
@@ -259,6 +261,10 @@ class Gateway:
         return Registrar(
             self.fleet, AllowedNetworks([str(net) for net in config.registration.allowed_cidrs]), allowed
         )
+
+    def _log_degraded(self) -> None:
+        for each in self.config.degraded():
+            logger.warning("%s", each)
 
     def _start_discovery(self) -> None:
         found = self.config.discovery

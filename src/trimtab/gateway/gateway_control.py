@@ -96,7 +96,11 @@ class GatewayControl:
             },
             "shadow": _shadow(gateway),
             "jobs": dict(gateway.job_counts),
-            "notes": [*gateway.problems, *(f"{who}: {what}" for who, what in gateway.fleet.problems.items())],
+            "notes": [
+                *gateway.problems,
+                *(f"{who}: {what}" for who, what in gateway.fleet.problems.items()),
+                *map(str, gateway.config.degraded()),
+            ],
         }
         payload.update(status.observed(gateway.metrics.store()))  # type: ignore[typeddict-item]
         return payload

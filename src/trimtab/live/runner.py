@@ -18,6 +18,7 @@ from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver, Started
 from trimtab.engine.host_mode import REPLAYED
+from trimtab.engine.provided import LIVE_RUN, degraded
 from trimtab.errors import UsageError
 from trimtab.live.backend import Backend, Workers
 from trimtab.live.clock import Clock, Rank, VirtualClock, WallClock
@@ -180,7 +181,8 @@ def run_live(
         progress: called with the number of requests that have arrived.
         declared: possible WORK, by arrival, for policies that use rollouts.
 
-    Raises UsageError for options that only the simulator has (faults), PolicyError if the policy raises or
+    Raises UsageError for options that only the simulator has (faults) and for a need of the policy that is
+    not met and that it can't do without, PolicyError if the policy raises or
     returns no valid decision, KeyboardInterrupt on Ctrl-C after cleaning up.
     """
     if options.faults is not None:
@@ -189,6 +191,7 @@ def run_live(
         )
     if clock is not None and speed is not None:
         raise UsageError("a clock has its own speed", field="speed", value=speed, expected="speed or clock")
+    degraded(decider, cluster, requests, options, LIVE_RUN)
     clock = clock or WallClock(1.0 if speed is None else speed)
     driver = Driver(
         cluster, requests, options, decider, seed=seed, mode=mode, host=REPLAYED, declared=declared

@@ -170,7 +170,7 @@ class Kind(Protocol[S, I, R]):
     def table(self, inputs: I, records: R) -> pl.DataFrame:
         """One row per item."""
 
-    def remarks(self, records: R) -> Mapping[str, Any]:
+    def remarks(self, inputs: I, policy: PolicySpec, records: R) -> Mapping[str, Any]:
         """What `notes` must know of a run: numbers, texts, and tuples of them."""
 
     def seedless(self, settings: S, policies: Sequence[Any], seed: int) -> frozenset[str]:

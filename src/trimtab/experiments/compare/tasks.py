@@ -108,7 +108,7 @@ def _run_one(task: Task, inputs: Inputs, spec: PolicySpec, bound: LowerBound[Any
         distance_frac=float("nan") if bound is None else bound.distance_frac(records, metrics),
         curves=kind.curves(inputs, records) if task.with_curves else None,
         loop_s=loop_s,
-        remarks=kind.remarks(records),
+        remarks=kind.remarks(inputs, spec, records),
         batch_ci95=kind.batch_ci95(records),
     )
 

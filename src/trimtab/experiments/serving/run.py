@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trimtab.domain.decision import Reason
+from trimtab.domain.needs import Degraded
 from trimtab.engine import simulator
 from trimtab.engine.driver import Driver, PlanningLog
+from trimtab.engine.provided import degraded
 from trimtab.engine.records import records_of
 from trimtab.experiments.bounds import Bound, bound_of, distance_frac
 from trimtab.experiments.compare.curves import Curves
@@ -21,7 +23,13 @@ from trimtab.experiments.scenario import Scenario, as_path, load_cluster, resolv
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
 from trimtab.experiments.serving.request_table import request_table
 from trimtab.experiments.serving.run_curves import curves_of
-from trimtab.experiments.serving.warnings import few_served_note, lateness_note, planning_note, unfit_note
+from trimtab.experiments.serving.warnings import (
+    degraded_notes,
+    few_served_note,
+    lateness_note,
+    planning_note,
+    unfit_note,
+)
 from trimtab.live.runner import run_live
 from trimtab.metrics import RANKED_FROM, Records, compute, served_frac
 from trimtab.policies import PolicySpec, canonical, find
@@ -44,6 +52,7 @@ class Run:
     inputs: RunInputs = field(repr=False)
     records: Records = field(repr=False)
     planning: PlanningLog = field(repr=False, default_factory=PlanningLog)
+    lacks: tuple[Degraded, ...] = field(repr=False, default=())  # needs of the policy that are not met
 
     def __repr__(self) -> str:
         """What ran, and three of its figures."""
@@ -94,6 +103,7 @@ class Run:
         late_s = self.records.requests.arrival_s - self.inputs.requests.work["arrival_s"]
         log = self.planning
         notes = [unfit_note(len(unfit), unfit.tolist())] if len(unfit) else []
+        notes += degraded_notes(self.lacks)
         late_s = late_s[late_s > 0.0]  # all 0 in the simulator, and 0 for what never arrived
         notes += [lateness_note(late_s)] if len(late_s) else []
         notes += [planning_note(log)] if log.late or log.raised or log.invalid else []
@@ -212,7 +222,8 @@ def _path(given: str | os.PathLike[str] | None, field: str) -> Path | None:
 def run_of(scenario: Scenario, policy: str, seed: int, built: RunInputs, driver: Driver) -> Run:
     """A run from the state that either host left behind."""
     records = records_of(driver, built.cluster, built.requests, built.slo_s)
-    return Run(scenario, policy, seed, compute(records), built, records, driver.planning)
+    lacks = degraded(driver.decider, built.cluster, built.requests, built.options)
+    return Run(scenario, policy, seed, compute(records), built, records, driver.planning, lacks)
 
 
 def node_table(records: Records, built: RunInputs) -> pl.DataFrame:

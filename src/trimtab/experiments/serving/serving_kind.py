@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from trimtab.domain.decision import Reason
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy, members
 from trimtab.engine import simulator
 from trimtab.engine.calls import is_ready
+from trimtab.engine.provided import degraded
 from trimtab.engine.records import records_of
 from trimtab.errors import ScenarioError
 from trimtab.experiments.bounds import bound_of, compile_bounds, distance_frac
@@ -112,7 +114,7 @@ class Serving:
 
     def is_swept_by_default(self, policy: PolicySpec) -> bool:
         """Not the policies that simulate for every plan: each of their runs takes as long as all others'."""
-        return not find(policy).dispatch.uses_rollouts
+        return Need.ROLLOUT not in find(policy).dispatch.all_needs
 
     def stamp(self, settings: Scenario) -> tuple[int, int] | None:
         """Size and time of change of the trace, if there is one."""
@@ -131,7 +133,8 @@ class Serving:
         """Compile the kernels of all runs; small comparisons on a cold cache are interpreted instead."""
         is_warm = all(is_ready(*find(policy)) for policy in policies)
         if mode == "auto":
-            is_long = items > INTERPRET_UP_TO or any(find(p).dispatch.uses_rollouts for p in policies)
+            simulates = any(Need.ROLLOUT in find(p).dispatch.all_needs for p in policies)
+            is_long = items > INTERPRET_UP_TO or simulates
             mode = "compiled" if is_warm or is_long else "interpreted"
         if mode == "compiled":
             compile_kernels(policies, notice)
@@ -185,10 +188,15 @@ class Serving:
         """One row per request."""
         return request_table(records, inputs.run.cluster, inputs.run.requests)
 
-    def remarks(self, records: Records) -> dict[str, Any]:
-        """Requests that fit no node."""
-        unfit = np.flatnonzero(records.requests.reason == Reason.FITS_NO_NODE)
-        return {"n_fits_no_node": len(unfit), "fits_no_node": tuple(unfit[:MOST_NAMED].tolist())}
+    def remarks(self, inputs: ServingInputs, policy: PolicySpec, records: Records) -> dict[str, Any]:
+        """Requests that fit no node, and what the policy does without."""
+        unfit, ready = np.flatnonzero(records.requests.reason == Reason.FITS_NO_NODE), inputs.run
+        lacks = degraded(find(policy), ready.cluster, ready.requests, ready.options)
+        return {
+            "n_fits_no_node": len(unfit),
+            "fits_no_node": tuple(unfit[:MOST_NAMED].tolist()),
+            "lacks": tuple((each.policy, each.need.name, each.effect) for each in lacks),
+        }
 
     def seedless(self, settings: Scenario, policies: Sequence[PolicySpec], seed: int) -> frozenset[str]:
         """Policies without random numbers, on a recorded trace of which nothing is drawn."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.domain.needs import Degraded, Need
 from trimtab.engine.driver import PlanningLog
 from trimtab.experiments.compare import PolicyResult
 from trimtab.experiments.scenario.spec.workload import TraceSpec
@@ -67,9 +68,19 @@ def comparison_notes(trace: TraceSpec | None, results: Sequence[PolicyResult]) -
         first = by_seed[min(by_seed)]
         count = sum(run.remarks["n_fits_no_node"] for run in by_seed.values())
         notes.append(unfit_note(count, first.remarks["fits_no_node"], f"seed {first.seed}: "))
+    lacks = (each for result in results for run in result.runs for each in run.remarks["lacks"])
+    notes += degraded_notes(Degraded(policy, Need[need], effect) for policy, need, effect in lacks)
     notes += [seedless_note(results)] if any(r.is_seedless for r in results) else []
     unranked = {r.policy: r.served_frac for r in results if not r.is_ranked}
     return notes + ([few_served_note(unranked)] if unranked else [])
+
+
+def degraded_notes(lacks: Iterable[Degraded]) -> list[str]:
+    """What is missing and what policies do without it: one note for each need and effect."""
+    found: dict[tuple[Need, str], list[str]] = {}
+    for each in dict.fromkeys(lacks):
+        found.setdefault((each.need, each.effect), []).append(each.policy)
+    return [f"no {need}, for {', '.join(policies)}: {effect}" for (need, effect), policies in found.items()]
 
 
 def seedless_note(results: Sequence[PolicyResult]) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import Field, ValidationError, model_validator
 
+from trimtab.domain.needs import Degraded, Need
 from trimtab.gateway.config.keys import AdminSpec, KeySpec
 from trimtab.gateway.config.maintenance import (
     EjectionSpec,
@@ -18,6 +19,7 @@ from trimtab.gateway.config.maintenance import (
 )
 from trimtab.gateway.config.node_entries import DiscoverySpec, NodeEntry, RegistrationSpec
 from trimtab.gateway.config.policies import Policies, PolicyChoice, Shadow
+from trimtab.gateway.config.policy_needs import degraded, need_field_errors, provided_by
 from trimtab.gateway.config.routes import (
     RelayPath,
     Resolved,
@@ -37,7 +39,7 @@ from trimtab.gateway.config.traffic import (
 )
 from trimtab.gateway.config.types import FilePath, HostPort, Listen, Model, host_port
 from trimtab.validation.base import NonNegative, Spec, removed_keys
-from trimtab.validation.names import FieldError, known, raise_field_errors
+from trimtab.validation.names import FieldError, Path, known, raise_field_errors
 
 CONFIG_TITLE = "trimtab gateway"
 
@@ -118,6 +120,29 @@ class GatewayConfig(Spec):
             return None
         return tuple(dict.fromkeys(m for node in self.nodes for m in (*node.models, *node.adapters)))
 
+    def provided(self) -> frozenset[Need]:
+        """The needs of policies that the gateway meets with this configuration."""
+        loads = any(node.adapters and node.adapter_load_s > 0.0 for node in self.nodes)
+        return provided_by(
+            adapters_load=loads or self.declared_models() is None, prefix_index=self.prefix_cache.enabled
+        )
+
+    def degraded(self) -> list[Degraded]:
+        """What the policies do without."""
+        provided = self.provided()
+        found = (each for _, spec in self._policies() for each in degraded(spec, provided))
+        return list(dict.fromkeys(found))
+
+    def _policies(self) -> Iterator[tuple[Path, str]]:
+        """The policies, each with its place in the file."""
+        yield ("policy", "default"), self.policy.default
+        yield from ((("policy", "models", model), spec) for model, spec in self.policy.models.items())
+        for name, route in self.routes.items():
+            if route.policy is not None:
+                yield ("routes", name, "policy"), route.policy
+        if self.shadow is not None:
+            yield ("shadow", "policy"), self.shadow.policy
+
     def _field_errors(self) -> Iterator[FieldError]:
         yield from _repeated("nodes", [node.name for node in self.nodes])
         yield from _repeated("keys", [key.name for key in self.keys])
@@ -126,6 +151,7 @@ class GatewayConfig(Spec):
         models = self.declared_models()
         yield from route_field_errors(self.routes, models)
         yield from self._model_field_errors(models)
+        yield from need_field_errors(self._policies(), self.provided())
 
     def _digest_field_errors(self) -> Iterator[FieldError]:
         owner: dict[str, int] = {}

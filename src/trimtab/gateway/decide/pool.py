@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Plan
@@ -111,7 +112,7 @@ class PolicyPool:
         self._shape = shape
         self.foreign: dict[int, tuple[int, float]] = {}  # requests of others that were added to a node, in s
         self.items = items_needed(shape)
-        self.reads_virtual_counters = choice.order.reads_virtual_counters
+        self.reads_virtual_counters = Need.VIRTUAL_COUNTERS in choice.order.needs
         # Whether the policy, or its shadow, reads the cached prefixes of nodes:
         self.reads_prefix = len(self.live.prefix_tokens) > 0
         self._mark_resident()

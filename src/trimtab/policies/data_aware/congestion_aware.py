@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -24,6 +26,7 @@ from trimtab.domain.view import (
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.transfers import transfer_s
+from trimtab.policies.shared.without import NO_LINKS, NO_LOADS, NO_ROUND_TRIPS
 
 
 @helper(inline=True)
@@ -61,6 +64,12 @@ class CongestionAware(Policy):
     """
 
     name: ClassVar[str] = "congestion-aware"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+        Need.ZONES: NO_ROUND_TRIPS,
+        Need.LINKS: NO_LINKS,
+    }
 
     def init(self, cluster: Cluster) -> Memory:
         """Notes of the nodes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,11 +10,13 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, needs_of, plain
 from trimtab.policies.data_aware.congestion_aware import delivered_completion_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.transfers import round_trip_s
+from trimtab.policies.shared.without import NO_LINKS, NO_LOADS
 
 
 @helper(inline=True)
@@ -77,6 +80,12 @@ class EdgeFirst(Policy):
     """
 
     name: ClassVar[str] = "edge-first"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+        Need.ZONES: "All nodes are equally near: it is `congestion-aware`.",
+        Need.LINKS: NO_LINKS,
+    }
 
     def init(self, cluster: Cluster) -> Memory:
         """Notes of the nodes, then each node's completion."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ import numpy as np
 from trimtab.compiled.bits import lowest_bit
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -27,6 +29,7 @@ from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.shared.selection import AT_ONCE, NOTES, notes_room, rank_noted, up_to
 from trimtab.policies.shared.transfers import round_trip_s
+from trimtab.policies.shared.without import NO_LOADS, NO_ROUND_TRIPS
 
 _BUSY_OR_FREE_S = np.array([np.inf, 0.0])  # added to a node's seconds: a branch would be mispredicted
 
@@ -115,6 +118,11 @@ class Locality(Policy):
     """
 
     name: ClassVar[str] = "locality"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.HOLDING})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+        Need.ZONES: NO_ROUND_TRIPS,
+    }
     patience: float = 0.25  # seconds of waiting in a node's queue for each second gained
     hold: float = 1.0  # the same in the central queue, from which the request can still go elsewhere
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -23,6 +25,7 @@ from trimtab.domain.view import (
 from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import note_waits
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.without import NO_LOADS
 
 _ESCAPE, _WEIGHT, _HEADER = range(3)  # params: [header, work units of a prompt token by class]
 
@@ -78,7 +81,11 @@ class PrefixAffinity(Policy):
     """
 
     name: ClassVar[str] = "prefix-affinity"
-    reads_prefix: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.PREFIX})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+        Need.PREFIX: "It is `least-expected-completion`.",
+    }
     weight: float = 2.0  # value of a saved second where the node is not overloaded
     escape: float = 1.0  # wait beyond the least, in services of the request, up to which `weight` applies
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
 from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
+from trimtab.policies.shared.without import NO_LOADS
 
 Floats = NDArray[np.float64]
 
@@ -64,6 +67,12 @@ class SplitMerge(Policy):
     """
 
     name: ClassVar[str] = "split-merge"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.SPLITTING, Need.BATCHING})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+        Need.SPLITTING: "Requests stay whole.",
+        Need.BATCHING: "Requests are served one by one.",
+    }
     plan_period_s: float = 5.0
     recent: int = 200  # arrivals that are priced
     join_s: float = 0.0  # seconds to join parts, as far as known

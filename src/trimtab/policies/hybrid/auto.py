@@ -10,6 +10,7 @@ import numpy as np
 
 from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.planning import Evidence, History, Rollout
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
@@ -55,7 +56,7 @@ class Auto(Policy):
     """
 
     name: ClassVar[str] = "auto"
-    uses_rollouts: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.ROLLOUT})
     plan_period_s: float = 5.0
     objective: str = "mean"
     window: int = 600  # requests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ import numpy as np
 from trimtab.compiled.elementwise import elementwise
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster, Floats
+from trimtab.domain.needs import Need
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
@@ -30,6 +32,7 @@ from trimtab.policies.load_aware.least_expected_completion import expected_wait_
 from trimtab.policies.shared.foresight import expected
 from trimtab.policies.shared.prices import smoothed_prices
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.without import NO_LOADS
 
 MOST_CORRECTION = 8.0  # largest factor of an estimate; the smallest is its inverse
 DOUBT_S = 4.0  # mean services that are added as evidence for no correction
@@ -92,6 +95,10 @@ class HybridOptimise(Policy):
     """
 
     name: ClassVar[str] = "hybrid-optimise"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+    }
     plan_period_s: float = 5.0
     services: float = 4.0
     left_out: float = 3.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,11 +11,13 @@ import numpy as np
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster, Floats
+from trimtab.domain.needs import Need
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan, memory, needs_of, own_s
 from trimtab.policies.load_aware.least_expected_completion import note_waits
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.without import NO_LOADS
 
 THRESHOLDS = (math.inf, 0.5, 2.0, 6.0)  # in services; the first is the plain rule
 ARMS = len(THRESHOLDS)
@@ -87,6 +90,10 @@ class HybridRules(Policy):
     """
 
     name: ClassVar[str] = "hybrid-rules"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+    }
     plan_period_s: float = 60.0
     dearness: float = 1.0
     discount: float = 0.95

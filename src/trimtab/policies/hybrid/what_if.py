@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.planning import Evidence, History, Rollout
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
@@ -53,7 +54,7 @@ class WhatIf(Policy):
     """
 
     name: ClassVar[str] = "what-if"
-    uses_rollouts: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.ROLLOUT})
     plan_period_s: float = 5.0
     window: int = 600  # requests
     hysteresis_frac: float = 0.02

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -23,6 +25,7 @@ from trimtab.domain.view import (
 from trimtab.policies.load_aware.least_expected_completion import note_waits
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.transfers import round_trip_s
+from trimtab.policies.shared.without import NO_LOADS, NO_ROUND_TRIPS
 
 N_WEIGHTS = 4  # of work, excess, wait and price, in this order
 
@@ -73,6 +76,12 @@ class CostIndex(Policy):
     """
 
     name: ClassVar[str] = "cost-index"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.PRICES})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+        Need.ZONES: NO_ROUND_TRIPS,
+        Need.PRICES: "Nodes cost nothing, whatever `w_price`.",
+    }
     w_work: float = 1.0
     w_excess: float = 0.0
     w_wait: float = 0.3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -28,6 +30,7 @@ from trimtab.policies.shared.fitting import starts_now
 from trimtab.policies.shared.idle import idle_at, n_idle, room_for_idle
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.transfers import round_trip_s
+from trimtab.policies.shared.without import NO_LOADS, NO_ROUND_TRIPS, SLOTS_ONLY
 
 
 @helper
@@ -81,6 +84,12 @@ class LateBinding(Policy):
     """
 
     name: ClassVar[str] = "late-binding"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.RESOURCES, Need.HOLDING})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+        Need.ZONES: NO_ROUND_TRIPS,
+        Need.RESOURCES: SLOTS_ONLY,
+    }
     compares: ClassVar[int] = 128
     ageing: float = 0.7  # seconds of completion that a second of waiting is worth
     w_load: float = 3.0  # a load displaces another model besides

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,9 +10,11 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of, own_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.without import NO_LOADS
 
 OVERDUE_FRAC = 0.3  # about the mean excess over the mean of lognormal services with cv 0.36
 
@@ -80,6 +83,10 @@ class LeastExpectedCompletion(Policy):
     """
 
     name: ClassVar[str] = "least-expected-completion"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+    }
 
     def init(self, cluster: Cluster) -> Memory:
         """Notes of the nodes."""

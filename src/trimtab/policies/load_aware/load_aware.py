@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import RESOURCES, Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
 from trimtab.errors import UsageError
@@ -58,6 +60,11 @@ class LoadAware(Policy):
     """
 
     name: ClassVar[str] = "load-aware"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.REPORTED_LOAD})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESOURCES: "The request itself adds only to the queue.",
+        Need.REPORTED_LOAD: "Load is the queue and the expected wait.",
+    }
     queue: float = 1.0  # weight of requests in flight per unit of capacity
     backlog: float = 1.0  # weight of the expected wait, in services of the request
     cpu: float = 0.5  # weight of the share of cores in use

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
 from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.sampling import alias_table, weighted_able
 from trimtab.policies.shared.selection import rank
+from trimtab.policies.shared.without import NO_LOADS
 
 _LATER_S = (
     1e-9  # of equals the one sampled first: by index, all dispatchers would herd on the first idle nodes
@@ -47,6 +50,10 @@ class SampledCompletion(Policy):
     """
 
     name: ClassVar[str] = "sampled-completion"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+    }
     d: int = 3  # nodes sampled per request
     draws: int = field(init=False, repr=False)
 

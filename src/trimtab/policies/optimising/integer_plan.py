@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,12 +11,14 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster, Floats
+from trimtab.domain.needs import Need
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.foresight import Expected, expected
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.without import NO_LOADS
 
 # Of the search. No time limit: the same state gives the same plan.
 MOST_BRANCHES = 50
@@ -120,6 +123,10 @@ class IntegerPlan(Policy):
     """
 
     name: ClassVar[str] = "integer-plan"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+    }
     plan_period_s: float = 5.0
     services: float = 12.0
     left_out: float = 3.0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View
+from trimtab.policies.shared.without import NEVER_HELD
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,14 @@ class DominantResourceFairness(Policy):
     """
 
     name: ClassVar[str] = "drf"
-    reads_virtual_counters: ClassVar[bool] = True
-    counts_dominant_shares: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Need]] = frozenset(
+        {Need.VIRTUAL_COUNTERS, Need.DOMINANT_SHARES, Need.CENTRAL_QUEUE}
+    )
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.VIRTUAL_COUNTERS: "With one tenant it is first come, first served.",
+        Need.DOMINANT_SHARES: "The counters are of slots; in a gateway, of cost.",
+        Need.CENTRAL_QUEUE: NEVER_HELD,
+    }
 
     @staticmethod
     @kernel

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View
 
@@ -32,6 +34,10 @@ class Edf(Policy):
     """
 
     name: ClassVar[str] = "edf"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.DEADLINES})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.DEADLINES: "It is first come, first served.",
+    }
 
     @staticmethod
     @kernel

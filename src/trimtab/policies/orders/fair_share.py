@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View
+from trimtab.policies.shared.without import NEVER_HELD
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,11 @@ class FairShare(Policy):
     """
 
     name: ClassVar[str] = "fair-share"
-    reads_virtual_counters: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.VIRTUAL_COUNTERS, Need.CENTRAL_QUEUE})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.VIRTUAL_COUNTERS: "With one tenant it is first come, first served.",
+        Need.CENTRAL_QUEUE: NEVER_HELD,
+    }
 
     @staticmethod
     @kernel

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory
 from trimtab.errors import UsageError
@@ -36,6 +38,10 @@ class PriorityAgeing(Policy):
     """
 
     name: ClassVar[str] = "priority-ageing"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.PRIORITIES})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.PRIORITIES: "It is first come, first served.",
+    }
     weight_s: float = 30.0  # head start per level of priority
 
     def __post_init__(self) -> None:

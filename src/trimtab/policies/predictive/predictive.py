@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,12 +12,14 @@ from numpy.typing import NDArray
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster, Floats, Ints
 from trimtab.domain.decision import Reason
+from trimtab.domain.needs import Need
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.foresight import LOOK_BACK, Expected, expected
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.without import NO_LOADS
 
 _LATE = -int(Reason.POLICY)
 Mask = NDArray[np.uint8]
@@ -136,6 +139,12 @@ class Predictive(Policy):
     """
 
     name: ClassVar[str] = "predictive"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.PLACEMENT, Need.DEADLINES})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+        Need.PLACEMENT: "Nodes keep what is placed on them, but load it with the first request for it.",
+        Need.DEADLINES: "No request is rejected.",
+    }
     plan_period_s: float = 10.0
     services: float = 4.0
     wait_frac: float = 0.25

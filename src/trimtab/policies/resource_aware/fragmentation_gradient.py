@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,11 +10,13 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, memory
 from trimtab.errors import UsageError
 from trimtab.policies.shared.fitting import has_room, largest, left_of, room_left
 from trimtab.policies.shared.selection import rank
+from trimtab.policies.shared.without import SLOTS_ONLY
 
 _ACCELERATOR = "gpu_milli"
 _TIE = 1e-3  # weight of what is left over, at most one for each resource, beside whole steps of growth
@@ -176,6 +179,10 @@ class FragmentationGradient(Policy):
     """
 
     name: ClassVar[str] = "fragmentation-gradient"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.HOLDING})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESOURCES: SLOTS_ONLY,
+    }
     step_frac: float = 0.005  # of the largest node: growth is compared in whole steps
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster, Floats, Ints
+from trimtab.domain.needs import Need
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
@@ -24,6 +26,7 @@ from trimtab.domain.view import (
 )
 from trimtab.policies.shared.estimate_tables import loads_s, remaining_s, services_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.without import NO_LOADS
 
 MOST_SLOTS = 512  # that one matching looks at, the soonest free
 KEPT_PERIODS = 4  # how long a binding lasts where no new plan comes
@@ -86,6 +89,10 @@ class Hungarian(Policy):
     """
 
     name: ClassVar[str] = "hungarian"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.HOLDING})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+    }
     plan_period_s: float = 0.25
     ageing: float = 1.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,10 +10,12 @@ import numpy as np
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory, needs_of
 from trimtab.policies.shared.fitting import largest, room_left, starts_now
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.without import SLOTS_ONLY
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,10 @@ class MostFree(Policy):
     """
 
     name: ClassVar[str] = "most-free"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.HOLDING})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESOURCES: SLOTS_ONLY,
+    }
 
     def init(self, cluster: Cluster) -> Memory:
         """The most that a node has of each resource, and notes of the nodes."""

@@ -16,9 +16,13 @@ RENAMED = {
     "work.home_idx": "work.affinity_node_idx",
     "work.stays_home": "work.pinned",
     "rehearse": "rollout",
-    "rehearses": "uses_rollouts",
-    "reads_accounts": "reads_virtual_counters",
-    "accounts_shares": "counts_dominant_shares",
+    "rehearses": "needs = frozenset({Need.ROLLOUT})",
+    "uses_rollouts": "needs = frozenset({Need.ROLLOUT})",
+    "reads_accounts": "needs = frozenset({Need.VIRTUAL_COUNTERS})",
+    "reads_virtual_counters": "needs = frozenset({Need.VIRTUAL_COUNTERS})",
+    "accounts_shares": "needs = frozenset({Need.DOMINANT_SHARES, Need.VIRTUAL_COUNTERS})",
+    "counts_dominant_shares": "needs = frozenset({Need.DOMINANT_SHARES, Need.VIRTUAL_COUNTERS})",
+    "reads_prefix": "needs = frozenset({Need.PREFIX})",
 }
 _OLD = re.compile("|".join(rf"(?<![\w.]){re.escape(name)}\b" for name in RENAMED))
 

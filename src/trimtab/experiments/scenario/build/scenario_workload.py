@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.experiments.scenario.build.run_inputs import build
 from trimtab.experiments.scenario.spec.scenario import Scenario
@@ -18,7 +19,7 @@ def scenario_workload(
     policy: Policy, scenario: Scenario, seed: int, load: float | None = None
 ) -> np.ndarray | None:
     """WORK of another seed, for policies that use rollouts; None for a recorded trace."""
-    if not policy.uses_rollouts or scenario.workload.generate is None:
+    if Need.ROLLOUT not in policy.all_needs or scenario.workload.generate is None:
         return None
     return _declared(scenario, (seed + OTHER_SEEDS) % (2 * OTHER_SEEDS), load)
 

@@ -1,0 +1,73 @@
+"""What the simulator provides to policies: what a scenario has, and what the loop itself does."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Degraded, Host, Need
+from trimtab.domain.options import Options
+from trimtab.domain.policy import Decider
+from trimtab.domain.requests import Requests
+from trimtab.domain.view import UNLIMITED
+
+SIMULATOR: Final = Host(
+    "simulator",
+    {
+        Need.RESOURCES: "`resources` of node types and `demand` of classes",
+        Need.REPORTED_LOAD: "`resources` of node types",
+        Need.ZONES: "`cluster.rtt_s` between zones",
+        Need.LINKS: "`nic_gib_per_s` of nodes or `ingress_gib_per_s` of zones, and `workload.payload_gib`",
+        Need.RESIDENCY: "`models` or `adapters` with `load_s`",
+        Need.PLACEMENT: "`models` or `adapters` with `load_s`",
+        Need.PRICES: "`usd_per_hour` of node types",
+        Need.PREFIX: "`serving.prefix_cache.blocks`",
+        Need.DEADLINES: "`workload.deadline`",
+        Need.PRIORITIES: "`workload.priorities`",
+        Need.VIRTUAL_COUNTERS: "`workload.tenants`, several",
+        Need.DOMINANT_SHARES: "`resources` of node types and `demand` of classes",
+        Need.HOLDING: "",
+        Need.CENTRAL_QUEUE: "`queue_max` of nodes",
+        Need.HELD_COMPARISON: "",
+        Need.ROLLOUT: "",
+        Need.SPLITTING: "`split` of classes",
+        Need.BATCHING: "`batch` of classes",
+        Need.RESULT_CACHE: "`serving.result_cache.entries`",
+    },
+)
+LIVE_RUN: Final = Host("live run", SIMULATOR.provides)
+
+
+def provided_by(cluster: Cluster, requests: Requests, options: Options) -> frozenset[Need]:
+    """The needs that these inputs meet."""
+    work, marginal = requests.work, options.batch_marginal_frac
+    has_demand = bool(np.any(cluster.demand)) and bool(cluster.resource_names)
+    has_links = bool(np.isfinite(cluster.nic_gib_per_s).any() or np.isfinite(cluster.zone_gib_per_s).any())
+    met = {
+        Need.RESOURCES: has_demand,
+        Need.REPORTED_LOAD: bool(cluster.resource_names),
+        Need.ZONES: np.any(cluster.rtt_s),
+        Need.LINKS: has_links and np.any(work["payload_gib"]),
+        Need.RESIDENCY: np.any(cluster.load_s),
+        Need.PLACEMENT: np.any(cluster.load_s),
+        Need.PRICES: np.any(cluster.usd_per_hour),
+        Need.PREFIX: options.prefix_blocks > 0,
+        Need.DEADLINES: np.isfinite(work["deadline_s"]).any(),
+        Need.PRIORITIES: np.ptp(work["priority"]) > 0 if len(work) else False,
+        Need.VIRTUAL_COUNTERS: len(requests.tenant_names) > 1,
+        Need.DOMINANT_SHARES: has_demand,
+        Need.CENTRAL_QUEUE: np.any(cluster.queue_max < UNLIMITED),
+        Need.SPLITTING: options.join_s is not None,
+        Need.BATCHING: marginal is not None and np.any(marginal >= 0.0),
+        Need.RESULT_CACHE: options.results_max > 0,
+    }
+    return SIMULATOR.always() | {need for need, is_met in met.items() if is_met}
+
+
+def degraded(
+    decider: Decider, cluster: Cluster, requests: Requests, options: Options, host: Host = SIMULATOR
+) -> tuple[Degraded, ...]:
+    """What a policy does without on these inputs. Raises UsageError for a need that it can't do without."""
+    return decider.degraded(host, provided_by(cluster, requests, options))

@@ -1,0 +1,9 @@
+"""What policies do without a need, in the sentences that several of them share."""
+
+from __future__ import annotations
+
+NO_LOADS = "Loads of models and adapters count as no time."
+NO_ROUND_TRIPS = "All nodes are equally near."
+NO_LINKS = "Transfers count as no time."
+SLOTS_ONLY = "Slots are the only resource."
+NEVER_HELD = "Requests wait at nodes, where each keeps the key that it came with."

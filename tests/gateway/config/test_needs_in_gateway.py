@@ -1,0 +1,73 @@
+"""Needs of the policies in gateway.yaml: what the gateway lacks refuses the policy, or warns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trimtab.domain.needs import Need
+from trimtab.errors import ConfigError
+from trimtab.gateway.config import config_warnings, parse_config
+
+NEEDY = """
+from dataclasses import dataclass
+from trimtab import Need, Policy
+
+@dataclass(frozen=True)
+class Needy(Policy):
+    name = "needy"
+    needs = frozenset({Need.SPLITTING, Need.PREFIX})
+
+    def choose(self, cluster, request):
+        return 0
+"""
+NODE = "nodes: [{name: a, url: 'http://x:1', models: [m]%s}]\n"
+
+
+def lacking(text: str) -> set[Need]:
+    return set(Need) - parse_config(text).provided()
+
+
+@pytest.mark.parametrize(
+    ("place", "field"),
+    [
+        ("policy: SPEC", "policy.default"),
+        ("policy: {models: {m: SPEC}}", "policy.models.m"),
+        ("routes: {r: {to: [m], policy: SPEC}}", "routes.r.policy"),
+        ("shadow: SPEC", "shadow.policy"),
+    ],
+)
+def test_an_unmet_need_is_refused_with_its_place(tmp_path: Path, place: str, field: str) -> None:
+    (tmp_path / "needy.py").write_text(NEEDY)
+    spec = f"{tmp_path}/needy.py:Needy"
+    with pytest.raises(ConfigError) as refused:
+        parse_config(NODE % "" + place.replace("SPEC", f"'{spec}'"), "gateway.yaml")
+    message = str(refused.value)
+    assert "gateway.yaml" in message
+    assert field in message
+    assert "needy.py:Needy" in message
+    assert "needs splitting" in message
+    assert "never provides it" in message
+
+
+def test_a_need_that_the_configuration_switches_off_is_refused_with_its_key(tmp_path: Path) -> None:
+    (tmp_path / "needy.py").write_text(NEEDY.replace("Need.SPLITTING, ", ""))
+    text = NODE % "" + f"policy: '{tmp_path}/needy.py:Needy'\n"
+    parse_config(text)
+    with pytest.raises(ConfigError, match=r"expected `prefix_cache\.enabled`; this policy needs prefix"):
+        parse_config(text + "prefix_cache: {enabled: false}")
+
+
+def test_what_a_policy_does_without_is_a_warning() -> None:
+    policies = "policy: {default: best-fit, models: {m: best-fit}}"
+    config = parse_config(NODE % "" + policies)
+    about = [warning for warning in config_warnings(config) if "best-fit" in warning]
+    assert about == ["policy 'best-fit' runs without resources: Slots are the only resource."]
+
+
+def test_adapters_that_take_time_to_load_are_what_residency_is_about() -> None:
+    assert Need.RESIDENCY in lacking(NODE % "")
+    assert Need.RESIDENCY in lacking(NODE % ", adapters: [x], adapter_load_s: 0")
+    assert Need.RESIDENCY not in lacking(NODE % ", adapters: [x]")
+    assert Need.RESIDENCY not in lacking("nodes: [{name: a, url: 'http://x:1'}]")  # it may list adapters
