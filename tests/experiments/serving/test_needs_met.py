@@ -148,7 +148,7 @@ def test_a_composite_needs_what_its_candidates_need_and_does_as_they_do_without(
             return (*super().candidates, First())
 
     either, neither = Either(), Neither()
-    assert either.all_needs == {Need.RESOURCES, Need.ZONES, Need.LINKS, Need.RESIDENCY}
+    assert either.all_needs == {Need.RESOURCES, Need.HOLDING, Need.ZONES, Need.LINKS, Need.RESIDENCY}
     assert either.without(Need.RESOURCES) == find("best-fit").dispatch.without(Need.RESOURCES)
     assert neither.without(Need.ZONES) is None
     assert neither.without(Need.LINKS) is not None
