@@ -34,7 +34,7 @@ def lacking(text: str) -> set[Need]:
     [
         ("policy: SPEC", "policy.default"),
         ("policy: {models: {m: SPEC}}", "policy.models.m"),
-        ("routes: {r: {to: [m], policy: SPEC}}", "routes.r.policy"),
+        ("routes: {r: {targets: [m], policy: SPEC}}", "routes.r.policy"),
         ("shadow: SPEC", "shadow.policy"),
     ],
 )
