@@ -42,14 +42,14 @@ def _say(*lines: str) -> None:
 
 
 class Commands(TyperGroup):
-    """The commands, with trimtab's own errors and Ctrl-C turned into a message and an exit code."""
+    """The commands; errors of trimtab and Ctrl-C become a message and an exit code."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse a command line."""
         return super().parse_args(ctx, with_shells(args))
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        """Run the chosen command."""
         try:
             return super().invoke(ctx)
         except TrimtabError as error:
@@ -108,11 +108,9 @@ def _options(
             metavar=FLAG,
         ),
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log what happens, on stderr.", metavar=FLAG)
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log to stderr.", metavar=FLAG)] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help=f"Show where an error comes from (also {DEBUG}=1).", metavar=FLAG)
+        bool, typer.Option("--debug", help=f"Show the traceback of an error (also {DEBUG}=1).", metavar=FLAG)
     ] = False,
     show_completion: Annotated[
         str | None,
@@ -135,7 +133,7 @@ def _options(
 
 
 def _interrupt(*_: object) -> None:
-    """End as on Ctrl-C, so that workers end too; once: `timeout` sends its signal twice."""
+    """Exit as on Ctrl-C, so that workers exit too; only once, because `timeout` sends its signal twice."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 

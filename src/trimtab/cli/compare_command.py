@@ -43,20 +43,19 @@ def compare(
         typer.Option(
             "--policy",
             "-p",
-            help="Compare this one; may be repeated.  [dim]Default: as the scenario says[/dim]",
+            help="Compare this policy; may be repeated.  [dim]Default: the scenario's[/dim]",
             autocompletion=completion.policy_specs,
             show_default=False,
         ),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", "-n", min=1, help="How many seeds.  [dim]Default: the scenario's[/dim]"),
+        typer.Option("--seeds", "-n", min=1, help="Number of seeds.  [dim]Default: the scenario's[/dim]"),
     ] = None,
-    sweep: Annotated[
-        bool, typer.Option(help="Also at other loads, for policy against load.", metavar=FLAG)
-    ] = True,
+    sweep: Annotated[bool, typer.Option(help="Also compare at other loads.", metavar=FLAG)] = True,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Processes.  [dim]Default: one per core[/dim]")
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="Number of processes.  [dim]Default: one per core[/dim]"),
     ] = None,
     sort: Annotated[
         str | None,
@@ -80,7 +79,10 @@ def compare(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", help="Write results, records and report there.", rich_help_panel=OUTPUT_PANEL
+            "--out",
+            "-o",
+            help="Write results, records and report to this folder.",
+            rich_help_panel=OUTPUT_PANEL,
         ),
     ] = DEFAULT_OUT,
     report: Annotated[
@@ -90,7 +92,7 @@ def compare(
         bool,
         typer.Option(
             "--timing",
-            help="Also what a decision and a plan of each policy take.",
+            help="Also measure the time of a decision and of a plan.",
             rich_help_panel=OUTPUT_PANEL,
             metavar=FLAG,
         ),
@@ -98,7 +100,7 @@ def compare(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare policies on the same requests, over several seeds, with a lower bound that none can beat."""
+    """Compare policies on the same requests over several seeds, beside a lower bound."""
     from trimtab.metrics import METRICS
     from trimtab.report.comparison_columns import named_metrics
     from trimtab.report.results_folder import write_results

@@ -40,14 +40,14 @@ def policies(incomplete: str) -> list[str]:
 
 
 def policy_specs(incomplete: str) -> list[str]:
-    """Policies that choose nodes; after a `+`, orders."""
+    """Policies that dispatch; after a `+`, orders."""
     name, plus, _ = incomplete.partition("+")
     specs = [f"{name}+{order}" for order in policy_names("order")] if plus else policy_names("dispatch")
     return _starting(specs, incomplete)
 
 
 def builtin_scenarios(incomplete: str) -> list[str]:
-    """Names of the scenarios that come with trimtab."""
+    """Names of the built-in scenarios."""
     folder = resources.files("trimtab") / "experiments" / "scenario" / "builtin"
     return _starting(
         (f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")), incomplete
@@ -55,7 +55,7 @@ def builtin_scenarios(incomplete: str) -> list[str]:
 
 
 def scenarios(incomplete: str) -> list[str]:
-    """Built-in scenarios, and YAML files of the folder one is in."""
+    """Built-in scenarios, and YAML files of the current folder."""
     return builtin_scenarios(incomplete) + _starting((f.name for f in Path().glob("*.y*ml")), incomplete)
 
 

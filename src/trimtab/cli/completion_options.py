@@ -18,7 +18,7 @@ completion_init()  # answers what a shell asks when someone presses Tab
 
 
 def with_shells(arguments: Sequence[str]) -> list[str]:
-    """The command line with the user's own shell after an option that names none."""
+    """The command line with the user's own shell after an option without a shell."""
     filled: list[str] = []
     for argument, following in zip(arguments, [*arguments[1:], "-"], strict=True):
         filled.append(argument)
@@ -28,20 +28,20 @@ def with_shells(arguments: Sequence[str]) -> list[str]:
 
 
 def own_shell() -> str:
-    """The name of the login shell, from SHELL; bash where that is not set or has no completion."""
+    """The name of the login shell, from SHELL; bash if that is not set or has no completion."""
     name = Path(os.environ.get("SHELL", "")).name
     return name if name in SHELLS else "bash"
 
 
 def show(shell: str | None) -> None:
-    """Print a shell's completion script, and end."""
+    """Print a shell's completion script and exit."""
     if shell is not None:
         print(get_completion_script(prog_name="trimtab", complete_var=VARIABLE, shell=_known(shell)))
         raise typer.Exit
 
 
 def install_for(shell: str | None) -> None:
-    """Install a shell's completion for this user, and end."""
+    """Install a shell's completion for this user and exit."""
     if shell is not None:
         _, path = install(_known(shell), prog_name="trimtab", complete_var=VARIABLE)
         print(f"completion for {shell} installed in {path}; it works in the next shell")

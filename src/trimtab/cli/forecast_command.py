@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def forecast(
     file: Annotated[Path, typer.Argument(help="CSV, JSONL (also as .gz) or Parquet.", metavar="FILE")],
-    column: Annotated[str, typer.Option("--column", help="The series: a number per row, or times.")],
+    column: Annotated[str, typer.Option("--column", help="Column of the series: numbers, or times to count.")],
     horizon: Annotated[int, typer.Option("--horizon", help="Steps ahead.", min=1, metavar="N")],
     window: Annotated[
         float | None,
@@ -50,20 +50,20 @@ def forecast(
     ] = 0,
     least: Annotated[
         float | None,
-        typer.Option("--least", help="No forecast is below.  [dim]Default: 0 for counts, else none[/dim]"),
+        typer.Option("--least", help="Lower limit of forecasts.  [dim]Default: 0 for counts, else none[/dim]"),
     ] = None,
     arima: Annotated[
         bool,
         typer.Option(
             "--arima",
-            help="ARIMA beside them, of the order of least AICc (needs the extra forecast).",
+            help="Also run ARIMA, with the order of least AICc (needs the extra forecast).",
             metavar=FLAG,
         ),
     ] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Forecast a series: mean and quantiles of the coming steps, and how well it would have done so far."""
+    """Forecast a series: mean and quantiles of the next steps, and the accuracy of past forecasts."""
     from trimtab.forecast import Forecaster, checked_history
 
     values = _read(file, column, window, quiet=quiet or json)
@@ -95,7 +95,7 @@ def _read(file: Path, column: str, window_s: float | None, *, quiet: bool) -> An
 def _accuracy(
     history: Any, horizon: int, period: int, least: float, has_arima: bool
 ) -> tuple[list[Accuracy], list[str]]:
-    """Rows of the table of accuracy, and a note on it; no rows where the history is too short."""
+    """Rows of the table of accuracy, and a note on it; no rows if the history is too short."""
     from trimtab.errors import MissingExtra, UsageError
     from trimtab.forecast import loses_to_naive, rolling_accuracy
 

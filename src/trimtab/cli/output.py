@@ -77,7 +77,7 @@ class LineReporter(Reporter):
             note(f"{self._label}: {percent} %")
 
     def say(self, what: str) -> None:
-        """Print it."""
+        """Print the step."""
         note(what)
 
 
@@ -93,7 +93,7 @@ class BarReporter(Reporter):
         self._bar.update(self._task, description=self._label, completed=done, total=total or None)
 
     def say(self, what: str) -> None:
-        """Show it in front of the bar."""
+        """Show the step in front of the bar."""
         self._bar.update(self._task, description=what)
 
 

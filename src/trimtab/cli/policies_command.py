@@ -23,7 +23,7 @@ policies_app = typer.Typer(
 
 @policies_app.callback()
 def list_policies(context: typer.Context, json: Json = False) -> None:
-    """List the policies: what each one does, and where it comes from."""
+    """List the policies with their ideas and sources."""
     if context.invoked_subcommand is not None:
         return
     from trimtab.policies import describe, names
@@ -40,7 +40,7 @@ def list_policies(context: typer.Context, json: Json = False) -> None:
 @policies_app.command("show", epilog=examples("trimtab policies show least-expected-wait"))
 def show_policy(
     name: Annotated[
-        str, typer.Argument(help="A name, or file.py:Class.", autocompletion=completion.policies)
+        str, typer.Argument(help="Name of a policy, or file.py:Class.", autocompletion=completion.policies)
     ],
     json: Json = False,
 ) -> None:
@@ -66,7 +66,7 @@ def _usage(description: Description) -> str:
 
 
 def metrics(json: Json = False) -> None:
-    """List the metrics: unit, meaning, and whether less or more is better."""
+    """List the metrics: unit, definition, and better direction."""
     from trimtab.metrics import METRICS
 
     if json:

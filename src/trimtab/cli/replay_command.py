@@ -39,7 +39,7 @@ def replay(
         typer.Option(
             "--policy",
             "-p",
-            help="Replay with this one; may be repeated.  [dim]Default: the recorded one[/dim]",
+            help="Replay with this policy; may be repeated.  [dim]Default: the recorded one[/dim]",
             autocompletion=completion.policy_specs,
             show_default=False,
         ),
@@ -47,7 +47,7 @@ def replay(
     after: Annotated[
         float,
         typer.Option(
-            help="Leave out of the figures what arrived in the first seconds, as estimates were learned.",
+            help="Leave requests of the first seconds, when estimates were learned, out of the figures.",
             metavar="SECONDS",
             min=0.0,
         ),
@@ -55,7 +55,7 @@ def replay(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Replay a recording of the gateway in the simulator, beside what happened live."""
+    """Replay a recording of the gateway in the simulator, and compare it with the live run."""
     from trimtab.experiments.serving.replay import replay as run_replay
 
     with spinner(f"replaying {recording.name}", quiet=quiet or json):

@@ -50,7 +50,7 @@ def run(
             autocompletion=completion.policy_specs,
         ),
     ] = "least-expected-wait",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
     host: Annotated[
         Host, typer.Option(help="Virtual time, or in-process workers on the wall clock.")
     ] = Host.SIM,
@@ -60,7 +60,10 @@ def run(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Write results, records and a report there.", rich_help_panel=OUTPUT_PANEL
+            "--out",
+            "-o",
+            help="Write results, records and a report to this folder.",
+            rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
     json: Json = False,

@@ -1,4 +1,4 @@
-"""`trimtab scenario`: the scenarios that come with trimtab, and checks of your own."""
+"""`trimtab scenario`: lists, shows and checks scenarios."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trimtab.cli.shared_options import Json
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Built-in scenarios, and checks of your own.",
+    help="List built-in scenarios, and check your own.",
     epilog=examples("trimtab scenario show tiny > my.yaml", "trimtab scenario check my.yaml"),
 )
 
@@ -37,9 +37,11 @@ def list_scenarios(json: Json = False) -> None:
 
 @app.command("show", epilog=examples("trimtab scenario show tiny > my.yaml"))
 def show_scenario(
-    name: Annotated[str, typer.Argument(help="A built-in one.", autocompletion=completion.builtin_scenarios)],
+    name: Annotated[
+        str, typer.Argument(help="Name of a built-in scenario.", autocompletion=completion.builtin_scenarios)
+    ],
 ) -> None:
-    """Print the file of a built-in scenario, to read and to edit."""
+    """Print the file of a built-in scenario."""
     from trimtab.experiments.scenario import builtin_text
 
     print(builtin_text(name), end="")
@@ -52,7 +54,7 @@ def check_scenario(
     ],
     json: Json = False,
 ) -> None:
-    """Check a scenario: every field, the trace it names, its policies, and that requests can be built."""
+    """Check a scenario: its fields, trace and policies, and that its requests can be built."""
     from trimtab.experiments.scenario import load_scenario
     from trimtab.experiments.scenario.build import build
     from trimtab.policies import find

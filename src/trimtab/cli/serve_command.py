@@ -47,7 +47,9 @@ def serve(
     ] = None,
     backend: Annotated[
         list[str] | None,
-        typer.Option("--backend", "-b", help="A backend, without a file; may be repeated.", metavar="URL"),
+        typer.Option(
+            "--backend", "-b", help="URL of a backend, instead of a file; may be repeated.", metavar="URL"
+        ),
     ] = None,
     policy: Annotated[
         str | None,
@@ -62,14 +64,14 @@ def serve(
     listen: Annotated[
         str | None,
         typer.Option(
-            "--listen", help="Where clients come in.", metavar="HOST:PORT", rich_help_panel=SETTINGS_PANEL
+            "--listen", help="Address for clients.", metavar="HOST:PORT", rich_help_panel=SETTINGS_PANEL
         ),
     ] = None,
     admin_listen: Annotated[
         str | None,
         typer.Option(
             "--admin-listen",
-            help="Port of metrics and dashboard.",
+            help="Address of metrics, dashboard and admin API.",
             metavar="HOST:PORT",
             rich_help_panel=SETTINGS_PANEL,
         ),
@@ -87,7 +89,7 @@ def serve(
         bool,
         typer.Option(
             "--insecure-no-auth",
-            help="Serve everybody, without keys.",
+            help="Serve clients without keys.",
             rich_help_panel=SETTINGS_PANEL,
             metavar=FLAG,
         ),
@@ -100,7 +102,9 @@ def serve(
     ] = False,
     example: Annotated[
         bool,
-        typer.Option("--example", help="Print a commented one.", rich_help_panel=FILE_PANEL, metavar=FLAG),
+        typer.Option(
+            "--example", help="Print an example with comments.", rich_help_panel=FILE_PANEL, metavar=FLAG
+        ),
     ] = False,
     schema: Annotated[
         bool,
@@ -111,12 +115,12 @@ def serve(
     new_key: Annotated[
         bool,
         typer.Option(
-            "--new-key", help="Print a fresh key and its digest.", rich_help_panel=FILE_PANEL, metavar=FLAG
+            "--new-key", help="Print a new key and its digest.", rich_help_panel=FILE_PANEL, metavar=FLAG
         ),
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Serve OpenAI-compatible clients from many backends, a policy choosing the backend of each request."""
+    """Serve OpenAI-compatible clients from many backends; a policy chooses the backend of each request."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the event loop needs the cores more
     if example or schema or new_key:
         _print_parts(example=example, schema=schema, new_key=new_key)
@@ -151,7 +155,7 @@ def _chosen(
 ) -> tuple[GatewayConfig | None, ShownKeys | None]:
     """The configuration (None = the demonstration), and new keys for it, if any. Raises UsageError."""
     from trimtab.errors import UsageError
-    from trimtab.gateway.config import config_for_backends, load_config, refuse_open_door
+    from trimtab.gateway.config import config_for_backends, load_config, require_keys
     from trimtab.gateway.tenants import with_new_keys
 
     if file is not None and backends:
@@ -159,7 +163,7 @@ def _chosen(
         raise UsageError("does not go with a file", field="--backend", value=backends[0], expected=expected)
     if file is not None:
         config = overrides.over(load_config(file))
-        refuse_open_door(config)
+        require_keys(config)
         return config, None
     if not backends:
         return None, None
@@ -199,7 +203,7 @@ def _serve(
     keys: ShownKeys | None,
     quiet: bool,
 ) -> None:
-    """Serve until told to stop. Raises MissingExtra, ConfigError."""
+    """Serve until a signal to stop. Raises MissingExtra, ConfigError."""
     _refuse_missing()
     from trimtab.gateway import launch
     from trimtab.gateway.config import load_config

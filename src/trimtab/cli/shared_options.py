@@ -30,7 +30,9 @@ Json: TypeAlias = Annotated[
 ]
 Quiet: TypeAlias = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="No progress, no notes.", rich_help_panel=OUTPUT_PANEL, metavar=FLAG),
+    typer.Option(
+        "--quiet", "-q", help="Print no progress and no notes.", rich_help_panel=OUTPUT_PANEL, metavar=FLAG
+    ),
 ]
 
 _OPTION_OF = {
@@ -44,29 +46,27 @@ _OPTION_OF = {
 
 @dataclass(frozen=True, slots=True)
 class TraceRows:
-    """Options that select rows of a trace and scale their rate; None where the command line sets none."""
+    """Options that select rows of a trace and scale their rate; None = not given."""
 
     format: Annotated[
         str | None,
         typer.Option(
             "--trace-format",
             "--format",
-            help="Format, where it is not recognised.",
+            help="Format, if it is not recognised.",
             rich_help_panel=TRACE_PANEL,
         ),
     ] = None
     start_s: Annotated[
         float | None,
-        typer.Option("--start", help="Begin at this second of the trace.", rich_help_panel=TRACE_PANEL),
+        typer.Option("--start", help="Start at this second of the trace.", rich_help_panel=TRACE_PANEL),
     ] = None
     stop_s: Annotated[
         float | None, typer.Option("--stop", help="End before this second.", rich_help_panel=TRACE_PANEL)
     ] = None
     rate_scale: Annotated[
         float | None,
-        typer.Option(
-            "--rate-scale", help="Arrivals come this many times as fast.", rich_help_panel=TRACE_PANEL
-        ),
+        typer.Option("--rate-scale", help="Multiply the arrival rate by this.", rich_help_panel=TRACE_PANEL),
     ] = None
     sample_frac: Annotated[
         float | None,
@@ -78,11 +78,11 @@ class TraceRows:
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """The options of the trace that the command line gives."""
+        """The trace options of the command line."""
         return {name: getattr(self, name) for name in _OPTION_OF if getattr(self, name) is not None}
 
     def options(self) -> TraceOptions:
-        """The same, checked. Raises UsageError."""
+        """The checked trace options. Raises UsageError."""
         return self.over(None)
 
     def over(self, recorded: TraceOptions | None) -> TraceOptions:
@@ -99,7 +99,7 @@ class TraceRows:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOptions:
-    """Options that select the scenario; None where the command line sets none."""
+    """Options that select the scenario; None = not given."""
 
     scenario: Annotated[
         str | None,
@@ -115,7 +115,7 @@ class ScenarioOptions:
     load: Annotated[
         float | None,
         typer.Option(
-            "--load", help="Scale arrivals so that offered work over capacity is this.", metavar="X"
+            "--load", help="Scale arrival times to this load (offered work over capacity).", metavar="X"
         ),
     ] = None
     trace: Annotated[
@@ -128,7 +128,7 @@ class ScenarioOptions:
     def chosen(
         self, rows: TraceRows, *, policies: list[str] | None = None, seeds: int | list[int] | None = None
     ) -> Scenario:
-        """The scenario that the command line asks for. Raises UsageError."""
+        """The scenario of the command line. Raises UsageError."""
         from trimtab.experiments.scenario import resolve_scenario
 
         scenario = resolve_scenario(

@@ -42,13 +42,13 @@ def gap(
         float,
         typer.Option(
             "--time-limit",
-            help="Seconds of wall time, once all is read and compiled.",
+            help="Time limit in seconds, reading and compiling excluded.",
             metavar="S",
         ),
     ] = 10.0,
     maximise: Annotated[
         bool,
-        typer.Option("--maximise", help="Most value, each task on at most one node.", metavar=FLAG),
+        typer.Option("--maximise", help="Maximise the value, each task on at most one node.", metavar=FLAG),
     ] = False,
     method: Annotated[
         str,
@@ -62,7 +62,7 @@ def gap(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Solve a generalised assignment problem: each task on one node, within the capacities, least cost."""
+    """Solve a generalised assignment problem: each task on one node, within capacities, at least cost."""
     from trimtab.errors import UsageError
     from trimtab.solvers import Method, parse_gap, solve
     from trimtab.solvers.compilation import are_solvers_compiled, compile_solvers
@@ -84,7 +84,7 @@ def gap(
 
 
 def _text(path: Path) -> str:
-    """The text of a file, unpacked where it is gzip. Raises ProblemError."""
+    """The text of a file, unpacked if it is gzip. Raises ProblemError."""
     from trimtab.errors import ProblemError
 
     try:

@@ -24,7 +24,7 @@ OutFile = Annotated[Path, typer.Argument(help=".csv, .jsonl (also with .gz) or .
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look at traces, make them, convert them, download them.",
+    help="Show, generate, convert and download traces.",
     epilog=examples(
         "trimtab trace download azure-llm-2023-conv", "trimtab trace show trace.csv --html trace.html"
     ),
@@ -51,7 +51,7 @@ def show_trace(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show what a trace is like: rate, burstiness, sizes, shares."""
+    """Show a summary of a trace: rate, burstiness, sizes, shares."""
     from trimtab.traces import summarise
 
     trace = _read(file, rows, quiet=quiet or json)
@@ -92,12 +92,12 @@ def _print_trace(trace: Trace, summary: TraceSummary) -> None:
 
 
 def _sizes(trace: Trace) -> Any:
-    """Sizes of the requests that have one; None where the trace has no sizes."""
+    """Sizes of the requests that have one; None if the trace has no sizes."""
     return trace.table["size"].drop_nulls().to_numpy() if "size" in trace.table.columns else None
 
 
 def _rates(trace: Trace) -> Any:
-    """Rate over time; None where all requests arrive at once."""
+    """Rate over time; None if all requests arrive at once."""
     from trimtab.traces import rate_series
 
     arrival_s = trace.table["arrival_s"]
@@ -115,7 +115,7 @@ def convert(
     rows: TraceRows,
     quiet: Quiet = False,
 ) -> None:
-    """Write a trace, or a slice or sample of it, in trimtab's own columns."""
+    """Write a trace, or a slice or sample of it, in trimtab's columns."""
     from trimtab.traces import write_trace
 
     trace = _read(file, rows, quiet=quiet)
@@ -137,29 +137,35 @@ def make(
     sizes: Annotated[
         str, typer.Option(help="lognormal, pareto, exponential, constant or empirical.")
     ] = "lognormal",
-    requests: Annotated[int, typer.Option("--requests", "-n", min=1, help="How many requests.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything drawn.")] = 0,
+    requests: Annotated[int, typer.Option("--requests", "-n", min=1, help="Number of requests.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
     rate: Annotated[float | None, typer.Option(help="Requests per second (poisson, gamma, diurnal).")] = None,
-    cv: Annotated[float | None, typer.Option(help="Of inter-arrival times (gamma).")] = None,
+    cv: Annotated[
+        float | None, typer.Option(help="Coefficient of variation of inter-arrival times (gamma).")
+    ] = None,
     rates: Annotated[str | None, typer.Option(help="Requests per second in each state (mmpp): 5,50")] = None,
     sojourns: Annotated[str | None, typer.Option(help="Mean seconds in each state (mmpp): 60,10")] = None,
-    peak_to_trough: Annotated[float | None, typer.Option(help="Ratio of rates (diurnal).")] = None,
+    peak_to_trough: Annotated[
+        float | None, typer.Option(help="Ratio of highest to lowest rate (diurnal).")
+    ] = None,
     period: Annotated[
-        float | None, typer.Option(help="Seconds (diurnal).  [dim]Default: 86400[/dim]")
+        float | None, typer.Option(help="Period in seconds (diurnal).  [dim]Default: 86400[/dim]")
     ] = None,
     mean: Annotated[float | None, typer.Option(help="Mean size (lognormal, pareto, exponential).")] = None,
-    size_cv: Annotated[float | None, typer.Option(help="Of sizes (lognormal).")] = None,
+    size_cv: Annotated[
+        float | None, typer.Option(help="Coefficient of variation of sizes (lognormal).")
+    ] = None,
     alpha: Annotated[float | None, typer.Option(help="Tail exponent (pareto).")] = None,
     value: Annotated[float | None, typer.Option(help="The size (constant).")] = None,
     source: Annotated[
         Path | None, typer.Option("--from", help="Trace to draw sizes from (empirical).")
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Its column (empirical).  [dim]Default: size[/dim]")
+        str | None, typer.Option(help="Column of the sizes (empirical).  [dim]Default: size[/dim]")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Make a synthetic trace from an arrival process and a distribution of sizes."""
+    """Generate a trace from an arrival process and a distribution of sizes."""
     from trimtab.traces import ArrivalSpec, SizeSpec, make_trace, write_trace
 
     arrival = _spec(
@@ -201,7 +207,7 @@ def _numbers(text: str | None, option: str) -> list[float] | None:
 
 
 def _spec(kind: Any, given: dict[str, tuple[str, Any]]) -> Any:
-    """A checked specification from field → (option, value); None was not given. Raises UsageError."""
+    """A checked specification from field → (option, value); None = not given. Raises UsageError."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -233,12 +239,13 @@ def download_trace(
         str, typer.Argument(help="See `trimtab trace list`.", autocompletion=completion.public_traces)
     ],
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Where to.  [dim]Default: the user's cache folder[/dim]")
+        Path | None,
+        typer.Option("--folder", help="Folder of the download.  [dim]Default: the user's cache folder[/dim]"),
     ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Download a public trace from its publisher; an interrupted download goes on where it was."""
+    """Download a public trace from its publisher; an interrupted download resumes."""
     from trimtab.traces.download import download
     from trimtab.traces.public_traces import public_trace
 

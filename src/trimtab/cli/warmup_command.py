@@ -1,4 +1,4 @@
-"""`trimtab warmup`: compile all kernels in advance, so that later runs start at once."""
+"""`trimtab warmup`: compiles all kernels in advance, so that later runs start without delay."""
 
 from __future__ import annotations
 

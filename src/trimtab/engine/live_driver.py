@@ -322,7 +322,7 @@ class LiveDriver:
         self._avoiding.add(row)
         self._driver.push(now_s, LOSS, row, 0)
 
-    def forgive(self, row: int, now_s: float) -> None:
+    def clear_avoided(self, row: int, now_s: float) -> None:
         """Allow a waiting request the nodes that it has lost, from the next `advance` on."""
         for i, j in enumerate(self.avoided(row)):
             self._avoid[row, i] = -1

@@ -27,15 +27,15 @@ def cores() -> int:
 
 
 def memory_bytes() -> int:
-    """Memory that is to be had, on this machine and within the limits of this process's container."""
+    """Available memory of this machine, within the limits of this process's container."""
     limits = [_limit_bytes(folder) for folder in _folders("memory")]
     return min([int(psutil.virtual_memory().available), *(limit for limit in limits if limit is not None)])
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """Control groups, version 1 or 2, that this process is in, from the inmost outwards.
+    """Control groups, version 1 or 2, of this process, from the innermost outwards.
 
-    In a container the inmost may not be visible; its limits then are those of the outermost.
+    In a container the innermost may be invisible; its limits are those of the outermost then.
     """
     for line in _text(OWN_CGROUPS).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -47,7 +47,7 @@ def _folders(controller: str) -> Iterator[Path]:
 
 
 def _quota_cores(folder: Path) -> float | None:
-    """Processors' worth of time that a group may use."""
+    """CPU quota of a group, in processors."""
     quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
     if not period:
         quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
@@ -56,12 +56,12 @@ def _quota_cores(folder: Path) -> float | None:
 
 
 def _limit_bytes(folder: Path) -> int | None:
-    """Memory that a group may use."""
+    """Memory limit of a group."""
     return _number(_text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes"))
 
 
 def _number(text: str) -> int | None:
-    """An integer of a control file; None for `max`, or where there is no such file."""
+    """The integer in a control file; None for `max`, or without the file."""
     try:
         return int(text)
     except ValueError:
@@ -76,13 +76,13 @@ def _text(path: Path) -> str:
 
 
 def check_memory(n_runs: int, n_items: int, jobs: int, items: str) -> None:
-    """Refuse, before any work, what can't fit into memory. Raises UsageError."""
+    """Refuse, before any work, a comparison that does not fit into memory. Raises UsageError."""
     needed = n_runs * BYTES_PER_RUN + min(jobs, n_runs) * n_items * BYTES_PER_ITEM
     _check(f"{n_runs:,} runs of {n_items:,} {items}", items, needed, memory_bytes(), "this machine", "memory")
 
 
 def check_disk(out: Path, n_runs: int, n_items: int, items: str) -> None:
-    """Refuse, before any work, records that can't fit on the disk of `out`. Raises UsageError."""
+    """Refuse, before any work, records that do not fit on the disk of `out`. Raises UsageError."""
     present = shutil.disk_usage(next(p for p in (out, *out.absolute().parents) if p.exists())).free
     work = f"{n_runs:,} runs of {n_items:,} {items}"
     _check(work, items, n_runs * n_items * BYTES_PER_RECORD, present, str(out), "free disk")

@@ -1,6 +1,6 @@
 """Forecasts: history in, distribution out. `queueing` turns rates into waits. Numbers only, no files.
 
-`Forecaster` forecasts many series online; `rolling_accuracy` says how good that is on a series;
+`Forecaster` forecasts many series online; `rolling_accuracy` measures its errors on a series;
 `fit_smoother` and `fit_arima` (statsmodels) fit single methods offline; `quick_arima` fits by regressions.
 """
 

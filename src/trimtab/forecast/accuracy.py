@@ -30,7 +30,7 @@ ROUNDING_FRAC: Final = 1e-12  # of the largest value: a weighted mean of equal n
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Of one method on one series; None where it can't be told (a constant series, no intervals)."""
+    """Accuracy of one method on one series; None where undefined (a constant series, no intervals)."""
 
     method: str
     mase: float | None
@@ -46,7 +46,7 @@ Make = Callable[[], Forecaster]
 def rolling_accuracy(
     series: Floats, *, horizon: int, period: int = 0, least: float = -np.inf, has_arima: bool = False
 ) -> list[Accuracy]:
-    """Every method and the mixture, from each origin of the second half; fits see the first half only.
+    """Accuracy of all methods and the mixture, from each origin of the second half; fits use the first half.
 
     Raises UsageError (too short a series, or a value that is no number), MissingExtra (ARIMA).
     """
@@ -141,12 +141,12 @@ def _scored(
 
 
 def _truth(values: Floats, start: int, horizon: int) -> Floats:
-    """What came after each origin of the later part [origins, horizon]."""
+    """The true values after each origin of the later part [origins, horizon]."""
     return np.lib.stride_tricks.sliding_window_view(values[start:], horizon)
 
 
 def _off(points: Floats, truth: Floats) -> Floats:
-    """Absolute errors [origins, horizon]; there may be points of further origins."""
+    """Absolute errors [origins, horizon]; `points` may have further origins."""
     return np.abs(points[: len(truth)] - truth)
 
 

@@ -1,7 +1,7 @@
 """Parameters fitted to a history, offline: smoothers by our own recursions, ARIMA by statsmodels.
 
-statsmodels (extra `forecast`) takes seconds to import and to fit; it is imported here only, when it is asked
-for. The order comes from `arima`, whose recursion runs what is fitted.
+statsmodels (extra `forecast`) takes seconds to import and to fit; only this module imports it, on first
+use. The order comes from `arima`, whose recursion runs the fitted model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def squared_errors(history: Any, parameters: Any, period: int) -> float:
 
 
 def fit_smoother(name: str, history: Floats, *, has_trend: bool = False, period: int = 0) -> Smoother:
-    """The smoother of least squared one-step errors on a history [steps]. Raises UsageError."""
+    """The smoother with the least squared one-step errors on a history [steps]. Raises UsageError."""
     values, seasons = checked_history(history), max(1, period)
 
     def row(x: Floats) -> Floats:

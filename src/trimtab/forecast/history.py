@@ -15,9 +15,9 @@ FEWEST: Final = 3  # values; from two points any line would do
 def checked_history(
     values: npt.ArrayLike, *, horizon: int = 1, file: str | None = None, field: str = "history"
 ) -> npt.NDArray[np.float64]:
-    """A history [steps] that can be forecast from. Raises UsageError, naming file, field and row.
+    """The history [steps] as an array of numbers. Raises UsageError, naming file, field and row.
 
-    A constant one is fine: it is its own forecast.
+    A constant history is valid: it is its own forecast.
     """
     history = np.ascontiguousarray(values, np.float64)
     if history.ndim != 1 or len(history) < FEWEST:

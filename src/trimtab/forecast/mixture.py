@@ -1,11 +1,11 @@
 """Online forecasts of many series: a mixture of smoothers, medians and an autoregressive filter.
 
-Idea: no method is best on all traffic, and which one is shows only afterwards. So all run, and the mixture
-weighs each by its recent error: weights ∝ (discounted absolute error halfway to the horizon)^−32, errors in
-units of what all experts err by in the last few dozens of steps. How far back errors say something shows
-only afterwards too. So there are two such mixtures, by a short and by a long memory of errors, and the
-forecast mixes both in the same way, by what they have erred themselves.
-Absolute errors make the point a median of what may come; with bursts the mean is more, so both are told.
+Idea: no method is best on all traffic, and the best one is known only afterwards. So all run, and the mixture
+weighs each by its recent error: weights ∝ (discounted absolute error halfway to the horizon)^−32, in units
+of the mean error of all experts in the last few dozen steps. The best memory of errors is known only
+afterwards too. So there are two such mixtures, with a short and with a long memory of errors, and the
+forecast mixes both in the same way, by their own errors.
+Absolute errors make the point forecast a median; with bursts the mean is larger, so `Forecast` has both.
 Source: combination by past error, Bates and Granger (Operational Research Quarterly 20, 1969); that forgets,
 Raftery, Kárný and Ettler (Technometrics 52, 2010); averaged over how fast it forgets, Dangl and Halling
 (Journal of Financial Economics 106, 2012; the last two weigh by likelihood, not by a power of the error).
@@ -64,9 +64,9 @@ SEASONAL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The coming steps: `point`, `mean` [series, horizon] and `quantiles` [series, horizon, levels].
+    """The next steps: `point`, `mean` [series, horizon] and `quantiles` [series, horizon, levels].
 
-    The point has the least absolute error. The mean, which is more on bursts, is the point and the mean of
+    The point minimises the absolute error. The mean, larger on bursts, is the point plus the mean of
     its past errors.
     """
 
@@ -80,16 +80,16 @@ class Forecaster:
     """Learns from one value of each series per step, and forecasts the next `horizon` steps.
 
     Args:
-        series: how many.
+        series: number of series.
         horizon: steps ahead.
-        period: steps of a season; 0: there is none.
-        least: no forecast is below, 0 for counts and rates.
-        smoothers: the experts; by default `SMOOTHERS`, and `SEASONAL` where there is a period.
-        medians: rates of the medians that are tracked; by default `MEDIANS`, or none beside given smoothers.
+        period: steps of a season; 0 = no season.
+        least: lower limit of forecasts, 0 for counts and rates.
+        smoothers: the experts; default: `SMOOTHERS`, and `SEASONAL` if there is a period.
+        medians: rates of the tracked medians; default: `MEDIANS`, or none beside given smoothers.
         has_filter: whether the autoregressive filter is one more expert.
 
     Raises:
-        UsageError: a number that makes no sense.
+        UsageError: an argument outside its range.
     """
 
     def __init__(
@@ -118,9 +118,9 @@ class Forecaster:
         self._paths = np.zeros((len(self.names), horizon, series))
 
     def update(self, values: npt.ArrayLike) -> None:
-        """Take in the next value of each series [series], or those of several steps [steps, series].
+        """Learn from the next value of each series [series], or from several steps [steps, series].
 
-        nan where there is none. Raises UsageError.
+        nan = no value. Raises UsageError.
         """
         rows = np.array(values, np.float64, order="C")  # a copy: what is missing is filled in
         rows = rows if rows.ndim == 2 else rows.reshape(1, -1)
@@ -134,21 +134,21 @@ class Forecaster:
 
     @property
     def series(self) -> int:
-        """How many series there are."""
+        """Number of series."""
         return int(self._bank.work.shape[1])
 
     @property
     def steps(self) -> int:
-        """How many values of each were seen."""
+        """Number of steps learned from."""
         return int(self._bank.steps[0])
 
     def weights(self) -> Floats:
-        """Shares of the experts (`names`) [series, experts]."""
+        """Weights of the experts (`names`) [series, experts], summing to 1."""
         weigh(self._bank, self._weights)
         return self._weights.T.copy()
 
     def paths(self) -> Floats:
-        """What each expert forecasts [series, experts, horizon]."""
+        """Forecast of each expert [series, experts, horizon]."""
         paths(self._bank, self._paths)
         return self._paths.transpose(2, 0, 1).copy()
 
@@ -172,12 +172,12 @@ class Forecaster:
         return Forecast(point, mean, tuple(levels), np.maximum(point[:, :, None] + errors, self._bank.least))
 
     def _mean_error(self, lead: int) -> Floats:
-        """Mean of past errors [series]; 0 where there is none."""
+        """Mean of past errors [series]; 0 without errors."""
         count = min(int(self._bank.scored[lead]), WINDOW)
         return self._bank.errors[lead, : max(1, count)].mean(axis=0)  # type: ignore[no-any-return]
 
     def _error_quantiles(self, lead: int, levels: Sequence[float]) -> Floats:
-        """Quantiles of past errors [series, levels], wider for few errors; nan where there is none."""
+        """Quantiles of past errors [series, levels], wider for few errors; nan without errors."""
         count = min(int(self._bank.scored[lead]), WINDOW)
         if count == 0:
             return np.full((self.series, len(levels)), np.nan)
@@ -187,14 +187,14 @@ class Forecaster:
 
 
 def _ranks(count: int, levels: Floats) -> npt.NDArray[np.int64]:
-    """Which of `count` sorted errors: the next one counts too, and errs on the far side of the median."""
+    """Positions of quantiles in `count` sorted errors; the next error counts, on the far side."""
     above = np.ceil((count + 1) * levels) - 1
     below = np.floor((count + 1) * levels) - 1
     return np.clip(np.where(levels < 0.5, below, above), 0, count - 1).astype(np.int64)
 
 
 def _nearness(horizon: int) -> Floats:
-    """1 at the next step, 0 at the horizon [horizon]; by square roots, as errors of a random walk grow."""
+    """From 1 at the next step to 0 at the horizon [horizon], by the square root, as of a random walk."""
     root = np.sqrt(np.arange(1, horizon + 1))
     return np.ones(1) if horizon == 1 else (root[-1] - root) / (root[-1] - 1.0)
 

@@ -1,11 +1,11 @@
 """The compiled part of the mixture: one pass over all series per step.
 
-Every expert is scored halfway to the horizon, by its discounted absolute error there, and its weight is
-(least error / its error)^32. Errors count in units of what all experts err by of late, so that a quiet
-stretch teaches as much as a loud one, and one value far out no more than 1 / (1 − DISCOUNT_UNIT) usual ones.
-Halfway says nearly what all leads together say, at the cost of one. There are two memories
-of errors, a short and a long one. Each makes a mixture, and the two are scored and weighed as experts are, by
-the long one. Until the short one forgets, both are the same. Errors of the whole mixture are kept of the next
+The score of an expert is its discounted absolute error halfway to the horizon. Its weight is
+(least error / its error)^32. Errors count in units of the recent mean error of all experts, so that a quiet
+stretch counts as much as a volatile one, and an outlier at most as much as 1 / (1 − DISCOUNT_UNIT) values.
+The error halfway stands for the errors at all leads, at the cost of one. There are two memories
+of errors, a short and a long one. Each makes a mixture. The two are scored and weighed like experts, by
+the long memory. Until the short one forgets, both are equal. Errors of the mixture are kept for the next
 step and of the horizon.
 """
 
@@ -42,7 +42,7 @@ TINY = 1e-12
 
 
 class Bank(NamedTuple):
-    """All numbers of some series and experts: smoothers, trackers of medians, and perhaps the filter."""
+    """State of the experts of all series: smoothers, trackers of medians, and the filter if there is one."""
 
     parameters: Any  # [smoothers, PARAMETERS]
     rates: Any  # [trackers]
@@ -75,7 +75,7 @@ def new_bank(
     least: float,
     window: int,
 ) -> Bank:
-    """A bank that has seen nothing; `parameters` [smoothers, PARAMETERS], `rates` [trackers]."""
+    """A bank before the first value; `parameters` [smoothers, PARAMETERS], `rates` [trackers]."""
     smoothers, trackers = len(parameters), len(rates)
     experts = smoothers + trackers + has_filter
     return Bank(
@@ -109,14 +109,14 @@ def _halfway(bank: Any) -> int:
 
 @kernel
 def take_in(bank: Any, rows: Any) -> None:
-    """Learn from the values of some steps [steps, series], one step after the other."""
+    """Learn from values [steps, series], step by step."""
     for i in range(len(rows)):
         _take_in_step(bank, rows[i])
 
 
 @helper
 def _take_in_step(bank: Any, values: Any) -> None:
-    """Score, learn and forecast for a value of each series; the mixture's forecast stands in for nan."""
+    """Score, learn and forecast for one value of each series; the mixture's forecast replaces nan."""
     step = bank.steps[0]
     if step > 0:
         expected = bank.mixed[(step - 1) % bank.horizon, NEXT]
@@ -137,7 +137,7 @@ def _take_in_step(bank: Any, values: Any) -> None:
 
 @helper
 def _score(bank: Any, step: int, values: Any) -> None:
-    """Errors of what was forecast for now: by the experts halfway, by the mixture at both ends."""
+    """Errors of the forecasts for this step: the experts' halfway, the mixture's at both ends."""
     if step >= _halfway(bank):
         _learn(bank, step, values, (step - _halfway(bank)) % bank.horizon)
     for k in range(LEADS):
@@ -152,7 +152,7 @@ def _score(bank: Any, step: int, values: Any) -> None:
 
 @helper
 def _learn(bank: Any, step: int, values: Any, slot: int) -> None:
-    """Move the unit of errors, then the losses by the errors, in that unit, of the forecasts in `slot`."""
+    """Update the unit of errors, then the losses by the errors, in that unit, of the forecasts in `slot`."""
     made, total, units = bank.made[slot], bank.work[0], bank.units
     total[:] = 0.0
     for e in range(len(made)):
@@ -171,13 +171,13 @@ def _learn(bank: Any, step: int, values: Any, slot: int) -> None:
 
 @helper(inline=True)
 def _rate(discount: float, step: int) -> float:
-    """By how much the error at `step` moves a loss."""
+    """Weight of the error at `step` in a loss."""
     return max(1.0 - discount, 1.0 - EARLY if step < 2 else 1.0 / step)
 
 
 @helper
 def _move(losses: Any, rate: float, values: Any, guess: Any, scale: Any) -> None:
-    """Move the losses towards the errors of a guess, each times its `scale`."""
+    """Move the losses towards the errors of a forecast, each times its `scale`."""
     for s in range(len(values)):
         losses[s] = losses[s] + rate * (abs(values[s] - guess[s]) * scale[s] - losses[s])
 
@@ -209,7 +209,7 @@ def _look_ahead(bank: Any) -> None:
 
 @helper
 def _add_weighted(losses: Any, near: Any, middle: Any, far: Any, sums: Any, to_middle: Any) -> None:
-    """Add what an expert forecasts, by its weight, to the sums of a memory."""
+    """Add an expert's forecast, times its weight, to the sums of a memory."""
     to_next, to_last, total, least = sums[NEXT], sums[LAST], sums[TOTAL], sums[LEAST]
     for s in range(len(total)):
         weight = _weight(losses[s], least[s])
@@ -221,7 +221,7 @@ def _add_weighted(losses: Any, near: Any, middle: Any, far: Any, sums: Any, to_m
 
 @helper
 def _mix_memories(bank: Any, recalled: Any, mixed: Any) -> None:
-    """Divide the sums of each memory by their weights, and mix what comes of it at both ends into `mixed`."""
+    """Divide the sums of each memory by their weights, and mix the results at both ends into `mixed`."""
     total, least = bank.work[0], bank.work[1]
     _least_losses(bank.memory_losses, least)
     total[:] = 0.0
@@ -241,7 +241,7 @@ def _mix_memories(bank: Any, recalled: Any, mixed: Any) -> None:
 
 @helper
 def _filters_ahead(bank: Any, near: Any, middle: Any, far: Any) -> None:
-    """What the filters forecast for the next step, halfway and the horizon, each into [series]."""
+    """Forecasts of the filters for the next step, halfway and the horizon, each into [series]."""
     halfway, tape = _halfway(bank), bank.tape
     for s in range(len(near)):
         filter_path(bank.filters, s, bank.horizon, tape)
@@ -253,7 +253,7 @@ def _filters_ahead(bank: Any, near: Any, middle: Any, far: Any) -> None:
 
 @helper
 def expert_ahead(bank: Any, e: int, lead: int, out: Any) -> None:
-    """What expert e, a smoother or a median, forecasts `lead` steps ahead, into `out` [series]."""
+    """Forecast of expert e, a smoother or a median, `lead` steps ahead, into `out` [series]."""
     if e < len(bank.parameters):
         smooth_ahead(bank.smoothers[e], bank.parameters[e], bank.steps[0], lead, bank.least, out)
         return
@@ -274,7 +274,7 @@ def _least_losses(losses: Any, least: Any) -> None:
 
 @helper(inline=True)
 def _weight(loss: float, least: float) -> float:
-    """(least / loss)^32, and 1 where both are nothing. The division never raises, so it can be vectorised."""
+    """(least / loss)^32, and 1 if both are 0. The division never raises, so the loop can be vectorised."""
     ratio = np.true_divide(least + TINY, loss + TINY)
     ratio = ratio * ratio
     ratio = ratio * ratio
@@ -285,7 +285,7 @@ def _weight(loss: float, least: float) -> float:
 
 @kernel
 def weigh(bank: Any, weights: Any) -> None:
-    """Shares of the experts into `weights` [experts, series]."""
+    """Weights of the experts, summing to 1, into `weights` [experts, series]."""
     total, least, trust, both = bank.work[0], bank.work[1], bank.work[2], bank.work[3]
     weights[:] = 0.0
     both[:] = 0.0

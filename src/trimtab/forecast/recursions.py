@@ -38,7 +38,7 @@ REACH_DECAY: Final = 0.999  # of the largest deviation seen, which forecasts don
 
 @helper
 def smooth_ahead(state: Any, parameters: Any, step: int, lead: int, least: float, out: Any) -> None:
-    """Forecasts of value `step` + lead − 1 (from 0) into `out` [series], by smoothers that saw `step` values.
+    """Forecasts of value `step` + lead − 1 (from 0) into `out` [series], by smoothers after `step` values.
 
     `state` [SEASON + period, series].
     """
@@ -55,9 +55,9 @@ def smooth_ahead(state: Any, parameters: Any, step: int, lead: int, least: float
 
 @helper
 def smooth(state: Any, parameters: Any, step: int, values: Any) -> None:
-    """Take in value number `step` (from 0) of each series [series].
+    """Learn from value number `step` (from 0) of each series [series].
 
-    In the first period, seasons are what is left beside the level.
+    In the first period, seasons are the values less the level.
     """
     period = state.shape[0] - SEASON
     level, trend, season = state[LEVEL], state[TREND], state[SEASON + step % period]
@@ -93,7 +93,7 @@ def track(state: Any, rate: float, step: int, values: Any) -> None:
 
 @helper
 def filter_path(filters: Any, s: int, steps: int, tape: Any) -> None:
-    """Forecasts of series s, fed with its own: deviations from the mean, into `tape` from ORDER on.
+    """Forecasts of series s, each an input of the next: deviations from the mean, into `tape` from ORDER on.
 
     `filters` [series, FILTER]; `tape` [at least ORDER + steps] begins with the last deviations, oldest first.
     """
@@ -109,7 +109,7 @@ def filter_path(filters: Any, s: int, steps: int, tape: Any) -> None:
 
 @helper
 def filter_step(filters: Any, s: int, step: int, value: float) -> None:
-    """Take in value number `step` of series s; the first one is its mean."""
+    """Learn from value number `step` of series s; the first value initialises the mean."""
     if step == 0:
         filters[s, MEAN] = value
         return

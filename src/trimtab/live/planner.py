@@ -115,7 +115,7 @@ def attempt(policy: Policy, given: Snapshot) -> Outcome:
         return Outcome(PlanResult.INVALID, problem=str(error))
 
 
-class _Judge:
+class _PlanGate:
     """Delivers valid plans; counts and logs all other outcomes."""
 
     def __init__(self, policy: Policy, log: PlanningLog) -> None:
@@ -144,14 +144,14 @@ class InlinePlanner:
     """Plans at once, while time stands still: for virtual clocks."""
 
     def __init__(self, policy: Policy, log: PlanningLog) -> None:
-        self._policy, self._judge = policy, _Judge(policy, log)
+        self._policy, self._gate = policy, _PlanGate(policy, log)
 
     async def open(self) -> None:
         """Nothing to get ready."""
 
     def begin(self, driver: Planned, deliver: Deliver) -> None:
         """Plan now."""
-        self._judge.pass_on(attempt(self._policy, snapshot(driver)), deliver)
+        self._gate.pass_on(attempt(self._policy, snapshot(driver)), deliver)
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -165,7 +165,7 @@ class ProcessPlanner:
     """
 
     def __init__(self, policy: Policy, log: PlanningLog) -> None:
-        self._judge = _Judge(policy, log)
+        self._gate = _PlanGate(policy, log)
         self._payload = _pickled(policy)
         self._current: asyncio.Future[Outcome] | None = None
         self._is_late = False
@@ -186,7 +186,7 @@ class ProcessPlanner:
             raise UsageError(
                 "cannot be loaded in the process that plans",
                 field="policy",
-                value=self._judge.name,
+                value=self._gate.name,
                 expected="a class that a new Python process can import",
             ) from error
 
@@ -213,7 +213,7 @@ class ProcessPlanner:
 
     def _note_late(self) -> None:
         if not self._is_late:
-            self._judge.note_late()
+            self._gate.note_late()
         self._is_late = True
 
     def _on_done(self, deliver: Deliver, future: asyncio.Future[Outcome]) -> None:
@@ -226,7 +226,7 @@ class ProcessPlanner:
             future.result() if error is None else Outcome(PlanResult.RAISED, problem=f"{error!r} in plan()")
         )
         if not was_late:
-            self._judge.pass_on(outcome, deliver)
+            self._gate.pass_on(outcome, deliver)
 
     def close(self) -> None:
         """End the worker, even during a plan."""

@@ -1,4 +1,4 @@
-"""Numbers that describe one sample: mean, spread and percentiles; nan where there is nothing to describe."""
+"""Statistics of one sample: mean, variance and percentiles; nan for an empty sample."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ SLOWDOWN_FLOOR_S = 1.0  # the usual 10 s suits jobs of minutes to hours, not req
 
 
 def latency_metrics(requests: RequestRecords) -> dict[str, float]:
-    """Completion and slowdown of the finished requests, queueing of those that ever took a slot."""
+    """Completion and slowdown of the finished requests, queueing of the requests that took a slot."""
     finished = requests.finished
     completion_s = requests.completion_s[finished]
     slowdown = bounded_slowdown(completion_s, requests.best_work_s[finished])

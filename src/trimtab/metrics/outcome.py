@@ -1,4 +1,4 @@
-"""Outcomes of requests, and whether requests met their targets."""
+"""Fractions of requests by outcome, and attainment of their targets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RANKED_FROM: Final = 0.999  # share served from which a policy is compared: the 
 
 
 def outcome_metrics(requests: RequestRecords) -> dict[str, float]:
-    """Fractions, of the requests that arrived, by how they ended; these and finished_frac add up to 1."""
+    """Fractions of the arrived requests by status; with finished_frac they add up to 1."""
     count = np.bincount(requests.status, minlength=len(Status))
     arrived = int(count.sum() - count[Status.PENDING])
     in_flight = int(count[Status.HELD : Status.FINISHED].sum())
@@ -30,7 +30,7 @@ def outcome_metrics(requests: RequestRecords) -> dict[str, float]:
 
 
 def served_frac(metrics: Mapping[str, float], *, ends_early: bool = False) -> float:
-    """Requests that finished, of those that some node could serve; nan where there were none.
+    """Fraction that finished, of the requests that some node could serve; nan without such requests.
 
     Rejected, cancelled and lost requests, and those held for ever, count as not served. `ends_early`: the run
     has a horizon, so what is in flight at its end counts neither way, unless nothing finished at all.

@@ -25,9 +25,9 @@ def utilisation_over_time(
 ) -> FloatArray:
     """Share of each node's slots in use, averaged over each bin: [nodes, bins], 0..1.
 
-    start_s, finish_s, node_idx [n] say when a slot was held, and on which node (-1: none, left out);
-    slots [nodes]; edges_s [bins + 1] increasing. An interval with a nan end is left out: close what still
-    runs with the horizon. Raises UsageError when edges_s does not increase.
+    start_s, finish_s, node_idx [n] are the times that a slot was held and its node (-1: none, left out);
+    slots [nodes]; edges_s [bins + 1] increasing. An interval with a nan end is left out: end running
+    requests at the horizon. Raises UsageError when edges_s does not increase.
     """
     here = node_idx >= 0
     held_s = _overlap_s(start_s[here], finish_s[here], node_idx[here], len(slots), edges_s)
@@ -38,8 +38,8 @@ def utilisation_over_time(
 def queue_length_over_time(arrival_s: FloatArray, start_s: FloatArray, edges_s: FloatArray) -> FloatArray:
     """Requests waiting, averaged over each bin: [bins].
 
-    arrival_s, start_s [n] say when each began and ceased to wait; edges_s [bins + 1] increasing. A request
-    with nan start is left out: close what still waits with the horizon. Raises UsageError when edges_s does
+    arrival_s, start_s [n] are when waiting began and ended; edges_s [bins + 1] increasing. A request
+    with nan start is left out: end waiting at the horizon. Raises UsageError when edges_s does
     not increase.
     """
     one_queue = np.zeros(len(arrival_s), dtype=np.intp)

@@ -47,7 +47,7 @@ class RequestRecords:
 
     @property
     def finished(self) -> BoolArray:
-        """Requests that were served to the end."""
+        """Requests with status FINISHED."""
         return np.equal(self.status, Status.FINISHED)
 
     @property
@@ -76,7 +76,7 @@ class NodeRecords:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRecords:
-    """What nodes have of each resource, and what requests took of it over the window."""
+    """Capacity of the nodes in each resource, and its use by requests over the window."""
 
     names: tuple[str, ...]  # [resources] of `trimtab.domain.cluster.RESOURCES`
     capacity: FloatArray  # [nodes, resources]
@@ -88,7 +88,7 @@ NO_RESOURCES = ResourceRecords((), np.zeros((0, 0)), np.zeros((0, 0)))
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A whole run: its requests, its nodes, and the counts that belong to neither."""
+    """A whole run: its requests, its nodes, and counts of the run."""
 
     requests: RequestRecords
     nodes: NodeRecords
@@ -112,7 +112,7 @@ class Records:
 
     @property
     def window_s(self) -> float:
-        """Length of the window over which utilisation and throughput are taken."""
+        """Length of the window of utilisation and throughput."""
         return self.end_s - self.start_s
 
 

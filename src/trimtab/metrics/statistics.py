@@ -60,7 +60,7 @@ def batch_means_ci95(values: FloatArray) -> float | None:
 
 
 def _student_t95(degrees: int) -> float:
-    """Two-sided 95 % quantile of Student's t."""
+    """Two-sided 95 % quantile of Student's t distribution."""
     from scipy.special import stdtrit  # here: 0.15 s to import, and one seed needs none of it
 
     return float(stdtrit(degrees, 0.975))

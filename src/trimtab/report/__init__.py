@@ -1,1 +1,1 @@
-"""Results for people: tables in the terminal, interactive figures, one page that opens offline, notebooks."""
+"""Presents results: terminal tables, interactive figures, a self-contained page, notebooks."""

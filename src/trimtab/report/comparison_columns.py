@@ -1,4 +1,4 @@
-"""The cells of a comparison table, with the same format and marks in the terminal and on the page."""
+"""Cells of a comparison table, in one format and with one set of marks for terminal and page."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 from trimtab.metrics import RANKED_FROM, Estimate, Metric
 from trimtab.metrics.definitions import RENAMED
 from trimtab.report.number_formats import style_of, title_of
-from trimtab.report.paired import AgainstBest, Standing, against_best
+from trimtab.report.paired import AgainstBest, Verdict, against_best
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison, PolicyResult
 
-MARKS: Final = {Standing.BEST: "*", Standing.SAME: "=", Standing.BEHIND: " ", Standing.NONE: " "}
-LEGEND: Final = "* marks the best, = what cannot be told apart from it (paired differences, 95 %)"
+MARKS: Final = {
+    Verdict.BEST: "*",
+    Verdict.SAME: "=",
+    Verdict.BEHIND: " ",
+    Verdict.NONE: " ",
+}
+LEGEND: Final = "* marks the best, = values not distinguishable from it (paired differences, 95 %)"
 UNRANKED: Final = " †"  # after the name of a policy without a rank
 DISTANCE: Final = Metric(
     "distance_to_bound_frac",
@@ -32,13 +37,13 @@ class Cell:
 
     text: str
     value: float  # what the column sorts by; nan where undefined
-    standing: Standing
+    verdict: Verdict
     remark: str  # the difference to the best, in words; "" where there is none
 
     @property
     def marked(self) -> str:
-        """The text and its mark, which tells best and undecided without colour."""
-        return self.text + MARKS[self.standing]
+        """The text with its mark, so that best and undecided show without colour."""
+        return self.text + MARKS[self.verdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +57,19 @@ class Column:
 
 
 def shown_name(result: PolicyResult) -> str:
-    """A policy's name, marked where it has no rank."""
+    """The name of a policy, marked if it has no rank."""
     return result.policy if result.is_ranked else result.policy + UNRANKED
 
 
 def legend(comparison: Comparison) -> str:
-    """What the marks of a comparison mean."""
+    """The legend of a comparison's marks."""
     if all(r.is_ranked for r in comparison.results):
         return LEGEND
     return f"{LEGEND}; † no rank: it served less than {100 * RANKED_FROM:g} % of the {comparison.kind.items}"
 
 
 def interval_text(comparison: Comparison) -> str:
-    """What the intervals of a comparison are."""
+    """The kind of confidence intervals of a comparison, in words."""
     if all(result.is_seedless for result in comparison.results):
         return "One run, which no seed changes: ± is 95 % by batch means, where that makes sense"
     seeds = len(comparison.seeds)
@@ -78,14 +83,14 @@ def metric_column(results: Sequence[PolicyResult], metric: Metric) -> Column:
 
 
 def distance_column(results: Sequence[PolicyResult]) -> Column | None:
-    """How far each policy lies above the lower bound; None where no bound holds for any of them."""
+    """Column of the distances above the lower bound; None if no policy has a bound."""
     estimates = [result.distance_frac for result in results]
     if not any(math.isfinite(estimate.mean) for estimate in estimates):
         return None
-    return _column(DISTANCE, estimates, [AgainstBest(Standing.NONE, None)] * len(estimates))
+    return _column(DISTANCE, estimates, [AgainstBest(Verdict.NONE, None)] * len(estimates))
 
 
-def _column(metric: Metric, estimates: Sequence[Estimate], standings: Sequence[AgainstBest]) -> Column:
+def _column(metric: Metric, estimates: Sequence[Estimate], comparisons: Sequence[AgainstBest]) -> Column:
     style = style_of(estimates, metric.unit)
     blank = metric is DISTANCE
 
@@ -93,9 +98,9 @@ def _column(metric: Metric, estimates: Sequence[Estimate], standings: Sequence[A
         defined = math.isfinite(estimate.mean)
         text = "" if blank and not defined else style.estimate(estimate)
         remark = "" if against.difference is None else f"{style.estimate(against.difference)} {style.unit}"
-        return Cell(text, estimate.mean, against.standing, remark.strip())
+        return Cell(text, estimate.mean, against.verdict, remark.strip())
 
-    cells = tuple(cell(*pair) for pair in zip(estimates, standings, strict=True))
+    cells = tuple(cell(*pair) for pair in zip(estimates, comparisons, strict=True))
     title = "above bound" if blank else title_of(metric)
     return Column(metric, title, style.unit, cells)
 
@@ -134,5 +139,5 @@ def comparison_bound_text(comparison: Comparison) -> str:
 
 
 def assumptions_text(bound: Mapping[str, Any]) -> str:
-    """What the bound assumes, in one line; "" where there is none."""
+    """The assumptions of the bound, in one line; "" without a bound."""
     return f"It assumes: {'; '.join(bound['assumptions'])}." if bound["assumptions"] else ""

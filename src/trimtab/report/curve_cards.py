@@ -1,4 +1,4 @@
-"""Figures of curves over time, and their cards, for the pages of comparisons and of runs."""
+"""Cards with figures of curves over time, for the pages of comparisons and runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAT: Final = FigureCard(
 
 
 def queue_card(items: str) -> FigureCard:
-    """The queue of these items."""
+    """Card of the queue length; `items` is their plural."""
     how = f"{items.capitalize()} waiting anywhere; peaks are bursts that took time to drain."
     return FigureCard("queue", "Queue over time", how)
 
@@ -35,5 +35,5 @@ def curve_figures(curves: Mapping[str, Curves], items: str) -> dict[str, Figure]
 
 
 def wide(card: FigureCard) -> str:
-    """A figure over the whole width."""
+    """The card over the whole width."""
     return f'<div class="grid" style="--least:100%">{figure_card(card)}</div>'

@@ -1,4 +1,4 @@
-"""HTML fragments of the page, from plain results. This module escapes all text from outside."""
+"""HTML fragments of the page, made from results. This module escapes all text from outside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trimtab.report.comparison_columns import (
 )
 from trimtab.report.metric_groups import metric_groups
 from trimtab.report.number_formats import style_of, title_of
-from trimtab.report.paired import Standing, against_best
+from trimtab.report.paired import Verdict, against_best
 from trimtab.report.palette import Ink, inks
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ DASH_ARRAYS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FigureCard:
-    """A figure of the page: what it shows and how to read it; `policies`: to choose from, one at a time."""
+    """A figure with its title and explanation; `policies`: the reader chooses one at a time."""
 
     id: str
     title: str
@@ -49,26 +49,26 @@ class FigureCard:
 
 
 def facts(pairs: Mapping[str, str]) -> str:
-    """Terms and what they are, in a row."""
+    """Pairs of term and value, in a row."""
     items = (f"<div><dt>{escape(term)}</dt><dd>{escape(text)}</dd></div>" for term, text in pairs.items())
     return f'<dl class="facts">{"".join(items)}</dl>'
 
 
 def notes(lines: Iterable[str]) -> str:
-    """What a reader must know before anything else; nothing where there are none."""
+    """The notes in a box; empty without notes."""
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f'<aside class="card notes"><strong>Note</strong><ul>{items}</ul></aside>' if items else ""
 
 
 def section(id_: str, title: str, how: str, *parts: str) -> str:
-    """A part of the page under a heading."""
+    """A section of the page with a heading."""
     lead = f'<p class="how">{escape(how)}</p>' if how else ""
     heading = f'<h2 id="{id_}">{escape(title)}</h2>'
     return f'<section aria-labelledby="{id_}">{heading}{lead}{"".join(parts)}</section>'
 
 
 def stat(what: str, value: str, unit: str, who: str, also: str = "") -> str:
-    """One number, large, with whose it is."""
+    """One number in large type, with its policy."""
     number, sign, half = value.partition(" ± ")
     small = f"{sign.strip()} {half} {unit}"
     return (
@@ -98,8 +98,8 @@ def _best(comparison: Comparison, metric: Metric) -> str:
 
 
 def _same_text(results: Sequence[PolicyResult], metric: Metric) -> str:
-    standings = against_best(results, metric)
-    same = [r.policy for r, a in zip(results, standings, strict=True) if a.standing is Standing.SAME]
+    comparisons = against_best(results, metric)
+    same = [r.policy for r, a in zip(results, comparisons, strict=True) if a.verdict is Verdict.SAME]
     if not same:
         return ""
     named = ", ".join(same) if len(same) <= SAME_NAMED else f"{len(same)} other policies"
@@ -119,7 +119,7 @@ def _bound_stat(comparison: Comparison) -> str:
 
 
 def comparison_table(comparison: Comparison) -> str:
-    """All metrics of all policies, sortable; the headline ones are in view."""
+    """Sortable table of all metrics of all policies; the headline metrics are visible first."""
     results = comparison.ranked()
     kind = comparison.kind
     groups = _groups_of_metrics(kind)
@@ -141,7 +141,7 @@ def comparison_table(comparison: Comparison) -> str:
 
 
 def _groups_of_metrics(kind: AnyKind) -> dict[str, tuple[str, ...]]:
-    """The groups in which each column is in view."""
+    """The groups of columns that show each metric."""
     groups: dict[str, tuple[str, ...]] = {
         metric.name: (HEADLINE, name) if metric.headline else (name,)
         for name, members in metric_groups(kind.metrics).items()
@@ -189,20 +189,20 @@ def _cell(column: Column, i: int, groups: Sequence[str]) -> str:
     mean, sign, half = cell.text.partition(" ± ")
     interval = f' <span class="ci">± {half}</span>' if sign else ""
     value = cell.value if math.isfinite(cell.value) else ""
-    tip = f' data-tip="{escape(_remark(cell.standing, cell.remark))}"' if cell.remark else ""
+    tip = f' data-tip="{escape(_remark(cell.verdict, cell.remark))}"' if cell.remark else ""
     return (
-        f'<td class="{cell.standing.value}" data-value="{value}"{tip}{_hidden(groups)}>'
-        f'<b>{mean}</b>{interval}<span class="mark">{MARKS[cell.standing].strip()}</span></td>'
+        f'<td class="{cell.verdict.value}" data-value="{value}"{tip}{_hidden(groups)}>'
+        f'<b>{mean}</b>{interval}<span class="mark">{MARKS[cell.verdict].strip()}</span></td>'
     )
 
 
-def _remark(standing: Standing, difference: str) -> str:
-    verdict = "not distinguishable from the best" if standing is Standing.SAME else "different from the best"
-    return f"Paired difference to the best: {difference} ({verdict})."
+def _remark(verdict: Verdict, difference: str) -> str:
+    text = "not distinguishable from the best" if verdict is Verdict.SAME else "different from the best"
+    return f"Paired difference to the best: {difference} ({text})."
 
 
 def breakable(policy: str) -> str:
-    """A policy's name that may take two lines."""
+    """The name of a policy, with a possible line break."""
     return escape(policy).replace("+", "<wbr>+")
 
 
@@ -228,7 +228,7 @@ def _chip(policy: str, ink: Ink) -> str:
 
 
 def figure_card(card: FigureCard) -> str:
-    """Room for a figure, with its title and how to read it."""
+    """Placeholder of a figure, with its title and explanation."""
     label = escape(f"{card.title}: {card.how}")
     return (
         f'<figure class="card figure"><div class="figure-head"><h3>{escape(card.title)}</h3>'
@@ -246,7 +246,7 @@ def _choice(card: FigureCard) -> str:
 
 
 def grid(cards: Iterable[FigureCard], least: str = "26rem") -> str:
-    """Figures side by side, as many as fit when each is at least so wide."""
+    """Figures side by side, as many as fit at their least width."""
     return f'<div class="grid" style="--least:{least}">{"".join(map(figure_card, cards))}</div>'
 
 
@@ -266,7 +266,7 @@ def _group(title: str, rows: Iterable[tuple[str, str, str]], tips: Mapping[str, 
 
 
 def glossary(metrics: Mapping[str, Metric]) -> str:
-    """What every metric means, to unfold."""
+    """Definitions of all metrics, collapsed."""
     items = "".join(
         f"<dt><code>{metric.name}</code></dt><dd>{escape(_explained(metric))}</dd>"
         for metric in metrics.values()

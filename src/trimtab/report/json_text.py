@@ -9,7 +9,7 @@ from typing import Any
 
 
 def json_text(value: Mapping[str, Any]) -> str:
-    """One JSON object as text; numbers that JSON lacks become null."""
+    """One JSON object as text; nan and infinity become null."""
     return json.dumps(_finite(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Metrics in groups by topic, the most asked for first."""
+"""Metrics in groups by topic, the most used first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHER: Final = "Other"
 
 
 def metric_groups(metrics: Mapping[str, Metric]) -> dict[str, tuple[Metric, ...]]:
-    """All these metrics, each in one group; those that no group claims come last, as `OTHER`."""
+    """These metrics, each in one group; metrics without a group come last, as `OTHER`."""
     groups: dict[str, list[Metric]] = {name: [] for name in (*_PREFIXES, OTHER)}
     for metric in metrics.values():
         groups[_group_of(metric.name)].append(metric)
@@ -28,7 +28,7 @@ def metric_groups(metrics: Mapping[str, Metric]) -> dict[str, tuple[Metric, ...]
 
 
 def headline_metrics(metrics: Mapping[str, Metric]) -> tuple[Metric, ...]:
-    """The metrics that a comparison shows unless asked for others."""
+    """The metrics that a comparison shows by default."""
     return tuple(metric for metric in metrics.values() if metric.headline)
 
 

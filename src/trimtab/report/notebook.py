@@ -16,18 +16,21 @@ from trimtab.report.comparison_columns import (
     shown_name,
 )
 from trimtab.report.metric_groups import headline_metrics
-from trimtab.report.paired import Standing
+from trimtab.report.paired import Verdict
 from trimtab.report.summary_rows import run_groups
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
     from trimtab.experiments.serving.run import Run
 
-_STYLES = {Standing.BEST: ' style="font-weight:bold;color:#0a8f4f"', Standing.SAME: ' style="color:#0a8f4f"'}
+_STYLES = {
+    Verdict.BEST: ' style="font-weight:bold;color:#0a8f4f"',
+    Verdict.SAME: ' style="color:#0a8f4f"',
+}
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """Headline metrics of all policies, best first, with the bound beneath."""
+    """Headline metrics of all policies, best first, above the bound."""
     results = comparison.ranked()
     columns = [metric_column(results, metric) for metric in headline_metrics(comparison.kind.metrics)]
     distance = distance_column(results)
@@ -63,4 +66,4 @@ def _row(policy: str, i: int, columns: Sequence[Column]) -> str:
 
 def _cell(column: Column, i: int) -> str:
     cell = column.cells[i]
-    return f"<td{_STYLES.get(cell.standing, '')}>{escape(cell.text)}{MARKS[cell.standing].strip()}</td>"
+    return f"<td{_STYLES.get(cell.verdict, '')}>{escape(cell.text)}{MARKS[cell.verdict].strip()}</td>"

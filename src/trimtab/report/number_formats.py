@@ -40,7 +40,7 @@ _SUPERSCRIPT: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸�
 
 @dataclass(frozen=True, slots=True)
 class NumberStyle:
-    """How the numbers of one column are written: value · factor with so many decimals."""
+    """Format of the numbers of one column: value · factor, with a number of decimals."""
 
     factor: float
     decimals: int
@@ -51,7 +51,7 @@ class NumberStyle:
         return f"{value * self.factor:,.{self.decimals}f}" if math.isfinite(value) else "–"
 
     def estimate(self, value: Estimate) -> str:
-        """Mean ± half-width of its confidence interval, where that is known."""
+        """Mean ± half-width of its confidence interval, if known."""
         if not value.ci95 or not math.isfinite(value.mean):
             return self.number(value.mean)
         half_width = self.number(value.ci95)
@@ -60,7 +60,7 @@ class NumberStyle:
 
 
 def style_of(values: Iterable[Estimate], unit: str) -> NumberStyle:
-    """Style that suits all values of a column in this unit of the catalogue; shares become percent."""
+    """Format for all values of a column in this unit; fractions become percent."""
     defined = [value for value in values if math.isfinite(value.mean)]
     power = 0 if unit == "frac" else _power_of_ten(_sizes(defined))
     factor = 100.0 if unit == "frac" else 10.0**-power
@@ -73,7 +73,7 @@ def _sizes(values: Iterable[Estimate]) -> list[float]:
 
 
 def _power_of_ten(sizes: Sequence[float]) -> int:
-    """A multiple of three that spares zeros: of the largest where all are small, else of the smallest."""
+    """Power of ten, a multiple of 3, for short numbers: by the largest if all are small, else the least."""
     if not sizes or 0.01 <= max(sizes) < 1e5:
         return 0
     if max(sizes) < 0.01:
@@ -82,7 +82,7 @@ def _power_of_ten(sizes: Sequence[float]) -> int:
 
 
 def _decimals(values: Sequence[Estimate]) -> int:
-    """Two digits of the typical half-width and of the smallest mean; of the largest, at most a few more."""
+    """Decimals for two digits of the typical half-width and of the smallest mean, limited for the largest."""
     half_widths = [value.ci95 for value in values if value.ci95]
     if not half_widths and all(value.mean == round(value.mean) for value in values):
         return 0
@@ -105,7 +105,7 @@ def _unit_text(unit: str, power: int) -> str:
 
 
 def title_of(metric: Metric) -> str:
-    """Name of a metric in words, its unit left out: `completion_p99_s` is "completion p99"."""
+    """Name of a metric in words, without its unit: `completion_p99_s` is "completion p99"."""
     if metric.name in _WORDS:
         return _WORDS[metric.name]
     stem = metric.name
@@ -115,10 +115,10 @@ def title_of(metric: Metric) -> str:
 
 
 def capital(text: str) -> str:
-    """The text with a capital first letter."""
+    """The text with its first letter as a capital."""
     return text[:1].upper() + text[1:]
 
 
 def time_unit(span_s: float) -> tuple[str, float]:
-    """The unit that suits a time axis of this length, and its seconds."""
+    """The unit for a time axis of this length, and its length in seconds."""
     return next((unit, unit_s) for unit, unit_s, least_s in _TIME_UNITS if span_s >= least_s)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What the template is filled with."""
+    """Values of the template."""
 
     title: str
     lead: str
@@ -33,7 +33,7 @@ class Page:
 
 
 def origin(scenario_hash: str, versions: Mapping[str, str], made_at: datetime) -> dict[str, str]:
-    """Facts about where the figures of a page come from."""
+    """Origin of a page's figures: version, scenario and the like."""
     return {
         "Scenario hash": scenario_hash[:12],
         "Versions": ", ".join(f"{name} {number}" for name, number in versions.items()),

@@ -1,8 +1,8 @@
 """Significant differences of policies: paired over the same seeds, with common random numbers.
 
-An interval of the difference that holds zero leaves two policies undecided, even where their own intervals
-overlap little; and narrow differences show where their own intervals overlap much. Each pair is tested at
-95 % by itself: with many policies, expect one in twenty of the undecided to be called different.
+Two policies are undecided if the interval of their difference contains zero, even if their own intervals
+overlap little. Differences can be significant although the own intervals overlap much. Each pair is tested at
+95 % by itself: with many policies, one in twenty of the equal pairs is expected to look different.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from trimtab.experiments.compare import PolicyResult
 
 
-class Standing(Enum):
-    """How a policy stands against the best one in a metric."""
+class Verdict(Enum):
+    """How a policy compares with the best one in a metric."""
 
     BEST = "best"
     SAME = "same"  # not distinguishable from the best
@@ -32,11 +32,11 @@ class Standing(Enum):
 class AgainstBest:
     """One policy against the best of a metric; the difference has the metric's unit and sign (own − best)."""
 
-    standing: Standing
+    verdict: Verdict
     difference: Estimate | None
 
 
-_NOWHERE = AgainstBest(Standing.NONE, None)
+_UNDECIDED = AgainstBest(Verdict.NONE, None)
 
 
 def against_best(results: Sequence[PolicyResult], metric: Metric) -> list[AgainstBest]:
@@ -44,9 +44,9 @@ def against_best(results: Sequence[PolicyResult], metric: Metric) -> list[Agains
     ranked = [result for result in results if result.is_ranked]
     best_mean = _best_mean(ranked, metric)
     if best_mean is None:
-        return [_NOWHERE] * len(results)
+        return [_UNDECIDED] * len(results)
     best = next(result for result in ranked if result.metrics[metric.name].mean == best_mean)
-    return [_against(r, best, metric.name) if r.is_ranked else _NOWHERE for r in results]
+    return [_against(r, best, metric.name) if r.is_ranked else _UNDECIDED for r in results]
 
 
 def _best_mean(results: Sequence[PolicyResult], metric: Metric) -> float | None:
@@ -59,14 +59,14 @@ def _best_mean(results: Sequence[PolicyResult], metric: Metric) -> float | None:
 def _against(result: PolicyResult, best: PolicyResult, metric: str) -> AgainstBest:
     mean = result.metrics[metric].mean
     if not math.isfinite(mean):
-        return _NOWHERE
+        return _UNDECIDED
     if mean == best.metrics[metric].mean:
-        return AgainstBest(Standing.BEST, None)
+        return AgainstBest(Verdict.BEST, None)
     difference = paired_difference_ci95(_per_seed(result, metric), _per_seed(best, metric))
     if difference.ci95 is None:  # one seed: nothing is known of the spread
-        return AgainstBest(Standing.BEHIND, None)
+        return AgainstBest(Verdict.BEHIND, None)
     undecided = abs(difference.mean) <= difference.ci95
-    return AgainstBest(Standing.SAME if undecided else Standing.BEHIND, difference)
+    return AgainstBest(Verdict.SAME if undecided else Verdict.BEHIND, difference)
 
 
 def _per_seed(result: PolicyResult, metric: str) -> list[float]:

@@ -29,14 +29,14 @@ PAGE_LIGHT, PAGE_DARK = "#ffffff", "#171a21"  # what figures lie on
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """How a policy is drawn."""
+    """Colour and dash of a policy."""
 
     colour: str
     dash: str
 
 
 def inks(policies: Sequence[str]) -> dict[str, Ink]:
-    """Ink of each policy, by the order in which they are given."""
+    """Ink of each policy, in the given order."""
     bases = list(dict.fromkeys(_base(policy) for policy in policies))
     used: dict[str, int] = {}
     result = {}
@@ -52,6 +52,6 @@ def _base(policy: str) -> str:
 
 
 def faint(colour: str, opacity_frac: float) -> str:
-    """A `#rrggbb` colour that lets through what lies below."""
+    """The `#rrggbb` colour with transparency."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity_frac})"

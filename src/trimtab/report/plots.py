@@ -1,6 +1,6 @@
-"""Interactive figures (plotly), each a function of plain results; colours are the policies' own.
+"""Interactive figures (plotly), each a function of results; every policy keeps its colour.
 
-They look complete by themselves, in a notebook for instance; the page re-themes them, and shows one legend
+Each figure is complete by itself, for a notebook; the page changes the theme, and shows one legend
 and one choice of policy for all. Plotly is imported on first use. Values are float32 or whole percent in
 bytes, which keeps the page small.
 """
@@ -35,7 +35,7 @@ MOST_GROUPS: Final = 12  # of nodes that get a name on the axis of the heat map
 
 
 def metric_bars(comparison: Comparison, metric: str) -> Figure:
-    """One metric of every policy with 95 % intervals, best on top; the lower bound where it is one of it."""
+    """One metric of every policy with 95 % intervals, best on top, and its lower bound if there is one."""
     ranked = comparison.ranked(metric)[::-1]
     own = inks([result.policy for result in comparison.results])
     estimates = [result.metrics[metric] for result in ranked]
@@ -67,14 +67,14 @@ def metric_bars(comparison: Comparison, metric: str) -> Figure:
 
 
 def _bound_on(comparison: Comparison, metric: str) -> float | None:
-    """The lower bound, if there is one and it is one of this metric."""
+    """The lower bound, if there is one for this metric."""
     objective = comparison.kind.objective
     bound: float | None = comparison.bound[objective]
     return bound if metric == objective else None
 
 
 def _bar_range(bars: Any) -> list[float]:
-    """From zero to the end of the longest whisker; intervals that reach below zero are cut there."""
+    """Range from zero to the end of the longest whisker; intervals are cut at zero."""
     longest = float(np.nanmax(bars.x + bars.error_x.array, initial=0.0))
     return [0.0, 1.05 * longest or 1.0]
 
@@ -146,7 +146,7 @@ def _only(i: int, n: int) -> list[bool]:
 
 
 def _name_nodes(figure: Figure, row_names: Sequence[str]) -> None:
-    """A name and a line beneath for each group of rows whose names differ only in their number."""
+    """One label and one line for each group of rows whose names differ only in their number."""
     stems = [name.rstrip("0123456789").rstrip("-_ .") for name in row_names]
     sizes = [(stem, len(list(rows))) for stem, rows in groupby(stems)]
     figure.update_yaxes(autorange="reversed")
@@ -163,7 +163,7 @@ def _name_nodes(figure: Figure, row_names: Sequence[str]) -> None:
 def load_lines(comparison: Comparison, metric: str) -> Figure:
     """One metric against the offered load, a band for the 95 % interval; times on a log axis.
 
-    The lower bound is known at the comparison's own load only, and is one mark there.
+    The lower bound is known at the comparison's own load only: one mark.
     """
     described = comparison.kind.metrics[metric]
     unit = described.unit
@@ -184,9 +184,9 @@ def load_lines(comparison: Comparison, metric: str) -> Figure:
 
 
 def trade_off(comparison: Comparison, x_metric: str, y_metric: str) -> Figure:
-    """Two metrics of every policy against each other, on log axes: down and to the left is better in both.
+    """Two metrics of every policy, on log axes: down and to the left is better in both.
 
-    Policies whose value is zero or undefined in either have no place on the axes and are left out.
+    Policies with a zero or undefined value in either are left out.
     """
     first, second = comparison.kind.metrics[x_metric], comparison.kind.metrics[y_metric]
     figure = _figure(x_title=_axis_title(first, first.unit), y_title=_axis_title(second, second.unit))
@@ -204,7 +204,7 @@ def trade_off(comparison: Comparison, x_metric: str, y_metric: str) -> Figure:
 
 
 def _use_log_axis(update_axis: Callable[..., Any], values: Floats) -> None:
-    """A log axis about the values: an interval that reaches zero would stretch it without end."""
+    """Log axis around the values, because an interval that reaches zero has no end there."""
     shown = values[values > 0.0]
     if len(shown):
         ends = [math.log10(shown.min() / AXIS_MARGIN), math.log10(shown.max() * AXIS_MARGIN)]
@@ -256,7 +256,7 @@ def arrival_rate(start_s: Floats, rate_per_s: Floats) -> Figure:
 
 
 def size_histogram(size: Floats, bins: int = 60) -> Figure:
-    """How sizes are spread, in bins of equal ratio (log axis); sizes of zero or less are left out."""
+    """Histogram of sizes in bins of equal ratio (log axis); sizes of zero or less are left out."""
     figure = _figure(x_title="size (work units)", y_title="requests")
     positive = size[size > 0.0]
     if len(positive):

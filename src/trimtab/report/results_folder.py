@@ -1,7 +1,7 @@
 """The folder of results: numbers, tables, records and the page, each written atomically.
 
-All files are prepared under temporary names in the same folder before the first one takes its place, so that
-a full disk or an interruption leaves the results of an earlier run as they were.
+All files are written under temporary names in the same folder before the first is renamed, so that
+a full disk or an interruption leaves the results of an earlier run unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REPORT: Final = "report.html"
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """One thing that was written; a folder counts all its files."""
+    """A written file, or a folder with all its files."""
 
     path: Path
     size_bytes: int
@@ -38,7 +38,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What lies in the folder now, the page first."""
+    """The written files, the page first."""
 
     files: tuple[WrittenFile, ...]
 
@@ -47,7 +47,7 @@ def write_results(comparison: Comparison, out: Path, *, with_report: bool = True
     """Write results.json, comparison.csv, the records and, unless unwanted, report.html.
 
     The records come last: they move from the comparison's work folder, which is whole until then, and is
-    removed when all is done. Raises UsageError where `out` can't be written to, or its disk is full.
+    removed when all is done. Raises UsageError if `out` cannot be written to, or its disk is full.
     """
     with refusals_of(out), _Staging(out) as staging:
         if with_report:
@@ -66,7 +66,7 @@ def write_results(comparison: Comparison, out: Path, *, with_report: bool = True
 def write_run(run: Run, out: Path, *, with_report: bool = True) -> Written:
     """Write results.json, requests.parquet, nodes.parquet and, unless unwanted, report.html of one run.
 
-    Raises UsageError where `out` can't be written to, or its disk is full.
+    Raises UsageError if `out` cannot be written to, or its disk is full.
     """
     with refusals_of(out), _Staging(out) as staging:
         if with_report:
@@ -78,7 +78,7 @@ def write_run(run: Run, out: Path, *, with_report: bool = True) -> Written:
 
 
 class _Staging:
-    """Files of one result, under temporary names until `commit`; dropped if it never comes."""
+    """Files of one result, under temporary names until `commit`; deleted without it."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -93,17 +93,17 @@ class _Staging:
             part_of(self._out / name).unlink(missing_ok=True)
 
     def part(self, name: str) -> Path:
-        """Where to write what will be called `name`."""
+        """Temporary path of the file `name`."""
         self._names.append(name)
         return part_of(self._out / name)
 
     def text(self, name: str, text: str) -> None:
-        """Write `text`, to be called `name`."""
+        """Write `text` as the file `name`."""
         stage_text(self._out / name, text)
         self._names.append(name)
 
     def commit(self) -> Written:
-        """Give everything its name; what was there under it is replaced."""
+        """Rename all files to their final names, replacing earlier ones."""
         for name in self._names:
             os.replace(part_of(self._out / name), self._out / name)
         paths = [self._out / name for name in self._names]
@@ -116,7 +116,7 @@ def _written(path: Path) -> WrittenFile:
 
 
 def _replace_folder(source: Path, target: Path) -> None:
-    """Rename; a folder that is in the way makes room first, is put back on failure, and is deleted last."""
+    """Rename; an old folder of that name is moved first, restored on failure, and deleted last."""
     old = part_of(target.with_name(f"{target.name}-old"))
     if target.exists():
         os.replace(target, old)

@@ -18,7 +18,7 @@ Row: TypeAlias = tuple[str, str, str]
 
 
 def run_groups(metrics: Mapping[str, float]) -> dict[str, list[Row]]:
-    """Metrics of one run, the undefined ones left out."""
+    """Metrics of one run, without undefined ones."""
     groups = {
         group: [
             metric_row(m, metrics[m.name]) for m in members if math.isfinite(metrics.get(m.name, math.nan))
@@ -35,7 +35,7 @@ def metric_row(metric: Metric, value: float) -> Row:
 
 
 def trace_groups(summary: TraceSummary) -> dict[str, list[Row]]:
-    """Arrivals, sizes, most frequent values, and what the trace lacks."""
+    """Arrivals, sizes, most frequent values, and missing columns."""
     groups = {"Arrivals": _arrival_rows(summary)}
     if summary.size is not None:
         groups["Sizes"] = _size_rows(summary.size)
@@ -70,7 +70,7 @@ def _arrival_rows(summary: TraceSummary) -> list[Row]:
 
 
 def plain(value: float | None) -> str:
-    """Four significant digits; a dash where undefined."""
+    """The number with four significant digits; a dash if undefined."""
     if value is None:
         return "–"
     style = style_of([Estimate(value, None)], "1")

@@ -36,7 +36,7 @@ def plot_rate(
 
 
 def plot_sizes(size: Floats, *, width: int | None = None, colour: bool | None = None) -> str:
-    """How sizes are spread: requests per bin, bins of equal ratio; sizes of zero or less are left out."""
+    """Histogram of sizes: requests per bin, in bins of equal ratio; sizes of zero or less are left out."""
     columns = width or _columns()
     positive = size[size > 0.0]
     if not len(positive):
@@ -75,7 +75,7 @@ def plot_forecast(
     width: int | None = None,
     colour: bool | None = None,
 ) -> str:
-    """The end of a history [steps], and what is forecast after it with an interval (each [horizon])."""
+    """The end of a history [steps] and the forecast after it with an interval (each [horizon])."""
     columns = width or _columns()
     shown = history[-max(len(mean), columns - FRAME_COLUMNS - len(mean)) :]
     figure = _figure(columns, "forecast, and the interval of 90 %", "steps from now")
@@ -119,6 +119,6 @@ def _columns() -> int:
 
 
 def _resampled(values: Floats, at_most: int) -> Floats:
-    """Means of neighbours, so that no more than `at_most` values are left."""
+    """Means of adjacent values, at most `at_most` of them."""
     parts = np.array_split(values, min(len(values), max(1, at_most)))
     return np.array([part.mean() for part in parts])

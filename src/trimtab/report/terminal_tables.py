@@ -1,4 +1,4 @@
-"""Tables for the terminal (rich). They fit their width, so that 80 columns cut nothing off."""
+"""Tables for the terminal (rich). They fit into 80 columns without cutting text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trimtab.report.comparison_columns import (
     shown_name,
 )
 from trimtab.report.metric_groups import headline_metrics
-from trimtab.report.paired import Standing
+from trimtab.report.paired import Verdict
 from trimtab.report.summary_rows import metric_row, run_groups, trace_groups
 
 if TYPE_CHECKING:
@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 
 GAP: Final = 3  # columns that box and padding put between two cells
 NARROW: Final = 130  # columns below which long policy names take two lines
-STYLES: Final = {Standing.BEST: "bold green", Standing.SAME: "green", Standing.BEHIND: "", Standing.NONE: ""}
+STYLES: Final = {
+    Verdict.BEST: "bold green",
+    Verdict.SAME: "green",
+    Verdict.BEHIND: "",
+    Verdict.NONE: "",
+}
 
 
 def comparison_table(
@@ -69,7 +74,7 @@ def comparison_table(
 
 
 def _with_distance(columns: Sequence[Column], distance: Column | None, objective: str) -> list[Column]:
-    """The columns with the distance to the bound beside the objective."""
+    """The columns, with the distance to the bound after the objective."""
     names = [column.metric.name for column in columns]
     place = 1 + names.index(objective) if objective in names else 0
     return [*columns[:place], *([] if distance is None else [distance]), *columns[place:]]
@@ -90,11 +95,11 @@ def _heading(column: Column) -> str:
 
 def _marked(column: Column, i: int) -> Text:
     cell = column.cells[i]
-    return Text(cell.marked, style=STYLES[cell.standing])
+    return Text(cell.marked, style=STYLES[cell.verdict])
 
 
 def _fitting(columns: Sequence[Column], names: Sequence[Text], width: int) -> list[Column]:
-    """As many of the columns as fit, in their order; the first always stays."""
+    """As many columns as fit, in their order; at least the first."""
     left = width - max(len(line) for name in names for line in name.plain.split("\n"))
     fitting: list[Column] = []
     for column in columns:
@@ -147,7 +152,7 @@ def _add_section(table: Table, title: str, rows: Iterable[tuple[str, ...]]) -> N
 
 
 def timing_table(timings: Sequence[PolicyTiming]) -> Table:
-    """What each policy's decisions and plans take, in the order given."""
+    """Time of each policy's decisions and plans, in the given order."""
     caption = f"{timings[0].n_nodes} nodes; decisions: processor time, compiled; plans: by the clock."
     table = _table("policy", caption=caption)
     for heading in ("decision\n(µs)", "plans", "plan, mean\n(ms)", "plan, longest\n(ms)"):
@@ -160,7 +165,7 @@ def timing_table(timings: Sequence[PolicyTiming]) -> Table:
 
 
 def policies_table(descriptions: Iterable[Description], width: int = 160) -> Table:
-    """The catalogue: name, kind and idea of each policy; its first source too where there is the width."""
+    """The catalogue: name, kind and idea of each policy; its first source too if the width allows."""
     table = _table("policy")
     headings = ("kind", "idea", "source") if width >= NARROW else ("kind", "idea")
     for heading in headings:
@@ -173,7 +178,7 @@ def policies_table(descriptions: Iterable[Description], width: int = 160) -> Tab
 
 
 def metrics_table(metrics: Iterable[Metric]) -> Table:
-    """What each metric is, in which unit, and which direction is better."""
+    """Definition, unit and better direction of each metric."""
     table = _table("metric")
     for heading in ("unit", "better", "definition"):
         table.add_column(heading, overflow="fold")

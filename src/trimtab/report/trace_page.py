@@ -30,11 +30,11 @@ def write_trace_report(
     size: Floats | None = None,
     title: str = "Trace",
 ) -> Path:
-    """Write the page of a trace: its summary, its rate over time, and its sizes where given.
+    """Write the page of a trace: its summary, its rate over time, and its sizes if given.
 
-    `rates` is what `traces.rate_series` gives: start of each bin in seconds and requests per second in it;
-    None where all requests arrive at once. `size` [requests], in work units. Raises UsageError where the file
-    can't be written.
+    `rates`, from `traces.rate_series`: start of each bin in seconds and requests per second in it;
+    None if all requests arrive at once. `size` [requests], in work units. Raises UsageError if the file
+    cannot be written.
     """
     return write_text(path, html_of(_trace_page(summary, rates, size, title)))
 

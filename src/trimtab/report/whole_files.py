@@ -11,14 +11,14 @@ from trimtab.errors import UsageError
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write `text` to `path`, whole or not at all. Raises UsageError where that can't be done."""
+    """Write `text` to `path` atomically. Raises UsageError on failure."""
     with refusals_of(path):
         stage_text(path, text).replace(path)
     return path
 
 
 def check_writable(folder: Path) -> None:
-    """Make sure, before any work, that results can be written there; leaves nothing. Raises UsageError."""
+    """Check, before any work, that results can be written there; leaves no file. Raises UsageError."""
     with refusals_of(folder):
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def check_writable(folder: Path) -> None:
 
 
 def stage_text(path: Path, text: str) -> Path:
-    """Write `text` beside `path`, safely on disk; the caller renames what is returned. Raises OSError."""
+    """Write and sync `text` to a temporary file beside `path`, for the caller to rename. Raises OSError."""
     part = part_of(path)
     try:
         with part.open("w", encoding="utf-8", newline="\n") as file:
@@ -50,7 +50,7 @@ def part_of(path: Path) -> Path:
 
 @contextmanager
 def refusals_of(path: Path) -> Iterator[None]:
-    """Turn what the operating system refuses (no permission, full disk) into a UsageError naming `path`."""
+    """Turn an OSError (no permission, full disk) into a UsageError that names `path`."""
     try:
         yield
     except OSError as error:

@@ -27,11 +27,11 @@ MOST_CUT_CELLS = 25_000_000  # and there is none beyond this
 
 @dataclass(slots=True)
 class BoundQuery:
-    """Whether a solution costs at most `most`, a whole number; `search` until it is answered.
+    """The query whether a solution costs at most `most`, a whole number; `search` until it is answered.
 
     Attributes:
-        most: what is asked for.
-        share: of the open tasks that are settled at a point; 0 for one task at a time, the hardest to settle.
+        most: the largest cost of interest.
+        share: fraction of the open tasks assigned at each tree node; 0 = one task at a time, the hardest.
         answer: `OPEN`, `NO` or `YES`.
     """
 
@@ -44,7 +44,7 @@ class BoundQuery:
     _points: int = 1
 
     def search(self) -> None:
-        """Go on for about a slice of time."""
+        """Continue for about one slice of time."""
         begun_s = time.perf_counter()
         self.answer = explore(
             self.pairs, self._tree, self._scratch, self.most + WHOLE, self._points, self.share
@@ -54,23 +54,23 @@ class BoundQuery:
 
     @property
     def cells(self) -> int:
-        """Cells of the tables of a step of prices at the beginning."""
+        """Table cells of the first price step, a measure of its time."""
         pairs = np.bincount(self.pairs.owner, minlength=self._tree.room.size)
         return int((pairs * np.maximum(self._tree.room, 0)).sum())
 
     @property
     def nodes(self) -> Ints:
-        """[tasks] node of each task (the last number for being left out) where the answer is yes."""
+        """[tasks] node of each task (the last number = left out) if the answer is yes."""
         return np.asarray(self.pairs.owner[self._tree.chosen], np.int32)
 
 
 def ask(knapsacks: Knapsacks, floors: Floats, most: float, share: float = 0.0) -> BoundQuery:
-    """The question at its beginning.
+    """A new query.
 
     Args:
-        knapsacks: with the prices to begin from.
-        floors: [nodes + 1, tasks] the least that a solution costs which uses a pair.
-        most: the cost that is asked for.
+        knapsacks: the relaxation with the initial prices.
+        floors: [nodes + 1, tasks] lower bound of the cost of a solution that uses a pair.
+        most: the largest cost of interest.
         share: as of `BoundQuery`.
     """
     pairs = _pairs(knapsacks, floors, most)
@@ -96,7 +96,7 @@ def ask(knapsacks: Knapsacks, floors: Floats, most: float, share: float = 0.0) -
 
 
 def _pairs(knapsacks: Knapsacks, floors: Floats, most: float) -> Pairs:
-    """The pairs that a solution of the cost `most` may use."""
+    """The pairs that a solution of cost `most` may use."""
     node, task = np.nonzero(floors <= most + WHOLE)
     nodes, tasks = floors.shape
     count = np.bincount(task, minlength=tasks)
@@ -113,12 +113,12 @@ def _pairs(knapsacks: Knapsacks, floors: Floats, most: float) -> Pairs:
 
 @dataclass(slots=True)
 class BoundSearch:
-    """One question after the other, each about the cost that the bound allows.
+    """Successive queries, each for the cost that the bound allows.
 
     Attributes:
         knapsacks: the relaxation, climbed.
         floors: [nodes + 1, tasks] of its pairs.
-        is_over: whether the next question would take too long.
+        is_over: whether the next query would take too long.
     """
 
     knapsacks: Knapsacks
@@ -127,7 +127,7 @@ class BoundSearch:
     _question: BoundQuery | None = field(default=None)
 
     def search(self, bound: float) -> tuple[float, Ints | None]:
-        """About a slice of time; returns (bound, the nodes [tasks] of an optimum, once one is found)."""
+        """Search for about one slice of time; returns (bound, the nodes [tasks] of an optimum or None)."""
         question = self._question
         if question is None or question.most < bound - WHOLE:
             self._question = question = ask(self.knapsacks, self.floors, bound)
@@ -141,10 +141,10 @@ class BoundSearch:
 
 @dataclass(slots=True)
 class Dives:
-    """Questions between the bound and the best cost, each given up after a while.
+    """Queries for costs between the bound and the best cost, each with a time limit.
 
-    A yes is a better solution, and the next question is nearer to the bound by as much; one that was given up
-    is asked of a higher cost; once that is near the best one, all begins again with more patience.
+    A yes is a better solution, and the next query is closer to the bound; after a timeout the next query
+    has a higher cost; close to the best cost the sequence starts again with longer time limits.
 
     Attributes:
         knapsacks: the relaxation, climbed.
@@ -164,7 +164,7 @@ class Dives:
     _question: BoundQuery | None = None
 
     def search(self, bound: float, cost: float) -> tuple[float, Ints | None]:
-        """About a slice of time; returns (bound, nodes [tasks] of a solution that is better than `cost`)."""
+        """Search for about one slice of time; returns (bound, nodes [tasks] of a solution below `cost`)."""
         question, begun_s = self._question, time.perf_counter()
         is_new = question is None or question.most >= cost or question.most < bound - WHOLE
         if is_new or question is None:
@@ -184,7 +184,7 @@ class Dives:
         return bound, question.nodes if question.answer == YES else None
 
     def _next(self, bound: float, cost: float) -> BoundQuery:
-        """A new question; of fewer pairs where all of them would take too long."""
+        """The next query, on fewer pairs if all of them would take too long."""
         high = min(cost, bound + NO_COST_FRAC * abs(bound) + 1.0)
         most = min(max(math.floor(bound + self._height * (high - bound)), bound), cost - 1.0)
         share = DIVE_SHARE * FIRST_PATIENCE_S / self._patience_s

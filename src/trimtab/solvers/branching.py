@@ -1,7 +1,7 @@
-"""Is there a solution of at most this cost: depth-first branch and bound on the dual by resource.
+"""Depth-first branch and bound on the dual by resource: is there a solution of at most this cost?
 
-Idea: costs are whole numbers and bounds are tight, so ask for the least cost that the bound allows; if the
-answer is no, the bound is one more. The nearer the question is to the bound, the more pairs it rules out: a
+Idea: costs are whole numbers and bounds are tight, so query the least cost that the bound allows; if the
+answer is no, the bound rises by one. The closer the query is to the bound, the more pairs it rules out: a
 pair whose floor is beyond the asked cost can't be used. At each point of the tree the prices of tasks climb a
 few steps, floors strike pairs, a task with one pair left is settled and its node's capacity shrinks, what no
 longer fits is struck too; then a pair is tried, and struck if that fails.
@@ -33,14 +33,14 @@ REFUTED, SOLVED = -1, -2  # what a point may be
 
 
 class Pairs(NamedTuple):
-    """The pairs that are not ruled out before the search, node after node.
+    """The pairs not ruled out before the search, in order of nodes.
 
     Attributes:
         begin: [nodes + 2] first pair of each node.
         task, owner, size: [pairs] task, node, demand.
         cost: [pairs].
         first: [tasks + 1] where each task's pairs begin in `of_task`.
-        of_task: [pairs] pairs, task after task.
+        of_task: [pairs] pairs in order of tasks.
     """
 
     begin: Ints
@@ -53,13 +53,13 @@ class Pairs(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """Where the search is.
+    """State of the search.
 
     Attributes:
-        alive: [pairs] not struck.
-        left: [tasks] pairs that are not struck of each.
-        room: [nodes + 1] capacity that settled tasks leave.
-        trail: [pairs + 1] struck pairs in their order; the last cell is their number.
+        alive: [pairs] not excluded.
+        left: [tasks] remaining pairs of each task.
+        room: [nodes + 1] capacity left by the assigned tasks.
+        trail: [pairs + 1] excluded pairs in order; the last cell is their number.
         price: [levels, tasks] prices at each level.
         mark: [levels] length of the trail when the level was entered.
         tried: [levels] pair that led to the level.
@@ -96,7 +96,7 @@ class Scratch(NamedTuple):
 
 @helper
 def _strike(pairs: Any, tree: Any, queue: Any, p: Any) -> Any:
-    """Strike a pair and all that must go with it; returns whether each task still has one."""
+    """Exclude a pair and all pairs excluded in consequence; returns whether each task still has a pair."""
     if tree.left[pairs.task[p]] == 1:
         return False
     waiting = _strike_one(pairs, tree, queue, 0, p)
@@ -113,7 +113,7 @@ def _strike(pairs: Any, tree: Any, queue: Any, p: Any) -> Any:
 
 @helper
 def _strike_one(pairs: Any, tree: Any, queue: Any, waiting: Any, p: Any) -> Any:
-    """Strike one pair; a task that it settles loads its node and queues; returns how many wait there."""
+    """Exclude one pair; a task with one pair left loads its node and is queued; returns the queue length."""
     j, trail = pairs.task[p], tree.trail
     tree.alive[p] = False
     tree.left[j] -= 1
@@ -130,7 +130,7 @@ def _strike_one(pairs: Any, tree: Any, queue: Any, waiting: Any, p: Any) -> Any:
 
 @helper
 def _only(pairs: Any, tree: Any, j: Any) -> Any:
-    """The first pair that task j has left."""
+    """The first remaining pair of task j."""
     n = pairs.first[j]
     while not tree.alive[pairs.of_task[n]]:
         n += 1
@@ -139,7 +139,7 @@ def _only(pairs: Any, tree: Any, j: Any) -> Any:
 
 @helper
 def _undo(pairs: Any, tree: Any, length: Any) -> None:
-    """Bring struck pairs back until the trail is so long."""
+    """Restore excluded pairs until the trail has this length."""
     trail = tree.trail
     while trail[trail.size - 1] > length:
         trail[trail.size - 1] -= 1
@@ -154,7 +154,7 @@ def _undo(pairs: Any, tree: Any, length: Any) -> None:
 
 @helper
 def _open_items(pairs: Any, tree: Any, items: Any, i: Any) -> Any:
-    """Pairs of node i whose tasks are not settled, into `items`; returns how many."""
+    """Pairs of node i with unassigned tasks, into `items`; returns their number."""
     count = 0
     for p in range(pairs.begin[i], pairs.begin[i + 1]):
         if tree.alive[p] and tree.left[pairs.task[p]] > 1:
@@ -165,7 +165,7 @@ def _open_items(pairs: Any, tree: Any, items: Any, i: Any) -> Any:
 
 @helper
 def _earn(pairs: Any, tree: Any, scratch: Any, i: Any) -> Any:
-    """What node i earns at most at the prices of `point`; takes 1 off the slope of each task it takes."""
+    """Largest profit of node i at the prices of `point`; subtracts 1 from `slope` of its tasks."""
     capacity, count, row = tree.room[i], 0, scratch.before[0]
     row[: capacity + 1] = 0.0
     for p in range(pairs.begin[i], pairs.begin[i + 1]):
@@ -193,7 +193,7 @@ def _earn(pairs: Any, tree: Any, scratch: Any, i: Any) -> Any:
 
 @helper
 def _settled_cost(pairs: Any, tree: Any) -> Any:
-    """(cost of the settled tasks, number of the others)."""
+    """(cost of the assigned tasks, number of the others)."""
     total, others = 0.0, 0
     for j in range(tree.left.size):
         if tree.left[j] == 1:
@@ -205,7 +205,7 @@ def _settled_cost(pairs: Any, tree: Any) -> Any:
 
 @helper
 def _climb(pairs: Any, tree: Any, scratch: Any, most: Any, settled: Any) -> Any:
-    """Steps of the level's prices towards a proof; returns the best bound, whose prices stay at the level."""
+    """Improve the level's prices towards a proof; returns the best bound, whose prices stay at the level."""
     price, point, slope = tree.price[tree.at[0]], scratch.point, scratch.slope
     point[:] = price
     best, factor, idle = -np.inf, 1.0, 0
@@ -241,7 +241,7 @@ def _climb(pairs: Any, tree: Any, scratch: Any, most: Any, settled: Any) -> Any:
 
 @helper
 def _tables(pairs: Any, tree: Any, scratch: Any, price: Any, i: Any) -> None:
-    """What node i loses with each of its open pairs forced in, and forced out."""
+    """Loss of profit of node i with each of its open pairs forced in, and forced out."""
     capacity, before, after = tree.room[i], scratch.before, scratch.after
     count = _open_items(pairs, tree, scratch.items, i)
     before[0, : capacity + 1] = 0.0
@@ -262,9 +262,9 @@ def _tables(pairs: Any, tree: Any, scratch: Any, price: Any, i: Any) -> None:
 
 @helper
 def _thin(pairs: Any, tree: Any, scratch: Any, value: Any, most: Any, is_dive: Any) -> Any:
-    """Strike pairs whose floor is beyond; returns (whether each task has one left, how many were struck).
+    """Exclude pairs with a bound above the query; returns (whether each task keeps one, number excluded).
 
-    Writes each open task's pair of least floor into `first`, and how soon to try it into `score`.
+    Writes each open task's pair of least bound into `first`, and its branching score into `score`.
     """
     price = tree.price[tree.at[0]]
     for i in range(tree.room.size):
@@ -301,7 +301,7 @@ def _thin(pairs: Any, tree: Any, scratch: Any, value: Any, most: Any, is_dive: A
 
 @helper
 def _look(pairs: Any, tree: Any, scratch: Any, most: Any, is_dive: Any) -> Any:
-    """The point where the search is: the number of open tasks, `REFUTED` or `SOLVED`."""
+    """Evaluate the current tree node: the number of open tasks, `REFUTED` or `SOLVED`."""
     for _ in range(ROUNDS):
         settled, others = _settled_cost(pairs, tree)
         if others == 0:
@@ -326,7 +326,7 @@ def _look(pairs: Any, tree: Any, scratch: Any, most: Any, is_dive: Any) -> Any:
 
 @helper
 def _next(pairs: Any, tree: Any, scratch: Any) -> Any:
-    """The pair to try of the open task of the greatest score; −1 where no task is open."""
+    """The branching pair of the open task with the highest score; −1 without open tasks."""
     best, chosen = -np.inf, -1
     for j in range(tree.left.size):
         if tree.left[j] > 1:
@@ -341,7 +341,7 @@ def _next(pairs: Any, tree: Any, scratch: Any) -> Any:
 
 @helper
 def _enter(pairs: Any, tree: Any, scratch: Any, p: Any) -> Any:
-    """Go down by a pair: the others of its task are struck; returns whether that can be."""
+    """Branch on a pair: exclude the others of its task; returns whether that is feasible."""
     level = tree.at[0] + 1
     tree.at[0] = level
     tree.mark[level], tree.tried[level] = tree.trail[tree.trail.size - 1], p
@@ -356,7 +356,7 @@ def _enter(pairs: Any, tree: Any, scratch: Any, p: Any) -> Any:
 
 @helper
 def _back(pairs: Any, tree: Any, scratch: Any) -> Any:
-    """Go up and strike the pair that was tried, as far as that can't be; returns whether a point is left."""
+    """Backtrack and exclude the pair tried, while infeasible; returns whether a tree node is left."""
     while tree.at[0] > 0:
         level = tree.at[0]
         _undo(pairs, tree, tree.mark[level])
@@ -368,9 +368,9 @@ def _back(pairs: Any, tree: Any, scratch: Any) -> Any:
 
 @kernel(nogil=True)
 def explore(pairs: Any, tree: Any, scratch: Any, most: Any, points: Any, share: Any) -> Any:
-    """Look at so many points at most; returns `OPEN`, `NO` or `YES`: is there a solution of cost `most`.
+    """Explore at most this many tree nodes; returns `OPEN`, `NO` or `YES`: does cost `most` have a solution?
 
-    With a `share` above 0 it dives: at each point that share of the open tasks is settled, the surest ones.
+    With a `share` above 0 it dives: each tree node assigns that fraction of the open tasks, the surest ones.
     """
     for _ in range(points):
         others = _look(pairs, tree, scratch, most, share > 0.0)

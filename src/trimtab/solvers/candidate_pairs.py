@@ -1,7 +1,7 @@
-"""Candidate pairs of a search: for each task its nodes of least reduced cost, packed side by side.
+"""Candidate pairs of a search: for each task its nodes of least reduced cost, in one row.
 
 Reduced cost of task j on node i under node prices λ is c[j, i] + Σ_r λ[i, r] d[j, i, r]. The nodes are
-followed by one of no capacity that stands for being left out; only optional tasks may go there.
+followed by a dummy node without demand for tasks left out; only optional tasks may use it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class CandidatePairs(NamedTuple):
     """Pairs by task, least reduced cost first; columns beyond a task's last pair hold node −1.
 
     Attributes:
-        node: [tasks, width] node, or the number of nodes for being left out.
-        cost: [tasks, width] infinite where there is no pair.
+        node: [tasks, width] node, or the number of nodes = left out.
+        cost: [tasks, width] infinite without a pair.
         demand: [tasks, width, resources].
         capacity: [nodes + 1, resources].
         dropped: [tasks] least reduced cost of the pairs that are not here; infinite where all are.
@@ -38,14 +38,14 @@ class CandidatePairs(NamedTuple):
     dropped: Floats
 
     def nodes_of(self, choice: Ints) -> Ints:
-        """Node of each task by the column chosen, −1 for being left out."""
+        """Node of each task by its chosen column, −1 for tasks left out."""
         node = self.node[np.arange(choice.size), choice]
         return np.asarray(np.where(node == self.capacity.shape[0] - 1, -1, node), np.int32)
 
     def give(self, nodes: Ints, problem: AssignmentProblem, prices: Floats) -> tuple[Ints, Ints]:
-        """Columns [tasks] of a node for each task, and the tasks that it was none of the pairs of.
+        """Columns [tasks] of a given node for each task, and the tasks for which the node was no candidate.
 
-        There it takes the place of the last pair. A node is its number, that of all nodes for being left out.
+        For these it replaces the last pair. The number of nodes stands for left out.
         """
         is_there = self.node == nodes[:, None]
         column, k = is_there.argmax(axis=1), int(self.node.shape[1]) - 1
@@ -84,13 +84,13 @@ def reduced(candidates: CandidatePairs, prices: Floats) -> Floats:
 def nearest(
     problem: AssignmentProblem, prices: Floats, width: int, tasks: Ints | None = None
 ) -> CandidatePairs:
-    """The `width` nodes of least reduced cost of every task, or of some; pairs that can't be are left out.
+    """The `width` nodes of least reduced cost of the tasks; infeasible pairs are left out.
 
     Args:
-        problem: any.
-        prices: [nodes, resources] or, with a row for being left out, [nodes + 1, resources].
-        width: pairs a task at most.
-        tasks: numbers of the tasks that are wanted; all by default.
+        problem: the assignment problem.
+        prices: [nodes, resources], or with a row for tasks left out [nodes + 1, resources].
+        width: highest number of pairs of a task.
+        tasks: positions of the tasks; default: all.
     """
     value, demand, skip = problem.value, problem.demand, skip_costs(problem)
     if tasks is not None:
@@ -105,7 +105,7 @@ def nearest(
 
 
 def numbered(assignment: IntArray, nodes: int) -> Ints:
-    """[tasks] with the number of nodes in place of −1 for being left out."""
+    """[tasks] nodes, with the number of nodes in place of −1 for tasks left out."""
     return np.asarray(np.where(assignment < 0, nodes, assignment), np.int32)
 
 

@@ -48,12 +48,12 @@ _NOWHERE = -2  # no node, nor the −1 of a pair that is not there
 def construct_assignment(
     problem: AssignmentProblem, prices: Floats, until_s: float = math.inf
 ) -> Ints | None:
-    """Node of each task [tasks], −1 for one left out; None where none was found.
+    """Node of each task [tasks], −1 if left out; None if no assignment was found.
 
     Args:
-        problem: one that `why_infeasible` has nothing against.
-        prices: [nodes + 1, resources] to begin with; zeros where nothing is known.
-        until_s: when chains give up (perf_counter); they are only needed where there is hardly any room.
+        problem: one without a proof of infeasibility by `why_infeasible`.
+        prices: [nodes + 1, resources] initial prices; zeros if unknown.
+        until_s: time limit of the chains (perf_counter); only tight problems need them.
     """
     order = np.lexsort((-_sizes(problem), problem.optional)).astype(np.int32)
     sample = np.linspace(0, problem.tasks - 1, min(problem.tasks, SAMPLE_TASKS)).astype(np.int32)
@@ -70,7 +70,7 @@ def construct_assignment(
 
 
 def _may_fit(candidates: CandidatePairs, price: Floats, tasks: int) -> bool:
-    """Whether the capacities of all nodes together hold what a sample of the tasks would like at a price."""
+    """Whether the total capacity holds the demand of a sample of tasks at these prices."""
     rows = np.arange(candidates.node.shape[0])
     wanted = candidates.demand[rows, reduced(candidates, price).argmin(axis=1)].sum(axis=0) * (
         tasks / rows.size
@@ -79,7 +79,7 @@ def _may_fit(candidates: CandidatePairs, price: Floats, tasks: int) -> bool:
 
 
 def _balancing(candidates: CandidatePairs, unit: Floats, tasks: int) -> Floats:
-    """[nodes + 1, resources] prices that keep capacities where tasks only want to use little, by a sample."""
+    """[nodes + 1, resources] prices that keep capacities if tasks minimise their use, by a sample."""
     used = (candidates.demand * unit[candidates.node]).sum(axis=2)
     part = candidates._replace(
         cost=np.where(candidates.node >= 0, used, np.inf),
@@ -89,14 +89,14 @@ def _balancing(candidates: CandidatePairs, unit: Floats, tasks: int) -> Floats:
 
 
 def _sizes(problem: AssignmentProblem) -> Floats:
-    """[tasks] least share that a task takes of a node, of the resource that it takes most of."""
+    """[tasks] least fraction of a node that a task uses, of the resource that it uses most."""
     size = np.empty(problem.tasks)
     _least_share(problem.demand, np.maximum(problem.capacity, 1e-300), size)
     return size
 
 
 def _placed(problem: AssignmentProblem, price: Floats, scale: float, order: Ints, assignment: Ints) -> bool:
-    """Place all tasks, into `assignment`, −1 where there is no room; returns whether it keeps all rules."""
+    """Place all tasks, into `assignment`, −1 without room; returns whether the assignment is feasible."""
     room, load = problem.capacity * (1 + TOLERANCE_FRAC), np.zeros(problem.capacity.shape)
     value, demand, optional = problem.value, problem.demand, problem.optional
     skip = np.where(optional, scale * problem.sign * problem.skip_value, np.inf)
@@ -108,7 +108,7 @@ def _placed(problem: AssignmentProblem, price: Floats, scale: float, order: Ints
 
 
 def _uncrowded(problem: AssignmentProblem, assignment: Ints, tightest: Floats, until_s: float) -> Ints | None:
-    """What has no node goes to its first; then chains that see overload alone."""
+    """Put unplaced tasks on their first node, then remove overload by ejection chains."""
     candidates = nearest(problem, tightest, NEAR_NODES)
     candidates = candidates._replace(
         cost=np.zeros_like(candidates.cost), capacity=candidates.capacity * (1 + TOLERANCE_FRAC)
@@ -174,7 +174,7 @@ def _place(
     load: Any,
     assignment: Any,
 ) -> Any:
-    """Place tasks in an order, each where there is room at the least price; returns how many have none."""
+    """Place tasks in order, each on the cheapest node with room; returns the number of unplaced tasks."""
     left = 0
     for n in range(order.size):
         j = order[n]
@@ -200,7 +200,7 @@ def _place(
 def _shift(
     demand: Any, load: Any, head: Any, after: Any, before: Any, assignment: Any, j: Any, i: Any
 ) -> None:
-    """Put task j on node i, wherever it was."""
+    """Move task j to node i."""
     old = assignment[j]
     if old >= 0:
         unlink(head, after, before, old, j)
@@ -214,7 +214,7 @@ def _shift(
 
 @helper
 def _way_for(value: Any, demand: Any, room: Any, load: Any, head: Any, after: Any, j: Any, looks: Any) -> Any:
-    """(node for task j, task that leaves it, where that one goes, looks that are left); −1 for none."""
+    """(node for task j, task that leaves it, that task's new node, remaining steps); −1 for none."""
     nodes = value.shape[1]
     for i in range(nodes):
         if np.isinf(value[j, i]):
@@ -244,7 +244,7 @@ def _make_way(
     assignment: Any,
     looks: Any,
 ) -> Any:
-    """Compulsory tasks without a node take the place of one that fits elsewhere; returns those left."""
+    """Place compulsory tasks by moving another task elsewhere; returns the number of unplaced ones."""
     tasks, nodes = value.shape
     head, after, before = np.full(nodes, -1, np.int32), np.empty(tasks, np.int32), np.empty(tasks, np.int32)
     for j in range(tasks):

@@ -34,7 +34,7 @@ FORGOTTEN = 10.0  # pairs worse than the best by so many μ have no part in the 
 
 
 class Dual(NamedTuple):
-    """Prices [nodes + 1, resources], the bound that they prove for these pairs, and the last μ."""
+    """Prices [nodes + 1, resources], their lower bound for these pairs, and the last μ."""
 
     prices: Floats
     value: float
@@ -42,7 +42,7 @@ class Dual(NamedTuple):
 
 
 def spread_of(candidates: CandidatePairs) -> float:
-    """Mean over the tasks of how far their costs lie apart."""
+    """Mean over the tasks of the spread of their costs."""
     pairs = candidates.node >= 0
     counts = np.maximum(pairs.sum(axis=1), 1)
     cost = np.where(pairs, candidates.cost, 0.0)
@@ -53,7 +53,7 @@ def spread_of(candidates: CandidatePairs) -> float:
 
 
 def exact_value(candidates: CandidatePairs, prices: Floats) -> float:
-    """L(λ) over the pairs at hand."""
+    """L(λ) over these pairs."""
     least = np.empty(candidates.node.shape[0])
     _least(candidates.node, candidates.cost, candidates.demand, prices, least)
     return float(least.sum() - (prices * candidates.capacity).sum())
@@ -66,7 +66,7 @@ def climb(
     stages: tuple[float, ...] = STAGES_FRAC,
     iterations: int = ITERATIONS,
 ) -> Dual:
-    """Climb from `start` [nodes + 1, resources] through the stages, or until a time (perf_counter)."""
+    """Ascend from `start` [nodes + 1, resources] through the stages, or until a time (perf_counter)."""
     spread = spread_of(candidates)
     best = Dual(start, exact_value(candidates, start), stages[-1] * spread)
     prices = start
@@ -112,7 +112,7 @@ def _stage(
 
 
 def mean_demand(candidates: CandidatePairs) -> Floats:
-    """[resources] what a task uses on average, of the tasks that use it."""
+    """[resources] mean demand of the tasks that use a resource."""
     used = candidates.demand > 0
     return np.asarray(candidates.demand.sum(axis=(0, 1)) / np.maximum(used.sum(axis=(0, 1)), 1) + 1e-12)
 
@@ -186,8 +186,8 @@ def _look(
 ) -> float:
     """Σ of the smoothed minima at a point [nodes + 1, resources].
 
-    Into arrays of that shape: the curvature there, the load over the capacity, what the capacity costs, and
-    how far that is from an optimum.
+    Into arrays of that shape: the curvature, the load over the capacity, the cost of the capacity, and
+    the distance from an optimum.
     """
     curvature[:] = 0.0
     excess[:] = 0.0
@@ -213,7 +213,7 @@ def _move(
     longest: Any,
     inertia: float,
 ) -> None:
-    """A step from the point to new prices, and on by `inertia` times their change; moves `kept` too."""
+    """Step from the point to new prices, plus `inertia` times their change; updates `kept` too."""
     for i in range(point.shape[0]):
         for r in range(point.shape[1]):
             kept[i, r] = max(curvature[i, r] + floor + 1e-30, KEPT_CURVATURE * kept[i, r])

@@ -1,4 +1,4 @@
-"""Ejection chains: tasks that push each other from node to node, as far as it pays.
+"""Ejection chains: sequences of tasks that displace each other, applied while they gain.
 
 Idea: task j1 takes the place of j2, which takes the place of j3, …; the last one takes the place of j1 (a
 cycle) or goes where it displaces nobody (a path). The change in cost plus weighted overload of a chain is the
@@ -27,7 +27,7 @@ LEAST_GAIN = 1e-7
 def overload(
     load: Any, capacity: Any, weight: Any, i: Any, demand: Any, j: Any, k: Any, j2: Any, k2: Any
 ) -> Any:
-    """Weighted overload of node i with task j (column k) added and j2 (column k2) gone; −1 is no task."""
+    """Weighted overload of node i with task j (column k) added and j2 (column k2) removed; −1 is no task."""
     total = 0.0
     for r in range(capacity.shape[1]):
         over = load[i, r] - capacity[i, r]
@@ -42,7 +42,7 @@ def overload(
 
 @helper
 def link(head: Any, after: Any, before: Any, i: Any, j: Any) -> None:
-    """Put task j first into the list of node i."""
+    """Insert task j at the head of node i's list."""
     after[j] = head[i]
     before[j] = -1
     if head[i] >= 0:
@@ -52,7 +52,7 @@ def link(head: Any, after: Any, before: Any, i: Any, j: Any) -> None:
 
 @helper
 def unlink(head: Any, after: Any, before: Any, i: Any, j: Any) -> None:
-    """Take task j out of the list of node i."""
+    """Remove task j from node i's list."""
     if before[j] >= 0:
         after[before[j]] = after[j]
     else:
@@ -65,7 +65,7 @@ def unlink(head: Any, after: Any, before: Any, i: Any, j: Any) -> None:
 def move(
     node: Any, demand: Any, choice: Any, load: Any, head: Any, after: Any, before: Any, j: Any, k: Any
 ) -> None:
-    """Give task j its column k."""
+    """Move task j to its column k."""
     old, new = node[j, choice[j]], node[j, k]
     unlink(head, after, before, old, j)
     link(head, after, before, new, j)
@@ -98,7 +98,7 @@ def _extend(
     best: Any,
     best_at: Any,
 ) -> None:
-    """All links that may follow the chain which displaced task j in this layer; closed ones into `best`."""
+    """Extend the chain that displaced task j in this layer by every link; closed chains go into `best`."""
     s = origin[layer, j]
     home = node[s, choice[s]]
     released = overload(load, capacity, weight, home, demand, -1, 0, s, choice[s]) - now[home]
@@ -159,7 +159,7 @@ def _apply(
     touched: Any,
     stamp: Any,
 ) -> Any:
-    """Make the best chain from s, unless one of its nodes was touched; returns whether it did."""
+    """Apply the best chain from s, unless one of its nodes has changed; returns whether it did."""
     layer, last, k = best_at[s, 0], best_at[s, 1], best_at[s, 2]
     is_free = touched[node[last, k]] != stamp
     t = last
@@ -195,7 +195,7 @@ def descend(
     rounds: Any,
     work: Any,
 ) -> Any:
-    """Apply chains of at most `depth` tasks until none gains, or so many rounds; returns the rounds made."""
+    """Apply chains of at most `depth` tasks until none gains or the rounds end; returns the rounds made."""
     gain, parent, column, origin, best, best_at, touched, stamps, now = work
     tasks, nodes = node.shape[0], capacity.shape[0]
     for made in range(rounds):
@@ -236,7 +236,7 @@ def descend(
 
 @helper
 def relink(node: Any, demand: Any, choice: Any, load: Any, head: Any, after: Any, before: Any) -> None:
-    """Lists and loads from scratch."""
+    """Rebuild lists and loads."""
     head[:] = -1
     load[:] = 0.0
     for j in range(choice.size):
@@ -261,7 +261,7 @@ def worth(node: Any, cost: Any, capacity: Any, choice: Any, load: Any, weight: A
 
 @helper
 def reweigh(load: Any, capacity: Any, weight: Any, harden: Any, ease: Any) -> None:
-    """Make overload dearer where there is some, and change the other weights by the factor `ease`."""
+    """Raise the weights of overloaded resources, and multiply the other weights by `ease`."""
     for i in range(capacity.shape[0]):
         for r in range(capacity.shape[1]):
             weight[i, r] *= harden if load[i, r] > capacity[i, r] + 1e-9 else ease
@@ -287,9 +287,9 @@ def search(
     draws: Any,
     rounds: Any,
 ) -> Any:
-    """Iterated descent: kick, descend, keep or go back; weights ease while feasible and harden where not.
+    """Iterated local search: perturb, descend, accept or undo; weights fall if feasible, rise on overload.
 
-    `current` and `best_choice` [tasks] and `weight` [nodes, resources] are changed in place; each turn uses a
+    `current` and `best_choice` [tasks] and `weight` [nodes, resources] change in place; each turn uses a
     row of `draws` [turns, 2 kicks]. `best_cost` is that of `best_choice`, infinite for none. Returns the cost
     of the best choice without overload.
     """

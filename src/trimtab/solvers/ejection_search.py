@@ -26,9 +26,9 @@ NO_OVERLOAD = 1e-9  # rounding in sums
 
 
 class EjectionProblem(NamedTuple):
-    """What stays: the pairs of `CandidatePairs`, reduced costs [tasks, width], prices [nodes + 1, resources].
+    """Constants: the pairs of `CandidatePairs`, reduced costs [tasks, width], prices [nodes + 1, resources].
 
-    `reach` is how much of regret a chain may still hope to save at its end.
+    `reach` is the regret that the end of a chain may still save.
     """
 
     node: Ints
@@ -41,16 +41,16 @@ class EjectionProblem(NamedTuple):
 
 
 class EjectionState(NamedTuple):
-    """Where the tasks are.
+    """State: the position of the tasks.
 
     Attributes:
         choice: [tasks] column.
         load: [nodes + 1, resources].
         weight: [nodes + 1, resources] regret of a unit of overload.
-        now: [nodes + 1] regret of each node.
+        now: [nodes + 1] present regret of each node.
         head: [nodes + 1] first task of each node's list, −1 for none.
         after, before: [tasks] the lists.
-        used: [tasks, resources] demand of each task where it is.
+        used: [tasks, resources] demand of each task on its node.
         other: [tasks] least rise of reduced cost by another node: most tasks are ruled out by it alone.
     """
 
@@ -76,7 +76,7 @@ class Beam(NamedTuple):
 
 @helper(inline=True)
 def _regret(board: Any, at: Any, i: Any, j: Any, k: Any, leaver: Any) -> Any:
-    """Regret of node i with task j (column k) added and another one gone that is there; −1 is no task."""
+    """Regret of node i with task j (column k) added and another task removed; −1 is no task."""
     total = 0.0
     for r in range(board.capacity.shape[1]):
         over = at.load[i, r] - board.capacity[i, r]
@@ -101,7 +101,7 @@ def _is_used(board: Any, at: Any, beam: Any, layer: Any, e: Any, i: Any) -> Any:
 
 @helper
 def _carry(beam: Any, layer: Any, count: Any, value: Any, task: Any, column: Any, parent: Any) -> Any:
-    """Put an open chain into its layer, least first, if it is among the best; returns how many there are."""
+    """Insert an open chain into its sorted layer if it is among the best; returns the layer's length."""
     breadth = beam.value.shape[1]
     if count == breadth and value >= beam.value[layer, count - 1]:
         return count
@@ -119,7 +119,7 @@ def _carry(beam: Any, layer: Any, count: Any, value: Any, task: Any, column: Any
 
 @helper
 def _begin(board: Any, at: Any, beam: Any, j: Any, gone: Any) -> Any:
-    """Chains of task j alone; returns (open ones, gain of the best closed one, its column, −1 for none)."""
+    """Start chains with task j; returns (open chains, gain of the best closed one, its column or −1)."""
     own = at.choice[j]
     base = -board.reduced[j, own] - at.now[board.node[j, own]]
     count, best, best_k = 0, -LEAST_GAIN, -1
@@ -139,7 +139,7 @@ def _begin(board: Any, at: Any, beam: Any, j: Any, gone: Any) -> Any:
 
 @helper
 def _extend(board: Any, at: Any, beam: Any, layer: Any, e: Any, j: Any, gone: Any, found: Any) -> Any:
-    """Follow one open chain; `found` is (open ones of the next layer, best, its chain, task and column)."""
+    """Extend one open chain; `found` is (open chains of the next layer, best, its chain, task, column)."""
     count, best, best_e, best_t, best_k = found
     a = board.node[j, at.choice[j]]
     entering, c = beam.task[layer, e], beam.column[layer, e]
@@ -175,7 +175,7 @@ def _extend(board: Any, at: Any, beam: Any, layer: Any, e: Any, j: Any, gone: An
 
 @helper
 def _note(board: Any, at: Any, j: Any) -> None:
-    """What `used` and `other` say of task j."""
+    """Update `used` and `other` of task j."""
     own = at.choice[j]
     for r in range(at.used.shape[1]):
         at.used[j, r] = board.demand[j, own, r]
@@ -196,7 +196,7 @@ def _move(board: Any, at: Any, j: Any, k: Any) -> None:
 
 @helper
 def _chain_from(board: Any, at: Any, beam: Any, j: Any, least: Any) -> None:
-    """Make the best chain found from task j, if one gains and the regret that it may end is above `least`."""
+    """Apply the best chain from task j, if one gains and the regret that it can remove is above `least`."""
     own = at.choice[j]
     a = board.node[j, own]
     if board.reduced[j, own] - board.reduced[j, 0] + at.now[a] <= least:
@@ -220,10 +220,10 @@ def _chain_from(board: Any, at: Any, beam: Any, j: Any, least: Any) -> None:
 
 @kernel(nogil=True)
 def eject_chains(board: Any, at: Any, beam: Any, order: Any, least: Any, harden: Any) -> Any:
-    """Make a chain from each task of `order` that gains by one; returns (cost, weighted overload).
+    """Apply a chain from each task of `order` if one gains; returns (cost, weighted overload).
 
-    Only tasks are looked at whose regret, with that of their node, is above `least`.
-    Changes `at`: loads and lists are made anew from its choice; weights of what stays overloaded `harden`.
+    Skips tasks whose regret, with that of their node, is at most `least`.
+    Changes `at`: rebuilds loads and lists from its choice; weights of remaining overload rise by `harden`.
     """
     relink(board.node, board.demand, at.choice, at.load, at.head, at.after, at.before)
     for i in range(at.now.size):
@@ -239,7 +239,7 @@ def eject_chains(board: Any, at: Any, beam: Any, order: Any, least: Any, harden:
 
 
 def ejection_state_of(choice: Ints, weight: Floats) -> EjectionState:
-    """A position over these two arrays, which it changes."""
+    """The state over these two arrays, which the search changes."""
     nodes, (tasks, resources) = weight.shape[0], (choice.size, weight.shape[1])
     lists = np.empty(nodes, np.int32), np.empty(tasks, np.int32), np.empty(tasks, np.int32)
     used, other = np.empty((tasks, resources)), np.empty(tasks)
@@ -247,12 +247,12 @@ def ejection_state_of(choice: Ints, weight: Floats) -> EjectionState:
 
 
 def beam_of(depth: int, breadth: int) -> Beam:
-    """Room for chains of so many tasks, of which so many are carried on."""
+    """Working arrays for chains of `layers` tasks, with `breadth` open chains in each layer."""
     columns = [np.zeros((depth, breadth), np.int32) for _ in range(3)]
     return Beam(np.zeros((depth, breadth)), *columns)
 
 
 def crowded_tasks(node: Ints, capacity: Floats, at: EjectionState) -> Ints:
-    """The tasks that are on nodes with overload."""
+    """The tasks on overloaded nodes."""
     crowded = np.asarray((at.load > capacity + NO_OVERLOAD).any(axis=1))
     return np.flatnonzero(crowded[node[np.arange(at.choice.size), at.choice]]).astype(np.int32)

@@ -24,7 +24,7 @@ from trimtab.solvers.problem import TOLERANCE_FRAC, BoolArray
 
 @dataclass(frozen=True, slots=True)
 class CoreResult:
-    """What HiGHS found: a choice [tasks] of columns of `candidates`, or None; a bound of the core's cost."""
+    """Result of HiGHS: a choice [tasks] of columns of `candidates`, or None; a bound of the core's cost."""
 
     choice: Ints | None
     bound: float
@@ -33,7 +33,7 @@ class CoreResult:
 
 
 class CoreSearch:
-    """HiGHS on the pairs of `candidates` that `kept` [tasks, width] names; it runs in a thread of its own."""
+    """HiGHS on the pairs of `candidates` in `kept` [tasks, width], in a thread of its own."""
 
     def __init__(
         self, candidates: CandidatePairs, kept: BoolArray, time_limit_s: float, start: Ints | None = None
@@ -60,15 +60,15 @@ class CoreSearch:
 
     @property
     def is_running(self) -> bool:
-        """Whether it still searches."""
+        """Whether the search is running."""
         return bool(self._highs.is_solver_running())
 
     def cancel(self) -> None:
-        """Ask it to end."""
+        """Request the end of the search."""
         self._highs.cancelSolve()
 
     def result(self) -> CoreResult:
-        """Wait for the end."""
+        """Wait for the end; returns the result."""
         self._highs.joinSolve(self._thread)
         status, info = self._highs.getModelStatus(), self._highs.getInfo()
         kinds = highspy.HighsModelStatus
@@ -85,7 +85,7 @@ class CoreSearch:
         return choice if (choice >= 0).all() and self._keeps_capacities(choice) else None
 
     def _keeps_capacities(self, choice: Ints) -> bool:
-        """What HiGHS takes for feasible, within its own tolerances, may not be so."""
+        """Whether the choice keeps all capacities; HiGHS checks only within its own tolerances."""
         rows, load = np.arange(choice.size), np.zeros_like(self._candidates.capacity)
         np.add.at(load, self._candidates.node[rows, choice], self._candidates.demand[rows, choice])
         return bool((load <= self._candidates.capacity * (1 + TOLERANCE_FRAC)).all())
@@ -129,12 +129,12 @@ def _model(candidates: CandidatePairs, task: np.ndarray[Any, Any], column: np.nd
 
 
 def core_bound(result: CoreResult, kept: BoolArray, floors: Floats, least_dropped: float) -> float:
-    """Bound of the whole programme's cost, by the core's and by what was left out of it.
+    """Bound of the whole programme's cost, from the core's bound and the bounds of the excluded pairs.
 
     Args:
-        result: what HiGHS proved of the core.
+        result: HiGHS's result for the core.
         kept: [tasks, width] the pairs of the core.
-        floors: [tasks, width] the least that a solution costs which uses a pair.
-        least_dropped: the same of all pairs that `floors` has no column for.
+        floors: [tasks, width] lower bound of the cost of a solution that uses a pair.
+        least_dropped: the least such bound of all pairs without a column in `floors`.
     """
     return min(result.bound, float(np.where(kept, np.inf, floors).min()), least_dropped)

@@ -1,8 +1,8 @@
 """Instances of the generalised assignment problem in the text format of the OR-Library.
 
-First the numbers of nodes m and tasks n, then m × n values, m × n demands and m capacities: all of them
-numbers between blanks, line ends mean nothing. One instance a file: some files of the library hold several,
-and how many in front. Source: Beasley, OR-Library (J. Operational Research Society
+First the numbers of nodes m and tasks n, then m × n values, m × n demands and m capacities: all
+separated by white space; line ends have no meaning. One instance per file; some of the library hold several,
+with their number first. Source: Beasley, OR-Library (J. Operational Research Society
 41(11), 1990), file gapinfo.
 """
 
@@ -20,9 +20,9 @@ _COUNT = re.compile(r"0*[1-9][0-9]{0,17}")  # fits 64 bits
 
 
 def parse_gap(text: str, file: str, *, maximise: bool = False) -> AssignmentProblem:
-    """Read an instance: each task on exactly one node, or on at most one where values are maximised.
+    """Read an instance: each task on exactly one node, or on at most one if values are maximised.
 
-    Raises ProblemError, which names the line, where the text is no such instance.
+    Raises ProblemError, which names the line, if the text is not an instance.
     """
     words = text.split()
     if not words:
@@ -101,7 +101,7 @@ def _is_number(word: str) -> bool:
 
 
 def _line(text: str, k: int) -> int:
-    """Line of the k-th word, from 1."""
+    """Line number of the k-th word, from 1."""
     for number, match in enumerate(_WORD.finditer(text)):
         if number == k:
             return text.count("\n", 0, match.start()) + 1

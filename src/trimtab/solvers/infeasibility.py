@@ -10,14 +10,14 @@ CHUNK_PAIRS = 1 << 22  # pairs looked at at a time: flat memory
 
 
 def usable(problem: AssignmentProblem, begin: int, end: int) -> BoolArray:
-    """[tasks begin to end, nodes] whether a task may use a node and fits on it alone."""
+    """[tasks from begin to end, nodes] whether a task may use a node and fits on it alone."""
     room = problem.capacity * (1 + TOLERANCE_FRAC)
     fits = (problem.demand[begin:end] <= room).all(axis=2)
     return np.asarray(fits & np.isfinite(problem.value[begin:end]))
 
 
 def why_infeasible(problem: AssignmentProblem) -> str:
-    """The first constraint that can't be kept, in words; empty where none shows."""
+    """The first constraint that is provably violated, in words; empty if none is found."""
     if problem.optional.all():
         return ""
     least = np.zeros(problem.capacity.shape[1])

@@ -32,10 +32,10 @@ FIRST_FACTOR, LAST_FACTOR = 1.0, 2e-3
 
 @dataclass(slots=True)
 class Knapsacks:
-    """The climb: multipliers `best` [tasks] and the bound `value` that they prove.
+    """Subgradient ascent: multipliers `best` [tasks] and their bound `value`.
 
     Attributes:
-        cost: [nodes + 1, tasks] infinite where there is no pair; the last row is of being left out.
+        cost: [nodes + 1, tasks] infinite without a pair; the last row is the cost of leaving out.
         size: [nodes + 1, tasks] whole demands.
         room: [nodes + 1] whole capacities.
     """
@@ -52,12 +52,12 @@ class Knapsacks:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the bound will hardly rise: steps have become too short, or take too long."""
+        """Whether the bound has converged: steps are too short or too slow."""
         too_large = int(self.room.sum(dtype=np.int64)) * self.best.size > MOST_CELLS
         return too_large or self._factor < LAST_FACTOR
 
     def climb(self, target: float) -> None:
-        """Steps for a slice of time towards the cost `target`."""
+        """Ascend for a slice of time towards the cost `target`."""
         begun_s = time.perf_counter()
         self.value, self._factor, self._idle = _climb(
             self.cost, self.size, self.room, self.best, self.point, self.value, target,
@@ -67,16 +67,16 @@ class Knapsacks:
         self._steps = max(1, int(self._steps * min(4.0, SLICE_S / max(took_s, 1e-5))))
 
     def floors(self) -> Floats:
-        """[nodes + 1, tasks] the least that a solution costs which uses a pair.
+        """[nodes + 1, tasks] lower bound of the cost of a solution that uses a pair.
 
-        The node has to take the task, and all others have to do without it.
+        The node takes the task, and all other nodes do not.
         """
         within, without = _forced(self.cost, self.size, self.room, self.best)
         return np.asarray(self.value + within + (without.sum(axis=0) - without))
 
 
 def knapsacks_of(candidates: CandidatePairs, prices: Floats) -> Knapsacks | None:
-    """The relaxation of pairs that are all here; None where demands aren't whole."""
+    """The relaxation of a complete set of pairs; None if demands are not whole numbers."""
     if not candidates.is_complete or candidates.demand.shape[2] != 1:
         return None
     demand = candidates.demand[..., 0]
@@ -95,7 +95,7 @@ def knapsacks_of(candidates: CandidatePairs, prices: Floats) -> Knapsacks | None
 
 @helper
 def _gain(cost: Any, size: Any, room: Any, price: Any, i: Any, table: Any, value: Any, taken: Any) -> Any:
-    """What node i can earn at most; `taken` [tasks] says from what. `table` [tasks, room + 1] is scratch."""
+    """Largest profit of node i; `taken` [tasks] marks its tasks. `table` [tasks, room + 1] is scratch."""
     capacity = room[i]
     value[: capacity + 1] = 0.0
     for j in range(price.size):
@@ -130,7 +130,7 @@ def _climb(
     idle: Any,
     steps: Any,
 ) -> Any:
-    """So many steps from `point` [tasks]; changes it and `best`; returns (best value, factor, idle steps)."""
+    """Steps from `point` [tasks]; changes it and `best`; returns (best value, factor, idle steps)."""
     tasks, widest = point.size, room.max() + 1
     table, taken = np.zeros((tasks, widest), np.bool_), np.zeros(tasks, np.bool_)
     row, slope = np.zeros(widest), np.empty(tasks)
@@ -169,7 +169,7 @@ def _climb(
 
 @kernel
 def _forced(cost: Any, size: Any, room: Any, price: Any) -> tuple[Floats, Floats]:
-    """[nodes + 1, tasks] what node i earns less with task j (infinite where it can't be), and without."""
+    """[nodes + 1, tasks] loss of profit of node i with task j forced in (infinite if infeasible), and out."""
     tasks, widest = price.size, room.max() + 1
     before, after = np.zeros((tasks + 1, widest)), np.zeros((tasks + 1, widest))
     within, without = np.full(cost.shape, np.inf), np.zeros(cost.shape)
@@ -191,7 +191,7 @@ def _forced(cost: Any, size: Any, room: Any, price: Any) -> tuple[Floats, Floats
 
 @helper
 def both(before: Any, after: Any, capacity: Any) -> Any:
-    """Most value of two tables that share a room."""
+    """Largest value of two tables that share a capacity."""
     most = -np.inf
     for w in range(capacity + 1):
         most = max(most, before[w] + after[capacity - w])
@@ -200,7 +200,7 @@ def both(before: Any, after: Any, capacity: Any) -> Any:
 
 @helper
 def put(source: Any, result: Any, gain: Any, s: Any, capacity: Any) -> None:
-    """One more task that may be taken: the best value for each room."""
+    """Add a task to the table: the best value for each capacity."""
     for w in range(capacity + 1):
         best = source[w]
         if gain > 0.0 and w >= s:

@@ -1,7 +1,7 @@
-"""Matching for tasks of one size on nodes with several places; one task per node is the special case.
+"""Matching of tasks of one size to nodes with several places; one task per node is a special case.
 
 Idea: with demands of 1 the programme is a transportation problem, whose linear relaxation is integral: linear
-assignment finds its optimum when each node stands there once for each of its places. Where that makes too
+assignment finds its optimum if each node has one column for each of its places. If that makes too
 many columns (`MOST_CELLS`), `solve` takes the dual instead, whose bound is then tight.
 Source: Crouse, On implementing 2D rectangular assignment algorithms, IEEE Trans. Aerospace and Electronic
 Systems 52(4), 2016 (scipy's); the reduction to repeated columns is in Ahuja, Magnanti and Orlin, Network
@@ -29,7 +29,7 @@ SLOWEST_S, GROWTH = 1.2, 1.5  # of a million cells, costs as of a scheduler; the
 
 
 def places_of(problem: AssignmentProblem) -> Ints | None:
-    """Places of each node [nodes], if every task needs the same of each node's only resource; else None."""
+    """Places of each node [nodes], if all tasks have the same demand in the only resource; else None."""
     if problem.demand.shape[2] != 1:
         return None
     demand = problem.demand[..., 0]
@@ -41,13 +41,13 @@ def places_of(problem: AssignmentProblem) -> Ints | None:
 
 
 def expanded_cells(problem: AssignmentProblem, places: Ints) -> int:
-    """Cells of the matrix that linear assignment gets."""
+    """Cells of the matrix for linear assignment."""
     skips = problem.tasks if problem.optional.any() and not problem.optional.all() else 0
     return problem.tasks * (int(places.sum(dtype=np.int64)) + skips)
 
 
 def is_worth_it(problem: AssignmentProblem, places: Ints, time_limit_s: float) -> bool:
-    """Whether linear assignment is the way to take: in time, and quicker to the optimum than the dual is."""
+    """Whether linear assignment is fast enough, and faster to the optimum than the dual."""
     cells = expanded_cells(problem, places)
     is_in_time = SLOWEST_S * (cells / 1e6) ** GROWTH <= time_limit_s
     is_quicker = cells <= QUICK_CELLS or problem.tasks <= FEW_PLACES * np.count_nonzero(places)
@@ -55,7 +55,7 @@ def is_worth_it(problem: AssignmentProblem, places: Ints, time_limit_s: float) -
 
 
 def match(problem: AssignmentProblem, places: Ints, begun_s: float | None = None) -> Solution:
-    """The optimum of a transportation problem, proved; time counts from `begun_s`, now by default."""
+    """The proven optimum of a transportation problem; time counts from `begun_s`, default: now."""
     begin_s = time.perf_counter() if begun_s is None else begun_s
     if problem.optional.all():
         return _match_optional(problem, places, begin_s)
@@ -77,7 +77,7 @@ def match(problem: AssignmentProblem, places: Ints, begun_s: float | None = None
 
 
 def _match_optional(problem: AssignmentProblem, places: Ints, begin_s: float) -> Solution:
-    """All tasks may be left out: a pair that saves nothing stands for that, so no columns are added."""
+    """All tasks are optional: a pair without gain stands for left out, so no columns are added."""
     column = np.repeat(np.arange(problem.nodes, dtype=np.int32), places)
     saved = problem.sign * (problem.value[:, column].astype(np.float64) - problem.skip_value[:, None])
     saved = np.minimum(saved, 0.0)
@@ -107,7 +107,7 @@ def _expanded(problem: AssignmentProblem, places: Ints) -> tuple[Floats, Ints]:
 
 
 def _dear(cost: Floats) -> float:
-    """More than any matching of allowed pairs can save by using a forbidden one."""
+    """Cost of a forbidden pair: more than any matching can save by using one."""
     allowed = cost[np.isfinite(cost)]
     if not allowed.size:
         return 1.0
@@ -118,7 +118,7 @@ def _dear(cost: Floats) -> float:
 def matching_problem(
     value: Floats, places: IntArray | int = 1, *, maximise: bool = False, all_tasks: bool = True
 ) -> AssignmentProblem:
-    """Tasks to nodes that have places.
+    """The problem of tasks of equal size on nodes with places.
 
     Args:
         value: [tasks, nodes] cost or utility; infinitely bad forbids a pair.

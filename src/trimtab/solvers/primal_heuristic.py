@@ -36,15 +36,15 @@ MENDING_ROUNDS = 12  # of chains from overloaded nodes alone
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How chains are looked for, and how far a turn goes.
+    """Parameters of the search.
 
     Attributes:
-        width: nodes of a task that are tried.
-        depth: tasks of a chain.
-        kicks: tasks that are moved at random before a descent.
-        reach: nodes of a task that a kick may choose from.
-        ease: factor on the weights of overload while there is none.
-        harden: factor on the weights of what is overloaded.
+        width: candidate nodes of a task.
+        depth: longest chain, in tasks.
+        kicks: tasks moved at random before a descent.
+        reach: nodes that a random move may choose from.
+        ease: factor on the weights of overload while the solution is feasible.
+        harden: factor on the weights of overloaded resources.
         tolerance_frac: of the spread of costs that a new position may be worse by.
         rounds: of a descent at most.
     """
@@ -61,12 +61,12 @@ class Style:
 
 @dataclass(slots=True)
 class Incumbent:
-    """A position and the best choice [tasks] of columns without overload that was met.
+    """The current solution, and the best feasible choice [tasks] of columns so far.
 
     Attributes:
         candidates: the pairs.
         dual: prices, which give the first weights of overload.
-        current: [tasks] columns of the present position.
+        current: [tasks] columns of the current solution.
         generator: of the kicks.
         best: [tasks] columns; those of `current` until `cost` is finite.
         cost: of `best`.
@@ -105,13 +105,13 @@ class Incumbent:
         self.best = self.current.copy()
 
     def order_by(self, keys: Floats) -> None:
-        """Let `improve` look first at the columns of least key [tasks, width]."""
+        """Let `improve` try columns in order of key [tasks, width]."""
         self._order = np.asarray(keys.argsort(axis=1, kind="stable"), np.int32)
         self._rank = np.asarray(self._order.argsort(axis=1), np.int32)
         self._ordered = self.candidates.ordered(self._order)
 
     def improve(self, style: Style, *, turns: int | None = None) -> bool:
-        """Search for about a slice of time, or so many turns; returns whether a better choice was found."""
+        """Search for a slice of time or a number of turns; returns whether it found a better choice."""
         candidates, columns, rows = self._ordered, self.candidates.node.shape[1], np.arange(self.current.size)
         current, best = self._rank[rows, self.current], self._rank[rows, self.best]
         draws = self.generator.random((turns or self._turns, 2 * style.kicks))
@@ -133,9 +133,9 @@ class Incumbent:
     def eject_chains(
         self, depth: int, breadth: int, until_s: float = math.inf, *, least_frac: float = 0.0
     ) -> None:
-        """A chain from each task in a random order, where one gains; then overload that is left is mended.
+        """Apply a gaining chain from each task, in random order; then repair remaining overload.
 
-        Tasks whose regret, with that of their node, is below so much of the spread of costs are passed over.
+        Skips tasks whose regret, with that of their node, is below this fraction of the spread of costs.
         """
         beam, least = beam_of(depth, breadth), max(LEAST_GAIN, least_frac * self._spread)
         self._chains(beam, np.arange(self.current.size), least, until_s)
@@ -146,7 +146,7 @@ class Incumbent:
             self._chains(beam, crowded, least, until_s)
 
     def shake(self, depth: int, breadth: int, until_s: float) -> None:
-        """Move some tasks of the best choice at random, then chains; undone where that is no better."""
+        """Move some tasks of the best choice at random, then apply chains; undone without improvement."""
         before = self.cost
         tasks = self.generator.choice(
             self.current.size, max(1, int(SHAKEN_FRAC * self.current.size)), replace=False
@@ -159,7 +159,7 @@ class Incumbent:
             self.current[:] = self.best
 
     def _chains(self, beam: Beam, tasks: IntArray, least: float, until_s: float) -> None:
-        """Chains from some tasks; the weights of overload that is left harden."""
+        """Apply chains from these tasks; raise the weights of remaining overload."""
         order, begin = self.generator.permutation(tasks).astype(np.int32), 0
         while begin < order.size:
             begun_s = time.perf_counter()
@@ -178,9 +178,9 @@ class Incumbent:
                 break
 
     def admit(self, nodes: Ints, problem: AssignmentProblem) -> Ints:
-        """Columns [tasks] of a node for each task, which becomes one of its pairs where it is none.
+        """Columns [tasks] of a given node for each task; a missing node becomes a candidate.
 
-        `current` and `best` have to be of no worth: the pair that goes may be theirs.
+        Invalidates `current` and `best`: the replaced candidate may be theirs.
         """
         choice, new = self.candidates.give(nodes, problem, self.dual.prices)
         paid = (self.dual.prices[nodes[new]] * self.candidates.demand[new, -1]).sum(axis=1)
@@ -189,7 +189,7 @@ class Incumbent:
         return choice
 
     def offer(self, choice: Ints) -> None:
-        """Take a choice without overload that another method found, if it is better."""
+        """Accept a feasible choice of another method, if it is better."""
         cost = float(self.candidates.cost[np.arange(choice.size), choice].sum())
         if cost < self.cost:
             self.cost = cost

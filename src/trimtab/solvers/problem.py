@@ -25,12 +25,12 @@ TOLERANCE_FRAC = 1e-9  # of a capacity that a load may exceed it by: rounding in
 
 @dataclass(frozen=True, slots=True)
 class AssignmentProblem:
-    """Tasks to nodes; build one with `assignment_problem`, which checks it.
+    """Assignment of tasks to nodes; build one with `assignment_problem`, which checks it.
 
     Attributes:
-        value: [tasks, nodes] cost, or utility where `is_maximised`; infinitely bad where a pair is forbidden.
-        demand: [tasks, nodes, resources] what a task uses of a node.
-        capacity: [nodes, resources] what a node has.
+        value: [tasks, nodes] cost, or utility if `is_maximised`; infinitely bad if a pair is forbidden.
+        demand: [tasks, nodes, resources] demand of a task on a node.
+        capacity: [nodes, resources].
         is_maximised: whether more is better.
         optional: [tasks] may be left out; compulsory where False.
         skip_value: [tasks] the value of leaving an optional task out.
@@ -45,17 +45,17 @@ class AssignmentProblem:
 
     @property
     def tasks(self) -> int:
-        """How many tasks there are."""
+        """Number of tasks."""
         return int(self.value.shape[0])
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return int(self.value.shape[1])
 
     @property
     def sign(self) -> float:
-        """What values are multiplied with to become costs."""
+        """Factor that turns values into costs: 1 or −1."""
         return -1.0 if self.is_maximised else 1.0
 
     def objective(self, assignment: IntArray) -> float:
@@ -72,7 +72,7 @@ class AssignmentProblem:
         return load
 
     def is_feasible(self, assignment: IntArray) -> bool:
-        """Whether every compulsory task has a node that it may use, and no node too much."""
+        """Whether every compulsory task has an allowed node, and no node is overloaded."""
         placed = assignment >= 0
         allowed = np.isfinite(self.value[np.flatnonzero(placed), assignment[placed]]).all()
         fits = self.load(assignment) <= self.capacity * (1 + TOLERANCE_FRAC)
@@ -88,7 +88,7 @@ def assignment_problem(
     optional: bool | ArrayLike | None = None,
     skip_value: float | ArrayLike = 0.0,
 ) -> AssignmentProblem:
-    """Check a problem and put it into one form.
+    """Check a problem and normalise its arrays.
 
     Args:
         value: [tasks, nodes]; +inf (−inf where maximised) forbids a pair.

@@ -17,7 +17,7 @@ from trimtab.solvers.problem import TOLERANCE_FRAC, AssignmentProblem, FloatArra
 def repaired(
     problem: AssignmentProblem, assignment: Ints, prices: Floats, until_s: float = math.inf
 ) -> Ints | None:
-    """A feasible assignment [tasks] made from one that exceeds capacities; None where the repair fails.
+    """A feasible assignment [tasks] made from one that exceeds capacities; None if the repair fails.
 
     Tasks leave an overloaded node one by one. The task with the least rise of reduced cost per unit of
     removed overload leaves first. It goes to the node of least reduced cost among the nodes on which it fits.
@@ -36,7 +36,7 @@ def repaired(
 def _one_leaves(
     problem: AssignmentProblem, assignment: Ints, prices: Floats, load: Floats, room: FloatArray, node: int
 ) -> bool:
-    """Move the task that costs least; changes `assignment` and `load`; returns whether one could leave."""
+    """Move the task of least cost; changes `assignment` and `load`; returns whether a task could move."""
     tasks = np.flatnonzero(assignment == node)
     demand = problem.demand[tasks]  # [tasks here, nodes, resources]
     price = problem.sign * problem.value[tasks] + (demand * prices[: problem.nodes]).sum(axis=2)

@@ -47,7 +47,7 @@ def _share(candidates: Any, prices: Any, softness: Any, share: Any) -> None:
 
 @helper
 def _expect(candidates: Any, share: Any, j: Any, sign: Any, load: Any, give: Any) -> None:
-    """Add what task j is expected to load, and how it gives way to prices, or take it off."""
+    """Add (or subtract) the expected load of task j and its sensitivity to prices."""
     for k in range(share.shape[1]):
         p = share[j, k]
         if p > 0.0:
@@ -62,7 +62,7 @@ def _expect(candidates: Any, share: Any, j: Any, sign: Any, load: Any, give: Any
 def _cheapest(
     candidates: Any, prices: Any, softness: Any, stiffest: Any, load: Any, give: Any, j: Any
 ) -> Any:
-    """Column of task j under prices moved by what the nodes are loaded with."""
+    """Cheapest column of task j under prices adjusted by the load of the nodes."""
     best, best_k = np.inf, 0
     for k in range(candidates.node.shape[1]):
         i = candidates.node[j, k]

@@ -1,6 +1,6 @@
-"""Scales a problem so that absolute tolerances fit: amounts and values neither tiny nor huge.
+"""Scales a problem so that absolute tolerances fit its amounts and values.
 
-Factors are powers of two, so that nothing is rounded: the worth of an assignment changes by the factor alone.
+Factors are powers of two, so that scaling is exact: the value of an assignment changes by the factor alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AIM_EXPONENT = 10  # what is beyond comes to about 2 to this
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What values, and the demands and capacities of each resource, are multiplied with.
+    """Factors of values, and of the demands and capacities of each resource.
 
     Attributes:
         value: factor of values.
@@ -32,7 +32,7 @@ class Scaling:
 
     @property
     def is_none(self) -> bool:
-        """Whether nothing changes."""
+        """Whether all factors are 1."""
         return self.value == 1.0 and bool((self.amount == 1.0).all())
 
     def scaled(self, problem: AssignmentProblem) -> AssignmentProblem:
@@ -46,7 +46,7 @@ class Scaling:
         )
 
     def start(self, given: Solution) -> Solution:
-        """A start in the new units."""
+        """A start solution in the new units."""
         prices = None if given.prices is None else given.prices * (self.value / self.amount)
         return replace(given, prices=prices)
 
@@ -65,7 +65,7 @@ def scaling_of(problem: AssignmentProblem) -> Scaling:
 
 
 def _largest(value: FloatArray) -> float:
-    """The largest absolute value that is finite; 0 for none."""
+    """The largest finite absolute value; 0 without one."""
     low, high = float(value.min()), float(value.max())
     if math.isinf(low) or math.isinf(high):  # only then: it takes several times as long
         finite = np.isfinite(value)
@@ -79,7 +79,7 @@ def _usual(capacity: FloatArray) -> float:
 
 
 def _factor(usual: float) -> float:
-    """The power of two that brings an amount to where tolerances suit it."""
+    """The power of two that scales an amount to the range of the tolerances."""
     if usual == 0.0 or LEAST <= usual <= MOST:
         return 1.0
     return 2.0 ** (AIM_EXPONENT - math.frexp(usual)[1])

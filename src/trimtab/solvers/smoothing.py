@@ -58,13 +58,13 @@ AGAIN_TRIES = 3  # to be without overload
 SINGLE = (1, 1)  # before all: it takes overload away, in case that there is time for nothing more
 FIRST_PURSUITS = 3  # before kicks begin
 MOST_PURSUITS = 40
-LEAST_PROGRESS_FRAC = 1e-4  # gain of a pursuit that counts
+LEAST_PROGRESS_FRAC = 1e-4  # least gain that counts as progress
 NEAR_FRAC, CLOSE_FRAC = 0.003, 0.002  # gaps at which a large search ends once it gains little, and at once
 
 
 @dataclass(slots=True)
 class _State:
-    """One solve under way."""
+    """State of one solve."""
 
     problem: AssignmentProblem
     begun_s: float
@@ -92,23 +92,23 @@ class _State:
         return self.incumbent.cost <= self.bound + 1e-9 * max(1.0, abs(self.bound))
 
     def is_within(self, gap_frac: float) -> bool:
-        """Whether there is a solution, and the gap is at most so wide."""
+        """Whether there is a solution with at most this gap."""
         cost = self.incumbent.cost
         return math.isfinite(cost) and cost - self.bound <= gap_frac * abs(cost)
 
     @property
     def least_dropped(self) -> float:
-        """The least that a solution costs which uses a pair that is not among the candidates."""
+        """Lower bound of the cost of a solution that uses a pair outside the candidates."""
         first = reduced(self.candidates, self.dual.prices)[:, 0]
         return self.dual.value + float((self.candidates.dropped - first).min())
 
     def note(self, part: str) -> None:
-        """A part of the method has its turn."""
+        """Note a part of the method as used."""
         if part not in self.parts:
             self.parts.append(part)
 
     def raise_bound(self, bound: float) -> None:
-        """Costs that are whole numbers have a whole bound."""
+        """Raise the bound; for whole costs to the next whole number."""
         whole = math.ceil(bound - 1e-6) if self.is_integral and math.isfinite(bound) else bound
         self.bound = max(self.bound, whole)
 
@@ -121,14 +121,14 @@ def solve_by_dual(
     seed: int = 0,
     begun_s: float | None = None,
 ) -> Solution:
-    """Prices, rounding, chains and core; ends by the time limit, a proof, or a standstill.
+    """Solve by prices, rounding, chains and core; ends at the time limit, with a proof, or without progress.
 
     Args:
         problem: one that `why_infeasible` has nothing against.
         time_limit_s: wall time.
         start: solution of a problem like this one, with the same numbers of tasks, nodes and resources.
-        seed: of the rounding and the kicks.
-        begun_s: when the time began (perf_counter); now by default.
+        seed: seed of the rounding and the random moves.
+        begun_s: start of the time (perf_counter); default: now.
     """
     began_s = time.perf_counter() if begun_s is None else begun_s
     state = _prepared(problem, began_s, time_limit_s, start, np.random.default_rng(seed))
@@ -172,7 +172,7 @@ def _prepared(
     start: Solution | None,
     generator: np.random.Generator,
 ) -> _State:
-    """Prices, the pairs by reduced cost, a bound, and a first position."""
+    """Compute prices, candidate pairs, a bound, and a first solution."""
     until_s = begun_s + time_limit_s
     if start is not None and start.prices is not None:
         prices = np.vstack([start.prices, np.zeros((1, start.prices.shape[1]))])
@@ -218,7 +218,7 @@ def _begun(
 
 
 def _search_anew(state: _State) -> _State:
-    """A search from prices of today and a rounding of its own; what became of the start is kept beside it."""
+    """Start a new search from new prices and a new rounding; keep the best solution from the start."""
     problem, before = state.problem, state.incumbent
     climb_until_s = time.perf_counter() + PRICES_FRAC * state.left_s
     dual = climb(state.candidates, state.dual.prices, climb_until_s, FRESH_STAGES)
@@ -233,13 +233,13 @@ def _search_anew(state: _State) -> _State:
 
 
 def _offer(state: _State, assignment: IntArray) -> None:
-    """Go on from an assignment within the capacities, where there is none so far."""
+    """Continue from a feasible assignment, if there is none so far."""
     nodes = numbered(assignment, state.problem.nodes)
     state.incumbent.offer(state.incumbent.admit(nodes, state.problem))
 
 
 def _search_again(state: _State) -> bool:
-    """Chains of those tasks alone that a change left with regret; returns whether that is near enough."""
+    """Apply chains from tasks with regret only; returns whether the gap is small enough."""
     incumbent, until_s = state.incumbent, state.until_s - REPAIR_FRAC * state.left_s
     for _ in range(AGAIN_TRIES):
         incumbent.eject_chains(*AGAIN, until_s, least_frac=AGAIN_LEAST_FRAC)
@@ -251,7 +251,7 @@ def _search_again(state: _State) -> bool:
 
 
 def _search_broadly(state: _State) -> None:
-    """Chains over all tasks, longer ones where the gap is wide; then kicks, unless it is narrow."""
+    """Apply chains from all tasks, longer ones for a wide gap; then random moves, unless it is narrow."""
     incumbent, level, lengths = state.incumbent, 0, (*SHORT, *BROAD)
     until_s = state.until_s - REPAIR_FRAC * state.left_s
     incumbent.eject_chains(*SINGLE, until_s)
@@ -278,7 +278,7 @@ def _search_broadly(state: _State) -> None:
 
 
 def _repair(state: _State) -> None:
-    """Let tasks leave overloaded nodes for any node of all."""
+    """Repair: move tasks from overloaded nodes to any node."""
     incumbent = state.incumbent
     before = state.candidates.nodes_of(incumbent.current)
     after = repaired(state.problem, before, state.dual.prices, state.until_s + REPAIR_GRACE_S)
@@ -288,7 +288,7 @@ def _repair(state: _State) -> None:
 
 
 def _have_makeshift(state: _State) -> None:
-    """Where nothing keeps to the capacities yet, build an assignment that does, for what comes."""
+    """If there is no feasible assignment yet, construct one as a fallback."""
     if math.isinf(state.incumbent.cost) and not state.is_makeshift_tried:
         state.is_makeshift_tried = True
         until_s = max(state.until_s, time.perf_counter() + MAKESHIFT_GRACE_S)
@@ -296,7 +296,7 @@ def _have_makeshift(state: _State) -> None:
 
 
 def _adopt(state: _State) -> None:
-    """Go on from the makeshift where nothing else keeps to the capacities; one round of chains at least."""
+    """Continue from the fallback if nothing else is feasible; at least one round of chains."""
     _have_makeshift(state)
     if math.isfinite(state.incumbent.cost) or state.makeshift is None:
         return
@@ -306,7 +306,7 @@ def _adopt(state: _State) -> None:
 
 
 def _search_with_core(state: _State) -> None:
-    """Chains in this thread and HiGHS on the core in another, until a proof or the time limit."""
+    """Run chains in this thread and HiGHS on the core in another, until a proof or the time limit."""
     for _ in range(FIRST_PURSUITS):
         if state.left_s > 0:
             state.incumbent.eject_chains(*BROAD[-1], state.until_s)
@@ -331,7 +331,7 @@ def _search_with_core(state: _State) -> None:
 
 
 def _climb_knapsacks(state: _State, limit_s: float) -> None:
-    """The bound by resource, where there is one, until it settles or the time is over."""
+    """Raise the bound by resource, if there is one, until it converges or the time is over."""
     knapsacks, until_s = state.knapsacks, time.perf_counter() + limit_s
     while knapsacks and not (knapsacks.is_settled or state.is_proved) and time.perf_counter() < until_s:
         knapsacks.climb(min(state.incumbent.cost, state.bound + abs(state.bound)))
@@ -347,7 +347,7 @@ def _climb_knapsacks(state: _State, limit_s: float) -> None:
 
 
 def _floors(state: _State) -> Floats:
-    """[tasks, width] the least that a solution costs which uses a pair, by both duals."""
+    """[tasks, width] lower bound of the cost of a solution that uses a pair, by both duals."""
     candidates, knapsacks = state.candidates, state.knapsacks
     costs = reduced(candidates, state.dual.prices)
     floors = state.dual.value + costs - costs[:, :1]
@@ -361,7 +361,7 @@ def _floors(state: _State) -> Floats:
 
 
 def _ask(state: _State) -> bool:
-    """A slice of branch and bound for the cost that the bound allows; returns whether there was one."""
+    """Run a slice of branch and bound for the cost that the bound allows; returns whether it ran."""
     bound_search = state.bound_search
     if bound_search is None or bound_search.is_over or state.is_proved:
         return False
@@ -371,7 +371,7 @@ def _ask(state: _State) -> bool:
 
 
 def _dive(state: _State) -> bool:
-    """A slice of branch and bound for something between bound and cost; returns whether there was one."""
+    """Run a slice of branch and bound for a cost between bound and best; returns whether it ran."""
     dives = state.dives
     if dives is None or dives.is_over or state.is_proved or state.left_s < dives.longest_s:
         return False
@@ -381,14 +381,14 @@ def _dive(state: _State) -> bool:
 
 
 def _learn(state: _State, bound: float, nodes: Ints | None) -> None:
-    """Of a bound, and of the node of each task of a solution."""
+    """Update bound and best solution from a query's result."""
     state.raise_bound(bound)
     if nodes is not None:
         state.incumbent.offer(columns_of(state.candidates, nodes, state.problem.nodes))
 
 
 def _search_beside(state: _State, width: int) -> None:
-    """One core: HiGHS until it is done with it, chains meanwhile while they may gain."""
+    """Run HiGHS on one core to its end, and chains beside it while they may gain."""
     candidates, incumbent = state.candidates, state.incumbent
     kept = _kept(state, width)
     start = incumbent.best if math.isfinite(incumbent.cost) else None
@@ -414,7 +414,7 @@ def _search_beside(state: _State, width: int) -> None:
 
 
 def _kept(state: _State, width: int) -> BoolArray:
-    """The pairs of the core: all that a better solution may have if they are few, else each task's first."""
+    """The pairs of the core: all that a better solution may use if they are few, else each task's best."""
     step = 1.0 - 1e-6 if state.is_integral else 0.0
     useful = np.asarray((state.candidates.node >= 0) & (state.floors <= state.incumbent.cost - step))
     if useful.sum() <= width * useful.shape[0]:

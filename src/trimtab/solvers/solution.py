@@ -12,7 +12,7 @@ PROVED_FRAC = 1e-9  # a gap below this is rounding
 
 
 class Status(Enum):
-    """How far a solver got."""
+    """How a solve ended."""
 
     OPTIMAL = "optimal"  # proved
     FEASIBLE = "feasible"  # the best that was found, with its gap
@@ -22,14 +22,14 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """An assignment and what is known of it.
+    """An assignment with its value, bound and gap.
 
     Attributes:
-        status: how far the solver got.
-        objective: value of the assignment; NaN where there is none.
-        bound: no assignment is better than this: a proof.
-        gap_frac: |objective − bound| / |objective|; infinite where there is no assignment.
-        time_s: wall time it took.
+        status: how the solve ended.
+        objective: value of the assignment; NaN without one.
+        bound: proven bound; no assignment is better.
+        gap_frac: |objective − bound| / |objective|; infinite without an assignment.
+        time_s: wall time of the solve.
         method: which method found it; of a method of several parts, those that had a turn.
         assignment: [tasks] node of each task, −1 for none.
         prices: [nodes, resources] what a unit of capacity is worth (λ of the dual); None where unknown.
@@ -48,12 +48,12 @@ class Solution:
 
     @property
     def has_assignment(self) -> bool:
-        """Whether there is an assignment that keeps to all constraints."""
+        """Whether there is a feasible assignment."""
         return self.status in (Status.OPTIMAL, Status.FEASIBLE)
 
 
 def gap_frac(objective: float, bound: float) -> float:
-    """Share of the objective that the bound leaves open."""
+    """Relative gap between objective and bound."""
     if not math.isfinite(objective) or not math.isfinite(bound):
         return math.inf
     distance = abs(objective - bound)
@@ -72,9 +72,9 @@ def found(
     prices: FloatArray | None = None,
     reason: str = "",
 ) -> Solution:
-    """A feasible assignment as a solution; `bound` in values, on the side that it bounds.
+    """The solution of a feasible assignment; `bound` in units of value.
 
-    A bound within rounding of the objective is taken as a proof and put on it.
+    A bound that equals the objective within rounding counts as a proof of optimality.
     """
     objective = problem.objective(assignment)
     bound = problem.sign * min(problem.sign * bound, problem.sign * objective)
@@ -94,5 +94,5 @@ def nothing(
     method: str,
     reason: str,
 ) -> Solution:
-    """No assignment that keeps to all constraints: infeasible, or none found."""
+    """The solution without an assignment: infeasible, or none found."""
     return Solution(status, math.nan, bound, math.inf, time_s, method, assignment, None, reason)

@@ -31,13 +31,13 @@ def solve(
     seed: int = 0,
     method: Method | str = Method.AUTO,
 ) -> Solution:
-    """Solve, or get as near as the time allows; the solution says by which method and how near.
+    """Solve a problem within a time limit; the solution has the method and the proven gap.
 
     Args:
         problem: see `assignment_problem`.
-        time_limit_s: wall time to end within.
-        start: solution of a problem that differs a little, with as many tasks, nodes and resources.
-        seed: of what is drawn.
+        time_limit_s: wall time.
+        start: solution of a similar problem, with the same numbers of tasks, nodes and resources.
+        seed: seed of all random numbers.
         method: a `Method` or its name; by default the one that fits the problem.
 
     Raises ProblemError where `start` is of a problem of another shape or its prices are no prices, where
@@ -52,7 +52,7 @@ def solve(
     if reason:
         empty, bound = np.full(problem.tasks, -1, np.int32), problem.sign * math.inf
         took_s = time.perf_counter() - begun_s
-        return nothing(problem, Status.INFEASIBLE, empty, bound, took_s, "refutation", reason)
+        return nothing(problem, Status.INFEASIBLE, empty, bound, took_s, "infeasibility", reason)
     scaling = scaling_of(problem)
     if scaling.is_none:
         return _solve(problem, chosen, time_limit_s, start, seed, begun_s)
@@ -77,7 +77,7 @@ def _solve(
     seed: int,
     begun_s: float,
 ) -> Solution:
-    """By the method chosen, in units that tolerances suit."""
+    """Solve by the chosen method, in scaled units."""
     if method is Method.AUTO:
         method = _fitting(problem, time_limit_s)
     if method is Method.MATCHING:
@@ -119,7 +119,7 @@ def _check_start(problem: AssignmentProblem, start: Solution | None) -> None:
 def solve_exact(
     problem: AssignmentProblem, *, time_limit_s: float = TIME_LIMIT_S, begun_s: float | None = None
 ) -> Solution:
-    """The whole programme by HiGHS: a proof, if the time allows one; time counts from `begun_s`."""
+    """Solve the whole programme by HiGHS, with a proof if the time allows; time counts from `begun_s`."""
     begun_s = time.perf_counter() if begun_s is None else begun_s
     free = np.zeros((problem.nodes + 1, problem.capacity.shape[1]))
     candidates = nearest(problem, free, problem.nodes + 1)

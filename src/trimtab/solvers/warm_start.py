@@ -25,7 +25,7 @@ FRESH_STAGES = (0.01, 0.003)  # of prices that begin near their end
 def cold_prices(
     problem: AssignmentProblem, begun_s: float, time_limit_s: float, generator: np.random.Generator
 ) -> Dual:
-    """Prices from nothing: on all pairs, or on a sample of the tasks first and on the nearest pairs then."""
+    """Prices without a start: from all pairs, or from a sample of the tasks, then from the nearest pairs."""
     sample_until_s, until_s = (begun_s + frac * time_limit_s for frac in (SAMPLE_FRAC, PRICES_FRAC))
     free = np.zeros((problem.nodes + 1, problem.capacity.shape[1]))
     if problem.tasks * problem.nodes <= ALL_PAIRS:
@@ -40,17 +40,17 @@ def cold_prices(
 
 
 def is_deep(problem: AssignmentProblem) -> bool:
-    """Whether all pairs are looked at, to the end."""
+    """Whether the search uses all pairs."""
     return problem.tasks <= CORE_TASKS and problem.tasks * problem.nodes <= CORE_PAIRS
 
 
 def width_of(problem: AssignmentProblem) -> int:
-    """Nodes of a task that a broad search looks at: with too few, the nearest ones of all tasks coincide."""
+    """Candidate nodes of a task in a broad search: too few would be the same nodes for all tasks."""
     return WIDTH if problem.nodes <= MANY_NODES else max(2 * WIDTH, math.ceil(WIDTH_FRAC * problem.nodes))
 
 
 def columns_of(candidates: CandidatePairs, assignment: IntArray, nodes: int) -> Ints:
-    """Columns [tasks] of an assignment; the cheapest by price where its node is not near."""
+    """Columns [tasks] of an assignment; the cheapest by price if its node is no candidate."""
     return np.asarray((candidates.node == numbered(assignment, nodes)[:, None]).argmax(axis=1), np.int32)
 
 

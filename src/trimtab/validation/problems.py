@@ -54,11 +54,11 @@ def _one_error(
     """All that was found, as one error; fields are named as in the file."""
     schema = model.model_json_schema()
     found = error.errors()
-    told = {(details["loc"], details["msg"]) for details in found}
+    known = {(details["loc"], details["msg"]) for details in found}
     found += [
         field_error.details()
         for field_error in further
-        if (field_error.path, field_error.expected) not in told
+        if (field_error.path, field_error.expected) not in known
     ]
     problems = [_problem(details, schema) for details in found]
     if len(problems) == 1:

@@ -10,7 +10,7 @@ import trimtab as tt
 from trimtab.metrics import METRICS, served_frac
 from trimtab.report.comparison_columns import legend, metric_column, shown_name
 from trimtab.report.comparison_page import comparison_page
-from trimtab.report.paired import Standing
+from trimtab.report.paired import Verdict
 
 
 class HoldsAll(tt.Policy):
@@ -48,9 +48,9 @@ def test_too_few_served_have_no_rank(compared: tt.Comparison) -> None:
 @pytest.mark.parametrize("metric", ["utilisation_var", "completion_mean_s"])
 def test_too_few_served_have_no_star(compared: tt.Comparison, metric: str) -> None:
     column = metric_column(compared.results, METRICS[metric])
-    standings = [cell.standing for cell in column.cells]
-    assert standings[:2] == [Standing.NONE, Standing.NONE]
-    assert Standing.BEST in standings[2:]
+    comparisons = [cell.verdict for cell in column.cells]
+    assert comparisons[:2] == [Verdict.NONE, Verdict.NONE]
+    assert Verdict.BEST in comparisons[2:]
 
 
 def test_tables_page_and_json_say_which(compared: tt.Comparison) -> None:

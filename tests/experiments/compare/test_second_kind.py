@@ -19,7 +19,7 @@ from trimtab.metrics import mean_ci95, paired_difference_ci95
 from trimtab.report.comparison_columns import Cell, distance_column, metric_column
 from trimtab.report.comparison_page import comparison_page
 from trimtab.report.notebook import comparison_html
-from trimtab.report.paired import Standing
+from trimtab.report.paired import Verdict
 from trimtab.report.results_folder import write_results
 from trimtab.report.terminal_tables import comparison_table
 
@@ -44,7 +44,7 @@ def test_statistics_are_paired_over_seeds(found: Comparison) -> None:
     assert found.results[0].metrics["flow_mean_s"] == mean_ci95(by_policy[SHORTEST])
     assert found.ranked()[0].policy == SHORTEST
     best, other = metric_column(found.results, KIND.metrics["flow_mean_s"]).cells
-    assert (best.standing, other.standing) == (Standing.BEST, Standing.BEHIND)
+    assert (best.verdict, other.verdict) == (Verdict.BEST, Verdict.BEHIND)
     difference = paired_difference_ci95(by_policy[LONGEST], by_policy[SHORTEST])
     assert difference.ci95 is not None
     assert difference.mean > difference.ci95

@@ -22,7 +22,7 @@ from trimtab.gateway.config import (
     load_config,
     node_specs,
     parse_config,
-    refuse_open_door,
+    require_keys,
 )
 from trimtab.gateway.config.maintenance import StoreSpec, state_folder
 from trimtab.gateway.config.routes import RouteSpec, resolved
@@ -246,10 +246,10 @@ def test_what_the_command_line_says_goes_over_the_file() -> None:
 
 
 def test_nobody_is_served_without_a_key_unless_someone_says_so() -> None:
-    refuse_open_door(parse_config("insecure_no_auth: true"))
-    refuse_open_door(parse_config(f"keys: [{{name: a, sha256: {DIGEST}}}]"))
+    require_keys(parse_config("insecure_no_auth: true"))
+    require_keys(parse_config(f"keys: [{{name: a, sha256: {DIGEST}}}]"))
     with pytest.raises(ConfigError, match="--insecure-no-auth"):
-        refuse_open_door(parse_config("{}"))
+        require_keys(parse_config("{}"))
 
 
 def test_keys_of_the_admin_port() -> None:

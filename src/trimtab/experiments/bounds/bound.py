@@ -1,4 +1,4 @@
-"""Lower bounds on mean completion time that no policy can beat: how far from the best a policy may be.
+"""Lower bounds on mean completion time that no policy can beat.
 
 Completion = finish − arrival. Three bounds on the total of any k finished requests are computed, and the
 largest counts: B1 (`lagrangian`), B2 (`pooled_srpt`), both with their proofs, and the least service, that is
@@ -39,7 +39,7 @@ NO_PREEMPTION = "no preemption, and what a failure interrupts starts anew"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """Least total and mean completion time of any schedule; totals of a void bound are None."""
+    """Least total and mean completion time of any schedule; None where no bound holds."""
 
     total_s: float
     mean_s: float

@@ -1,4 +1,4 @@
-"""The most hits that any cache can have on a sequence of uses, with full knowledge of the sequence.
+"""The highest number of hits of any cache on a sequence of uses, with full knowledge of the sequence.
 
 A cache need not store a requested item. A hit requires the item to stay in the cache between two of its uses.
 So a hit is an interval during which the item takes its size of the cache at every step.
@@ -19,7 +19,7 @@ def belady_hits(keys: Sequence[int], capacity: int) -> int:
     """Most hits of any cache of `capacity` items of one size on this sequence of uses; exact.
 
     László Belády, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal
-    5(2), 1966: drop the key whose next use is farthest away, the one asked for included.
+    5(2), 1966: drop the key whose next use is farthest away, the requested key included.
     O(uses × capacity).
     """
     following = _next_uses(np.asarray(keys))
@@ -64,7 +64,7 @@ def feasible_hits(keys: Sequence[int], size: Floats, capacity: float) -> int:
 
 
 def _next_uses(keys: Ints) -> Ints:
-    """Position of the next use of the same key, [uses]; len(keys) where there is none."""
+    """Position of the next use of the same key, [uses]; len(keys) if there is none."""
     by_key = np.argsort(keys, kind="stable")
     following = np.full(len(keys), len(keys), np.int64)
     same = keys[by_key[1:]] == keys[by_key[:-1]]
@@ -73,7 +73,7 @@ def _next_uses(keys: Ints) -> Ints:
 
 
 def _intervals(keys: Ints, size: Floats, capacity: float) -> tuple[Ints, Ints]:
-    """Between uses of what fits in the cache at all: where they begin and end, both [intervals]."""
+    """Intervals between uses of items that fit into the cache: begin and end, both [intervals]."""
     following = _next_uses(keys)
     begin = np.flatnonzero((following < len(keys)) & (size[keys] <= capacity))
     return begin, following[begin]

@@ -1,4 +1,4 @@
-"""The scheduling problem behind a run: what every lower bound starts from, checked and put in order."""
+"""The scheduling problem of a run: the checked and sorted input of every lower bound."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Instance(NamedTuple):
 
     @property
     def least_service_s(self) -> FloatArray:
-        """Transfer and service of each request at its best group if it never waited, shape [requests]."""
+        """Transfer and service of each request at its best group, without waiting, shape [requests]."""
         least_s: FloatArray = np.min(self.release_s + self.service_s, axis=1) - self.arrival_s
         return least_s
 
@@ -40,7 +40,7 @@ class Instance(NamedTuple):
 def build_instance(
     arrival_s: npt.ArrayLike, service_s: npt.ArrayLike, release_s: npt.ArrayLike, slots: npt.ArrayLike
 ) -> Instance:
-    """Check the tables and put them in order; shapes as in `Instance`, infinity where a group cannot serve.
+    """Check and sort the tables; shapes as in `Instance`, infinity where a group cannot serve.
 
     Raises UsageError for wrong shapes, NaN, negative service, starts before arrival, and an empty problem.
     """

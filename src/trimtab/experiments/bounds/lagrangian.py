@@ -68,7 +68,7 @@ def lagrangian_bound(instance: Instance, iterations: int, intervals: int) -> Lag
 
 
 def _steps_per_stage(iterations: int) -> list[int]:
-    """Coarse steps are cheap and reach far, so that the share of each stage falls linearly to the last."""
+    """Steps of each stage, falling linearly: coarse steps are cheap and move far."""
     shares = np.arange(REFINEMENTS + 2, 1, -1)
     edges = np.rint(np.append(0, np.cumsum(shares)) / shares.sum() * iterations)
     return [int(steps) for steps in np.diff(edges)]
@@ -88,8 +88,8 @@ def _climb(
 
     Each request of `instance` stands for `weight` of them.
 
-    After `PATIENCE` steps without gain it is back at the best prices with a shorter step, and leaves them by
-    the last slope seen: their own has been tried.
+    After `PATIENCE` steps without gain it returns to the best prices with a shorter step, and leaves them on
+    the last subgradient, because their own was tried.
     """
     best, level, step_frac = start, start.level, start.step_frac
     width_s = horizon_s / level.shape[1]
@@ -114,7 +114,7 @@ def _climb(
 
 
 def _deflected(subgradient: FloatArray, level: FloatArray, direction: FloatArray) -> FloatArray:
-    """The next direction; prices at zero have nowhere to fall to, so they don't shorten the step either."""
+    """The next direction. Prices at zero that would fall do not count in the step's length."""
     return np.where((level <= 0) & (subgradient < 0), 0.0, subgradient) + MOMENTUM * direction
 
 
@@ -195,7 +195,7 @@ def _paid_until(level: Any, paid: Any, width_s: Any, time_s: Any) -> Any:
 
 @helper
 def _occupy(busy_s: Any, spill_s: Any, width_s: Any, time_s: Any, sign: Any) -> Any:
-    """Add (or take away) one slot in use from `time_s` on."""
+    """Add (or subtract) one slot in use from `time_s` on."""
     interval = int(time_s / width_s)
     if interval < busy_s.size:
         busy_s[interval] += sign * ((interval + 1) * width_s - time_s)

@@ -64,7 +64,7 @@ def candidate_weights(instance: Instance) -> list[FloatArray]:
 
 
 def balanced_weights(instance: Instance, start: FloatArray) -> FloatArray:
-    """Raise the weight of groups that get more than their share of the work until the pool is worth most."""
+    """Raise the weight of groups with more than their share of the work while the bound improves."""
     best, best_s, weights = start, 0.0, start
     for step in range(BALANCING_ROUNDS):
         pooled_s = float(pooled_work_s(instance, weights).sum())

@@ -32,7 +32,7 @@ class PolicyResult:
 
     @property
     def is_ranked(self) -> bool:
-        """Whether it served enough to be compared with others: the means of fewer items flatter it."""
+        """Whether the policy served enough for a rank: means over few items look better than they are."""
         return not self.served_frac < RANKED_FROM
 
 
@@ -61,7 +61,7 @@ class Comparison:
     folder: Workfolder | None = None  # the records, until the results are written
 
     def __repr__(self) -> str:
-        """The objective of every policy, best first; `table` and `to_dict` have the rest."""
+        """The objective of every policy, best first."""
         title = f"Comparison on {self.scenario.name}: {self.n_items:,} {self.kind.items}"
         lines = [f"{title}, load {self.offered_load:.3g}, seeds {_listed(self.seeds)}"]
         width, objective = max(len(r.policy) for r in self.results), self.kind.objective
@@ -117,7 +117,7 @@ class Comparison:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints and `results.json` holds."""
+        """The content of `--json` and `results.json`."""
         return {
             "scenario": self.scenario.name,
             "scenario_hash": self.scenario.hash(),
@@ -135,7 +135,7 @@ class Comparison:
         }
 
     def notes(self) -> list[str]:
-        """What a reader of the figures must know."""
+        """Notes for readers of the figures."""
         return self.kind.notes(self.scenario, self.ranked())
 
 

@@ -93,7 +93,7 @@ class Kind(Protocol[S, I, R]):
 
     @property
     def items(self) -> str:
-        """What the work consists of, in the plural: "requests"."""
+        """Name of the items of work, in the plural: "requests"."""
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
@@ -105,15 +105,15 @@ class Kind(Protocol[S, I, R]):
 
     @property
     def objective_title(self) -> str:
-        """It in words."""
+        """The objective in words."""
 
     @property
     def default_policies(self) -> tuple[str, ...]:
-        """What is compared where nothing else is asked for."""
+        """The policies of a comparison by default."""
 
     @property
     def figures(self) -> FigureChoice:
-        """What a report draws."""
+        """The figures of a report."""
 
     def read(
         self,
@@ -123,37 +123,37 @@ class Kind(Protocol[S, I, R]):
         policies: Sequence[str] | None,
         seeds: int | Sequence[int] | None,
     ) -> S:
-        """The settings, with what is not None replaced. Raises UsageError."""
+        """The settings, with every value that is not None replaced. Raises UsageError."""
 
     def size(self, settings: S) -> int:
-        """How many items a run has."""
+        """Number of items of a run."""
 
     def own_load(self, settings: S) -> float | None:
-        """The load of the settings themselves; None = as the work comes."""
+        """The load of the settings; None = the work's own rate."""
 
     def sweep_loads(self, settings: S, wanted: Sequence[float] | None) -> tuple[float, ...]:
-        """Loads of the figure metric against load: those wanted, or of the settings. Raises UsageError."""
+        """Loads of the figure metric against load: the given ones, else the settings'. Raises UsageError."""
 
     def is_swept_by_default(self, policy: PolicySpec) -> bool:
         """Whether the default comparison sweeps the loads with this policy; False for costly ones."""
 
     def stamp(self, settings: S) -> object:
-        """Another value whenever files that the settings name have changed."""
+        """A value that changes with the files that the settings name."""
 
     def find(self, policy: PolicySpec) -> Sequence[object]:
         """The objects that make up a policy. Raises UsageError."""
 
     def canonical(self, policy: PolicySpec) -> str:
-        """The one name of a policy."""
+        """The canonical name of a policy."""
 
     def prepare(self, policies: Sequence[PolicySpec], mode: str, items: int, notice: Notice | None) -> str:
-        """Do, before there are processes, what all runs need; returns the mode of the runs.
+        """Prepare all runs, before processes start; returns the mode of the runs.
 
-        `items` is the number that all runs have together; `notice` is told what takes time.
+        `items` is the number of items of all runs together; `notice` gets a line for each slow step.
         """
 
     def build(self, settings: S, seed: int, load: float | None) -> I:
-        """The inputs of one seed; `load` None = as the settings say."""
+        """The inputs of one seed; `load` None = the settings' load."""
 
     def run(self, inputs: I, policy: PolicySpec, mode: str) -> R:
         """Run one policy. Raises PolicyError for one that fails."""
@@ -162,28 +162,28 @@ class Kind(Protocol[S, I, R]):
         """All metrics of a run; nan where undefined."""
 
     def bound(self, inputs: I) -> LowerBound[R] | None:
-        """A lower bound on the objective; None where none holds."""
+        """A lower bound on the objective; None if there is none."""
 
     def curves(self, inputs: I, records: R) -> Curves | None:
-        """What figures draw of a run, on a time axis that all policies of the inputs share."""
+        """The curves of a run, on a time axis that all policies of the inputs share."""
 
     def table(self, inputs: I, records: R) -> pl.DataFrame:
         """One row per item."""
 
     def remarks(self, inputs: I, policy: PolicySpec, records: R) -> Mapping[str, Any]:
-        """What `notes` must know of a run: numbers, texts, and tuples of them."""
+        """The data of a run that `notes` needs: numbers, texts, and tuples of them."""
 
     def seedless(self, settings: S, policies: Sequence[Any], seed: int) -> frozenset[str]:
         """Names of the policies whose runs are the same with every seed."""
 
     def batch_ci95(self, records: R) -> Mapping[str, float]:
-        """Half-widths of 95 % intervals from one run alone, by metric, for which that makes sense."""
+        """Half-widths of 95 % intervals from one run, for the metrics that have one."""
 
     def served_frac(self, settings: S, metrics: Mapping[str, float]) -> float:
-        """Share of the work that was done: policies that do too little have no rank."""
+        """Fraction of the work that was done; policies below the limit have no rank."""
 
     def notes(self, settings: S, results: Sequence[Any]) -> list[str]:
-        """What a reader of these results, `PolicyResult`s with the best first, must know."""
+        """Notes on these results, `PolicyResult`s with the best first."""
 
 
 AnyKind: TypeAlias = Kind[Any, Any, Any]

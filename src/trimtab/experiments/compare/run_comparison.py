@@ -101,7 +101,7 @@ def run_comparison(
 
 
 def _as_sequence(policies: PolicySpec | Sequence[PolicySpec]) -> Sequence[PolicySpec]:
-    """One policy alone stands for a list of it. Raises UsageError for none at all."""
+    """The policies as a sequence; one policy becomes a list. Raises UsageError for an empty list."""
     if not isinstance(policies, Sequence) or isinstance(policies, str):
         return (policies,)
     if not policies:
@@ -111,7 +111,7 @@ def _as_sequence(policies: PolicySpec | Sequence[PolicySpec]) -> Sequence[Policy
 
 
 def _each_once(kind: AnyKind, wanted: Sequence[PolicySpec]) -> tuple[PolicySpec, ...]:
-    """The policies without duplicates. Raises UsageError where two different ones share a name."""
+    """The policies without duplicates. Raises UsageError if two different ones share a name."""
     chosen: dict[str, PolicySpec] = {}
     for spec in wanted:
         name = kind.canonical(spec)
@@ -137,7 +137,7 @@ def _key(
     seeds: Sequence[int],
     loads: Sequence[float],
 ) -> str:
-    """What an interrupted comparison must have in common with this one for its results to be used."""
+    """Hash of all that must be equal for an interrupted comparison's results to be used."""
     named = [(kind.canonical(spec), *map(_source_of, _classes(kind, spec))) for spec in specs]
     over_load = [kind.canonical(spec) for spec in swept], list(loads)
     text = repr((settings.hash(), kind.stamp(settings), named, list(seeds), over_load, versions()))
@@ -145,7 +145,7 @@ def _key(
 
 
 def _source_of(policy: type) -> str:
-    """The text of a policy's module; where it has none (a notebook), something that never comes again."""
+    """The source of a policy's module; without a file (a notebook), a unique value."""
     file = getattr(sys.modules[policy.__module__], "__file__", None)
     return str(uuid.uuid4()) if file is None else Path(file).read_text(encoding="utf-8")
 
@@ -199,7 +199,7 @@ def _policy_result(
 
 
 def _estimates(kind: AnyKind, runs: Sequence[RunResult], is_seedless: bool) -> dict[str, Estimate]:
-    """Over the seeds; where none changes anything, by batches of one run."""
+    """Estimates over the seeds; if the seed changes nothing, by batches of one run."""
     if not is_seedless:
         return {name: mean_ci95([run.metrics[name] for run in runs]) for name in kind.metrics}
     run = runs[0]

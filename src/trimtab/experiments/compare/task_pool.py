@@ -29,7 +29,7 @@ class _Unpickler(pickle.Unpickler):
     """Loads results and arrays only, because a pickle from an untrusted folder could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refuse whatever no result is made of."""
+        """Refuse classes that no result contains."""
         if (module, name) not in _IN_RESULTS:
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a result")
         return super().find_class(module, name)
@@ -41,7 +41,7 @@ POLL_S = 0.2  # how soon a lost interruption is noticed
 class Workfolder:
     """Hidden folder beside the results: finished tasks and records, until the comparison is whole.
 
-    As a context it is removed at the end where no task was finished: nothing to go on from.
+    As a context it is removed at the end if no task finished, because there is nothing to continue.
     """
 
     def __init__(self, out: Path, key: str) -> None:
@@ -66,11 +66,11 @@ class Workfolder:
             self.remove()
 
     def remove(self) -> None:
-        """Forget it all."""
+        """Delete the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def load(self, i: int, task: Task) -> TaskResult | None:
-        """Result of task i, if an earlier run got that far and left it whole, records included."""
+        """Result of task i, if an earlier run finished it and its records are complete."""
         return self._result(i) if all(path.exists() for path in record_files(task)) else None
 
     def _result(self, i: int) -> TaskResult | None:
@@ -102,7 +102,7 @@ class Workfolder:
 def run_tasks(
     tasks: Sequence[Task], folder: Workfolder | None, jobs: int, progress: Progress | None
 ) -> list[TaskResult]:
-    """Results of all tasks, in their order; those that `folder` has are not run again."""
+    """Results of all tasks, in their order; tasks with a result in `folder` do not run again."""
     results: list[TaskResult | None] = [
         folder.load(i, task) if folder else None for i, task in enumerate(tasks)
     ]
@@ -154,7 +154,7 @@ def _run_in_processes(
 
 @contextmanager
 def _interruptions() -> Iterator[list[int]]:
-    """Signals that came meanwhile: an exception they raise while a worker is being started is lost there."""
+    """Signals that arrive while a worker starts, where an exception would be lost."""
     seen: list[int] = []
     before = {}
     if threading.current_thread() is threading.main_thread():

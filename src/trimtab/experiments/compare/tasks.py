@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Work for one process. `load` None = as the settings have it."""
+    """Work for one process. `load` None = the settings' load."""
 
     kind: AnyKind
     settings: Settings
@@ -59,7 +59,7 @@ class BoundResult:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task brings back."""
+    """The results of a task."""
 
     runs: tuple[RunResult, ...]
     bound: BoundResult | None
@@ -75,12 +75,12 @@ def _built(kind: AnyKind, settings: Settings, seed: int, load: float | None, _: 
 
 @functools.lru_cache(maxsize=1)
 def _bound_of(kind: AnyKind, inputs: Inputs) -> LowerBound[Any] | None:
-    """Kept, as the next task may be another policy on the same inputs."""
+    """The bound, cached because the next task may be another policy on the same inputs."""
     return kind.bound(inputs)
 
 
 def run_task(task: Task) -> TaskResult:
-    """Run every policy of a task on the very same inputs."""
+    """Run every policy of a task on the same inputs."""
     kind = task.kind
     inputs = _built(kind, task.settings, task.seed, task.load, kind.stamp(task.settings))
     bound = _bound_of(kind, inputs) if task.with_bound else None
@@ -114,13 +114,13 @@ def _run_one(task: Task, inputs: Inputs, spec: PolicySpec, bound: LowerBound[Any
 
 
 def file_name(policy: str) -> str:
-    """A policy's name as a file name; with a hash where a character had to go, lest two names become one."""
+    """A policy's name as a file name; with a hash if a character was replaced, to stay unique."""
     name = "".join(c if c.isalnum() or c in "-+._=," else "_" for c in policy)
     return name if name == policy else f"{name}-{hashlib.sha256(policy.encode()).hexdigest()[:6]}"
 
 
 def record_files(task: Task) -> list[Path]:
-    """Where a task writes its records, a file per policy; empty where it writes none."""
+    """The record files of a task, one per policy; empty if it writes none."""
     if task.records_folder is None:
         return []
     return [_record_file(task.records_folder, task.kind.canonical(spec), task.seed) for spec in task.policies]

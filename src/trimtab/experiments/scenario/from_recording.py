@@ -1,4 +1,4 @@
-"""A recording of the gateway as a scenario: its nodes, classes, options and what happened to the nodes."""
+"""Turns a recording of the gateway into a scenario: nodes, classes, options and outages."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NOT_SERVING: Final = ("down", "ejected", "draining")
 
 
 def scenario_of(path: Path) -> Scenario:
-    """The scenario that a recording tells of, ready to be run with any policy.
+    """The scenario of a recording, for runs with any policy.
 
     Nodes of one type that do not serve the same classes become different types. A drained node is down from
-    the end of its last request on: a simulated node that is down loses what it runs. Clients that went away
+    the end of its last request on: a simulated node that is down loses its requests. Clients that left
     do so again, and deadlines cancel, as in the gateway. Not replayed: changes of a capacity, tokens in
     flight, which prefixes a node had cached, fair queueing between tenants.
 
@@ -39,7 +39,7 @@ def scenario_of(path: Path) -> Scenario:
         raise ScenarioError("the recording names no nodes or no classes", file=str(path), expected=expected)
     rows, _ = read_requests(recording)
     types = _types(recording)
-    said = {
+    data = {
         "name": recording.files[0].name.split("-w")[0],
         "description": f"recorded from {recording.head['started_utc']} under {recording.head['policy']}",
         "workload": {"trace": {"file": path, "format": "gateway"}},
@@ -48,11 +48,11 @@ def scenario_of(path: Path) -> Scenario:
         "faults": [outage.spec() for outage in _outages(recording, rows)],
         "serving": _serving(recording.head["options"]),
     }
-    return checked(lambda: Scenario.model_validate(said), Scenario, str(path), ScenarioError)
+    return checked(lambda: Scenario.model_validate(data), Scenario, str(path), ScenarioError)
 
 
 def node_name(name: str) -> str:
-    """What a node of a recording is called in its scenario, which numbers the nodes of a group."""
+    """Name of a recording's node in its scenario, which numbers the nodes of a group."""
     return f"{name}-1"
 
 
@@ -115,7 +115,7 @@ class _Outage:
     end_s: float
 
     def spec(self) -> dict[str, Any]:
-        """As the scenario's faults have it."""
+        """The outage as a fault of the scenario."""
         return {
             "node": node_name(self.node),
             "at_s": self.start_s,
@@ -124,7 +124,7 @@ class _Outage:
 
 
 def _outages(recording: Recording, rows: pl.DataFrame) -> Iterator[_Outage]:
-    """When each node got nothing."""
+    """Periods in which each node got no requests."""
     last_s = float(rows.select(pl.max_horizontal(pl.col("finish_s").max(), 0.0)).item()) + AFTERWARDS_S
     for node in recording.nodes:
         down_s: float | None = None if _is_up_first(recording, node) else 0.0
@@ -151,7 +151,7 @@ def _events(recording: Recording, node: Mapping[str, Any]) -> Iterator[tuple[flo
 
 
 def _last_end_s(rows: pl.DataFrame, name: str, at_s: float) -> float:
-    """When a node that gets nothing new from `at_s` on is through with what it has."""
+    """Time at which a node ends its last request, if it gets no new ones from `at_s` on."""
     begun = pl.col("finish_s") - pl.col("recorded_s") <= at_s
     ends = rows.filter((pl.col("node") == name) & begun)["finish_s"]
     latest = ends.max() if ends.len() else None

@@ -1,4 +1,4 @@
-"""Scenario and cluster files: YAML text → checked scenario, and the scenarios that come with trimtab."""
+"""Scenario and cluster files: YAML text → checked scenario, and the built-in scenarios."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ CLUSTER_SECTION_KEYS = ("models", "adapters", "classes")
 
 
 def builtin_names() -> tuple[str, ...]:
-    """Names of the scenarios that come with trimtab."""
+    """Names of the built-in scenarios."""
     return tuple(
         sorted(f.name.removesuffix(".yaml") for f in _builtin_folder().iterdir() if _is_yaml(f.name))
     )
 
 
 def builtin_text(name: str) -> str:
-    """The file of a built-in scenario, comments and all.
+    """The text of a built-in scenario, with comments.
 
     Raises:
-        ScenarioError: there is none of this name.
+        ScenarioError: no built-in scenario has this name.
     """
     if name not in builtin_names():
         raise _no_such_scenario(name)
@@ -64,7 +64,7 @@ def load_scenario(name_or_path: str | os.PathLike[str]) -> Scenario:
     """A built-in scenario by name, or one from a YAML file.
 
     Raises:
-        ScenarioError: no such name or file, malformed YAML, or fields that are wrong, all of them listed.
+        ScenarioError: no such name or file, malformed YAML, or wrong fields (all are listed).
     """
     path = as_path(name_or_path, "scenario")
     if str(path) in builtin_names():
@@ -82,7 +82,7 @@ def parse_scenario(text: str, file: str = "scenario", folder: Path | None = None
 
 
 def load_cluster(path: str | Path) -> ClusterPart:
-    """The cluster of a file, which holds a cluster section, or it under `cluster:`, or a whole scenario.
+    """The cluster of a file: a cluster section, alone or under `cluster:`, or a whole scenario.
 
     Raises:
         ScenarioError: as for scenarios.
@@ -106,9 +106,9 @@ def resolve_scenario(
     policies: Sequence[str] | None = None,
     seeds: int | Sequence[int] | None = None,
 ) -> Scenario:
-    """The scenario that a command line asks for: a file or built-in one, with parts replaced.
+    """The scenario of a command line: a file or a built-in one, with parts replaced.
 
-    Without a scenario, a trace and a cluster make one; with neither it is the default scenario.
+    Without a scenario, a trace and a cluster make one; without them it is the default scenario.
 
     Raises:
         ScenarioError: a part cannot be read, or the parts do not fit together.
@@ -144,7 +144,7 @@ def _scenario(data: dict[Any, Any], file: str, folder: Path | None) -> Scenario:
 
 
 def _in_folder(value: Any, folder: Path | None) -> Any:
-    """Every relative `file:` as seen from the folder of the scenario file."""
+    """The data with every relative `file:` resolved against the folder of the scenario file."""
     if folder is None:
         return value
     if isinstance(value, dict):

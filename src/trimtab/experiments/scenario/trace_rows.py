@@ -17,10 +17,10 @@ _last: dict[Hashable, Trace] = {}  # one entry: traces are large, and seeds foll
 def recorded(spec: TraceSpec, progress: Progress | None = None) -> Trace:
     """All rows of the file that the format keeps, before sampling and slicing.
 
-    `progress` is called with (bytes done, bytes in all), unless the trace is at hand already.
+    `progress` is called with (bytes done, bytes in all), unless the trace is in memory.
 
     Raises:
-        TraceError: the file is no trace.
+        TraceError: the file is not a trace.
     """
     path, mapping = Path(spec.file), spec.mapping
     options = TraceOptions(
@@ -35,7 +35,7 @@ def recorded(spec: TraceSpec, progress: Progress | None = None) -> Trace:
 
 
 def stamp_of(spec: TraceSpec) -> tuple[int, int]:
-    """Size and time of change of the file: another stamp, other rows. Zeros where there is no file."""
+    """Size and modification time of the file, to notice changes. Zeros without a file."""
     path = Path(spec.file)
     found = path.stat() if path.exists() else None
     return (0, 0) if found is None else (found.st_size, found.st_mtime_ns)
@@ -45,7 +45,7 @@ def chosen_rows(trace: Trace, options: TraceOptions, seed: int) -> pl.DataFrame:
     """The rows of one run; each seed has a sample of its own.
 
     Raises:
-        TraceError: nothing is left.
+        TraceError: no rows are left.
     """
     return apply_options(trace.table, options.model_copy(update={"seed": options.seed + seed}))
 
@@ -56,7 +56,7 @@ def recorded_rows(spec: TraceSpec) -> int:
 
 
 def unserved_rows(spec: TraceSpec) -> tuple[int, dict[str, int]]:
-    """Rows of the sample of seed 0, and of a gateway's recording how many have which outcome but done."""
+    """Number of rows in the sample of seed 0, and of a recording's rows by outcome, done excluded."""
     rows = chosen_rows(recorded(spec), spec.options, 0)
     if "outcome" not in rows.columns:
         return rows.height, {}

@@ -35,12 +35,12 @@ def compile_everything(others: Sequence[Job], notice: Notice | None = None) -> N
 
 
 def compile_loop() -> None:
-    """Compile the loop, which takes longest."""
+    """Compile the loop, the slowest kernel."""
     compile_all([])
 
 
 def _policy_jobs(specs: Sequence[str]) -> list[Job]:
-    """Composites, which bring more kernels, alone and first; the others a few at a time."""
+    """Policies to compile per process: composites, with more kernels, alone and first; others in groups."""
     alone = [spec for spec in specs if any(policy.candidates for policy in find(spec))]
     others = [spec for spec in specs if spec not in alone]
     chunks = [[spec] for spec in alone]

@@ -1,4 +1,4 @@
-"""Measures the time of one decision: it calls the active policy repeatedly on a run that stands still."""
+"""Measures the time of one decision, by repeated calls of the policy on a paused run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REPEATED = types.void(numba.types.Array(types.int64, 1, "C"), types.int64)
 
 @helper(inline=True)
 def _swap(view: View, a: int, b: int) -> None:
-    """Let two nodes trade what is in flight there, so that a policy has something to bring up to date."""
+    """Exchange the in-flight counts of two nodes, so that a policy has changes to process."""
     nodes = view.nodes
     in_flight, running, room = nodes.in_flight[a], nodes.running[a], nodes.room[a]
     outstanding_s, backlog_s, anchor_s = nodes.outstanding_s[a], nodes.backlog_s[a], nodes.anchor_s[a]
@@ -50,9 +50,9 @@ def _change_two_nodes(s: State, d: int, i: int) -> None:
 
 @kernel
 def decide_repeatedly(bound: Any, count: int) -> None:
-    """Ask `count` times, about requests that have arrived; two nodes change before each decision.
+    """Decide `count` times about requests that have arrived; two nodes change before each decision.
 
-    As many change in a run, where each request starts and ends somewhere.
+    A run changes as many, because each request starts and ends on a node.
     """
     s, plan, dispatch = state_at(bound[0]), plan_at(bound[1]), dispatch_at(bound[2], bound[3])
     for i in range(count):
@@ -62,10 +62,10 @@ def decide_repeatedly(bound: Any, count: int) -> None:
 
 
 def decision_s(driver: Driver) -> float:
-    """Seconds for one decision of a compiled run in which requests have arrived; the run is of no use then.
+    """Seconds for one decision of a compiled run in which requests have arrived; this spoils the run.
 
-    Processor time, the least of several measurements, caches warm; its draws, and the change of two nodes,
-    are part of it.
+    Least processor time of several measurements with warm caches; random draws and the change of two nodes
+    are included.
     """
     repeat = compile_kernel(decide_repeatedly, _REPEATED)
     count = 1

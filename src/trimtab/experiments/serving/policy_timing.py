@@ -33,7 +33,7 @@ class PolicyTiming:
 
 
 def time_policies(scenario: Scenario, policies: Sequence[PolicySpec], seed: int) -> list[PolicyTiming]:
-    """Time each policy, one after the other, in a run of half the requests. Compiles what is not compiled.
+    """Time each policy, one after the other, in a run of half the requests. Compiles missing kernels first.
 
     Raises PolicyError for a policy that fails.
     """
@@ -62,13 +62,13 @@ def _timing(scenario: Scenario, built: RunInputs, spec: PolicySpec, seed: int) -
 
 
 def _with_stopwatch(policy: Policy) -> tuple[Policy, list[float]]:
-    """The same policy, and a list that fills with the seconds that each of its plans took."""
+    """A copy of the policy, and a list that collects the seconds of each of its plans."""
     timed, seconds, plan = copy.copy(policy), list[float](), policy.plan
 
-    def timed_plan(*told: Any) -> Any:
+    def timed_plan(*args: Any) -> Any:
         begun_s = time.perf_counter()
         try:
-            return plan(*told)
+            return plan(*args)
         finally:
             seconds.append(time.perf_counter() - begun_s)
 

@@ -47,7 +47,7 @@ class Completions:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedPolicy:
-    """What the replay of one policy gave."""
+    """Result of the replay of one policy."""
 
     policy: str
     completions: Completions
@@ -59,7 +59,7 @@ class ReplayedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A recording, live and replayed."""
+    """A recording's live figures and its replays."""
 
     recording: str
     live_policy: str
@@ -70,16 +70,16 @@ class Replay:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether differences mean nothing: the replay of the first policy is too far from the live run.
+        """Whether differences between policies mean nothing: the first replay is too far from the live run.
 
-        They mean something only where the first policy is the recorded one.
+        They are meaningful only if the first policy is the recorded one.
         """
         first = self.policies[0]
         agrees = abs(first.error_frac.mean_s) <= HIDDEN_ABOVE_FRAC
         return not (agrees and first.policy == self.live_policy)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `trimtab replay --json` prints."""
+        """The output of `trimtab replay --json`."""
         policies = [
             {**asdict(run), "difference_s": run.difference_s and run.difference_s._asdict()}
             for run in self.policies
@@ -96,7 +96,7 @@ def replay(
 ) -> Replay:
     """Replay a recording with these policies; default: the one it was recorded under.
 
-    All of it is replayed; what arrived within `after_s` of the recording's beginning is in no figure.
+    The whole recording is replayed; figures leave out requests that arrived in its first `after_s` seconds.
 
     Raises:
         TraceError: the recording cannot be read, or nothing was served while it recorded, or after that.

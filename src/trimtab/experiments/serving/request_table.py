@@ -1,4 +1,4 @@
-"""The table of a run's requests that reports and files show."""
+"""The table of a run's requests, for reports and files."""
 
 from __future__ import annotations
 

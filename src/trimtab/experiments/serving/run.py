@@ -43,7 +43,7 @@ ScenarioSource = Scenario | str | os.PathLike[str]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One policy on one scenario and seed: figures at once, tables on request."""
+    """Result of one policy on one scenario and seed; tables are built on access."""
 
     scenario: Scenario
     policy: str
@@ -55,7 +55,7 @@ class Run:
     lacks: tuple[Degraded, ...] = field(repr=False, default=())  # needs of the policy that are not met
 
     def __repr__(self) -> str:
-        """What ran, and three of its figures."""
+        """Policy, scenario, and three of the figures."""
         means = ("completion_mean_s", "completion_p99_s", "finished_frac")
         figures = ", ".join(f"{name}={self.metrics[name]:.4g}" for name in means)
         what = f"{self.policy} on {self.scenario.name}, seed {self.seed}"
@@ -68,37 +68,37 @@ class Run:
 
     @cached_property
     def nodes(self) -> pl.DataFrame:
-        """One row per node: what it is, how busy it was, what it finished."""
+        """One row per node: type, utilisation, finished requests."""
         return node_table(self.records, self.inputs)
 
     @cached_property
     def bound(self) -> Bound | None:
-        """Lower bound on completion that no policy can beat on these requests; None where none holds."""
+        """Lower bound on completion that no policy can beat on these requests; None if there is none."""
         return bound_of(self.inputs.cluster, self.inputs.requests, self.inputs.options)
 
     @cached_property
     def curves(self) -> Curves:
-        """What figures draw."""
+        """The curves that figures draw."""
         return curves_of(self.records, self.inputs.cluster)
 
     @property
     def distance_frac(self) -> float:
-        """Mean completion over the lower bound, less 1; nan where none holds."""
+        """Mean completion ÷ lower bound − 1; nan without a bound."""
         finished = int(self.records.requests.finished.sum())
         return distance_frac(self.metrics["completion_mean_s"], finished, self.bound)
 
     @property
     def served_frac(self) -> float:
-        """Share served of the requests that some node could serve."""
+        """Fraction served, of the requests that some node could serve."""
         return served_frac(self.metrics, ends_early=self.scenario.ends_early())
 
     @property
     def serves_few(self) -> bool:
-        """Whether so few were served that the other figures flatter the policy."""
+        """Whether too few requests were served for the other figures to be fair."""
         return self.served_frac < RANKED_FROM
 
     def notes(self) -> list[str]:
-        """What a reader of the figures must know."""
+        """Notes for readers of the figures."""
         unfit = np.flatnonzero(self.records.requests.reason == Reason.FITS_NO_NODE)
         late_s = self.records.requests.arrival_s - self.inputs.requests.work["arrival_s"]
         log = self.planning
@@ -110,7 +110,7 @@ class Run:
         return notes + ([few_served_note({self.policy: self.served_frac})] if self.serves_few else [])
 
     def to_dict(self) -> dict[str, Any]:
-        """What `trimtab run --json` prints."""
+        """The output of `trimtab run --json`."""
         bound = self.bound
         return {
             "scenario": self.scenario.name,
@@ -148,7 +148,7 @@ def simulate(
     Args:
         scenario: a Scenario, a built-in's name, or a file; default: `trace` on `cluster`, or aigc-images.
         policy: a name, `name+order`, `file.py:Class`, a Policy object or class.
-        seed: of everything that is drawn.
+        seed: seed of all random numbers.
         load: offered work over capacity; default: the scenario's.
         trace: a file that replaces the scenario's requests.
         cluster: a file that replaces the scenario's nodes.
@@ -181,7 +181,7 @@ def run_on_clock(
     speed: float = 1.0,
     progress: Callable[[int], None] | None = None,
 ) -> Run:
-    """The same in real time: the live host with in-process workers, `speed` times as fast as the scenario.
+    """Run in real time: a live run with in-process workers, `speed` times as fast as the scenario.
 
     Raises UsageError for input that cannot be used, such as faults, and PolicyError for a policy that fails.
     """
@@ -220,7 +220,7 @@ def _path(given: str | os.PathLike[str] | None, field: str) -> Path | None:
 
 
 def run_of(scenario: Scenario, policy: str, seed: int, built: RunInputs, driver: Driver) -> Run:
-    """A run from the state that either host left behind."""
+    """The result of a finished run, from the state of its driver."""
     records = records_of(driver, built.cluster, built.requests, built.slo_s)
     lacks = degraded(driver.decider, built.cluster, built.requests, built.options)
     return Run(scenario, policy, seed, compute(records), built, records, driver.planning, lacks)

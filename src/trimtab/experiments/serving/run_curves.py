@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 
 def curves_of(records: Records, cluster: Cluster, edges_s: Floats | None = None) -> Curves:
-    """Curves of a run; `edges_s` makes several runs share their time axis."""
+    """Curves of a run; with `edges_s` several runs share a time axis."""
     rows = records.requests
     finished_s = rows.completion_s[rows.finished]
     frac = np.linspace(0.0, 1.0, QUANTILES)

@@ -94,7 +94,7 @@ class Serving:
         policies: Sequence[str] | None,
         seeds: int | Sequence[int] | None,
     ) -> Scenario:
-        """The scenario, or a built-in one or a file of one, with what is not None replaced."""
+        """The scenario, by value, name or file, with every argument that is not None replaced."""
         scenario = source if isinstance(source, Scenario) else load_scenario(source)
         return scenario.with_overrides(load=load, policies=policies, seeds=seeds)
 
@@ -107,13 +107,13 @@ class Serving:
         return settings.workload.load
 
     def sweep_loads(self, settings: Scenario, wanted: Sequence[float] | None) -> tuple[float, ...]:
-        """Loads wanted, else those of the scenario. Raises ScenarioError."""
+        """The given loads, else the scenario's. Raises ScenarioError."""
         if wanted is None:
             return settings.sweep.loads
         return checked(lambda: SweepSpec(loads=tuple(wanted)), SweepSpec, "sweep", ScenarioError).loads
 
     def is_swept_by_default(self, policy: PolicySpec) -> bool:
-        """Not the policies that simulate for every plan: each of their runs takes as long as all others'."""
+        """Whether the policy needs no rollouts: a run with rollouts takes as long as all others together."""
         return Need.ROLLOUT not in find(policy).dispatch.all_needs
 
     def stamp(self, settings: Scenario) -> tuple[int, int] | None:
@@ -122,11 +122,11 @@ class Serving:
         return None if trace is None else stamp_of(trace)
 
     def find(self, policy: PolicySpec) -> tuple[Policy, Policy]:
-        """The policy that chooses nodes, and the one whose order counts."""
+        """The policy that dispatches, and the policy that orders the queue."""
         return find(policy)
 
     def canonical(self, policy: PolicySpec) -> str:
-        """The shortest way to write a policy."""
+        """The shortest name of a policy."""
         return canonical(policy)
 
     def prepare(self, policies: Sequence[PolicySpec], mode: str, items: int, notice: Notice | None) -> str:
@@ -178,7 +178,7 @@ class Serving:
         return LowerBound(found.mean_s, found.method, found.assumptions, distance)
 
     def curves(self, inputs: ServingInputs, records: Records) -> Curves:
-        """On time bins over the arrivals, and a tenth more for the last requests to finish."""
+        """Curves on time bins over the arrivals, plus a tenth for the last requests to finish."""
         arrival_s = inputs.run.requests.work["arrival_s"]
         span_s = max(1e-9, float(arrival_s[-1] - arrival_s[0]))
         edges_s = np.linspace(arrival_s[0], arrival_s[0] + 1.1 * span_s, BINS + 1)
@@ -207,7 +207,7 @@ class Serving:
         return frozenset(canonical(p) for p in policies if not any(m.draws for m in members(find(p)[0])))
 
     def batch_ci95(self, records: Records) -> dict[str, float]:
-        """For means over requests: batches of requests by arrival."""
+        """Intervals of means over requests, by batches of requests in order of arrival."""
         return batch_ci95(records)
 
     def served_frac(self, settings: Scenario, metrics: Mapping[str, float]) -> float:
@@ -215,7 +215,7 @@ class Serving:
         return served_frac(metrics, ends_early=settings.ends_early())
 
     def notes(self, settings: Scenario, results: Sequence[Any]) -> list[str]:
-        """What a reader of a comparison must know."""
+        """Notes for readers of a comparison."""
         return comparison_notes(settings.workload.trace, results)
 
 

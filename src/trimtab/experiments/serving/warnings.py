@@ -20,14 +20,14 @@ MOST_NAMED = 5  # requests that a note names
 
 
 def unfit_note(count: int, first: Sequence[int], of: str = "") -> str:
-    """How many requests no node could ever serve; names the `first` of them, which belong to `of`."""
+    """Note on requests that no node can serve; names the `first` of them, which belong to `of`."""
     named = ", ".join([*map(str, first[:MOST_NAMED]), *(["…"] if count > len(first[:MOST_NAMED]) else [])])
     what = "1 request fits no node and was" if count == 1 else f"{count:,} requests fit no node and were"
     return f"{what} rejected ({of}{named})"
 
 
 def unserved_note(requests: int, by_outcome: Mapping[str, int]) -> str:
-    """How many recorded requests ended unserved: their service times are estimates."""
+    """Note on recorded requests that ended unserved: their service times are estimates."""
     count = sum(by_outcome.values())
     each = ", ".join(f"{n:,} {outcome}" for outcome, n in by_outcome.items())
     return (
@@ -37,18 +37,18 @@ def unserved_note(requests: int, by_outcome: Mapping[str, int]) -> str:
 
 
 def lateness_note(late_s: NDArray[np.float64]) -> str:
-    """How much later than planned requests arrived, `late_s` [arrivals] in scenario seconds."""
+    """Note on arrivals later than planned, `late_s` [arrivals] in scenario seconds."""
     p50_s, p99_s = np.quantile(late_s, (0.5, 0.99))
     return f"live: arrivals were late by {p50_s:.3g} s (p50) and {p99_s:.3g} s (p99) of scenario time"
 
 
 def planning_note(log: PlanningLog) -> str:
-    """What became of the plans of a run."""
+    """Note on late or failed plans of a run."""
     return f"plans: {log.made} made, {log.late} late, {log.raised} raised, {log.invalid} invalid"
 
 
 def few_served_note(served_frac: Mapping[str, float]) -> str:
-    """Which policies served too few requests for their means to be compared with others'."""
+    """Note on policies that served too few requests for their means to be comparable."""
     each = "; ".join(f"{policy} {_served_text(share)}" for policy, share in served_frac.items())
     plural = "policies have" if len(served_frac) > 1 else "policy has"
     return f"served less than {100 * RANKED_FROM:g} % of the requests, so the {plural} no rank: {each}"
@@ -61,7 +61,7 @@ def _served_text(share: float) -> str:
 
 
 def comparison_notes(trace: TraceSpec | None, results: Sequence[PolicyResult]) -> list[str]:
-    """What a reader of these results, on this trace if any, must know."""
+    """Notes on these results, and on their trace if there is one."""
     notes = _recording_notes(trace)
     by_seed = {run.seed: run for result in results for run in result.runs if run.remarks["n_fits_no_node"]}
     if by_seed:
@@ -84,7 +84,7 @@ def degraded_notes(lacks: Iterable[Degraded]) -> list[str]:
 
 
 def seedless_note(results: Sequence[PolicyResult]) -> str:
-    """Which runs no seed changes, and what intervals they have."""
+    """Note on runs that do not depend on the seed, and on their intervals."""
     own = "a recorded trace without randomness: no seed changes a run"
     named = ", ".join(sorted(r.policy for r in results if r.is_seedless))
     of = "" if all(r.is_seedless for r in results) else f" of {named}"

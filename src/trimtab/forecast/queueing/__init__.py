@@ -1,6 +1,6 @@
-"""Queueing formulas: from rates and spreads to waits, losses and the fraction that is late.
+"""Queueing formulas: waits, losses and late fractions from rates and variances.
 
-A `Station` is what every formula returns. Rates are per second, times in seconds, `scv` = variance / mean².
+Every formula returns a `Station`. Rates are per second, times in seconds, `scv` = variance / mean².
 """
 
 from trimtab.forecast.queueing.deadline import Family, late_frac

@@ -1,6 +1,6 @@
-"""How many are late: the probability that wait and service together take longer than a deadline.
+"""Late fraction: the probability that wait and service together take longer than a deadline.
 
-Model: a fraction `wait_frac` waits, exponentially long, of the mean that the station tells; the others don't.
+Model: a fraction `wait_frac` waits, with exponential times of the station's mean; the others do not wait.
 For M/M/c that is exact (Kleinrock, Queueing Systems vol. 1, 1975); for G/G/c it is the limit of heavy traffic
 (Kingman 1962; Whitt 1993). Services come from a family with the mean and spread of the demand: constant where
 there is next to no spread, else gamma (exponential at 1) or lognormal. P(W + S > d) is then an integral of
@@ -30,7 +30,7 @@ CONSTANT_BELOW_SCV = 1e-6  # a spread of a thousandth
 
 
 def late_frac(station: Station, deadline_s: float, family: Family = "gamma") -> float:
-    """Of those who enter, the fraction that is not finished `deadline_s` after it came. Raises UsageError."""
+    """Fraction of the admitted requests not finished `deadline_s` after their arrival. Raises UsageError."""
     deadline_s = checked_at_least(0.0, deadline_s, "deadline_s")
     if family not in ("gamma", "lognormal"):
         raise UsageError("unknown", field="family", value=family, expected="gamma or lognormal")

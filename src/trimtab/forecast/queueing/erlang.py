@@ -4,8 +4,8 @@ Source: A. K. Erlang (1917), see Kleinrock, Queueing Systems vol. 1 (1975), ch. 
 recursion on its inverse, 1/B(k) = 1 + k / a · 1/B(k − 1), whose terms are all positive: it is stable for any
 number of servers. Cost: O(servers); inverses O(servers found) or O(servers · log(1/precision)).
 
-`offered` is λ E[S], the mean number of servers that the work would keep busy. The `_unchecked` functions are
-for kernels; they take a whole number of servers > 0 and `offered` ≥ 0 for granted.
+`offered` is λ E[S], the offered load in servers. The `_unchecked` functions are
+for kernels; they assume a whole number of servers > 0 and `offered` ≥ 0.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def erlang_b(servers: int, offered: float) -> float:
 
 
 def erlang_c(servers: int, offered: float) -> float:
-    """Probability of having to wait in M/M/c; 1 where as much or more is offered than there are servers.
+    """Probability of waiting in M/M/c; 1 if the offered load is at least the number of servers.
 
     Raises UsageError.
     """
@@ -64,7 +64,7 @@ def erlang_c(servers: int, offered: float) -> float:
 
 
 def erlang_b_servers(offered: float, loss_frac: float) -> int:
-    """The least number of servers that loses at most this fraction. Raises UsageError."""
+    """The least number of servers with at most this loss probability. Raises UsageError."""
     offered = checked_at_least(0.0, offered, "offered")
     loss_frac = checked_frac(loss_frac, "loss_frac")
     if offered == 0.0 or loss_frac == 1.0:
@@ -78,7 +78,7 @@ def erlang_b_servers(offered: float, loss_frac: float) -> int:
 
 
 def erlang_b_offered(servers: int, loss_frac: float) -> float:
-    """The offered load of which so many servers lose this fraction; inf where it is 1. Raises UsageError."""
+    """The offered load of which the servers lose this fraction; inf for 1. Raises UsageError."""
     servers = checked_servers(servers)
     loss_frac = checked_frac(loss_frac, "loss_frac")
     if loss_frac == 1.0:
@@ -88,7 +88,7 @@ def erlang_b_offered(servers: int, loss_frac: float) -> float:
 
 
 def erlang_c_servers(offered: float, wait_frac: float) -> int:
-    """The least number of servers at which at most this fraction has to wait. Raises UsageError.
+    """The least number of servers with at most this probability of waiting. Raises UsageError.
 
     By bisection above the offered load, where the probability of waiting falls with every server.
     """

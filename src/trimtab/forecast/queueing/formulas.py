@@ -1,7 +1,7 @@
 """Steady states of stations, from the exact (M/M/c, M/G/1, M/M/c/K, processor sharing) to the approximate.
 
 Sources: Kleinrock, Queueing Systems vol. 1 (1975), ch. 3 and 5, and vol. 2 (1976), ch. 4 (processor sharing);
-insensitivity of processor sharing with several servers: Cohen, Acta Informatica 12 (1979). What G/G/c adds is
+insensitivity of processor sharing with several servers: Cohen, Acta Informatica 12 (1979). G/G/c is
 in `many_servers`.
 """
 
@@ -57,7 +57,7 @@ def ggc(
     arrival_scv: float,
     method: Method = "whitt",
 ) -> Station:
-    """G/G/c from two moments of gaps and services: Whitt (1993), or Allen and Cunneen, which is cruder.
+    """G/G/c from two moments of interarrival and service times: Whitt (1993), or Allen and Cunneen (cruder).
 
     Both are exact for M/M/c. At 16 servers and load 0.9 Whitt's mean wait is within 12 % of simulations,
     Allen's and Cunneen's within 28 % (docs/benchmarks/forecast.md). Raises UsageError.
@@ -74,7 +74,7 @@ def ggc(
 
 
 def mmck(servers: int, places: int, arrivals_per_s: float, mean_service_s: float) -> Station:
-    """M/M/c/K, exact: at most `places` in service and waiting together, others are lost. Raises UsageError.
+    """M/M/c/K, exact: at most `places` requests in service and waiting; others are lost. Raises UsageError.
 
     Its birth-death chain, from state c upwards, in units that keep every term at most 1. Cost: O(places).
     """
@@ -102,9 +102,9 @@ def _states_below(demand: Demand, full: float) -> float:
 
 
 def processor_sharing(servers: int, arrivals_per_s: float, mean_service_s: float) -> Station:
-    """M/G/c where all share the servers equally, nobody more than one: exact, whatever the services.
+    """M/G/c with processor sharing, at most one server per request: exact for any service distribution.
 
-    `wait_s` is how much longer a request takes than alone, `wait_frac` how many find all servers busy. On one
+    `wait_s` is the delay beyond the service time, `wait_frac` the fraction that finds no free server. On one
     server a request of service x takes x · `stretch`. Raises UsageError.
     """
     return mmc(servers, arrivals_per_s, mean_service_s)

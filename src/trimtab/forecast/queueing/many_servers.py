@@ -15,7 +15,7 @@ FEW_SERVERS = 6  # up to which the normal limit of many servers says nothing
 
 
 def wait_factor(demand: Demand) -> float:
-    """φ: what the mean wait is, over Allen and Cunneen's."""
+    """φ: the mean wait as a multiple of Allen and Cunneen's."""
     a, s = demand.arrival_scv, demand.service_scv
     if a == 0.0 and s == 0.0:
         return 1.0
@@ -39,7 +39,7 @@ def _psi(scv: float, base: float) -> float:
 
 
 def wait_frac(demand: Demand, exponential: float) -> float:
-    """π: probability of having to wait, from that of M/M/c (`exponential`)."""
+    """π: probability of waiting, from that of M/M/c (`exponential`)."""
     a, s, m, load = demand.arrival_scv, demand.service_scv, demand.servers, demand.load_frac
     if a == 0.0 and s == 0.0:
         return 0.0
@@ -55,7 +55,7 @@ def wait_frac(demand: Demand, exponential: float) -> float:
 
 
 def _scaled(demand: Demand, spread: float, exponential: float) -> float:
-    """M/M/c's probability, by how its normal tail changes when spare capacity counts `spread` times."""
+    """M/M/c's probability, scaled as its normal tail changes when spare capacity counts `spread` times."""
     spare = (1.0 - demand.load_frac) * sqrt(demand.servers)
     tail = _normal_tail(spare)
     return min(1.0, exponential * _normal_tail(spread * spare) / tail) if tail > 0.0 else 0.0

@@ -1,4 +1,4 @@
-"""What the formulas tell of a station: c equal servers, one queue, first come first served unless said."""
+"""Inputs and results of the formulas: c equal servers with one queue, first come first served by default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Method: TypeAlias = Literal["whitt", "allen-cunneen"]
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What comes to the servers: a rate, and the first two moments of gaps and services.
+    """The offered work: a rate, and the first two moments of interarrival and service times.
 
     `arrival_scv` and `service_scv` are squared coefficients of variation, variance / mean²: 0 constant,
     1 exponential (a Poisson stream). Raises UsageError.
@@ -35,18 +35,18 @@ class Demand:
 
     @property
     def offered(self) -> float:
-        """Mean number of servers that the work keeps busy, if there are enough."""
+        """Offered load: the mean number of busy servers, if there are enough."""
         return self.arrivals_per_s * self.mean_service_s
 
     @property
     def load_frac(self) -> float:
-        """Offered work over capacity; from 1 on a queue without bound grows for ever."""
+        """Offered work over capacity; from 1 on an unbounded queue grows without end."""
         return self.offered / self.servers
 
 
 @dataclass(frozen=True, slots=True)
 class Station:
-    """Steady state. Without bound on the queue, at load 1 and above: all wait, for ever (inf)."""
+    """Steady state. With an unbounded queue at load 1 and above all wait, without end (inf)."""
 
     demand: Demand
     wait_frac: float  # of those who enter, how many wait at all
@@ -55,32 +55,32 @@ class Station:
 
     @property
     def time_s(self) -> float:
-        """Mean wait and service together."""
+        """Mean time in the system: wait and service."""
         return self.wait_s + self.demand.mean_service_s
 
     @property
     def entering_per_s(self) -> float:
-        """Rate of those who are not turned away."""
+        """Rate of admitted requests."""
         return self.demand.arrivals_per_s * (1.0 - self.loss_frac)
 
     @property
     def waiting(self) -> float:
-        """Mean number that waits (Little's law)."""
+        """Mean number of waiting requests (Little's law)."""
         return self.entering_per_s * self.wait_s if self.entering_per_s else 0.0
 
     @property
     def in_system(self) -> float:
-        """Mean number that waits or is served."""
+        """Mean number of requests that wait or are served."""
         return self.entering_per_s * self.time_s if self.entering_per_s else 0.0
 
     @property
     def busy_frac(self) -> float:
-        """Mean share of the servers that is busy."""
+        """Mean fraction of busy servers."""
         return min(1.0, self.demand.load_frac * (1.0 - self.loss_frac))
 
 
 def overloaded(demand: Demand) -> Station:
-    """A queue that grows for ever."""
+    """The station of a queue that grows without end."""
     return Station(demand, wait_frac=1.0, wait_s=inf)
 
 

@@ -9,7 +9,7 @@ from trimtab.gateway.config.files import (
     load_config,
     node_specs,
     parse_config,
-    refuse_open_door,
+    require_keys,
 )
 from trimtab.gateway.config.gateway import GatewayConfig
 from trimtab.gateway.config.keys import AdminSpec, KeySpec, Secret, TenantLimits, digest_of
@@ -29,5 +29,5 @@ __all__ = [
     "load_config",
     "node_specs",
     "parse_config",
-    "refuse_open_door",
+    "require_keys",
 ]

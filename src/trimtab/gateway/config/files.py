@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import ConfigError
-from trimtab.gateway.config.gateway import CONFIG_TITLE, GatewayConfig, misfits_of_raw
+from trimtab.gateway.config.gateway import CONFIG_TITLE, GatewayConfig, raw_field_errors
 from trimtab.gateway.config.keys import KeySpec, is_readable_by_others, read_keys
 from trimtab.gateway.config.node_entries import NodeEntry
 from trimtab.gateway.config.types import FOLDER
@@ -55,7 +55,7 @@ def _validated(data: dict[Any, Any], file: str, folder: Path | None) -> GatewayC
         GatewayConfig,
         file,
         ConfigError,
-        lambda: misfits_of_raw(data),
+        lambda: raw_field_errors(data),
     )
 
 
@@ -136,7 +136,7 @@ class Overrides:
         return _validated({**_values(config), **changed}, "command line", None) if changed else config
 
 
-def refuse_open_door(config: GatewayConfig) -> None:
+def require_keys(config: GatewayConfig) -> None:
     """Raise ConfigError if the gateway would serve clients without keys and the file does not allow it."""
     if not config.keys and not config.insecure_no_auth:
         expected = "keys or keys_file (`trimtab serve --new-key` makes one), or --insecure-no-auth by name"

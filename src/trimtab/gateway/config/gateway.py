@@ -175,7 +175,7 @@ class GatewayConfig(Spec):
                 yield from known((section, "models", name), name, {*models, *self.routes}, "model")
 
 
-def misfits_of_raw(data: Mapping[Any, Any]) -> Iterator[FieldError]:
+def raw_field_errors(data: Mapping[Any, Any]) -> Iterator[FieldError]:
     """Duplicate names and alias loops, in a file with errors in other parts."""
     for section in _NAMES_ONCE:
         entries = data.get(section)

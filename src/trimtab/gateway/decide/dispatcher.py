@@ -202,7 +202,7 @@ class PolicyDispatcher(FleetListener):
         self.turn(pool, now_s)
         is_waiting = pool.entries.get(exchange.row) is entry and entry.node_idx < 0
         if is_waiting and not self.has_another(exchange):
-            pool.live.forgive(exchange.row, now_s)
+            pool.live.clear_avoided(exchange.row, now_s)
             self.turn(pool, now_s)
 
     def has_another(self, exchange: Exchange) -> bool:

@@ -54,8 +54,8 @@ class ClientConnection(asyncio.Protocol):
         self._backlog_bytes = 0
         self._feeding = False
         self._refused: Refusal | None = None  # refusal of malformed input behind the current request
-        self._deaf = False  # input is ignored
-        self._lingers = False  # all is answered; input is dropped for LINGER_S
+        self._ignores_input = False  # input is ignored
+        self._is_lingering = False  # lingering close: input is dropped for LINGER_S after the last response
         self._served = False  # at least one request was answered
         self._coming: Request | None = None  # a request that has arrived in part
         self._since_s = 0.0  # start of the state that the scanner checks
@@ -89,7 +89,7 @@ class ClientConnection(asyncio.Protocol):
         if self._tunnel is not None:
             self._tunnel.from_client(data)
             return
-        if self._deaf:
+        if self._ignores_input:
             return
         exchange = self._exchange
         if exchange is not None and exchange.request.complete:
@@ -163,7 +163,7 @@ class ClientConnection(asyncio.Protocol):
 
     def request_head(self, request: Request) -> None:
         """Begin a request at its head, or queue it behind the current request."""
-        if self._deaf:
+        if self._ignores_input:
             return
         if self._exchange is None:
             self._begin(request)
@@ -177,7 +177,7 @@ class ClientConnection(asyncio.Protocol):
     def request_body(self, request: Request, piece: bytes) -> None:
         """Store body bytes. Raises MalformedError above the limits."""
         context = self.context
-        if self._deaf:
+        if self._ignores_input:
             return
         body, settings = request.body, context.settings
         if body.size + len(piece) > settings.body_bytes:
@@ -256,7 +256,7 @@ class ClientConnection(asyncio.Protocol):
         self._exchange = None
         self._served = True
         if close:
-            self._close(lingers=exchange.request.awaits_body)
+            self._close(is_lingering=exchange.request.awaits_body)
             return
         self._since_s = exchange.ended_s
         more = self._waiting or self._backlog or self._refused is not None
@@ -265,7 +265,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _next(self) -> None:
         """Process the input that arrived while the last request was answered."""
-        while not self._lingers and not self.transport.is_closing():
+        while not self._is_lingering and not self.transport.is_closing():
             exchange = self._exchange
             if exchange is not None and exchange.request.complete:
                 return
@@ -297,9 +297,9 @@ class ClientConnection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is not None and exchange.request.complete:
             self._refused = refusal
-            self._deaf = True
+            self._ignores_input = True
             return
-        self._deaf = True
+        self._ignores_input = True
         if exchange is not None:
             exchange.request.keep_alive = False
             exchange.refuse(refusal)
@@ -308,16 +308,16 @@ class ClientConnection(asyncio.Protocol):
         if request is not None:
             self._drop_body(request)
         self.context.outbox.now(self.transport, response_bytes(refusal, Dialect.OPENAI, close=True))
-        self._close(lingers=True)
+        self._close(is_lingering=True)
 
-    def _close(self, lingers: bool) -> None:
-        self._deaf = True
+    def _close(self, is_lingering: bool) -> None:
+        self._ignores_input = True
         self._backlog.clear()
         self.context.outbox.flush()  # the response must go first
-        if not lingers or self.transport.is_closing() or not self.transport.can_write_eof():
+        if not is_lingering or self.transport.is_closing() or not self.transport.can_write_eof():
             self.transport.close()
             return
-        self._lingers = True
+        self._is_lingering = True
         self.transport.write_eof()
         self._since_s = self.context.loop.time()
         self.context.scanner.watch(self)
@@ -358,7 +358,7 @@ class ClientConnection(asyncio.Protocol):
         """Check for slow heads and bodies, idle connections, and clients that do not read."""
         settings = self.context.settings
         exchange = self._exchange
-        if self._lingers and exchange is None:
+        if self._is_lingering and exchange is None:
             return self._end_at(self._since_s + LINGER_S, now_s)
         if self.full and exchange is not None:
             return self._end_at(self.full_since_s + settings.stalled_client_s, now_s)
@@ -381,7 +381,7 @@ class ClientConnection(asyncio.Protocol):
         if now_s < due_s:
             return due_s
         self._refuse_input(Refusal(408, "slow_request", "The request came too slowly."))
-        return now_s + LINGER_S if self._lingers else inf
+        return now_s + LINGER_S if self._is_lingering else inf
 
     def drain(self) -> None:
         """Close an idle connection now. A busy connection closes with its response."""

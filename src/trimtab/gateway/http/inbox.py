@@ -37,7 +37,7 @@ class Receiver(Protocol):
         """Process bytes that were read."""
 
 
-class Asker(Receiver, Protocol):
+class ClientReceiver(Receiver, Protocol):
     """A client's connection."""
 
     def validate(self) -> bool:
@@ -77,7 +77,7 @@ class Inbox:
         self._take = self.take  # bound once
         self._items: list[tuple[Receiver, bytes]] = []
         self._answers: list[tuple[Receiver, bytes]] = []  # bytes from nodes
-        self._whole: list[Asker] = []  # connections with a complete request
+        self._whole: list[ClientReceiver] = []  # connections with a complete request
         self._alone_s = -inf  # a read after this is alone; inf = `take` runs
         self.read_s = 0.0  # time of the first read of this turn, or of the last turn with reads
         self.is_answered = True  # False while bytes from nodes are processed
@@ -108,9 +108,9 @@ class Inbox:
         else:
             self._call_soon(self._take)
 
-    def put_whole(self, asker: Asker) -> None:
+    def put_whole(self, client: ClientReceiver) -> None:
         """Register a complete request while `take` runs. It goes on after all bytes are processed."""
-        self._whole.append(asker)
+        self._whole.append(client)
 
     def take(self) -> None:
         """Process all stored bytes now, and write the results."""
@@ -129,12 +129,12 @@ class Inbox:
             self._hand_out(items)
             while self._whole:  # after a refusal the connection may bring its next request
                 whole, self._whole = self._whole, []
-                sized = [asker for asker in whole if self._validate(asker)]
-                for asker in sized:
+                sized = [client for client in whole if self._validate(client)]
+                for client in sized:
                     try:
-                        asker.go_on()
+                        client.go_on()
                     except Exception as error:
-                        self._report(asker, error)
+                        self._report(client, error)
             self._call(self.decide)
             outbox.is_awaited = outbox.is_direct = False
             outbox.flush()
@@ -148,11 +148,11 @@ class Inbox:
             except Exception as error:  # an error in one connection must not affect others
                 self._report(receiver, error)
 
-    def _validate(self, asker: Asker) -> bool:
+    def _validate(self, client: ClientReceiver) -> bool:
         try:
-            return asker.validate()
+            return client.validate()
         except Exception as error:
-            self._report(asker, error)
+            self._report(client, error)
             return False
 
     def _call(self, who: Callable[[], None]) -> None:

@@ -29,7 +29,7 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
-from trimtab.policies.shared.foresight import expected
+from trimtab.policies.shared.demand_forecast import expected
 from trimtab.policies.shared.prices import smoothed_prices
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import NO_LOADS

@@ -17,7 +17,7 @@ from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
-from trimtab.policies.shared.foresight import LOOK_BACK, Expected, expected
+from trimtab.policies.shared.demand_forecast import LOOK_BACK, Expected, expected
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import NO_LOADS
 

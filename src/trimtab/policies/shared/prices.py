@@ -6,7 +6,7 @@ import numpy as np
 
 from trimtab.domain.cluster import Floats
 from trimtab.domain.view import Plan
-from trimtab.policies.shared.foresight import Expected
+from trimtab.policies.shared.demand_forecast import Expected
 
 LOTS = 24  # that the expected work is divided into: the dual is linear in their number
 STAGES_FRAC = (0.1, 0.03)  # of the smoothing

@@ -1,4 +1,4 @@
-"""Builds the inputs of a host from a scenario and a seed: cluster, requests, options (see `run_inputs`).
+"""Builds the inputs of a run from a scenario and a seed: cluster, requests, options (see `run_inputs`).
 
 Requests start as `columns`, drawn (`generated`, each purpose from its own one of the `streams`) or read from
 a trace (`traced`, with `defaults` for known formats); then `cluster`, `requests` and `options` become arrays.

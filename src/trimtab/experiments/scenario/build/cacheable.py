@@ -1,4 +1,4 @@
-"""Inputs of caches: beginnings of prompts for nodes' prefix caches, and results of equal requests."""
+"""Inputs of caches: prompt prefixes for nodes' prefix caches, and contents for the result cache."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from trimtab.experiments.scenario.spec.workload import ContentSpec, PromptSpec, 
 
 
 def recorded_prefixes(spec: TraceSpec, format_name: str, table: pl.DataFrame) -> Prefixes | None:
-    """Prompts of a trace; None where it has no column `prefix_blocks`.
+    """Prompts of a trace; None without a column `prefix_blocks`.
 
-    Raises ScenarioError where neither trace nor scenario gives the tokens of a block.
+    Raises ScenarioError if neither trace nor scenario gives the tokens of a block.
     """
     if "prefix_blocks" not in table.columns:
         return None
@@ -40,7 +40,7 @@ def recorded_prefixes(spec: TraceSpec, format_name: str, table: pl.DataFrame) ->
 
 
 def _prompt_tokens(table: pl.DataFrame, at_most: FloatArray) -> FloatArray:
-    """Tokens of each prompt as far as its blocks go, [requests]."""
+    """Tokens of each prompt that its blocks cover, [requests]."""
     if "prompt_tokens" not in table.columns:
         return at_most
     tokens: FloatArray = table["prompt_tokens"].fill_null(0).cast(pl.Float64).to_numpy()
@@ -52,7 +52,7 @@ def _firsts(counts: IntArray) -> IntArray:
 
 
 def with_prompts(spec: PromptSpec, columns: RequestColumns, served: Served, seed: int) -> RequestColumns:
-    """The requests with prompts drawn for them; their prompts' work is added to their units."""
+    """The requests with drawn prompts; the work of the prompts is added to their units."""
     n = len(columns.arrival_s)
     beginning = choose(generator(seed, Stream.PROMPT), zipf_fractions(spec.count, spec.zipf), n)
     shared = np.floor(spec.shared_tokens.draw(generator(seed, Stream.SHARED_TOKENS), spec.count))
@@ -67,9 +67,9 @@ def with_prompts(spec: PromptSpec, columns: RequestColumns, served: Served, seed
 def drawn_prefixes(
     beginning: IntArray, shared_tokens: FloatArray, tokens: FloatArray, block_tokens: float
 ) -> Prefixes:
-    """Prompts of `tokens` [requests] of which the first ones are those of a shared `beginning` [requests].
+    """Prompts of `tokens` [requests], each starting with the tokens of a shared `beginning` [requests].
 
-    `shared_tokens` [beginnings]; their whole blocks are shared, all others are a request's own.
+    `shared_tokens` [beginnings]; their whole blocks are shared, all other blocks are a request's own.
     """
     shared = (shared_tokens // block_tokens).astype(np.int64)
     counts = np.ceil(tokens / block_tokens).astype(np.int64)
@@ -83,7 +83,7 @@ def drawn_prefixes(
 
 
 def with_contents(spec: ContentSpec, columns: RequestColumns, seed: int) -> RequestColumns:
-    """The requests, of which some are the same as others: of their class, size, model and adapter."""
+    """The requests with drawn contents; equal content means equal class, size, model and adapter."""
     n = len(columns.arrival_s)
     content = choose(generator(seed, Stream.CONTENT), zipf_fractions(spec.count, spec.zipf), n)
     is_repeatable = generator(seed, Stream.REPEATABLE).random(n) < spec.repeatable_frac
@@ -104,14 +104,14 @@ def with_contents(spec: ContentSpec, columns: RequestColumns, seed: int) -> Requ
 def content_numbers(
     spec: ResultCacheSpec, content: IntArray | None, tenant_idx: IntArray, tenant_names: tuple[str, ...]
 ) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
-    """Equal numbers for equal requests of one tenant, [requests]; −1: never answered from the cache.
+    """Content number of each request, equal for equal requests of a tenant, [requests]; −1: not cacheable.
 
-    None where nothing can be. Raises ScenarioError for a tenant that there is not.
+    None if no request is cacheable. Raises ScenarioError for an unknown tenant.
     """
-    strangers = sorted(set(spec.tenants or ()) - set(tenant_names))
-    if strangers:
+    unknown = sorted(set(spec.tenants or ()) - set(tenant_names))
+    if unknown:
         field, expected = "serving.result_cache.tenants", f"one of {', '.join(tenant_names)}"
-        raise ScenarioError("no such tenant", field=field, value=strangers[0], expected=expected)
+        raise ScenarioError("no such tenant", field=field, value=unknown[0], expected=expected)
     if not spec.entries or content is None:
         return None
     chosen = np.array([spec.tenants is None or name in spec.tenants for name in tenant_names])

@@ -1,4 +1,4 @@
-"""The cluster section and what is served as the arrays of `Cluster`."""
+"""Turns the cluster section and the service classes into the arrays of `Cluster`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def first_positions(members: Members, start: int) -> dict[str, int]:
 
 
 def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) -> Cluster:
-    """The cluster; `weight` is the number of slots, to be corrected for speed once the load is known."""
+    """The cluster; `weight` is the number of slots, corrected for speed later, when the load is known."""
     types, nodes, zones = list(spec.types.values()), list(spec.each_node()), spec.zone_names
     type_names = tuple(spec.types)
     type_idx = np.array([type_names.index(group.type) for _, group in nodes])
@@ -80,10 +80,10 @@ def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) ->
 
 
 def service_tables(spec: ClusterSpec, served: Served) -> tuple[FloatArray, FloatArray]:
-    """(fixed_s, unit_s), [classes, types] each; fixed_s is inf where a type can't serve a class.
+    """(fixed_s, unit_s), [classes, types] each; fixed_s is inf if a type cannot serve a class.
 
-    A type serves a class only if its memory holds the model together with an adapter that requests may bring,
-    and its resources what a request takes.
+    A type serves a class only if its memory holds the model together with any adapter of its requests,
+    and its resources cover the demand of a request.
     """
     shape = (len(served.classes), len(spec.types))
     fixed_s, unit_s = np.full(shape, np.inf), np.zeros(shape)
@@ -98,7 +98,7 @@ def service_tables(spec: ClusterSpec, served: Served) -> tuple[FloatArray, Float
 
 
 def _amounts(rows: Sequence[Mapping[ResourceName, float]], spec: ClusterSpec) -> FloatArray:
-    """[rows, resources]; 0 where a row does not say."""
+    """Amounts as an array, [rows, resources]; 0 where a row has none."""
     names = spec.resource_names
     return np.array([[row.get(name, 0.0) for name in names] for row in rows]).reshape(len(rows), len(names))
 
@@ -115,7 +115,7 @@ def _load_row(family: ItemFamily, type_names: tuple[str, ...]) -> list[float]:
 
 
 def _round_trips_s(spec: ClusterSpec) -> FloatArray:
-    """[zones, zones]; a pair given in one direction holds in both."""
+    """Round-trip times, [zones, zones]; a pair given in one direction holds in both."""
     zones, given = spec.zone_names, spec.rtt_s
     if not isinstance(given, Mapping):
         return np.where(np.eye(len(zones), dtype=np.bool_), 0.0, given)

@@ -23,7 +23,7 @@ SAME_PROFILE = 1e-12  # relative difference up to which classes count as served 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CapacityResult:
-    """The highest sustainable arrival rate and one way to serve it."""
+    """The highest sustainable arrival rate, and a split that serves it."""
 
     rate_per_s: float  # of the whole stream of which the classes have their shares
     allocation_per_s: FloatArray  # [classes, groups], rate of class c served by group g at that rate
@@ -62,7 +62,7 @@ def fluid_capacity_per_s(
 
 
 def _use(service: FloatArray, slots: FloatArray, demand: FloatArray, capacity: FloatArray) -> FloatArray:
-    """Seconds of a group's slots, then of each of its resources, that one request takes.
+    """Seconds of a group's slots, then of each of its resources, that one request uses.
 
     Shape [1 + resources, classes, groups]; infinite where a group cannot serve.
     """
@@ -74,7 +74,7 @@ def _use(service: FloatArray, slots: FloatArray, demand: FloatArray, capacity: F
 
 
 def _split(service: FloatArray, share: FloatArray, slots: FloatArray, use: FloatArray) -> FloatArray:
-    """Which part of each class each group serves, shape [classes, groups]; the rows sum to one."""
+    """Fraction of each class that each group serves, shape [classes, groups]; rows sum to one."""
     speed = 1.0 / service  # 0 where a group cannot serve
     profile = speed / speed.sum(axis=1, keepdims=True)
     if len(use) == 1 and np.allclose(profile, profile[0], rtol=SAME_PROFILE, atol=0.0):

@@ -41,7 +41,7 @@ def _begins(spec: GenerateSpec) -> list[int]:
 
 
 def _classes(spec: GenerateSpec, names: list[str], seed: int) -> IntArray:
-    """Class of each request, [requests]: the same uniform numbers, whatever the shares are when."""
+    """Class of each request, [requests]: the uniform numbers do not depend on the shares."""
     of_mix = {name: entry.share for name, entry in spec.mix.items()}
     regimes = [of_mix, *(change.shares or of_mix for change in spec.changes)]
     rng, begins = generator(seed, Stream.CLASS), _begins(spec)
@@ -52,7 +52,7 @@ def _classes(spec: GenerateSpec, names: list[str], seed: int) -> IntArray:
 
 
 def _arrivals_s(spec: GenerateSpec, seed: int) -> FloatArray:
-    """Arrival times [requests]: the process as it is, its gaps divided by the factor of their regime."""
+    """Arrival times [requests]: those of the process, with gaps divided by the factor of their regime."""
     arrival_s = spec.arrival.draw(generator(seed, Stream.ARRIVAL), spec.requests)
     if not spec.changes:
         return arrival_s

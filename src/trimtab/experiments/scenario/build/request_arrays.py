@@ -1,4 +1,4 @@
-"""Columns as the records that a host takes: what policies see, and the truth that they don't."""
+"""Turns columns into the arrays of a run: WORK, visible to policies, and TRUTH, hidden from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trimtab.traces.sizes import sizes_lognormal
 def build_requests(
     spec: WorkloadSpec, served: Served, columns: RequestColumns, cluster: Cluster, seed: int
 ) -> Requests:
-    """Requests of one seed, as they come: not yet scaled to a load."""
+    """Requests of one seed, not yet scaled to a load."""
     n, c = len(columns.arrival_s), columns.class_idx
     truth, work = np.zeros(n, TRUTH), new_work(n)
     truth["units"], truth["factor"] = columns.units, _factor(spec.service_cv, seed, Stream.SERVICE, n)
@@ -140,7 +140,7 @@ def _session(spec: WorkloadSpec, columns: RequestColumns, seed: int) -> IntArray
 
 
 def _keys(work: npt.NDArray[np.void], session: IntArray | None) -> IntArray:
-    """Affinity keys: the session, else model and adapter, else the request itself: nothing to be near to."""
+    """Affinity keys: the session, else model and adapter, else a key of the request's own."""
     pair = ((work["model_idx"].astype(np.int64) + 1) << 24) + work["adapter_idx"] + 1
     content = np.where(work["model_idx"] >= 0, _mixed(pair, 1), _mixed(work["serial"], 2))
     return content if session is None else np.where(session >= 0, _mixed(session, 3), content)

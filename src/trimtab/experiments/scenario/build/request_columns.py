@@ -1,4 +1,4 @@
-"""Requests as columns, before they meet a cluster: what a generator or a trace says of them."""
+"""Requests as columns from a generator or a trace, independent of a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Members = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class RequestColumns:
-    """Requests in order of arrival. What is None is drawn, or does without."""
+    """Requests in order of arrival. A column that is None is drawn later, or absent."""
 
     arrival_s: FloatArray  # [requests]
     class_idx: IntArray  # [requests]

@@ -44,7 +44,7 @@ SOONEST_S = 1e-6  # after its arrival that a client can go away
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
-    """Where recorded requests came from."""
+    """Origin of recorded requests."""
 
     file: str
     format: str
@@ -72,7 +72,7 @@ def same_inputs(a: RunInputs, b: RunInputs) -> bool:
 
 
 def _drawn(inputs: RunInputs) -> list[Any]:
-    """Every array that a seed may change."""
+    """All arrays that may depend on the seed."""
     r, prefixes = inputs.requests, inputs.requests.prefixes
     arrays: list[Any] = [r.work, r.truth, r.leave_s, r.content_idx, inputs.options.faults]
     if prefixes is not None:
@@ -88,7 +88,7 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
     Raises:
         ScenarioError: the trace does not fit the scenario, or a load cannot be set.
         TraceError: the file is no trace, or nothing of it is left.
-        UsageError: the seed is none.
+        UsageError: the seed is invalid.
     """
     if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise UsageError(
@@ -124,7 +124,7 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
 
 
 def _reusable(scenario: Scenario, columns: RequestColumns, requests: Requests) -> Requests:
-    """The requests with what caches know of them."""
+    """The requests with their prompts and contents for caches."""
     tenant_idx = requests.work["tenant_idx"]
     cache, names = scenario.serving.result_cache, requests.tenant_names
     content_idx = content_numbers(cache, columns.content, tenant_idx, names)
@@ -161,7 +161,7 @@ def _as_they_come(
 
 
 def _leave_s(requests: Requests, after_s: FloatArray) -> FloatArray:
-    """After the arrival at least: at equal times a cancellation would come first."""
+    """Times at which clients leave, after the arrival: at equal times the cancellation would come first."""
     leave_s: FloatArray = requests.work["arrival_s"] + np.maximum(after_s, SOONEST_S)
     return leave_s
 

@@ -15,7 +15,7 @@ from trimtab.experiments.scenario.spec.shared_types import IntArray
 def build_options(
     serving: ServingSpec, faults: tuple[FaultSpec, ...], cluster: Cluster, seed: int
 ) -> Options:
-    """Options of one run; which nodes a share of them is, is drawn from the seed."""
+    """Options of one run; faults of a fraction of nodes draw the nodes from the seed."""
     processes = [_processes(fault, _struck(fault, cluster, seed, k)) for k, fault in enumerate(faults)]
     return Options(
         held_max=UNLIMITED if serving.held_max is None else serving.held_max,
@@ -38,7 +38,7 @@ def build_options(
 
 
 def _struck(fault: FaultSpec, cluster: Cluster, seed: int, k: int) -> IntArray:
-    """Nodes that the k-th fault strikes."""
+    """Nodes of the k-th fault."""
     chosen = np.ones(cluster.n_nodes, dtype=np.bool_)
     if fault.node is not None:
         chosen &= np.array(cluster.node_names) == fault.node

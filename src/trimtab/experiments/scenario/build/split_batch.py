@@ -9,7 +9,7 @@ from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
 
 
 def parts_max(served: Served, class_idx: IntArray, units: FloatArray) -> IntArray:
-    """Most parts of each request by its estimated units, [requests]; 1 = it can't be split."""
+    """Highest number of parts of each request by its estimated units, [requests]; 1 = it cannot be split."""
     most = np.ones(len(units), np.int64)
     for c, service in enumerate(served.classes.values()):
         if service.split is not None:
@@ -20,7 +20,7 @@ def parts_max(served: Served, class_idx: IntArray, units: FloatArray) -> IntArra
 
 
 def join_s(served: Served) -> FloatArray | None:
-    """Seconds to join the parts of a request, [classes]; None where no class can be split."""
+    """Seconds to join the parts of a request, [classes]; None if no class can be split."""
     specs = [service.split for service in served.classes.values()]
     if not any(specs):
         return None
@@ -28,7 +28,7 @@ def join_s(served: Served) -> FloatArray | None:
 
 
 def batch_marginal_frac(served: Served) -> FloatArray | None:
-    """What one more of a batch costs, [classes], negative = not batched; None where no class can be."""
+    """Marginal cost of one more request in a batch, [classes], negative = not batched; None if none is."""
     specs = [service.batch for service in served.classes.values()]
     if not any(specs):
         return None

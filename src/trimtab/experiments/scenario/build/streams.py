@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Stream(IntEnum):
-    """What a stream is for. The numbers are part of the results: never reuse or reorder them."""
+    """Purpose of a stream. Results depend on the numbers: never reuse or reorder them."""
 
     ARRIVAL = 0
     CLASS = 1
@@ -35,5 +35,5 @@ class Stream(IntEnum):
 
 
 def generator(seed: int, stream: Stream, member: int = 0) -> np.random.Generator:
-    """The generator of one stream of a seed; `member` tells classes or list entries apart."""
+    """The generator of one stream of a seed; `member` distinguishes classes or list entries."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(stream), member)))

@@ -25,7 +25,7 @@ def traced(spec: TraceSpec, trace: Trace, table: pl.DataFrame, served: Served, s
     """The chosen rows of a trace as requests.
 
     Raises:
-        ScenarioError: no usable size column, or rows whose class is not known.
+        ScenarioError: no usable size column, or rows of an unknown class.
     """
     class_idx = _class_idx(spec, table, served)
     families = [(c.model, c.adapter) for c in served.classes.values()]
@@ -72,7 +72,7 @@ def _units(spec: TraceSpec, table: pl.DataFrame) -> FloatArray:
 
 
 def _class_idx(spec: TraceSpec, table: pl.DataFrame, served: Served) -> IntArray:
-    """Class of each row: by name where the column holds one, else the default."""
+    """Class of each row: by the name in the column, else the default."""
     names = list(served.classes)
     default = names[0] if len(names) == 1 else spec.default_class
     if spec.class_column not in table.columns:
@@ -116,7 +116,7 @@ def _models(
     families: Mapping[str, ItemFamily],
     seed: int,
 ) -> tuple[IntArray, Members]:
-    """Which model each row needs: the one its column names, or a drawn one."""
+    """Model of each row: from its column, or drawn."""
     if "model" in table.columns:
         return _named(table["model"], class_idx, of_class, families)
     everywhere = np.ones(table.height, dtype=np.bool_)
@@ -131,7 +131,7 @@ def _adapters(
     seed: int,
     named: bool,
 ) -> tuple[IntArray, Members]:
-    """Which adapter each row brings; none where the trace has no such column, or null in it."""
+    """Adapter of each row; none if the trace has no such column, or null in it."""
     if "adapter" not in table.columns:
         return np.full(table.height, -1), members_of(families)
     if named:
@@ -143,7 +143,7 @@ def _adapters(
 def _named(
     values: pl.Series, class_idx: IntArray, of_class: Families, families: Mapping[str, ItemFamily]
 ) -> tuple[IntArray, Members]:
-    """Every name in the trace is a member of the family of its class, of that family's size."""
+    """Item families with the names in the trace as members, each of its family's size."""
     position, members = np.full(len(values), -1), members_of(families)
     for family in families:
         classes = [c for c, name in enumerate(of_class) if name == family]

@@ -23,7 +23,7 @@ from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 class ChoiceSizes(Spec):
     """One of some values, with given shares."""
 
-    distribution: Literal["choice"] = Field(description="one of some values")
+    distribution: Literal["choice"] = Field(description="values with probabilities")
     values: Mapping[Positive, NonNegative] = Field(min_length=1, description="value → share")
 
     def draw(self, rng: np.random.Generator, n: int) -> FloatArray:
@@ -33,9 +33,9 @@ class ChoiceSizes(Spec):
 
 
 class QuantileSizes(Spec):
-    """A distribution by its quantiles, straight lines between them: any published table of percentiles."""
+    """A distribution by its quantiles, linear between them, for published tables of percentiles."""
 
-    distribution: Literal["quantiles"] = Field(description="given by its quantiles")
+    distribution: Literal["quantiles"] = Field(description="a distribution by its quantiles")
     values: Mapping[Frac, Positive] = Field(min_length=2, description="probability → quantile, from 0 to 1")
 
     @field_validator("values")
@@ -76,7 +76,7 @@ class ProductAmount(Spec):
     product: Mapping[str, Annotated[Distribution, BeforeValidator(_constant)]] = Field(
         min_length=1, description="part → number or distribution"
     )
-    powers: Mapping[str, float] = Field({}, description="part → exponent, 1 where not given")
+    powers: Mapping[str, float] = Field({}, description="part → exponent; default: 1")
 
     @model_validator(mode="after")
     def _known_powers(self) -> ProductAmount:
@@ -96,7 +96,7 @@ class SumAmount(Spec):
     sum: Mapping[str, Annotated[Distribution, BeforeValidator(_constant)]] = Field(
         min_length=1, description="part → number or distribution"
     )
-    weights: Mapping[str, Positive] = Field({}, description="part → factor, 1 where not given")
+    weights: Mapping[str, Positive] = Field({}, description="part → factor; default: 1")
 
     @model_validator(mode="after")
     def _known_weights(self) -> SumAmount:

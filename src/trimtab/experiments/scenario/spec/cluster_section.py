@@ -16,37 +16,35 @@ DEFAULT_ZONE = "default"
 
 
 class NodeType(Spec):
-    """A kind of node: what its accelerators are does not matter, only memory and speed."""
+    """A type of node, by memory and speed; the hardware does not matter."""
 
     accelerator: Literal["gpu", "cpu", "tpu", "fpga", "npu"] = Field("gpu", description="kind of accelerator")
     accelerators: NonNegative = Field(1.0, description="accelerators per node, for accelerator-seconds")
     memory_gib: Positive = Field(description="memory for models and adapters, of the whole node")
-    slots: int = Field(1, ge=1, description="requests that a node serves at a time")
-    speed: Positive = Field(1.0, description="divides service times that are given as one number")
+    slots: int = Field(1, ge=1, description="concurrent requests of a node")
+    speed: Positive = Field(1.0, description="divisor of service times given as one number")
     usd_per_hour: NonNegative = Field(0.0, description="price of a node")
     resources: Capacity = Field(
-        {}, description="resource → what a node has of it, for classes with a demand; left out: none of it"
+        {}, description="resource → capacity of a node, for classes with a demand; default: 0"
     )
 
 
 class NodeGroup(Spec):
-    """Some nodes of one type."""
+    """A number of nodes of one type."""
 
     type: str = Field(description="node type, a key of cluster.types")
-    count: int = Field(1, ge=1, description="how many such nodes")
-    name: str | None = Field(None, description="nodes are called NAME-1, NAME-2, …; the type where not given")
-    zone: str | None = Field(None, description="zone of the nodes; the first zone where not given")
-    slots: int | None = Field(None, ge=1, description="requests served at a time, if not as the type says")
-    queue_max: int | None = Field(
-        None, ge=0, description="requests that may wait at a node; null = any number"
-    )
+    count: int = Field(1, ge=1, description="number of nodes")
+    name: str | None = Field(None, description="nodes are called NAME-1, NAME-2, …; default: the type")
+    zone: str | None = Field(None, description="zone of the nodes; default: the first zone")
+    slots: int | None = Field(None, ge=1, description="concurrent requests; default: the type's slots")
+    queue_max: int | None = Field(None, ge=0, description="capacity of a node's queue; null = unbounded")
     nic_gib_per_s: Positive | None = Field(
         None, description="bandwidth of a node's link; null = not modelled"
     )
 
 
 class Zone(Spec):
-    """A place: nodes in it share one link to the outside."""
+    """A location whose nodes share one link to the outside."""
 
     ingress_gib_per_s: Positive | None = Field(
         None, description="bandwidth of the link into the zone; null = not modelled"
@@ -68,11 +66,11 @@ class Node(NamedTuple):
 
 
 class ClusterSpec(Spec):
-    """Nodes, their types, and how far apart they are."""
+    """Nodes, their types, and the round-trip times between zones."""
 
     types: Mapping[str, NodeType] = Field(min_length=1, description="name → node type")
     nodes: tuple[NodeGroup, ...] = Field(min_length=1, description="groups of equal nodes")
-    zones: Mapping[str, Zone] = Field({}, description="name → zone; by default those that nodes name")
+    zones: Mapping[str, Zone] = Field({}, description="name → zone; default: the zones of the nodes")
     rtt_s: RoundTrips = Field(
         0.0, description="round trip between different zones: one number, or zone → zone → seconds"
     )

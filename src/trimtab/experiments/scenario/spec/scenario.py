@@ -1,4 +1,4 @@
-"""A scenario: everything that a comparison of policies depends on, as one checked value."""
+"""A scenario: all settings of a comparison of policies, as one checked value."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 def _each_once(values: tuple[Number, ...]) -> tuple[Number, ...]:
-    """The same run twice would count as two independent ones."""
+    """Refuse duplicates, because the same run twice would count as two independent runs."""
     if len(set(values)) < len(values):
         raise ValueError("every value once")
     return values
@@ -73,7 +73,7 @@ class SweepSpec(Spec):
 
 
 class ClusterPart(Spec):
-    """What a cluster file holds: the cluster, and what can be served on it."""
+    """Content of a cluster file: the cluster, and the models, adapters and classes it serves."""
 
     cluster: ClusterSpec = Field(description="nodes, node types, zones")
     models: Mapping[str, ItemFamily] = Field({}, description="name → model, or family of equal models")
@@ -84,7 +84,7 @@ class ClusterPart(Spec):
 
     @property
     def served(self) -> Served:
-        """What is served."""
+        """Models, adapters and classes."""
         return Served(self.models, self.adapters, self.classes)
 
     @model_validator(mode="after")
@@ -101,18 +101,18 @@ class Scenario(ClusterPart):
     """One scenario file. Two with the same `hash()`, and the same trace if any, give the same runs."""
 
     name: str = Field("scenario", min_length=1, description="short name, for tables and reports")
-    description: str = Field("", description="what the scenario is about")
-    workload: WorkloadSpec = Field(description="what arrives")
-    faults: tuple[FaultSpec, ...] = Field((), description="what breaks")
+    description: str = Field("", description="description, for reports")
+    workload: WorkloadSpec = Field(description="the arriving requests")
+    faults: tuple[FaultSpec, ...] = Field((), description="failures and slow-downs of nodes")
     serving: ServingSpec = Field(
-        ServingSpec(), description="how requests are treated", json_schema_extra=formerly("host")
+        ServingSpec(), description="options of serving", json_schema_extra=formerly("host")
     )
     policies: tuple[PolicyName, ...] = Field(
         (),
         description="policies to compare: NAME, NAME+ORDER or {policy: NAME, order: ORDER}; "
         "empty = the default comparison",
     )
-    seeds: Seeds = Field(5, description="how many seeds (0, 1, …), or a list of them")
+    seeds: Seeds = Field(5, description="number of seeds (0, 1, …), or a list of seeds")
     sweep: SweepSpec = Field(SweepSpec(), description="loads of the sweep")
     sort_by: str = Field("completion_mean_s", description="metric that the comparison is sorted by")
 
@@ -125,14 +125,14 @@ class Scenario(ClusterPart):
         return hash(self.hash())
 
     def n_requests(self) -> int:
-        """How many requests arrive; reads the trace, if there is one."""
+        """Number of arriving requests; reads the trace, if there is one."""
         if self.workload.generate is not None:
             return self.workload.generate.requests
         assert self.workload.trace is not None
         return recorded_rows(self.workload.trace)
 
     def seed_list(self) -> tuple[int, ...]:
-        """The seeds themselves."""
+        """The seeds as a list."""
         return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
     def ends_early(self) -> bool:
@@ -140,9 +140,9 @@ class Scenario(ClusterPart):
         return self.serving.horizon_s is not None
 
     def hash(self) -> str:
-        """SHA-256 of what the file says, without comments, formatting, defaults and folders.
+        """SHA-256 of the file's values, without comments, formatting, defaults and folders.
 
-        A trace counts by the name of its file, not by what is in it.
+        A trace counts by the name of its file, not by its content.
         """
         content = _without_folders(self._content(exclude={"description"}))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -159,7 +159,7 @@ class Scenario(ClusterPart):
         policies: Sequence[str] | None = None,
         seeds: int | Sequence[int] | None = None,
     ) -> Scenario:
-        """The scenario with some parts replaced; what is None stays.
+        """The scenario with some parts replaced; None keeps a part.
 
         A trace replaces the generator and keeps the rest of the workload, `load` included. A cluster that
         brings classes replaces models, adapters and classes too; those of a whole scenario are only taken

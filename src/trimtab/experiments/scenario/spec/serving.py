@@ -10,10 +10,10 @@ from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 
 
 class TelemetrySpec(Spec):
-    """How old a policy's view of the nodes is."""
+    """Delay and interval of the nodes' load reports."""
 
-    period_s: NonNegative = Field(0.0, description="nodes report at multiples of this; 0 = always fresh")
-    delay_s: NonNegative = Field(0.0, description="a report becomes visible this much later")
+    period_s: NonNegative = Field(0.0, description="interval of nodes' load reports; 0 = always current")
+    delay_s: NonNegative = Field(0.0, description="delay until a report is visible")
 
     @model_validator(mode="after")
     def _delay_needs_period(self) -> TelemetrySpec:
@@ -25,41 +25,59 @@ class TelemetrySpec(Spec):
 class PrefixCacheSpec(Spec):
     """Prefix caches of nodes, for requests with prompts (a trace's prefix_blocks, or workload.prompts)."""
 
-    blocks: int = Field(0, ge=0, description="blocks that each node keeps, least recently used first to go")
+    blocks: int = Field(
+        0, ge=0, description="capacity of each node, in blocks; the least recently used are evicted"
+    )
 
 
 class ResultCacheSpec(Spec):
-    """Results that answer equal requests of a tenant (a trace's content, workload.contents)."""
+    """Cache of results for equal requests of a tenant (a trace's content, workload.contents)."""
 
-    entries: int = Field(0, ge=0, description="results that are kept, least recently used first to go")
-    tenants: tuple[str, ...] | None = Field(None, description="tenants whose requests may use it; null = all")
+    entries: int = Field(0, ge=0, description="capacity, in results; the least recently used are evicted")
+    tenants: tuple[str, ...] | None = Field(None, description="tenants that may use the cache; null = all")
 
 
 class ServingSpec(Spec):
-    """Switches of serving, the same for every policy."""
+    """Options of serving, the same for every policy."""
 
-    held_max: int | None = Field(None, ge=0, description="requests a central queue holds; null = any number")
-    on_refusal: Literal["hold", "reject"] = Field("hold", description="when every candidate refuses")
-    lookahead: int = Field(1, ge=1, description="held requests that one pass may offer without success")
+    held_max: int | None = Field(None, ge=0, description="capacity of a central queue; null = unbounded")
+    on_refusal: Literal["hold", "reject"] = Field(
+        "hold", description="what happens to a request that every candidate refuses"
+    )
+    lookahead: int = Field(1, ge=1, description="held requests that one pass may offer before it gives up")
     lane_per_class: bool = Field(
-        False, description="so that a class which no node can take now does not stand in others' way"
+        False, description="avoids head-of-line blocking by a class that no node can take now"
     )
     cancel: Literal["never", "waiting", "always"] = Field(
-        "never", description="which requests are cancelled at their deadline"
+        "never", description="requests that are cancelled at their deadline"
     )
-    on_failure: Literal["restart", "resume"] = Field("restart", description="work on a node that fails")
-    max_retries: int = Field(2, ge=0, description="how often a request may lose its node before it is lost")
-    dispatchers: int = Field(1, ge=1, description="independent dispatchers; request i goes to i mod this")
-    telemetry: TelemetrySpec = Field(TelemetrySpec(), description="how old the view of the nodes is")
-    plan_latency_s: NonNegative = Field(0.0, description="a plan takes force this long after it was started")
-    prefix_cache: PrefixCacheSpec = Field(PrefixCacheSpec(), description="of every node; off by default")
-    result_cache: ResultCacheSpec = Field(ResultCacheSpec(), description="of the dispatcher; off by default")
+    on_failure: Literal["restart", "resume"] = Field(
+        "restart", description="whether work on a failed node starts again or resumes"
+    )
+    max_retries: int = Field(
+        2, ge=0, description="node failures that a request survives; one more and it is lost"
+    )
+    dispatchers: int = Field(
+        1,
+        ge=1,
+        description="number of independent dispatchers; request i goes to dispatcher i mod this number",
+    )
+    telemetry: TelemetrySpec = Field(TelemetrySpec(), description="delay and interval of load reports")
+    plan_latency_s: NonNegative = Field(
+        0.0, description="time from the start of planning until a plan is in force"
+    )
+    prefix_cache: PrefixCacheSpec = Field(
+        PrefixCacheSpec(), description="prefix cache of every node; default: off"
+    )
+    result_cache: ResultCacheSpec = Field(
+        ResultCacheSpec(), description="result cache of the dispatcher; default: off"
+    )
     eviction: Literal["lru", "greedy-dual-size", "plan-pinned"] = Field(
         "lru",
         description="which model or adapter leaves a node: the least recently used; the one of least load "
         "seconds per GiB, aged by use; or lru, and nodes refuse what does not fit beside what the plan keeps",
     )
-    horizon_s: Positive | None = Field(None, description="end of the run; null = when all work is done")
+    horizon_s: Positive | None = Field(None, description="end of the run; null = when all work has ended")
 
 
 class FaultSpec(Spec):
@@ -68,10 +86,10 @@ class FaultSpec(Spec):
     node: str | None = Field(None, description="only this node, by name")
     type: str | None = Field(None, description="only nodes of this type")
     zone: str | None = Field(None, description="only nodes of this zone")
-    share_frac: Frac = Field(1.0, description="share of these nodes, drawn from the seed")
-    factor: float = Field(0.0, ge=0, lt=1, description="speed meanwhile; 0 = down")
-    at_s: NonNegative | None = Field(None, description="begin")
-    duration_s: Positive | None = Field(None, description="how long")
+    share_frac: Frac = Field(1.0, description="fraction of these nodes, drawn from the seed")
+    factor: float = Field(0.0, ge=0, lt=1, description="speed during the fault; 0 = down")
+    at_s: NonNegative | None = Field(None, description="start")
+    duration_s: Positive | None = Field(None, description="duration")
     mtbf_s: Positive | None = Field(None, description="mean time between faults, exponential")
     mttr_s: Positive | None = Field(None, description="mean time to repair, exponential")
 

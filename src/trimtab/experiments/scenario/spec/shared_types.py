@@ -41,7 +41,7 @@ Demand = Mapping[ResourceName, Annotated[float, Field(ge=0, le=MOST)]]
 
 
 def holds(capacity: Capacity, demand: Demand) -> bool:
-    """Whether a node with this capacity, and nothing else on it, has room for a request."""
+    """Whether an empty node of this capacity has room for a request."""
     return all(amount <= capacity.get(name, 0.0) for name, amount in demand.items())
 
 
@@ -58,6 +58,6 @@ def zipf_fractions(count: int, exponent: float) -> FloatArray:
 
 
 def choose(rng: np.random.Generator, frac: FloatArray, n: int) -> IntArray:
-    """Positions drawn with these probabilities, [n]; one uniform number each, inverted."""
+    """Positions drawn with these probabilities, [n], each by inversion of one uniform number."""
     edges = np.cumsum(frac)
     return np.searchsorted(edges / edges[-1], rng.random(n), side="right").astype(np.int64)

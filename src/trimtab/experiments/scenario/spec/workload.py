@@ -18,16 +18,16 @@ from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 class MixEntry(Spec):
     """Requests of one class."""
 
-    share: Positive = Field(description="share of all requests; only the ratio of the shares counts")
+    share: Positive = Field(description="share of all requests, relative to the other classes")
     size: Amount | None = Field(None, description="work units of a request; default: generate.size")
-    adapter_frac: Frac = Field(0.0, description="share of these requests that bring an adapter")
+    adapter_frac: Frac = Field(0.0, description="fraction of these requests that need an adapter")
 
 
 class Regime(Spec):
-    """Changed parameters from some point of the workload on."""
+    """Changed parameters from a point of the workload on."""
 
-    after_frac: float = Field(gt=0, lt=1, description="share of all requests that have arrived by then")
-    rate_factor: Positive = Field(1.0, description="arrivals per second, as a multiple of those at first")
+    after_frac: float = Field(gt=0, lt=1, description="fraction of all requests that arrive before it")
+    rate_factor: Positive = Field(1.0, description="arrival rate, as a multiple of the first rate")
     shares: Shares | None = Field(
         None, description="class of the mix → share from then on; null = as in the mix"
     )
@@ -36,11 +36,13 @@ class Regime(Spec):
 class GenerateSpec(Spec):
     """Requests drawn from distributions."""
 
-    requests: int = Field(ge=1, description="how many")
+    requests: int = Field(ge=1, description="number of requests")
     arrival: ArrivalSpec = Field(description="arrival process; workload.load rescales it in time")
     mix: Mapping[str, MixEntry] = Field(min_length=1, description="class → its share and sizes")
     size: Amount | None = Field(None, description="work units, for classes that do not give their own")
-    changes: tuple[Regime, ...] = Field((), description="further regimes, in order; load is that of them all")
+    changes: tuple[Regime, ...] = Field(
+        (), description="further regimes, in order; the load is the mean over all"
+    )
 
     @model_validator(mode="after")
     def _changes_in_order(self) -> GenerateSpec:
@@ -58,13 +60,13 @@ class TraceSpec(Spec):
     mapping: TraceMapping | None = Field(None, description="canonical column → column of the file")
     options: TraceOptions = Field(TraceOptions(), description="slice, sample, rate scale, limit")
     size_column: str = Field("size", description="canonical column that holds the work units")
-    class_column: str = Field("class", description="canonical column that tells the class")
+    class_column: str = Field("class", description="canonical column that holds the class")
     class_of: Mapping[str, str] = Field({}, description="value of class_column → class, where they differ")
     default_class: str | None = Field(
         None, description="class of all other rows; not needed if there is only one"
     )
     block_tokens: Positive | None = Field(
-        None, description="prompt tokens of one of prefix_blocks; null = as the format has it"
+        None, description="prompt tokens of a block of prefix_blocks; null = the format's"
     )
     adapters: Literal["auto", "named", "drawn"] = Field(
         "auto",
@@ -74,32 +76,34 @@ class TraceSpec(Spec):
 
 
 class Popularity(Spec):
-    """Some tenants or sessions, by rank."""
+    """Tenants or sessions, with their popularity by rank."""
 
-    count: int = Field(ge=1, description="how many")
+    count: int = Field(ge=1, description="number of members")
     zipf: NonNegative = Field(1.0, description="share of the k-th is proportional to k^-zipf; 0 = equal")
 
 
 class PromptSpec(Popularity):
-    """Prompts of which many begin alike: system prompts, documents, tools. Their work adds to the size."""
+    """Prompts with shared prefixes: system prompts, documents, tools. Their work adds to the size."""
 
-    shared_tokens: Amount = Field(description="tokens of a shared beginning")
-    own_tokens: Amount = Field(description="tokens after it, of each request")
+    shared_tokens: Amount = Field(description="tokens of a shared prefix")
+    own_tokens: Amount = Field(description="further tokens of each request")
     block_tokens: Positive = Field(512, description="tokens of a block of a prefix cache")
 
 
 class ContentSpec(Popularity):
     """Contents of requests, by rank. Equal contents are equal in class, size, model and adapter."""
 
-    repeatable_frac: Frac = Field(1.0, description="share of deterministic requests; others are never equal")
+    repeatable_frac: Frac = Field(
+        1.0, description="fraction of deterministic requests; only their results are cached"
+    )
 
 
 class DeadlineSpec(Spec):
-    """When a request is due: factor × its service on the best node type, plus seconds, after its arrival."""
+    """Deadline of a request: factor × its service on the best node type, plus seconds, after its arrival."""
 
-    factor: Amount | None = Field(None, description="times the service seconds on the best node type")
-    seconds: Amount | None = Field(None, description="seconds, added to that")
-    share_frac: Frac = Field(1.0, description="share of the requests that have a deadline")
+    factor: Amount | None = Field(None, description="multiple of the service time on the best node type")
+    seconds: Amount | None = Field(None, description="seconds added to it")
+    share_frac: Frac = Field(1.0, description="fraction of requests with a deadline")
 
     @model_validator(mode="after")
     def _not_empty(self) -> DeadlineSpec:
@@ -125,7 +129,7 @@ class WorkloadSpec(Spec):
     trace: TraceSpec | None = Field(None, description="a recorded trace; this or generate")
     generate: GenerateSpec | None = Field(None, description="a synthetic workload; this or trace")
     load: Positive | None = Field(
-        None, description="offered work over capacity, set by rescaling arrivals in time; null = as it comes"
+        None, description="offered work over capacity, by rescaling arrival times; null = as they are"
     )
     estimate_cv: NonNegative = Field(
         0.0, description="error of the size that policies see: coefficient of variation of a lognormal factor"
@@ -137,13 +141,13 @@ class WorkloadSpec(Spec):
     priorities: Mapping[int, NonNegative] = Field(
         {0: 1.0}, min_length=1, description="priority → share; higher is more urgent"
     )
-    deadline: DeadlineSpec | None = Field(None, description="null = no deadlines")
+    deadline: DeadlineSpec | None = Field(None, description="deadlines; null = none")
     sessions: Popularity | None = Field(None, description="affinity keys; null = by model and adapter")
-    payload_gib: Amount | None = Field(None, description="moved to the node before service; null = nothing")
-    prompts: PromptSpec | None = Field(None, description="null = no prompts, unless the trace has them")
-    contents: ContentSpec | None = Field(None, description="null = no request is the same as another")
+    payload_gib: Amount | None = Field(None, description="data moved to the node before service; null = none")
+    prompts: PromptSpec | None = Field(None, description="prompts; null = none, unless the trace has them")
+    contents: ContentSpec | None = Field(None, description="contents; null = all requests differ")
     origin: Shares | None = Field(
-        None, description="zone → share of the requests that come from it; null = all from the first zone"
+        None, description="zone → share of the requests from it; null = all from the first zone"
     )
 
     @model_validator(mode="after")
