@@ -34,7 +34,9 @@ def register(app: typer.Typer) -> None:
 
 def forecast(
     file: Annotated[Path, typer.Argument(help="CSV, JSONL (also as .gz) or Parquet.", metavar="FILE")],
-    column: Annotated[str, typer.Option("--column", help="Column of the series: numbers, or times to count.")],
+    column: Annotated[
+        str, typer.Option("--column", help="Column of the series: numbers, or times to count.")
+    ],
     horizon: Annotated[int, typer.Option("--horizon", help="Steps ahead.", min=1, metavar="N")],
     window: Annotated[
         float | None,
@@ -50,7 +52,9 @@ def forecast(
     ] = 0,
     least: Annotated[
         float | None,
-        typer.Option("--least", help="Lower limit of forecasts.  [dim]Default: 0 for counts, else none[/dim]"),
+        typer.Option(
+            "--least", help="Lower limit of forecasts.  [dim]Default: 0 for counts, else none[/dim]"
+        ),
     ] = None,
     arima: Annotated[
         bool,
