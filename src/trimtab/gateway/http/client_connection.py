@@ -292,7 +292,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse_input(self, refusal: Refusal) -> None:
         """Refuse input that cannot be parsed. The refusal waits for the current request, then closes."""
-        if self._deaf and refusal is not self._refused:
+        if self._ignores_input and refusal is not self._refused:
             return  # the connection is closing already: what follows a refusal is not read
         exchange = self._exchange
         if exchange is not None and exchange.request.complete:
