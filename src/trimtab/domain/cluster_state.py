@@ -102,6 +102,8 @@ class ClusterState:
     n_held: int  # requests in this dispatcher's central queue
     n_changed: int
     dispatcher_idx: int
+    n_dispatchers: int
+    reported_s: float  # time at which the nodes' state was sampled; inf = it is shown as it is now
 
     outstanding_s: NDArray[np.float64]  # [nodes] estimated seconds of all work in flight, not aged
     backlog_s: NDArray[np.float64]  # [nodes] the same at anchor_s, running work by what remained of it

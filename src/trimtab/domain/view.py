@@ -28,6 +28,8 @@ CONTEXT = np.dtype(
         ("n_changed", "i8"),  # entries of view.changed that are new since this dispatcher's last decision
         ("n_held", "i8"),  # requests in this dispatcher's central queue
         ("dispatcher_idx", "i8"),
+        ("n_dispatchers", "i8"),
+        ("reported_s", "f8"),  # when the nodes' state was sampled; inf = it is shown as it is now
         ("attempt", "i4"),  # decisions made about this work before this one
         ("retries", "i4"),  # nodes that it has lost
         ("virtual_counter", "f8"),  # service received by its tenant, for an order that reads it

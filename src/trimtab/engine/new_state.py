@@ -181,6 +181,7 @@ def new_state(
     given |= _seen_arrays(options, given)
     given["contexts"] = contexts = np.zeros(len(policies), CONTEXT)
     contexts["n_nodes"], contexts["dispatcher_idx"] = cluster.n_nodes, np.arange(len(policies)) % dispatchers
+    contexts["n_dispatchers"], contexts["reported_s"] = dispatchers, np.inf
     given["changed"] = np.zeros((len(policies), cluster.n_nodes), "i4")
     reads_prefix = any(Need.PREFIX in p.all_needs for p in {id(p): p for p in policies}.values())
     given["prefix_tokens"] = np.zeros(cluster.n_nodes if reads_prefix else 0)

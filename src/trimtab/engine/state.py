@@ -218,6 +218,7 @@ class State(NamedTuple):
     report_link_active: Annotated[Any, array("i4", "reports", "links")]
     own_at: Annotated[Any, array(OWN, "report_views", "nodes")]  # `own` when the sample was taken
     report_of: Annotated[Any, array("i8", "one")]  # position of the visible report
+    report_s: Annotated[Any, array("f8", "reports")]  # when it was sampled
     changed: Annotated[Any, array("i4", "observers", "nodes")]
     is_changed: Annotated[Any, array("u1", "observers", "nodes")]
     passed_over: Annotated[Any, array("i8", "passed_over")]

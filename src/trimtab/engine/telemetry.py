@@ -92,6 +92,7 @@ def note_own(s: State, d: int, j: int, requests: int, estimate_s: float) -> None
 def _sample(s: State, k: int) -> None:
     kept, views = len(s.reports), s.config.views[0]
     slot = k % kept
+    s.report_s[slot] = s.counts.now_s[0]
     report, nodes, n_items = s.reports[slot], s.nodes, len(s.item_gib)
     for j in range(len(nodes.up)):
         report.in_flight[j] = nodes.in_flight[j]
@@ -136,6 +137,7 @@ def _show(s: State, k: int) -> None:
     slot, n_items = k % len(s.reports), len(s.item_gib)
     s.report_of[0] = slot
     for d in range(s.config.views[0]):
+        s.contexts.reported_s[d] = s.report_s[slot]
         for j in range(len(s.nodes.up)):
             _refresh_seen(s, d, j)
             _log_change(s, d, j)
@@ -155,6 +157,8 @@ def begin_telemetry(s: State) -> None:
     last = len(s.reports) - 1
     _sample(s, last)
     s.report_of[0] = last
+    for d in range(s.config.views[0]):
+        s.contexts.reported_s[d] = s.report_s[last]
     push_event(s, 0.0, TELEMETRY, 0, _SAMPLE)
 
 

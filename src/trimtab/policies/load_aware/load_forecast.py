@@ -1,4 +1,4 @@
-"""Load forecast: the node whose load will be least, by forecasts of each node's load."""
+"""Load forecast: the node of least load, with a forecast of what others have sent since the last report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from trimtab.compiled.kernel import kernel
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
@@ -18,115 +18,163 @@ from trimtab.domain.view import (
     can_take,
     empty_plan,
     estimate_s,
-    estimates_s,
     memory,
     needs_of,
     type_of_node,
 )
-from trimtab.errors import UsageError
+from trimtab.policies.load_aware.least_expected_completion import OVERDUE_FRAC
+from trimtab.policies.shared.forecasters import check_forecaster, forecast_means
+from trimtab.policies.shared.foresight import counts, mean_services_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
-STEPS = 32  # of the past, one period each
-METHODS = ("naive", "ses", "holt", "ar", "mixture")
+PASSES = 8  # over the nodes, to find the level: each leaves out those above it, until none is
+_CHOSEN = -1.0  # note of the node that is drawn: before all loads
 
 
-def past_loads_s(view: View, history: History, step_s: float) -> Floats:
-    """Estimated seconds of the work in flight per slot of each node, now and at steps before [steps, nodes].
+def services_on_nodes_s(view: View, history: History) -> Floats:
+    """Mean estimate of the past requests on each node that serves them [nodes].
 
-    The history of arrivals gives the node and the end of each request. A request counts from its arrival on,
-    in full until it ends.
+    Nodes that serve none of them have the mean over the others.
     """
-    nodes, now_s, work = view.nodes, view.context.now_s, history.work
-    n, sent = len(nodes), history.node_idx >= 0
-    known = sent & (history.in_flight | np.isfinite(history.finish_s))
-    work, node, finish_s = work[known], history.node_idx[known], history.finish_s[known]
-    if not len(work):
-        return np.zeros((1, n))
-    steps = 1 + min(STEPS - 1, int((now_s - work["arrival_s"][0]) / step_s))
-    at_s = now_s - step_s * np.arange(steps - 1, -1, -1)
-    estimate = estimates_s(view, work, node)
-    estimate = np.where(np.isfinite(estimate), estimate, 0.0)
-    first = np.searchsorted(at_s, work["arrival_s"], side="left")
-    last = np.searchsorted(at_s, np.where(np.isnan(finish_s), np.inf, finish_s), side="left")
-    change = np.zeros((steps + 1, n))
-    np.add.at(change, (first, node), estimate)
-    np.add.at(change, (last, node), -estimate)
-    return np.asarray(np.maximum(0.0, np.cumsum(change, axis=0)[:steps]) / nodes.slots, np.float64)
+    service_s, seen = mean_services_s(view, history.work)
+    weight = np.where(np.isfinite(service_s), seen[:, None], 0.0)
+    total_s = (np.where(weight > 0.0, service_s, 0.0) * weight).sum(axis=0)
+    of_type = weight.sum(axis=0)
+    usual_s = total_s.sum() / max(of_type.sum(), 1.0)
+    mean_s = np.where(of_type > 0.0, total_s / np.where(of_type > 0.0, of_type, 1.0), usual_s)
+    return np.asarray(mean_s[view.nodes.type_idx], np.float64)
 
 
-def forecast_loads_s(loads_s: Floats, method: str) -> Floats:
-    """Load of each node one step ahead [nodes], from the loads so far [steps, nodes]."""
-    if method == "naive" or len(loads_s) < 3:
-        return loads_s[-1]
-    from trimtab.forecast import Forecaster, Smoother  # with the first forecast: it takes a moment
+@helper(inline=True)
+def load_s(view: View, j: int, at_s: float) -> float:
+    """Estimated seconds of work left per slot of node j at a time, as `least-expected-wait` counts them."""
+    nodes, slots = view.nodes, max(1, view.nodes.slots[j])
+    left_s = nodes.anchor_s[j] + nodes.backlog_s[j] / slots - at_s
+    if left_s > 0.0:
+        return float(left_s)
+    return 0.0 if nodes.in_flight[j] < slots else float(OVERDUE_FRAC * nodes.outstanding_s[j] / slots)
 
-    chosen: dict[str, Any] = {
-        "ses": {"smoothers": (Smoother("ses", 0.4),), "has_filter": False},
-        "holt": {"smoothers": (Smoother("holt", 0.4, 0.1, 0.9),), "has_filter": False},
-        "ar": {"smoothers": (), "medians": ()},
-        "mixture": {},
-    }
-    forecaster = Forecaster(loads_s.shape[1], least=0.0, **chosen[method])
-    forecaster.update(loads_s)
-    return forecaster.forecast(levels=()).mean[:, 0]
+
+@helper(inline=True)
+def _share(view: View, plan: Plan, j: int) -> float:
+    """Requests that fill node j by a second."""
+    return max(1, view.nodes.slots[j]) / max(1e-9, plan.weights[j])
+
+
+@helper
+def level_of(view: View, plan: Plan, floats: Any, requests: float) -> float:
+    """The load up to which so many requests fill the nodes, least loaded first; loads are the notes.
+
+    Newton's method from above on Σ share · max(0, level − load) = requests, which is convex.
+    """
+    level = np.inf
+    for _ in range(PASSES):
+        total, filled = 0.0, requests
+        for j in range(view.context.n_nodes):
+            if floats[NOTES + j] < level:
+                share = _share(view, plan, j)
+                total += share
+                filled += share * floats[NOTES + j]
+        if total <= 0.0 or filled >= level * total:
+            return level
+        level = filled / total
+    return level
+
+
+@helper
+def draw_below(view: View, plan: Plan, floats: Any, level: float, u: float) -> int:
+    """A node whose note is at most the level, in proportion to its share; -1 if there is none."""
+    total, found = 0.0, -1
+    for j in range(view.context.n_nodes):
+        total += _share(view, plan, j) if floats[NOTES + j] <= level else 0.0
+    left = u * total
+    for j in range(view.context.n_nodes):
+        if floats[NOTES + j] <= level:
+            found = j
+            left -= _share(view, plan, j)
+            if left < 0.0:
+                break
+    return found
 
 
 @dataclass(frozen=True)
 class LoadForecast(Policy):
-    """Send each request to the node whose load is forecast to be least.
+    """Send each request to the node of least load, by the report and a forecast of what came since.
 
     Idea
-        Load of a node = estimated seconds of its work in flight per slot. Every `plan_period_s` the load of
-        each node one period ahead is forecast from its last 32 periods, by `method`: naive (the last value),
-        ses (simple exponential smoothing), holt (with a damped trend), ar (an autoregressive filter) or
-        mixture (of all, by recent error). score(node) = present load + forecast change + own estimate per
-        slot; least first, ties by node.
+        Load of a node = seconds of work left per slot, as `least-expected-wait` counts them. With several
+        dispatchers and old reports it lacks what the other dispatchers have sent since: n = forecast arrivals
+        per second · age of the report · share of the others. All dispatchers fill the same nodes, the least
+        loaded first, so the others' n requests fill them up to one level. A request goes to a node that is
+        not above the level, drawn in proportion to slots / mean service; others follow by load. What a
+        dispatcher sent itself is counted exactly. The arrivals of the next period are forecast every
+        `plan_period_s` from the last 32 periods, by the `forecaster`: naive (the last value), ses (simple
+        exponential smoothing), holt (with a damped trend), arima (with a mean, order by AICc) or mixture (of
+        all but ARIMA, by recent error). With fresh reports, or one dispatcher, n = 0: the policy decides as
+        `least-expected-wait`.
     Source
-        Peter Dinda, David O'Hallaron: "Host load prediction using linear models", Cluster Computing 3(4),
-        2000 (autoregressive models suffice to forecast host load); choice among methods by their recent
-        error: Rich Wolski, Neil Spring, Jim Hayes, "The network weather service: a distributed resource
-        performance forecasting service for metacomputing", Future Generation Computer Systems 15(5-6), 1999.
+        Michael Dahlin: "Interpreting stale load information", IEEE Transactions on Parallel and Distributed
+        Systems 11(10), 2000 (aggressive load interpretation; from memory). Water filling by several
+        dispatchers at once: Guy Goren, Shay Vargaftik, Yoram Moses, "Distributed dispatching in the parallel
+        server model", DISC, 2020 (from memory). Choice among forecasters by their recent error: Rich Wolski,
+        Neil Spring, Jim Hayes, "The network weather service: a distributed resource performance forecasting
+        service for metacomputing", Future Generation Computer Systems 15(5-6), 1999.
     Reads
-        Past arrivals, where they went and when they ended; plan.weights; estimates and slots; which nodes are
-        up, have room and serve the class.
+        Backlog and its time, estimated outstanding seconds, requests in flight and slots of each node; the
+        age of the report and the number of dispatchers; past arrivals; plan.weights and plan.params;
+        estimates; which nodes are up, have room and serve the class.
     Cost
-        O(nodes) a decision; a plan takes in 32 values of each node.
+        O(nodes) a decision, with old reports up to ten times over the nodes.
     When it wins / loses
-        Wins where slow nodes keep their load and other nodes lose it. With the method naive the policy is
-        `least-expected-wait`. Where periods are long compared with services, forecasts add noise. Blind to
-        model loads.
+        Wins over `least-expected-wait` where reports are old and dispatchers many: these no longer send all
+        to the same node. It gains nothing with fresh reports: what a scheduler sends makes the loads, so a
+        forecast of loads from their past forecasts the scheduler itself. Forecasters differ little here.
+        Blind to model loads and sizes when it draws.
     Deviations from the source
-        Load is counted from the scheduler's own records, not measured at the host, and the forecast of its
-        change is added to what is reported now; filters are of order 8, run over a window anew for each plan.
+        The rate of arrivals is forecast, not known. Unequal nodes: shares by slots and mean service. A
+        dispatcher counts its own requests exactly, not as part of the flow. Work is not drained between
+        reports, which changes no order of loads until a node runs empty.
     """
 
     name: ClassVar[str] = "load-forecast"
+    draws: int = 1
     plan_period_s: float = 2.0
-    method: str = "mixture"
+    forecaster: str = "mixture"
 
     def __post_init__(self) -> None:
-        """Check the method."""
-        if self.method not in METHODS:
-            expected = ", ".join(METHODS)
-            raise UsageError("unknown", field="load-forecast.method", value=self.method, expected=expected)
+        """Check the forecaster."""
+        check_forecaster(self.name, self.forecaster)
 
     def init(self, cluster: Cluster) -> Memory:
         """Notes of the nodes."""
         return memory(floats=notes_room(cluster.n_nodes))
 
-    def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan:
-        """The forecast change of each node's load."""
-        loads_s = past_loads_s(view, history, self.plan_period_s)
-        return empty_plan()._replace(weights=forecast_loads_s(loads_s, self.method) - loads_s[-1])
+    def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan | None:
+        """The forecast rate of arrivals, and the mean service on each node."""
+        is_late = view.context.n_dispatchers > 1 and np.isfinite(view.context.reported_s)
+        arrival_s, step_s = history.work["arrival_s"], self.plan_period_s
+        table = counts(arrival_s, np.zeros(len(arrival_s), np.int64), 1, view.context.now_s, step_s)
+        if not is_late or not len(table):
+            return None
+        rate_per_s = forecast_means(table, 1, self.forecaster) / step_s
+        return empty_plan()._replace(weights=services_on_nodes_s(view, history), params=rate_per_s)
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        """Rank all nodes by forecast load."""
-        nodes, floats, needs = view.nodes, memory.floats, needs_of(work)
-        for j in range(view.context.n_nodes):
-            present_s = nodes.outstanding_s[j] + estimate_s(view, needs, type_of_node(view, j))
-            change_s = plan.weights[j] if len(plan.weights) > 0 else 0.0
-            score = present_s / max(1, nodes.slots[j]) + change_s
+        """Draw a node below the level, if the report is old; rank the others by load."""
+        context, floats, needs = view.context, memory.floats, needs_of(work)
+        age_s, others = context.now_s - context.reported_s, context.n_dispatchers - 1
+        is_late = age_s > 0.0 and others > 0 and len(plan.params) > 0
+        at_s = context.reported_s if is_late else context.now_s
+        for j in range(context.n_nodes):
+            service_s = plan.weights[j] if is_late else estimate_s(view, needs, type_of_node(view, j))
+            score = load_s(view, j, at_s) + service_s / max(1, view.nodes.slots[j])
             floats[NOTES + j] = score if can_take(view, needs, j) else np.inf
-        return int(rank_noted(floats, ranking, view.context.n_nodes))
+        if is_late:
+            requests = plan.params[0] * age_s * others / context.n_dispatchers
+            level = level_of(view, plan, floats, requests)
+            j = draw_below(view, plan, floats, level, draws[0])
+            if j >= 0:
+                floats[NOTES + j] = _CHOSEN
+        return int(rank_noted(floats, ranking, context.n_nodes))

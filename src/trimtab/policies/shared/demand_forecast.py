@@ -10,9 +10,9 @@ from trimtab.domain.cluster import Floats
 from trimtab.domain.planning import History
 from trimtab.domain.view import View
 from trimtab.policies.shared.estimate_tables import loads_s, remaining_s
+from trimtab.policies.shared.forecasters import FEWEST, forecast_means
 
 STEPS = 32  # of the past, in which arrivals are counted
-FEWEST = 3  # steps that a forecast needs
 LOOK_BACK = 256  # arrivals that give the mix of models
 
 
@@ -27,21 +27,31 @@ def counts(times_s: Any, series: Any, n_series: int, now_s: float, step_s: float
 
 
 def rates_per_s(
-    times_s: Any, series: Any, n_series: int, now_s: float, step_s: float, ahead_steps: int
+    times_s: Any,
+    series: Any,
+    n_series: int,
+    now_s: float,
+    step_s: float,
+    ahead_steps: int,
+    forecaster: str = "mixture",
 ) -> Floats:
     """Expected arrivals per second of each series over the next steps [series].
 
-    The mixture of forecasts gives them once there are enough steps; until then the mean does.
+    The forecaster gives them once there are enough steps; until then the mean does.
     """
     table = counts(times_s, series, n_series, now_s, step_s)
     if len(table) < FEWEST:
         seen_s = max(step_s, now_s - times_s[0]) if len(times_s) else step_s
         return np.bincount(series, minlength=n_series) / seen_s
-    from trimtab.forecast import Forecaster  # with the first forecast: it takes a moment
+    return forecast_means(table, ahead_steps, forecaster) / step_s
 
-    forecaster = Forecaster(n_series, horizon=ahead_steps, least=0.0)
-    forecaster.update(table)
-    return np.asarray(forecaster.forecast(levels=()).mean.mean(axis=1) / step_s, np.float64)
+
+def mean_services_s(view: View, work: Any) -> tuple[Floats, Floats]:
+    """Estimated service of each class's mean size [classes, types], inf: not served; requests [classes]."""
+    n_classes = len(view.fixed_s)
+    seen = np.bincount(work["class_idx"], minlength=n_classes)
+    mean_units = np.bincount(work["class_idx"], work["units"], minlength=n_classes) / np.maximum(seen, 1)
+    return view.fixed_s + view.unit_s * mean_units[:, None], seen.astype(np.float64)
 
 
 class Expected(NamedTuple):
@@ -56,9 +66,7 @@ class Expected(NamedTuple):
 def expected(view: View, history: History, waiting: Any, step_s: float, services: float) -> Expected:
     """Arriving and waiting work of the next `services` mean services, or of one step if that is longer."""
     n_classes, nodes, past = len(view.fixed_s), view.nodes, history.work
-    seen = np.bincount(past["class_idx"], minlength=n_classes)
-    mean_units = np.bincount(past["class_idx"], past["units"], minlength=n_classes) / np.maximum(seen, 1)
-    service_s = view.fixed_s + view.unit_s * mean_units[:, None]
+    service_s, seen = mean_services_s(view, past)
     served = np.isfinite(service_s).any(axis=1) & (seen > 0)
     best_s = (service_s.min(axis=1)[served] * seen[served]).sum() / max(1, seen[served].sum())
     steps = max(1, int(np.ceil(services * best_s / step_s)))
