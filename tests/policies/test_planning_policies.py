@@ -18,17 +18,10 @@ from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider
 from trimtab.domain.view import BINDING, Plan, empty_plan, new_work
 from trimtab.engine.simulator import run
-from trimtab.errors import UsageError
 from trimtab.forecast.queueing import mgc
 from trimtab.policies import find
 from trimtab.policies.hybrid.hybrid_optimise import HybridOptimise, slowness
 from trimtab.policies.hybrid.hybrid_rules import ARMS, HybridRules, next_arm, score_period
-from trimtab.policies.load_aware.load_forecast import (
-    METHODS,
-    LoadForecast,
-    forecast_loads_s,
-    past_loads_s,
-)
 from trimtab.policies.optimising.dual_price import DualPrice
 from trimtab.policies.optimising.integer_plan import IntegerPlan, quotas
 from trimtab.policies.predictive.predictive import Predictive, placed, shared_out, slots_needed
@@ -203,51 +196,6 @@ def test_dual_prices_are_carried_from_plan_to_plan() -> None:
     last = empty_plan()._replace(price=np.array([[1.0]]))
     plan = DualPrice().plan(desk.seen(), past(rows, plan=last), rows[:0], None)
     assert plan.price == pytest.approx(0.8 * 1.0 + 0.2 * 2.0, abs=0.05)  # left out at three times its time
-
-
-# load-forecast
-
-
-def test_past_loads_are_what_was_in_flight_at_each_step() -> None:
-    c = cluster(2, slots=[1, 2])
-    desk = Desk(c, LoadForecast())
-    desk.at(4.0)
-    rows = waiting(4, arrival_s=[0.5, 1.0, 2.5, 3.0], units=[3.0, 2.0, 5.0, 7.0])
-    history = past(
-        rows,
-        node_idx=np.array([0, 1, 1, -1], np.int32),
-        finish_s=np.array([3.0, np.nan, np.nan, np.nan]),
-        in_flight=np.array([False, True, True, False]),
-    )
-    table = past_loads_s(desk.seen(), history, 1.0)  # at 1, 2, 3, 4 s
-    assert table.tolist() == [[3.0, 1.0], [3.0, 1.0], [0.0, 3.5], [0.0, 3.5]]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_load_that_stays_is_forecast_to_stay(method: str) -> None:
-    loads_s = np.tile([3.0, 0.0, 7.0], (20, 1))
-    assert forecast_loads_s(loads_s, method) == pytest.approx([3.0, 0.0, 7.0], abs=1e-6)
-
-
-def test_a_load_that_grows_is_forecast_to_grow() -> None:
-    grows = np.arange(20.0)[:, None]
-    assert forecast_loads_s(grows, "ar")[0] > 19.0
-    assert forecast_loads_s(grows, "holt")[0] > 19.0
-
-
-def test_without_a_forecast_it_is_least_expected_wait() -> None:
-    c = cluster(5, types=2, slots=2)
-    r = requests(c, 300, load=0.9, noise=True)
-    nodes = [
-        run(c, r, Options(), find(name), mode="interpreted").state.requests["node_idx"]
-        for name in ("load-forecast(method=naive)", "least-expected-wait")
-    ]
-    np.testing.assert_array_equal(*nodes)
-
-
-def test_a_method_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UsageError, match="naive, ses"):
-        LoadForecast(method="oracle")
 
 
 # hybrid-optimise

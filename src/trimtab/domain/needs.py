@@ -40,6 +40,12 @@ class Need(StrEnum):
         "capacity",
         "used",
     )
+    STALE_REPORTS = (
+        "stale reports",
+        "several dispatchers, each of which sees what the others sent by old reports only",
+        "reported_s",
+        "n_dispatchers",
+    )
     ZONES = "zones", "round trips between the zones of clients and nodes", "rtt_s"
     LINKS = (
         "links",

@@ -18,6 +18,7 @@ SIMULATOR: Final = Host(
     {
         Need.RESOURCES: "`resources` of node types and `demand` of classes",
         Need.REPORTED_LOAD: "`resources` of node types",
+        Need.STALE_REPORTS: "`serving.telemetry.period_s` and several `serving.dispatchers`",
         Need.ZONES: "`cluster.rtt_s` between zones",
         Need.LINKS: "`nic_gib_per_s` of nodes or `ingress_gib_per_s` of zones, and `workload.payload_gib`",
         Need.RESIDENCY: "`models` or `adapters` with `load_s`",
@@ -48,6 +49,7 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
     met = {
         Need.RESOURCES: has_demand,
         Need.REPORTED_LOAD: bool(cluster.resource_names),
+        Need.STALE_REPORTS: options.telemetry_period_s > 0.0 and options.dispatchers > 1,
         Need.ZONES: np.any(cluster.rtt_s),
         Need.LINKS: has_links and np.any(work["payload_gib"]),
         Need.RESIDENCY: np.any(cluster.load_s),

@@ -102,6 +102,7 @@ def test_a_plain_cluster_provides_nothing_but_the_loop() -> None:
         (Need.CENTRAL_QUEUE, lambda: met(replace(PLAIN, queue_max=np.array([4, 4, 4])))),
         (Need.SPLITTING, lambda: met(options=Options(join_s=np.zeros(1)))),
         (Need.BATCHING, lambda: met(options=Options(batch_marginal_frac=np.array([0.2])))),
+        (Need.STALE_REPORTS, lambda: met(options=Options(telemetry_period_s=1.0, dispatchers=2))),
         (Need.RESULT_CACHE, lambda: met(options=Options(results_max=4))),
     ],
 )  # fmt: skip
@@ -113,6 +114,8 @@ def test_a_scenario_provides_what_it_declares(need: Need, provided: Any) -> None
     ("need", "provided"),
     [
         (Need.LINKS, lambda: met(ONE_LINK)),  # nothing to move
+        (Need.STALE_REPORTS, lambda: met(options=Options(telemetry_period_s=1.0))),  # nobody else sends
+        (Need.STALE_REPORTS, lambda: met(options=Options(dispatchers=2))),
         (Need.PRIORITIES, lambda: met(priority=3)),  # all alike
         (Need.BATCHING, lambda: met(options=Options(batch_marginal_frac=np.array([-1.0])))),
     ],

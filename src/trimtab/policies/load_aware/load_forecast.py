@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster, Floats
+from trimtab.domain.needs import Need
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
@@ -137,6 +139,10 @@ class LoadForecast(Policy):
     """
 
     name: ClassVar[str] = "load-forecast"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.STALE_REPORTS})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.STALE_REPORTS: "There is nothing to forecast: it decides as `least-expected-wait`."
+    }
     draws: int = 1
     plan_period_s: float = 2.0
     forecaster: str = "mixture"
