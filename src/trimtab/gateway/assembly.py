@@ -278,6 +278,13 @@ class Gateway:
         for source in self._sources_of_nodes:
             source.start()
 
+    def reconcile_nodes(self) -> None:
+        """Make the nodes of every source what the source says, but for what operators changed."""
+        self.problems = reconcile(self.fleet, "config", [node.spec() for node in self.config.nodes])
+        for source in self._sources_of_nodes:
+            if isinstance(source, FileSource):
+                source.again()
+
     async def register(self, payload: Mapping[str, Any]) -> str:
         """Add a node from its description; returns the node's name. Raises UsageError."""
         self._registrar.vet(payload)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from trimtab.errors import ConfigError, UsageError
 from trimtab.gateway.admin.control import Json, Status
 from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.job_api.job_service import JobService
+from trimtab.gateway.node_changes import NodeChanges
 from trimtab.gateway.observe import exposition, status
 from trimtab.gateway.observe.status import NodeFigures
 from trimtab.version import __version__
@@ -22,8 +22,10 @@ Reload = Callable[[], GatewayConfig]
 class GatewayControl:
     """Implements `admin.control.Control`. `reload` reads the configuration again; None = there is no file."""
 
-    def __init__(self, gateway: Gateway, reload: Reload | None, service: JobService) -> None:
-        self._gateway, self._reload, self._service = gateway, reload, service
+    def __init__(
+        self, gateway: Gateway, reload: Reload | None, service: JobService, changes: NodeChanges
+    ) -> None:
+        self._gateway, self._reload, self._service, self._changes = gateway, reload, service, changes
         self._began_s = time.time()
 
     async def nodes(self) -> list[NodeFigures]:
@@ -33,24 +35,28 @@ class GatewayControl:
 
     async def add_node(self, spec: Json) -> NodeFigures:
         """Add a node."""
-        name = await self._gateway.register(spec)
+        name = await self._changes.add(spec)
         return next(figures for figures in await self.nodes() if figures["name"] == name)
 
     async def drain(self, name: str) -> bool:
         """Give the node no new work."""
-        return self._on_node(name, self._gateway.fleet.drain)
+        return await self._on_node(name, self._changes.drain)
 
     async def undrain(self, name: str) -> bool:
         """Give the node work again."""
-        return self._on_node(name, self._gateway.fleet.undrain)
+        return await self._on_node(name, self._changes.undrain)
 
     async def remove(self, name: str) -> bool:
         """Drain the node, then remove it."""
-        return self._on_node(name, self._gateway.fleet.remove)
+        return await self._on_node(name, self._changes.remove)
 
-    def _on_node(self, name: str, change: Callable[[str], Any]) -> bool:
+    def node_changes(self) -> list[Json]:
+        """What operators did to nodes, and nobody undid."""
+        return [change.shown() for change in self._changes.all()]
+
+    async def _on_node(self, name: str, change: Callable[[str], Awaitable[None]]) -> bool:
         try:
-            change(name)
+            await change(name)
         except ConfigError:
             return False
         return True
@@ -59,7 +65,8 @@ class GatewayControl:
         """Read the configuration again."""
         if self._reload is None:
             raise UsageError("there is no configuration file to read again", field="reload")
-        return await self._gateway.reload(self._reload())
+        done = await self._gateway.reload(self._reload())
+        return done | {"kept": self.node_changes()}
 
     async def receipt(self, request_id: str) -> Json | None:
         """The decision receipt of a request."""
@@ -100,6 +107,7 @@ class GatewayControl:
                 *gateway.problems,
                 *(f"{who}: {what}" for who, what in gateway.fleet.problems.items()),
                 *map(str, gateway.config.degraded()),
+                *(f"node {change.name}: {change.note()}" for change in self._changes.all()),
             ],
         }
         payload.update(status.observed(gateway.metrics.store()))  # type: ignore[typeddict-item]

@@ -20,6 +20,7 @@ from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.gateway_control import GatewayControl, Reload
 from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.job_api.node_runner import Surroundings
+from trimtab.gateway.node_changes import NodeChanges
 from trimtab.gateway.observe.logs import set_up_logs
 from trimtab.gateway.observe.loop_errors import LoopErrors
 from trimtab.gateway.observe.usage_observer import UsageObserver
@@ -44,8 +45,8 @@ async def run_process(
     asyncio.get_running_loop().set_exception_handler(LoopErrors())
     service = JobService(config)
     gateway = Gateway(config, asyncio.get_running_loop(), observers=(UsageObserver(service.usage),))
-    async with _opened(gateway, service, sockets.clients):
-        control = GatewayControl(gateway, reload, service)
+    async with _opened(gateway, service, sockets.clients) as changes:
+        control = GatewayControl(gateway, reload, service, changes)
         auth = AdminAuth(_admin_keys(gateway, config), open_to_all=config.insecure_no_auth)
         gateway.on_reloaded.append(lambda config: auth.replace_keys(_admin_keys(gateway, config)))
         server = await serve_admin(
@@ -73,16 +74,23 @@ def _admin_keys(gateway: Gateway, config: GatewayConfig) -> list[bytes]:
 
 
 @asynccontextmanager
-async def _opened(gateway: Gateway, service: JobService, clients: socket.socket) -> AsyncIterator[None]:
+async def _opened(
+    gateway: Gateway, service: JobService, clients: socket.socket
+) -> AsyncIterator[NodeChanges]:
+    changes = NodeChanges(
+        service.store, gateway.fleet, register=gateway.register, reconcile=gateway.reconcile_nodes
+    )
     try:
         around = surroundings(gateway, service)
         await service.open(gateway.dispatcher, around, gateway.plane.context.observers)
         gateway.jobs_answer, gateway.job_counts = service.answer, service.counts
         gateway.admission.jobs = True
         gateway.on_reloaded.append(service.declare)
+        await changes.open()
         await gateway.open(clients)
-        yield
+        yield changes
     finally:
+        await changes.close()
         await service.close()
         await gateway.close()
 

@@ -176,3 +176,36 @@ async def _until_served_by(load: Load, names: set[str]) -> None:
         return {answer.node for answer in done[-30:]} == names
 
     await comes(is_so, f"served by {sorted(names)}")
+
+
+def test_what_operators_did_to_nodes_outlives_a_reload_and_a_restart(tmp_path: Path) -> None:
+    with launched(*(sixteen_slots(f"b{k}") for k in range(4))) as backends:
+        listed, extra = backends[:3], backends[3]
+        config = config_of(*listed, registration={"allowed_cidrs": ["127.0.0.0/8"]})
+        with served(tmp_path, config) as gateway:
+            assert gateway.admin("/admin/nodes/b0/drain", method="POST").status == 202
+            assert gateway.admin("/admin/nodes/b1", method="DELETE").status == 202
+            assert gateway.admin("/admin/nodes", node_of(extra)).status == 201
+            wait_until(lambda: _healths(gateway), lambda seen: seen == _KEPT)
+            told = gateway.admin("/admin/reload", method="POST").json()
+            assert [change["name"] for change in told["kept"]] == ["b0", "b1", "b3"]
+            assert _healths(gateway) == _KEPT
+        with served(tmp_path, config) as again:
+            wait_until(lambda: _healths(again), lambda seen: seen == _KEPT)
+            changes = again.admin("/admin/nodes").json()["changes"]
+            assert [(one["name"], one["status"], one["added"]) for one in changes] == [
+                ("b0", "drained", False),
+                ("b1", "removed", False),
+                ("b3", "in_service", True),
+            ]
+            for name in ("b0", "b1"):
+                assert again.admin(f"/admin/nodes/{name}/undrain", method="POST").status == 202
+            wait_until(lambda: _healths(again), lambda seen: seen == dict.fromkeys(sorted(seen), "up"))
+            assert sorted(_healths(again)) == ["b0", "b1", "b2", "b3"]
+
+
+_KEPT = {"b0": "draining", "b2": "up", "b3": "up"}
+
+
+def _healths(gateway: Served) -> dict[str, str]:
+    return {node["name"]: node["health"] for node in gateway.admin("/admin/nodes").json()["nodes"]}

@@ -168,6 +168,9 @@ class FakeControl:
             self.node_list.remove(node)
         return node is not None
 
+    def node_changes(self) -> list[dict[str, Any]]:
+        return []
+
     async def reload(self) -> dict[str, Any]:
         self.reloads += 1
         return {"changed": ["limits"]}

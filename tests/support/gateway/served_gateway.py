@@ -100,7 +100,7 @@ class ServedGateway:
         await until(is_over, "it ends")
         return int(self.process.returncode)
 
-    def signal(self, number: signal.AttemptEvents) -> None:
+    def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
 

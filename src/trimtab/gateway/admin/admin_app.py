@@ -124,7 +124,7 @@ class AdminApp:
         return response
 
     async def _nodes(self, _request: web.Request) -> web.Response:
-        return _json({"nodes": await self._control.nodes()})
+        return _json({"nodes": await self._control.nodes(), "changes": self._control.node_changes()})
 
     async def _receipt(self, request: web.Request) -> web.Response:
         found = await self._control.receipt(request.match_info["id"])

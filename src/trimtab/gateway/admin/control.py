@@ -54,13 +54,19 @@ class Control(Protocol):
         """Give the node no new work. False = there is no such node."""
 
     async def undrain(self, name: str) -> bool:
-        """Cancel a drain, or a removal that still drains. False = there is no such node."""
+        """Cancel a drain or a removal. False = there is no such node."""
 
     async def remove(self, name: str) -> bool:
         """Drain the node, then remove it. False = there is no such node."""
 
+    def node_changes(self) -> list[Json]:
+        """What operators did to nodes, and nobody undid."""
+
     async def reload(self) -> Json:
-        """Reload the configuration; returns the changes. On UsageError the old configuration stays."""
+        """Reload the configuration; returns the changes, and under `kept` those of operators.
+
+        On UsageError the old configuration stays.
+        """
 
     async def receipt(self, request_id: str) -> Json | None:
         """The decision receipt of a request; None = unknown or too long ago."""

@@ -36,8 +36,8 @@ class JobService:
     """The state that survives a restart. Without its database the gateway serves requests, but no jobs."""
 
     def __init__(self, config: GatewayConfig) -> None:
-        self._store = JobStore(config.store.chosen_url())
-        self.usage = UsageBook(self._store)
+        self.store = JobStore(config.store.chosen_url())
+        self.usage = UsageBook(self.store)
         self._settings = job_settings(config)
         self._reader = JobRequestReader(self._settings)
         self.declare(config)
@@ -59,10 +59,10 @@ class JobService:
 
     async def open(self, dispatcher: JobDispatcher, around: Surroundings, observers: Observers) -> None:
         """Begin to run jobs; without a folder for results none are taken. Raises StoreNewer."""
-        await self._store.open()
+        await self.store.open()
         self._work = [asyncio.create_task(self.usage.run())]
         runner = NodeRunner(dispatcher, around, observers=observers)
-        jobs = JobQueue(self._store, runner, self._settings)
+        jobs = JobQueue(self.store, runner, self._settings)
         try:
             await jobs.open()
         except OSError as error:
@@ -85,7 +85,7 @@ class JobService:
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(LAST_FLUSH_S):
                 await self.usage.flush()
-        await self._store.close()
+        await self.store.close()
 
     async def count(self) -> None:
         """Bring `counts` up to date. Where the store does not answer within a second they stay."""

@@ -27,10 +27,10 @@ _MOST_BYTES = 4 << 20
 def reconcile(fleet: Fleet, source: str, specs: Iterable[NodeSpec]) -> list[str]:
     """Make these the nodes of `source`; returns the problems.
 
-    New ones come, missing ones drain and go. One that is described anew is changed in place where that is
-    possible; else the old one drains and goes while the new one already works.
+    New ones come; missing ones, and those that an operator removed, drain and go. One that is described anew
+    is changed in place where that is possible; else the old one drains and goes while the new one works.
     """
-    wanted = {spec.name: spec for spec in specs}
+    wanted = {spec.name: spec for spec in specs if spec.name not in fleet.removed}
     for node in fleet.present():
         state = fleet.state(node)
         if state.source == source and node.name not in wanted:
@@ -71,6 +71,10 @@ class FileSource:
     def start(self) -> None:
         """Read it now, and watch it."""
         self._task.start()
+
+    def again(self) -> None:
+        """Take the file over again at the next look, though it has not changed."""
+        self._taken = ()
 
     async def close(self) -> None:
         """Stop watching the file. `start` begins again."""

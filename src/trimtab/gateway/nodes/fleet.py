@@ -59,6 +59,8 @@ class Fleet:
         self.nodes: list[Node] = []
         self.listeners: list[FleetListener] = []
         self.problems: dict[str, str] = {}  # source → what is wrong now
+        self.drained: set[str] = set()  # names of nodes that get no work, present or not, until `undrain`
+        self.removed: set[str] = set()  # names of nodes that no source brings back
         self._slow_start = SlowStart(loop, self.options.slow_start, changed=self._slow_start_changed)
         self._states: list[NodeState] = []
         self._by_name: dict[str, Node] = {}
@@ -80,6 +82,7 @@ class Fleet:
         self._states.append(NodeState(spec, address, source, _declared(spec, node.models)))
         self._by_name[spec.name] = node
         self._tell("on_added", node)
+        self._keep_drained(node)
         return node
 
     def update(self, node: Node, spec: NodeSpec) -> bool:
@@ -112,12 +115,14 @@ class Fleet:
     def drain(self, name: str) -> Node:
         """Give the node no new work; it stays. Raises ConfigError for an unknown name."""
         node = self.known(name)
+        self.drained.add(name)
         self.hold(node, Hold.DRAINING, "draining")
         return node
 
     def undrain(self, name: str) -> Node:
         """Give the node work again, unless another reason holds it; a removal is called off."""
         node = self.known(name)
+        self.drained.discard(name)
         self.state(node).remove_by_s = math.inf
         self.release(node, Hold.DRAINING)
         return node
@@ -323,7 +328,12 @@ class Fleet:
             self._tell("on_added", node)
         else:
             self.release(node, Hold.DRAINING)
+        self._keep_drained(node)
         return node
+
+    def _keep_drained(self, node: Node) -> None:
+        if node.name in self.drained:
+            self.hold(node, Hold.DRAINING, "draining")
 
     def _is_leaving(self, node: Node) -> bool:
         return self.state(node).remove_by_s < math.inf

@@ -2,7 +2,8 @@
 
 The columns of `jobs` keep the names of the first version, whose jobs were all requests for models; `key` is
 the name in code. So replicas of an earlier version can share the database while they are upgraded in turn.
-The table of usage is the gateway's: it lies here because one database has one line of migrations.
+The tables of usage and of nodes are the gateway's: they lie here because one database has one line of
+migrations.
 
 Times are seconds since 1970: `processes.seen_s` by the database's own clock, those of jobs by the process's.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0003"  # of the newest migration
+REVISION = "0004"  # of the newest migration
 
 metadata = sa.MetaData()
 
@@ -62,6 +63,15 @@ usage = sa.Table(
     sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
     sa.Column("completion_tokens", sa.BigInteger, nullable=False),
     sa.Column("service_s", sa.Float, nullable=False),
+)
+
+node_changes = sa.Table(
+    "node_changes",
+    metadata,
+    sa.Column("name", sa.String(255), primary_key=True),
+    sa.Column("status", sa.String(16), nullable=False),  # what an operator wants of the node
+    sa.Column("entry", sa.Text, nullable=False),  # JSON, of a node that the admin API added; else ""
+    sa.Column("changed_s", sa.Float, nullable=False),
 )
 
 processes = sa.Table(
