@@ -298,8 +298,7 @@ def test_the_gateway_decides_as_the_simulator(name: str, case: str) -> None:
     assert_parity(CASES[case], *find(OFF_ROUND.get(name, name)))
 
 
-# The accounts that drf reads are booked cost in the gateway, and use of resources in the simulator
-@pytest.mark.parametrize("order", [name for name in names("order") if name != "drf"])
+@pytest.mark.parametrize("order", names("order"))
 def test_every_order_serves_alike(order: str) -> None:
     assert_parity(CASES["full"], *find(f"least-connections+{order}"))
 

@@ -119,3 +119,20 @@ def test_tags_exceed_the_account_by_no_more_than_what_was_estimated_too_high(see
             assert account - 1e-9 <= standing <= account + over[ended].sum() + 1e-9
             worst = max(worst, standing - account)
     assert worst > 0.0  # the bound had something to bind
+
+
+@pytest.mark.parametrize("order", ["vtc", "fair-share"])
+def test_errors_of_estimates_count_by_weight(order: str) -> None:
+    """a weighs 2: its requests are charged 1 for 2 s expected and 2 more for the true 6 s; b's 3 for 3 s."""
+    n = 30
+    work = of_tenants([2, *[0] * n, *[1] * n], [1.0] + [2.0] * n + [3.0] * n)
+    work.work["cost"][1 : n + 1] /= 2.0
+    work.truth["units"][1 : n + 1] = 6.0
+    rows = run(
+        ONE_SLOT,
+        Requests(work.work, work.truth, work.tenant_names, tenant_weight=np.array([2.0, 1.0, 1.0])),
+        Options(),
+        *find(f"random+{order}"),
+    ).requests
+    first = np.argsort(rows["start_s"])[1:31]
+    assert (first <= n).sum() == pytest.approx(15, abs=1)

@@ -55,6 +55,7 @@ class Cluster:
     resource_names: tuple[str, ...] = ()  # [resources]; none = requests compete for slots only
     capacity: Floats = field(default_factory=_none_modelled)  # [nodes, resources]
     demand: Floats = field(default_factory=_none_modelled)  # [classes, resources]
+    holding_cost: Floats | None = None  # [classes] cost of a second in the system, relative; None = all 1
     prompt_token_units: Floats | None = None  # [classes], work units saved per cached token; None = 0
 
     @property

@@ -75,6 +75,11 @@ class Need(StrEnum):
         "dominant shares",
         "virtual counters that count dominant shares of resources",
     )
+    SHARES_HELD = (
+        "shares held",
+        "the dominant share that the requests of each of several tenants hold at nodes now",
+        "virtual_counter",
+    )
     HOLDING = "holding", "requests without a candidate are held, and offered again"
     CENTRAL_QUEUE = "central queue", "requests wait at the host, not in queues of the nodes"
     HELD_COMPARISON = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
@@ -16,6 +16,8 @@ from trimtab.domain.cluster_state import Choice, ClusterState, Request
 from trimtab.domain.needs import Degraded, Host, Need
 from trimtab.domain.view import Memory, Plan, View, memory
 from trimtab.errors import UsageError
+
+LaneBy: TypeAlias = Literal["", "class", "tenant"]
 
 
 class Policy:
@@ -31,6 +33,9 @@ class Policy:
             `Need.VIRTUAL_COUNTERS` has keys that may grow while work waits, so the host computes the key of
             the first request of a central queue again before it takes it.
         degrades: need → what the policy does without it, in one sentence.
+        lane_by: "tenant" or "class" if its keys may fall while work waits, or depend on the time. Each tenant
+            or class then has a lane of its own in the central queues, served first come first served, and
+            the host computes the key of each lane's first request anew at every offer. "" = keys are final.
         compares: number of held requests that compete for a free slot. Of the first so many with a candidate,
             the host takes the one whose first candidate has the lowest score, `memory.floats[0]`, then
             compares again. Such a `dispatch` writes only scores to its memory. 0 = requests are offered in
@@ -42,6 +47,7 @@ class Policy:
     plan_period_s: float = 0.0
     needs: ClassVar[frozenset[Need]] = frozenset()
     degrades: ClassVar[Mapping[Need, str]] = {}
+    lane_by: ClassVar[LaneBy] = ""
     compares: ClassVar[int] = 0
 
     @property

@@ -39,6 +39,7 @@ class Requests:
     work: NDArray[np.void]  # WORK [requests]
     truth: NDArray[np.void]  # TRUTH [requests]
     tenant_names: tuple[str, ...] = ("default",)
+    tenant_weight: NDArray[np.float64] | None = None  # [tenants] due share, relative; None = all 1
     leave_s: NDArray[np.float64] | None = None  # [requests], time at which its client leaves; inf = never
     prefixes: Prefixes | None = None
     content_idx: NDArray[np.int32] | None = None  # [requests]; equal = the same request again; -1 = none

@@ -16,7 +16,7 @@ from trimtab.domain.decision import Status
 from trimtab.domain.view import Plan
 from trimtab.engine.events import WINDOW, push_event
 from trimtab.engine.prefix_cache import has_prefixes, use_prefix
-from trimtab.engine.queues import comes_before, drop_first_of, enqueue, first_of
+from trimtab.engine.queues import comes_before, drop_first_of, enqueue, first_of, n_central
 from trimtab.engine.residency import acquire
 from trimtab.engine.resources import fits_beside, take
 from trimtab.engine.slots import announce, occupy, service_s
@@ -28,7 +28,7 @@ _RUNNING = int(Status.RUNNING)
 @helper(inline=True)
 def queue_at(s: State, j: int, group: int) -> int:
     """The queue of a group of requests at node j."""
-    first = len(s.nodes.up) + s.config.dispatchers[0] * s.config.lanes[0] + len(s.links.due)
+    first = len(s.nodes.up) + n_central(s) + len(s.links.due)
     return first + j * s.config.groups[0] + group
 
 

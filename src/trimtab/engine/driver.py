@@ -94,7 +94,7 @@ class Driver:
         self.state = new_state(cluster, requests, options, decider, seed, host=host, shadow=shadow)
         self.compiled, self.n_requests = compiled, len(requests)
         self.planning = planning or PlanningLog()
-        self._tenants, self._declared = len(requests.tenant_names), declared
+        self._declared = declared
         self.rollouts = self.rollouts_for(decider)
         self._pending: deque[Plan] = deque()  # made, not yet in force
         self._is_placing = False  # the plan in force places items on nodes
@@ -221,7 +221,7 @@ class Driver:
             return None
         compiled = self.compiled or is_ready(*decider)  # results are the same
         return Rollouts(
-            Setting(self._cluster, self.options, decider, self._tenants, compiled, self._declared)
+            Setting(self._cluster, self.options, decider, self.state.tenant_weight, compiled, self._declared)
         )
 
     def adopt(self, plan: Plan, at_s: float) -> None:

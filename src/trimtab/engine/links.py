@@ -11,7 +11,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper
 from trimtab.engine.events import TRANSFER, push_event
-from trimtab.engine.queues import drop_first_of, enqueue, first_of
+from trimtab.engine.queues import drop_first_of, enqueue, first_of, n_central
 from trimtab.engine.state import State
 
 ZONE_HOP, NODE_HOP, THERE = 0, 1, 2
@@ -19,7 +19,7 @@ ZONE_HOP, NODE_HOP, THERE = 0, 1, 2
 
 @helper(inline=True)
 def _queue_of(s: State, link: int) -> int:
-    return len(s.nodes.up) + s.config.dispatchers[0] * s.config.lanes[0] + link
+    return len(s.nodes.up) + n_central(s) + link
 
 
 @helper

@@ -232,6 +232,11 @@ class LiveDriver:
         """What each tenant has been served [tenants], to be corrected in place."""
         return self._driver.state.virtual_counters
 
+    @property
+    def tenant_weight(self) -> np.ndarray:
+        """The capacity due to each tenant [tenants], relative, to be corrected in place."""
+        return self._driver.state.tenant_weight
+
     def add_cost(self, tenant_idx: int, amount: float) -> None:
         """Add an amount, positive or negative, to the virtual counter of a tenant."""
         self._virtual_counters[tenant_idx] += amount

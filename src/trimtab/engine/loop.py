@@ -69,7 +69,7 @@ from trimtab.engine.queues import comes_before, drop_first_of, enqueue, first_of
 from trimtab.engine.residency import release
 from trimtab.engine.result_cache import answer, has_results, keep_result
 from trimtab.engine.slots import begin_row
-from trimtab.engine.state import AVOIDED, State
+from trimtab.engine.state import AVOIDED, BY_CLASS, BY_TENANT, State
 from trimtab.engine.telemetry import (
     begin_telemetry,
     clear_changes,
@@ -117,9 +117,14 @@ def _lane_of(s: State, r: int) -> int:
 
 
 @helper(inline=True)
-def _central(s: State, lane: int) -> int:
-    """The queue of a lane."""
-    return len(s.nodes.up) + lane
+def _central(s: State, r: int) -> int:
+    """The central queue of request r: its lane's, or of its class or tenant in this lane."""
+    part = 0
+    if s.config.lane_by[0] == BY_TENANT:
+        part = s.work.tenant_idx[r]
+    elif s.config.lane_by[0] == BY_CLASS and s.config.sublanes[0] > 1:
+        part = s.work.class_idx[r]
+    return len(s.nodes.up) + _lane_of(s, r) * s.config.sublanes[0] + part
 
 
 @helper
@@ -169,7 +174,7 @@ def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
         leave_slot(s, r, j)  # kept by a failed node: it holds no models and uses no time
     end(s, r, _CANCELLED, reason, now_s)
     if status == _HELD:
-        s.queues.length[_central(s, _lane_of(s, r))] -= 1
+        s.queues.length[_central(s, r)] -= 1
         s.requests.stale_link[r] = 1
         _note_unheld(s, r)
     elif status != _RETRYING:
@@ -319,7 +324,7 @@ def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
         s.requests.status[r] = _HELD
         s.contexts.n_held[d] += 1
         note_tenant_held(s, r)
-        enqueue(s, _central(s, _lane_of(s, r)), r)
+        enqueue(s, _central(s, r), r)
         if s.config.deadlines_while_held[0] == 1:
             _await_deadline(s, r, now_s)
 
@@ -371,8 +376,17 @@ def _note_if_best(s: State, r: int, count: int) -> None:
 
 @helper
 def central_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
-    """Key of request r in a central queue. Background work comes last."""
-    key = queue_key(s, plan, order, r, now_s)
+    """Key of request r in a central queue. Background work comes last.
+
+    The lane of a class or tenant is served first come first served.
+    """
+    key = queue_key(s, plan, order, r, now_s) if s.config.lane_by[0] == 0 else 0.0
+    return _behind(s, r, key)
+
+
+@helper(inline=True)
+def _behind(s: State, r: int, key: float) -> float:
+    """The key of request r, behind all other work if it is background work."""
     return key + LATER if s.work.priority[r] <= BACKGROUND else key
 
 
@@ -431,7 +445,7 @@ def _end_pass(s: State) -> None:
     for i in range(s.counts.n_passed_over[0] - 1, -1, -1):
         r = s.passed_over[i]
         s.failed_offers[_lane_of(s, r)] = 0
-        put_back(s, _central(s, _lane_of(s, r)), r)
+        put_back(s, _central(s, r), r)
     s.counts.n_passed_over[0] = 0
 
 
@@ -450,20 +464,48 @@ def _take_best(s: State) -> int:
     r = s.counts.best[0] - 1
     s.counts.best[0] = 0
     if r >= 0:
-        take_out(s, _central(s, _lane_of(s, r)), r)
+        take_out(s, _central(s, r), r)
     return int(r)
+
+
+@helper(inline=True)
+def _is_open(s: State, lane: int) -> bool:
+    """Whether a lane is below its limit of failed offers in this pass."""
+    most = max(s.config.lookahead[0], s.config.compares[0])
+    return bool(s.failed_offers[lane] < most and s.counts.n_passed_over[0] < len(s.passed_over))
 
 
 @helper(inline=True)
 def _first_held(s: State, d: int) -> int:
     """The first held request of a dispatcher's lanes below their limit of failed offers; or -1."""
-    best, most = -1, max(s.config.lookahead[0], s.config.compares[0])
+    best = -1
     for lane in range(d * s.config.lanes[0], (d + 1) * s.config.lanes[0]):
-        if s.failed_offers[lane] < most and s.counts.n_passed_over[0] < len(s.passed_over):
-            r = first_of(s, _central(s, lane))
+        if _is_open(s, lane):
+            r = first_of(s, len(s.nodes.up) + lane)
             if r >= 0 and (best < 0 or comes_before(s, r, best)):
                 best = r
     return best
+
+
+@helper
+def _first_by_present_key(s: State, plan: Plan, order: Any, d: int, now_s: float) -> int:
+    """As `_first_held`, where classes or tenants have queues of their own: by the keys that they have now."""
+    best, best_key, parts = -1, 0.0, s.config.sublanes[0]
+    for lane in range(d * s.config.lanes[0], (d + 1) * s.config.lanes[0]):
+        for part in range(parts if _is_open(s, lane) else 0):
+            r = first_of(s, len(s.nodes.up) + lane * parts + part)
+            if r >= 0:
+                key = _behind(s, r, queue_key(s, plan, order, r, now_s))
+                is_earlier = best >= 0 and s.work.serial[r] < s.work.serial[best]
+                if best < 0 or key < best_key or (key == best_key and is_earlier):
+                    best, best_key = r, key
+    return best
+
+
+@helper(inline=True)
+def _may_grow(s: State) -> bool:
+    """Whether keys of waiting work may grow, and are not computed anew at every offer anyway."""
+    return bool(s.config.virtual_counters[0] != 0 and s.config.lane_by[0] == 0)
 
 
 @helper
@@ -474,7 +516,7 @@ def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
     if key <= s.requests.key[r]:
         return False
     s.requests.key[r] = key
-    enqueue(s, _central(s, _lane_of(s, r)), r)
+    enqueue(s, _central(s, r), r)
     return True
 
 
@@ -485,16 +527,19 @@ def _next_offer(s: State, plan: Plan, dispatch: Any, order: Any, now_s: float) -
     i = next_bound(s, plan, now_s) if counts.n_passed_over[0] == 0 else -1
     if i >= 0:
         r = plan.binding.row_idx[i]
-        take_out(s, _central(s, _lane_of(s, r)), r)
+        take_out(s, _central(s, r), r)
         counts.bound[0] = plan.binding.node_idx[i] + 1
         return int(r)
     if compares and counts.n_passed_over[0] == 0 and not _is_slot_free(s):
         counts.offering[0] = s.config.dispatchers[0]
     while counts.offering[0] < s.config.dispatchers[0]:
-        r = _first_held(s, counts.offering[0])
+        if s.config.lane_by[0] == 0:
+            r = _first_held(s, counts.offering[0])
+        else:
+            r = _first_by_present_key(s, plan, order, counts.offering[0], now_s)
         if r >= 0:
-            drop_first_of(s, _central(s, _lane_of(s, r)), r)
-            if s.config.virtual_counters[0] != 0 and _has_grown(s, plan, order, r, now_s):
+            drop_first_of(s, _central(s, r), r)
+            if _may_grow(s) and _has_grown(s, plan, order, r, now_s):
                 continue
             if compares and _compare(s, plan, dispatch, r, now_s):
                 continue

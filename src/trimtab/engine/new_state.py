@@ -20,11 +20,16 @@ from trimtab.engine.layout import BATCH, batch_rows, rows_alone, rows_with_parts
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.state import (
     AVOIDED,
+    BY_CLASS,
+    BY_TENANT,
     CONFIG,
+    COSTS,
     HIDDEN,
     LINK,
     QUEUE,
     REQUEST,
+    SHARES_HELD,
+    SHARES_SERVED,
     TRACE_COLUMNS,
     State,
 )
@@ -54,7 +59,7 @@ def _hidden_array(cluster: Cluster) -> np.ndarray:
 
 
 def _config_array(
-    options: Options, decider: Decider, cluster: Cluster, seed: int, host: HostMode
+    options: Options, decider: Decider, cluster: Cluster, seed: int, host: HostMode, n_tenants: int
 ) -> np.ndarray:
     config = np.zeros(1, CONFIG)
     for name in ("telemetry_period_s", "telemetry_delay_s", "dispatchers"):
@@ -69,16 +74,36 @@ def _config_array(
     for field in fields(HostMode):
         config[field.name] = getattr(host, field.name)
     config["lanes"] = _n_lanes(options, cluster)
-    config["virtual_counters"] = _counter_kind(members(decider.order), host)
+    config["virtual_counters"] = _counter_kind(members(decider.order))
+    config["lane_by"] = _lane_by(decider)
+    config["sublanes"] = _n_sublanes(config, cluster, n_tenants)
     config["margin"], config["n_zones"] = 8 + 2 * int(cluster.slots.max()), len(cluster.zone_names)
     return config
 
 
-def _counter_kind(orders: tuple[Policy, ...], host: HostMode) -> int:
+def _counter_kind(orders: tuple[Policy, ...]) -> int:
+    if any(Need.SHARES_HELD in order.needs for order in orders):
+        return SHARES_HELD
     if not any(Need.VIRTUAL_COUNTERS in order.needs for order in orders):
         return 0
-    shares = not host.costs_from_outside and any(Need.DOMINANT_SHARES in order.needs for order in orders)
-    return 2 if shares else 1
+    return SHARES_SERVED if any(Need.DOMINANT_SHARES in order.needs for order in orders) else COSTS
+
+
+def _lane_by(decider: Decider) -> int:
+    """What the order divides lanes by. All candidates of a composite must agree, since queues stay."""
+    kinds = {order.lane_by for order in members(decider.order)}
+    if len(kinds) > 1:
+        raise PolicyError(
+            f"policy {decider.label!r}: its candidates divide the central queue by {sorted(kinds)}; "
+            "expected orders that all do so alike"
+        )
+    return {"": 0, "class": BY_CLASS, "tenant": BY_TENANT}[kinds.pop()]
+
+
+def _n_sublanes(config: np.ndarray, cluster: Cluster, n_tenants: int) -> int:
+    if config["lane_by"][0] == BY_TENANT:
+        return n_tenants
+    return len(cluster.class_names) if config["lane_by"][0] == BY_CLASS and config["lanes"][0] == 1 else 1
 
 
 def _looked_at(options: Options, policy: Policy) -> int:
@@ -137,12 +162,18 @@ def in_steps(amounts: np.ndarray) -> np.ndarray:
     return np.floor(amounts / RESOURCE_STEP) * RESOURCE_STEP
 
 
-def _shares(cluster: Cluster, demand: np.ndarray, capacity: np.ndarray) -> np.ndarray:
-    """Share of all resources that one request holds, [classes, resources]; of slots without resources."""
-    if not cluster.resource_names:
-        return np.full((len(cluster.class_names), 1), 1.0 / cluster.slots.sum())
-    total = capacity.sum(axis=0)
-    return np.divide(demand, total, out=np.zeros(demand.shape), where=total > 0)
+def _pooled(cluster: Cluster, capacity: np.ndarray) -> np.ndarray:
+    """What all nodes have of each resource, and their slots, [resources + 1].
+
+    A resource that no node has counts as 1, so that nobody's share of it is undefined.
+    """
+    total = np.append(capacity.sum(axis=0), float(cluster.slots.sum()))
+    return np.where(total > 0.0, total, 1.0)
+
+
+def _tenant_weight(requests: Requests) -> np.ndarray:
+    given = requests.tenant_weight
+    return np.ones(len(requests.tenant_names)) if given is None else _numbers(given)
 
 
 def memory_of(policy: Policy, cluster: Cluster) -> Memory:
@@ -174,7 +205,7 @@ def new_state(
     policy, order = decider
     dispatchers = options.dispatchers
     policies = [policy] * dispatchers + ([] if shadow is None else [shadow])
-    config = _config_array(options, decider, cluster, seed, host)
+    config = _config_array(options, decider, cluster, seed, host, len(requests.tenant_names))
     config["shadows"], config["eviction"] = len(policies) - dispatchers, int(options.eviction)
     given: dict[str, Any] = {"config": config, **_cluster_arrays(cluster), "faults": _fault_array(options)}
     given |= _row_arrays(cluster, requests, options, config, host)
@@ -184,6 +215,7 @@ def new_state(
     contexts["n_dispatchers"], contexts["reported_s"] = dispatchers, np.inf
     given["changed"] = np.zeros((len(policies), cluster.n_nodes), "i4")
     reads_prefix = any(Need.PREFIX in p.all_needs for p in {id(p): p for p in policies}.values())
+    given["tenant_weight"] = _tenant_weight(requests)
     given["prefix_tokens"] = np.zeros(cluster.n_nodes if reads_prefix else 0)
     given["views"] = _views(cluster, given)
     given["memories"] = [memory_of(p, cluster) for p in policies]
@@ -216,7 +248,7 @@ def _cluster_arrays(cluster: Cluster) -> dict[str, Any]:
         "links": _link_array(cluster),
         "demand": demand,
         "capacity": capacity,
-        "share": _shares(cluster, demand, capacity),
+        "pooled": _pooled(cluster, capacity),
     }
 
 
@@ -235,7 +267,7 @@ def _row_arrays(
     if splits:  # in one event all parts of a request may arrive, or leave and let other requests start
         config["margin"] += int(work["parts_max"].max(initial=0)) * (2 + int(cluster.slots.max()))
     n_links = len(cluster.zone_names) + cluster.n_nodes
-    n_central = options.dispatchers * int(config["lanes"][0])
+    n_central = options.dispatchers * int(config["lanes"][0]) * int(config["sublanes"][0])
     return {
         "work": work,
         "truth": rows.requests.truth,
@@ -305,7 +337,7 @@ def _lengths(
         "all_resources": given["used"].size,
         "links": len(given["links"]),
         "tenants": len(requests.tenant_names),
-        "shares": given["share"].shape[1],
+        "shares": len(given["pooled"]),
         "event_room": n_slots * 2 + 4 * len(given["faults"]) + 1024,
         "started_rows": rows * host.completions_from_outside,
         "reused_rows": reused,

@@ -29,7 +29,7 @@ from trimtab.engine.resources import can_hold, fits_beside, give_back, take
 from trimtab.engine.slots import expected_s, occupy, service_s
 from trimtab.engine.state import AVOIDED, State
 from trimtab.engine.telemetry import dispatcher_of, note_change, note_own
-from trimtab.engine.virtual_counters import add_expected_cost
+from trimtab.engine.virtual_counters import add_expected_cost, counter_of, note_at_nodes
 
 _TRANSFER, _QUEUED, _RUNNING = int(Status.TRANSFER), int(Status.QUEUED), int(Status.RUNNING)
 _RETRYING = int(Status.RETRYING)
@@ -42,7 +42,7 @@ def queue_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
     s.contexts.now_s[d] = now_s
     s.counts.deciding[0] = r
     if s.config.virtual_counters[0] != 0:
-        s.contexts.virtual_counter[d] = s.virtual_counters[s.work.tenant_idx[r]]
+        s.contexts.virtual_counter[d] = counter_of(s, s.work.tenant_idx[r])
         s.contexts.queued_cost[d] = s.requests.queued_cost[r]
     key = order(s.views[d], plan, s.work[r], s.order_memories[d])
     if key != key:
@@ -160,6 +160,7 @@ def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None
     if s.config.token_caps[0] == 1:
         s.hidden.token_room[j] -= s.work.tokens[r]
     add_expected_cost(s, r, estimate_s)
+    note_at_nodes(s, r, 1)
     if is_instant(s, r, j):
         enter(s, plan, order, r, j, now_s)
     else:
@@ -181,6 +182,7 @@ def withdraw(s: State, r: int, j: int) -> None:
     s.counts.in_nodes[0] -= 1
     if s.config.token_caps[0] == 1:
         s.hidden.token_room[j] += s.work.tokens[r]
+    note_at_nodes(s, r, -1)
     note_own(s, dispatcher_of(s, r), j, -1, -estimate_s)
 
 

@@ -9,7 +9,7 @@ from trimtab.domain.view import Plan
 from trimtab.engine.batches import queue_at
 from trimtab.engine.loop import central_key
 from trimtab.engine.nodes import queue_key
-from trimtab.engine.queues import drop_first_of, enqueue, first_of
+from trimtab.engine.queues import drop_first_of, enqueue, first_of, n_central
 from trimtab.engine.state import State
 from trimtab.engine.telemetry import note_all_changed
 
@@ -29,7 +29,7 @@ def _rekey(s: State, plan: Plan, order: Any, q: int, now_s: float) -> None:
             first = r
         last = r
         r = first_of(s, q)
-    central = len(s.nodes.up) <= q < len(s.nodes.up) + s.config.dispatchers[0] * s.config.lanes[0]
+    central = len(s.nodes.up) <= q < len(s.nodes.up) + n_central(s)
     while first >= 0:
         r, first = first, links[first]
         key = central_key(s, plan, order, r, now_s) if central else queue_key(s, plan, order, r, now_s)
@@ -42,7 +42,7 @@ def activate(s: State, plan: Plan, order: Any, is_new_order: int, now_s: float) 
     """Activate a new policy: log every node as changed, and compute new keys if the order changes."""
     note_all_changed(s)
     if is_new_order == 1:
-        for q in range(len(s.nodes.up) + s.config.dispatchers[0] * s.config.lanes[0]):
+        for q in range(len(s.nodes.up) + n_central(s)):
             _rekey(s, plan, order, q, now_s)
         for group in range(s.config.groups[0]):
             for j in range(len(s.nodes.up)):

@@ -16,6 +16,12 @@ _ENDED = int(Status.FINISHED)
 
 
 @helper(inline=True)
+def n_central(s: State) -> int:
+    """Number of central queues. They follow the queues of the nodes."""
+    return s.config.dispatchers[0] * s.config.lanes[0] * s.config.sublanes[0]
+
+
+@helper(inline=True)
 def comes_before(s: State, a: int, b: int) -> bool:
     """Whether request a comes before b: by key, ties by arrival."""
     key = s.requests.key

@@ -40,7 +40,7 @@ class Setting:
     cluster: Cluster
     options: Options
     decider: Decider  # its policy plans; a separate order applies to all variants
-    tenants: int
+    tenant_weight: NDArray[np.float64]  # [tenants]
     compiled: bool
     declared: NDArray[np.void] | None  # possible WORK of the scenario, by arrival
 
@@ -154,7 +154,9 @@ class _ReusableRun:
         self._setting, self.policies = setting, policies
         options = replace(setting.options, faults=None, horizon_s=_NEVER, plan_latency_s=0.0)
         options = replace(options, join_s=None, batch_marginal_frac=None)
-        requests = Requests(new_work(rows), np.zeros(rows, TRUTH), ("",) * setting.tenants)
+        weight = setting.tenant_weight
+        names = ("",) * len(weight)
+        requests = Requests(new_work(rows), np.zeros(rows, TRUTH), names, tenant_weight=weight)
         decider = _of_variant(setting, _PolicySet(policies), _PolicySet(policies))
         state = new_state(setting.cluster, requests, options, decider, 0)
         state.config["plan_period_s"] = 0.0

@@ -25,6 +25,7 @@ from trimtab.engine.telemetry import (
     note_own,
     show_present,
 )
+from trimtab.engine.virtual_counters import note_at_nodes
 
 LEAST_S = 1e-9  # least assumed remaining time of late work
 LONG_AGO_S = -1e12  # last use of an item that no known request used
@@ -116,6 +117,7 @@ def _place(s: State, plan: Plan, order: Any, r: int) -> None:
     nodes.outstanding_s[j] += rows.estimate_s[r]
     s.counts.in_nodes[0] += 1
     s.counts.in_system[0] += 1
+    note_at_nodes(s, r, 1)
     note_own(s, dispatcher_of(s, r), j, 1, rows.estimate_s[r])
     is_free = nodes.running[j] < nodes.slots[j] and s.queues.length[j] == 0
     if is_free and fits_beside(s, r, j) and acquire(s, plan, r, j, 0.0) >= 0.0:

@@ -89,6 +89,9 @@ LINK = np.dtype([("gib_per_s", "f8"), ("share_gib", "f8"), ("since_s", "f8"), ("
 EVENT = np.dtype([("time_s", "f8"), ("key", "i8")], align=True)
 OWN = np.dtype([("outstanding_s", "f8"), ("in_flight", "i8")], align=True)
 
+COSTS, SHARES_SERVED, SHARES_HELD = 1, 2, 3  # CONFIG.virtual_counters
+BY_CLASS, BY_TENANT = 1, 2  # CONFIG.lane_by
+
 CONFIG = np.dtype(
     [
         ("telemetry_period_s", "f8"),
@@ -102,12 +105,14 @@ CONFIG = np.dtype(
         ("lookahead", "i8"),
         ("compares", "i8"),  # of the active policy
         ("lanes", "i8"),  # per dispatcher: 1, or one per class
+        ("lane_by", "i8"),  # what the order divides each lane by: BY_CLASS, BY_TENANT or 0
+        ("sublanes", "i8"),  # per lane: 1, or one per class or tenant
         ("cancel", "i8"),
         ("resume", "i8"),
         ("max_retries", "i8"),
         *((field.name, "i8") for field in fields(HostMode)),
         ("shadows", "i8"),  # 1 = a shadow policy also answers
-        ("virtual_counters", "i8"),  # that the order reads: 1 = of cost, 2 = of shares; 0 = none
+        ("virtual_counters", "i8"),  # that the order reads: COSTS, SHARES_SERVED, SHARES_HELD; 0 = none
         ("token_caps", "i8"),  # 1 = nodes have bounds on tokens in flight
         ("margin", "i8"),  # room that the event heap must have before an event is taken
         ("n_zones", "i8"),
@@ -186,8 +191,9 @@ class State(NamedTuple):
     avoid: Annotated[Any, array("i4", "reused_rows", "avoided")]  # nodes it lost; -1 = none
     decision_trace: Annotated[Any, array("f8", "reused_rows", "trace_columns")]  # the last decision
     virtual_counters: Annotated[Any, array("f8", "tenants")]  # weighted service received
-    served_s: Annotated[Any, array("f8", "tenants", "shares")]  # share of a resource × seconds
-    share: Annotated[Any, array("f8", "classes", "shares")]  # of the cluster's resource, by one request
+    tenant_weight: Annotated[Any, array("f8", "tenants")]  # due share, relative
+    pooled: Annotated[Any, array("f8", "shares")]  # of each resource, on all nodes; at the end their slots
+    at_nodes: Annotated[Any, array("i8", "tenants", "classes")]  # requests sent to nodes, if an order reads it
     held_of: Annotated[Any, array("i8", "tenants")]  # requests of each in the central queues
     held_cost: Annotated[Any, array("f8", "tenants")]  # and their cost
     failed_offers: Annotated[Any, array("i8", "lanes")]  # failed offers of the lane in this pass

@@ -1,11 +1,11 @@
-"""Virtual counters of tenants: service received, by cost or by dominant share, and held requests."""
+"""Virtual counters of tenants: service received, by cost or dominant share; resources and requests held."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from trimtab.compiled.kernel import helper
-from trimtab.engine.state import State
+from trimtab.engine.state import COSTS, SHARES_HELD, SHARES_SERVED, State
 
 
 @helper
@@ -15,7 +15,7 @@ def lift_virtual_counter(s: State, t: int) -> None:
     Virtual token counter: Sheng et al., "Fairness in serving large language models", OSDI 2024, algorithm 2,
     lines 7–13. A request that is never held counts as having left the queue on arrival.
     """
-    if s.held_of[t] > 0:
+    if s.held_of[t] > 0 or s.config.virtual_counters[0] == SHARES_HELD:
         return
     least, any_held = np.inf, False
     for other in range(len(s.held_of)):
@@ -24,41 +24,63 @@ def lift_virtual_counter(s: State, t: int) -> None:
     if not any_held:
         least = s.virtual_counters[s.counts.last_tenant[0]]
     s.virtual_counters[t] = max(s.virtual_counters[t], least)
-    if s.config.virtual_counters[0] == 2:
-        for k in range(s.share.shape[1]):
-            s.served_s[t, k] = max(s.served_s[t, k], least)
+
+
+@helper(inline=True)
+def counter_of(s: State, t: int) -> float:
+    """What an order reads as the virtual counter of tenant t."""
+    if s.config.virtual_counters[0] != SHARES_HELD:
+        return float(s.virtual_counters[t])
+    requests, classes, slots = 0, s.demand.shape[0], len(s.pooled) - 1
+    for c in range(classes):
+        requests += s.at_nodes[t, c]
+    largest = requests / s.pooled[slots]
+    for k in range(slots if requests > 0 else 0):
+        held = 0.0
+        for c in range(classes):
+            held += s.at_nodes[t, c] * s.demand[c, k]
+        largest = max(largest, held / s.pooled[k])
+    return float(largest / s.tenant_weight[t])
+
+
+@helper(inline=True)
+def note_at_nodes(s: State, r: int, change: int) -> None:
+    """Request r is sent to a node (`change` 1), or has left it (−1)."""
+    if s.config.virtual_counters[0] == SHARES_HELD:
+        s.at_nodes[s.work.tenant_idx[r], s.work.class_idx[r]] += change
 
 
 @helper(inline=True)
 def add_expected_cost(s: State, r: int, estimate_s: float) -> None:
     """Add the expected cost of request r, which is sent to a node with this service estimate."""
-    if s.config.virtual_counters[0] == 1:
+    if s.config.virtual_counters[0] == COSTS:
         s.virtual_counters[s.work.tenant_idx[r]] += s.work.cost[r]
-    elif s.config.virtual_counters[0] == 2:
+    elif s.config.virtual_counters[0] == SHARES_SERVED:
         _serve(s, r, estimate_s)
 
 
 @helper(inline=True)
 def settle_cost(s: State, r: int, now_s: float) -> None:
     """Replace the expected cost of served request r by its true cost."""
-    if s.config.virtual_counters[0] == 1 and s.config.costs_from_outside[0] == 0:
-        s.virtual_counters[s.work.tenant_idx[r]] += s.truth.units[r] - s.work.units[r]
-    elif s.config.virtual_counters[0] == 2:
+    if s.config.virtual_counters[0] == COSTS and s.config.costs_from_outside[0] == 0:
+        t = s.work.tenant_idx[r]
+        s.virtual_counters[t] += (s.truth.units[r] - s.work.units[r]) / s.tenant_weight[t]
+    elif s.config.virtual_counters[0] == SHARES_SERVED:
         _serve(s, r, now_s - s.requests.start_s[r] - s.requests.estimate_s[r])
 
 
 @helper
 def _serve(s: State, r: int, seconds: float) -> None:
-    """Add r's share of each resource over these seconds to its tenant. The counter is the largest sum.
+    """Add r's dominant share over these seconds to the counter of its tenant, by the tenant's weight.
 
     Ghodsi, Sekar, Zaharia, Stoica: "Multi-resource fair queueing for packet processing", SIGCOMM 2012
     (memoryless dominant-resource fair queueing).
     """
-    t, c, largest_s = s.work.tenant_idx[r], s.work.class_idx[r], 0.0
-    for k in range(s.share.shape[1]):
-        s.served_s[t, k] += s.share[c, k] * seconds
-        largest_s = max(largest_s, s.served_s[t, k])
-    s.virtual_counters[t] = largest_s
+    t, c, slots = s.work.tenant_idx[r], s.work.class_idx[r], len(s.pooled) - 1
+    largest = 1.0 / s.pooled[slots]
+    for k in range(slots):
+        largest = max(largest, s.demand[c, k] / s.pooled[k])
+    s.virtual_counters[t] += largest * seconds / s.tenant_weight[t]
 
 
 @helper(inline=True)

@@ -39,6 +39,7 @@ def rules_of(config: GatewayConfig) -> DispatchRules:
         reserve_frac=queue.background_reserve_frac,
         prompt_weight=fairness.prompt_weight,
         output_weight=fairness.output_weight,
+        holding_cost=fairness.holding_cost,
         prefix_blocks=config.prefix_cache.max_blocks if config.prefix_cache.enabled else 0,
     )
 

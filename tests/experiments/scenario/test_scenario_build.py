@@ -241,6 +241,22 @@ def test_shares_of_classes_tenants_and_priorities() -> None:
     assert np.mean(work["priority"] == 5) == pytest.approx(0.1, abs=0.008)
 
 
+def test_tenants_are_charged_by_their_weight() -> None:
+    spec = {"tenants": {"x": 1, "y": 1}, "tenant_weights": {"y": 4.0}}
+    requests = build(scenario(workload=spec), 0).requests
+    assert requests.tenant_weight is not None
+    assert requests.tenant_weight.tolist() == [1.0, 4.0]
+    work = requests.work
+    np.testing.assert_allclose(work["cost"], work["units"] / np.where(work["tenant_idx"] == 1, 4.0, 1.0))
+    assert len(set(work["tenant_idx"])) == 2
+
+
+def test_a_weight_of_a_tenant_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ScenarioError, match=r"workload\.tenant_weights.*'z'.*one of x, y") as error:
+        build(scenario(workload={"tenants": {"x": 1, "y": 1}, "tenant_weights": {"z": 2}}), 0)
+    assert error.value.exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("size", "mean"),
     [

@@ -46,6 +46,8 @@ def edited(old: str, new: str) -> str:
         ("mean: 30", "mean: -4", "workload.generate.mix.long.size.mean", -4, "greater than 0"),
         ("{0: 0.8, 1: 0.2}", "{high: 1}", "workload.priorities.high", "high", "a valid integer"),
         ("blue: 0.6", "blue: -1", "workload.tenants.blue", -1, "or equal to 0"),
+        ("load: 0.7", "load: 0.7\n  tenant_weights: {blue: 0}", "workload.tenant_weights.blue", 0, "than 0"),
+        ("model: small,", "model: small, holding_cost: -2,", "classes.short.holding_cost", -2, "than 0"),
         ("short: {share", "shrot: {share", "workload.generate.mix.shrot", "shrot", "'short'"),
         ("seeds: 3", "seeds: 0", "seeds", 0, "or equal to 1"),
         ("seeds: 3", "seeds: [0, -2]", "seeds[1]", -2, "or equal to 0"),

@@ -76,6 +76,8 @@ def node(fields: str) -> str:
         (NODE + "routes: {x: {targets: [m, m]}}", "routes.x", None, "once"),
         (NODE + "policy: {models: {mm: random}}", "policy.models.mm", "mm", "'m'"),
         (NODE + "timeouts: {models: {mm: {total_s: 1}}}", "timeouts.models.mm", "mm", "'m'"),
+        (NODE + "fairness: {holding_cost: {mm: 2}}", "fairness.holding_cost.mm", "mm", "'m'"),
+        ("fairness: {holding_cost: {m: 0}}", "fairness.holding_cost.m", 0, "greater than 0"),
         ("timeouts: {total_s: 3}", "timeouts.total_s", None, "'default'"),
         ("relay_paths: [{path: /a/../b}]", "relay_paths[0].path", "/a/../b", "without //"),
         ("relay_paths: [{path: 'a'}]", "relay_paths[0].path", "a", "/v1/score"),

@@ -144,3 +144,39 @@ def test_tenants_beyond_those_at_the_start_have_accounts() -> None:
         fleet.close()
 
     asyncio.run(main())
+
+
+def test_weights_of_tenants_and_costs_of_models_reach_their_orders() -> None:
+    """Eight slots are taken; then of the waiting, the costly model's and the heavy tenant's go first."""
+
+    async def first_started(order: str, holding_cost: dict[str, float]) -> str:
+        rules = DispatchRules(policy_choice(f"least-connections+{order}"), holding_cost=holding_cost)
+        dispatcher, fleet = await decider_of(rules)
+        light, heavy = Tenant("light", 0), Tenant("heavy", 1, weight=3.0)
+        running = []
+        for tenant in (light, heavy) * 4:
+            exchange = Sent("a")
+            exchange.tenant = tenant
+            dispatcher.submit(exchange)
+            running.append(exchange)
+        dispatcher.decide()
+        waiting = {name: Sent(name[0]) for name in ("a of light", "b of heavy")}
+        for name, exchange in waiting.items():
+            exchange.tenant = heavy if name.endswith("heavy") else light
+            dispatcher.submit(exchange)
+        dispatcher.decide()
+        assert not any(exchange.attempts for exchange in waiting.values())
+        dispatcher.done(running[:1])
+        started = [name for name, exchange in waiting.items() if exchange.attempts]
+        dispatcher.close()
+        fleet.close()
+        assert len(started) == 1
+        return started[0]
+
+    def first(order: str, holding_cost: dict[str, float]) -> str:
+        return asyncio.run(first_started(order, holding_cost))
+
+    assert first("fcfs", {}) == "a of light"
+    assert first("drf", {}) == "b of heavy"  # light holds 3 of 8 slots, heavy 4 at a weight of 3
+    assert first("cmu", {}) == "a of light"
+    assert first("cmu", {"b": 5.0}) == "b of heavy"

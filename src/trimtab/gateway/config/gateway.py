@@ -167,12 +167,17 @@ class GatewayConfig(Spec):
             yield FieldError(("admin", "listen"), self.admin.listen, "another port than `listen`")
 
     def _model_field_errors(self, models: Sequence[str] | None) -> Iterator[FieldError]:
-        """Errors in the names of models with their own policy or timeouts."""
+        """Errors in the names of models with their own policy, timeouts or cost of waiting."""
         if models is None:
             return
-        for section, named in (("policy", self.policy.models), ("timeouts", self.timeouts.models)):
-            for name in named:
-                yield from known((section, "models", name), name, {*models, *self.routes}, "model")
+        named = (
+            (("policy", "models"), self.policy.models),
+            (("timeouts", "models"), self.timeouts.models),
+            (("fairness", "holding_cost"), self.fairness.holding_cost),
+        )
+        for path, names in named:
+            for name in names:
+                yield from known((*path, name), name, {*models, *self.routes}, "model")
 
 
 def raw_field_errors(data: Mapping[Any, Any]) -> Iterator[FieldError]:

@@ -17,6 +17,7 @@ GATEWAY: Final = Host(
         Need.DEADLINES: "",
         Need.PRIORITIES: "",
         Need.VIRTUAL_COUNTERS: "",
+        Need.SHARES_HELD: "",
         Need.HOLDING: "",
         Need.CENTRAL_QUEUE: "",
         Need.HELD_COMPARISON: "",

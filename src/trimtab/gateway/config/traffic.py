@@ -108,7 +108,7 @@ class HedgeSpec(Spec):
 
 
 class FairnessSpec(Spec):
-    """Token-weighted fair queueing (VTC, Sheng et al., OSDI '24)."""
+    """Token-weighted fair queueing (VTC, Sheng et al., OSDI '24), and costs of waiting."""
 
     enabled: bool = Field(
         False,
@@ -117,6 +117,9 @@ class FairnessSpec(Spec):
     )
     prompt_weight: NonNegative = Field(1.0, description="cost of a prompt token")
     output_weight: Positive = Field(2.0, description="cost of an output token")
+    holding_cost: Mapping[Model, Positive] = Field(
+        {}, description="model → cost of a second that a request waits, relative; else 1: for the order cmu"
+    )
 
 
 class PrefixCacheSpec(Spec):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -153,6 +154,7 @@ def cluster_of(
     rows: int,
     estimates: ServiceEstimates,
     around: Surroundings = Surroundings(),  # noqa: B008 - never changed
+    holding_cost: Mapping[str, float] = MappingProxyType({}),
 ) -> Cluster:
     """The cluster that policies see; `rows` ≥ the number of classes."""
     n, g = len(shape.members), len(shape.types)
@@ -189,6 +191,9 @@ def cluster_of(
         resource_names=around.resource_names,
         capacity=around.capacity,
         demand=around.demand,
+        holding_cost=np.array(
+            [holding_cost.get(model, 1.0) for model, _ in classes] + [1.0] * (rows - len(classes))
+        ),
         prompt_token_units=np.full(rows, PROMPT_TOKEN_FRAC),
     )
 

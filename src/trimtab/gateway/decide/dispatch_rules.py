@@ -43,6 +43,7 @@ class DispatchRules:
     reserve_frac: float = 0.1  # of a node, kept free of background work
     prompt_weight: float = 1.0
     output_weight: float = 2.0
+    holding_cost: Mapping[str, float] = field(default_factory=dict)  # by model; 1 for all others
     prefix_blocks: int = 0  # of the prefix index; 0 = none
     seed: int = 0
     declared: Declared = field(default_factory=Declared)

@@ -165,7 +165,7 @@ class PolicyDispatcher(FleetListener):
         """Count output during a stream: a chunk of text is about a token."""
         pool, tenant, endpoint = self._pools.of(exchange), exchange.tenant, exchange.endpoint
         is_text = endpoint is not None and endpoint.kind not in MEDIA
-        if pool.reads_virtual_counters and tenant is not None and is_text:
+        if pool.charges_cost and tenant is not None and is_text:
             pool.live.add_cost(tenant.idx, self._pools.rules.output_weight * chunks / tenant.weight)
 
     def done(self, exchanges: Sequence[Exchange]) -> None:

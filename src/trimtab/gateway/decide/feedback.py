@@ -48,7 +48,7 @@ class Feedback:
             facts is None
             or tenant is None
             or usage is None
-            or not pool.reads_virtual_counters
+            or not pool.charges_cost
             or of.kind in MEDIA
         ):
             return

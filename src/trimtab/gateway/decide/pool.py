@@ -112,7 +112,9 @@ class PolicyPool:
         self._shape = shape
         self.foreign: dict[int, tuple[int, float]] = {}  # requests of others that were added to a node, in s
         self.items = items_needed(shape)
-        self.reads_virtual_counters = Need.VIRTUAL_COUNTERS in choice.order.needs
+        needs = choice.order.needs
+        self.charges_cost = Need.VIRTUAL_COUNTERS in needs and Need.DOMINANT_SHARES not in needs
+        self.reads_shares_held = Need.SHARES_HELD in needs
         # Whether the policy, or its shadow, reads the cached prefixes of nodes:
         self.reads_prefix = len(self.live.prefix_tokens) > 0
         self._mark_resident()

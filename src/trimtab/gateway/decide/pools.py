@@ -106,9 +106,10 @@ class PolicyPools:
         registry = self._registry
         n_before, rows_before = len(registry.classes), registry.rows
         known = registry.add_class(model, endpoint)
-        if registry.rows > rows_before:
-            self.rebuild()
-        elif len(registry.classes) > n_before:
+        is_new = len(registry.classes) > n_before
+        if registry.rows > rows_before or (is_new and model in self.rules.holding_cost):
+            self.rebuild()  # memories of orders hold the costs
+        elif is_new:
             for pool in self.by_spec.values():
                 tables = pool.live.fixed_s, pool.live.unit_s
                 write_estimates(*tables, known.idx, known.key, registry.shape, registry.estimates)
@@ -134,7 +135,7 @@ class PolicyPools:
             registry.add_class(registry.model_of(exchange), exchange.endpoint)
         for pool in pools:
             pool.resize(self.rules.options(), self._room(), self._tenants)
-            pool.rebuild(registry.shape, registry.cluster(), pool.choice, now_s)
+            pool.rebuild(registry.shape, registry.cluster(self.rules.holding_cost), pool.choice, now_s)
         for pool in pools:  # once all pools hold their entries
             self._inform(pool, now_s)
         for pool in tuple(pools):
@@ -191,7 +192,7 @@ class PolicyPools:
             self._owner,
             choice,
             self._registry.shape,
-            self._registry.cluster(),
+            self._registry.cluster(self.rules.holding_cost),
             self.rules.options(),
             rows=self._room(),
             tenants=self._tenants,

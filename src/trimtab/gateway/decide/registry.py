@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from trimtab.domain.cluster import Cluster
@@ -169,10 +170,10 @@ class Registry:
             return stated_tokens(facts)
         return facts.prompt_tokens + chat.output.predict(facts.max_tokens) * facts.answers
 
-    def cluster(self) -> Cluster:
-        """The cluster that policies see."""
+    def cluster(self, holding_cost: Mapping[str, float]) -> Cluster:
+        """The cluster that policies see, with the cost of waiting of models where it is not 1."""
         around = self.signals.surroundings(self.shape, self.class_keys, self.rows)
-        return cluster_of(self.shape, self.class_keys, self.rows, self.estimates, around)
+        return cluster_of(self.shape, self.class_keys, self.rows, self.estimates, around, holding_cost)
 
 
 def _path(endpoint: Endpoint | None) -> str:

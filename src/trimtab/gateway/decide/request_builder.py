@@ -53,6 +53,8 @@ class RequestBuilder:
             tenant_idx = tenant.idx
             if tenant.zone:
                 zone_idx = registry.zone_idx.get(tenant.zone, 0)
+            if pool.reads_shares_held:
+                pool.live.tenant_weight[tenant_idx] = tenant.weight
         priority = BACKGROUND if exchange.background else exchange.priority
         return _new(  # the constructor takes three times as long
             RequestSpec,

@@ -1,4 +1,4 @@
-"""Dominant-resource fairness: of the tenants that wait, the one with the least dominant share goes first."""
+"""Dominant-resource fairness: of the tenants that wait, the one that holds the least goes first."""
 
 from __future__ import annotations
 
@@ -8,55 +8,57 @@ from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.needs import Need
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import LaneBy, Policy
 from trimtab.domain.view import Memory, Plan, View
-from trimtab.policies.shared.without import NEVER_HELD
+from trimtab.policies.shared.without import NEVER_HELD, SLOTS_ONLY
 
 
 @dataclass(frozen=True)
 class DominantResourceFairness(Policy):
-    """Serve the waiting tenant whose most-used resource it has had the least of so far.
+    """Serve the waiting tenant whose requests hold the least of their dominant resource now.
 
     Idea
-        A tenant's dominant share is the largest, over resources, of the fraction of the cluster that its
-        requests have held, times how long. The key of a request is the dominant share of its tenant so far,
-        which the host keeps as a virtual counter. So one tenant's cores are worth another's accelerators,
-        each relative to the total. The host computes the key of the first request in the queue again before
-        it takes it out.
+        A tenant's dominant share is the largest, over resources, of the part of the cluster that its requests
+        at nodes hold. Whatever becomes free goes to the waiting tenant of the least dominant share by its
+        weight, so that all shares rise together (progressive filling). What ends gives its share back. Each
+        tenant has a queue of its own, first come first served, and keys are computed at every offer.
     Source
         Ali Ghodsi, Matei Zaharia, Benjamin Hindman, Andy Konwinski, Scott Shenker, Ion Stoica: "Dominant
-        resource fairness: fair allocation of multiple resource types", NSDI 2011; over time: Ali Ghodsi,
-        Vyas Sekar, Matei Zaharia, Ion Stoica: "Multi-resource fair queueing for packet processing", SIGCOMM
-        2012 (dominant-resource fair queueing, memoryless).
+        resource fairness: fair allocation of multiple resource types", NSDI 2011, §4.1 (example), §4.2
+        (algorithm 1), §4.3 (weights). Section numbers from memory.
     Reads
-        The tenant's virtual counter when the request is offered.
+        What the tenant's requests at nodes hold, its weight, and what all nodes have.
     Cost
-        O(1) a key; each time the first has grown, one more pass through the queue's heap. O(resources) per
-        request sent and ended.
+        O(tenants × resources) for each request that is offered.
     When it wins / loses
-        Wins where tenants need different resources and compete for the same nodes. Shares by cost or by slots
-        would give a tenant of small demands as little as a tenant of large ones. Does nothing for requests
-        within a tenant. Combine it with a policy that holds requests that do not fit, such as `best-fit`,
-        because it governs central queues only.
+        Wins where tenants need different resources of the same nodes: each can hold as much of what it needs
+        most as any other. The past does not count: who was idle gets no more than others later, and long
+        requests are no disadvantage; `drfq` shares out use over time. It governs central queues only:
+        combine it with a policy that holds what does not fit, such as `best-fit`. Where nodes have queues
+        without bound nothing is held, and it changes nothing.
     Deviations from the source
-        A request is charged what it is expected to hold when it is sent, and what it held when it ends, which
-        may leave a key too high until its request is offered; virtual time is the least account of those that
-        wait. Resources of all nodes are one pool, as if any request could use any of them. Where no resources
-        are modelled, slots are the only one; in the gateway accounts are what it books, as for `vtc`.
+        Resources of all nodes, up or down, are one pool, as if any request could use any of them. A request
+        counts from when it is sent to a node, whether it runs or waits there. A tenant has one weight, not
+        one for each resource. A request that arrives starts at once where it fits, although others wait;
+        after that shares decide. Where the first request of the least share fits nowhere, a host whose
+        `lookahead` is above 1 offers the next; the algorithm ends there. With a lane for each class (the
+        gateway) this holds for each class separately. Slots count as one more resource; where no other is
+        modelled, this is max-min fairness of slots in use.
     """
 
     name: ClassVar[str] = "drf"
     needs: ClassVar[frozenset[Need]] = frozenset(
-        {Need.VIRTUAL_COUNTERS, Need.DOMINANT_SHARES, Need.CENTRAL_QUEUE}
+        {Need.SHARES_HELD, Need.DOMINANT_SHARES, Need.CENTRAL_QUEUE}
     )
     degrades: ClassVar[Mapping[Need, str]] = {
-        Need.VIRTUAL_COUNTERS: "With one tenant it is first come, first served.",
-        Need.DOMINANT_SHARES: "The counters are of slots; in a gateway, of cost.",
+        Need.SHARES_HELD: "With one tenant it is first come, first served.",
+        Need.DOMINANT_SHARES: SLOTS_ONLY,
         Need.CENTRAL_QUEUE: NEVER_HELD,
     }
+    lane_by: ClassVar[LaneBy] = "tenant"
 
     @staticmethod
     @kernel
     def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
-        """The tenant's dominant share so far, in seconds of the whole cluster."""
+        """The tenant's dominant share, by its weight."""
         return float(view.context.virtual_counter)

@@ -10,6 +10,7 @@ import polars as pl
 from trimtab.domain.requests import Prefixes
 from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.build.defaults import BLOCK_TOKENS
+from trimtab.experiments.scenario.build.request_arrays import check_tenants
 from trimtab.experiments.scenario.build.request_columns import RequestColumns
 from trimtab.experiments.scenario.build.streams import Stream, generator
 from trimtab.experiments.scenario.spec.service_classes import Served
@@ -108,10 +109,7 @@ def content_numbers(
 
     None if no request is cacheable. Raises ScenarioError for an unknown tenant.
     """
-    unknown = sorted(set(spec.tenants or ()) - set(tenant_names))
-    if unknown:
-        field, expected = "serving.result_cache.tenants", f"one of {', '.join(tenant_names)}"
-        raise ScenarioError("no such tenant", field=field, value=unknown[0], expected=expected)
+    check_tenants("serving.result_cache.tenants", spec.tenants or (), tenant_names)
     if not spec.entries or content is None:
         return None
     chosen = np.array([spec.tenants is None or name in spec.tenants for name in tenant_names])

@@ -71,6 +71,7 @@ def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) ->
         load_s=np.array([_load_row(item.family, type_names) for item in items]).reshape(-1, len(types)),
         zone_names=zones,
         rtt_s=_round_trips_s(spec),
+        holding_cost=np.array([service.holding_cost for service in served.classes.values()]),
         prompt_token_units=np.array([service.prompt_token_units for service in served.classes.values()]),
         zone_gib_per_s=np.array([_ingress_gib_per_s(spec, zone) for zone in zones]),
         resource_names=spec.resource_names,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import new_work
+from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.build.cluster_arrays import first_positions
 from trimtab.experiments.scenario.build.request_columns import Members, RequestColumns
 from trimtab.experiments.scenario.build.split_batch import parts_max
@@ -34,17 +37,18 @@ def build_requests(
     names = tenant_names(spec, columns)
     work["serial"], work["arrival_s"], work["class_idx"] = np.arange(n), columns.arrival_s, c
     work["units"] = columns.units * _factor(spec.estimate_cv, seed, Stream.ESTIMATE, n)
-    work["cost"] = work["units"]
     work["parts_max"] = parts_max(served, c, work["units"])
     work["estimate_s"] = cluster.best_estimate_s(c, work["units"])
     work["deadline_s"] = columns.arrival_s + _deadline_after_s(spec, columns, cluster, seed)
     work["payload_gib"] = _payload_gib(spec, columns, seed)
     work["model_idx"], work["adapter_idx"] = _item_idx(served, columns)
     work["tenant_idx"] = _tenant_idx(spec, columns, len(names), seed)
+    weight = _tenant_weight(spec, names)
+    work["cost"] = work["units"] / weight[work["tenant_idx"]]
     work["priority"] = _priority(spec, columns, seed)
     work["zone_idx"] = _zone_idx(spec, cluster, seed, n)
     work["key"] = _keys(work, _session(spec, columns, seed))
-    return Requests(work, truth, names)
+    return Requests(work, truth, names, tenant_weight=weight)
 
 
 def _factor(cv: float, seed: int, stream: Stream, n: int) -> FloatArray | float:
@@ -59,6 +63,20 @@ def tenant_names(spec: WorkloadSpec, columns: RequestColumns) -> tuple[str, ...]
     if isinstance(spec.tenants, Popularity):
         return tuple(f"tenant-{k}" for k in range(1, spec.tenants.count + 1))
     return tuple(spec.tenants)
+
+
+def check_tenants(field: str, given: Iterable[str], names: tuple[str, ...]) -> None:
+    """Raise ScenarioError for a tenant that there is not."""
+    strangers = sorted(set(given) - set(names))
+    if strangers:
+        expected = f"one of {', '.join(names)}"
+        raise ScenarioError("no such tenant", field=field, value=strangers[0], expected=expected)
+
+
+def _tenant_weight(spec: WorkloadSpec, names: tuple[str, ...]) -> FloatArray:
+    """Due share of each tenant [tenants], relative. Raises ScenarioError for a tenant that there is not."""
+    check_tenants("workload.tenant_weights", spec.tenant_weights, names)
+    return np.array([spec.tenant_weights.get(name, 1.0) for name in names])
 
 
 def _tenant_idx(spec: WorkloadSpec, columns: RequestColumns, count: int, seed: int) -> IntArray | int:

@@ -65,6 +65,9 @@ class ServiceClass(Spec):
     )
     unit: str = Field("unit", description="unit of the size, for tables")
     slo_s: Positive | None = Field(None, description="target of completion time; null = none")
+    holding_cost: Positive = Field(
+        1.0, description="cost of a second that a request is in the system, relative: for the order cmu"
+    )
     demand: Demand = Field({}, description="resource → amount that a request uses while it holds a slot")
 
     split: SplitSpec | None = Field(None, description="null = never split; else the policy's plan decides")

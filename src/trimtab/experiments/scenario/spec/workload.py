@@ -138,6 +138,9 @@ class WorkloadSpec(Spec):
         0.0, description="hidden factor on the service time: coefficient of variation of a lognormal"
     )
     tenants: Tenants = Field({"default": 1.0}, description="tenant → share, or {count, zipf}")
+    tenant_weights: Mapping[str, Positive] = Field(
+        {}, description="tenant → capacity due to it where tenants compete, relative; 1 for all others"
+    )
     priorities: Mapping[int, NonNegative] = Field(
         {0: 1.0}, min_length=1, description="priority → share; higher is more urgent"
     )
