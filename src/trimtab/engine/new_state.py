@@ -337,6 +337,7 @@ def _lengths(
         "all_resources": given["used"].size,
         "links": len(given["links"]),
         "tenants": len(requests.tenant_names),
+        "classes": len(cluster.class_names),
         "shares": len(given["pooled"]),
         "event_room": n_slots * 2 + 4 * len(given["faults"]) + 1024,
         "started_rows": rows * host.completions_from_outside,

@@ -193,7 +193,9 @@ class State(NamedTuple):
     virtual_counters: Annotated[Any, array("f8", "tenants")]  # weighted service received
     tenant_weight: Annotated[Any, array("f8", "tenants")]  # due share, relative
     pooled: Annotated[Any, array("f8", "shares")]  # of each resource, on all nodes; at the end their slots
-    at_nodes: Annotated[Any, array("i8", "tenants", "classes")]  # requests sent to nodes, if an order reads it
+    at_nodes: Annotated[
+        Any, array("i8", "tenants", "classes")
+    ]  # requests sent to nodes, if an order reads it
     held_of: Annotated[Any, array("i8", "tenants")]  # requests of each in the central queues
     held_cost: Annotated[Any, array("f8", "tenants")]  # and their cost
     failed_offers: Annotated[Any, array("i8", "lanes")]  # failed offers of the lane in this pass
