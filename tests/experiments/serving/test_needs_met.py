@@ -99,6 +99,7 @@ def test_a_plain_cluster_provides_nothing_but_the_loop() -> None:
         (Need.PREFIX, lambda: met(options=Options(prefix_blocks=8))),
         (Need.DEADLINES, lambda: met(deadline_s=100.0)),
         (Need.PRIORITIES, lambda: met(priority=np.arange(20) % 2)),
+        (Need.SHARES_HELD, lambda: provided_by(PLAIN, requests(PLAIN, 4, tenants=2), Options())),
         (Need.CENTRAL_QUEUE, lambda: met(replace(PLAIN, queue_max=np.array([4, 4, 4])))),
         (Need.SPLITTING, lambda: met(options=Options(join_s=np.zeros(1)))),
         (Need.BATCHING, lambda: met(options=Options(batch_marginal_frac=np.array([0.2])))),

@@ -44,13 +44,7 @@ class Feedback:
         """Replace the cost that was estimated, and counted by chunks, by the cost of the reported usage."""
         exchange = entry.exchange
         facts, tenant, usage = exchange.facts, exchange.tenant, exchange.usage
-        if (
-            facts is None
-            or tenant is None
-            or usage is None
-            or not pool.charges_cost
-            or of.kind in MEDIA
-        ):
+        if facts is None or tenant is None or usage is None or not pool.charges_cost or of.kind in MEDIA:
             return
         rules = self._pools.rules
         prompt = rules.prompt_weight * (usage.prompt_tokens - facts.prompt_tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,9 +11,11 @@ import numpy as np
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.policy import LaneBy, Policy
 from trimtab.domain.view import Memory, Plan, View, memory
 from trimtab.errors import UsageError
+from trimtab.policies.shared.without import NEVER_HELD
 
 _LEAST_S = 1e-9  # of a mean service, so that an index is finite
 
@@ -50,6 +53,8 @@ class CMu(Policy):
     """
 
     name: ClassVar[str] = "cmu"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.CENTRAL_QUEUE})
+    degrades: ClassVar[Mapping[Need, str]] = {Need.CENTRAL_QUEUE: NEVER_HELD}
     lane_by: ClassVar[LaneBy] = "class"
     power: float = 1.0  # of the cost of delay; 1 = the cμ rule
 

@@ -47,9 +47,7 @@ class DominantResourceFairness(Policy):
     """
 
     name: ClassVar[str] = "drf"
-    needs: ClassVar[frozenset[Need]] = frozenset(
-        {Need.SHARES_HELD, Need.DOMINANT_SHARES, Need.CENTRAL_QUEUE}
-    )
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.SHARES_HELD, Need.DOMINANT_SHARES, Need.CENTRAL_QUEUE})
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.SHARES_HELD: "With one tenant it is first come, first served.",
         Need.DOMINANT_SHARES: SLOTS_ONLY,
