@@ -100,7 +100,7 @@ def test_named_tenants_are_bounded() -> None:
     assert len(found) == MOST_NAMED
 
 
-def limits(**given: float) -> Limits:
+def limits(**given: float | None) -> Limits:
     return Limits(TenantLimits.model_validate(given))
 
 
@@ -221,3 +221,22 @@ def test_who_loses_the_keys_loses_the_rights() -> None:
     assert a is not None
     assert not a.may_name_tenant
     assert found.by_key(b"key-a") is not a
+
+
+def test_running_jobs_count_as_requests_and_requests_leave_less_room_for_jobs() -> None:
+    bounded = limits(concurrency=3, max_jobs=10)
+    assert bounded.max_jobs() == 3
+    assert bounded.admit(0.0) is None
+    assert bounded.max_jobs() == 2
+    bounded.begin_job()
+    assert bounded.max_jobs() == 2  # the store counts it
+    bounded.begin_job()
+    refusal = bounded.admit(0.0)
+    assert refusal is not None
+    assert refusal.code == "concurrency_limit"
+    bounded.end_job()
+    assert bounded.admit(0.0) is None
+    assert limits(max_jobs=7).max_jobs() == 7
+    assert limits(max_jobs=None).max_jobs() is None
+    assert limits(max_jobs_mib=1.5).max_job_bytes() == 1_572_864
+    assert limits(max_jobs_mib=None).max_job_bytes() is None

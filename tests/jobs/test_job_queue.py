@@ -6,6 +6,7 @@ import asyncio
 import io
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from support.waiting import until
 from trimtab.jobs import (
     Job,
     JobFiles,
+    JobQueue,
     JobResult,
     JobState,
     JobStore,
     RunProgress,
     StoreUnavailable,
+    TenantBounds,
+    TooManyBytes,
     TooManyJobs,
     job_queue,
     job_rows,
@@ -302,6 +306,60 @@ def test_a_tenant_has_no_more_active_jobs_than_allowed(store_url: str, tmp_path:
             await jobs.submit(spec("b"), b"{}")
             await jobs.cancel(first.id, "a")
             await jobs.submit(spec(), b"{}")
+
+    asyncio.run(main())
+
+
+def test_a_tenants_inputs_and_results_take_no_more_room_than_allowed(store_url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        runner, chosen = HandRunner(), settings(tmp_path / "jobs")
+        async with opened(store_url, runner, chosen, bounds=TenantBounds(bytes=1000)) as jobs:
+            first = await jobs.submit(spec(), b"x" * 600)
+            with pytest.raises(TooManyBytes, match="1000 bytes"):
+                await jobs.submit(spec(), b"x" * 500)
+            await jobs.submit(spec("b"), b"x" * 500)
+            runner.answer = b"y" * 900
+            runner.finish.set()
+            first = await reach(jobs, first, JobState.DONE)
+            assert first.input_bytes == 600
+            with pytest.raises(TooManyBytes):  # the input is gone, the result counts
+                await jobs.submit(spec(), b"x" * 101)
+            second = await jobs.submit(spec(), b"x" * 100)
+            await reach(jobs, second, JobState.DONE)  # its result is over the bound: known only at its end
+            with pytest.raises(TooManyBytes):
+                await jobs.submit(spec(), b"")
+            await jobs.cancel(first.id, "a", delete=True)
+            await until_room(jobs)
+
+    async def until_room(jobs: JobQueue) -> None:
+        async with asyncio.timeout(60):
+            while True:
+                with suppress(TooManyBytes):
+                    await jobs.submit(spec(), b"x" * 100)
+                    return
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def test_a_job_waits_while_its_tenants_results_fill_its_room(store_url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        runner, chosen = HandRunner(), settings(tmp_path / "jobs", max_running=1)
+        async with opened(store_url, runner, chosen, bounds=TenantBounds(bytes=100)) as jobs:
+            runner.answer = b"y" * 200
+            jobs_of_a = [await jobs.submit(spec(), b"x" * 40) for _ in range(2)]
+            runner.finish.set()
+            await reach(jobs, jobs_of_a[0], JobState.DONE)
+            async with asyncio.timeout(60):
+                while True:
+                    waiting = await jobs.find(jobs_of_a[1].id, "a")
+                    assert waiting is not None
+                    if waiting.not_before_s > Clock.now_s:  # looked at, and put back
+                        break
+                    await asyncio.sleep(0.01)
+            other = await jobs.submit(spec("b"), b"x")
+            await reach(jobs, other, JobState.DONE)
+            assert runner.taken == [jobs_of_a[0].id, other.id]
 
     asyncio.run(main())
 

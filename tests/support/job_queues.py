@@ -17,6 +17,7 @@ from trimtab.jobs import (
     JobState,
     JobStore,
     RunProgress,
+    TenantBounds,
     TooLarge,
 )
 
@@ -85,18 +86,27 @@ def settings(folder: Path, **changes: object) -> JobSettings:
 
 @asynccontextmanager
 async def opened(
-    url: str, runner: HandRunner, chosen: JobSettings, clock: Clock | None = None
+    url: str,
+    runner: HandRunner,
+    chosen: JobSettings,
+    clock: Clock | None = None,
+    bounds: TenantBounds | None = None,
 ) -> AsyncIterator[JobQueue]:
-    async with opened_on(JobStore(url), runner, chosen, clock) as jobs:
+    async with opened_on(JobStore(url), runner, chosen, clock, bounds) as jobs:
         yield jobs
 
 
 @asynccontextmanager
 async def opened_on(
-    store: JobStore, runner: HandRunner, chosen: JobSettings, clock: Clock | None = None
+    store: JobStore,
+    runner: HandRunner,
+    chosen: JobSettings,
+    clock: Clock | None = None,
+    bounds: TenantBounds | None = None,
 ) -> AsyncIterator[JobQueue]:
     await store.open()
-    jobs = JobQueue(store, runner, chosen, clock=clock or Clock())
+    of_tenant = None if bounds is None else lambda _: bounds
+    jobs = JobQueue(store, runner, chosen, bounds=of_tenant, clock=clock or Clock())
     await jobs.open()
     try:
         yield jobs

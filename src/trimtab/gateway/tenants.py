@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from trimtab.errors import ConfigError
 from trimtab.gateway.config import GatewayConfig, KeySpec, Secret, TenantLimits, digest_of
+from trimtab.gateway.config.traffic import MIB
 from trimtab.gateway.config.types import is_name
 from trimtab.gateway.model import Attempt, Cause, Refusal, Tenant, Usage
 
@@ -89,10 +90,11 @@ class _Bucket:
 class Limits:
     """The remaining limits of one tenant. Times are seconds of the loop's clock."""
 
-    __slots__ = ("_given", "_requests", "_tokens", "concurrency", "in_flight")
+    __slots__ = ("_given", "_requests", "_tokens", "concurrency", "in_flight", "jobs")
 
     def __init__(self, limits: TenantLimits) -> None:
-        self.in_flight = 0  # admitted and not released
+        self.in_flight = 0  # admitted and not released, running jobs included
+        self.jobs = 0  # running jobs
         self._given = limits
         self._begin()
 
@@ -132,6 +134,29 @@ class Limits:
     def release(self) -> None:
         """End an admitted request."""
         self.in_flight -= 1
+
+    def begin_job(self) -> None:
+        """A job of this tenant runs: it counts as a request in flight."""
+        self.in_flight += 1
+        self.jobs += 1
+
+    def end_job(self) -> None:
+        """A job has stopped running."""
+        self.in_flight -= 1
+        self.jobs -= 1
+
+    def max_jobs(self) -> int | None:
+        """Unfinished jobs that the tenant may have now, beside its requests in flight; None = no bound."""
+        most = self._given.max_jobs
+        if self.concurrency is None:
+            return most
+        left = self.concurrency - (self.in_flight - self.jobs)
+        return left if most is None else min(most, left)
+
+    def max_job_bytes(self) -> int | None:
+        """Bytes that the inputs and results of its jobs may take; None = no bound."""
+        most_mib = self._given.max_jobs_mib
+        return None if most_mib is None else int(most_mib * MIB)
 
     def correct(self, tokens_delta: float) -> None:
         """Count more tokens than expected, or fewer if negative."""

@@ -21,7 +21,7 @@ try:
         StoredResult,
         TooLarge,
     )
-    from trimtab.jobs.job_queue import JobQueue, JobSettings, TooManyJobs
+    from trimtab.jobs.job_queue import JobQueue, JobSettings, TenantBounds, TooManyBytes, TooManyJobs
     from trimtab.jobs.job_runner import JobObserver, Runner, RunProgress
     from trimtab.jobs.store.job_store import JobStore
     from trimtab.jobs.store.store_errors import StoreNewer, StoreUnavailable
@@ -50,6 +50,8 @@ __all__ = [
     "StoreNewer",
     "StoreUnavailable",
     "StoredResult",
+    "TenantBounds",
     "TooLarge",
+    "TooManyBytes",
     "TooManyJobs",
 ]

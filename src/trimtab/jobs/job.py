@@ -45,7 +45,7 @@ class JobSpec:
     only_worker: str = ""  # the only worker that can run it; "" = any
     id_prefix: str = "job"
 
-    def queued(self, place: str, created_s: float) -> Job:
+    def queued(self, place: str, created_s: float, input_bytes: int) -> Job:
         """A new job that no process has claimed. `place` names the folder of its files."""
         return Job(
             id=f"{self.id_prefix}_{secrets.token_hex(16)}",
@@ -60,6 +60,7 @@ class JobSpec:
             place=place,
             only_worker=self.only_worker,
             created_s=created_s,
+            input_bytes=input_bytes,
         )
 
 
@@ -79,6 +80,7 @@ class Job:
     place: str
     only_worker: str
     created_s: float
+    input_bytes: int = 0
     state: JobState = JobState.QUEUED
     owner: str | None = None  # the process that has claimed it
     attempt: int = 0

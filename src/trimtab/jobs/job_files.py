@@ -42,6 +42,7 @@ class StagedInput:
     """The input of a future job: complete and durable, in the folder of inputs."""
 
     name: str
+    bytes: int
 
 
 JobInput = bytes | StagedInput
@@ -123,10 +124,10 @@ class JobFiles:
 
         The caller keeps it as a job's input or drops it. After a crash the sweeper deletes it.
         """
-        staged = StagedInput(f"{secrets.token_hex(16)}.staged")
+        path = self._inputs / f"{secrets.token_hex(16)}.staged"
         with _stored():
-            _write_durably(self._inputs / staged.name, file)
-        return staged
+            _write_durably(path, file)
+            return StagedInput(path.name, path.stat().st_size)
 
     def drop_staged(self, staged: StagedInput) -> None:
         """Delete a staged input that no job has taken. Never raises."""

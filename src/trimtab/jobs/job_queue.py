@@ -55,8 +55,28 @@ class JobSettings:
     sweep_s: float = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class TenantBounds:
+    """What one tenant's jobs may take; None = no bound."""
+
+    jobs: int | None = None  # unfinished ones
+    bytes: int | None = None  # inputs of unfinished ones, and kept results
+
+
 class TooManyJobs(Exception):  # noqa: N818 - reads as the sentence it prints
-    """The tenant has as many active jobs as it may."""
+    """The tenant has as many unfinished jobs as it may: `most`."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"at most {most} unfinished jobs")
+        self.most = most
+
+
+class TooManyBytes(Exception):  # noqa: N818 - reads as the sentence it prints
+    """The tenant's jobs take as much of the disk as they may: `most` bytes."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"at most {most} bytes of inputs and results")
+        self.most = most
 
 
 class JobQueue:
@@ -69,12 +89,17 @@ class JobQueue:
         settings: JobSettings,
         *,
         observers: Sequence[JobObserver] = (),
+        bounds: Callable[[str], TenantBounds] | None = None,
         owner: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`owner`: this process's id, new at every start; `clock`: seconds since 1970."""
+        """`bounds`: of a tenant, now; `owner`: this process's id, new at every start.
+
+        `clock`: seconds since 1970.
+        """
         self.settings, self.owner = settings, owner or secrets.token_hex(8)
         self._store, self._runner, self._clock, self._observers = store, runner, clock, observers
+        self._bounds = bounds or (lambda _: TenantBounds(settings.max_active_per_tenant))
         self._files = JobFiles(settings.folder, settings.result_max_bytes)
         self._place = ""
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -134,12 +159,13 @@ class JobQueue:
             await self._store.write(partial(_leave, owner=self.owner))
 
     async def submit(self, spec: JobSpec, job_input: JobInput) -> Job:
-        """Make a job durable. Raises StoreUnavailable, TooManyJobs."""
+        """Make a job durable. Raises StoreUnavailable, TooManyJobs, TooManyBytes."""
         self._files.demand_room(self.settings.min_free_bytes)
-        job = spec.queued(self._place, self._clock())
+        size = len(job_input) if isinstance(job_input, bytes) else job_input.bytes
+        job = spec.queued(self._place, self._clock(), size)
         try:
             await asyncio.to_thread(self._files.keep_input, job.id, job_input)
-            await self._store.write(partial(_insert, job=job, most=self.settings.max_active_per_tenant))
+            await self._store.write(partial(_insert, job=job, bounds=self._bounds(job.tenant)))
         except BaseException:
             with suppress(OSError):
                 self._files.drop_input(job.id)  # the job cannot run, should the database have it
@@ -310,12 +336,22 @@ class JobQueue:
             await self._finish(job, _CANCELLED)
         elif not self._files.input(job.id).exists():
             await self._finish(job, _NO_INPUT)
-        elif not self._files.has_room(self.settings.min_free_bytes):
+        elif not self._files.has_room(self.settings.min_free_bytes) or await self._is_full(job.tenant):
             await self._finish(job, JobResult(JobState.QUEUED, retry_after_s=_NO_ROOM_S))
         elif self._clock() - job.created_s > self.settings.queue_max_s:
             await self._finish(job, _EXPIRED)
         else:
             await self._follow(job, self._runner.run)
+
+    async def _is_full(self, tenant: str) -> bool:
+        """Whether a tenant's inputs and results have filled what they may take: no job adds a result."""
+        most = self._bounds(tenant).bytes
+        if most is None:
+            return False
+        try:
+            return await self._store.read(partial(job_rows.bytes_of, tenant=tenant)) > most
+        except StoreUnavailable:
+            return True
 
     async def _follow(
         self, job: Job, run: Callable[[Job, StoredProgress], Coroutine[Any, Any, JobResult]]
@@ -373,9 +409,12 @@ def _leave(connection: sa.Connection, owner: str) -> None:
     leave(connection, owner)
 
 
-def _insert(connection: sa.Connection, job: Job, most: int) -> None:
-    if job_rows.active_of(connection, job.tenant) >= most:
-        raise TooManyJobs
+def _insert(connection: sa.Connection, job: Job, bounds: TenantBounds) -> None:
+    if bounds.jobs is not None and job_rows.active_of(connection, job.tenant) >= bounds.jobs:
+        raise TooManyJobs(max(0, bounds.jobs))
+    most = bounds.bytes
+    if most is not None and job_rows.bytes_of(connection, job.tenant) + job.input_bytes > most:
+        raise TooManyBytes(most)
     job_rows.insert(connection, job)
 
 

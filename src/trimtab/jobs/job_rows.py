@@ -78,6 +78,15 @@ def active_of(connection: sa.Connection, tenant: str) -> int:
     return int(connection.scalar(query) or 0)
 
 
+def bytes_of(connection: sa.Connection, tenant: str) -> int:
+    """The inputs of a tenant's unfinished jobs, and its results that are kept."""
+    is_active = jobs.c.state.in_(_ACTIVE)
+    query = sa.select(sa.func.sum(sa.case((is_active, jobs.c.input_bytes), else_=jobs.c.result_bytes))).where(
+        jobs.c.tenant == tenant, sa.or_(is_active, jobs.c.result_file != "")
+    )
+    return int(connection.scalar(query) or 0)
+
+
 def counts(connection: sa.Connection) -> dict[str, int]:
     """How many jobs there are in each state."""
     return {str(state): int(count) for state, count in connection.execute(_COUNTED)}

@@ -78,12 +78,11 @@ async def studios(*names: str) -> AsyncIterator[tuple[list[Studio], list[dict[st
 
 
 @asynccontextmanager
-async def serving(folder: Path, nodes: list[dict[str, Any]]) -> AsyncIterator[Served]:
+async def serving(folder: Path, nodes: list[dict[str, Any]], **limits: object) -> AsyncIterator[Served]:
     """A gateway with its jobs, in this process."""
     store = {"url": f"sqlite:///{folder / 'store.db'}", "results_folder": str(folder / "results")}
-    config = GatewayConfig.model_validate(
-        {"insecure_no_auth": True, "nodes": nodes, "store": store, "queue": {"max_wait_s": 20}}
-    )
+    chosen = {"nodes": nodes, "store": store, "queue": {"max_wait_s": 20}, "limits": limits}
+    config = GatewayConfig.model_validate({"insecure_no_auth": True} | chosen)
     gateway, sock = Gateway(config, asyncio.get_running_loop()), listening()
     service = JobService(config)
     async with _opened(gateway, service, sock) as changes:
@@ -169,5 +168,32 @@ def test_jobs_are_counted_as_of_when_somebody_looks(tmp_path: Path) -> None:
             assert b'trimtab_jobs{state="done"} 1' in told
             assert b'trimtab_jobs{state="dispatched"} 0' in told
             assert (await control.status())["jobs"] == {"dispatched": 0, "done": 1}
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
+def test_unfinished_jobs_count_as_concurrent_requests_of_their_tenant(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with studios("only") as ((studio,), nodes), serving(tmp_path, nodes, concurrency=2) as served:
+            create = served.client.videos.create
+            first = await create(prompt="a boat", model="m")
+            second = await create(prompt="a boat", model="m")
+            with pytest.raises(openai.RateLimitError, match=r"2 (unfinished jobs|requests at a time)"):
+                await create(prompt="a boat", model="m")
+            studio.done.set()
+            for video in (first, second):
+                await served.ended(video.id)
+            await served.ended((await create(prompt="a boat", model="m")).id)
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
+def test_the_bodies_and_results_of_a_tenants_jobs_are_bounded(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with studios("only") as (_, nodes), serving(tmp_path, nodes, max_jobs_mib=0.001) as served:
+            with pytest.raises(openai.RateLimitError, match=r"may take 0\.00"):
+                await served.client.videos.create(prompt="a boat" * 500, model="m")
 
     asyncio.run(main())

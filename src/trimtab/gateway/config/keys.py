@@ -38,7 +38,14 @@ class TenantLimits(Spec):
 
     requests_per_minute: Positive | None = Field(None, description="requests per minute")
     tokens_per_minute: Positive | None = Field(None, description="tokens per minute, prompt and output")
-    concurrency: Count | None = Field(None, description="concurrent requests, waiting ones included")
+    concurrency: Count | None = Field(
+        None, description="concurrent requests and unfinished jobs, waiting ones included"
+    )
+    max_jobs: Count | None = Field(1000, description="unfinished jobs; null = no bound")
+    max_jobs_mib: Positive | None = Field(
+        10_240.0,
+        description="bodies of unfinished jobs and kept results; at most half of the disk; null = no bound",
+    )
 
 
 class Secret(Spec):

@@ -37,6 +37,16 @@ class JobExchange(Exchange):
         self.refusal = refusal
         self._decide(refusal)
 
+    def count_begin(self) -> None:
+        """Count it as a request in flight of its tenant, whose bound it was accepted under."""
+        if self.tenant is not None and self.tenant.limits is not None:
+            self.tenant.limits.begin_job()
+
+    def count_end(self) -> None:
+        """It runs no more."""
+        if self.tenant is not None and self.tenant.limits is not None:
+            self.tenant.limits.end_job()
+
     async def decided(self) -> Node | Refusal:
         """The next decision of the dispatcher."""
         decision = await self._decision

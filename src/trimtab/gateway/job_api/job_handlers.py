@@ -17,7 +17,17 @@ from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.job_api.job_facts import VIDEOS, parameters_of
 from trimtab.gateway.job_api.job_views import job_view, video_view
 from trimtab.gateway.model import Dialect, Endpoint, Facts, Kind, Refusal
-from trimtab.jobs import ACTIVE, Job, JobInput, JobQueue, JobSpec, JobState, StoreUnavailable, TooManyJobs
+from trimtab.jobs import (
+    ACTIVE,
+    Job,
+    JobInput,
+    JobQueue,
+    JobSpec,
+    JobState,
+    StoreUnavailable,
+    TooManyBytes,
+    TooManyJobs,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -108,10 +118,12 @@ class JobsApi:
             return _refusal(refused.refusal, request)
         except StoreUnavailable as error:
             return _refusal(store_away(error), request)
-        except TooManyJobs:
-            most = self._jobs.settings.max_active_per_tenant
-            message = f"There are {most} unfinished jobs already."
+        except TooManyJobs as error:
+            message = f"At most {error.most} unfinished jobs are allowed now."
             return _refusal(Refusal(429, "too_many_jobs", message, 10.0), request)
+        except TooManyBytes as error:
+            message = f"The bodies and results of jobs may take {error.most / 2**20:g} MiB; delete some."
+            return _refusal(Refusal(429, "too_many_job_bytes", message, 60.0), request)
 
     async def _submit(self, request: JobRequest, body: JobInput) -> LocalAnswer:
         if request.facts is None:

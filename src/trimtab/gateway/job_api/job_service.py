@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
+from shutil import disk_usage
 
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.traffic import MIB
@@ -14,8 +16,9 @@ from trimtab.gateway.job_api.job_handlers import JobRequest, JobsApi
 from trimtab.gateway.job_api.job_requests import JobRequestReader
 from trimtab.gateway.job_api.node_runner import JobDispatcher, NodeJobs, NodeRunner, Surroundings
 from trimtab.gateway.model import Observers, Refusal
+from trimtab.gateway.tenants import Limits
 from trimtab.gateway.usage_book import UsageBook
-from trimtab.jobs import JobInput, JobQueue, JobSettings, JobStore, StoreUnavailable
+from trimtab.jobs import JobInput, JobQueue, JobSettings, JobStore, StoreUnavailable, TenantBounds
 
 logger = logging.getLogger(__name__)
 
@@ -62,13 +65,25 @@ class JobService:
         await self.store.open()
         self._work = [asyncio.create_task(self.usage.run())]
         runner = NodeRunner(dispatcher, around, observers=observers)
-        jobs = JobQueue(self.store, runner, self._settings)
+        jobs = JobQueue(self.store, runner, self._settings, bounds=partial(self._bounds, around))
         try:
             await jobs.open()
         except OSError as error:
             logger.error("no jobs are taken: their folder cannot be made: %s", error)
             return
         self._runner, self._jobs, self._api = runner, jobs, JobsApi(jobs)
+
+    def _bounds(self, around: Surroundings, name: str) -> TenantBounds:
+        """What a tenant's jobs may take now."""
+        tenant = around.tenant(name)
+        if tenant is None or tenant.limits is None:
+            return TenantBounds(self._settings.max_active_per_tenant)
+        limits: Limits = tenant.limits
+        most_bytes = limits.max_job_bytes()
+        if most_bytes is not None:
+            with contextlib.suppress(OSError):
+                most_bytes = min(most_bytes, disk_usage(self._settings.folder).total // 2)
+        return TenantBounds(limits.max_jobs(), most_bytes)
 
     async def drain(self, timeout_s: float) -> int:
         """Begin no further job and wait for those that a restart would lose; returns how many are left."""

@@ -105,6 +105,7 @@ class NodeRunner:
         self._dispatcher.decide()
         for observer in self._observers:
             observer.arrived(exchange)
+        exchange.count_begin()
         try:
             return await self._dispatched(job, exchange, progress)
         except BaseException:  # cancelled, or the store is away: this process has given the job up
@@ -113,6 +114,7 @@ class NodeRunner:
                 self._dispatcher.abort(exchange)
             raise
         finally:
+            exchange.count_end()
             exchange.ended_s = asyncio.get_running_loop().time()
             for observer in self._observers:
                 observer.ended((exchange,))
@@ -126,12 +128,14 @@ class NodeRunner:
         if isinstance(exchange, JobExchange):  # else its key is gone: it is looked after all the same
             exchange.start(node)
             self._dispatcher.resume(exchange, node)
+            exchange.count_begin()
         try:
             return await self._follow(node, job, job.remote_id, progress, None)
         except (TooLarge, NotKept) as error:
             return _not_kept(error)
         finally:
             if isinstance(exchange, JobExchange):
+                exchange.count_end()
                 self._dispatcher.abort(exchange)  # not `done`: how long it has taken is not known here
 
     async def _awaited(self, name: str) -> Node | None:

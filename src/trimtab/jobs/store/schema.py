@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0004"  # of the newest migration
+REVISION = "0005"  # of the newest migration
 
 metadata = sa.MetaData()
 
@@ -41,6 +41,7 @@ jobs = sa.Table(
     sa.Column("deleted", sa.Boolean, nullable=False),  # its tenant no longer sees it
     sa.Column("not_before_s", sa.Float, nullable=False),
     sa.Column("created_s", sa.Float, nullable=False),
+    sa.Column("input_bytes", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("dispatched_s", sa.Float),
     sa.Column("ended_s", sa.Float),
     sa.Column("expires_s", sa.Float),
