@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.traffic import MIB
+from trimtab.gateway.decide.declared import HERE, Declared
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice, policy_choice
 from trimtab.gateway.http.connection_context import Settings, Timeouts
 from trimtab.gateway.nodes.fleet import FleetOptions
@@ -41,6 +44,20 @@ def rules_of(config: GatewayConfig) -> DispatchRules:
         output_weight=fairness.output_weight,
         holding_cost=fairness.holding_cost,
         prefix_blocks=config.prefix_cache.max_blocks if config.prefix_cache.enabled else 0,
+        declared=declared_of(config),
+    )
+
+
+def declared_of(config: GatewayConfig) -> Declared:
+    """What the configuration declares of models and zones."""
+    zones = config.zones
+    return Declared(
+        demand={name: model.demand for name, model in config.models.items()},
+        model_gib={name: model.memory_gib for name, model in config.models.items()},
+        zone=config.zone or HERE,
+        zones=config.zones_in_use(),
+        rtt_s={(a, b): rtt_s for a, zone in zones.items() for b, rtt_s in zone.rtt_s.items()},
+        zone_gib_per_s={name: zone.ingress_gib_per_s or inf for name, zone in zones.items()},
     )
 
 

@@ -237,6 +237,7 @@ class Tenants:
         if tenant is None:
             tenant = self._by_name[spec.name] = Tenant(spec.name, len(self._by_name))
         tenant.weight, tenant.background = spec.weight, spec.background
+        tenant.zone = spec.zone
         tenant.may_set_priority, tenant.may_name_tenant = spec.may_set_priority, spec.may_name_tenant
         if tenant.limits is None:
             tenant.limits = Limits(limits)

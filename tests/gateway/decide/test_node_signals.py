@@ -171,7 +171,7 @@ def test_a_slow_link_is_avoided() -> None:
         assert bench.one_by_one(4) == {"n0": 4}, "without a body they are equal"
         assert bench.one_by_one(4, body_bytes=512 * MIB) == {"n1": 4}
 
-    slow, fast = {"link_gib_per_s": 0.1}, {"link_gib_per_s": 10.0}
+    slow, fast = {"nic_gib_per_s": 0.1}, {"nic_gib_per_s": 10.0}
     on_bench(test, "congestion-aware", slow, fast)
 
 
@@ -185,7 +185,7 @@ def test_transfers_under_way_share_their_link() -> None:
         transfer.end(bench.loop.time(), is_whole=False)
         assert bench.one_by_one(2, **large) == {"n0": 2}
 
-    link = {"link_gib_per_s": 1.0}
+    link = {"nic_gib_per_s": 1.0}
     on_bench(test, "congestion-aware", link, link)
 
 

@@ -28,6 +28,7 @@ from trimtab.gateway.config.routes import (
     resolved,
     route_field_errors,
 )
+from trimtab.gateway.config.surroundings import Models, Zones, demand_field_errors, zone_field_errors
 from trimtab.gateway.config.traffic import (
     FairnessSpec,
     HedgeSpec,
@@ -67,6 +68,9 @@ class GatewayConfig(Spec):
         DiscoverySpec(), description="backends found by DNS or in a watched file"
     )
     registration: RegistrationSpec = Field(RegistrationSpec(), description="backends added by the admin API")
+    models: Models = Field({}, description="models and adapters: memory and demand of resources")
+    zone: str = Field("", description="the gateway's own zone")
+    zones: Zones = Field({}, description="zones of nodes and clients: links and round trips")
     policy: Policies = Field(PolicyChoice(), description="a policy, or {default, models: {model: policy}}")
     shadow: Shadow | None = Field(None, description="a second policy that decides without effect, to compare")
     routes: Mapping[Model, RouteSpec] = Field({}, description="model name of requests → models")
@@ -143,6 +147,12 @@ class GatewayConfig(Spec):
         if self.shadow is not None:
             yield ("shadow", "policy"), self.shadow.policy
 
+    def zones_in_use(self) -> tuple[str, ...]:
+        """Zones that the gateway, nodes and tenants name; the gateway's first."""
+        settings = (*self.nodes, *self.discovery.dns)
+        named = (self.zone, *(one.zone for one in settings), *(key.zone for key in self.keys))
+        return tuple(dict.fromkeys(zone for zone in named if zone))
+
     def _field_errors(self) -> Iterator[FieldError]:
         yield from _repeated("nodes", [node.name for node in self.nodes])
         yield from _repeated("keys", [key.name for key in self.keys])
@@ -152,6 +162,8 @@ class GatewayConfig(Spec):
         yield from route_field_errors(self.routes, models)
         yield from self._model_field_errors(models)
         yield from need_field_errors(self._policies(), self.provided())
+        yield from zone_field_errors(self.zones, self.zones_in_use())
+        yield from demand_field_errors(self.models, self.nodes)
 
     def _digest_field_errors(self) -> Iterator[FieldError]:
         owner: dict[str, int] = {}
@@ -178,6 +190,8 @@ class GatewayConfig(Spec):
         for path, names in named:
             for name in names:
                 yield from known((*path, name), name, {*models, *self.routes}, "model")
+        for name in self.models:
+            yield from known(("models", name), name, models, "model")
 
 
 def raw_field_errors(data: Mapping[Any, Any]) -> Iterator[FieldError]:

@@ -96,6 +96,7 @@ class KeySpec(Secret):
     )
     may_set_priority: bool = Field(False, description="accept the header x-trimtab-priority")
     may_name_tenant: bool = Field(False, description="accept the header x-trimtab-tenant")
+    zone: str = Field("", description="zone of its clients, for policies; default: the gateway's own")
     background: bool = Field(False, description="serve its requests with spare capacity only")
 
 

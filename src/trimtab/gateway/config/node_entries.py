@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from trimtab.domain.cluster import RESOURCES, ResourceName
 from trimtab.gateway.config.types import (
     BackendUrl,
     Cidr,
@@ -25,6 +26,7 @@ from trimtab.gateway.nodes.node_spec import NodeSpec
 from trimtab.validation.base import NonNegative, Positive, Spec, formerly
 
 AUTO_MAX_REQUESTS = 256  # default upper bound of `auto`
+MOST = 1e9  # of a resource: sums of its steps are then exact
 
 
 Requests = Annotated[
@@ -33,12 +35,35 @@ Requests = Annotated[
 ]
 
 
+Amount = Annotated[float, Field(gt=0, le=MOST)]
+"""How much of a resource a node has."""
+
+
 class CapacitySpec(Spec):
     """The capacity of a node. Work beyond it waits in the gateway."""
 
     requests: Requests = Field("auto", description="requests in flight; auto = adapted to measured latencies")
     tokens: NonNegative = Field(0, description="tokens in flight, prompt and expected output; 0 = no limit")
     max_requests: Count = Field(AUTO_MAX_REQUESTS, description="upper limit of requests when auto")
+    cpu_cores: Amount | None = Field(None, description="for policies; default: as node_exporter reports")
+    ram_gib: Amount | None = Field(None, description="for policies; default: as node_exporter reports")
+    io_gib_per_s: Amount | None = Field(
+        None, description="disk bandwidth, for policies; default: 1 where node_exporter reports a disk's load"
+    )
+    network_gib_per_s: Amount | None = Field(
+        None, description="for policies; default: the fastest device that node_exporter reports"
+    )
+    gpu_milli: Amount | None = Field(
+        None, description="thousandths of a GPU, for policies; default: as dcgm-exporter reports"
+    )
+    gpu_gib: Amount | None = Field(
+        None, description="GPU memory, for policies; default: as dcgm-exporter reports"
+    )
+
+    @property
+    def resources(self) -> dict[ResourceName, float]:
+        """The capacities that are declared."""
+        return {name: has for name in RESOURCES if (has := getattr(self, name)) is not None}
 
     @property
     def is_auto(self) -> bool:
@@ -70,13 +95,17 @@ class NodeSettings(Spec):
     adapters: tuple[Model, ...] = Field((), description="adapters that the node serves, besides its models")
     adapter_load_s: NonNegative = Field(1.0, description="time to load an adapter, for policies")
     capacity: Capacity = Field(
-        CapacitySpec(), description="limit of requests, or of requests and tokens, in flight"
+        CapacitySpec(), description="limit of requests, or of requests and tokens, in flight; resources"
     )
     type: str = Field(
         "", description="node type; nodes of one type share estimates; default: the node's name"
     )
     weight: Positive = Field(1.0, description="share of requests under weighted policies")
-    zone: str = Field("", description="location, for policies")
+    zone: str = Field("", description="location, for policies; default: the gateway's own")
+    nic_gib_per_s: Positive | None = Field(
+        None, description="bandwidth of the link to the node; default: measured on large request bodies"
+    )
+    usd_per_hour: NonNegative = Field(0.0, description="price of the node, for policies")
     api_key_env: EnvName | None = Field(
         None, description="environment variable that holds the backend's API key"
     )
@@ -92,7 +121,7 @@ class NodeSettings(Spec):
         None, description="path of health checks; default: /health, or /v1/models if that is missing"
     )
     metrics_url: UrlOrPath | None = Field(
-        None, description="metrics of vLLM or SGLang: a path of the node or a URL"
+        None, description="metrics of vLLM, SGLang, llama.cpp or TGI: a path of the node or a URL"
     )
     exporter_url: Url | None = Field(None, description="node_exporter of the node's machine")
     gpu_exporter_url: Url | None = Field(None, description="dcgm-exporter of the node's machine")
@@ -120,6 +149,10 @@ class NodeSettings(Spec):
             adapters=self.adapters,
             adapter_load_s=self.adapter_load_s,
             weight=self.weight,
+            resources=self.capacity.resources,
+            zone=self.zone,
+            nic_gib_per_s=self.nic_gib_per_s or 0.0,
+            usd_per_hour=self.usd_per_hour,
             is_429_its_own=self.rate_limit_scope == "node",
             health_path=self.health_path or "",
             metrics_url=self.metrics_url or "",

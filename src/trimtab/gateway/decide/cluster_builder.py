@@ -35,7 +35,7 @@ class Member:
     bases: Mapping[str, str] = field(default_factory=dict)  # adapter → its model; "" = not known
     adapter_load_s: float = 0.0
     zone: str = HERE
-    link_gib_per_s: float = 0.0  # 0 = not declared
+    nic_gib_per_s: float = 0.0  # 0 = not declared
     usd_per_hour: float = 0.0
     capacity: tuple[float, ...] = UNKNOWN_CAPACITY  # [resources], declared or reported; 0 = unknown
 
@@ -66,7 +66,7 @@ class Surroundings(NamedTuple):
     zones: tuple[str, ...] = (HERE,)
     rtt_s: Floats = np.zeros((1, 1))  # [zones, zones]
     zone_gib_per_s: Floats = np.full(1, np.inf)  # [zones]
-    link_gib_per_s: Floats = np.zeros(0)  # [nodes]; none = not modelled
+    nic_gib_per_s: Floats = np.zeros(0)  # [nodes]; none = not modelled
     model_gib: Mapping[str, float] = {}
 
 
@@ -142,7 +142,7 @@ def member_of(
         bases,
         spec.adapter_load_s,
         zone=spec.zone or gateway_zone,
-        link_gib_per_s=spec.link_gib_per_s,
+        nic_gib_per_s=spec.nic_gib_per_s,
         usd_per_hour=spec.usd_per_hour,
         capacity=capacity,
     )
@@ -173,7 +173,7 @@ def cluster_of(
         queue_max=np.zeros(n, np.int64),
         zone_idx=np.array([around.zones.index(m.zone) for m in shape.members], np.int64),
         weight=np.array([m.weight for m in shape.members], np.float64) * slots,
-        nic_gib_per_s=around.link_gib_per_s if len(around.link_gib_per_s) else np.full(n, np.inf),
+        nic_gib_per_s=around.nic_gib_per_s if len(around.nic_gib_per_s) else np.full(n, np.inf),
         memory_gib=np.array([kind.memory_gib for kind in shape.types]),
         accelerators=np.ones(g),
         usd_per_hour=np.array([kind.usd_per_hour for kind in shape.types]),

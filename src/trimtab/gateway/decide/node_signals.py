@@ -110,7 +110,7 @@ class NodeSignals:
             zones=zones,
             rtt_s=self.rtt_s(shape),
             zone_gib_per_s=np.array([declared.zone_gib_per_s.get(zone, np.inf) for zone in zones]),
-            link_gib_per_s=np.array([self.link_gib_per_s(shape, j) for j in range(len(shape.members))]),
+            nic_gib_per_s=np.array([self.nic_gib_per_s(shape, j) for j in range(len(shape.members))]),
             model_gib=declared.model_gib,
         )
 
@@ -156,9 +156,9 @@ class NodeSignals:
         """Round trips between zones, [zones, zones]."""
         return self.round_trips.between(self.zones(shape), [m.zone for m in shape.members], self.declared)
 
-    def link_gib_per_s(self, shape: ClusterShape, node_idx: int) -> float:
+    def nic_gib_per_s(self, shape: ClusterShape, node_idx: int) -> float:
         """Bandwidth of the link to a node; inf = unknown."""
-        return shape.members[node_idx].link_gib_per_s or self.links.of_node(node_idx) or float("inf")
+        return shape.members[node_idx].nic_gib_per_s or self.links.of_node(node_idx) or float("inf")
 
 
 def _taken(demand: Floats, requests: Mapping[int, float], k: int) -> float:

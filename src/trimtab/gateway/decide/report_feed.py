@@ -92,7 +92,7 @@ class ReportFeed(FleetListener):
                 self._write_foreign(pool, node_idx, requests, now_s)
         for node_idx, active in signals.links.active.items():
             if active and node_idx < len(shape.members):
-                reports.set_link(node_idx, active, signals.link_gib_per_s(shape, node_idx))
+                reports.set_link(node_idx, active, signals.nic_gib_per_s(shape, node_idx))
 
     def write_class(self, pool: PolicyPool, class_idx: int) -> None:
         """Write the demand of a class that is new, of which no request runs."""
@@ -114,7 +114,7 @@ class ReportFeed(FleetListener):
     def _link_changed(self, node_idx: int) -> None:
         links, members = self.signals.links, self._registry.shape.members
         if node_idx < len(members):
-            gib_per_s = self.signals.link_gib_per_s(self._registry.shape, node_idx)
+            gib_per_s = self.signals.nic_gib_per_s(self._registry.shape, node_idx)
             for pool in self._pools.by_spec.values():
                 pool.live.reports.set_link(node_idx, links.active[node_idx], gib_per_s)
 

@@ -26,7 +26,7 @@ class NodeSpec:
     weight: float = 1.0
     resources: Mapping[ResourceName, float] = field(default_factory=dict)  # capacities that are declared
     zone: str = ""  # "" = the gateway's
-    link_gib_per_s: float = 0.0  # bandwidth of the link to it; 0 = measured on large bodies
+    nic_gib_per_s: float = 0.0  # bandwidth of the link to it; 0 = measured on large bodies
     usd_per_hour: float = 0.0
     health_path: str = ""  # "" = /health, and /v1/models where that does not exist
     metrics_url: str = ""  # whole, or a path at the node itself; "" = not polled
