@@ -17,6 +17,7 @@ from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.endpoints import Endpoints, path_id
 from trimtab.gateway.config import GatewayConfig, node_specs
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
+from trimtab.gateway.decide.signal_figures import demand_figures, signal_figures
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.http.incoming_exchange import IncomingExchange
@@ -216,6 +217,8 @@ class Gateway:
             jobs=lambda: self.job_counts,
             recorder_dropped=lambda: 0 if self.recorder is None else self.recorder.dropped,
             plans=self._plans,
+            signals=lambda: signal_figures(self.dispatcher.registry, self.fleet),
+            demand=lambda: demand_figures(self.dispatcher.registry),
             shadow=lambda: self.dispatcher.log.shadow.counts,
         )
 

@@ -10,6 +10,7 @@ from trimtab.errors import ConfigError, UsageError
 from trimtab.gateway.admin.control import Json, Status
 from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import GatewayConfig
+from trimtab.gateway.decide.signal_figures import demand_figures, signal_figures
 from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.node_changes import NodeChanges
 from trimtab.gateway.observe import exposition, status
@@ -31,7 +32,9 @@ class GatewayControl:
     async def nodes(self) -> list[NodeFigures]:
         """All nodes."""
         gateway = self._gateway
-        return status.node_figures(gateway.metrics.store(), gateway.fleet.present(), gateway.loop.time())
+        signals = signal_figures(gateway.dispatcher.registry, gateway.fleet)
+        store, now_s = gateway.metrics.store(), gateway.loop.time()
+        return status.node_figures(store, gateway.fleet.present(), now_s, signals)
 
     async def add_node(self, spec: Json) -> NodeFigures:
         """Add a node."""
@@ -102,6 +105,7 @@ class GatewayControl:
                 "candidates": default.active_candidate.summary(dispatcher.now_s()),
             },
             "shadow": _shadow(gateway),
+            "demand": demand_figures(dispatcher.registry),
             "jobs": dict(gateway.job_counts),
             "notes": [
                 *gateway.problems,

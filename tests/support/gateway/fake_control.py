@@ -67,8 +67,8 @@ class FakeControl:
         node = make_node(i, f"gpu-{i:02d}", (MODELS[i % 3],) if i % 4 else MODELS[:2], (8, 16, 32)[i % 3])
         node.reported = {
             "waiting": float(i % 3),
-            "cpu_frac": 0.2 + 0.05 * (i % 5),
-            "cache_frac": 0.3 + 0.06 * (i % 9),
+            "cpu_busy_frac": 0.2 + 0.05 * (i % 5),
+            "kv_used_frac": 0.3 + 0.06 * (i % 9),
         }
         if i % 17 == 5:
             node.health, node.reason = Health.SUSPECT, "health check timed out once"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, TypedDict
 
 from trimtab.gateway.observe.status import NodeFigures
@@ -34,6 +35,7 @@ class Status(TypedDict, total=False):
     balance: Json  # mean_frac, variance, cv, idle_frac, idle_node_frac, completion_variance_s2
     policy: PolicyFigures
     shadow: Json | None  # name, disagreement_frac, predicted_difference_frac
+    demand: Mapping[str, Mapping[str, float]]  # class → resource → what one request takes
     tenants: list[Json]  # name, requests, tokens, in_flight, limit
     prediction: list[Json]  # observe.summaries.prediction
     counts: Json  # retries, hedges, refusals by code, lost by cause

@@ -1,4 +1,4 @@
-"""Polls the metrics of nodes and of their machines' exporters into `node.reported`.
+"""Polls the metrics of nodes and of their machines' exporters into `node.reported`, which policies see.
 
 Nodes that share a page (eight servers on one machine) share one fetch. The page is read in pieces, so that
 the event loop serves requests in between. Values that were not renewed for some periods are removed and

@@ -89,6 +89,33 @@ _ALL = (
         "figure",
     ),
     _gauge(
+        "trimtab_node_resource_capacity",
+        "Capacity of a node, declared or reported; the resource's name has the unit.",
+        "node",
+        "resource",
+    ),
+    _gauge(
+        "trimtab_node_resource_used",
+        "Of the capacity, in use by this gateway's requests and by others, as policies see it.",
+        "node",
+        "resource",
+    ),
+    _gauge("trimtab_node_report_age_seconds", "Age of the last report of a node.", "node", "source"),
+    _gauge("trimtab_node_round_trip_seconds", "Shortest of the last health checks of a node.", "node"),
+    _gauge(
+        "trimtab_node_link_gib_per_second",
+        "Bandwidth of the link to a node, declared or measured on large bodies.",
+        "node",
+    ),
+    _gauge("trimtab_node_foreign_requests", "Requests that others sent to a node, as it reports.", "node"),
+    _gauge("trimtab_node_usd_per_hour", "Price of a node.", "node"),
+    _gauge(
+        "trimtab_class_demand",
+        "What one request of a class takes of a resource, declared or learned.",
+        "class",
+        "resource",
+    ),
+    _gauge(
         "trimtab_node_utilisation_ratio", "Slot-seconds in use ÷ slot-seconds, over the last minute.", "node"
     ),
     _gauge(

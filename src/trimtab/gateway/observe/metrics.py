@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from trimtab.gateway.decide.signal_figures import SignalFigures
 from trimtab.gateway.model import (
     Attempt,
     DecisionListener,
@@ -57,6 +58,16 @@ _NODE_FAMILIES: Final = (
     "trimtab_node_served_total",
     "trimtab_node_failed_total",
 )
+_SIGNAL_FAMILIES: Final = (
+    "trimtab_node_foreign_requests",
+    "trimtab_node_usd_per_hour",
+    "trimtab_node_round_trip_seconds",
+    "trimtab_node_link_gib_per_second",
+    "trimtab_node_report_age_seconds",
+    "trimtab_node_resource_capacity",
+    "trimtab_node_resource_used",
+    "trimtab_class_demand",
+)
 
 
 def _each(of: Callable[[Any], str], them: Sequence[Any]) -> Iterable[str]:
@@ -69,6 +80,10 @@ def _no_jobs() -> Mapping[str, int]:
 
 
 def _no_plans() -> Mapping[tuple[str, str], int]:
+    return {}
+
+
+def _nothing() -> Mapping[str, Any]:
     return {}
 
 
@@ -89,6 +104,8 @@ class Sources:
     jobs: Callable[[], Mapping[str, int]] = _no_jobs  # by state
     recorder_dropped: Callable[[], int] = _zero
     plans: Callable[[], Mapping[tuple[str, str], int]] = _no_plans  # by role and outcome
+    signals: Callable[[], Mapping[str, SignalFigures]] = _nothing  # by node
+    demand: Callable[[], Mapping[str, Mapping[str, float]]] = _nothing  # by class and resource
     shadow: Callable[[], tuple[int, int]] = _no_shadow  # its decisions, and how many of them differ
 
 
@@ -279,6 +296,7 @@ class Metrics(Observer, DecisionListener):
         self._timings.count(self._second)
         self._timings.write(store)
         self._write_nodes()
+        self._write_signals()
         store.set("trimtab_queue_length", self._sources.queue_length())
         for state, count in self._sources.jobs().items():
             store.set("trimtab_jobs", count, state)
@@ -302,3 +320,23 @@ class Metrics(Observer, DecisionListener):
             store.set("trimtab_node_failed_total", node.failed, node.name)
             for figure, value in node.reported.items():
                 store.set("trimtab_node_reported", value, node.name, figure)
+
+    def _write_signals(self) -> None:
+        store = self._store
+        for family in _SIGNAL_FAMILIES:
+            store.table(family).clear()
+        for node, figures in self._sources.signals().items():
+            store.set("trimtab_node_foreign_requests", figures["foreign_requests"], node)
+            store.set("trimtab_node_usd_per_hour", figures["usd_per_hour"], node)
+            if figures["round_trip_s"] is not None:
+                store.set("trimtab_node_round_trip_seconds", figures["round_trip_s"], node)
+            if figures["nic_gib_per_s"] is not None:
+                store.set("trimtab_node_link_gib_per_second", figures["nic_gib_per_s"], node)
+            for source, age_s in figures["report_age_s"].items():
+                store.set("trimtab_node_report_age_seconds", age_s, node, source)
+            for resource, amounts in figures["resources"].items():
+                store.set("trimtab_node_resource_capacity", amounts["capacity"], node, resource)
+                store.set("trimtab_node_resource_used", amounts["used"], node, resource)
+        for name, demand in self._sources.demand().items():
+            for resource, amount in demand.items():
+                store.set("trimtab_class_demand", amount, name, resource)

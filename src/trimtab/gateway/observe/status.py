@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any, TypedDict
 
+from trimtab.gateway.decide.signal_figures import SignalFigures
 from trimtab.gateway.model import Node
 from trimtab.gateway.observe import summaries
 from trimtab.gateway.observe.metric_store import MetricStore
@@ -28,6 +30,7 @@ class NodeFigures(TypedDict):
     failed: int
     silence_s: float | None  # since its last byte, while something is in flight
     reported: dict[str, float]
+    signals: SignalFigures | None  # what policies know of it beside its queue
 
 
 def observed(store: MetricStore) -> dict[str, Any]:
@@ -47,13 +50,24 @@ def observed(store: MetricStore) -> dict[str, Any]:
     }
 
 
-def node_figures(store: MetricStore, nodes: Sequence[Node], now_s: float) -> list[NodeFigures]:
-    """The figures of each node."""
+def node_figures(
+    store: MetricStore,
+    nodes: Sequence[Node],
+    now_s: float,
+    signals: Mapping[str, SignalFigures] = MappingProxyType({}),
+) -> list[NodeFigures]:
+    """The figures of each node. `signals`: by the name of the node."""
     use = summaries.node_use(store)
-    return [_node(store, node, use.get(node.name), now_s) for node in nodes]
+    return [_node(store, node, use.get(node.name), now_s, signals.get(node.name)) for node in nodes]
 
 
-def _node(store: MetricStore, node: Node, use: summaries.NodeUse | None, now_s: float) -> NodeFigures:
+def _node(
+    store: MetricStore,
+    node: Node,
+    use: summaries.NodeUse | None,
+    now_s: float,
+    signals: SignalFigures | None,
+) -> NodeFigures:
     def counted(family: str, own: int) -> int:
         row = store.tables.get(family, {}).get((node.name,))
         return own if row is None else int(row[0])
@@ -74,6 +88,7 @@ def _node(store: MetricStore, node: Node, use: summaries.NodeUse | None, now_s: 
         "failed": counted("trimtab_node_failed_total", node.failed),
         "silence_s": max(0.0, now_s - node.last_byte_s) if in_flight and node.last_byte_s else None,
         "reported": dict(node.reported),
+        "signals": signals,
     }
 
 

@@ -18,7 +18,8 @@ const COLUMNS = [
 ];
 
 const REPORTED = { // what backends and exporters say, as people read it
-  cpu_frac: ["CPU", percent], memory_frac: ["mem", percent], gpu_frac: ["GPU", percent], cache_frac: ["cache", percent],
+  cpu_busy_frac: ["CPU", percent], memory_used_frac: ["mem", percent], disk_busy_frac: ["disk", percent],
+  gpu_busy_frac: ["GPU", percent], gpu_memory_used_frac: ["GPU mem", percent], kv_used_frac: ["cache", percent],
   running: ["running", number],
 };
 
