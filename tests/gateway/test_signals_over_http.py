@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from typing import Any
 
 import aiohttp
 import pytest
@@ -14,8 +13,9 @@ from support.gateway.node_world import Backend
 from support.waiting import until
 from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import parse_config
-from trimtab.gateway.gateway_control import GatewayControl
+from trimtab.gateway.decide.signal_figures import SignalFigures, signal_figures
 from trimtab.gateway.observe.exposition import exposition
+from trimtab.gateway.observe.status import node_figures
 
 ANSWER = '{"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}'
 CHAT = "/v1/chat/completions"
@@ -71,13 +71,13 @@ def test_the_node_that_others_keep_busy_gets_next_to_nothing() -> None:
             gateway = Gateway(config, asyncio.get_running_loop())
             sock = socket.create_server(("127.0.0.1", 0))
             await gateway.open(sock)
-            url = "http://127.0.0.1:{}".format(sock.getsockname()[1])
+            url = f"http://127.0.0.1:{sock.getsockname()[1]}"
             try:
                 await until(lambda: figures(gateway)["busy"]["resources"].get("gpu_milli"))
                 served(backends)
                 await ask(url, 40)
                 assert served(backends) == {"calm": 40, "busy": 0}
-                await shown(gateway)
+                shown(gateway)
                 calm.answers |= pages(0.99)
                 busy.answers |= pages(0.01)
                 await until(lambda: figures(gateway)["busy"]["resources"]["gpu_milli"]["used"] < 100)
@@ -91,16 +91,16 @@ def test_the_node_that_others_keep_busy_gets_next_to_nothing() -> None:
     asyncio.run(main())
 
 
-def figures(gateway: Gateway) -> Any:
-    from trimtab.gateway.decide.signal_figures import signal_figures
-
+def figures(gateway: Gateway) -> dict[str, SignalFigures]:
     return signal_figures(gateway.dispatcher.registry, gateway.fleet)
 
 
-async def shown(gateway: Gateway) -> None:
-    """The admin port's status and metrics show it."""
-    control = GatewayControl(gateway, None, None)  # type: ignore[arg-type]  # nodes() needs no jobs
-    calm, busy = (node["signals"] for node in await control.nodes())
+def shown(gateway: Gateway) -> None:
+    """Status and metrics show it."""
+    store, nodes = gateway.metrics.store(), gateway.fleet.present()
+    calm, busy = (
+        node["signals"] for node in node_figures(store, nodes, gateway.loop.time(), figures(gateway))
+    )
     assert calm is not None
     assert busy is not None
     assert (calm["zone"], busy["zone"]) == ("a", "b")
@@ -108,7 +108,7 @@ async def shown(gateway: Gateway) -> None:
     assert set(busy["report_age_s"]) == {"backend", "machine", "gpu"}
     assert all(0.0 <= age_s < 5.0 for age_s in busy["report_age_s"].values())
     assert 0.0 < calm["round_trip_s"] < 1.0  # type: ignore[operator]
-    text = exposition(gateway.metrics.store()).decode()
+    text = exposition(store).decode()
     assert 'trimtab_node_resource_capacity{node="busy",resource="gpu_milli"} 1000' in text
     assert 'trimtab_node_usd_per_hour{node="calm"} 2' in text
     assert 'trimtab_class_demand{class="m/chat",resource="ram_gib"} 1' in text

@@ -71,3 +71,32 @@ def test_adapters_that_take_time_to_load_are_what_residency_is_about() -> None:
     assert Need.RESIDENCY in lacking(NODE % ", adapters: [x], adapter_load_s: 0")
     assert Need.RESIDENCY not in lacking(NODE % ", adapters: [x]")
     assert Need.RESIDENCY not in lacking("nodes: [{name: a, url: 'http://x:1'}]")  # it may list adapters
+
+
+@pytest.mark.parametrize(
+    ("need", "fields", "more"),
+    [
+        (Need.RESOURCES, ", exporter_url: 'http://x:9100/metrics'", ""),
+        (Need.RESOURCES, ", gpu_exporter_url: 'http://x:9400/metrics'", ""),
+        (Need.RESOURCES, ", capacity: {gpu_gib: 80}", "models: {m: {demand: {gpu_gib: 8}}}"),
+        (Need.REPORTED_LOAD, ", exporter_url: 'http://x:9100/metrics'", ""),
+        (Need.REPORTED_LOAD, ", metrics_url: /metrics", ""),
+        (Need.ZONES, ", zone: a}, {name: b, url: 'http://x:2', models: [m], zone: b", ""),
+        (Need.ZONES, "}, {name: b, url: 'http://x:2', models: [m], zone: b", "zone: a"),
+        (Need.PRICES, ", usd_per_hour: 1.5", ""),
+    ],
+)
+def test_what_entries_of_nodes_meet(need: Need, fields: str, more: str) -> None:
+    assert need in lacking(NODE % "")
+    assert need not in lacking(NODE % fields + more)
+
+
+def test_half_a_declaration_meets_nothing() -> None:
+    assert Need.RESOURCES in lacking(NODE % ", capacity: {gpu_gib: 80}")
+    assert Need.RESOURCES in lacking(NODE % "" + "models: {m: {demand: {gpu_gib: 8}}}")
+    assert Need.ZONES in lacking(NODE % ", zone: a" + "zone: b"), "all nodes are equally near"
+
+
+def test_nodes_that_come_later_may_declare_anything() -> None:
+    assert Need.ZONES not in lacking("discovery: {file: nodes.yaml}")
+    assert Need.ZONES in lacking("discovery: {dns: [{name: a, port: 1, zone: x}]}")

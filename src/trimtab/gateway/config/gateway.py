@@ -19,7 +19,7 @@ from trimtab.gateway.config.maintenance import (
 )
 from trimtab.gateway.config.node_entries import DiscoverySpec, NodeEntry, RegistrationSpec
 from trimtab.gateway.config.policies import Policies, PolicyChoice, Shadow
-from trimtab.gateway.config.policy_needs import degraded, need_field_errors, provided_by
+from trimtab.gateway.config.policy_needs import degraded, need_field_errors, needs_met_by, provided_by
 from trimtab.gateway.config.routes import (
     RelayPath,
     Resolved,
@@ -127,8 +127,13 @@ class GatewayConfig(Spec):
     def provided(self) -> frozenset[Need]:
         """The needs of policies that the gateway meets with this configuration."""
         loads = any(node.adapters and node.adapter_load_s > 0.0 for node in self.nodes)
+        nodes = needs_met_by((*self.nodes, *self.discovery.dns), self.models, self.zone)
+        if self.discovery.file is not None or self.registration.allowed_cidrs:
+            nodes = dict.fromkeys(nodes, True)  # what later nodes declare is not known yet
         return provided_by(
-            adapters_load=loads or self.declared_models() is None, prefix_index=self.prefix_cache.enabled
+            nodes=nodes,
+            adapters_load=loads or self.declared_models() is None,
+            prefix_index=self.prefix_cache.enabled,
         )
 
     def degraded(self) -> list[Degraded]:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from trimtab.domain.needs import Degraded, Host, Need
 from trimtab.errors import UsageError
+from trimtab.gateway.config.node_entries import NodeSettings
+from trimtab.gateway.config.surroundings import Models
 from trimtab.validation.names import FieldError, Path
+
+NodeNeeds = Mapping[Need, bool]
 
 GATEWAY: Final = Host(
     "gateway",
     {
+        Need.RESOURCES: "`exporter_url` or `gpu_exporter_url` of nodes, or resources under their `capacity` "
+        "and `models.NAME.demand`",
+        Need.REPORTED_LOAD: "`exporter_url`, `gpu_exporter_url` or `metrics_url` of nodes",
+        Need.ZONES: "`zone` of nodes, in several zones",
+        Need.LINKS: "",  # measured, where it is not declared
+        Need.PRICES: "`usd_per_hour` of nodes",
         Need.RESIDENCY: "`adapters` of nodes with `adapter_load_s`",
         Need.PREFIX: "`prefix_cache.enabled`",
         Need.DEADLINES: "",
@@ -26,10 +36,22 @@ GATEWAY: Final = Host(
 )
 
 
-def provided_by(*, adapters_load: bool, prefix_index: bool) -> frozenset[Need]:
+def provided_by(*, nodes: NodeNeeds, adapters_load: bool, prefix_index: bool) -> frozenset[Need]:
     """The needs that the gateway meets: nodes may load adapters, and it keeps an index of prompts."""
-    met = {Need.RESIDENCY: adapters_load, Need.PREFIX: prefix_index}
+    met = {Need.RESIDENCY: adapters_load, Need.PREFIX: prefix_index, **nodes}
     return GATEWAY.always() | {need for need, is_met in met.items() if is_met}
+
+
+def needs_met_by(nodes: Collection[NodeSettings], models: Models, own_zone: str) -> NodeNeeds:
+    """The needs that entries of nodes, declarations of models, and zones meet."""
+    reports = any(node.exporter_url or node.gpu_exporter_url for node in nodes)
+    declared = any(node.capacity.resources for node in nodes) and any(m.demand for m in models.values())
+    return {
+        Need.RESOURCES: reports or declared,
+        Need.REPORTED_LOAD: reports or any(node.metrics_url for node in nodes),
+        Need.ZONES: len({node.zone or own_zone for node in nodes}) > 1,
+        Need.PRICES: any(node.usd_per_hour for node in nodes),
+    }
 
 
 def degraded(spec: str, provided: frozenset[Need]) -> tuple[Degraded, ...]:
