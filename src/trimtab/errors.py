@@ -5,6 +5,7 @@
     │   ├── ScenarioError      a scenario file or one of its parts
     │   ├── ConfigError        a gateway's configuration, or another file that it names
     │   ├── TraceError         a trace file: names the line where there is one
+    │   ├── ChainError         stages that make no chain: a cycle, an edge to nowhere
     │   └── PolicyNotFound     no such policy; names the nearest ones
     ├── PolicyError            a policy raised or returned nonsense: names policy, request and time (exit 3)
     ├── KernelError            a `@kernel` does not compile: names its file and line (exit 3)
@@ -57,6 +58,10 @@ class ConfigError(UsageError):
 
 class TraceError(UsageError):
     """A trace file that cannot be read as requests."""
+
+
+class ChainError(UsageError):
+    """Stages that make no chain."""
 
 
 class ProblemError(UsageError):

@@ -12,7 +12,7 @@ from support.builders import cluster
 from support.by_hand import asked, count, fault_table, finishes, once
 from support.mini_policies import Emptiest
 from support.same_state import differences
-from trimtab.compiled.kernel import kernel
+from trimtab.compiled.kernel import interpreted, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, OnFailure, Options
@@ -20,8 +20,10 @@ from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Prefixes, Requests
 from trimtab.domain.view import Memory, empty_plan
 from trimtab.engine.driver import Driver
-from trimtab.engine.layout import rows_with_parts
+from trimtab.engine.layout import rows_with_runs
+from trimtab.engine.python_views import python_state
 from trimtab.engine.simulator import run
+from trimtab.engine.telemetry import dispatcher_of
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ def test_no_more_parts_than_it_has_nor_than_the_plan_allows() -> None:
     c = cluster(8)
     r = asked(c, [0.1, 10.0, 20.0], 6.0, parts_max=[2, 0, 6])
     d = played(c, r, parts=3)
-    assert d.state.parts["count"][:3].tolist() == [2, 0, 3]
+    runs = d.state.runs
+    assert (runs["n_rows"] * runs["started"]).tolist() == [2, 0, 3]
     assert finishes(d)[:3] == pytest.approx([0.1 + 3.25, 16.0, 22.25])
 
 
@@ -163,14 +166,19 @@ def test_resumed_parts_keep_what_they_have_done() -> None:
 def test_parts_belong_to_the_dispatcher_of_their_request() -> None:
     c = cluster(2)
     r = asked(c, np.arange(7.0).tolist(), parts_max=[3, 1, 2, 4, 0, 2, 5])
-    rows = rows_with_parts(r, 3)
-    parts = np.flatnonzero(rows.parts["parent"] >= 0)
-    assert (parts % 3 == rows.parts["parent"][parts] % 3).all()
+    rows = rows_with_runs(r, 2, splits=True)
+    parts = np.flatnonzero(rows.stages["run"] >= 0)
+    assert parts.tolist() == list(range(7, 7 + 3 + 2 + 4 + 2 + 5))
     for i in range(7):
-        mine = np.flatnonzero(rows.parts["parent"] == i).tolist()
+        mine = np.flatnonzero(rows.stages["run"] == i).tolist()
         most = int(r.work["parts_max"][i])
-        assert mine == ([rows.parts["first"][i] + 3 * k for k in range(most)] if most > 1 else [])
-    assert (rows.requests.work["serial"] == np.arange(len(rows.requests.work)))[parts].all()
+        assert mine == ([rows.runs["row"][i] + k for k in range(most)] if most > 1 else [])
+    assert (rows.requests.work["serial"] == np.arange(len(rows.requests.work))).all()
+    options = Options(join_s=np.zeros(1), dispatchers=3)
+    state = run(c, r, options, Decider.of(InParts(parts=2)), mode="interpreted").state
+    python = python_state(state)
+    dispatcher = interpreted(dispatcher_of)
+    assert [dispatcher(python, p) for p in parts.tolist()] == (rows.stages["run"][parts] % 3).tolist()
 
 
 def test_more_dispatchers_than_one_serve_the_same_parts() -> None:

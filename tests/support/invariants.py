@@ -7,6 +7,8 @@ import numpy as np
 from trimtab.domain.decision import Status
 from trimtab.domain.view import NODE, UNLIMITED
 from trimtab.engine.events import CANCELLATION, REPAIR, kind_of, serial_of
+from trimtab.engine.layout import PART_SPEC
+from trimtab.engine.stage_inputs import NO_OUTPUT, PRESENT
 from trimtab.engine.state import State
 
 AT_NODE = (Status.TRANSFER, Status.QUEUED, Status.RUNNING)
@@ -30,16 +32,15 @@ def check_all(s: State) -> None:
     check_events(s)
 
 
-def is_split(s: State) -> np.ndarray:
-    """Requests that stand for their parts: they are in no queue and at no node."""
-    if len(s.parts) == 0:
-        return np.zeros(len(s.requests), bool)
-    assert (s.parts["count"] <= s.work["parts_max"]).all()
-    return s.parts["count"] > 0
+def is_run(s: State) -> np.ndarray:
+    """Requests that stand for their stages or parts: they are in no queue and at no node."""
+    rows = np.zeros(len(s.requests), bool)
+    rows[: len(s.runs)] = s.runs["started"] == 1
+    return rows
 
 
 def _at_nodes(s: State, *statuses: Status) -> np.ndarray:
-    return np.isin(s.requests["status"], statuses) & ~is_split(s)
+    return np.isin(s.requests["status"], statuses) & ~is_run(s)
 
 
 def _in_slots(s: State) -> np.ndarray:
@@ -60,16 +61,36 @@ def check_conservation(s: State) -> None:
 
 
 def check_places(s: State) -> None:
-    """Rows that are somewhere: what is not split, parts, and requests whose parts are through or failed."""
-    status, split = s.requests["status"], is_split(s)
+    """Rows that are somewhere: requests without stages, stages, and runs whose stages are over or failed."""
+    status, run = s.requests["status"], is_run(s)
     somewhere = (status > Status.PENDING) & (status < Status.FINISHED)
-    left = s.parts["left"] if len(s.parts) else np.zeros(len(status))
-    back = somewhere & split & (left <= 0)
-    assert s.counts["in_system"][0] == (somewhere & ~split).sum() + back.sum()
+    left = np.zeros(len(status))
+    left[: len(s.runs)] = s.runs["left"]
+    back = somewhere & run & (left <= 0)
+    assert s.counts["in_system"][0] == (somewhere & ~run).sum() + back.sum()
     assert s.counts["in_nodes"][0] == _at_nodes(s, *AT_NODE).sum() + (back & (left == 0)).sum()
-    for r in np.flatnonzero(split & somewhere & ~back):
-        parts = np.flatnonzero(s.parts["parent"] == r)[: s.parts["count"][r]]
-        assert left[r] == (status[parts] != Status.FINISHED).sum()
+    for r in np.flatnonzero(run & somewhere & ~back):
+        check_run(s, int(r))
+    if len(s.stages):
+        ready = np.bincount(s.work["class_idx"][somewhere & ~run], minlength=len(s.class_in_flight))
+        np.testing.assert_array_equal(s.class_in_flight, ready)
+        held = np.sort(s.held_rows[: s.counts["n_held"][0]])
+        np.testing.assert_array_equal(held, np.flatnonzero(status == Status.HELD))
+
+
+def check_run(s: State, r: int) -> None:
+    """The counts of a run that is under way."""
+    run, status = s.runs[r], s.requests["status"]
+    groups = s.groups[run["group"] : run["group"] + run["n_groups"]]
+    assert run["left"] == (groups["left"] > 0).sum()
+    for group in groups:
+        rows = np.arange(group["row"], group["row"] + group["count"])
+        over = s.stages["output"][rows] != NO_OUTPUT
+        assert group["left"] == (~over).sum()
+        assert group["present"] == (s.stages["output"][rows] == PRESENT).sum()
+        assert (status[rows[over]] >= Status.FINISHED).all()
+    if groups["spec"][0] == PART_SPEC:
+        parts = slice(groups["row"][0], groups["row"][0] + groups["count"][0])
         np.testing.assert_allclose(s.truth["units"][parts].sum(), s.truth["units"][r])
 
 
@@ -214,8 +235,9 @@ class TelemetryShadow:
         d, n = len(s.contexts), len(s.nodes)
         here = np.flatnonzero(_at_nodes(s, *AT_NODE))
         own, own_s = np.zeros((d, n)), np.zeros((d, n))
-        np.add.at(own, (here % d, s.requests["node_idx"][here]), 1)
-        np.add.at(own_s, (here % d, s.requests["node_idx"][here]), s.requests["estimate_s"][here])
+        request = np.where(s.stages["run"][here] >= 0, s.stages["run"][here], here) if len(s.stages) else here
+        np.add.at(own, (request % d, s.requests["node_idx"][here]), 1)
+        np.add.at(own_s, (request % d, s.requests["node_idx"][here]), s.requests["estimate_s"][here])
         return s.nodes.copy(), own, own_s, s.resident.copy(), s.used.copy(), s.link_active.copy()
 
     def check(self, s: State) -> None:

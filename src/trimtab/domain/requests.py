@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.domain.chains import Chains
 from trimtab.domain.cluster import Cluster
 
 TRUTH = np.dtype([("units", "f8"), ("factor", "f8")], align=True)  # work units; hidden factor on service time
@@ -43,6 +44,7 @@ class Requests:
     leave_s: NDArray[np.float64] | None = None  # [requests], time at which its client leaves; inf = never
     prefixes: Prefixes | None = None
     content_idx: NDArray[np.int32] | None = None  # [requests]; equal = the same request again; -1 = none
+    chains: Chains | None = None  # stages of the requests that are runs of chains
 
     def __len__(self) -> int:
         return len(self.work)

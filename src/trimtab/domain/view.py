@@ -59,10 +59,12 @@ NODE = np.dtype(
 WORK = np.dtype(
     [
         ("serial", "i8"),  # position in order of arrival
-        ("arrival_s", "f8"),
+        ("arrival_s", "f8"),  # of a stage: when its inputs were there
+        ("run_arrival_s", "f8"),  # of a stage: arrival of its run; else its own
         ("deadline_s", "f8"),  # absolute; inf = none
         ("units", "f8"),  # estimated work units (not named size: arrays have a size)
         ("estimate_s", "f8"),  # estimated service seconds on the best node type; inf = fits no node
+        ("rank_s", "f8"),  # estimated seconds from its start to the end of its run, on the critical path
         ("payload_gib", "f8"),
         ("tokens", "f8"),  # that it takes of a node's memory while it is served
         ("cost", "f8"),  # added to its tenant's virtual counter when it is sent to a node
@@ -76,15 +78,16 @@ WORK = np.dtype(
         ("affinity_node_idx", "i4"),  # node where its session lives; -1 = none
         ("pinned", "i4"),  # 1 = no other node can serve it; PINNED_RUNNING
         ("parts_max", "i4"),  # images or tiles that can be served apart; 0 or 1 = it can't be split
+        ("next_class_idx", "i4"),  # of the successor on the critical path; -1 = none
     ],
     align=True,
 )
 
 
 def new_work(n: int) -> np.ndarray:
-    """WORK rows [n], all zero except `affinity_node_idx`, which is -1 (none)."""
+    """WORK rows [n], all zero except `affinity_node_idx` and `next_class_idx`, which are -1 (none)."""
     work = np.zeros(n, WORK)
-    work["affinity_node_idx"] = -1
+    work["affinity_node_idx"] = work["next_class_idx"] = -1
     return work
 
 
@@ -111,6 +114,8 @@ class View(NamedTuple):
     load_s: Annotated[Any, array("f8", "items", "types")]  # seconds to load a model or adapter
     rtt_s: Annotated[Any, array("f8", "zones", "zones")]
     prefix_tokens: Annotated[Any, array("f8", "nodes")]  # of this prompt in its cache; [0] = not known
+    input_gib: Annotated[Any, array("f8", "nodes")]  # of this stage's inputs that it holds; [0] = no chains
+    class_in_flight: Annotated[Any, array("i8", "classes")]  # ready and not over; [0] = no chains
     demand: Annotated[Any, array("f8", "classes", "resources")]  # of a request; 0 wide = not modelled
     capacity: Annotated[Any, array("f8", "nodes", "resources")]
     used: Annotated[Any, array("f8", "nodes", "resources")]  # by requests with slots there; reported

@@ -98,6 +98,7 @@ class Driver:
         self.rollouts = self.rollouts_for(decider)
         self._pending: deque[Plan] = deque()  # made, not yet in force
         self._is_placing = False  # the plan in force places items on nodes
+        self._has_runs = bool(self.state.config["runs"][0])
         self._reuses_rows = host.rows_reused  # then rows are not in order of arrival
         self._first_open = 0  # all requests before this one are over
         self.last_plan = empty_plan()
@@ -108,7 +109,8 @@ class Driver:
             self._counts.events,
         )
         self._see_events(self.state.events)
-        self._arrival_s = Columns(self.state.work).arrival_s
+        work = Columns(self.state.work)
+        self._arrival_s, self._run_arrival_s = work.arrival_s, work.run_arrival_s
         self._calls = Calls(self.state, decider, shadow, compiled=compiled)
         self._calls.begin()
         if requests.leave_s is not None:
@@ -175,14 +177,21 @@ class Driver:
 
     def _past(self) -> History:
         """`history` without a copy of the work. The caller reads it before the run continues."""
-        arrived = self._counts.arrived[0]
-        past = slice(max(0, arrived - HISTORY), arrived)
+        past = self._recent_rows()
         work, rows = self.state.work[past], self.state.requests[past]
         work.flags.writeable = False
         finish_s = np.where(rows["status"] == Status.FINISHED, rows["finish_s"], np.nan)
         node_idx = rows["node_idx"].copy()
-        in_flight = is_sent(rows["status"]) & (node_idx >= 0)  # a split request itself is at no node
+        in_flight = is_sent(rows["status"]) & (node_idx >= 0)  # a run itself is at no node
         return History(work, finish_s, node_idx, in_flight, self.last_plan)
+
+    def _recent_rows(self) -> Any:
+        """The last rows that needed a decision, oldest first."""
+        if not self._has_runs:
+            arrived = self._counts.arrived[0]
+            return slice(max(0, arrived - HISTORY), arrived)
+        ready = self._counts.ready[0]
+        return self.state.recent[np.arange(max(0, ready - HISTORY), ready) % len(self.state.recent)]
 
     def waiting(self) -> np.ndarray:
         """The first held requests by queue key, as WORK rows."""
@@ -195,14 +204,14 @@ class Driver:
     def held(self) -> np.ndarray:
         """Rows of the requests that the central queue holds, in no order."""
         status = self.state.requests["status"]
+        if self._has_runs:
+            return self.state.held_rows[: self._counts.n_held[0]].astype(np.int64)
         if self._reuses_rows:
             return np.flatnonzero(status == Status.HELD)
         arrived = self._counts.arrived[0]
         is_over = status[self._first_open : arrived] >= Status.FINISHED
         self._first_open += len(is_over) if is_over.all() else int(np.argmin(is_over))
-        of_requests = self._first_open + np.flatnonzero(status[self._first_open : arrived] == Status.HELD)
-        of_parts = self.n_requests + np.flatnonzero(status[self.n_requests :] == Status.HELD)
-        return np.concatenate([of_requests, of_parts])
+        return self._first_open + np.flatnonzero(status[self._first_open : arrived] == Status.HELD)
 
     def make_plan(self) -> Plan | None:
         """Call the policy's `plan` now. Raises PolicyError if it raises or returns no valid plan."""
@@ -308,7 +317,7 @@ class Driver:
     def arrive(self, now_s: float) -> None:
         """Live hosts: the next request has arrived."""
         serial = self._counts.work[0]
-        self._arrival_s[serial] = now_s
+        self._arrival_s[serial] = self._run_arrival_s[serial] = now_s
         self._counts.work[0] = serial + 1
 
     def complete(self, started: Started, now_s: float) -> None:
@@ -322,7 +331,7 @@ class Driver:
         return [
             Started(r, rows.node_idx[r], rows.version[r], rows.finish_s[r])
             for r in self.state.started[:count].tolist()
-            if rows.status[r] == Status.RUNNING  # the end of a split request also ends its started parts
+            if rows.status[r] == Status.RUNNING  # the end of a run also ends its started stages
         ]
 
     def is_current(self, started: Started) -> bool:
@@ -336,9 +345,10 @@ class Driver:
 
     @property
     def n_taken_back(self) -> int:
-        """Grows whenever requests may have left their backends unserved: cancelled, or a part rejected."""
-        rejected = self._counts.rejected[0] if len(self.state.parts) else 0
-        return self.n_cancelled + int(rejected)
+        """Grows whenever requests may have left their backends unserved: cancelled, or a stage failed."""
+        counts = self._counts
+        failed = counts.rejected[0] + counts.lost[0] if self._has_runs else 0
+        return self.n_cancelled + int(failed)
 
     @property
     def n_arrived(self) -> int:

@@ -11,7 +11,6 @@ from trimtab.domain.decision import Reason, Status
 from trimtab.domain.view import Plan
 from trimtab.engine.draws import stream, uniform
 from trimtab.engine.events import FAILURE, REPAIR, push_event
-from trimtab.engine.fork_join import is_part, note_part_failed
 from trimtab.engine.nodes import (
     anchor,
     change_speed,
@@ -23,6 +22,7 @@ from trimtab.engine.nodes import (
     vacate,
     withdraw,
 )
+from trimtab.engine.runs import is_stage, max_retries_of, note_over, note_stage_failed
 from trimtab.engine.state import State
 
 _LOST, _RETRIES = int(Status.LOST), int(Reason.RETRIES)
@@ -40,8 +40,9 @@ def end(s: State, r: int, status: int, reason: int, now_s: float) -> None:
     s.requests.version[r] += 1
     s.counts.in_system[0] -= 1
     s.counts.idle_events[0] = 0
-    if is_part(s, r):
-        note_part_failed(s, r, now_s)
+    note_over(s, r)
+    if is_stage(s, r):
+        note_stage_failed(s, r, now_s)
     elif status == _REJECTED:
         s.counts.rejected[0] += 1
     elif status == _CANCELLED:
@@ -89,7 +90,7 @@ def lose(s: State, r: int, j: int, now_s: float) -> None:
     """Take running request r from node j: it is dispatched again, or lost if no retries are left."""
     vacate(s, r, j, now_s)
     withdraw(s, r, j)
-    if s.requests.retries[r] >= s.config.max_retries[0]:
+    if s.requests.retries[r] >= max_retries_of(s, r):
         end(s, r, _LOST, _RETRIES, now_s)
     else:
         s.requests.retries[r] += 1

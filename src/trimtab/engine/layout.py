@@ -1,4 +1,8 @@
-"""Rows that only some scenarios need: parts of split requests, and groups of batched requests."""
+"""Rows that only some scenarios need: stages of runs, parts of split requests, groups of batched requests.
+
+A run is a row; its stages are rows in one block behind all requests. A split request is a run of one stage,
+whose instances are its parts. A group is one stage of one run: its instances are consecutive rows.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,52 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.domain.chains import EDGE, HOST_RETRIES, STAGE_SPEC, Chains, Flow
 from trimtab.domain.requests import Prefixes, Requests
 from trimtab.domain.view import new_work
 
-PART = np.dtype(
+RUN = np.dtype(
     [
-        ("parent", "i4"),  # of a part: its request; -1 = the row is a request
-        ("first", "i4"),  # of a request: row of its first part, the next is `dispatchers` rows on
-        ("count", "i4"),  # of a request: how many parts it was split into; 0 = not split
-        ("left", "i4"),  # of a request: parts that are not finished; negative once one has failed
+        ("row", "i4"),  # its first row
+        ("n_rows", "i4"),
+        ("group", "i4"),  # its first group
+        ("n_groups", "i4"),  # 0 = a request without stages
+        ("left", "i4"),  # groups that are not over; 0 = it ends now; negative = it is over, or has failed
+        ("started", "i4"),  # 1 = its stages are served; 0 = it is served like any request, or not there yet
     ],
     align=True,
 )
+
+GROUP = np.dtype(
+    [
+        ("row", "i4"),  # its first instance
+        ("count", "i4"),  # instances
+        ("spec", "i4"),  # position in `stage_specs`
+        ("missing", "i4"),  # outputs that all instances wait for
+        ("left", "i4"),  # instances that are not over
+        ("present", "i4"),  # instances that have an output
+        ("failed", "i4"),  # instances that were not served
+    ],
+    align=True,
+)
+
+STAGE = np.dtype(
+    [
+        ("output_gib", "f8"),  # size of its output
+        ("moving_gib", "f8"),  # inputs that its node lacked, at the last dispatch
+        ("crossing_gib", "f8"),  # of these, from other zones
+        ("run", "i4"),  # row of its run; -1 = the row is a request
+        ("group", "i4"),
+        ("missing", "i4"),  # outputs that this instance waits for
+        ("copies", "i4"),  # first of the copies of its output; -1 = none
+        ("epoch", "i4"),  # of its node, when it was served
+        ("output", "u1"),  # NO_OUTPUT, PRESENT, ABSENT
+        ("skipped", "u1"),  # 1 = its condition does not hold
+    ],
+    align=True,
+)
+
+COPY = np.dtype([("node_idx", "i4"), ("epoch", "i4"), ("next", "i4")], align=True)
 
 BATCH = np.dtype(
     [
@@ -31,54 +69,127 @@ BATCH = np.dtype(
     align=True,
 )
 
+PART_SPEC = 0  # of the parts of split requests, in `stage_specs`
+
 
 class Rows(NamedTuple):
-    """Requests, followed by the rows for their parts."""
+    """Requests, followed by the rows of their stages."""
 
     requests: Requests
-    parts: NDArray[np.void]  # PART [rows]
+    runs: NDArray[np.void]  # RUN [requests]
+    groups: NDArray[np.void]  # GROUP [groups]
+    stages: NDArray[np.void]  # STAGE [rows]
+    specs: NDArray[np.void]  # STAGE_SPEC
+    successors: NDArray[np.void]  # EDGE
+    inputs: NDArray[np.void]  # EDGE
+    n_copies: int  # of outputs, that there can be at once
 
 
 def rows_alone(requests: Requests) -> Rows:
-    """The rows of a run without splitting."""
-    return Rows(requests, np.zeros(0, PART))
+    """The rows of a scenario without runs."""
+    none = [np.zeros(0, kind) for kind in (RUN, GROUP, STAGE, STAGE_SPEC, EDGE, EDGE)]
+    return Rows(requests, *none, 0)
 
 
-def rows_with_parts(requests: Requests, dispatchers: int) -> Rows:
-    """Lay out parts so that each has the dispatcher of its request (row mod dispatchers)."""
-    n, most = len(requests), np.maximum(requests.work["parts_max"], 1)
-    base = -(-n // dispatchers) * dispatchers
-    first, total = np.full(n, -1), 0
-    for d in range(dispatchers):
-        rows = d + dispatchers * np.flatnonzero(most[d::dispatchers] > 1)
-        ends = np.cumsum(most[rows])
-        first[rows] = base + d + dispatchers * (ends - most[rows])
-        total = max(total, int(ends[-1]) if len(ends) else 0)
-    return _filled(requests, first, base + dispatchers * total, dispatchers)
+def rows_with_runs(requests: Requests, n_nodes: int, *, splits: bool) -> Rows:
+    """Lay out the stages of runs and, if requests may be split, rows for as many parts as they may have."""
+    n, chains = len(requests), requests.chains
+    most = np.maximum(requests.work["parts_max"], 1) if splits else np.ones(n, np.int64)
+    is_run = np.zeros(n, np.bool_) if chains is None else chains.template_idx >= 0
+    n_parts = np.where((most > 1) & ~is_run, most, 0)
+    runs = np.zeros(n, RUN)
+    specs = np.zeros(1, STAGE_SPEC)
+    specs["max_retries"], specs["failed_max_frac"] = HOST_RETRIES, 1.0
+    successors = inputs = np.zeros(0, EDGE)
+    spec_idx, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if chains is not None:
+        sizes = np.diff(chains.templates.first)[chains.template_idx[is_run]]
+        runs["n_groups"][is_run] = sizes
+        specs = np.concatenate([specs, chains.templates.stages])
+        successors, inputs = chains.templates.successors, chains.templates.inputs
+        spec_idx, counts = 1 + chains.stage_idx, chains.counts
+    splits_at = np.flatnonzero(n_parts)
+    runs["n_groups"][splits_at] = 1
+    groups = np.zeros(len(counts) + len(splits_at), GROUP)
+    order = np.concatenate([np.flatnonzero(is_run), splits_at])  # chains' blocks first
+    groups["spec"] = np.concatenate([spec_idx, np.full(len(splits_at), PART_SPEC)])
+    groups["count"] = np.concatenate([counts, n_parts[splits_at]])
+    ends = np.cumsum(groups["count"])
+    groups["row"] = n + ends - groups["count"]
+    firsts = np.cumsum(runs["n_groups"][order]) - runs["n_groups"][order]
+    runs["group"][order] = firsts
+    of_run = np.repeat(order, runs["n_groups"][order])  # [groups]
+    runs["row"][order] = groups["row"][firsts]
+    runs["n_rows"] = np.bincount(of_run, groups["count"], n)
+    stages = _stage_rows(n, groups, of_run, chains)
+    whole = _whole(requests, stages, chains)
+    n_copies = 0 if chains is None else _n_copies(groups, of_run, runs, specs, successors, n_nodes)
+    return Rows(whole, runs, groups, stages, specs, successors, inputs, n_copies)
 
 
-def _filled(requests: Requests, first: NDArray[np.int64], n_rows: int, dispatchers: int) -> Rows:
-    n, splits = len(requests), np.flatnonzero(first >= 0)
-    most = requests.work["parts_max"][splits]
-    parents = np.repeat(splits, most)
-    at = np.arange(len(parents)) - np.repeat(np.cumsum(most) - most, most)
-    rows = first[parents] + dispatchers * at
+def _stage_rows(
+    n: int, groups: NDArray[np.void], of_run: NDArray[np.int64], chains: Chains | None
+) -> NDArray[np.void]:
+    counts = groups["count"]
+    stages = np.zeros(n + int(counts.sum()), STAGE)
+    stages["run"], stages["group"], stages["copies"] = -1, -1, -1
+    stages["run"][n:] = np.repeat(of_run, counts)
+    stages["group"][n:] = np.repeat(np.arange(len(groups)), counts)
+    if chains is not None:
+        rows = slice(n, n + len(chains.work))
+        stages["output_gib"][rows], stages["skipped"][rows] = chains.output_gib, chains.is_skipped
+    return stages
+
+
+def _whole(requests: Requests, stages: NDArray[np.void], chains: Chains | None) -> Requests:
+    """The requests with WORK, TRUTH and contents for all rows. Parts take those of their request."""
+    n, n_rows = len(requests), len(stages)
     work, truth = new_work(n_rows), np.zeros(n_rows, requests.truth.dtype)
     work[:n], truth[:n] = requests.work, requests.truth
-    work[rows], truth[rows] = requests.work[parents], requests.truth[parents]
-    work["serial"][rows], work["parts_max"][rows] = rows, 1
-    parts = np.zeros(n_rows, PART)
-    parts["parent"], parts["first"] = -1, -1
-    parts["parent"][rows], parts["first"][:n] = parents, first
-    whole = replace(requests, work=work, truth=truth, prefixes=_padded(requests.prefixes, n_rows))
-    if requests.content_idx is not None:
-        contents = np.append(requests.content_idx, np.full(n_rows - n, -1)).astype(np.int32)
-        whole = replace(whole, content_idx=contents)
-    return Rows(whole, parts)
+    n_chained = 0 if chains is None else len(chains.work)
+    if chains is not None:
+        work[n : n + n_chained], truth[n : n + n_chained] = chains.work, chains.truth
+    parts = slice(n + n_chained, n_rows)
+    of_request = stages["run"][parts]
+    work[parts], truth[parts] = requests.work[of_request], requests.truth[of_request]
+    work["serial"][n:], work["parts_max"][n:] = np.arange(n, n_rows), 1
+    contents = requests.content_idx
+    if contents is not None:
+        more = np.full(n_rows - n, -1, np.int32)
+        if chains is not None and chains.content_idx is not None:
+            more[:n_chained] = chains.content_idx
+        contents = np.append(contents, more).astype(np.int32)
+    return replace(
+        requests,
+        work=work,
+        truth=truth,
+        prefixes=_padded(requests.prefixes, n_rows),
+        content_idx=contents,
+        chains=None,
+    )
+
+
+def _n_copies(
+    groups: NDArray[np.void],
+    of_run: NDArray[np.int64],
+    runs: NDArray[np.void],
+    specs: NDArray[np.void],
+    successors: NDArray[np.void],
+    n_nodes: int,
+) -> int:
+    """Copies of outputs that are kept: one for each reader, at most one for each other node."""
+    readers = np.zeros(len(groups))
+    spec = specs[groups["spec"]]
+    for k in range(int((spec["successor_end"] - spec["successor_first"]).max(initial=0))):
+        has = np.flatnonzero(spec["successor_first"] + k < spec["successor_end"])
+        edge = successors[spec["successor_first"][has] + k]
+        target = runs["group"][of_run[has]] + edge["stage"]
+        readers[has] += np.where(edge["flow"] == Flow.EACH, 1, groups["count"][target])
+    return int((np.minimum(readers, n_nodes - 1) * groups["count"]).sum())
 
 
 def _padded(prefixes: Prefixes | None, n_rows: int) -> Prefixes | None:
-    """Prefixes for all rows: parts have no prompt of their own."""
+    """Prefixes for all rows: stages have no prompt of their own."""
     if prefixes is None:
         return None
     more = n_rows - len(prefixes.prompt_tokens)

@@ -46,9 +46,9 @@ def _schedule(s: State, link: int, now_s: float) -> None:
 
 
 @helper
-def _enter(s: State, link: int, r: int, now_s: float) -> None:
+def _enter(s: State, link: int, r: int, amount_gib: float, now_s: float) -> None:
     _bring_up_to_date(s, link, now_s)
-    s.requests.key[r] = s.links.share_gib[link] + s.work.payload_gib[r]
+    s.requests.key[r] = s.links.share_gib[link] + amount_gib
     enqueue(s, _queue_of(s, link), r)
     s.link_active[link] += 1
     _schedule(s, link, now_s)
@@ -66,29 +66,39 @@ def _leave(s: State, link: int, r: int, now_s: float) -> None:
 
 @helper
 def _link_of(s: State, r: int, hop: int) -> int:
-    """Link of a hop; -1 if the link is not modelled or the request stays in its zone."""
+    """Link of a hop; -1 if the link is not modelled or nothing crosses it."""
     j = s.requests.node_idx[r]
-    zone = s.nodes.zone_idx[j]
     link = s.config.n_zones[0] + j
     if hop == ZONE_HOP:
-        link = zone if zone != s.work.zone_idx[r] else -1
+        link = s.nodes.zone_idx[j] if _crosses_zones(s, r, j) else -1
     return link if link >= 0 and s.links.gib_per_s[link] < np.inf else -1
 
 
 @helper(inline=True)
-def is_instant(s: State, r: int, j: int) -> bool:
-    """Whether request r reaches node j in no time."""
-    if s.config.transfers_from_outside[0] == 1:
-        return True
-    return s.rtt_s[s.work.zone_idx[r], s.nodes.zone_idx[j]] == 0.0 and s.work.payload_gib[r] == 0.0
+def moving_gib(s: State, r: int) -> float:
+    """Payload of request r, or what the node of stage r lacks of its inputs."""
+    return s.stages.moving_gib[r] if s.config.runs[0] == 1 else s.work.payload_gib[r]
+
+
+@helper(inline=True)
+def _crosses_zones(s: State, r: int, j: int) -> bool:
+    if s.config.runs[0] == 1:
+        return s.stages.crossing_gib[r] > 0.0
+    return s.nodes.zone_idx[j] != s.work.zone_idx[r]
+
+
+@helper(inline=True)
+def _amount_gib(s: State, r: int, hop: int) -> float:
+    """The amount that row r moves over the link of a hop."""
+    is_part = s.config.runs[0] == 1 and hop == ZONE_HOP
+    return s.stages.crossing_gib[r] if is_part else moving_gib(s, r)
 
 
 @helper
-def depart(s: State, r: int, j: int, now_s: float) -> None:
-    """Start the transfer of request r to node j. Its first event is one round trip later."""
+def depart(s: State, r: int, rtt_s: float, now_s: float) -> None:
+    """Start the transfer of request r to its node. Its first event is one round trip later."""
     s.requests.hop[r] = ZONE_HOP
     s.requests.version[r] += 1
-    rtt_s = s.rtt_s[s.work.zone_idx[r], s.nodes.zone_idx[j]]
     push_event(s, now_s + rtt_s, TRANSFER, r, s.requests.version[r])
 
 
@@ -100,12 +110,12 @@ def move_on(s: State, r: int, now_s: float) -> bool:
     if current >= 0 and s.links.due[current] == r:
         _leave(s, current, r, now_s)
     while hops[r] < THERE:
-        link = _link_of(s, r, hops[r])
+        link, amount_gib = _link_of(s, r, hops[r]), _amount_gib(s, r, hops[r])
         hops[r] += 1
-        if link >= 0 and s.work.payload_gib[r] > 0.0:
-            _enter(s, link, r, now_s)
+        if link >= 0 and amount_gib > 0.0:
+            _enter(s, link, r, amount_gib, now_s)
             return False
-    s.counts.moved_gib[0] += s.work.payload_gib[r]
+    s.counts.moved_gib[0] += moving_gib(s, r)
     return True
 
 
@@ -114,7 +124,7 @@ def abandon(s: State, r: int, now_s: float) -> None:
     """Stop the transfer of request r, which is already marked as ended."""
     link = _link_of(s, r, s.requests.hop[r] - 1) if s.requests.hop[r] > 0 else -1
     s.requests.version[r] += 1
-    if link >= 0 and s.work.payload_gib[r] > 0.0:
+    if link >= 0 and moving_gib(s, r) > 0.0:
         _bring_up_to_date(s, link, now_s)
         s.link_active[link] -= 1
         s.queues.length[_queue_of(s, link)] -= 1

@@ -7,7 +7,7 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import itemgetter
 from struct import Struct
 from typing import Any, NamedTuple
@@ -36,9 +36,6 @@ from trimtab.engine.state import AVOIDED, COUNTS
 from trimtab.engine.virtual_counters import note_tenant_unheld
 from trimtab.errors import PolicyError
 
-# A whole WORK row in one call, in the order of its fields ("x" = 0): a write to each field is slower.
-_WORK_ROW = Struct("=q7d q8i 4x")
-_WORK_BYTES, _pack_work = WORK.itemsize, _WORK_ROW.pack_into
 _COUNTED = Struct("=4q")  # of COUNTS: events, injected, started and ended, in one call
 _COUNTED_AT = int(COUNTS.fields["events"][1])  # type: ignore[index]  # COUNTS has fields
 _TRACE_BYTES = ROW.size
@@ -64,18 +61,32 @@ class RequestSpec(NamedTuple):
     pinned: int = 0  # 1 = only this node can serve it
     payload_gib: float = 0.0
     zone_idx: int = 0  # where it comes from
+    next_class_idx: int = -1
     arrival_s: float | None = None  # for a request that arrived before it enters here
 
 
-_in_order = itemgetter(  # of WORK, after serial and arrival
-    *map(
-        RequestSpec._fields.index,
-        (
-            "deadline_s", "units", "estimate_s", "payload_gib", "tokens", "cost", "key", "class_idx",
-            "model_idx", "adapter_idx", "tenant_idx", "zone_idx", "priority", "affinity_node_idx", "pinned",
-        ),
-    )
-)  # fmt: skip
+_WRITTEN = {  # field of WORK that `enter` writes → field of RequestSpec; the others are zero
+    name: "estimate_s" if name == "rank_s" else name
+    for name in WORK.names or ()
+    if name in (*RequestSpec._fields, "rank_s") and name != "arrival_s"
+}
+_TIMES = ("serial", "arrival_s", "run_arrival_s")  # the first fields of WORK
+_WORK_BYTES = WORK.itemsize
+
+
+def _row_struct(written: Collection[str]) -> Struct:
+    """A whole WORK row in one call: a write to each field is slower. Other fields become zero."""
+    fields = sorted((WORK.fields or {}).items(), key=lambda item: item[1][1])
+    ends = [offset for _, (_, offset) in fields[1:]] + [WORK.itemsize]
+    codes = []
+    for (name, (kind, offset)), end in zip(fields, ends, strict=True):
+        code = kind.char if name in written else f"{kind.itemsize}x"
+        codes.append(f"{code}{end - offset - kind.itemsize}x")
+    return Struct("=" + "".join(codes).replace("l", "q"))
+
+
+_pack_work = _row_struct((*_TIMES, *_WRITTEN)).pack_into
+_in_order = itemgetter(*map(RequestSpec._fields.index, _WRITTEN.values()))
 
 
 class Ended(NamedTuple):
@@ -270,7 +281,8 @@ class LiveDriver:
         row, serial, arrival_s = self._free.pop(), self._serial, spec[-1]
         self._serial = serial + 1
         at = row * _WORK_BYTES
-        _pack_work(self._work_bytes, at, serial, now_s if arrival_s is None else arrival_s, *_in_order(spec))
+        arrived_s = now_s if arrival_s is None else arrival_s
+        _pack_work(self._work_bytes, at, serial, arrived_s, arrived_s, *_in_order(spec))
         self._status[row] = 0
         if row in self._avoiding:
             self._avoiding.discard(row)

@@ -37,19 +37,6 @@ from trimtab.engine.events import (
     take_injected,
 )
 from trimtab.engine.faults import begin_faults, end, lose, on_fault, on_repair
-from trimtab.engine.fork_join import (
-    PART_FAILED,
-    failed_part,
-    gather,
-    give_up,
-    has_started,
-    is_part,
-    is_split,
-    join,
-    note_part_done,
-    part_of,
-    split,
-)
 from trimtab.engine.links import abandon, move_on
 from trimtab.engine.nodes import (
     accepts,
@@ -68,7 +55,24 @@ from trimtab.engine.prefix_cache import has_prefixes, show_prefixes
 from trimtab.engine.queues import comes_before, drop_first_of, enqueue, first_of, put_back, take_out
 from trimtab.engine.residency import release
 from trimtab.engine.result_cache import answer, has_results, keep_result
+from trimtab.engine.runs import (
+    STAGE_FAILED,
+    begin_run,
+    end_joined,
+    failed_stage,
+    gather,
+    give_up,
+    has_error,
+    has_started,
+    is_dispatched,
+    is_run,
+    is_stage,
+    note_over,
+    note_ready,
+    note_stage_done,
+)
 from trimtab.engine.slots import begin_row
+from trimtab.engine.stage_inputs import note_fetched, show_inputs
 from trimtab.engine.state import AVOIDED, BY_CLASS, BY_TENANT, State
 from trimtab.engine.telemetry import (
     begin_telemetry,
@@ -146,27 +150,29 @@ def _expire(s: State, plan: Plan, r: int, now_s: float) -> None:
 @helper
 def _cancel(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
     """Cancel request r, which is in flight, in whichever state it is."""
-    if is_split(s, r):
-        _end_split(s, plan, r, _CANCELLED, reason, now_s)
+    if is_run(s, r):
+        _end_run(s, plan, r, _CANCELLED, reason, now_s)
     else:
         _leave(s, plan, r, reason, now_s)
 
 
 @helper
-def _end_split(s: State, plan: Plan, r: int, status: int, reason: int, now_s: float) -> None:
-    """End split request r and all of its parts."""
+def _end_run(s: State, plan: Plan, r: int, status: int, reason: int, now_s: float) -> None:
+    """End run r and all of its stages."""
     give_up(s, r)
-    for i in range(s.parts.count[r]):
-        part = part_of(s, r, i)
-        if s.requests.status[part] < _FINISHED:
-            _leave(s, plan, part, reason, now_s)
+    for row in range(s.runs.row[r], s.runs.row[r] + s.runs.n_rows[r]):
+        if s.requests.status[row] == _PENDING:
+            s.requests.status[row], s.requests.reason[row] = _CANCELLED, reason
+            s.requests.ended_s[row] = now_s
+        elif s.requests.status[row] < _FINISHED:
+            _leave(s, plan, row, reason, now_s)
     gather(s, r)
     end(s, r, status, reason, now_s)
 
 
 @helper
 def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
-    """Cancel request r, which is not split, and remove it from its queue, transfer or slot."""
+    """Cancel request r, which is no run, and remove it from its queue, transfer or slot."""
     status, j = s.requests.status[r], s.requests.node_idx[r]
     if status == _RUNNING and (s.nodes.up[j] == 1 or s.config.completions_from_outside[0] == 1):
         vacate(s, r, j, now_s)
@@ -189,11 +195,14 @@ def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
 
 @helper(inline=True)
 def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
-    if is_split(s, r):
-        join(s, r, now_s)
+    if is_run(s, r):
+        end_joined(s, r, now_s)
         _keep_result(s, r)
         return
     j = s.requests.node_idx[r]
+    if has_error(s, r):
+        _fail_attempt(s, plan, r, j, now_s)
+        return
     if s.config.batches[0] == 1:
         _finish_followers(s, r, j, now_s)
     vacate(s, r, j, now_s)
@@ -201,6 +210,14 @@ def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
     s.counts.idle_events[0] = 0
     s.counts.offers_due[0] = 1
     fill(s, plan, j, now_s)
+
+
+@helper
+def _fail_attempt(s: State, plan: Plan, r: int, j: int, now_s: float) -> None:
+    """The attempt of stage r on node j ends in an error."""
+    lose(s, r, j, now_s)
+    fill(s, plan, j, now_s)
+    s.counts.offers_due[0] = 1
 
 
 @helper(inline=True)
@@ -211,14 +228,15 @@ def _keep_result(s: State, r: int) -> None:
 
 @helper(inline=True)
 def _finish(s: State, r: int, j: int, now_s: float) -> None:
-    """Request r, or a part, is served and leaves node j."""
+    """Request r, or a stage, is served and leaves node j."""
     withdraw(s, r, j)
     s.requests.finish_s[r] = now_s
     s.requests.status[r] = _FINISHED
     s.counts.in_system[0] -= 1
     settle_cost(s, r, now_s)
-    if is_part(s, r):
-        note_part_done(s, r, now_s)
+    note_over(s, r)
+    if is_stage(s, r):
+        note_stage_done(s, r, now_s)
     else:
         s.counts.finished[0] += 1
         _keep_result(s, r)
@@ -241,6 +259,8 @@ def _arrive_at_node(s: State, plan: Plan, order: Any, r: int, now_s: float) -> N
     if not move_on(s, r, now_s):
         return
     j = s.requests.node_idx[r]
+    if s.config.runs[0] == 1:
+        note_fetched(s, r, j)
     if s.nodes.up[j] == 0 and s.config.resume[0] == 0:
         withdraw(s, r, j)
         send_back(s, r, now_s)
@@ -259,6 +279,7 @@ def _admit(s: State, r: int, now_s: float) -> bool:
     if s.config.rows_reused[0] == 1:
         begin_row(s, r)
     if s.work.estimate_s[r] == np.inf:
+        note_ready(s, r)
         _reject(s, r, _FITS_NO_NODE, now_s)
         return False
     if has_results(s) and answer(s, r, now_s):
@@ -295,6 +316,8 @@ def _ask(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
     _draw(s, r)
     if has_prefixes(s):
         show_prefixes(s, r)
+    if len(s.input_gib) > 0:
+        show_inputs(s, r)
     count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)
     clear_changes(s, d)
     return int(count)
@@ -324,6 +347,7 @@ def _hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
         s.requests.status[r] = _HELD
         s.contexts.n_held[d] += 1
         note_tenant_held(s, r)
+        _note_held_row(s, r)
         enqueue(s, _central(s, r), r)
         if s.config.deadlines_while_held[0] == 1:
             _await_deadline(s, r, now_s)
@@ -394,6 +418,20 @@ def _behind(s: State, r: int, key: float) -> float:
 def _note_unheld(s: State, r: int) -> None:
     s.contexts.n_held[dispatcher_of(s, r)] -= 1
     note_tenant_unheld(s, r)
+    if s.config.runs[0] == 1:
+        s.counts.n_held[0] -= 1
+        last = s.held_rows[s.counts.n_held[0]]
+        s.held_rows[s.held_at[r]] = last
+        s.held_at[last] = s.held_at[r]
+
+
+@helper(inline=True)
+def _note_held_row(s: State, r: int) -> None:
+    """List held row r, so that a planner's host need not search all rows."""
+    if s.config.runs[0] == 1:
+        s.held_at[r] = s.counts.n_held[0]
+        s.held_rows[s.counts.n_held[0]] = r
+        s.counts.n_held[0] += 1
 
 
 @helper(inline=True)
@@ -600,14 +638,14 @@ def _on_loss(s: State, plan: Plan, r: int, is_over: int, now_s: float) -> None:
     """Handle a LOSS event of request r.
 
     From outside: the request has lost its node and is dispatched again, or (`is_over` = 1) no client waits.
-    From inside: a part of the request has failed (PART_FAILED).
+    From inside: a stage of the run has failed (STAGE_FAILED).
     """
     status, j = s.requests.status[r], s.requests.node_idx[r]
     if status == _PENDING or status >= _FINISHED:
         return
-    if is_over == PART_FAILED:
-        part = failed_part(s, r)
-        _end_split(s, plan, r, s.requests.status[part], s.requests.reason[part], now_s)
+    if is_over == STAGE_FAILED:
+        row = failed_stage(s, r)
+        _end_run(s, plan, r, s.requests.status[row], s.requests.reason[row], now_s)
         return
     if is_over == 1:
         _cancel(s, plan, r, _ABORTED, now_s)
@@ -669,6 +707,18 @@ def _takes_affinity(s: State, r: int) -> bool:
     """Whether the affinity node of request r, the node of its session, accepts it."""
     j = s.work.affinity_node_idx[r]
     return s.config.placement_terms[0] == 1 and j >= 0 and accepts(s, r, j)
+
+
+@helper
+def _is_dispatched(s: State, r: int, now_s: float) -> bool:
+    """Whether row r needs its decision: it is not skipped, and its inputs are still there."""
+    is_held = s.requests.status[r] == _HELD
+    if is_dispatched(s, r, now_s):
+        return True
+    if is_held:
+        _note_unheld(s, r)
+    s.counts.bound[0] = 0
+    return False
 
 
 @helper(inline=True)
@@ -760,8 +810,12 @@ def advance(
             counts.now_s[0] = now_s
             counts.steps[0] += 1
             if r >= 0:
-                if not _admit(s, r, now_s) or (s.config.splits[0] == 1 and split(s, plan, r, now_s)):
+                if not _admit(s, r, now_s):
                     continue
+                if s.config.runs[0] == 1:
+                    if begin_run(s, plan, r, now_s):
+                        continue
+                    note_ready(s, r)
             else:
                 drop_first_event(s)
                 if _is_void(s, key):
@@ -781,6 +835,8 @@ def advance(
                 r = _happen(s, plan, order, key, now_s)
                 if r < 0:
                     continue
+        if s.config.runs[0] == 1 and not _is_dispatched(s, r, now_s):
+            continue
         if s.config.placement_terms[0] == 1:
             _set_avoided(s, r, -1)
         if s.config.shadows[0] == 1 and s.requests.attempt[r] == 0:

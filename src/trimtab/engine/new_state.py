@@ -16,8 +16,9 @@ from trimtab.domain.requests import Requests
 from trimtab.domain.view import CONTEXT, MAX_RANKED, NODE, UNLIMITED, Memory, View, memory
 from trimtab.engine.caches import reuse_arrays
 from trimtab.engine.host_mode import SIMULATED, HostMode
-from trimtab.engine.layout import BATCH, batch_rows, rows_alone, rows_with_parts
+from trimtab.engine.layout import BATCH, COPY, batch_rows, rows_alone, rows_with_runs
 from trimtab.engine.policy_errors import policy_failure
+from trimtab.engine.runs import RECENT
 from trimtab.engine.state import (
     AVOIDED,
     BY_CLASS,
@@ -217,6 +218,7 @@ def new_state(
     reads_prefix = any(Need.PREFIX in p.all_needs for p in {id(p): p for p in policies}.values())
     given["tenant_weight"] = _tenant_weight(requests)
     given["prefix_tokens"] = np.zeros(cluster.n_nodes if reads_prefix else 0)
+    given["input_gib"] = np.zeros(cluster.n_nodes if requests.chains is not None else 0)
     given["views"] = _views(cluster, given)
     given["memories"] = [memory_of(p, cluster) for p in policies]
     given["order_memories"] = [memory_of(order, cluster) for _ in range(dispatchers)]
@@ -258,14 +260,15 @@ def _row_arrays(
     """The arrays of requests, parts and batches. Switches on in `config` the features that they need."""
     marginal_frac = options.batch_marginal_frac
     splits, batches = options.join_s is not None, marginal_frac is not None
-    rows = rows_with_parts(requests, options.dispatchers) if splits else rows_alone(requests)
+    has_runs = splits or requests.chains is not None
+    rows = rows_with_runs(requests, cluster.n_nodes, splits=splits) if has_runs else rows_alone(requests)
     work = rows.requests.work
     if host.completions_from_outside and not host.rows_reused:
         work = work.copy()  # the host writes each request's arrival time
     batch, groups = batch_rows(work) if batches else (np.zeros(0, BATCH), 0)
-    config["splits"], config["batches"], config["groups"] = splits, batches, groups
-    if splits:  # in one event all parts of a request may arrive, or leave and let other requests start
-        config["margin"] += int(work["parts_max"].max(initial=0)) * (2 + int(cluster.slots.max()))
+    config["runs"], config["batches"], config["groups"] = has_runs, batches, groups
+    if has_runs:  # in one event all stages of a run may become ready, or leave and let other requests start
+        config["margin"] += int(rows.runs["n_rows"].max(initial=0)) * (2 + int(cluster.slots.max()))
     n_links = len(cluster.zone_names) + cluster.n_nodes
     n_central = options.dispatchers * int(config["lanes"][0]) * int(config["sublanes"][0])
     return {
@@ -274,8 +277,15 @@ def _row_arrays(
         "requests": _request_array(len(work)),
         "queues": _empty_queues(cluster.n_nodes + n_central + n_links + cluster.n_nodes * groups),
         **reuse_arrays(cluster, rows.requests, options, config),
-        "parts": rows.parts,
-        "join_s": _numbers(() if options.join_s is None else options.join_s),
+        "runs": rows.runs,
+        "groups": rows.groups,
+        "stages": rows.stages,
+        "stage_specs": rows.specs,
+        "successor_edges": rows.successors,
+        "input_edges": rows.inputs,
+        "copies": np.zeros(rows.n_copies, COPY),
+        "class_in_flight": np.zeros(len(cluster.class_names) if has_runs else 0, np.int64),
+        "join_s": _numbers(np.zeros(len(cluster.class_names)) if options.join_s is None else options.join_s),
         "batch": batch,
         "batch_marginal": _numbers(() if marginal_frac is None else marginal_frac),
     }
@@ -324,6 +334,7 @@ def _lengths(
 ) -> dict[str, int]:
     """Lengths of the axes of the arrays that begin as zeros."""
     n, rows, n_views = cluster.n_nodes, len(given["work"]), len(given["seen"])
+    config = given["config"]
     is_stale = options.telemetry_period_s > 0
     reports = 2 + int(np.ceil(options.telemetry_delay_s / options.telemetry_period_s)) if is_stale else 0
     n_slots, n_items, reused = int(cluster.slots.sum()), len(cluster.item_names), rows * host.rows_reused
@@ -349,4 +360,6 @@ def _lengths(
         "reports": reports,
         "report_views": reports * n_views,
         "ranked": MAX_RANKED,
+        "run_rows": len(given["stages"]),
+        "recent": RECENT if config["runs"][0] else 0,
     }

@@ -20,13 +20,14 @@ from trimtab.engine.batches import (
     wait_at,
 )
 from trimtab.engine.events import ARRIVAL, COMPLETION, push_event
-from trimtab.engine.links import depart, is_instant
+from trimtab.engine.links import depart, moving_gib
 from trimtab.engine.placement import fits_beside_placed, place_if_idle
 from trimtab.engine.prefix_cache import forget_prefixes, has_prefixes, use_prefix
 from trimtab.engine.queues import drop_first_of, first_of
 from trimtab.engine.residency import acquire, forget_all, release
 from trimtab.engine.resources import can_hold, fits_beside, give_back, take
 from trimtab.engine.slots import expected_s, occupy, service_s
+from trimtab.engine.stage_inputs import measure_transfer
 from trimtab.engine.state import AVOIDED, State
 from trimtab.engine.telemetry import dispatcher_of, note_change, note_own
 from trimtab.engine.virtual_counters import add_expected_cost, counter_of, note_at_nodes
@@ -147,6 +148,14 @@ def enter(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> Non
 
 
 @helper(inline=True)
+def _round_trip_s(s: State, r: int, j: int) -> float:
+    """Seconds until the transfer of row r to node j begins."""
+    if s.config.runs[0] == 1:
+        return measure_transfer(s, r, j)
+    return s.rtt_s[s.work.zone_idx[r], s.nodes.zone_idx[j]]
+
+
+@helper(inline=True)
 def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None:
     """Send request r to node j, which accepts it."""
     nodes, estimate_s = s.nodes, expected_s(s, r, j)
@@ -161,11 +170,12 @@ def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None
         s.hidden.token_room[j] -= s.work.tokens[r]
     add_expected_cost(s, r, estimate_s)
     note_at_nodes(s, r, 1)
-    if is_instant(s, r, j):
+    rtt_s = _round_trip_s(s, r, j)
+    if s.config.transfers_from_outside[0] == 1 or (rtt_s == 0.0 and moving_gib(s, r) == 0.0):
         enter(s, plan, order, r, j, now_s)
     else:
         s.requests.status[r] = _TRANSFER
-        depart(s, r, j, now_s)
+        depart(s, r, rtt_s, now_s)
     note_own(s, dispatcher_of(s, r), j, 1, estimate_s)
     anchor(s, j, now_s)
 
@@ -288,6 +298,8 @@ def change_speed(s: State, j: int, speed: float, now_s: float) -> None:
 def stop_node(s: State, j: int, now_s: float) -> None:
     """Node j fails: it refuses requests and loses its models and prefixes."""
     s.nodes.up[j] = 0
+    s.hidden.epoch[j] += 1
+    s.counts.node_failures[0] += 1
     s.hidden.down_since_s[j] = now_s
     forget_all(s, j, now_s)
     if has_prefixes(s):

@@ -119,7 +119,7 @@ def first_of(s: State, q: int) -> int:
         queues.head[q] = -1
         queues.root[q] = -1
         return -1
-    if s.config.cancel[0] != 0 or s.config.splits[0] != 0:
+    if s.config.cancel[0] != 0 or s.config.runs[0] != 0:
         _drop_ended(s, q)
     head, root = queues.head[q], queues.root[q]
     if head < 0 or (root >= 0 and comes_before(s, root, head)):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.requests import Requests, true_service_on_s
+from trimtab.domain.stage_graph import critical_paths_s
 from trimtab.engine.driver import Driver
 from trimtab.metrics import NodeRecords, Records, RequestRecords, ResourceRecords
 
@@ -50,11 +51,11 @@ def _window_end_s(driver: Driver, rows: RequestRecords) -> float:
 
 def _request_records(driver: Driver, cluster: Cluster, requests: Requests) -> RequestRecords:
     """Records of requests. They share the state's columns: copies of long runs need too much memory."""
-    n = len(requests)  # the rows of parts follow
+    n = len(requests)  # the rows of stages follow
     rows, work = driver.state.requests[:n], driver.state.work[:n]
     is_finished = rows["status"] == Status.FINISHED
     work_s, best_work_s = _work_s(cluster, requests, rows["node_idx"])
-    _add_parts(driver, cluster, requests, work_s)
+    _add_stages(driver, cluster, requests, work_s, best_work_s)
     return RequestRecords(
         arrival_s=work["arrival_s"],
         start_s=rows["start_s"],
@@ -85,17 +86,26 @@ def _work_s(cluster: Cluster, requests: Requests, node_idx: NDArray[np.int32]) -
     return work_s, best_s
 
 
-def _add_parts(driver: Driver, cluster: Cluster, requests: Requests, work_s: Floats) -> None:
-    """Set the work of split requests to the sum of their finished parts, each on its own node, in place."""
-    parts = driver.state.parts
-    if len(parts) == 0:
+def _add_stages(
+    driver: Driver, cluster: Cluster, requests: Requests, work_s: Floats, best_work_s: Floats
+) -> None:
+    """Set the work of runs, in place: the sum of their finished stages, each on its own node.
+
+    The best work of a run of a chain is its critical path on the best types.
+    """
+    stages = driver.state.stages
+    if len(stages) == 0:
         return
-    split = parts["count"][: len(requests)] > 0
-    done = np.flatnonzero((parts["parent"] >= 0) & (driver.state.requests["status"] == Status.FINISHED))
-    whole = Requests(driver.state.work[done], driver.state.truth[done])
-    parts_s, _ = _work_s(cluster, whole, driver.state.requests["node_idx"][done])
-    total_s = np.bincount(parts["parent"][done], parts_s, len(requests))
-    work_s[split] = np.where(total_s[split] > 0.0, total_s[split], np.nan)
+    n, rows = len(requests), driver.state.requests
+    is_run = driver.state.runs["started"] == 1
+    done = np.flatnonzero((stages["run"] >= 0) & (rows["status"] == Status.FINISHED))
+    served = Requests(driver.state.work[done], driver.state.truth[done])
+    stage_s, _ = _work_s(cluster, served, rows["node_idx"][done])
+    total_s = np.bincount(stages["run"][done], np.nan_to_num(stage_s), n)
+    work_s[is_run] = np.where(total_s[is_run] > 0.0, total_s[is_run], np.nan)
+    if requests.chains is not None:
+        paths_s = critical_paths_s(cluster, requests.chains)
+        best_work_s[requests.chains.template_idx >= 0] = paths_s
 
 
 def _node_records(driver: Driver, cluster: Cluster, start_s: float, end_s: float) -> NodeRecords:

@@ -52,6 +52,7 @@ def begin_row(s: State, r: int) -> None:
     if s.work.estimate_s[r] == UNESTIMATED:
         best_s = best_estimate_s(s, r)
         s.work.estimate_s[r] = best_s if best_s < np.inf else SOME_S
+        s.work.rank_s[r] = s.work.estimate_s[r]
 
 
 @helper(inline=True)

@@ -11,11 +11,12 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from trimtab.compiled.arrays import ListField, array
+from trimtab.domain.chains import EDGE, STAGE_SPEC
 from trimtab.domain.options import FAULT
 from trimtab.domain.requests import TRUTH
 from trimtab.domain.view import CONTEXT, NODE, WORK, Memory, View
 from trimtab.engine.host_mode import HostMode
-from trimtab.engine.layout import BATCH, PART
+from trimtab.engine.layout import BATCH, COPY, GROUP, RUN, STAGE
 from trimtab.engine.lru import CACHE, CACHED
 
 AVOIDED = 3  # lost nodes that one request can avoid
@@ -57,6 +58,7 @@ HIDDEN = np.dtype(
         ("first_slot", "i4"),  # where this node's rows of `slots` begin
         ("down", "i4"),  # failures in force
         ("unplaced", "i4"),  # 1 = it may lack some of what the plan places here
+        ("epoch", "i4"),  # its failures so far
         # Requests without a model use only the fields above, in the first of two cache lines.
         ("memory_used_gib", "f8"),
         ("memory_gib_s", "f8"),  # integral of memory used
@@ -120,7 +122,7 @@ CONFIG = np.dtype(
         ("prefix_blocks", "i8"),  # blocks that a node keeps; 0 = no prefix cache, or no request has blocks
         ("results_max", "i8"),  # results that are kept; 0 = none, or no request may use them
         ("eviction", "i8"),
-        ("splits", "i8"),  # 1 = requests may be split into parts
+        ("runs", "i8"),  # 1 = requests may have stages, or be split into parts
         ("batches", "i8"),  # 1 = requests may be served in batches
         ("groups", "i8"),  # of requests that can be served in one batch
     ],
@@ -147,6 +149,11 @@ COUNTS = np.dtype(
         ("cancelled", "i8"),
         ("lost", "i8"),
         ("retries", "i8"),
+        ("node_failures", "i8"),
+        ("ready", "i8"),  # rows that became ready, where there are runs
+        ("copies", "i8"),  # copies of outputs that were made
+        ("n_held", "i8"),  # rows that the central queues hold, where there are runs
+        ("recomputed_s", "f8"),  # service of stages whose outputs were lost
         ("model_loads", "i8"),
         ("adapter_loads", "i8"),
         ("evictions", "i8"),
@@ -244,7 +251,18 @@ class State(NamedTuple):
     result_place: Annotated[Any, array("i4", "results", "caches")]
     result_cache: Annotated[Any, array(CACHE, "caches")]
     result_entry: Annotated[Any, array(CACHED, "entries")]
-    parts: Annotated[Any, array(PART, "split_rows")]  # if requests may be split
+    runs: Annotated[Any, array(RUN, "runs")]
+    groups: Annotated[Any, array(GROUP, "groups")]
+    stages: Annotated[Any, array(STAGE, "run_rows")]  # of all rows, if there are runs
+    stage_specs: Annotated[Any, array(STAGE_SPEC, "specs")]
+    successor_edges: Annotated[Any, array(EDGE, "edges")]
+    input_edges: Annotated[Any, array(EDGE, "edges")]
+    copies: Annotated[Any, array(COPY, "copies")]  # of outputs
+    recent: Annotated[Any, array("i8", "recent")]  # the last rows that became ready, a ring
+    held_rows: Annotated[Any, array("i4", "run_rows")]  # the first counts.n_held: rows in central queues
+    held_at: Annotated[Any, array("i4", "run_rows")]  # their positions there
+    input_gib: Annotated[Any, array("f8", "input_nodes")]  # of the work of the present decision
+    class_in_flight: Annotated[Any, array("i8", "run_classes")]
     join_s: Annotated[Any, array("f8", "classes")]  # seconds to join the parts of a request
     batch: Annotated[Any, array(BATCH, "batched_rows")]  # if requests may be batched
     batch_marginal: Annotated[Any, array("f8", "classes")]  # share of service for one more request

@@ -18,7 +18,10 @@ _SAMPLE, _SHOW = 0, 1
 def dispatcher_of(s: State, r: int) -> int:
     """The dispatcher that decides about request r. With one dispatcher it avoids the division."""
     many = s.config.dispatchers[0]
-    return r % many if many > 1 else 0
+    if many == 1:
+        return 0
+    is_stage = s.config.runs[0] == 1 and s.stages.run[r] >= 0
+    return (s.stages.run[r] if is_stage else r) % many
 
 
 @helper(inline=True)

@@ -1,0 +1,86 @@
+"""Chains: directed acyclic graphs of stages, and the rows of their runs. Pure data.
+
+A chain is stored once, as a template. A run of a chain is a request whose stages are served one by one. A
+stage may have several instances in a run: it maps over items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Flow(IntEnum):
+    """The instances of a stage that read the outputs of another stage."""
+
+    ALL = 0  # each instance reads the outputs of all instances
+    EACH = 1  # instance i reads the output of instance i; both stages have as many
+
+
+class OnStageFailure(IntEnum):
+    """Effect of a stage instance that is not served."""
+
+    FAIL = 0  # the run fails
+    SKIP = 1  # it has no output; an instance whose inputs are all missing is skipped too
+    DEFAULT = 2  # a default value of size 0 takes the place of its output
+
+
+HOST_RETRIES = -1  # `max_retries` of a stage that takes the host's bound
+
+STAGE_SPEC = np.dtype(
+    [
+        ("error_frac", "f8"),  # probability that an attempt ends in an error
+        ("failed_max_frac", "f8"),  # of a map's instances; more fail the run
+        ("successor_first", "i4"),  # positions in `successors`
+        ("successor_end", "i4"),
+        ("input_first", "i4"),  # positions in `inputs`
+        ("input_end", "i4"),
+        ("on_failure", "i4"),  # OnStageFailure
+        ("max_retries", "i4"),
+        ("stored", "i4"),  # 1 = its output outlives the node that made it
+    ],
+    align=True,
+)
+
+EDGE = np.dtype([("stage", "i4"), ("flow", "i4")], align=True)  # position of the other stage in its template
+
+
+@dataclass(frozen=True)
+class Templates:
+    """All chains of a scenario; their stages one after another."""
+
+    stages: NDArray[np.void]  # STAGE_SPEC [stages of all templates]
+    successors: NDArray[np.void]  # EDGE, sorted by stage
+    inputs: NDArray[np.void]  # EDGE, sorted by stage
+    first: NDArray[np.int32]  # [templates + 1] position of each template's first stage
+    stage_names: tuple[str, ...]  # [stages of all templates]
+    template_names: tuple[str, ...]  # [templates]
+
+
+@dataclass(frozen=True)
+class Chains:
+    """The runs among the requests: request i is a run of template `template_idx[i]`.
+
+    Rows are in the order of runs, then of stages in their template, then of instances. A map over no items
+    has one instance, which is skipped.
+    """
+
+    templates: Templates
+    template_idx: NDArray[np.int32]  # [requests]; -1 = a request without stages
+    counts: NDArray[np.int32]  # [stages of all runs] instances
+    work: NDArray[np.void]  # WORK [rows]; the loop sets arrival, origin and payload when a row becomes ready
+    truth: NDArray[np.void]  # TRUTH [rows]
+    output_gib: NDArray[np.float64]  # [rows], true size of the output
+    is_skipped: NDArray[np.bool_]  # [rows], known to nobody before the row is ready
+    content_idx: NDArray[np.int32] | None = None  # [rows]; equal = the same result again; -1 = none
+
+    @property
+    def stage_idx(self) -> NDArray[np.int64]:
+        """Stage of each stage of all runs, by its position in `templates.stages`."""
+        runs = self.template_idx[self.template_idx >= 0]
+        sizes = np.diff(self.templates.first)[runs]
+        offset = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return np.asarray(np.repeat(self.templates.first[runs], sizes) + offset, np.int64)

@@ -1,0 +1,82 @@
+"""Chains small enough to work out on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from trimtab.domain.chain_templates import StageSpec, templates_of
+from trimtab.domain.chains import HOST_RETRIES, Chains, Flow, OnStageFailure, Templates
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.requests import TRUTH, Requests
+from trimtab.domain.view import new_work
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a test chain: `units` of each instance; `after` names its predecessors."""
+
+    units: float | Sequence[float] = 1.0
+    after: Mapping[str, Flow] | None = None
+    output_gib: float = 0.0
+    on_failure: OnStageFailure = OnStageFailure.FAIL
+    max_retries: int = HOST_RETRIES
+    failed_max_frac: float = 1.0
+    error_frac: float = 0.0
+    stored: bool = False
+    is_skipped: bool = False
+    key: int = 0
+    class_idx: int = 0
+
+
+def chained(c: Cluster, r: Requests, stages: Mapping[str, Stage]) -> Requests:
+    """The requests, each a run of this one chain. A second of service a unit; `key` is the node."""
+    specs = {
+        name: StageSpec(
+            after=dict(stage.after or {}),
+            on_failure=stage.on_failure,
+            max_retries=stage.max_retries,
+            failed_max_frac=stage.failed_max_frac,
+            error_frac=stage.error_frac,
+            is_stored=stage.stored,
+        )
+        for name, stage in stages.items()
+    }
+    units = [np.atleast_1d(np.asarray(stage.units, np.float64)) for stage in stages.values()]
+    n, per_run = len(r), sum(len(u) for u in units)
+    work, truth = new_work(n * per_run), np.zeros(n * per_run, TRUTH)
+
+    def rows(name: str) -> np.ndarray[Any, Any]:
+        each = [
+            np.full(len(u), getattr(stage, name)) for u, stage in zip(units, stages.values(), strict=True)
+        ]
+        return np.tile(np.concatenate(each), n)
+
+    work["units"] = truth["units"] = np.tile(np.concatenate(units), n)
+    truth["factor"] = 1.0
+    work["model_idx"] = work["adapter_idx"] = -1
+    work["key"], work["class_idx"] = rows("key"), rows("class_idx")
+    for name in ("deadline_s", "tenant_idx", "priority", "zone_idx"):
+        work[name] = np.repeat(r.work[name], per_run)
+    work["estimate_s"] = c.best_estimate_s(work["class_idx"], work["units"])
+    chains = Chains(
+        templates=templates_of({"chain": specs}),
+        template_idx=np.zeros(n, np.int32),
+        counts=np.tile([len(u) for u in units], n).astype(np.int32),
+        work=work,
+        truth=truth,
+        output_gib=rows("output_gib").astype(np.float64),
+        is_skipped=rows("is_skipped").astype(bool),
+    )
+    return replace(r, chains=chains)
+
+
+def after(*names: str, flow: Flow = Flow.ALL) -> dict[str, Flow]:
+    """Predecessors that are all read the same way."""
+    return dict.fromkeys(names, flow)
+
+
+__all__ = ["Stage", "Templates", "after", "chained"]
