@@ -35,7 +35,9 @@ class StageSpec:
 
 def templates_of(chains: Mapping[str, Mapping[str, StageSpec]]) -> Templates:
     """Templates of chains by name. Raises ChainError for an edge to nowhere or a cycle, and names it."""
-    specs, successors, inputs = [], [], []
+    specs: list[NDArray[np.void]] = []
+    successors: list[tuple[int, int]] = []
+    inputs: list[tuple[int, int]] = []
     first, names = [0], []
     for chain, stages in chains.items():
         check_stages(chain, {name: spec.after for name, spec in stages.items()})

@@ -87,8 +87,8 @@ class Rows(NamedTuple):
 
 def rows_alone(requests: Requests) -> Rows:
     """The rows of a scenario without runs."""
-    none = [np.zeros(0, kind) for kind in (RUN, GROUP, STAGE, STAGE_SPEC, EDGE, EDGE)]
-    return Rows(requests, *none, 0)
+    runs, groups, stages, specs, edges = (np.zeros(0, kind) for kind in (RUN, GROUP, STAGE, STAGE_SPEC, EDGE))
+    return Rows(requests, runs, groups, stages, specs, edges, edges, 0)
 
 
 def rows_with_runs(requests: Requests, n_nodes: int, *, splits: bool) -> Rows:
@@ -107,7 +107,7 @@ def rows_with_runs(requests: Requests, n_nodes: int, *, splits: bool) -> Rows:
         runs["n_groups"][is_run] = sizes
         specs = np.concatenate([specs, chains.templates.stages])
         successors, inputs = chains.templates.successors, chains.templates.inputs
-        spec_idx, counts = 1 + chains.stage_idx, chains.counts
+        spec_idx, counts = 1 + chains.stage_idx, chains.counts.astype(np.int64)
     splits_at = np.flatnonzero(n_parts)
     runs["n_groups"][splits_at] = 1
     groups = np.zeros(len(counts) + len(splits_at), GROUP)

@@ -76,13 +76,12 @@ _WORK_BYTES = WORK.itemsize
 
 def _row_struct(written: Collection[str]) -> Struct:
     """A whole WORK row in one call: a write to each field is slower. Other fields become zero."""
-    fields = sorted((WORK.fields or {}).items(), key=lambda item: item[1][1])
-    ends = [offset for _, (_, offset) in fields[1:]] + [WORK.itemsize]
-    codes = []
-    for (name, (kind, offset)), end in zip(fields, ends, strict=True):
-        code = kind.char if name in written else f"{kind.itemsize}x"
-        codes.append(f"{code}{end - offset - kind.itemsize}x")
-    return Struct("=" + "".join(codes).replace("l", "q"))
+    codes, at = [], 0
+    for name, (kind, offset, *_) in (WORK.fields or {}).items():  # in order of offsets
+        code = {"l": "q"}.get(kind.char, kind.char) if name in written else f"{kind.itemsize}x"
+        codes.append(f"{offset - at}x{code}")
+        at = offset + kind.itemsize
+    return Struct("=" + "".join(codes) + f"{WORK.itemsize - at}x")
 
 
 _pack_work = _row_struct((*_TIMES, *_WRITTEN)).pack_into
