@@ -39,6 +39,11 @@ def is_run(s: State) -> np.ndarray:
     return rows
 
 
+def requests_of(s: State, rows: np.ndarray) -> np.ndarray:
+    """The requests that these rows belong to: themselves, or the runs of stages."""
+    return np.where(s.stages["run"][rows] >= 0, s.stages["run"][rows], rows) if len(s.stages) else rows
+
+
 def _at_nodes(s: State, *statuses: Status) -> np.ndarray:
     return np.isin(s.requests["status"], statuses) & ~is_run(s)
 
@@ -129,7 +134,7 @@ def check_queues(s: State) -> None:
     n, d = len(s.nodes), len(s.contexts)
     np.testing.assert_array_equal(s.queues["length"][:n], _per_node(s, Status.QUEUED))
     held = np.flatnonzero(s.requests["status"] == Status.HELD)
-    expected = np.bincount(held % d, minlength=d)
+    expected = np.bincount(requests_of(s, held) % d, minlength=d)
     np.testing.assert_array_equal(s.queues["length"][n : n + d], expected)
     np.testing.assert_array_equal(s.contexts["n_held"], expected)
     tenants, charges = s.work["tenant_idx"][held], s.work["cost"][held]
@@ -235,9 +240,9 @@ class TelemetryShadow:
         d, n = len(s.contexts), len(s.nodes)
         here = np.flatnonzero(_at_nodes(s, *AT_NODE))
         own, own_s = np.zeros((d, n)), np.zeros((d, n))
-        request = np.where(s.stages["run"][here] >= 0, s.stages["run"][here], here) if len(s.stages) else here
-        np.add.at(own, (request % d, s.requests["node_idx"][here]), 1)
-        np.add.at(own_s, (request % d, s.requests["node_idx"][here]), s.requests["estimate_s"][here])
+        mine = requests_of(s, here) % d
+        np.add.at(own, (mine, s.requests["node_idx"][here]), 1)
+        np.add.at(own_s, (mine, s.requests["node_idx"][here]), s.requests["estimate_s"][here])
         return s.nodes.copy(), own, own_s, s.resident.copy(), s.used.copy(), s.link_active.copy()
 
     def check(self, s: State) -> None:

@@ -52,6 +52,7 @@ class Need(StrEnum):
         "bandwidth of the links into zones and nodes, and transfers under way on them",
         "link_gib_per_s",
         "link_active",
+        "input_gib",
     )
     RESIDENCY = (
         "residency",
@@ -89,6 +90,14 @@ class Need(StrEnum):
     ROLLOUT = "rollout", "simulation of candidates from the present state"
     SPLITTING = "splitting", "requests are served in parts on several nodes", "split_max"
     BATCHING = "batching", "requests that wait at a node are served together", "batch_max", "batch_window_s"
+    CHAINS = (
+        "chains",
+        "the run that a stage belongs to, and what of it follows the stage",
+        "run_arrival_s",
+        "rank_s",
+        "next_class_idx",
+        "class_in_flight",
+    )
     RESULT_CACHE = "result cache", "a request equal to an earlier one gets its result, without a node"
 
 

@@ -218,7 +218,8 @@ def new_state(
     reads_prefix = any(Need.PREFIX in p.all_needs for p in {id(p): p for p in policies}.values())
     given["tenant_weight"] = _tenant_weight(requests)
     given["prefix_tokens"] = np.zeros(cluster.n_nodes if reads_prefix else 0)
-    given["input_gib"] = np.zeros(cluster.n_nodes if requests.chains is not None else 0)
+    has_inputs = requests.chains is not None and any(Need.LINKS in p.all_needs for p in policies)
+    given["input_gib"] = np.zeros(cluster.n_nodes if has_inputs else 0)
     given["views"] = _views(cluster, given)
     given["memories"] = [memory_of(p, cluster) for p in policies]
     given["order_memories"] = [memory_of(order, cluster) for _ in range(dispatchers)]

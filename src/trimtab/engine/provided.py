@@ -33,9 +33,10 @@ SIMULATOR: Final = Host(
         Need.HOLDING: "",
         Need.CENTRAL_QUEUE: "`queue_max` of nodes",
         Need.HELD_COMPARISON: "",
-        Need.ROLLOUT: "",
+        Need.ROLLOUT: "a workload without chains: rollouts do not model what follows a stage",
         Need.SPLITTING: "`split` of classes",
         Need.BATCHING: "`batch` of classes",
+        Need.CHAINS: "`workload.chains`",
         Need.RESULT_CACHE: "`serving.result_cache.entries`",
     },
 )
@@ -46,13 +47,15 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
     """The needs that these inputs meet."""
     work, marginal = requests.work, options.batch_marginal_frac
     has_demand = bool(np.any(cluster.demand)) and bool(cluster.resource_names)
+    chains = requests.chains
+    payload_gib = work["payload_gib"].any() or (chains is not None and chains.output_gib.any())
     has_links = bool(np.isfinite(cluster.nic_gib_per_s).any() or np.isfinite(cluster.zone_gib_per_s).any())
     met = {
         Need.RESOURCES: has_demand,
         Need.REPORTED_LOAD: bool(cluster.resource_names),
         Need.STALE_REPORTS: options.telemetry_period_s > 0.0 and options.dispatchers > 1,
         Need.ZONES: np.any(cluster.rtt_s),
-        Need.LINKS: has_links and np.any(work["payload_gib"]),
+        Need.LINKS: has_links and bool(payload_gib),
         Need.RESIDENCY: np.any(cluster.load_s),
         Need.PLACEMENT: np.any(cluster.load_s),
         Need.PRICES: np.any(cluster.usd_per_hour),
@@ -63,6 +66,8 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
         Need.DOMINANT_SHARES: has_demand,
         Need.SHARES_HELD: len(requests.tenant_names) > 1,
         Need.CENTRAL_QUEUE: np.any(cluster.queue_max < UNLIMITED),
+        Need.ROLLOUT: chains is None,
+        Need.CHAINS: chains is not None,
         Need.SPLITTING: options.join_s is not None,
         Need.BATCHING: marginal is not None and np.any(marginal >= 0.0),
         Need.RESULT_CACHE: options.results_max > 0,

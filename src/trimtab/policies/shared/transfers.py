@@ -28,7 +28,10 @@ def transfer_s(view: View, work: Any, j: int) -> float:
     """Seconds until the work's payload is at node j: a round trip, the link into its zone, the node's own."""
     zone_idx, seconds = zone_of_node(view, j), round_trip_s(view, work, j)
     if work.payload_gib > 0.0:
+        gib = work.payload_gib
+        if len(view.input_gib) > 0:  # a stage: the node may hold some of its inputs
+            gib = max(0.0, gib - view.input_gib[j])
         if zone_idx != work.zone_idx:
-            seconds += _link_s(view, work.payload_gib, zone_idx)
-        seconds += _link_s(view, work.payload_gib, plain(view.rtt_s.shape[0] + j))
+            seconds += _link_s(view, gib, zone_idx)
+        seconds += _link_s(view, gib, plain(view.rtt_s.shape[0] + j))
     return seconds
