@@ -29,10 +29,12 @@ class Request:
     """The request to decide about. Numbers are Python's own."""
 
     serial: int  # position in order of arrival
-    arrival_s: float
+    arrival_s: float  # of a stage: when its inputs were there
+    run_arrival_s: float  # of a stage: arrival of its run; else its own
     deadline_s: float  # absolute; inf = none
     units: float  # estimated work units
     estimate_s: float  # estimated service seconds on the best node type
+    rank_s: float  # estimated seconds from its start to the end of its run, on the critical path
     payload_gib: float
     tokens: float  # tokens of a node's memory that it takes while it is served
     cost: float  # what a node that takes it adds to its tenant's virtual counter
@@ -46,6 +48,7 @@ class Request:
     affinity_node_idx: int  # node where its session lives; -1 = none
     pinned: int  # 1 = no other node can serve it
     parts_max: int  # images or tiles that can be served apart; 0 or 1 = none
+    next_class_idx: int  # of the successor on the critical path; -1 = none
     attempt: int  # decisions made about it before this one
     retries: int  # nodes that failed while they had it
     virtual_counter: float  # for an `order` that reads it
@@ -124,6 +127,8 @@ class ClusterState:
     load_s: NDArray[np.float64]  # [artifacts, types] seconds to load one
     rtt_s: NDArray[np.float64]  # [zones, zones]
     prefix_tokens: NDArray[np.float64]  # [nodes] of this prompt that the node has cached; [0] = not known
+    input_gib: NDArray[np.float64]  # [nodes] of this stage's inputs that the node holds; [0] = no chains
+    class_in_flight: NDArray[np.int64]  # [classes] ready and not over; [0] = no chains
     demand: NDArray[np.float64]  # [classes, resources] that a request takes
     capacity: NDArray[np.float64]  # [nodes, resources]
     used: NDArray[np.float64]  # [nodes, resources]
