@@ -12,7 +12,16 @@ from trimtab.cli import completion
 from trimtab.cli.help_texts import FLAG, examples
 from trimtab.cli.option_groups import grouped
 from trimtab.cli.output import note, note_written, print_json, progress_bar, stdout_console
-from trimtab.cli.shared_options import OUTPUT_PANEL, Json, Quiet, ScenarioOptions, TraceRows, read_ahead
+from trimtab.cli.shared_options import (
+    OUTPUT_PANEL,
+    Json,
+    Quiet,
+    ScenarioOptions,
+    TraceRows,
+    out_option,
+    policies_option,
+    read_ahead,
+)
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
@@ -38,16 +47,7 @@ def register(app: typer.Typer) -> None:
 def compare(
     options: ScenarioOptions,
     rows: TraceRows,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy",
-            "-p",
-            help="Compare this policy; may be repeated.  [dim]Default: the scenario's[/dim]",
-            autocompletion=completion.policy_specs,
-            show_default=False,
-        ),
-    ] = None,
+    policy: Annotated[list[str] | None, policies_option("Compare", "the scenario's")] = None,
     seeds: Annotated[
         int | None,
         typer.Option("--seeds", "-n", min=1, help="Number of seeds.  [dim]Default: the scenario's[/dim]"),
@@ -76,15 +76,7 @@ def compare(
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Write results, records and report to this folder.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = DEFAULT_OUT,
+    out: Annotated[Path, out_option()] = DEFAULT_OUT,
     report: Annotated[
         bool, typer.Option(help="Write report.html.", rich_help_panel=OUTPUT_PANEL, metavar=FLAG)
     ] = True,

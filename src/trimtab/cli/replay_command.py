@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli import completion
 from trimtab.cli.help_texts import examples
 from trimtab.cli.output import note, print_json, show, spinner
-from trimtab.cli.shared_options import Json, Quiet
+from trimtab.cli.shared_options import Json, Quiet, policies_option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,16 +33,7 @@ def replay(
     recording: Annotated[
         Path, typer.Argument(help="A file of a recording, or the folder that holds it.", metavar="RECORDING")
     ],
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy",
-            "-p",
-            help="Replay with this policy; may be repeated.  [dim]Default: the recorded one[/dim]",
-            autocompletion=completion.policy_specs,
-            show_default=False,
-        ),
-    ] = None,
+    policy: Annotated[list[str] | None, policies_option("Replay with", "the recorded one")] = None,
     after: Annotated[
         float,
         typer.Option(

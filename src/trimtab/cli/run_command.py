@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli import completion
 from trimtab.cli.help_texts import examples
 from trimtab.cli.option_groups import grouped
 from trimtab.cli.output import note, note_written, print_json, progress_bar, show
-from trimtab.cli.shared_options import OUTPUT_PANEL, Json, Quiet, ScenarioOptions, TraceRows, read_ahead
+from trimtab.cli.shared_options import (
+    Json,
+    Quiet,
+    ScenarioOptions,
+    TraceRows,
+    out_option,
+    policy_option,
+    read_ahead,
+)
 
 if TYPE_CHECKING:
     from trimtab.experiments.scenario import Scenario
@@ -43,11 +50,8 @@ def run(
     rows: TraceRows,
     policy: Annotated[
         str,
-        typer.Option(
-            "--policy",
-            "-p",
-            help="NAME, NAME+ORDER, file.py:Class or module:Class; (parameter=value) may follow.",
-            autocompletion=completion.policy_specs,
+        policy_option(
+            "NAME, NAME+ORDER, file.py:Class or module:Class; (parameter=value) may follow.", has_default=True
         ),
     ] = "least-expected-wait",
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
@@ -57,15 +61,7 @@ def run(
     speed: Annotated[
         float, typer.Option(min=0.001, help="Live: scenario seconds per second of the wall clock.")
     ] = 1.0,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Write results, records and a report to this folder.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = None,
+    out: Annotated[Path | None, out_option()] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -93,8 +89,8 @@ def _run(scenario: Scenario, policy: str, seed: int, host: Host, speed: float, *
         from trimtab.experiments.serving.run import run_on_clock, simulate
 
         if host is Host.LIVE:
-            return run_on_clock(scenario, policy, seed, speed=speed, progress=arrived)
-        return simulate(scenario, policy, seed, progress=arrived)
+            return run_on_clock(scenario, policy, seed, speed=speed, progress=arrived, notice=progress.say)
+        return simulate(scenario, policy, seed, progress=arrived, notice=progress.say)
 
 
 def _print_run(done: Run, *, quiet: bool) -> None:

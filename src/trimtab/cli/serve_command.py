@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli import completion
 from trimtab.cli.help_texts import FLAG, examples
 from trimtab.cli.output import note, print_json
-from trimtab.cli.shared_options import Quiet
+from trimtab.cli.shared_options import Quiet, policy_option
 
 if TYPE_CHECKING:
     from trimtab.gateway.config import GatewayConfig, Overrides
@@ -53,13 +52,7 @@ def serve(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(
-            "--policy",
-            "-p",
-            help="Policy: NAME, NAME+ORDER or file.py:Class.",
-            autocompletion=completion.policy_specs,
-            rich_help_panel=SETTINGS_PANEL,
-        ),
+        policy_option("Policy: NAME, NAME+ORDER or file.py:Class.", panel=SETTINGS_PANEL),
     ] = None,
     listen: Annotated[
         str | None,

@@ -35,6 +35,30 @@ Quiet: TypeAlias = Annotated[
     ),
 ]
 
+
+def policy_option(text: str, *, has_default: bool = False, panel: str | None = None) -> Any:
+    """The option of a policy, or of several."""
+    return typer.Option(
+        "--policy",
+        "-p",
+        help=text,
+        autocompletion=completion.policy_specs,
+        show_default=has_default,
+        rich_help_panel=panel,
+    )
+
+
+def policies_option(verb: str, default: str) -> Any:
+    """The option of policies to compare or replay."""
+    return policy_option(f"{verb} this policy; may be repeated.  [dim]Default: {default}[/dim]")
+
+
+def out_option() -> Any:
+    """The option of the folder of results."""
+    text = "Write results, records and report to this folder."
+    return typer.Option("--out", "-o", help=text, rich_help_panel=OUTPUT_PANEL)
+
+
 _OPTION_OF = {
     "start_s": "--start",
     "stop_s": "--stop",

@@ -30,12 +30,13 @@ def warmup(
     quiet = quiet or json
     note("compiling simulator, policies, bounds, solvers and forecasts", quiet=quiet)
     from trimtab.compiled.kernel_cache import cache_folder, prune_cache
-    from trimtab.experiments.serving.compilation import compile_everything
+    from trimtab.engine.compilation import compile_everything
+    from trimtab.experiments.bounds import compile_bounds
     from trimtab.forecast import compilation as forecasts
     from trimtab.solvers import compilation as solvers
 
     begun_s, begun = time.perf_counter(), time.time()
-    others = [*solvers.COMPILATIONS, *forecasts.COMPILATIONS]
+    others = [*solvers.COMPILATIONS, *forecasts.COMPILATIONS, compile_bounds]
     compile_everything(others, lambda text: note(text, quiet=quiet))
     took_s = time.perf_counter() - begun_s
     pruned = prune_cache(begun - CLOCK_S) if prune else 0

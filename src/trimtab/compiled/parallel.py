@@ -11,20 +11,20 @@ Notice = Callable[[str], None]
 NOTICE_S = 5.0  # between two lines
 
 
-def compile_apart(jobs: Sequence[Job], workers: int, notice: Notice | None = None) -> None:
+def compile_apart(jobs: Sequence[Job], notice: Notice | None = None) -> None:
     """Run these jobs, longest first. Their compiled kernels are in the cache afterwards.
 
     Jobs must be picklable. `notice` gets a line at once, and another every few seconds.
     """
+    from loky import ProcessPoolExecutor, cpu_count  # takes a while to import
+
     tell = _Progress(len(jobs), notice)
-    workers = min(workers, len(jobs))
+    workers = min(cpu_count(), len(jobs))
     if workers < 2:
         for done, job in enumerate(jobs, 1):
             job()
             tell(done)
         return
-    from loky import ProcessPoolExecutor  # takes a while to import
-
     executor = ProcessPoolExecutor(max_workers=workers)
     try:
         open_jobs = {executor.submit(job) for job in jobs}

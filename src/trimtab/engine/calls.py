@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numba
@@ -34,7 +34,7 @@ from trimtab.engine.rollout_state import place_requests
 from trimtab.engine.state import State
 from trimtab.errors import KernelError, PolicyError
 
-INTERPRET_UP_TO = 5_000  # up to this many requests interpreting is faster than compiling the loop first
+INTERPRET_UP_TO = 10_000  # requests of one process: on a cold cache 2 s, and compiling takes longer
 
 
 _NUMBERS, _RANKING = types.Array(types.float64, 1, "C"), types.Array(types.int64, 1, "C")
@@ -409,6 +409,20 @@ _BRIDGES: list[Compilable] = [(bridge_dispatch, DISPATCH), (bridge_order, ORDER)
 def is_ready(*policies: Policy) -> bool:
     """Whether the cache holds all kernels that compiled runs of these policies need."""
     return all(is_compiled(*k) for k in [*_LOOP, *_BRIDGES, *kernels_of(policies)])
+
+
+def are_runs_compiled(deciders: Sequence[Decider], requests: int, processes: int = 1) -> bool:
+    """The mode "auto": whether runs of so many requests in all are compiled, on so many processes.
+
+    They are if the cache has the kernels. On a cold cache short runs are interpreted, unless a policy needs
+    rollouts, each of which simulates many requests.
+    """
+    is_long = requests > INTERPRET_UP_TO * processes
+    return (
+        is_long
+        or any(Need.ROLLOUT in decider.dispatch.all_needs for decider in deciders)
+        or all(is_ready(*decider) for decider in deciders)
+    )
 
 
 def kernels_of(policies: Iterable[Policy]) -> list[Compilable]:

@@ -19,7 +19,7 @@ from trimtab.domain.policy import Decider, Policy, members
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import MAX_RANKED, Plan, View, empty_plan
 from trimtab.engine.bindings import located
-from trimtab.engine.calls import INTERPRET_UP_TO, Calls, Raised, is_ready
+from trimtab.engine.calls import Calls, Raised, are_runs_compiled, is_ready
 from trimtab.engine.events import COMPLETION, LOSS, PLAN, key_of
 from trimtab.engine.host_mode import SIMULATED, HostMode
 from trimtab.engine.loop import FULL, MAX_IDLE_EVENTS
@@ -89,8 +89,7 @@ class Driver:
         self.active_idx = 0  # the active candidate of a composite policy
         self._cluster, self._shadow, self._active_of_shadow = cluster, shadow, 0
         self.options, self.label = options, decider.label
-        is_long = len(requests) > INTERPRET_UP_TO or Need.ROLLOUT in decider.dispatch.all_needs
-        compiled = mode == "compiled" or (mode == "auto" and (is_long or is_ready(*decider)))
+        compiled = mode == "compiled" or (mode == "auto" and are_runs_compiled([decider], len(requests)))
         self.state = new_state(cluster, requests, options, decider, seed, host=host, shadow=shadow)
         self.compiled, self.n_requests = compiled, len(requests)
         self.planning = planning or PlanningLog()

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import resource
 import socket
-import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 Reload = Callable[[], GatewayConfig]
 BACKLOG = 4096
 OPEN_FILES = 65_536
-SLOW_START_S = 3.0  # a start with compiled policies in the cache takes less
 
 
 def serve(
@@ -73,25 +70,10 @@ def _run(
         listening(config.listen_address, "listen", config.reuse_port) as clients,
         listening(config.admin_address, "admin.listen") as admin,
     ):
-        with _explained_if_slow(quiet):
-            compile_first(policies_of(config))
-            preload_numba()
+        compile_first(policies_of(config), quiet=quiet)
+        preload_numba()
         with new_runner() as runner:
             runner.run(run_process(config, Sockets(clients, admin), reload, ready))
-
-
-@contextmanager
-def _explained_if_slow(quiet: bool) -> Iterator[None]:
-    """Print an explanation if the block takes long. Its thread ends with the block."""
-    timer = threading.Timer(SLOW_START_S, _say_compiling)
-    if not quiet:
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        if not quiet:
-            timer.join()
 
 
 def new_runner() -> asyncio.Runner:
@@ -155,11 +137,6 @@ def demo_config(
         for url, node in nodes.items()
     )
     return with_new_keys(overrides.over(GatewayConfig(nodes=entries)), "demo")
-
-
-def _say_compiling() -> None:
-    """Print that the first start compiles, so that it does not look stuck."""
-    print("trimtab: compiling the policies; the next start is quick", file=sys.stderr, flush=True)
 
 
 def _say(

@@ -6,9 +6,11 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
-from trimtab.engine.calls import compile_all, is_ready
+from trimtab.engine.calls import is_ready
+from trimtab.engine.compilation import compile_kernels
 from trimtab.engine.fallback import Fallback
 from trimtab.errors import UsageError
 from trimtab.policies.catalogue import find
@@ -17,18 +19,24 @@ COMPILE_TIMEOUT_S = 300.0
 
 
 def compile_here(policies: Iterable[str]) -> None:
-    """Compile all kernels of a gateway with these policies, or load cached ones. Raises PolicyError."""
-    compile_all([Fallback(), *(policy for spec in policies for policy in find(spec))])
+    """Compile all kernels of a gateway with these policies, or load cached ones. Raises PolicyError.
+
+    Prints a line of progress now and then if the loop must be compiled.
+    """
+    compile_kernels([Fallback(), *policies], notice=partial(print, "trimtab:", flush=True))
 
 
-def compile_first(policies: list[str]) -> None:
+def compile_first(policies: list[str], *, quiet: bool) -> None:
     """Fill the kernel cache in another process, because the compiler would leave much memory in use here.
 
-    Kernels that do not compile are reported when they are loaded.
+    Progress goes to stderr. Kernels that do not compile are reported when they are loaded.
     """
-    if not all(is_ready(*find(spec)) for spec in policies):
-        command = [sys.executable, "-c", _COMPILE, *policies]
-        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if not is_ready(Fallback()) or not all(is_ready(*find(spec)) for spec in policies):
+        null = subprocess.DEVNULL
+        shown = null if quiet else sys.stderr
+        subprocess.run(
+            [sys.executable, "-c", _COMPILE, *policies], stdin=null, stdout=shown, stderr=null, check=False
+        )
 
 
 async def compile_elsewhere(policies: list[str]) -> None:

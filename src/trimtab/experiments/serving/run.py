@@ -23,6 +23,7 @@ from trimtab.experiments.scenario import Scenario, as_path, load_cluster, resolv
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
 from trimtab.experiments.serving.request_table import request_table
 from trimtab.experiments.serving.run_curves import curves_of
+from trimtab.experiments.serving.run_mode import prepared_mode
 from trimtab.experiments.serving.warnings import (
     degraded_notes,
     few_served_note,
@@ -142,6 +143,7 @@ def simulate(
     cluster: str | os.PathLike[str] | None = None,
     mode: str = "auto",
     progress: Callable[[int], None] | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> Run:
     """Simulate one policy on one seed of a scenario.
 
@@ -154,12 +156,14 @@ def simulate(
         cluster: a file that replaces the scenario's nodes.
         mode: "auto", "compiled" or "interpreted"; the results are equal.
         progress: called with the number of requests that have arrived.
+        notice: called with a line while kernels are compiled.
 
     Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
     """
     chosen = overridden(scenario, load, trace, cluster)
     decider = find(policy)
     built = build(chosen, seed)
+    mode = prepared_mode([policy], mode, len(built.requests), 1, notice)
     driver = simulator.run(
         built.cluster,
         built.requests,
@@ -180,6 +184,7 @@ def run_on_clock(
     *,
     speed: float = 1.0,
     progress: Callable[[int], None] | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> Run:
     """Run in real time: a live run with in-process workers, `speed` times as fast as the scenario.
 
@@ -193,6 +198,7 @@ def run_on_clock(
         built.options,
         decider,
         seed=seed,
+        mode=prepared_mode([policy], "auto", len(built.requests), 1, notice),
         speed=speed,
         progress=progress,
         declared=scenario_workload(decider.dispatch, scenario, seed),

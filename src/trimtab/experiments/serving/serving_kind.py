@@ -13,20 +13,20 @@ from trimtab.domain.decision import Reason
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy, members
 from trimtab.engine import simulator
-from trimtab.engine.calls import is_ready
 from trimtab.engine.provided import degraded
 from trimtab.engine.records import records_of
 from trimtab.errors import ScenarioError
 from trimtab.experiments.bounds import bound_of, compile_bounds, distance_frac
 from trimtab.experiments.compare.curves import BINS, Curves
 from trimtab.experiments.compare.kind import FigureChoice, LowerBound, Notice
+from trimtab.experiments.machine import cores
 from trimtab.experiments.scenario import Scenario, load_scenario
 from trimtab.experiments.scenario.build import RunInputs, build, same_inputs, scenario_workload
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
 from trimtab.experiments.scenario.trace_rows import stamp_of
-from trimtab.experiments.serving.compilation import compile_kernels
 from trimtab.experiments.serving.request_table import request_table
 from trimtab.experiments.serving.run_curves import curves_of
+from trimtab.experiments.serving.run_mode import prepared_mode
 from trimtab.experiments.serving.warnings import MOST_NAMED, comparison_notes
 from trimtab.metrics import METRICS, Metric, Records, batch_ci95, compute, served_frac
 from trimtab.policies import DEFAULT_COMPARISON, PolicySpec, canonical, find
@@ -34,8 +34,6 @@ from trimtab.validation.problems import checked
 
 if TYPE_CHECKING:
     import polars as pl
-
-INTERPRET_UP_TO: Final = 20_000  # simulated requests of a comparison worth interpreting on a cold cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,15 +129,8 @@ class Serving:
 
     def prepare(self, policies: Sequence[PolicySpec], mode: str, items: int, notice: Notice | None) -> str:
         """Compile the kernels of all runs; small comparisons on a cold cache are interpreted instead."""
-        is_warm = all(is_ready(*find(policy)) for policy in policies)
-        if mode == "auto":
-            simulates = any(Need.ROLLOUT in find(p).dispatch.all_needs for p in policies)
-            is_long = items > INTERPRET_UP_TO or simulates
-            mode = "compiled" if is_warm or is_long else "interpreted"
-        if mode == "compiled":
-            compile_kernels(policies, notice)
-        else:
-            compile_bounds(notice)
+        mode = prepared_mode(policies, mode, items, cores(), notice)
+        compile_bounds(notice)
         return mode
 
     def build(self, settings: Scenario, seed: int, load: float | None) -> ServingInputs:

@@ -1,4 +1,4 @@
-"""Compiles the kernels of a comparison, once, before the workers start."""
+"""Compiles the kernels of runs: in parallel processes and with progress, unless the cache has them."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from trimtab.compiled.compiling import is_compiled
 from trimtab.compiled.parallel import Job, Notice, compile_apart
 from trimtab.domain.policy import Policy
 from trimtab.engine.calls import compile_all, compile_policies, is_ready, kernels_of
-from trimtab.experiments.bounds import compile_bounds
-from trimtab.experiments.machine import cores
 from trimtab.policies import PolicySpec, find, names
 
 AT_ONCE = 4  # policies compiled in one job
 
 
-def compile_kernels(specs: Sequence[PolicySpec], notice: Notice | None = None) -> None:
-    """Compile the loop, the bounds and these policies, or load them from the cache. Raises PolicyError."""
+def compile_kernels(
+    specs: Sequence[PolicySpec], notice: Notice | None = None, others: Sequence[Job] = ()
+) -> None:
+    """Compile the loop and these policies, or load them from the cache. Raises PolicyError.
+
+    If the loop must be compiled, the jobs `others` run beside it.
+    """
     cold = [spec for spec in specs if isinstance(spec, str) and not _are_compiled(find(spec))]
     if not is_ready():
-        compile_apart([compile_loop, *_policy_jobs(cold), compile_bounds], cores(), notice)
+        compile_apart([compile_loop, *_policy_jobs(cold), *others], notice)
     elif cold and notice is not None:
         notice("compiling policies, once on this machine")
     compile_all(policy for spec in specs for policy in find(spec))
-    compile_bounds()
 
 
 def compile_everything(others: Sequence[Job], notice: Notice | None = None) -> None:
-    """Compile the loop, the bounds and all policies into the cache, and what `others` compile."""
+    """Compile the loop and all policies into the cache, and run the jobs `others`."""
     specs = [*names("dispatch"), *(f"random+{name}" for name in names("order"))]
     cold = [spec for spec in specs if not _are_compiled(find(spec))]
-    compile_apart([compile_loop, *others, *_policy_jobs(cold), compile_bounds], cores(), notice)
+    compile_apart([compile_loop, *_policy_jobs(cold), *others], notice)
 
 
 def compile_loop() -> None:
