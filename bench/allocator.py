@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
-from trimtab.domain.view import MAX_RANKED, Memory
+from trimtab.domain.view import Memory
 from trimtab.policies.resource_aware.fragmentation_gradient import (
     FragmentationGradient,
     fragment_memory,
@@ -97,7 +97,7 @@ def _take(left: Any, start: int, n_devices: int, ask: float, many: int) -> None:
 def _least_growth(s: _Site, j: int, m: int) -> tuple[float, int]:
     """Least growth of fragments on node j with a pod of kind m, and the device that it comes from."""
     n, g, left = s.n_devices[j], s.type_idx[j], s.memory.floats
-    rest = MAX_RANKED + len(s.demand)
+    rest = len(s.demand)
     first, ask, many = rest + len(s.most), s.demand[m, GPU], s.memory.ints[1 + m]
     left[rest + CPU], left[rest + RAM] = s.free[j, CPU], s.free[j, RAM]
     for d in range(n):

@@ -67,7 +67,7 @@ class Watched(Policy):
         def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
             count = decide(view, plan, work, memory, draws, ranking)
             assert count <= MAX_RANKED
-            for j in ranking[: max(count, 0)]:
+            for j in ranking.node_idx[: max(count, 0)]:
                 assert 0 <= j < view.context.n_nodes
                 assert able(view, work, j), f"node {j} can't take request {work.serial} as far as is seen"
             self._own_decisions += 1

@@ -10,12 +10,12 @@ import pytest
 
 from support.builders import cluster
 from support.by_hand import asked, fault_table, finishes, once, played, starts
-from trimtab.compiled.kernel import kernel
-from trimtab.domain.cluster import Cluster
+from trimtab.compiled.kernel import interpreted, kernel
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, can_take, memory
+from trimtab.domain.policy import Decider, Policy
+from trimtab.domain.view import Memory, Plan, View, can_take
+from trimtab.engine.simulator import run
 from trimtab.policies.shared.selection import rank
 
 ONE, TWO = cluster(1), cluster(2)
@@ -28,10 +28,6 @@ class ShortestOfThree(Policy):
 
     compares: ClassVar[int] = 3
 
-    def init(self, cluster: Cluster) -> Memory:
-        """Scores of the candidates."""
-        return memory(floats=8)
-
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
@@ -40,7 +36,7 @@ class ShortestOfThree(Policy):
         for j in range(view.context.n_nodes):
             is_idle = view.nodes.in_flight[j] < view.nodes.slots[j] and can_take(view, work, j)
             if is_idle and work.key in (j, 9):
-                count = rank(ranking, memory.floats, count, j, work.units)
+                count = rank(ranking, count, j, work.units)
         return count
 
 
@@ -80,6 +76,46 @@ def test_being_compared_is_no_decision() -> None:
     assert d.state.requests["attempt"].tolist() == [1, 2, 2, 2]
 
 
+class ShortestInPython(Policy):
+    """The same in plain Python, with `dispatch`."""
+
+    compares: ClassVar[int] = 3
+    dispatch = staticmethod(interpreted(ShortestOfThree.dispatch))
+
+
+class ShortestChosen(Policy):
+    """The same with `choose`, which gives each candidate its score."""
+
+    compares: ClassVar[int] = 3
+
+    def choose(self, cluster: Any, request: Any) -> Any:
+        idle = (cluster.in_flight < cluster.slots) & cluster.can_take(request)
+        return [(j, request.units) for j in np.flatnonzero(idle) if request.key in (j, ANY_NODE)]
+
+
+class FirstChosen(ShortestChosen):
+    """Without scores."""
+
+    def choose(self, cluster: Any, request: Any) -> Any:
+        return [j for j, _ in super().choose(cluster, request)]
+
+
+@pytest.mark.parametrize("policy", [ShortestOfThree(), ShortestInPython(), ShortestChosen()])
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_policies_in_plain_python_score_in_the_same_form(policy: Policy, mode: str) -> None:
+    rng = np.random.default_rng(5)
+    asks = np.cumsum(rng.exponential(0.5, 60)).tolist(), rng.exponential(1.1, 60)
+    r = asked(TWO, *asks, key=rng.choice([0, 1, ANY_NODE], 60))
+    expected = played(TWO, r, policy=ShortestOfThree())
+    assert starts(run(TWO, r, Options(), Decider.of(policy), mode=mode)) == starts(expected)
+
+
+def test_without_scores_requests_are_offered_in_turn() -> None:
+    units = [1.0, 5.0, 4.0, 3.0]
+    d = played(ONE, asked(ONE, [0.0, 0.1, 0.2, 0.3], units, key=ANY_NODE), policy=FirstChosen())
+    assert starts(d) == [0.0, 1.0, 6.0, 10.0]
+
+
 @dataclass(frozen=True)
 class Picky(ShortestOfThree):
     """Rejects what bears the key 8 as soon as it is compared."""
@@ -93,7 +129,7 @@ class Picky(ShortestOfThree):
         count = 0
         for j in range(view.context.n_nodes):
             if view.nodes.in_flight[j] < view.nodes.slots[j]:
-                count = rank(ranking, memory.floats, count, j, work.units)
+                count = rank(ranking, count, j, work.units)
         return count
 
 

@@ -16,7 +16,7 @@ from support.dispatch_by_hand import Desk
 from trimtab.compiled.kernel import interpreted
 from trimtab.domain.cluster import Cluster, ResourceName
 from trimtab.domain.policy import Decider
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View
+from trimtab.domain.view import Memory, Plan, View
 from trimtab.engine.simulator import run
 from trimtab.errors import UsageError
 from trimtab.policies.resource_aware.fragmentation_gradient import (
@@ -80,7 +80,7 @@ def test_fragments_are_what_the_definition_says(seed: int) -> None:
     memory = fragment_memory(
         2, [k["many"][0] for k in kinds], [k["weight"][0] for k in kinds], 3, len(devices)
     )
-    first = MAX_RANKED + len(kinds)
+    first = len(kinds)
     memory.floats[first : first + 2] = rest
     memory.floats[first + 3 :] = devices
     demand = np.array([[*k["rest"], *k["ask"]] for k in kinds], float)
@@ -123,7 +123,7 @@ def test_a_request_counts_once_however_often_it_is_offered() -> None:
     desk.decide()
     desk.state.contexts["attempt"] = 1
     desk.decide()
-    assert list(desk.memory.floats[MAX_RANKED : MAX_RANKED + 2]) == [2.0, 1.0]
+    assert list(desk.memory.floats[:2]) == [2.0, 1.0]
 
 
 class Forgetful(FragmentationGradient):

@@ -7,7 +7,7 @@ import pytest
 
 from trimtab.compiled.bits import lowest_bit
 from trimtab.compiled.kernel import kernel
-from trimtab.domain.view import MAX_RANKED
+from trimtab.domain.view import MAX_RANKED, RANKED
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 SIZES = (1, 2, 7, 8, 9, 15, 16, 17, 60, 61, 100, 257)
@@ -21,6 +21,10 @@ def ranked_compiled(floats: np.ndarray, ranking: np.ndarray, n: int) -> int:
 @kernel
 def lowest_compiled(bits: int) -> int:
     return lowest_bit(bits)
+
+
+def no_ranking() -> np.recarray:
+    return np.zeros(MAX_RANKED, RANKED).view(np.recarray)
 
 
 def notes_of(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -46,20 +50,23 @@ def test_candidates_are_the_first_of_all_nodes_sorted(kind: str) -> None:
             able = np.flatnonzero(notes < np.inf)
             expected = able[np.argsort(notes[able], kind="stable")][:MAX_RANKED]
             for function in (rank_noted, ranked_compiled):
-                floats, ranking = np.full(notes_room(n), np.nan), np.full(MAX_RANKED, -7)
+                floats, ranking = (
+                    np.full(notes_room(n), np.nan),
+                    no_ranking(),
+                )
                 floats[NOTES : NOTES + n] = notes
                 count = function(floats, ranking, n)
-                np.testing.assert_array_equal(ranking[:count], expected)
-                np.testing.assert_array_equal(floats[:count], notes[expected])
+                np.testing.assert_array_equal(ranking.node_idx[:count], expected)
+                np.testing.assert_array_equal(ranking.score[:count], notes[expected])
                 np.testing.assert_array_equal(floats[NOTES : NOTES + n], notes)
 
 
 def test_notes_that_are_no_numbers_are_no_candidates() -> None:
-    floats, ranking = np.zeros(notes_room(9)), np.zeros(MAX_RANKED, np.int64)
+    floats, ranking = np.zeros(notes_room(9)), no_ranking()
     floats[NOTES : NOTES + 9] = np.nan
     floats[NOTES + 4] = 1.0
     assert rank_noted(floats, ranking, 9) == 1
-    assert ranking[0] == 4
+    assert ranking.node_idx[0] == 4
 
 
 def test_the_lowest_bit_of_any_that_are_set() -> None:

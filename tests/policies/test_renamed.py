@@ -39,6 +39,13 @@ def test_an_old_name_is_refused_with_the_new_one(
         find(f"{file}:Mine")
 
 
+def test_a_ranking_that_is_read_as_nodes_is_refused_with_the_column_to_read(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(SOURCE.format(expression="0 if ranking[1] == 2 else 1", argument="rollout"))
+    with pytest.raises(PolicyError, match=r"reads 'ranking\[1\]', now 'ranking\.node_idx\[1\]'.*line 6"):
+        find(f"{file}:Mine")
+
+
 def test_new_names_pass(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(SOURCE.format(expression="view.context.attempt", argument="rollout"))

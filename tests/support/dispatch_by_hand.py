@@ -13,7 +13,7 @@ from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.engine.new_state import new_state
-from trimtab.engine.python_views import Columns, python_memory, python_plan, python_view, record_of
+from trimtab.engine.python_views import Columns, Ranking, python_memory, python_plan, python_view, record_of
 
 
 class Desk:
@@ -52,11 +52,11 @@ class Desk:
 
     def decide(self, draws: Sequence[float] = (), *, request: int = 0) -> list[int]:
         """Candidates for a request, best first."""
-        return self.state.ranking[: self.answer(draws, request=request)].tolist()
+        return self.state.ranking["node_idx"][: self.answer(draws, request=request)].tolist()
 
     def score(self) -> float:
         """What the first candidate of the last decision scored."""
-        return float(self.memory.floats[0])
+        return float(self.state.ranking["score"][0])
 
     def answer(self, draws: Sequence[float] = (), *, request: int = 0) -> int:
         """How many candidates there are; -r where the request is rejected for reason r."""
@@ -64,7 +64,7 @@ class Desk:
         self.state.changed[0][: len(self._changed)] = sorted(self._changed)
         self._changed.clear()
         self._record.row = request
-        ranking = memoryview(self.state.ranking)
+        ranking = Ranking(self.state.ranking)
         numbers = memoryview(np.array(draws, np.float64))
         dispatch = interpreted(self._policy.dispatch)
         return int(dispatch(self._view, self._plan, self._record, self.memory, numbers, ranking))

@@ -197,3 +197,25 @@ def _array(context: Any, builder: Any, kind: types.Array, address: Any, lengths:
     pointer = builder.inttoptr(address, context.get_data_type(kind.dtype).as_pointer())
     populate_array(array, data=pointer, shape=lengths, strides=strides, itemsize=itemsize, meminfo=None)
     return array._getvalue()
+
+
+def set_first_field(dtype: np.dtype) -> types.Array:
+    """Type of an array of these records in which kernels may write `array[i] = value` to the first field."""
+    name, kind = (dtype.names or ("",))[0], types.Array(numba.from_dtype(dtype), 1, "C")
+
+    @infer_global(operator.setitem)
+    class _SetFirst(AbstractTemplate):
+        def generic(self, args: Any, kws: Any) -> Any:
+            if args[0] == kind and all(isinstance(arg, types.Integer | types.Boolean) for arg in args[1:]):
+                return signature(types.none, kind, types.intp, kind.dtype.typeof(name))
+            return None
+
+    @lower_builtin(operator.setitem, kind, types.intp, kind.dtype.typeof(name))
+    def _lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        array = make_array(kind)(context, builder, args[0])
+        record = cgutils.get_item_pointer(context, builder, kind, array, [args[1]], wraparound=True)
+        first = builder.bitcast(record, context.get_value_type(sig.args[2]).as_pointer())
+        builder.store(args[2], first)
+        return context.get_dummy_value()
+
+    return kind

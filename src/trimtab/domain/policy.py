@@ -37,9 +37,9 @@ class Policy:
             or class then has a lane of its own in the central queues, served first come first served, and
             the host computes the key of each lane's first request anew at every offer. "" = keys are final.
         compares: number of held requests that compete for a free slot. Of the first so many with a candidate,
-            the host takes the one whose first candidate has the lowest score, `memory.floats[0]`, then
-            compares again. Such a `dispatch` writes only scores to its memory. 0 = requests are offered in
-            turn. A number above 0 implies `Need.HELD_COMPARISON`.
+            the host takes the one whose first candidate has the lowest score, `ranking.score[0]`, then
+            compares again. Such a `dispatch` writes nothing to its memory that changes a later decision. 0 =
+            requests are offered in turn. A number above 0 implies `Need.HELD_COMPARISON`.
     """
 
     name: ClassVar[str] = ""
@@ -74,6 +74,7 @@ class Policy:
     def choose(self, cluster: ClusterState, request: Request) -> Choice:
         """Choose for one request, in plain Python: a node, a ranking of at most 8, HOLD or `reject(reason)`.
 
+        A ranking is a list of nodes, or of pairs (node, score) for a host that compares held requests.
         Every dispatcher of every run calls its own copy of the policy, so attributes serve as memory.
         """
         raise NotImplementedError
@@ -81,6 +82,9 @@ class Policy:
     @staticmethod
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Write node indices into `ranking`, best first, and return how many (at most 8).
+
+        `ranking` holds records (node_idx, score): `ranking[i] = j` names node j, `ranking.score[i]` is read
+        by a host that compares held requests. Policies read the nodes as `ranking.node_idx[i]`.
 
         0 holds the request in the central queue; -r rejects it for reason r (`decision.Reason`).
         """

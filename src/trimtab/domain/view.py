@@ -91,6 +91,14 @@ def new_work(n: int) -> np.ndarray:
     return work
 
 
+RANKED = np.dtype(
+    [
+        ("node_idx", "i8"),  # a candidate; `ranking[i] = j` sets this field alone
+        ("score", "f8"),  # by which held requests compete for a free slot, least first
+    ],
+    align=True,
+)
+
 BINDING = np.dtype(
     [
         ("serial", "i8"),  # a held request

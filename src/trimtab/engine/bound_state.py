@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from trimtab.compiled.tables import Table, table_of
-from trimtab.domain.view import Memory, Plan, View
+from trimtab.compiled.tables import Table, set_first_field, table_of
+from trimtab.domain.view import RANKED, Memory, Plan, View
 from trimtab.engine.state import State
 
 VIEW = table_of(View, is_read_ahead=True)  # speeds up policies that look at every node
 PLAN, MEMORY = table_of(Plan), table_of(Memory)
 STATE = table_of(State, {View: VIEW, Memory: MEMORY})
+RANKING = set_first_field(RANKED)
 
 MEMORIES = ("memories", "order_memories")
 

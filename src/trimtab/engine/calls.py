@@ -25,7 +25,7 @@ from trimtab.compiled.tables import Table
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Decider, Policy, members
 from trimtab.domain.view import WORK, Memory, Plan, View, empty_plan, memory
-from trimtab.engine.bound_state import MEMORIES, MEMORY, PLAN, STATE, VIEW, bind, listed
+from trimtab.engine.bound_state import MEMORIES, MEMORY, PLAN, RANKING, STATE, VIEW, bind, listed
 from trimtab.engine.loop import CALL_RAISED, advance, begin
 from trimtab.engine.policy_switch import activate
 from trimtab.engine.python_policies import Chooser, bound_dispatch, bound_order, dispatch_of
@@ -37,9 +37,9 @@ from trimtab.errors import KernelError, PolicyError
 INTERPRET_UP_TO = 10_000  # requests of one process: on a cold cache 2 s, and compiling takes longer
 
 
-_NUMBERS, _RANKING = types.Array(types.float64, 1, "C"), types.Array(types.int64, 1, "C")
+_NUMBERS = types.Array(types.float64, 1, "C")
 _WORK = numba.from_dtype(WORK)
-DISPATCH = types.int64(VIEW, PLAN, _WORK, MEMORY, _NUMBERS, _RANKING)
+DISPATCH = types.int64(VIEW, PLAN, _WORK, MEMORY, _NUMBERS, RANKING)
 ORDER = types.float64(VIEW, PLAN, _WORK, MEMORY)
 _DISPATCH_POINTER, _ORDER_POINTER = FunctionPointerType(DISPATCH), FunctionPointerType(ORDER)
 BEGIN = types.void(STATE)

@@ -71,7 +71,7 @@ def note_decision(s: State, r: int, count: int) -> None:
     row[r, HELD] = s.contexts.n_held[0] - (1 if s.requests.status[r] == _HELD else 0)
     row[r, DECISIONS] = s.requests.attempt[r]
     for i in range(SHOWN):
-        j = s.ranking[i] if i < count else -1
+        j = s.ranking.node_idx[i] if i < count else -1
         row[r, CANDIDATES + i] = j
         if 0 <= j < len(nodes.up):
             row[r, PREDICTED_S + i] = expected_s(s, r, j)

@@ -148,7 +148,7 @@ class Driver:
 
     def _bad_answer(self) -> str:
         answer, n_nodes = int(self.state.counts["answer"][0]), len(self.state.nodes)
-        ranked = self.state.ranking[: max(0, min(answer, MAX_RANKED))].tolist()
+        ranked = self.state.ranking["node_idx"][: max(0, min(answer, MAX_RANKED))].tolist()
         when = self._when(int(self.state.counts["deciding"][0]))
         return (
             f"answered {answer} with candidates {ranked} {when}; expected {COUNT_OF_NODES}, "

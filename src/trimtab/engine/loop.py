@@ -371,6 +371,8 @@ def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
         return False
     if s.config.placement_terms[0] == 1:
         _set_avoided(s, r, -1)
+    for i in range(MAX_RANKED):
+        s.ranking.score[i] = np.nan  # of a policy that writes none: then the first request is the best
     count = _ask(s, plan, dispatch, r, now_s)
     is_compared = count >= 0 and count <= MAX_RANKED
     if is_compared:
@@ -386,12 +388,12 @@ def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
 @helper(inline=True)
 def _note_if_best(s: State, r: int, count: int) -> None:
     """Keep the request with the lowest score of its first accepting candidate. Candidates come best first."""
-    scores = s.memories[dispatcher_of(s, r)].floats
+    scores = s.ranking.score
     for i in range(count):
         is_best = s.counts.best[0] == 0 or scores[i] < s.counts.best_score[0]
         if not is_best:
             return
-        j = s.ranking[i]
+        j = s.ranking.node_idx[i]
         if j >= 0 and j < len(s.nodes.up) and accepts(s, r, j):
             s.counts.best[0] = r + 1
             s.counts.best_score[0] = scores[i]
@@ -461,7 +463,7 @@ def _apply(s: State, plan: Plan, order: Any, r: int, count: int, now_s: float) -
     if count > MAX_RANKED:
         return False
     for i in range(count):
-        j = s.ranking[i]
+        j = s.ranking.node_idx[i]
         if j < 0 or j >= len(s.nodes.up):
             return False
         if accepts(s, r, j):
@@ -696,7 +698,7 @@ def _consult_shadow(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -
     if count == CALL_RAISED:
         s.counts.shadow_failures[0] += 1
     for i in range(min(count, MAX_RANKED)):
-        j = s.ranking[i]
+        j = s.ranking.node_idx[i]
         if j >= 0 and j < len(s.nodes.up) and accepts(s, r, j):
             note_shadow(s, r, j)
             return

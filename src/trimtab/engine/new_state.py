@@ -228,7 +228,7 @@ def new_state(
     lengths["passed_over"] = int(config["lanes"][0]) * _looked_at(options, policy)
     lengths["draws"] = max(members(p)[0].draws for p in policies)
     state = allocate(State, lengths, given)
-    state.ranking[...] = -1  # so that the loop detects a policy that writes no node
+    state.ranking["node_idx"] = -1  # so that the loop detects a policy that writes no node
     if host.rows_reused:
         state.avoid[...] = -1
         state.decision_trace[...] = -1.0

@@ -13,7 +13,7 @@ from trimtab.domain.decision import HOLD, Reject
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Plan
 from trimtab.engine.policy_errors import BadDecision
-from trimtab.engine.python_views import Columns, numpy_view, record_of
+from trimtab.engine.python_views import Columns, Ranking, numpy_ranking, numpy_view, record_of
 from trimtab.engine.state import State
 
 Decide = Callable[[Plan, int], int]  # the plan in force, the request's row → what `dispatch` returns
@@ -48,7 +48,7 @@ def bound_dispatch(function: Any, state: State, first: int) -> Decide:
     if isinstance(function, Chooser):
         return _bound_choose(function, state, first, many)
     views, work = [numpy_view(view) for view in state.views], record_of(Columns(state.work))
-    memories, draws, ranking = state.memories, read_only(state.draws), state.ranking
+    memories, draws, ranking = state.memories, read_only(state.draws), numpy_ranking(state.ranking)
 
     def decide(plan: Plan, row: int) -> int:
         work.row, d = row, first + row % many
@@ -87,7 +87,9 @@ def _bound_choose(chooser: Chooser, state: State, first: int, many: int) -> Deci
     dispatcher_idxs = range(first, first + many)
     clusters = [ClusterState.over(state.views[d], state.memories[d]) for d in dispatcher_idxs]
     requests = [Request.over(state.work, state.views[d][0], state.draws) for d in dispatcher_idxs]
-    copies, ranking, n_nodes = chooser.copies, memoryview(state.ranking), len(state.nodes)
+    copies, ranking, n_nodes = chooser.copies, Ranking(state.ranking), len(state.nodes)
+
+    nodes = ranking.node_idx
 
     def decide(plan: Plan, row: int) -> int:
         i = row % many
@@ -96,15 +98,18 @@ def _bound_choose(chooser: Chooser, state: State, first: int, many: int) -> Deci
         answer: Any = copies[i].choose(cluster, request)
         kind = answer.__class__
         if (kind is int or kind is np.int64) and 0 <= answer < n_nodes:
-            ranking[0] = answer
+            nodes[0] = answer
             return 1
         return _as_decision(answer, ranking, n_nodes)
 
     return decide
 
 
-def _as_decision(answer: Any, ranking: Any, n_nodes: int) -> int:
-    """Convert any choice to the return value of `dispatch`. Raises BadDecision for an invalid choice."""
+def _as_decision(answer: Any, ranking: Ranking, n_nodes: int) -> int:
+    """Convert any choice to the return value of `dispatch`. Raises BadDecision for an invalid choice.
+
+    An entry (node, score) of a list sets the score of that candidate.
+    """
     if answer is HOLD:
         return 0
     if isinstance(answer, Reject):
@@ -112,12 +117,19 @@ def _as_decision(answer: Any, ranking: Any, n_nodes: int) -> int:
     if isinstance(answer, np.ndarray) and answer.ndim == 1:
         answer = answer.tolist()
     nodes = answer if isinstance(answer, list | tuple) else (answer,)
-    indices = [_node_idx(node) for node in nodes]
+    scored = [node if _is_scored(node) else (node, None) for node in nodes]
+    indices = [_node_idx(node) for node, _ in scored]
     if len(indices) > MAX_RANKED or not all(0 <= j < n_nodes for j in indices):
         raise BadDecision(f"returned {_shown(answer)} from choose()", _choices(n_nodes))
-    for i, j in enumerate(indices):
-        ranking[i] = j
+    for i, (j, (_, score)) in enumerate(zip(indices, scored, strict=True)):
+        ranking.node_idx[i] = j
+        if score is not None:
+            ranking.score[i] = score
     return len(indices)
+
+
+def _is_scored(entry: Any) -> bool:
+    return isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[1], float | int)
 
 
 def _node_idx(node: Any) -> int:

@@ -34,6 +34,16 @@ class Columns:
         def __getattr__(self, name: str) -> Any: ...
 
 
+class Ranking(Columns):
+    """The ranking by columns; `ranking[i] = j` sets the node of candidate i."""
+
+    node_idx: Any
+    score: Any
+
+    def __setitem__(self, i: Any, node_idx: Any) -> None:
+        self.node_idx[i] = node_idx
+
+
 def record_of(columns: Columns, row: int = 0) -> Any:
     """A record whose fields read and write the row given by its attribute `row`."""
     fields = {name: column for name, column in vars(columns).items() if not name.startswith("_")}
@@ -79,6 +89,11 @@ def numpy_view(view: View) -> View:
     return View(record_of(Columns(context)), Columns(nodes, read_only), *map(read_only, rest))
 
 
+def numpy_ranking(ranking: np.ndarray) -> Ranking:
+    """A ranking for a policy in plain Python."""
+    return Ranking(ranking, np.asarray)
+
+
 def numpy_plan(plan: Plan) -> Plan:
     """A plan for a policy in plain Python."""
     return Plan(*(read_only(a) if a.dtype.names is None else Columns(a, read_only) for a in plan))
@@ -91,6 +106,7 @@ def python_state(state: Any) -> Any:
         "memories": [python_memory(own) for own in state.memories],
         "order_memories": [python_memory(own) for own in state.order_memories],
         "changed": tuple(memoryview(row) for row in state.changed),
+        "ranking": Ranking(state.ranking),
     }
     arrays = {name: _array(array) for name, array in state._asdict().items() if name not in lists}
     return type(state)(**arrays, **lists)

@@ -14,7 +14,7 @@ from trimtab.compiled.arrays import ListField, array
 from trimtab.domain.chains import EDGE, STAGE_SPEC
 from trimtab.domain.options import FAULT
 from trimtab.domain.requests import TRUTH
-from trimtab.domain.view import CONTEXT, NODE, WORK, Memory, View
+from trimtab.domain.view import CONTEXT, NODE, RANKED, WORK, Memory, View
 from trimtab.engine.host_mode import HostMode
 from trimtab.engine.layout import BATCH, COPY, GROUP, RUN, STAGE
 from trimtab.engine.lru import CACHE, CACHED
@@ -238,7 +238,7 @@ class State(NamedTuple):
     is_changed: Annotated[Any, array("u1", "observers", "nodes")]
     passed_over: Annotated[Any, array("i8", "passed_over")]
     draws: Annotated[Any, array("f8", "draws")]
-    ranking: Annotated[Any, array("i8", "ranked")]
+    ranking: Annotated[Any, array(RANKED, "ranked")]  # the candidates of the present decision
     prefix_tokens: Annotated[Any, array("f8", "prefix_nodes")]  # of the work of the present decision
     prompt_block: Annotated[Any, array("i4", "blocks")]
     prompt_first: Annotated[Any, array("i8", "prompts")]  # position of each request's first block

@@ -107,8 +107,8 @@ class EdgeFirst(Policy):
             count = int(rank_noted(floats, ranking, n))
             if farther < 0:
                 return count
-            own_s = estimate_s(view, work, view.nodes.type_idx[ranking[0]])
-            if floats[0] - own_s <= floats[first + farther]:
+            own_s = estimate_s(view, work, view.nodes.type_idx[ranking.node_idx[0]])
+            if ranking.score[0] - own_s <= floats[first + farther]:
                 count = min(count, MAX_RANKED - 1)
                 ranking[count] = farther
                 return count + 1

@@ -169,6 +169,6 @@ class Locality(Policy):
                 elif nodes.up[j] == 1 and wait_s + own_s < full_s:
                     full, full_s = j, wait_s + own_s
         count = int(rank_noted(floats, ranking, view.context.n_nodes))
-        if free_s < np.inf and full_s < floats[0] and _promise(view, memory, work, full):
+        if free_s < np.inf and full_s < ranking.score[0] and _promise(view, memory, work, full):
             return 0
         return count

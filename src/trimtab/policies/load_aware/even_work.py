@@ -114,7 +114,7 @@ class EvenWork(Policy):
             done_s = floats[plain(work_at + j)]
             floats[NOTES + j] = done_s if floats[NOTES + j] <= limit_s else np.inf
         count = rank_noted(floats, ranking, n)
-        j = ranking[0]
+        j = ranking.node_idx[0]
         floats[work_at + j] += estimate_s(view, work, view.nodes.type_idx[j]) / view.nodes.slots[j]
         floats[sent_at] += work.estimate_s
         memory.ints[_SENT] += 1

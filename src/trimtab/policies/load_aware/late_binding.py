@@ -129,7 +129,7 @@ class LateBinding(Policy):
             floats[NOTES + i] = taken_s + crowding * wasted_s - aged_s if is_able else np.inf
         count = rank_noted(floats, ranking, idle)
         for i in range(count):
-            ranking[i] = idle_at(memory.ints, ranking[i])
+            ranking.node_idx[i] = idle_at(memory.ints, ranking.node_idx[i])
         is_patient = view.context.n_held < params[3] and idle_s > needs.estimate_s
         if count > 0 and is_patient and _is_worth_waiting(view, needs, idle_s):
             return 0

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
-from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View
 from trimtab.errors import UsageError
 from trimtab.policies.shared.selection import rank, uniform_able
 
@@ -50,10 +49,6 @@ class PowerOfD(Policy):
             )
         object.__setattr__(self, "draws", self.d)
 
-    def init(self, cluster: Cluster) -> Memory:
-        """Scores of the candidates."""
-        return memory(floats=MAX_RANKED)
-
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
@@ -66,5 +61,5 @@ class PowerOfD(Policy):
             score = (
                 view.nodes.in_flight[j] + i / MAX_RANKED
             )  # less than one apart: only equals are told apart
-            count = rank(ranking, memory.floats, count, j, score)
+            count = rank(ranking, count, j, score)
         return count

@@ -69,9 +69,9 @@ class SampledCompletion(Policy):
         object.__setattr__(self, "draws", self.d)
 
     def init(self, cluster: Cluster) -> Memory:
-        """Scores of the candidates, then the table to draw nodes by weight."""
+        """The table to draw nodes by weight."""
         own_frac, other = alias_table(cluster.weight)
-        return memory(ints=other, floats=[0.0] * MAX_RANKED + own_frac.tolist())
+        return memory(ints=other, floats=own_frac)
 
     @staticmethod
     @kernel
@@ -79,9 +79,9 @@ class SampledCompletion(Policy):
         """Sample nodes and rank them."""
         count = 0
         for i in range(len(draws)):
-            j = weighted_able(view, work, memory.floats, MAX_RANKED, memory.ints, 0, draws[i])
+            j = weighted_able(view, work, memory.floats, 0, memory.ints, 0, draws[i])
             if j < 0:
                 return 0
             score_s = expected_completion_s(view, work, j) + i * _LATER_S
-            count = rank(ranking, memory.floats, count, j, score_s)
+            count = rank(ranking, count, j, score_s)
         return count

@@ -162,5 +162,6 @@ class IntegerPlan(Policy):
             floats[NOTES + j] = completion_s if can_take(view, needs, j) else np.inf
         count = int(rank_noted(floats, ranking, n))
         if count > 0 and is_planned:
-            floats[first + ranking[0]] = max(-1.0, floats[first + ranking[0]] - 1.0)
+            j = ranking.node_idx[0]
+            floats[first + j] = max(-1.0, floats[first + j] - 1.0)
         return count

@@ -12,7 +12,7 @@ from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, memory
+from trimtab.domain.view import Memory, Plan, View, can_take, memory
 from trimtab.errors import UsageError
 from trimtab.policies.shared.fitting import has_room, largest, left_of, room_left
 from trimtab.policies.shared.selection import rank
@@ -30,10 +30,10 @@ def fragment_memory(
     """Memory as `fragments` reads it.
 
     `counted_idx` is the resource whose fragments count. `ints`: it, and how many devices each kind of request
-    asks for. `floats`: MAX_RANKED scores, the popularity of each kind, then what a node has left: of each
+    asks for. `floats`: the popularity of each kind, then what a node has left: of each
     resource, and of the counted one on each of its devices.
     """
-    floats = [0.0] * MAX_RANKED + list(popularity) + [0.0] * (n_resources + n_devices)
+    floats = list(popularity) + [0.0] * (n_resources + n_devices)
     return memory(params=params, ints=[counted_idx, *devices_asked], floats=floats)
 
 
@@ -62,7 +62,7 @@ def fragments(demand: Any, fixed_s: Any, type_idx: int, n_devices: int, memory: 
     """
     n_kinds, n_resources = demand.shape
     left, counted_idx = memory.floats, memory.ints[0]
-    first = MAX_RANKED + n_kinds
+    first = n_kinds
     expected, popularity = 0.0, 0.0
     for m in range(n_kinds):
         is_fed = fixed_s[m, type_idx] < np.inf
@@ -70,7 +70,7 @@ def fragments(demand: Any, fixed_s: Any, type_idx: int, n_devices: int, memory: 
             if k != counted_idx and left[first + k] < demand[m, k]:
                 is_fed = False
         ask, many = demand[m, counted_idx], memory.ints[1 + m]
-        weight = left[MAX_RANKED + m]
+        weight = left[m]
         expected += weight * stranded(left, first + n_resources, n_devices, ask, many, is_fed)
         popularity += weight
     return expected / popularity
@@ -87,7 +87,7 @@ def _growth(view: View, work: Any, j: int, memory: Memory) -> float:
     """By how much fragments of node j would grow with this work on it, its devices taken as one."""
     n_kinds, n_resources = view.demand.shape
     left, counted_idx, g = memory.floats, memory.ints[0], view.nodes.type_idx[j]
-    first = MAX_RANKED + n_kinds
+    first = n_kinds
     for k in range(n_resources):
         left[first + k] = left_of(view, work, j, k)
     left[first + n_resources] = left[first + counted_idx]
@@ -112,7 +112,7 @@ def _score(view: View, work: Any, j: int, memory: Memory) -> float:
 @helper
 def _first_score(view: View) -> int:
     """Where the scores that are kept begin: [classes, nodes], nan where there is none."""
-    return MAX_RANKED + len(view.fixed_s) + view.demand.shape[1] + 1
+    return len(view.fixed_s) + view.demand.shape[1] + 1
 
 
 @helper
@@ -130,7 +130,7 @@ def _keep_up(view: View, work: Any, memory: Memory) -> None:
     memory.ints[counts + n_kinds] = total
     if total <= _COUNTED or total % _COUNTED == 0:
         for m in range(n_kinds):
-            memory.floats[MAX_RANKED + m] = float(memory.ints[counts + m])
+            memory.floats[m] = float(memory.ints[counts + m])
         for i in range(n_kinds * n):
             memory.floats[first + i] = np.nan
 
@@ -218,5 +218,5 @@ class FragmentationGradient(Policy):
                 if np.isnan(scores[first + j]):
                     scores[first + j] = _score(view, work, j, memory)
                 if scores[first + j] < np.inf:
-                    count = rank(ranking, scores, count, j, scores[first + j])
+                    count = rank(ranking, count, j, scores[first + j])
         return count

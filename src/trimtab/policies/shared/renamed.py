@@ -24,6 +24,7 @@ RENAMED = {
     "counts_dominant_shares": "needs = frozenset({Need.DOMINANT_SHARES, Need.VIRTUAL_COUNTERS})",
     "reads_prefix": "needs = frozenset({Need.PREFIX})",
 }
+_READ = re.compile(r"(?<![\w.])ranking\[[^\]]*\](?!\s*=(?!=))")  # it holds records; a plain write works
 _OLD = re.compile("|".join(rf"(?<![\w.]){re.escape(name)}\b" for name in RENAMED))
 
 
@@ -37,6 +38,10 @@ def check_names(policy: Policy) -> None:
     except (OSError, TypeError):  # made at run time: it has no source
         return
     for number, line in enumerate(lines, first):
-        if old := _OLD.search(line.partition("#")[0]):
-            place = f"{inspect.getsourcefile(cls)}, line {number}"
+        code = line.partition("#")[0]
+        place = f"{inspect.getsourcefile(cls)}, line {number}"
+        if old := _OLD.search(code):
             raise PolicyError(f"{cls.__name__} uses {old[0]!r}, now {RENAMED[old[0]]!r} ({place})")
+        if read := _READ.search(code):
+            new = read[0].replace("ranking[", "ranking.node_idx[")
+            raise PolicyError(f"{cls.__name__} reads {read[0]!r}, now {new!r} ({place})")

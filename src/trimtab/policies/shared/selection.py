@@ -10,7 +10,7 @@ from trimtab.compiled.bits import lowest_bit
 from trimtab.compiled.kernel import helper
 from trimtab.domain.view import MAX_RANKED, View, can_take, plain
 
-NOTES = MAX_RANKED  # in `memory.floats`: where notes begin, one per node
+NOTES = 0  # in `memory.floats`: where notes begin, one per node
 AT_ONCE = 60  # numbers compared with a bound at once: one bit each of an integer
 
 
@@ -55,29 +55,29 @@ def uniform_able(view: View, work: Any, u: float) -> int:
 
 
 @helper(inline=True)
-def rank(ranking: Any, scores: Any, count: int, j: int, score: float) -> int:
+def rank(ranking: Any, count: int, j: int, score: float) -> int:
     """Insert node j among `count` candidates, least (score, node) first; returns how many there are now.
 
-    `scores` holds the candidates' scores in its first MAX_RANKED places; the worst one falls out of a full
-    list.
+    The worst one falls out of a full list.
     """
+    nodes, scores = ranking.node_idx, ranking.score
     if count == MAX_RANKED:
         worst = scores[count - 1]
-        if score > worst or (score == worst and j > ranking[count - 1]):
+        if score > worst or (score == worst and j > nodes[count - 1]):
             return count
         count -= 1
     i = count
-    while i > 0 and (scores[i - 1] > score or (scores[i - 1] == score and ranking[i - 1] > j)):
+    while i > 0 and (scores[i - 1] > score or (scores[i - 1] == score and nodes[i - 1] > j)):
         scores[i] = scores[i - 1]
-        ranking[i] = ranking[i - 1]
+        nodes[i] = nodes[i - 1]
         i -= 1
     scores[i] = score
-    ranking[i] = j
+    nodes[i] = j
     return count + 1
 
 
 def notes_room(n_nodes: int) -> int:
-    """Numbers of `memory.floats` that `rank_noted` takes, from its begin on: MAX_RANKED scores, the notes."""
+    """Numbers of `memory.floats` that `rank_noted` takes, from its begin on: one per node."""
     return NOTES + n_nodes
 
 
@@ -85,27 +85,28 @@ def notes_room(n_nodes: int) -> int:
 def rank_noted(floats: Any, ranking: Any, n: int) -> int:
     """Rank the nodes by their notes `floats[NOTES + j]`, least (note, node) first; returns how many.
 
-    A node with note inf is no candidate. The notes stay; the candidates' notes are in the first places of
-    `floats`. The function is for policies that look at all n nodes: `rank` in their loop would cost a branch
-    misprediction whenever a node enters the list. Here a bound first excludes most nodes, without branches
-    and several at a time. A single node needs no comparison.
+    A node with note inf is no candidate. The notes stay; they are the candidates' scores. The function is for
+    policies that look at all n nodes: `rank` in their loop would cost a branch misprediction whenever a node
+    enters the list. Here a bound first excludes most nodes, without branches and several at a time. A single
+    node needs no comparison.
     """
+    scores = ranking.score
     if n == 1:
-        floats[0] = floats[NOTES]
-        ranking[0] = 0
-        return 1 if floats[0] < np.inf else 0
+        scores[0] = floats[NOTES]
+        ranking.node_idx[0] = 0
+        return 1 if scores[0] < np.inf else 0
     for i in range(MAX_RANKED):
-        floats[i] = np.inf
+        scores[i] = np.inf
     bound = _bound(floats, n)
     for first in range(0, n, AT_ONCE):
         near = up_to(bound, floats, NOTES + first, min(n - first, AT_ONCE))
         while near != 0:
             j = plain(first + lowest_bit(near))
             near &= near - 1
-            if floats[NOTES + j] < floats[MAX_RANKED - 1]:
-                _insert(floats, ranking, j, floats[NOTES + j])
+            if floats[NOTES + j] < scores[MAX_RANKED - 1]:
+                _insert(ranking, j, floats[NOTES + j])
     count = 0
-    while count < MAX_RANKED and floats[count] < np.inf:
+    while count < MAX_RANKED and scores[count] < np.inf:
         count += 1
     return count
 
@@ -147,14 +148,15 @@ def _more(a: float, b: float) -> float:
 
 
 @helper(inline=True)
-def _insert(scores: Any, ranking: Any, j: int, score: float) -> None:
+def _insert(ranking: Any, j: int, score: float) -> None:
     """Insert a node after those whose scores are as good; the last one falls out. Without branches."""
-    here, node = scores[MAX_RANKED - 1], ranking[MAX_RANKED - 1]
+    nodes, scores = ranking.node_idx, ranking.score
+    here, node = scores[MAX_RANKED - 1], nodes[MAX_RANKED - 1]
     for i in range(MAX_RANKED - 1, 0, -1):
-        before, other = scores[i - 1], ranking[i - 1]
+        before, other = scores[i - 1], nodes[i - 1]
         scores[i] = _more(_less(score, here), before)
         found = j if score < here else node
-        ranking[i] = other if score < before else found
+        nodes[i] = other if score < before else found
         here, node = before, other
     scores[0] = _less(score, here)
-    ranking[0] = j if score < here else node
+    nodes[0] = j if score < here else node

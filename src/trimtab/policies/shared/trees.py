@@ -6,7 +6,7 @@ walks towards the root until nothing changes any more; a query compares the root
 The Art of Computer Programming, vol. 3, §5.4.1 (selection trees). O(log nodes) per change and per group.
 
 Memory: ints = [built, groups, GROUP rows, place of each node in its group, the groups' nodes one after the
-other]; floats = [MAX_RANKED scores, trees]. A tree of width w lies at `tree`: root at 1, leaves from w on.
+other]; floats = the trees. A tree of width w lies at `tree`: root at 1, leaves from w on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.view import MAX_RANKED, Memory, View, memory
+from trimtab.domain.view import Memory, View, memory
 from trimtab.policies.shared.selection import rank
 
 _BUILT, _GROUPS, _ROWS = 0, 1, 2
@@ -31,7 +31,7 @@ def forest(cluster: Cluster) -> Memory:
     n_groups = int(group_idx.max()) + 1
     places, members = np.zeros(cluster.n_nodes, np.int64), np.argsort(group_idx, kind="stable")
     rows = np.zeros((n_groups, _ROW), np.int64)
-    tree, begin = MAX_RANKED, 0
+    tree, begin = 0, 0
     for g, size in enumerate(np.bincount(group_idx).tolist()):
         own = members[begin : begin + size]
         places[own] = np.arange(size)
@@ -113,4 +113,4 @@ def rank_head(memory: Memory, ranking: Any, count: int, g: int, extra: float, di
         if left > close or (left + extra) / divisor > score:
             i += 1
     j = memory.ints[memory.ints[row + _MEMBERS] + i - width]
-    return int(rank(ranking, floats, count, j, score))
+    return int(rank(ranking, count, j, score))

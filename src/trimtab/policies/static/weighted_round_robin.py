@@ -56,5 +56,5 @@ class WeightedRoundRobin(Policy):
                 floats[NOTES + j] = -floats[first + j]
         count = int(rank_noted(floats, ranking, n))
         if count > 0:
-            floats[first + ranking[0]] -= total
+            floats[first + ranking.node_idx[0]] -= total
         return count
