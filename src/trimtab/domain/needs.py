@@ -88,7 +88,7 @@ class Need(StrEnum):
         "held requests compete for a free slot by the scores of candidates",
     )
     ROLLOUT = "rollout", "simulation of candidates from the present state"
-    SPLITTING = "splitting", "requests are served in parts on several nodes", "split_max"
+    SPLITTING = "splitting", "requests are served in parts on several nodes", "split_max", "part_weight"
     BATCHING = "batching", "requests that wait at a node are served together", "batch_max", "batch_window_s"
     CHAINS = (
         "chains",

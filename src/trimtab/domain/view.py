@@ -143,6 +143,7 @@ class Plan(NamedTuple):
     placement: Annotated[Any, array("u1", "nodes", "items")]  # 1 = keep resident
     binding: Annotated[Any, array(BINDING, "bound")]
     split_max: Annotated[Any, array("i8", "classes")]
+    part_weight: Annotated[Any, array("f8", "classes", "parts")]  # relative sizes of parts; empty = all equal
     batch_max: Annotated[Any, array("i8", "classes")]
     batch_window_s: Annotated[Any, array("f8", "classes")]
     params: Annotated[Any, array("f8", "numbers")]  # the policy's own

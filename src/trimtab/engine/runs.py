@@ -21,6 +21,7 @@ from trimtab.domain.view import Plan
 from trimtab.engine.draws import stream, uniform
 from trimtab.engine.events import ARRIVAL, COMPLETION, LOSS, push_event
 from trimtab.engine.layout import PART_SPEC
+from trimtab.engine.part_sizes import part_frac
 from trimtab.engine.slots import best_estimate_s
 from trimtab.engine.stage_inputs import ABSENT, NO_OUTPUT, PRESENT, has_any_input, is_lost, set_origin
 from trimtab.engine.state import State
@@ -116,7 +117,7 @@ def _split(s: State, plan: Plan, r: int, g: int) -> bool:
     s.groups.count[g] = count
     s.runs.n_rows[r] = count
     for i in range(count):
-        _fill_in(s, s.groups.row[g] + i, r, (most // count + (1 if i < most % count else 0)) / most)
+        _fill_in(s, s.groups.row[g] + i, r, part_frac(plan, c, most, count, i))
     return True
 
 

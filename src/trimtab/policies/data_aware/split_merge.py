@@ -16,17 +16,20 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
 from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
+from trimtab.policies.shared.part_weights import part_weights
 from trimtab.policies.shared.without import NO_LOADS
 
 Floats = NDArray[np.float64]
 
 _MANY = 8  # parts, where nothing has arrived yet to learn from
+_GAIN_FRAC = 1e-6  # least gain for which a class's number of parts is changed
 _BUSY_FRAC = 0.9  # share of the time that slots are busy with batches, once there have to be any
 
 
-class _Recent(NamedTuple):
+class Recent(NamedTuple):
     """The last arrivals: their seconds on an average node, and their rate."""
 
+    class_idx: NDArray[np.int64]  # [arrivals]
     fixed_s: Floats  # [arrivals]
     variable_s: Floats  # [arrivals], what parts share
     parts_max: NDArray[np.int64]  # [arrivals]
@@ -41,7 +44,9 @@ class SplitMerge(Policy):
         Parts run side by side but pay the fixed time each, so splitting shortens service and lengthens
         queues. Every period the policy computes the cost of the last arrivals for each number of parts, from
         1 to their maximum: service of the longest part + join + expected wait at the load of all parts. The
-        plan takes the cheapest number. From the load `batch_from_load_frac` on, nodes batch waiting work.
+        plan takes the cheapest number for all classes, then changes class by class what makes the sum
+        cheaper. Where nodes differ in speed, parts are sized so that they end together on the fastest slots
+        that are expected to be free. From the load `batch_from_load_frac` on, nodes batch waiting work.
         Batches wait to fill for a window that grows with the load from 0 to `window_frac` mean services.
         Where a further request of a batch costs less than its own service (`marginal_frac`) and single
         requests would overload the nodes, the cost assumes batches just large enough for a load of 0.9.
@@ -51,19 +56,23 @@ class SplitMerge(Policy):
         Ratnasamy, Scott Shenker, Ion Stoica: "The case for tiny tasks in compute clusters", HotOS 2013.
         Batching, at once or delayed: Daniel Crankshaw, Xin Wang, Giulio Zhou, Michael J. Franklin, Joseph E.
         Gonzalez, Ion Stoica: "Clipper: a low-latency online prediction serving system", NSDI 2017. The wait:
-        G/G/c, see `trimtab.forecast.queueing`. The choice by load is trimtab's own.
+        G/G/c, see `trimtab.forecast.queueing`. Sizes by speed: divisible load theory, Yuan-Chang Cheng,
+        Thomas Robertazzi: "Distributed computation with communication delay", IEEE Transactions on Aerospace
+        and Electronic Systems 24(6), 1988 (from memory). The choice by load is trimtab's own.
     Reads
         As least-expected-completion; in `plan`, classes, sizes and possible parts of recent arrivals, their
         rate, and the slots of nodes that are up.
     Cost
-        O(nodes) a decision; O(parts × arrivals remembered) a plan.
+        O(nodes) a decision; O(classes × parts × arrivals remembered) a plan, a few times.
     When it wins / loses
-        Wins over any fixed number of parts where the load changes. At a steady load the best fixed number is
-        as good. Does nothing where the scenario's classes declare neither `split` nor `batch`. Windows cost
+        Wins over any fixed number of parts where the load changes or classes differ. At a steady load of one
+        class the best fixed number is as good. Does nothing where the scenario's classes declare neither `split` nor `batch`. Windows cost
         more than they save unless slots are scarce and waits matter little.
     Deviations from the source
         Tiny tasks are as small as possible; here the load sets the size. Clipper finds its batch size by
-        trial against a deadline; here the size is a parameter.
+        trial against a deadline; here the size is a parameter. Divisible loads can be cut anywhere and know
+        their nodes; here parts are whole images, and each part is dispatched by itself after it was sized.
+        The price of a number of parts takes them as equal, on a slot of average speed.
     """
 
     name: ClassVar[str] = "split-merge"
@@ -105,21 +114,39 @@ class SplitMerge(Policy):
         arrived = history.work[-self.recent :]
         if len(arrived) < 2 or slots == 0:
             return _plan_of(classes, _MANY, 1, 0.0)
-        recent = _priced(view, arrived)
-        totals_s = [self._mean_s(recent, slots, k) for k in range(1, int(recent.parts_max.max()) + 1)]
-        parts = 1 + int(np.argmin(totals_s))
-        load = _load_frac(recent, slots, 1)
-        return _plan_of(classes, parts, self._batch_max(load), self._window_s(recent, load))
+        recent = priced(view, arrived)
+        parts, load = self._parts(recent, slots, classes), _load_frac(recent, slots, 1)
+        weight = part_weights(view, arrived, parts, _load_frac(recent, slots, parts[recent.class_idx]))
+        plan = _plan_of(classes, 1, self._batch_max(load), self._window_s(recent, load))
+        return plan._replace(split_max=parts, part_weight=weight)
 
-    def _mean_s(self, recent: _Recent, slots: int, most: int) -> float:
-        """Expected mean completion with at most so many parts; inf where nodes can't keep up."""
-        parts = np.minimum(recent.parts_max, most)
-        batch = self._batch(_load_frac(recent, slots, most))
+    def _parts(self, recent: Recent, slots: int, classes: int) -> NDArray[np.int64]:
+        """Number of parts of each class, [classes]: the best one for all, then changed class by class."""
+        numbers = range(1, min(slots, int(recent.parts_max.max())) + 1)
+        costs_s = [self.mean_s(recent, slots, np.full(classes, k)) for k in numbers]
+        parts, least_s = np.full(classes, 1 + int(np.argmin(costs_s))), min(costs_s)
+        several = np.unique(recent.class_idx[recent.parts_max > 1])
+        is_better = len(np.unique(recent.class_idx)) > 1
+        while is_better:
+            is_better = False
+            for c in several:
+                most = min(slots, int(recent.parts_max[recent.class_idx == c].max()))
+                for k in range(1, most + 1):
+                    other = np.where(np.arange(classes) == c, k, parts)
+                    cost_s = self.mean_s(recent, slots, other)
+                    if cost_s < least_s * (1.0 - _GAIN_FRAC):
+                        parts, least_s, is_better = other, cost_s, True
+        return parts
+
+    def mean_s(self, recent: Recent, slots: int, most: NDArray[np.int64]) -> float:
+        """Expected mean completion with at most so many parts [classes]; inf where nodes can't keep up."""
+        parts = np.minimum(recent.parts_max, most[recent.class_idx])
+        batch = self._batch(_load_frac(recent, slots, most[recent.class_idx]))
         longer = 1.0 + self.marginal_frac * (batch - 1.0)
         wait_s = _wait_s(recent, slots, parts, batch, longer)
         images = np.ceil(recent.parts_max / parts) / recent.parts_max  # share of the longest part
         served_s = longer * (recent.fixed_s + recent.variable_s * images)
-        last_s = wait_s * np.cumsum(1.0 / np.arange(1, most + 1))[parts - 1]  # as if waits were exponential
+        last_s = wait_s * np.cumsum(1.0 / np.arange(1, parts.max() + 1))[parts - 1]  # of exponential waits
         return float(np.mean(served_s + last_s + np.where(parts > 1, self.join_s, 0.0)))
 
     def _batch(self, load: float) -> float:
@@ -133,7 +160,7 @@ class SplitMerge(Policy):
     def _batch_max(self, load: float) -> int:
         return self.batch_max if load >= self.batch_from_load_frac else 1
 
-    def _window_s(self, recent: _Recent, load: float) -> float:
+    def _window_s(self, recent: Recent, load: float) -> float:
         from_load = self.batch_from_load_frac
         share = np.clip((load - from_load) / max(1.0 - from_load, 1e-9), 0.0, 1.0)
         return float(share * self.window_frac * np.mean(recent.fixed_s + recent.variable_s))
@@ -149,7 +176,7 @@ def _plan_of(classes: int, parts: int, batch_max: int, window_s: float) -> Plan:
     )
 
 
-def _priced(view: View, arrived: NDArray[np.void]) -> _Recent:
+def priced(view: View, arrived: NDArray[np.void]) -> Recent:
     """Service of these requests on an average slot that serves their class."""
     nodes = view.nodes
     slots = np.bincount(nodes.type_idx, nodes.slots * nodes.up, minlength=view.fixed_s.shape[1])
@@ -159,16 +186,17 @@ def _priced(view: View, arrived: NDArray[np.void]) -> _Recent:
     unit_s = (np.where(share > 0.0, view.unit_s, 0.0) * share).sum(axis=1)
     c, since_s = arrived["class_idx"], view.context.now_s - arrived["arrival_s"][0]
     parts_max = np.maximum(arrived["parts_max"], 1).astype(np.int64)
-    return _Recent(fixed_s[c], unit_s[c] * arrived["units"], parts_max, len(arrived) / max(since_s, 1e-9))
+    per_s = len(arrived) / max(since_s, 1e-9)
+    return Recent(c.astype(np.int64), fixed_s[c], unit_s[c] * arrived["units"], parts_max, per_s)
 
 
-def _load_frac(recent: _Recent, slots: int, most: int) -> float:
+def _load_frac(recent: Recent, slots: int, most: int | NDArray[np.int64]) -> float:
     """Share of the slots' time that these arrivals take in at most so many parts each."""
     parts = np.minimum(recent.parts_max, most)
     return float(recent.per_s * np.mean(recent.fixed_s * parts + recent.variable_s) / slots)
 
 
-def _wait_s(recent: _Recent, slots: int, parts: NDArray[np.int64], batch: float, longer: float) -> float:
+def _wait_s(recent: Recent, slots: int, parts: NDArray[np.int64], batch: float, longer: float) -> float:
     """Expected wait of a part, all of a request's parts arriving at once; inf at load 1 and above.
 
     `batch` parts are served as one, in `longer` times the service of one.
