@@ -66,8 +66,8 @@ class SplitMerge(Policy):
         O(nodes) a decision; O(classes × parts × arrivals remembered) a plan, a few times.
     When it wins / loses
         Wins over any fixed number of parts where the load changes or classes differ. At a steady load of one
-        class the best fixed number is as good. Does nothing where the scenario's classes declare neither `split` nor `batch`. Windows cost
-        more than they save unless slots are scarce and waits matter little.
+        class the best fixed number is as good. Does nothing where the scenario's classes declare neither
+        `split` nor `batch`. Windows cost more than they save unless slots are scarce and waits matter little.
     Deviations from the source
         Tiny tasks are as small as possible; here the load sets the size. Clipper finds its batch size by
         trial against a deadline; here the size is a parameter. Divisible loads can be cut anywhere and know
