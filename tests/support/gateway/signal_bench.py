@@ -130,6 +130,7 @@ def on_bench(test: Callable[[SignalBench], Awaitable[None]], *how: Any, **option
 
     async def main() -> None:
         bench = SignalBench(*how, **options)
+        await bench.dispatcher.open()
         try:
             await test(bench)
         finally:

@@ -13,11 +13,12 @@ from trimtab.validation.names import FieldError, Path
 
 NodeNeeds = Mapping[Need, bool]
 
+_RESOURCES: Final = "`exporter_url` or `gpu_exporter_url` of nodes, or resources under their `capacity` and `models.NAME.demand`"
 GATEWAY: Final = Host(
     "gateway",
     {
-        Need.RESOURCES: "`exporter_url` or `gpu_exporter_url` of nodes, or resources under their `capacity` "
-        "and `models.NAME.demand`",
+        Need.RESOURCES: _RESOURCES,
+        Need.DOMINANT_SHARES: _RESOURCES,
         Need.REPORTED_LOAD: "`exporter_url`, `gpu_exporter_url` or `metrics_url` of nodes",
         Need.ZONES: "`zone` of nodes, in several zones",
         Need.LINKS: "",  # measured, where it is not declared
@@ -48,6 +49,7 @@ def needs_met_by(nodes: Collection[NodeSettings], models: Models, own_zone: str)
     declared = any(node.capacity.resources for node in nodes) and any(m.demand for m in models.values())
     return {
         Need.RESOURCES: reports or declared,
+        Need.DOMINANT_SHARES: reports or declared,
         Need.REPORTED_LOAD: reports or any(node.metrics_url for node in nodes),
         Need.ZONES: len({node.zone or own_zone for node in nodes}) > 1,
         Need.PRICES: any(node.usd_per_hour for node in nodes),

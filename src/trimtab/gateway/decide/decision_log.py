@@ -46,9 +46,9 @@ class DecisionLog:
 
     def timed_turn(self, pool: PolicyPool, now_s: float) -> Turned:
         """A turn with its duration measured, per new request."""
-        begun_s = perf_counter()
+        n_new, begun_s = len(pool.newcomers), perf_counter()  # a plan that comes meanwhile settles them
         turned = pool.turn(now_s)
-        took_s = (perf_counter() - begun_s) / len(pool.newcomers)
+        took_s = (perf_counter() - begun_s) / n_new
         self.decision_s = took_s if not self.decision_s else 0.9 * self.decision_s + 0.1 * took_s
         return turned
 
