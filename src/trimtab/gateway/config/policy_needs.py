@@ -13,7 +13,10 @@ from trimtab.validation.names import FieldError, Path
 
 NodeNeeds = Mapping[Need, bool]
 
-_RESOURCES: Final = "`exporter_url` or `gpu_exporter_url` of nodes, or resources under their `capacity` and `models.NAME.demand`"
+_RESOURCES: Final = (
+    "`exporter_url` or `gpu_exporter_url` of nodes, "
+    "or resources under their `capacity` and `models.NAME.demand`"
+)
 GATEWAY: Final = Host(
     "gateway",
     {
