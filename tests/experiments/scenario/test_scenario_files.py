@@ -27,7 +27,7 @@ CLUSTERS = Path(__file__).parents[3] / "examples" / "clusters"
 
 
 def test_the_built_ins_are_there() -> None:
-    assert builtin_names() == ("aigc-images", "edge-cloud", "llm-chat", "regime-change", "tiny")
+    assert builtin_names() == ("aigc-images", "edge-cloud", "llm-chat", "multimodal", "regime-change", "tiny")
 
 
 @pytest.mark.parametrize("name", builtin_names())

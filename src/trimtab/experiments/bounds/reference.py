@@ -35,10 +35,14 @@ def _use_bounds() -> None:
 def bound_of(cluster: Cluster, requests: Requests, options: Options) -> Bound | None:
     """Lower bound on completion, groups being node types.
 
-    None where none of the requests can be served, where caches may answer them or shorten their service, and
+    None where the workload has chains, where none of the requests can be served, where caches may answer them or shorten their service, and
     where batches may serve several in less than the time of each.
     """
-    if _is_cached(requests, options) or options.batch_marginal_frac is not None:
+    if (
+        requests.chains is not None
+        or _is_cached(requests, options)
+        or options.batch_marginal_frac is not None
+    ):
         return None
     service_s = true_service_s(cluster, requests)
     if not np.isfinite(service_s).any():

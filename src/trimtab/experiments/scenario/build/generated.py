@@ -72,7 +72,8 @@ def drawn_members(family: ItemFamily, seed: int, stream: Stream, member: int, n:
 
 def _sizes(spec: GenerateSpec, entry: MixEntry, seed: int, c: int, n: int) -> FloatArray:
     amount = entry.size if entry.size is not None else spec.size
-    assert amount is not None  # checked with the scenario
+    if amount is None:  # checked with the scenario: runs of a chain, whose stages have sizes
+        return np.zeros(n)
     return amount.draw(generator(seed, Stream.SIZE, c), n)
 
 

@@ -28,9 +28,17 @@ from trimtab.traces.sizes import sizes_lognormal
 
 
 def build_requests(
-    spec: WorkloadSpec, served: Served, columns: RequestColumns, cluster: Cluster, seed: int
+    spec: WorkloadSpec,
+    served: Served,
+    columns: RequestColumns,
+    cluster: Cluster,
+    seed: int,
+    path_s: FloatArray | None = None,
 ) -> Requests:
-    """Requests of one seed, not yet scaled to a load."""
+    """Requests of one seed, not yet scaled to a load.
+
+    `path_s` [requests] is the estimate of runs of chains; nan for other requests.
+    """
     n, c = len(columns.arrival_s), columns.class_idx
     truth, work = np.zeros(n, TRUTH), new_work(n)
     truth["units"], truth["factor"] = columns.units, _factor(spec.service_cv, seed, Stream.SERVICE, n)
@@ -38,8 +46,13 @@ def build_requests(
     work["serial"], work["arrival_s"], work["class_idx"] = np.arange(n), columns.arrival_s, c
     work["units"] = columns.units * _factor(spec.estimate_cv, seed, Stream.ESTIMATE, n)
     work["parts_max"] = parts_max(served, c, work["units"])
-    work["estimate_s"] = cluster.best_estimate_s(c, work["units"])
-    work["deadline_s"] = columns.arrival_s + _deadline_after_s(spec, columns, cluster, seed)
+    best_s = cluster.best_estimate_s(c, work["units"])
+    true_best_s = cluster.best_estimate_s(c, columns.units)
+    if path_s is not None:
+        is_run = ~np.isnan(path_s)
+        best_s[is_run] = true_best_s[is_run] = path_s[is_run]
+    work["estimate_s"] = work["rank_s"] = best_s
+    work["deadline_s"] = columns.arrival_s + _deadline_after_s(spec, columns, true_best_s, seed)
     work["payload_gib"] = _payload_gib(spec, columns, seed)
     work["model_idx"], work["adapter_idx"] = _item_idx(served, columns)
     work["tenant_idx"] = _tenant_idx(spec, columns, len(names), seed)
@@ -99,18 +112,18 @@ def _priority(spec: WorkloadSpec, columns: RequestColumns, seed: int) -> IntArra
 
 
 def _deadline_after_s(
-    spec: WorkloadSpec, columns: RequestColumns, cluster: Cluster, seed: int
+    spec: WorkloadSpec, columns: RequestColumns, best_s: FloatArray, seed: int
 ) -> FloatArray | float:
     if columns.deadline_after_s is not None:
         return columns.deadline_after_s
-    return np.inf if spec.deadline is None else _drawn_deadline_s(spec.deadline, columns, cluster, seed)
+    return np.inf if spec.deadline is None else _drawn_deadline_s(spec.deadline, best_s, seed)
 
 
-def _drawn_deadline_s(spec: DeadlineSpec, columns: RequestColumns, cluster: Cluster, seed: int) -> FloatArray:
-    n = len(columns.arrival_s)
+def _drawn_deadline_s(spec: DeadlineSpec, best_s: FloatArray, seed: int) -> FloatArray:
+    """Seconds from arrival to the deadline; `best_s` is the service on the best type, [requests] both."""
+    n = len(best_s)
     after_s = np.zeros(n)
     if spec.factor is not None:
-        best_s = cluster.best_estimate_s(columns.class_idx, columns.units)
         after_s += best_s * spec.factor.draw(generator(seed, Stream.DEADLINE_FACTOR), n)
     if spec.seconds is not None:
         after_s += spec.seconds.draw(generator(seed, Stream.DEADLINE_SECONDS), n)

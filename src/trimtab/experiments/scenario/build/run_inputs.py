@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.domain.chains import Chains
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.domain.requests import Requests
@@ -24,6 +25,7 @@ from trimtab.experiments.scenario.build.cacheable import (
     with_contents,
     with_prompts,
 )
+from trimtab.experiments.scenario.build.chain_rows import build_chains, path_estimates_s, with_runs
 from trimtab.experiments.scenario.build.cluster_arrays import build_cluster
 from trimtab.experiments.scenario.build.defaults import default_served
 from trimtab.experiments.scenario.build.fluid_capacity import fluid_capacity_per_s
@@ -75,6 +77,8 @@ def _drawn(inputs: RunInputs) -> list[Any]:
     """All arrays that may depend on the seed."""
     r, prefixes = inputs.requests, inputs.requests.prefixes
     arrays: list[Any] = [r.work, r.truth, r.leave_s, r.content_idx, inputs.options.faults]
+    if r.chains is not None:
+        arrays += [r.chains.counts, r.chains.truth, r.chains.output_gib, r.chains.is_skipped]
     if prefixes is not None:
         arrays += [prefixes.block_idx, prefixes.first, prefixes.prompt_tokens]
     return arrays
@@ -96,15 +100,22 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
         )
     columns, served, info = _columns(scenario, seed, trace)
     cluster = build_cluster(scenario.cluster, served, columns)
-    requests = _reusable(scenario, columns, build_requests(scenario.workload, served, columns, cluster, seed))
+    workload = scenario.workload
+    chains = build_chains(scenario.chains, workload, served, columns, cluster, seed)
+    path_s = None if chains is None else _path_estimates_s(chains)
+    drawn = build_requests(workload, served, columns, cluster, seed, path_s)
+    requests = _reusable(scenario, columns, drawn)
     if columns.factor is not None:
         requests.truth["factor"] *= columns.factor
-    mean_s, share = _mean_service(cluster, requests)
+    mean_s, share = _mean_service(cluster, requests, chains)
     cluster = replace(cluster, weight=_weights(cluster, mean_s, share))
     capacity_per_s = _capacity_per_s(cluster, mean_s, share)
     target = scenario.workload.load if load is None else load
     if target is not None:
         _scale_to(requests, target * capacity_per_s, scenario.name)
+    requests.work["run_arrival_s"] = requests.work["arrival_s"]
+    if chains is not None:
+        requests = with_runs(requests, chains)
     if columns.leave_after_s is not None and scenario.serving.cancel == "always":
         requests = replace(requests, leave_s=_leave_s(requests, columns.leave_after_s))
     return RunInputs(
@@ -166,13 +177,27 @@ def _leave_s(requests: Requests, after_s: FloatArray) -> FloatArray:
     return leave_s
 
 
-def _mean_service(cluster: Cluster, requests: Requests) -> tuple[FloatArray, FloatArray]:
-    """Mean true service on each node type, [classes, types], and the share of each class, [classes].
+def _path_estimates_s(chains: Chains) -> FloatArray:
+    """Estimate of each run, on its critical path, [requests]; nan for requests without stages."""
+    path_s = np.full(len(chains.template_idx), np.nan)
+    path_s[chains.template_idx >= 0] = path_estimates_s(chains)
+    return path_s
 
-    A class that no type serves has share 0.
+
+def _mean_service(
+    cluster: Cluster, requests: Requests, chains: Chains | None
+) -> tuple[FloatArray, FloatArray]:
+    """Mean true service on each node type, [classes, types], and jobs of each class a request, [classes].
+
+    A job is a request, or a stage of one. A class that no type serves has share 0.
     """
     c, classes = requests.work["class_idx"], len(cluster.class_names)
     factor, units = requests.truth["factor"], requests.truth["units"]
+    if chains is not None:
+        served = ~chains.is_skipped
+        c = np.concatenate([c, chains.work["class_idx"][served]])
+        factor = np.concatenate([factor, chains.truth["factor"][served]])
+        units = np.concatenate([units, chains.truth["units"][served]])
     count = np.bincount(c, minlength=classes)
     mean_factor = np.where(count > 0, np.bincount(c, factor, classes) / np.maximum(count, 1), 1.0)
     mean_units = np.bincount(c, units * factor, classes) / np.maximum(count, 1)

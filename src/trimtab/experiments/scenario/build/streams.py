@@ -32,6 +32,13 @@ class Stream(IntEnum):
     OWN_TOKENS = 19
     CONTENT = 20
     REPEATABLE = 21
+    STAGE_SIZE = 22
+    STAGE_COUNT = 23
+    STAGE_OUTPUT = 24
+    STAGE_CONDITION = 25
+    STAGE_ESTIMATE = 26
+    STAGE_SERVICE = 27
+    STAGE_MODEL = 28
 
 
 def generator(seed: int, stream: Stream, member: int = 0) -> np.random.Generator:

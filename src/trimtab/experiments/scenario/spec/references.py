@@ -82,13 +82,13 @@ def _known_types(path: Path, table: Mapping[str, object], cluster: ClusterSpec) 
 
 
 def workload_field_errors(
-    workload: WorkloadSpec, served: Served, cluster: ClusterSpec
+    workload: WorkloadSpec, served: Served, cluster: ClusterSpec, chains: Collection[str] = ()
 ) -> Iterator[FieldError]:
     """Classes and zones that the workload names."""
     for zone in workload.origin or {}:
         yield from known(("workload", "origin", zone), zone, cluster.zone_names, "zone")
     if workload.generate is not None:
-        yield from _mix_field_errors(workload.generate, served)
+        yield from _mix_field_errors(workload.generate, served, chains)
     if workload.trace is not None and served.classes:
         path = ("workload", "trace")
         for value, name in workload.trace.class_of.items():
@@ -97,15 +97,20 @@ def workload_field_errors(
             yield from known((*path, "default_class"), workload.trace.default_class, served.classes, "class")
 
 
-def _mix_field_errors(generate: GenerateSpec, served: Served) -> Iterator[FieldError]:
+def _mix_field_errors(
+    generate: GenerateSpec, served: Served, chains: Collection[str]
+) -> Iterator[FieldError]:
     for k, change in enumerate(generate.changes):
         for name in change.shares or {}:
             of_change = ("workload", "generate", "changes", k, "shares", name)
             yield from known(of_change, name, generate.mix, "class of the mix")
     for name, entry in generate.mix.items():
         path = ("workload", "generate", "mix", name)
-        yield from known(path, name, served.classes, "class")
-        if entry.size is None and generate.size is None:
+        yield from known(path, name, served.classes, "class or chain")
+        if name in chains:
+            if entry.size is not None:
+                yield FieldError((*path, "size"), entry.size, "no size: the stages of a chain have sizes")
+        elif entry.size is None and generate.size is None:
             yield FieldError((*path, "size"), None, "a size, here or in workload.generate.size")
         service = served.classes.get(name)
         if entry.adapter_frac and service is not None and service.adapter is None:

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from trimtab.errors import ScenarioError
+from trimtab.experiments.scenario.spec.chains import ChainSection, chain_field_errors, run_classes
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.references import (
     cluster_field_errors,
@@ -100,6 +101,9 @@ class ClusterPart(Spec):
 class Scenario(ClusterPart):
     """One scenario file. Two with the same `hash()`, and the same trace if any, give the same runs."""
 
+    chains: Mapping[str, ChainSection] = Field(
+        {}, description="name → graph of stages; runs of it in the mix"
+    )
     name: str = Field("scenario", min_length=1, description="short name, for tables and reports")
     description: str = Field("", description="description, for reports")
     workload: WorkloadSpec = Field(description="the arriving requests")
@@ -117,9 +121,16 @@ class Scenario(ClusterPart):
     sort_by: str = Field("completion_mean_s", description="metric that the comparison is sorted by")
 
     def _field_errors(self) -> Iterator[FieldError]:
-        yield from super()._field_errors()
-        yield from workload_field_errors(self.workload, self.served, self.cluster)
+        yield from cluster_field_errors(self.cluster)
+        yield from served_field_errors(super().served, self.cluster)
+        yield from chain_field_errors(self.chains, super().served, self.cluster)
+        yield from workload_field_errors(self.workload, self.served, self.cluster, self.chains)
         yield from fault_field_errors(self.faults, self.cluster)
+
+    @property
+    def served(self) -> Served:
+        """What is served, with a class for the runs of each chain."""
+        return Served(self.models, self.adapters, {**self.classes, **run_classes(self.chains)})
 
     def __hash__(self) -> int:
         return hash(self.hash())

@@ -1,0 +1,212 @@
+"""The stages of all runs of a workload as rows: drawn sizes, counts and outputs, and declared ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.domain.chain_templates import templates_of
+from trimtab.domain.chains import Chains, Templates
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.requests import TRUTH, Requests
+from trimtab.domain.stage_graph import edges_of, in_reverse, rows_of_stages, upward_ranks_s
+from trimtab.domain.view import new_work
+from trimtab.experiments.scenario.build.cluster_arrays import first_positions
+from trimtab.experiments.scenario.build.generated import drawn_members
+from trimtab.experiments.scenario.build.request_columns import RequestColumns
+from trimtab.experiments.scenario.build.streams import Stream, generator
+from trimtab.experiments.scenario.spec import chains as spec_chains
+from trimtab.experiments.scenario.spec.service_classes import Served
+from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
+from trimtab.experiments.scenario.spec.workload import WorkloadSpec
+from trimtab.traces.sizes import sizes_lognormal
+
+MEMBERS = 1000  # stages of one chain, at most, for the streams of their draws
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """One stage of one chain: what a scenario says of it, and its runs."""
+
+    section: spec_chains.StageSection
+    name: str
+    chain: spec_chains.ChainSection
+    member: int  # for streams
+    counted: int  # likewise, of the stage that decides its count
+    position: int  # in the templates
+
+    def counts(self, seed: int, n: int) -> IntArray:
+        """Instances in each run, [runs]; a map over no items has one, which is skipped."""
+        deciding = self.chain.stages[self.chain.counted_like(self.name)]
+        if deciding.count is None:
+            return np.ones(n, np.int64)
+        drawn = deciding.count.draw(generator(seed, Stream.STAGE_COUNT, self.counted), n)
+        return np.maximum(np.rint(drawn), 0).astype(np.int64)
+
+    def is_skipped(self, seed: int, n: int) -> npt.NDArray[np.bool_]:
+        """Runs that skip it, [runs]."""
+        drawn: FloatArray = generator(seed, Stream.STAGE_CONDITION, self.member).random(n)
+        return drawn >= self.section.when_frac
+
+
+def build_chains(
+    sections: spec_chains.Chains,
+    workload: WorkloadSpec,
+    served: Served,
+    columns: RequestColumns,
+    cluster: Cluster,
+    seed: int,
+) -> Chains | None:
+    """The stages of the requests whose class is a chain; None if there is no chain."""
+    if not sections:
+        return None
+    templates = templates_of(
+        {name: {s: stage.template() for s, stage in c.stages.items()} for name, c in sections.items()}
+    )
+    chain_of_class = np.full(len(served.classes), -1, np.int32)
+    for k, name in enumerate(sections):
+        chain_of_class[list(served.classes).index(name)] = k
+    template_idx = chain_of_class[columns.class_idx]
+    stages = _stages(sections, templates)
+    chains = _empty(templates, template_idx, stages, seed)
+    _fill(chains, stages, workload, served, columns, cluster, seed)
+    return _with_ranks(chains, cluster, stages)
+
+
+def _stages(sections: spec_chains.Chains, templates: Templates) -> dict[int, _Stage]:
+    """Stages by their position in the templates."""
+    stages = {}
+    for k, chain in enumerate(sections.values()):
+        names = list(chain.stages)
+        for i, (name, section) in enumerate(chain.stages.items()):
+            counted = MEMBERS * k + names.index(chain.counted_like(name))
+            position = int(templates.first[k]) + i
+            stages[position] = _Stage(section, name, chain, MEMBERS * k + i, counted, position)
+    return stages
+
+
+def _empty(
+    templates: Templates, template_idx: npt.NDArray[np.int32], stages: dict[int, _Stage], seed: int
+) -> Chains:
+    """The rows, before anything but their number is known; skipped instances are marked."""
+    of_run = template_idx[template_idx >= 0]
+    sizes = np.diff(templates.first)[of_run]
+    first_group = np.cumsum(sizes) - sizes
+    counts, skipped = np.zeros(int(sizes.sum()), np.int64), np.zeros(int(sizes.sum()), np.bool_)
+    for position, stage in stages.items():
+        template = int(np.searchsorted(templates.first, position, side="right")) - 1
+        runs = np.flatnonzero(of_run == template)
+        groups = first_group[runs] + position - templates.first[template]
+        drawn = stage.counts(seed, len(runs))
+        counts[groups] = np.maximum(drawn, 1)
+        skipped[groups] = stage.is_skipped(seed, len(runs)) | (drawn == 0)
+    n = int(counts.sum())
+    return Chains(
+        templates=templates,
+        template_idx=template_idx,
+        counts=counts.astype(np.int32),
+        work=new_work(n),
+        truth=np.zeros(n, TRUTH),
+        output_gib=np.zeros(n),
+        is_skipped=np.repeat(skipped, counts),
+    )
+
+
+def _fill(
+    chains: Chains,
+    stages: dict[int, _Stage],
+    workload: WorkloadSpec,
+    served: Served,
+    columns: RequestColumns,
+    cluster: Cluster,
+    seed: int,
+) -> None:
+    """Draw sizes, outputs and models of all instances, each from its own stream."""
+    work, truth, names = chains.work, chains.truth, list(served.classes)
+    first_model = first_positions(columns.models, 0)
+    work["model_idx"] = work["adapter_idx"] = -1
+    truth["factor"] = 1.0
+    for _, _, rows_of in rows_of_stages(chains):
+        for position, here in rows_of.items():
+            stage, rows, n = stages[position], here.rows, len(here.rows)
+            member, section = stage.member, stage.section
+            units = section.size.draw(generator(seed, Stream.STAGE_SIZE, member), n)
+            truth["units"][rows] = units
+            work["units"][rows] = units * _factor(
+                workload.estimate_cv, seed, Stream.STAGE_ESTIMATE, member, n
+            )
+            truth["factor"][rows] = _factor(workload.service_cv, seed, Stream.STAGE_SERVICE, member, n)
+            work["class_idx"][rows] = names.index(section.service_class)
+            if section.output_gib is not None:
+                drawn = section.output_gib.draw(generator(seed, Stream.STAGE_OUTPUT, member), n)
+                chains.output_gib[rows] = drawn
+            family = served.classes[section.service_class].model
+            if family is not None:
+                drawn_model = drawn_members(served.models[family], seed, Stream.STAGE_MODEL, member, n)
+                work["model_idx"][rows] = first_model[family] + drawn_model
+    chains.output_gib[chains.is_skipped] = 0.0
+    work["estimate_s"] = cluster.best_estimate_s(work["class_idx"], work["units"])
+    work["key"] = (np.arange(len(work)) + 1) << 20
+
+
+def _factor(cv: float, seed: int, stream: Stream, member: int, n: int) -> FloatArray | float:
+    return sizes_lognormal(generator(seed, stream, member), 1.0, cv, n) if cv else 1.0
+
+
+def _with_ranks(chains: Chains, cluster: Cluster, stages: dict[int, _Stage]) -> Chains:
+    """The chains with `rank_s` and `next_class_idx`: what follows a row is known by the mean of its stage."""
+    estimate_s = mean_estimates_s(cluster, chains.work)
+    for template, _, rows_of in rows_of_stages(chains):
+        after_s: dict[int, float] = {}
+        for position in in_reverse(chains.templates, template):
+            own_s, rows = estimate_s[rows_of[position].rows], rows_of[position].rows
+            follows = [(after_s[k], k) for k, _ in edges_of(chains.templates, position)]
+            longest_s, following = max(follows, default=(0.0, -1))
+            chains.work["rank_s"][rows] = own_s + longest_s
+            mean_s = float(own_s.mean()) if len(own_s) else 0.0
+            after_s[position] = longest_s + stages[position].section.when_frac * mean_s
+            if following >= 0:
+                chains.work["next_class_idx"][rows] = chains.work["class_idx"][rows_of[following].rows[0]]
+    return chains
+
+
+def mean_estimates_s(cluster: Cluster, work: npt.NDArray[np.void]) -> FloatArray:
+    """Mean over the nodes that serve it of the estimated service of each row, [rows]; inf = no node does."""
+    nodes = np.bincount(cluster.type_idx, minlength=cluster.n_types).astype(np.float64)
+    total_s, count = np.zeros(len(work)), np.zeros(len(work))
+    for g in range(cluster.n_types):
+        own_s = cluster.fixed_s[work["class_idx"], g] + cluster.unit_s[work["class_idx"], g] * work["units"]
+        serves = np.isfinite(own_s)
+        total_s += np.where(serves, nodes[g] * own_s, 0.0)
+        count += nodes[g] * serves
+    return np.where(count > 0, total_s / np.maximum(count, 1.0), np.inf)
+
+
+def path_estimates_s(chains: Chains) -> FloatArray:
+    """Estimated seconds of each run on its critical path, on the best nodes, [runs]; inf = it fits none."""
+    seconds = np.where(chains.is_skipped, 0.0, chains.work["estimate_s"])
+    rank_s, _ = upward_ranks_s(chains, seconds)
+    paths_s = np.zeros(int((chains.template_idx >= 0).sum()))
+    for _, runs, rows_of in rows_of_stages(chains):
+        for here in rows_of.values():
+            np.maximum.at(paths_s, runs[here.run], rank_s[here.rows])
+    return paths_s
+
+
+def with_runs(requests: Requests, chains: Chains) -> Requests:
+    """The requests with the stages of their runs. Stages take deadline, tenant and origin of their run."""
+    is_run = chains.template_idx >= 0
+    sizes = np.zeros(int(is_run.sum()), np.int64)
+    for _, runs, rows_of in rows_of_stages(chains):
+        for here in rows_of.values():
+            np.add.at(sizes, runs[here.run], 1)
+    of_request = np.repeat(np.flatnonzero(is_run), sizes)
+    for name in ("deadline_s", "tenant_idx", "priority", "zone_idx", "payload_gib", "run_arrival_s"):
+        chains.work[name] = requests.work[name][of_request]
+    weight = requests.tenant_weight
+    share = 1.0 if weight is None else weight[chains.work["tenant_idx"]]
+    chains.work["cost"] = chains.work["units"] / share
+    requests.work["rank_s"][is_run] = requests.work["estimate_s"][is_run]
+    return replace(requests, chains=chains)
