@@ -25,7 +25,12 @@ chains:
     slo_s: 60
     stages:
       text: {class: write, size: 3, output_gib: 0.5}
-      images: {class: draw, after: [text], count: {distribution: choice, values: {1: 1, 3: 1}}, expected_count: 2, size: 1}
+      images:
+        class: draw
+        after: [text]
+        count: {distribution: choice, values: {1: 1, 3: 1}}
+        expected_count: 2
+        size: 1
       captions: {class: write, after: {images: each}, like: images, size: 2, when_frac: 0.5}
       film: {class: write, after: [captions, text], size: 4}
 workload:

@@ -35,8 +35,8 @@ def _use_bounds() -> None:
 def bound_of(cluster: Cluster, requests: Requests, options: Options) -> Bound | None:
     """Lower bound on completion, groups being node types.
 
-    None where the workload has chains, where none of the requests can be served, where caches may answer them or shorten their service, and
-    where batches may serve several in less than the time of each.
+    None where the workload has chains, where none of the requests can be served, where caches may answer them
+    or shorten their service, and where batches may serve several in less than the time of each.
     """
     if (
         requests.chains is not None
