@@ -24,7 +24,8 @@ from trimtab.policies.hybrid.hybrid_optimise import HybridOptimise, slowness
 from trimtab.policies.hybrid.hybrid_rules import ARMS, HybridRules, next_arm, score_period
 from trimtab.policies.optimising.dual_price import DualPrice
 from trimtab.policies.optimising.integer_plan import IntegerPlan, quotas
-from trimtab.policies.predictive.predictive import Predictive, placed, shared_out, slots_needed
+from trimtab.policies.predictive.predictive import Predictive, needs_of_models, shared_out
+from trimtab.policies.predictive.staffing import services_of_models_s, slots_needed, staffed
 from trimtab.policies.resource_aware.hungarian import Hungarian, slots_ahead
 from trimtab.policies.static.round_robin import RoundRobin
 
@@ -310,12 +311,72 @@ def test_where_there_is_too_little_all_get_their_share() -> None:
     assert eligible.sum(axis=0).tolist() == [1, 1, 1, 1]
 
 
-def test_models_are_kept_by_how_often_they_are_asked_for_and_where_they_are() -> None:
+def placement_of(
+    desk: Desk, need_slots: list[float], service_s: list[list[float]], memory_gib: float = 1.0
+) -> list[list[int]]:
+    """What nodes are to hold [nodes, items]."""
+    room_gib = np.full(len(desk.nodes), memory_gib)
+    found = staffed(desk.seen(), np.array(need_slots), np.array(service_s), room_gib)
+    assert (found.slots.sum(axis=0) <= desk.nodes["slots"]).all()
+    placement: list[list[int]] = found.placement.tolist()
+    return placement
+
+
+def test_models_stay_where_they_are_while_these_nodes_are_enough() -> None:
     desk = Desk(cluster(4, models=2), RoundRobin())
-    desk.state.resident[[1, 3], 0] = 1
-    rows = waiting(4, model_idx=[0, 0, 1, 0])
-    placement = placed(desk.seen(), np.ones((1, 4), np.uint8), rows)
-    assert placement.tolist() == [[1, 0], [1, 0], [0, 1], [1, 0]]
+    desk.state.item_gib[:] = 1.0
+    desk.state.resident[[1, 3], 0] = desk.state.resident[2, 1] = 1
+    assert placement_of(desk, [2.0, 1.0], [[1.0] * 4] * 2) == [[0, 0], [1, 0], [0, 1], [1, 0]]
+    assert placement_of(desk, [1.0, 1.0], [[1.0] * 4] * 2) == [[0, 0], [1, 0], [0, 1], [0, 0]]
+
+
+def test_a_model_that_lacks_slots_is_loaded_where_no_needed_one_is() -> None:
+    """Node 2 keeps model 1; nodes 0 and 3 are free, and node 3 serves model 0 faster."""
+    desk = Desk(cluster(4, models=2), RoundRobin())
+    desk.state.item_gib[:] = 1.0
+    desk.state.resident[1, 0] = desk.state.resident[2, 1] = desk.state.resident[3, 1] = 1
+    service_s = [[2.0, 2.0, 2.0, 1.0], [1.0] * 4]
+    assert placement_of(desk, [2.0, 1.0], service_s) == [[0, 0], [1, 0], [0, 1], [1, 0]]
+    desk.set(3, up=0)
+    assert placement_of(desk, [2.0, 1.0], service_s) == [[1, 0], [1, 0], [0, 1], [0, 0]]
+
+
+def test_two_models_share_a_node_that_has_slots_and_room_for_both() -> None:
+    desk = Desk(cluster(1, slots=4, models=2), RoundRobin())
+    desk.state.item_gib[:] = 1.0
+    desk.state.resident[0, 0] = 1
+    assert placement_of(desk, [2.0, 2.0], [[1.0], [1.0]], memory_gib=2.0) == [[1, 1]]
+    assert placement_of(desk, [2.0, 2.0], [[1.0], [1.0]], memory_gib=1.5) == [[1, 0]]
+
+
+def test_a_model_needs_the_slots_of_its_own_queue() -> None:
+    """Two requests a second of 1 s for model 1, for long; none for model 0."""
+    desk = Desk(cluster(8, models=2), RoundRobin())
+    desk.at(100.0)
+    rows = waiting(200, arrival_s=np.arange(200) * 0.5 + 0.25, model_idx=1)
+    service_s = services_of_models_s(desk.seen(), rows)
+    assert np.isinf(service_s[0]).all()
+    need = needs_of_models(desk.seen(), rows, service_s, Predictive(wait_frac=0.25))
+    assert need.tolist() == [0.0, slots_needed(2.0, float(service_s[1, 0]), 1.0, 0.25)]
+
+
+def test_loads_ahead_of_a_daily_cycle_save_waiting() -> None:
+    """Two models of one a node, whose demand takes turns: six requests of ten become nine, and two."""
+    c = cluster(8, models=2, memory_gib=7.0, load_s=20.0)
+    n, day_s = 4_000, 600.0
+    ratios = []
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        arrival_s = np.cumsum(rng.exponential(0.4, n))
+        share = 0.5 + 0.45 * np.sin(2.0 * np.pi * arrival_s / day_s)
+        model = (rng.random(n) > share).astype(np.int64)
+        r = asked(c, arrival_s.tolist(), rng.lognormal(0.0, 0.5, n).tolist(), model_idx=model, key=model)
+        mean_s = [
+            np.nanmean(run(c, r, Options(), decider, mode="compiled").state.requests["finish_s"] - arrival_s)
+            for decider in (find("predictive(admission=false)"), find("least-expected-completion"))
+        ]
+        ratios.append(mean_s[0] / mean_s[1])
+    assert max(ratios) <= 0.97
 
 
 def test_predictive_rejects_what_no_node_can_finish_in_time() -> None:

@@ -136,6 +136,7 @@ class ClusterState:
     link_active: NDArray[np.int32]  # [zones + nodes] transfers under way on that link
     usd_per_s: NDArray[np.float64]  # [types] price of a node
     item_gib: NDArray[np.float64]  # [artifacts]
+    memory_gib: NDArray[np.float64]  # [types] room of a node for artifacts
 
     memory: Memory  # from the policy's `init`, for this dispatcher
     plan: Plan  # the plan in force

@@ -60,6 +60,7 @@ class Need(StrEnum):
         "resident",
         "load_s",
         "item_gib",
+        "memory_gib",
     )
     PLACEMENT = "placement", "nodes load what a plan places on them before a request comes", "placement"
     PRICES = "prices", "price of each node", "usd_per_s"

@@ -131,6 +131,7 @@ class View(NamedTuple):
     link_active: Annotated[Any, array("i4", "links")]  # transfers under way; reported, not in `changed`
     usd_per_s: Annotated[Any, array("f8", "types")]  # price of a node
     item_gib: Annotated[Any, array("f8", "items")]
+    memory_gib: Annotated[Any, array("f8", "types")]  # room of a node for items
 
 
 class Plan(NamedTuple):

@@ -315,6 +315,7 @@ def _views(cluster: Cluster, given: dict[str, Any]) -> list[View]:
         "link_active": given["seen_link_active"],
         "link_gib_per_s": _numbers(given["links"]["gib_per_s"]),
         "usd_per_s": _numbers(cluster.usd_per_s),
+        "memory_gib": _numbers(cluster.memory_gib),
     }
     contexts, seen = given["contexts"], given["seen"]
     return [
