@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from trimtab.jobs import JobSpec, job_rows
+from trimtab.jobs import JobResult, JobSpec, JobState, job_rows
 from trimtab.jobs.store.database import make_engine
 from trimtab.jobs.store.migrate import migrate
 
@@ -47,3 +47,25 @@ def test_a_job_is_written_to_the_columns_of_the_first_version_and_read_from_them
         assert found is not None
         assert (found.worker, found.remote_id) == ("n2", "v1")
     engine.dispose()
+
+
+def test_a_job_that_was_unknown_and_is_done_after_all_says_so(store_url: str) -> None:
+    engine = make_engine(store_url)
+    migrate(engine)
+    with engine.begin() as connection:
+        notes = []
+        for was_unknown in (False, True):
+            job = SPEC.queued("place", 1.0)
+            job_rows.insert(connection, job)
+            (claimed,) = job_rows.claim(connection, "us", "place", 2.0, 1)
+            claim = job_rows.Claim(job.id, "us", claimed.attempt)
+            if was_unknown:
+                lost = JobResult(JobState.UNKNOWN, error_code="gateway_lost", error="the process ended")
+                assert job_rows.end(connection, claim, lost, 3.0, 9.0)
+            assert job_rows.end(connection, claim, JobResult(JobState.DONE), 4.0, 9.0)
+            found = job_rows.find(connection, job.id, "a")
+            assert found is not None
+            assert (found.state, found.error_code) == (JobState.DONE, "")
+            notes.append(found.error)
+    engine.dispose()
+    assert notes == ["", "its result came later; it was unknown meanwhile"]

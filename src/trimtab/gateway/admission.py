@@ -115,6 +115,10 @@ class Admission:
         return self._hints(exchange, request.headers, tenant) if request.hinted else None
 
     def _hints(self, exchange: IncomingExchange, headers: Headers, tenant: Tenant) -> Refusal | None:
+        coding, endpoint = headers.get(b"content-encoding", b"identity"), exchange.endpoint
+        is_coded = coding.strip().lower() != b"identity"
+        if is_coded and endpoint is not None and endpoint.kind is not Kind.RELAY:
+            return Refusal(415, "content_encoding", "Bodies of requests must not be compressed.")
         session = headers.get(b"x-trimtab-session")
         if session is not None:
             if not _NAME.fullmatch(session):

@@ -45,7 +45,7 @@ class JobSpec:
     only_worker: str = ""  # the only worker that can run it; "" = any
     id_prefix: str = "job"
 
-    def queued(self, place: str, created_s: float, input_bytes: int) -> Job:
+    def queued(self, place: str, created_s: float, input_bytes: int = 0) -> Job:
         """A new job that no process has claimed. `place` names the folder of its files."""
         return Job(
             id=f"{self.id_prefix}_{secrets.token_hex(16)}",

@@ -224,13 +224,18 @@ def end(connection: sa.Connection, claim: Claim, result: JobResult, now_s: float
             ended_s=now_s,
             expires_s=expires_s,
             error_code=result.error_code[:64],
-            error=result.error,
+            error=sa.case((unknown, _found_later(result)), else_=result.error),
             result_file=file.name if file else "",
             result_bytes=file.bytes if file else 0,
             result_type=file.content_type[:255] if file else "",
         )
     )
     return done.rowcount > 0
+
+
+def _found_later(result: JobResult) -> str:
+    """The note of a job that was `unknown` and has an end after all."""
+    return f"{result.error or 'its result came later'}; it was unknown meanwhile"
 
 
 def request_cancel(

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 Path = tuple[str | int, ...]
 
 _KIND: Final = "field_error"
+_SHOWN = 8  # names in a message
 
 
 class FieldError(NamedTuple):
@@ -45,11 +46,14 @@ def known(path: Path, name: str, names: Collection[str], kind: str) -> Iterator[
 
 
 def nearest(name: object, names: Collection[str]) -> str:
-    """The known names, for a message: the nearest ones where something is near, else the first few."""
+    """The known names, for a message: the nearest ones, else the first few and how many more."""
     close = get_close_matches(str(name), list(names), n=3, cutoff=0.6)
     if close:
         return f"perhaps {listed(close)}"
-    return f"one of {listed(list(names)[:8])}" if names else "there are none"
+    if not names:
+        return "there are none"
+    more = len(names) - _SHOWN
+    return f"one of {listed(list(names)[:_SHOWN])}{f' and {more} more' if more > 0 else ''}"
 
 
 def listed(names: Collection[str]) -> str:

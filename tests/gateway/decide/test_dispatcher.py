@@ -589,6 +589,23 @@ def test_tenants_are_charged_for_what_was_used() -> None:
     at(test, policy="least-connections+vtc")
 
 
+def test_a_full_queue_asks_for_no_longer_a_pause_than_its_requests_may_wait() -> None:
+    """Before anything was served the estimates are guesses: here of 4.2 s for each node."""
+
+    async def test(bench: Bench) -> None:
+        asked = [Asking() for _ in range(4)]
+        for exchange in asked:
+            assert exchange.facts is not None
+            exchange.facts.max_tokens = 8000.0
+            bench.submit(exchange)
+        assert [exchange.refusal is None for exchange in asked] == [True, True, True, False]
+        refusal = asked[-1].refusal
+        assert refusal is not None
+        assert (refusal.code, refusal.retry_after_s) == ("queue_full", 2.0)
+
+    at(test, held_max=1, max_wait_s=2.0)
+
+
 def test_refusals_say_why() -> None:
     async def test(bench: Bench) -> None:
         bench.submit(), bench.submit()

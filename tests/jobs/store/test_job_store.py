@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -127,6 +128,20 @@ def test_sqlite_commits_reach_the_disk(tmp_path: Path) -> None:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 5000
     engine.dispose()
+
+
+def test_only_the_owner_may_read_the_file(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        engine = make_engine(f"sqlite:///{tmp_path / 'store.db'}")
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE t (x)")
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+        engine.dispose()
+    finally:
+        os.umask(before)
+    assert modes["store.db"] == 0o600
+    assert set(modes.values()) == {0o600}
 
 
 def test_a_call_that_raises_leaves_nothing_and_the_store_goes_on(store_url: str) -> None:

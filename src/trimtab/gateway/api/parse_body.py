@@ -70,6 +70,10 @@ def parse_query(endpoint: Endpoint, path: str, query: str = "") -> Facts | Refus
         message = "The query has more than one 'model', or too many parameters."
         return Refusal(400, "invalid_query", message, param="model")
     model = models[0]
+    if endpoint.kind is Kind.REALTIME and not model:
+        return Refusal(
+            400, "missing_required_parameter", "Missing required parameter: 'model'.", param="model"
+        )
     about = path_id(endpoint, path) if endpoint.kind is Kind.RESPONSE else ""
     return Facts(model, previous_response_id=about, wants_usage=True)
 

@@ -118,7 +118,7 @@ class PolicyDispatcher(FleetListener):
         if not pool.live.has_row:
             self.decide()  # releases the rows of ended requests
             if not pool.live.has_row:
-                exchange.refuse(queue_full(pool))
+                exchange.refuse(queue_full(pool, self.rules.max_wait_s))
                 return
         now_s = self.now_s()
         if pool.reads_prefix:
@@ -328,7 +328,9 @@ class PolicyDispatcher(FleetListener):
         self._set_timer(pool)
         for entry, end in ended:
             exchange = entry.exchange
-            exchange.refuse(refusal(pool, end, self._requests.is_own_deadline(entry)))
+            exchange.refuse(
+                refusal(pool, end, self.rules.max_wait_s, is_own=self._requests.is_own_deadline(entry))
+            )
 
     def _report(self, problem: str, error: Exception) -> None:
         self._loop.call_exception_handler({"message": problem, "exception": error})

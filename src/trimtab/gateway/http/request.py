@@ -27,6 +27,9 @@ class MalformedError(Exception):
         self.refusal = refusal
 
 
+KEY_IN_PROTOCOL = b"openai-insecure-api-key."
+
+
 def malformed(message: str, status: int = 400, code: str = "bad_request") -> MalformedError:
     """Make a MalformedError with this message."""
     return MalformedError(Refusal(status, code, message))
@@ -76,7 +79,7 @@ class Request:
         self.content_type = ""
         self.key_digest = b""  # SHA-256 of the client's key
         self.given_id = ""  # the client's request id, if well-formed
-        self.hinted = False  # it has x-trimtab-* headers or a traceparent
+        self.hinted = False  # it has x-trimtab-* headers, a traceparent or a content coding
         self.complete = False
         self.body = Body(memory_bytes)
 
@@ -110,12 +113,24 @@ _new = object.__new__
 
 
 def key_of(headers: dict[bytes, bytes]) -> bytes:
-    """The client's key: a bearer token, or the header of Anthropic's clients (x-api-key); b"" = none."""
+    """The client's key; b"" = none.
+
+    A bearer token, the header of Anthropic's clients (x-api-key), or a WebSocket's subprotocol.
+    """
     authorization = headers.get(b"authorization")
     if authorization is not None:
         scheme, _, key = authorization.strip().partition(b" ")
         return key.strip() if scheme.lower() == b"bearer" else b""
-    return headers.get(b"x-api-key", b"").strip()
+    key = headers.get(b"x-api-key", b"").strip()
+    return key or _key_in_protocol(headers.get(b"sec-websocket-protocol", b""))
+
+
+def _key_in_protocol(protocols: bytes) -> bytes:
+    """The key that a browser sends as a subprotocol of a WebSocket: it can set no header."""
+    for name in protocols.split(b","):
+        if (name := name.strip()).startswith(KEY_IN_PROTOCOL):
+            return name.removeprefix(KEY_IN_PROTOCOL)
+    return b""
 
 
 class KnownHeads:

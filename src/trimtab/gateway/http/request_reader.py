@@ -9,7 +9,14 @@ from typing import Protocol
 import httptools
 
 from trimtab.gateway.api.endpoints import split_target
-from trimtab.gateway.http.request import KnownHeads, MalformedError, Request, key_of, malformed
+from trimtab.gateway.http.request import (
+    KEY_IN_PROTOCOL,
+    KnownHeads,
+    MalformedError,
+    Request,
+    key_of,
+    malformed,
+)
 from trimtab.gateway.model import Refusal
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -61,7 +68,8 @@ _STOPS = frozenset(
     )
 )
 _KEPT_WHEN_NAMED = frozenset((b"content-type", b"traceparent", b"tracestate"))
-_KEY_IN_PROTOCOL = b"openai-insecure-api-key."
+_HINTS = frozenset((b"traceparent", b"content-encoding"))
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
 REMEMBERED_BYTES = 2_048  # longer heads are not cached
 
@@ -184,6 +192,8 @@ class RequestReader:
                     raise error.__context__ from None
                 raise malformed("malformed request") from None
             except httptools.HttpParserError as error:
+                if data.startswith(_HTTP2_PREFACE):
+                    raise malformed("only HTTP/1.1 is spoken here", 505, "http_version") from None
                 raise malformed(f"malformed request: {error}") from None
             request = self.request
             if self._in_head and request is not None:
@@ -349,11 +359,11 @@ def _read_headers(request: Request) -> None:
     given = headers.get(b"x-request-id")
     if given is not None and _ID.fullmatch(given):
         request.given_id = given.decode()
-    request.hinted = b"traceparent" in headers or any(name.startswith(b"x-trimtab-") for name in headers)
+    request.hinted = not _HINTS.isdisjoint(headers) or any(name.startswith(b"x-trimtab-") for name in headers)
     protocols = headers.get(b"sec-websocket-protocol")
     if protocols is not None:
         kept = [
-            name for part in protocols.split(b",") if not (name := part.strip()).startswith(_KEY_IN_PROTOCOL)
+            name for part in protocols.split(b",") if not (name := part.strip()).startswith(KEY_IN_PROTOCOL)
         ]
         if kept:
             request.forward.append(b"sec-websocket-protocol: %b\r\n" % b", ".join(kept))

@@ -18,7 +18,6 @@ from trimtab.gateway.nodes.status_causes import cause_of_status, says_overloaded
 
 _COUNTED = Length.COUNTED
 KEPT_BYTES = 65_536  # limit for a node's own error, which is relayed if no other node can answer
-_SCHEMES = frozenset((b"http", b"https"))
 _WITH_BODY = frozenset(("POST", "PUT", "PATCH"))
 MAX_RETRY_AFTER_S = 3_600.0
 JOINED_BYTES = 65_536  # bodies up to this size are written together with their head
@@ -370,9 +369,6 @@ def request_head(exchange: AttemptOwner, pool: Pool) -> bytes:
     headers = request.headers
     forwarded = headers.get(b"x-forwarded-for")
     address = client.address if forwarded is None else forwarded + b", " + client.address
-    scheme = headers.get(b"x-forwarded-proto")
-    if scheme is None or scheme not in _SCHEMES:
-        scheme = client.scheme
     size = request.body.size if body is None else len(body)
     end = b"\r\n"
     if size or exchange.method in _WITH_BODY:
@@ -389,7 +385,7 @@ def request_head(exchange: AttemptOwner, pool: Pool) -> bytes:
             request.lines or b"".join(request.forward),
             exchange.id.encode(),
             address,
-            scheme,
+            client.scheme,
             end,
         )
     )

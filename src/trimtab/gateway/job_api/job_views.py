@@ -30,6 +30,7 @@ def job_view(job: Job, position: int | None = None) -> dict[str, Any]:
         "ended_at": _whole(job.ended_s),
         "expires_at": _whole(job.expires_s) if done else None,
         "error": _error(job),
+        "note": _note(job),
         "result": _result(job) if done else None,
     }
 
@@ -81,6 +82,11 @@ def _text(raw: bytes | None) -> str:
     except ValueError:
         return ""
     return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+
+
+def _note(job: Job) -> str | None:
+    """A remark on a job that has ended well."""
+    return job.error if job.error and not job.error_code else None
 
 
 def _error(job: Job) -> dict[str, str] | None:

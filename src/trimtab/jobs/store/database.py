@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 from pathlib import Path
 from time import monotonic, sleep
@@ -65,15 +67,18 @@ def _postgres_options(url: sa.URL) -> dict[str, Any]:
 
 
 def _sqlite(url: sa.URL) -> sa.Engine:
-    folder = Path(str(url.database)).expanduser().parent
+    path = Path(str(url.database)).expanduser()
+    folder, name = path.parent, path.name
     engine = sa.create_engine(
         url, pool_size=1, max_overflow=0, poolclass=sa.QueuePool, connect_args={"timeout": BUSY_S}
     )
 
-    def make_folder(*_: object) -> None:  # not before the first use: a disk may be away at the start
+    def make_file(*_: object) -> None:  # not before the first use: a disk may be away at the start
         folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # tenants' names and usage are for its owner only
+            os.close(os.open(folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
-    sa.event.listen(engine, "do_connect", make_folder)
+    sa.event.listen(engine, "do_connect", make_file)
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
