@@ -46,8 +46,8 @@ class CongestionAware(Policy):
         backlog during the transfer, so only the longer of the two counts.
     Source
         Henri Casanova, Arnaud Legrand, Dmitrii Zagorodnov, Francine Berman: "Heuristics for scheduling
-        parameter sweep applications in grid environments", Heterogeneous Computing Workshop, 2000
-        (completion times with transfers over shared links).
+        parameter sweep applications in grid environments", Heterogeneous Computing Workshop, 2000 (completion
+        times with transfers over shared links). From memory.
     Reads
         As `least-expected-completion`; the request's payload and zone; round trips; bandwidth and
         transfers under way of each link.
@@ -60,7 +60,9 @@ class CongestionAware(Policy):
         was free.
     Deviations from the source
         Online, one request at a time. The estimate assumes that a transfer shares its links with the present
-        transfers until it ends. There is no cache of files.
+        transfers until it ends. There is no cache of files. Of the source's heuristics it is the plain
+        minimum completion time; its XSufferage, and its schedule that is computed anew for all waiting tasks,
+        are left out.
     """
 
     name: ClassVar[str] = "congestion-aware"

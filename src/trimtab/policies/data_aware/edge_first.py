@@ -64,8 +64,8 @@ class EdgeFirst(Policy):
         node.
     Source
         Mahadev Satyanarayanan, Paramvir Bahl, Ramón Cáceres, Nigel Davies: "The case for VM-based cloudlets
-        in mobile computing", IEEE Pervasive Computing 8(4), 2009 (nearby nodes first, a distant cloud
-        where there are none).
+        in mobile computing", IEEE Pervasive Computing 8(4), 2009 (nearby nodes first, a distant cloud where
+        there are none). From memory.
     Reads
         As `congestion-aware`.
     Cost
@@ -76,7 +76,8 @@ class EdgeFirst(Policy):
         slow node at the edge to a fast one in the cloud.
     Deviations from the source
         The paper sends all work of a user to one nearby site. Here each request is placed by itself, and
-        overflow goes to the node of least expected completion.
+        overflow goes to the node of least expected completion. The source is a position paper: the rule of
+        overflow is trimtab's own.
     """
 
     name: ClassVar[str] = "edge-first"

@@ -34,7 +34,7 @@ class DualPrice(Policy):
     Source
         Shipra Agrawal, Zizhuo Wang, Yinyu Ye: "A dynamic near-optimal algorithm for online linear
         programming", Operations Research 62(4), 2014 (prices learned from the columns of the past, solved
-        again as time goes on, decide about what comes next).
+        again as time goes on, decide about what comes next). From memory.
     Reads
         Past arrivals and their models, held requests; what `least-expected-completion` reads; plan.price.
     Cost
@@ -44,7 +44,10 @@ class DualPrice(Policy):
         get it. In long overload all prices are high, and requests wait too long for the best nodes.
     Deviations from the source
         Prices come from a forecast, not from the past itself. The wait, which a linear programme does not
-        know, is added to the price. Requests are not refused. Prices are smoothed over the plans.
+        know, is added to the price. Requests are not refused. Prices are smoothed over the plans. The source
+        solves again whenever the number of past requests has doubled, and accepts or refuses by the price
+        alone; here prices are renewed at a fixed period, from lots of equal size by a smoothed dual, and rank
+        nodes.
     """
 
     name: ClassVar[str] = "dual-price"

@@ -21,7 +21,7 @@ class Edf(Policy):
     Source
         James Jackson: "Scheduling a production line to minimize maximum tardiness", Management Science
         Research Project, Report 43, UCLA, 1955; C. L. Liu, James Layland: "Scheduling algorithms for
-        multiprogramming in a hard-real-time environment", Journal of the ACM 20(1), 1973, §7.
+        multiprogramming in a hard-real-time environment", Journal of the ACM 20(1), 1973, §7. From memory.
     Reads
         The deadline.
     Cost
@@ -30,7 +30,8 @@ class Edf(Policy):
         Least maximum lateness of work that is all there at one server; meets all deadlines if any order can.
         Beyond capacity it serves what is too late already, and many miss.
     Deviations from the source
-        Without preemption.
+        Without preemption, which the second source assumes. Several servers. What arrives is decided at once,
+        as with `fcfs`.
     """
 
     name: ClassVar[str] = "edf"

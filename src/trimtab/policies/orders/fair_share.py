@@ -23,7 +23,7 @@ class FairShare(Policy):
         A tenant that was idle begins at the least account of those that wait, which is the virtual time.
     Source
         Pawan Goyal, Harrick Vin, Haichen Cheng: "Start-time fair queueing: a scheduling algorithm for
-        integrated services packet switching networks", SIGCOMM 1996.
+        integrated services packet switching networks", SIGCOMM 1996. From memory.
     Reads
         The tenant's account, and the charges of its requests that wait before this one.
     Cost
@@ -35,10 +35,11 @@ class FairShare(Policy):
     Deviations from the source
         What a request costs is known at its end only: tags hold estimates. Accounts are corrected at each
         end, so later tags are right. Of those given before, one that has become too low is put right when its
-        request is first in the queue; one too high stays. It exceeds the account at service, which `vtc`
-        goes by, by at most the overestimates of the tenant's requests that ended since the oldest of those
-        came that waited when it was given, and the charges of those that were cancelled. It governs central
-        queues only; virtual time is the least account of those that wait, not the tag in service.
+        request is first in the queue; one too high stays. It exceeds the account at service, which `vtc` goes
+        by, by at most the overestimates of the tenant's requests that ended since the oldest of those came
+        that waited when it was given, and the charges of those that were cancelled. It governs central queues
+        only; virtual time is the least account of those that wait, not the tag in service. Several servers,
+        where the source has one link.
     """
 
     name: ClassVar[str] = "fair-share"

@@ -17,7 +17,7 @@ class Fcfs(Policy):
     Idea
         key = arrival: no request overtakes another of its queue.
     Source
-        Leonard Kleinrock: Queueing Systems, Volume I: Theory, Wiley, 1975, chapter 5 (M/G/1).
+        Leonard Kleinrock: Queueing Systems, Volume I: Theory, Wiley, 1975, chapter 5 (M/G/1). From memory.
     Reads
         The arrival.
     Cost
@@ -26,7 +26,9 @@ class Fcfs(Policy):
         Least variance of the wait among orders that ignore size; no request starves. Short requests wait
         behind long ones, and urgent requests behind others.
     Deviations from the source
-        None.
+        Several queues: each node serves its own in this order, the host its central one. A request that
+        arrives is decided at once, so one that fits somewhere now goes before those that are held because
+        they fit nowhere; a host with a `lookahead` above 1 also offers later ones. So it is with every order.
     """
 
     name: ClassVar[str] = "fcfs"

@@ -25,7 +25,7 @@ class PriorityAgeing(Policy):
     Source
         James Jackson: "Some problems in queueing with dynamic priorities", Naval Research Logistics Quarterly
         7(3), 1960 (a fixed head start per class); Leonard Kleinrock: Queueing Systems, Volume II, Wiley,
-        1976, chapter 3 (priority queueing).
+        1976, chapter 3 (priority queueing). From memory.
     Reads
         The arrival and the priority.
     Cost
@@ -34,7 +34,9 @@ class PriorityAgeing(Policy):
         Urgent work waits less, at the cost of the rest by no more than the head start. With the weight 0 it
         is first come first served; with a large one strict priority, where low ranks starve under overload.
     Deviations from the source
-        None.
+        The first source counts time in whole steps at one server. The second has priorities that grow at
+        different rates with the wait; here all grow at the same rate, from different beginnings. Without
+        preemption.
     """
 
     name: ClassVar[str] = "priority-ageing"

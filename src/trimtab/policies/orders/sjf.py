@@ -19,7 +19,7 @@ class Sjf(Policy):
     Source
         Thomas Phipps: "Machine repair as a priority waiting-line problem", Operations Research 4(1), 1956;
         all work present at once: Wayne Smith, "Various optimizers for single-stage production", Naval
-        Research Logistics Quarterly 3, 1956.
+        Research Logistics Quarterly 3, 1956. From memory.
     Reads
         The estimate of the service time.
     Cost
@@ -28,7 +28,8 @@ class Sjf(Policy):
         Least mean completion at one server without preemption. Long work may starve; wrong estimates put it
         out of order.
     Deviations from the source
-        Estimates stand in for true sizes.
+        Estimates stand in for true sizes, on the best type of node, whichever serves the request. Several
+        servers.
     """
 
     name: ClassVar[str] = "sjf"

@@ -26,6 +26,7 @@ class VirtualTokenCounter(Policy):
     Source
         Ying Sheng, Shiyi Cao, Dacheng Li, Banghua Zhu, Zhuohan Li, Danyang Zhuo, Joseph E. Gonzalez, Ion
         Stoica: "Fairness in serving large language models", OSDI 2024, algorithm 2; its bound: theorem 4.4.
+        From memory.
     Reads
         The tenant's virtual counter when the request is offered.
     Cost
@@ -36,8 +37,9 @@ class VirtualTokenCounter(Policy):
     Deviations from the source
         The counter is charged with a request's known part when it is sent, as in the paper, and with its
         output as the host learns of it; the simulator books the estimate first and corrects it at the end,
-        where a correction downwards can leave a key too high until its request is offered. Priorities are
-        not read. It governs central queues only, not those inside nodes.
+        where a correction downwards can leave a key too high until its request is offered. Priorities are not
+        read. It governs central queues only, not those inside nodes. The source admits requests to the batch
+        of one server; here each free place of a node takes one.
     """
 
     name: ClassVar[str] = "vtc"

@@ -31,7 +31,7 @@ class BestFit(Policy):
         David Johnson, Alan Demers, Jeffrey Ullman, Michael Garey, Ronald Graham: "Worst-case performance
         bounds for simple one-dimensional packing algorithms", SIAM Journal on Computing 3(4), 1974 (best
         fit); several dimensions: Rina Panigrahy, Kunal Talwar, Lincoln Uyeda, Udi Wieder: "Heuristics for
-        vector bin packing", Microsoft Research, 2011.
+        vector bin packing", Microsoft Research, 2011. From memory.
     Reads
         Capacity and use of each node's resources, the class's demand, slots, running and in-flight requests;
         which nodes are up, have room and serve the class.
@@ -43,7 +43,9 @@ class BestFit(Policy):
         the head of the central queue holds back others that would fit.
     Deviations from the source
         Requests leave again, and bins are unequal. Requests that were sent to a node and do not run yet are
-        assumed to need as much as this one. Where no resources are modelled, slots are the only one.
+        assumed to need as much as this one. Where no resources are modelled, slots are the only one. The
+        second source weighs resources by their scarcity and compares squared rests or products with the
+        demand; here the rests are added up, each with the weight 1.
     """
 
     name: ClassVar[str] = "best-fit"

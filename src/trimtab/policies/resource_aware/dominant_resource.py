@@ -41,7 +41,7 @@ class DominantResource(Policy):
         33(4), 2004 (vector scheduling: the least maximum over machines and dimensions), here greedily as in
         list scheduling. The dominant share is that of Ali Ghodsi, Matei Zaharia, Benjamin Hindman, Andy
         Konwinski, Scott Shenker, Ion Stoica: "Dominant resource fairness: fair allocation of multiple
-        resource types", NSDI 2011.
+        resource types", NSDI 2011. From memory.
     Reads
         Capacity and use of each node's resources, the class's demand, slots, running and in-flight requests;
         which nodes are up, have room and serve the class.
@@ -52,7 +52,9 @@ class DominantResource(Policy):
         speeds nor models nor distances, so it loses to policies of expected completion on unequal nodes.
     Deviations from the source
         Requests come one by one and leave again. Requests that were sent to a node and do not run yet are
-        assumed to need as much as this one. Where no resources are modelled, slots are the only one.
+        assumed to need as much as this one. Where no resources are modelled, slots are the only one. The
+        source's machines are equal and its vectors are all known; here shares are of each node's own
+        capacity.
     """
 
     name: ClassVar[str] = "dominant-resource"

@@ -156,7 +156,8 @@ class FragmentationGradient(Policy):
     Source
         Qizhen Weng, Lingyun Yang, Yinghao Yu, Wei Wang, Xiaochuan Tang, Guodong Yang, Liping Zhang: "Beware
         of fragmentation: scheduling GPU-sharing workloads with fragmentation gradient descent", USENIX ATC
-        2023. F(m) is `stranded`, F(M) `fragments`; the tasks m are the classes.
+        2023. F(m) is `stranded`, F(M) `fragments`; the tasks m are the classes. Definitions from memory; the
+        abstract was read.
     Reads
         Capacity and use of each node's resources, the demands of all classes, slots, running and in-flight
         requests; which nodes are up, have room and serve which class; how many of each class came before.

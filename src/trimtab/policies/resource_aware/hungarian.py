@@ -72,7 +72,7 @@ class Hungarian(Policy):
         2(1–2), 1955; mapping in batches at regular intervals: Muthucumaru Maheswaran, Shoukat Ali, Howard Jay
         Siegel, Debra Hensgen, Richard Freund: "Dynamic mapping of a class of independent tasks onto
         heterogeneous computing systems", Journal of Parallel and Distributed Computing 59(2), 1999 (batch
-        mode).
+        mode). From memory.
     Reads
         The first held requests and what they need; backlog, in-flight requests and resident models of each
         node; the bindings of its plan.
@@ -85,7 +85,10 @@ class Hungarian(Policy):
         waiting is central, so with long round trips slots stay idle.
     Deviations from the source
         Solved by shortest augmenting paths, which find the same optimum. Nodes have several slots. A request
-        may be left out. A new request goes to an idle node at once.
+        may be left out. A new request goes to an idle node at once. At most 256 requests and the 512 slots
+        that are free soonest take part. The price of leaving a request out, and its growth with the wait, are
+        trimtab's own; the batch heuristics of the second source are min-min, max-min and sufferage, not a
+        matching.
     """
 
     name: ClassVar[str] = "hungarian"

@@ -29,7 +29,7 @@ class MostFree(Policy):
         queue.
     Source
         David Johnson: "Fast algorithms for bin packing", Journal of Computer and System Sciences 8(3), 1974
-        (worst fit).
+        (worst fit). From memory.
     Reads
         Capacity and use of each node's resources, the class's demand, slots, running and in-flight requests;
         which nodes are up, have room and serve the class.
@@ -42,7 +42,7 @@ class MostFree(Policy):
     Deviations from the source
         Requests leave again, and bins are unequal: the largest node is the emptiest. Requests that were sent
         to a node and do not run yet are assumed to need as much as this one. Where no resources are modelled,
-        slots are the only one.
+        slots are the only one. The source has one dimension; the sum over resources is as in `best-fit`.
     """
 
     name: ClassVar[str] = "most-free"

@@ -91,7 +91,7 @@ class BoundedHash(Policy):
         Second candidate: the first able node that was passed over as too busy.
     Source
         Vahab Mirrokni, Mikkel Thorup, Morteza Zadimoghaddam: "Consistent hashing with bounded loads", SODA
-        2018, §1 (the algorithm).
+        2018, §1 (the algorithm). From memory.
     Reads
         The work's affinity key; requests in flight; which nodes are up, have room and serve the class.
     Cost
@@ -103,7 +103,8 @@ class BoundedHash(Policy):
     Deviations from the source
         Each node has `points` places on the circle, not one; every capacity is rounded up, where the paper
         rounds some down so that they sum to ⌈c·m⌉; requests are not moved when loads change. Where no able
-        node is below the bound (others serve other classes), the first able one is taken.
+        node is below the bound (others serve other classes), the first able one is taken. Two universal hash
+        rounds stand in for a random function. Loads are requests in flight, which the source's balls are not.
     """
 
     name: ClassVar[str] = "bounded-hash"
