@@ -12,6 +12,7 @@ import trimtab as tt
 from support.builders import cluster, requests
 from support.builders import run as final_state
 from support.by_hand import asked
+from support.choosing_policies import MaskedEmptiest, PlainCompletion, PlainEmptiest, PlainRandom
 from support.conformance_cases import CASES
 from support.mini_policies import Emptiest, Scripted
 from trimtab.domain.cluster_state import ClusterState, Node, Request
@@ -22,7 +23,6 @@ from trimtab.domain.view import CONTEXT, NODE, WORK, View
 from trimtab.engine.simulator import run
 from trimtab.errors import PolicyError
 from trimtab.policies import find
-from trimtab.policies.load_aware.least_expected_completion import OVERDUE_FRAC
 
 MODES = ["compiled", "interpreted"]
 BOTH = pytest.mark.parametrize("mode", MODES)
@@ -282,36 +282,6 @@ def test_every_field_is_declared() -> None:
     of_view = {name for name in View._fields if name not in ("context", "nodes", "changed")}
     assert of_request | of_cluster == {*WORK.names, *CONTEXT.names, *NODE.names, *of_view}  # type: ignore[misc]
     assert {*Node.__annotations__} - {"row"} == {*NODE.names}  # type: ignore[misc]
-
-
-class PlainEmptiest(Policy):
-    def choose(self, cluster: ClusterState, request: Request) -> Any:
-        return cluster.least(cluster.in_flight, request)
-
-
-class MaskedEmptiest(Policy):
-    def choose(self, cluster: ClusterState, request: Request) -> Any:
-        able = cluster.can_take(request).nonzero()[0]
-        return able[cluster.in_flight[able].argmin()] if len(able) else tt.HOLD
-
-
-class PlainCompletion(Policy):
-    """`least-expected-completion` with NumPy."""
-
-    def choose(self, cluster: ClusterState, request: Request) -> Any:
-        left_s = cluster.backlog_s - cluster.running * (cluster.now_s - cluster.anchor_s)
-        left_s = np.where(left_s <= 0.0, OVERDUE_FRAC * cluster.outstanding_s, left_s)
-        wait_s = np.where(cluster.in_flight < cluster.slots, 0.0, left_s / cluster.slots)
-        own_s = cluster.missing_load_s(request) + cluster.estimate_s(request)
-        ranked = np.argsort(np.where(cluster.can_take(request), wait_s + own_s, np.inf), kind="stable")
-        return ranked[: min(8, int(cluster.can_take(request).sum()))]
-
-
-class PlainRandom(Policy):
-    draws = 1
-
-    def choose(self, cluster: ClusterState, request: Request) -> int:
-        return int(request.draws[0] * cluster.n_nodes)
 
 
 class CompiledRandom(Policy):

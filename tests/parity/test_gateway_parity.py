@@ -20,6 +20,7 @@ import numpy as np
 import orjson
 import pytest
 
+from support.choosing_policies import PlainCompletion
 from support.gateway.virtual import VirtualLoop, Wire, run_virtual
 from support.planning_policies import Steering
 from trimtab.domain.cluster import Cluster
@@ -307,6 +308,17 @@ def test_every_order_serves_alike(order: str) -> None:
 def test_plans_take_force_alike(case: str) -> None:
     steering = Steering(plan_period_s=0.7071)
     assert_parity(CASES[case], steering, steering)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_policy_that_chooses_decides_as_the_simulator_and_as_its_compiled_twin(case: str) -> None:
+    """`least-expected-completion` as `choose`, with NumPy, and as the catalogue's kernel."""
+    policy = PlainCompletion()
+    chosen, _ = assert_parity(CASES[case], policy, policy)
+    twin, _ = assert_parity(CASES[case], *find("least-expected-completion"))
+    assert len(np.unique(chosen.node_idx[chosen.node_idx >= 0])) > 1
+    np.testing.assert_array_equal(chosen.node_idx, twin.node_idx)
+    np.testing.assert_array_equal(chosen.start_s, twin.start_s)
 
 
 def test_compiled_decides_alike() -> None:

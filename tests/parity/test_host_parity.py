@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.builders import cluster, requests, with_resources
+from support.choosing_policies import MaskedEmptiest, PlainCompletion, PlainEmptiest, PlainRandom
 from support.planning_policies import Gate, Steering
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
@@ -29,6 +30,7 @@ RICH = cluster(
     6, types=2, slots=2, classes=3, models=3, adapters=2, zones=2, queue_max=2, load_s=0.3, nic_gib_per_s=1.0
 )
 CROWDED = with_resources(RICH)
+CHOOSING = (PlainEmptiest(), MaskedEmptiest(), PlainCompletion(), PlainRandom())
 PLAIN = cluster(4, types=2, slots=[1, 2, 3, 1])
 CASES: dict[str, tuple[Cluster, Options]] = {
     "plain": (PLAIN, Options()),
@@ -85,6 +87,22 @@ def assert_same_records(a: np.ndarray, b: np.ndarray) -> None:
 def test_every_policy_decides_alike_in_both_hosts(name: str, case: str) -> None:
     c, options = CASES[case]
     assert_same(*both(c, work_for(c), options, *find(name), mode="interpreted"))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("policy", CHOOSING, ids=lambda policy: type(policy).__name__)
+def test_a_policy_that_chooses_decides_alike_in_both_hosts(policy: Policy, case: str) -> None:
+    c, options = CASES[case]
+    assert_same(*both(c, work_for(c), options, policy, mode="interpreted"))
+
+
+def test_choose_decides_live_as_its_compiled_twin_does_when_simulated() -> None:
+    """`least-expected-completion` as `choose`, with NumPy, and as the catalogue's kernel."""
+    c, options = CASES["resources"]
+    twin = run(c, work_for(c), options, find("least-expected-completion"), seed=3, mode="interpreted")
+    live = run_live(c, work_for(c), options, Decider.of(PlainCompletion()), seed=3, clock=VirtualClock())
+    assert len(np.unique(live.state.requests["node_idx"])) == c.n_nodes
+    assert_same_records(twin.state.requests, live.state.requests)
 
 
 @pytest.mark.parametrize("name", names("order"))

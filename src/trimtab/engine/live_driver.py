@@ -165,7 +165,14 @@ class LiveDriver:
             self._rows.version,
             self._rows.node_idx,
         )
-        self._nodes, self._hidden = Columns(state.nodes), Columns(state.hidden)
+        self.options, self.rollouts = options, self._driver.rollouts
+        # The host corrects these arrays in place.
+        self.fixed_s, self.unit_s = state.fixed_s, state.unit_s  # estimated seconds [classes, types]
+        self.resident = state.resident  # which items nodes hold, u1 [nodes, items]
+        self.prefix_tokens = state.prefix_tokens  # [nodes or 0], of the next request that enters
+        self.virtual_counters = state.virtual_counters  # cost served to each tenant [tenants]
+        self.tenant_weight = state.tenant_weight  # relative share of the capacity [tenants]
+        self.nodes, self._hidden = Columns(state.nodes), Columns(state.hidden)
         self._counts, self._contexts = Columns(state.counts), Columns(state.contexts)
         self._n_held = self._contexts.n_held
         self._virtual_counters: Any = memoryview(state.virtual_counters)
@@ -183,11 +190,6 @@ class LiveDriver:
         self._started = memoryview(state.started)
 
     # State for planners and displays.
-
-    @property
-    def options(self) -> Options:
-        """Switches of the host."""
-        return self._driver.options
 
     @property
     def now_s(self) -> float:
@@ -212,41 +214,6 @@ class LiveDriver:
             self._collect()
         return bool(self._free)
 
-    @property
-    def nodes(self) -> Columns:
-        """The nodes' NODE records, by column."""
-        return self._nodes
-
-    @property
-    def fixed_s(self) -> np.ndarray:
-        """Estimated seconds [classes, types], to be corrected in place."""
-        return self._driver.state.fixed_s
-
-    @property
-    def unit_s(self) -> np.ndarray:
-        """Estimated seconds per unit [classes, types], to be corrected in place."""
-        return self._driver.state.unit_s
-
-    @property
-    def resident(self) -> np.ndarray:
-        """Which items nodes hold, u1 [nodes, items], to be corrected in place."""
-        return self._driver.state.resident
-
-    @property
-    def prefix_tokens(self) -> np.ndarray:
-        """Cached prompt tokens per node [nodes or 0], to be set before a request enters."""
-        return self._driver.state.prefix_tokens
-
-    @property
-    def virtual_counters(self) -> np.ndarray:
-        """What each tenant has been served [tenants], to be corrected in place."""
-        return self._driver.state.virtual_counters
-
-    @property
-    def tenant_weight(self) -> np.ndarray:
-        """The capacity due to each tenant [tenants], relative, to be corrected in place."""
-        return self._driver.state.tenant_weight
-
     def add_cost(self, tenant_idx: int, amount: float) -> None:
         """Add an amount, positive or negative, to the virtual counter of a tenant."""
         self._virtual_counters[tenant_idx] += amount
@@ -259,11 +226,6 @@ class LiveDriver:
         """The recent past, for planning."""
         assert self._past is not None
         return self._past.history(self._driver.last_plan)
-
-    @property
-    def rollouts(self) -> Rollouts | None:
-        """The rollouts for the active policy."""
-        return self._driver.rollouts
 
     def rollouts_for(self, policy: Policy) -> Rollouts | None:
         """The rollouts for another policy."""
@@ -351,12 +313,12 @@ class LiveDriver:
 
     def switch(self, node_idx: int, up: bool, now_s: float) -> None:
         """Switch a node on or off for new work. Its running requests continue."""
-        self._nodes.up[node_idx] = int(up)
+        self.nodes.up[node_idx] = int(up)
         self._driver.push(now_s, SWITCH, node_idx, 0)
 
     def suits(self, row: int, node_idx: int) -> bool:
         """Whether a node is on and may serve this request, now or once it has room."""
-        work, nodes, j = self._work, self._nodes, node_idx
+        work, nodes, j = self._work, self.nodes, node_idx
         if nodes.up[j] == 0 or (work.pinned[row] and work.affinity_node_idx[row] != j):
             return False
         fixed_s: float = self._fixed_s[work.class_idx[row], nodes.type_idx[j]]
@@ -364,7 +326,7 @@ class LiveDriver:
 
     def takes(self, row: int, node_idx: int) -> bool:
         """Whether a node would accept a second attempt of a running request under the terms of the first."""
-        work, nodes, hidden, j = self._work, self._nodes, self._hidden, node_idx
+        work, nodes, hidden, j = self._work, self.nodes, self._hidden, node_idx
         if nodes.room[j] <= 0 or not self.suits(row, j):
             return False
         if work.priority[row] <= BACKGROUND and nodes.room[j] <= hidden.reserve[j]:
@@ -377,7 +339,7 @@ class LiveDriver:
     ) -> None:
         """Add the load of another sender to a node, or remove it (negative). It counts and takes room."""
         self._hidden.token_room[node_idx] -= tokens
-        nodes = self._nodes
+        nodes = self.nodes
         nodes.in_flight[node_idx] += requests
         nodes.room[node_idx] -= requests
         nodes.outstanding_s[node_idx] = max(0.0, nodes.outstanding_s[node_idx] + estimate_s)
@@ -385,7 +347,7 @@ class LiveDriver:
 
     def change_room(self, node_idx: int, places: int, now_s: float) -> None:
         """Change the number of requests that a node takes at a time."""
-        self._nodes.room[node_idx] += places
+        self.nodes.room[node_idx] += places
         self._driver.push(now_s, SWITCH, node_idx, 0)
 
     def limit_tokens(self, node_idx: int, tokens: float) -> None:
@@ -486,7 +448,7 @@ class LiveDriver:
 
     def _put_back(self, row: int, now_s: float) -> None:
         """Dispatch a request again whose decision failed half-way, as if it had lost a node."""
-        rows, nodes = self._rows, self._nodes
+        rows, nodes = self._rows, self.nodes
         for i in range(AVOIDED):
             j = self._avoid[row, i]
             if j >= 0 and nodes.up[j] < 0:
