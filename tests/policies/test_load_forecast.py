@@ -40,6 +40,7 @@ def test_requests_fill_the_least_loaded_nodes_to_one_level() -> None:
     assert level([0.0, 0.0], [1.0, 0.25], 5.0) == pytest.approx(1.0)  # a fast node takes four a second
     assert level([0.0, 0.0], [1.0, 1.0], 4.0, slots=[1, 3]) == pytest.approx(1.0)
     assert level([0.0, np.inf], [1.0, 1.0], 2.0) == pytest.approx(2.0)  # one node can't take it
+    assert level([np.inf, np.inf], [1.0, 1.0], 2.0) == -1.0
 
 
 def test_the_level_solves_its_equation(rng: np.random.Generator) -> None:

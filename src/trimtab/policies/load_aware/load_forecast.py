@@ -67,6 +67,8 @@ def _share(view: View, plan: Plan, j: int) -> float:
 def level_of(view: View, plan: Plan, floats: Any, requests: float) -> float:
     """The load up to which so many requests fill the nodes, least loaded first; loads are the notes.
 
+    -1 where no node can take any.
+
     Newton's method from above on Σ share · max(0, level − load) = requests, which is convex.
     """
     level = np.inf
@@ -78,7 +80,7 @@ def level_of(view: View, plan: Plan, floats: Any, requests: float) -> float:
                 total += share
                 filled += share * floats[NOTES + j]
         if total <= 0.0 or filled >= level * total:
-            return level
+            return level if level < np.inf else -1.0
         level = filled / total
     return level
 
