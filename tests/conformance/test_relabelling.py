@@ -27,6 +27,8 @@ TIES_BY_NODE = [  # their whole numbers tie all the time, and then the lower ind
     "most-free",
     "dominant-resource",
     "fragmentation-gradient",
+    "lwl",  # idle nodes have equally little work left
+    "hyper-scalable",
 ]
 
 

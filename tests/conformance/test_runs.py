@@ -21,8 +21,8 @@ from trimtab.policies import names, policy_class
 
 RECORDED = ("requests", "nodes", "hidden", "counts")
 
-# They wait for a nearer node, or for one that is not reserved, although another would take the work.
-HOLD_BY_THEMSELVES = {"locality", "priority-reservation"}
+# They wait for a nearer node, for one that is not reserved, or for one of a few, although others would do.
+HOLD_BY_THEMSELVES = {"locality", "priority-reservation", "sparrow"}
 
 every_policy = pytest.mark.parametrize("spec", SPECS)
 
@@ -97,6 +97,7 @@ class AsksTwice(Policy):
 
     def __init__(self, policy: Policy) -> None:
         self.draws, self.compares, self.init = policy.draws, policy.compares, policy.init  # type: ignore[misc, method-assign]
+        self.plan_period_s, self.plan = policy.plan_period_s, policy.plan  # type: ignore[method-assign]
         decide, earlier = interpreted(policy.dispatch), []
 
         def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.builders import cluster
 from support.dispatch_by_hand import Desk
 from trimtab.policies import find
+from trimtab.policies.load_aware.least_expected_completion import OVERDUE_FRAC
 
 MIXED = [1, 2, 3, 1, 2]
 CLUSTERS = {
@@ -23,7 +24,12 @@ CLUSTERS = {
 SECONDS = st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.7]), max_size=4).map(sum)
 CHANGE = st.fixed_dictionaries(
     {"j": st.integers(0, 12), "outstanding_s": SECONDS, "in_flight": st.integers(0, 3)},
-    optional={"up": st.integers(0, 1), "room": st.integers(-1, 2)},
+    optional={
+        "up": st.integers(0, 1),
+        "room": st.integers(-1, 2),
+        "backlog_s": SECONDS,
+        "anchor_s": SECONDS,
+    },
 )
 
 
@@ -33,17 +39,38 @@ def able(desk: Desk) -> list[int]:
     return [j for j in range(len(nodes)) if nodes["up"][j] and nodes["room"][j] > 0 and served[j]]
 
 
-def expected_wait(desk: Desk, j: int) -> float:
+def own_s(desk: Desk, j: int) -> float:
     c, g = desk.work["class_idx"][0], desk.nodes["type_idx"][j]
-    own_s = desk.cluster.fixed_s[c, g] + desk.cluster.unit_s[c, g] * desk.work["units"][0]
-    return (desk.nodes["outstanding_s"][j] + own_s) / desk.nodes["slots"][j]
+    return float(desk.cluster.fixed_s[c, g] + desk.cluster.unit_s[c, g] * desk.work["units"][0])
+
+
+def wait_in_full(desk: Desk, j: int) -> float:
+    return (desk.nodes["outstanding_s"][j] + own_s(desk, j)) / desk.nodes["slots"][j]
+
+
+def work_left(desk: Desk, j: int) -> float:
+    """Per slot. Nodes without a free slot are never done early: a share of overdue work remains."""
+    node = desk.nodes[j]
+    left_s = node["anchor_s"] + node["backlog_s"] / node["slots"] - desk.state.contexts["now_s"][0]
+    if left_s > 0.0 or node["in_flight"] < node["slots"]:
+        return max(0.0, float(left_s))
+    return OVERDUE_FRAC * float(node["outstanding_s"]) / float(node["slots"])
+
+
+def wait_left(desk: Desk, j: int) -> float:
+    return work_left(desk, j) + own_s(desk, j) / float(desk.nodes["slots"][j])
 
 
 def connections(desk: Desk, j: int) -> float:
     return float(desk.nodes["in_flight"][j])
 
 
-SCORES = {"least-expected-wait": expected_wait, "least-connections": connections}
+SCORES = {
+    "least-expected-wait": wait_left,
+    "least-expected-wait(aged=False)": wait_in_full,
+    "lwl": work_left,
+    "least-connections": connections,
+}
 
 
 @pytest.mark.parametrize("shape", CLUSTERS)
@@ -51,13 +78,14 @@ SCORES = {"least-expected-wait": expected_wait, "least-connections": connections
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_tree_decides_as_a_scan_does(name: str, shape: str, data: st.DataObject) -> None:
-    desk, policy = Desk(CLUSTERS[shape], find(name)[0]), find(name)[0]
+    desk, policy, now_s = Desk(CLUSTERS[shape], find(name)[0]), find(name)[0], 0.0
     for step, changes in enumerate(data.draw(st.lists(st.lists(CHANGE, max_size=4), min_size=1, max_size=8))):
         for change in changes:
             j = change["j"] % desk.cluster.n_nodes
             desk.set(j, **{field: value for field, value in change.items() if field != "j"})
         desk.work["class_idx"][0] = step % len(desk.cluster.class_names)
         desk.work["units"][0] = 0.1 * (1 + step)
+        desk.at(now_s := now_s + data.draw(SECONDS))
         if data.draw(st.booleans()):
             desk.adopt(policy)  # in the middle of a run, with nodes as they are
         scores = sorted((SCORES[name](desk, j), j) for j in able(desk))

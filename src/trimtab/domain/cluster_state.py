@@ -21,6 +21,9 @@ OF_REQUEST = (
     "retries",
     "virtual_counter",
     "queued_cost",
+    "prompt_tokens",
+    "job",
+    "tasks",
 )  # fields of CONTEXT that a request shows
 _INF = float("inf")
 
@@ -53,6 +56,9 @@ class Request:
     retries: int  # nodes that failed while they had it
     virtual_counter: float  # for an `order` that reads it
     queued_cost: float  # for an `order` that reads it
+    prompt_tokens: float  # of its prompt, where the nodes' prefix caches are known; 0 = not known
+    job: int  # of a part, or an instance of a stage: serial of the first of all of them
+    tasks: int  # how many there are; 0 = neither a part nor a stage
     draws: NDArray[np.float64]  # [policy.draws] random numbers in [0, 1), the same for every policy
 
     row: int

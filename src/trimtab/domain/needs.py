@@ -64,7 +64,12 @@ class Need(StrEnum):
     )
     PLACEMENT = "placement", "nodes load what a plan places on them before a request comes", "placement"
     PRICES = "prices", "price of each node", "usd_per_s"
-    PREFIX = "prefix", "how much of the request's prompt each node has in its cache", "prefix_tokens"
+    PREFIX = (
+        "prefix",
+        "how much of the request's prompt each node has in its cache",
+        "prefix_tokens",
+        "prompt_tokens",
+    )
     DEADLINES = "deadlines", "requests with deadlines", "deadline_s"
     PRIORITIES = "priorities", "requests of several priorities", "priority"
     VIRTUAL_COUNTERS = (
@@ -89,7 +94,14 @@ class Need(StrEnum):
         "held requests compete for a free slot by the scores of candidates",
     )
     ROLLOUT = "rollout", "simulation of candidates from the present state"
-    SPLITTING = "splitting", "requests are served in parts on several nodes", "split_max", "part_weight"
+    SPLITTING = (
+        "splitting",
+        "requests are served in parts on several nodes",
+        "split_max",
+        "part_weight",
+        "job",
+        "tasks",
+    )
     BATCHING = "batching", "requests that wait at a node are served together", "batch_max", "batch_window_s"
     CHAINS = (
         "chains",

@@ -214,6 +214,10 @@ class LiveDriver:
             self._collect()
         return bool(self._free)
 
+    def show_prompt(self, prompt_tokens: float) -> None:
+        """Tell the policy the length of the next request's prompt; 0 = not known."""
+        self._driver.state.contexts["prompt_tokens"] = prompt_tokens
+
     def add_cost(self, tenant_idx: int, amount: float) -> None:
         """Add an amount, positive or negative, to the virtual counter of a tenant."""
         self._virtual_counters[tenant_idx] += amount

@@ -70,6 +70,7 @@ from trimtab.engine.runs import (
     note_over,
     note_ready,
     note_stage_done,
+    show_job,
 )
 from trimtab.engine.slots import begin_row
 from trimtab.engine.stage_inputs import note_fetched, show_inputs
@@ -315,7 +316,9 @@ def _ask(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
     s.counts.deciding[0] = r
     _draw(s, r)
     if has_prefixes(s):
-        show_prefixes(s, r)
+        show_prefixes(s, r, d)
+    if s.config.runs[0] == 1:
+        show_job(s, r, d)
     if len(s.input_gib) > 0:
         show_inputs(s, r)
     count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)

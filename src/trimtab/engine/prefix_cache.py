@@ -59,8 +59,9 @@ def use_prefix(s: State, r: int, j: int) -> None:
 
 
 @helper
-def show_prefixes(s: State, r: int) -> None:
-    """Write the cached tokens of request r's prompt on each node for the policy."""
+def show_prefixes(s: State, r: int, d: int) -> None:
+    """Write the tokens of request r's prompt, in all and those cached on each node, for dispatcher d."""
+    s.contexts.prompt_tokens[d] = s.prompt_tokens[r] if _has_prompt(s, r) else 0.0
     for j in range(len(s.prefix_tokens)):
         s.prefix_tokens[j] = _cached_tokens(s, r, j)
 

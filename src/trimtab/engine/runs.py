@@ -62,6 +62,14 @@ def _remember(s: State, r: int) -> None:
     s.counts.ready[0] += 1
 
 
+@helper
+def show_job(s: State, r: int, d: int) -> None:
+    """Tell dispatcher d how many instances the stage of row r has, or its request parts, and the first."""
+    g = s.stages.group[r] if s.stages.run[r] >= 0 else -1
+    s.contexts.job[d] = s.work.serial[s.groups.row[g]] if g >= 0 else 0
+    s.contexts.tasks[d] = s.groups.count[g] if g >= 0 else 0
+
+
 @helper(inline=True)
 def note_over(s: State, r: int) -> None:
     """Row r, which was ready, is over."""

@@ -105,6 +105,7 @@ class SessionAffinity:
         tokens = pool.live.prefix_tokens
         tokens[:] = 0.0
         facts = exchange.facts
+        pool.live.show_prompt(0.0 if facts is None else facts.prompt_tokens)
         if self.prefixes is None or facts is None or not facts.prefix_blocks:
             return {}
         matched = dict(self.prefixes.match(facts.prefix_blocks, len(tokens)))

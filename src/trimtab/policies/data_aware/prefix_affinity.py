@@ -61,10 +61,10 @@ class PrefixAffinity(Policy):
         `escape` × the request's own service there. So a hot prompt spreads to further nodes before its
         node's queue grows without bound. Least first, ties by node.
     Source
+        Ruoyu Qin and others: "Mooncake: Trading more storage for less computation", FAST 2025 (the instance
+        of least estimated time, of queue, prefill and cached prefix); the escape from overloaded nodes after
         Vikranth Srivatsa, Zijian He, Reyna Abhyankar, Dongming Li, Yiying Zhang: "Preble: Efficient
-        distributed prompt scheduling for LLM serving", ICLR 2025 (E2: go where the prompt is cached, explore
-        when that pays too little or the load is uneven); the score after Ruoyu Qin and others: "Mooncake:
-        Trading more storage for less computation", FAST 2025 (the instance of least estimated time).
+        distributed prompt scheduling for LLM serving", ICLR 2025.
     Reads
         Prompt tokens that each node has cached; backlog and its time, running and in-flight requests, slots,
         resident models; estimated service of this request per node type; which nodes are up, have room and
@@ -76,8 +76,10 @@ class PrefixAffinity(Policy):
         equals `least-expected-completion`. A large `weight` with a large `escape` lets a hot node's queue
         grow.
     Deviations from the source
-        The policy moves no copies of prompts between nodes, and evicts none by popularity. The expected
-        completion replaces Preble's window of past load and Mooncake's table of prefill times.
+        The estimate of service replaces Mooncake's table of prefill times; no copies of prompts are moved
+        between nodes, and none is evicted by popularity. Preble's E2 is another policy, `e2`: here nothing
+        compares cached with new tokens, evictions have no cost, and present waits replace the window of past
+        load.
     """
 
     name: ClassVar[str] = "prefix-affinity"

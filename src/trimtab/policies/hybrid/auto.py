@@ -35,7 +35,7 @@ class Auto(Policy):
 
     Idea
         The portfolio and the rollouts of `what-if`, with a memory. For each candidate it keeps the logarithm
-        of the objective over the mean of all candidates, smoothed exponentially with weight `memory` on the
+        of the objective over the candidates' median, smoothed exponentially with weight `memory` on the
         past. A candidate takes over when its smoothed objective is `hysteresis_frac` lower. The objective is
         mean completion, or its 99th percentile, estimated by the mean of the longest 2 %.
     Source

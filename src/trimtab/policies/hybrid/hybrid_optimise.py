@@ -90,7 +90,8 @@ class HybridOptimise(Policy):
         Wins where estimates are wrong on some nodes: slow, shared or badly measured nodes. Where estimates
         are right, the policy is `dual-price` with some noise.
     Deviations from the source
-        A proportional correction of multiplicative errors, not a controller of utilisation and misses; the
+        The prices deviate as in `dual-price`. What is learned is one ratio per node, for all classes. A
+        proportional correction of multiplicative errors, not a controller of utilisation and misses; the
         power `gain` below 1 damps it.
     """
 

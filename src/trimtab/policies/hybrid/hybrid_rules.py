@@ -75,7 +75,8 @@ class HybridRules(Policy):
         has been tried and is not at least `margin` better than the plain rule gives way to it.
     Source
         Aurélien Garivier, Eric Moulines: "On upper-confidence bound policies for non-stationary bandit
-        problems", arXiv:0805.3415, 2008, and Algorithmic Learning Theory, 2011 (discounted UCB).
+        problems", arXiv:0805.3415, 2008 (discounted UCB); "On upper-confidence bound policies for switching
+        bandit problems", Algorithmic Learning Theory, 2011.
     Reads
         Past arrivals and when they ended; what `least-expected-completion` reads; plan.params.
     Cost
@@ -85,8 +86,10 @@ class HybridRules(Policy):
         a period must be some services long, and its mean depends on the traffic more than on the arm. Trials
         of bad arms cost time. At a light load no arm changes anything.
     Deviations from the source
-        Losses instead of rewards, in units of the mean loss instead of bounded. A request counts for the arm
-        of its arrival, whenever it ends. The plain rule takes precedence.
+        The arms are four thresholds of one rule, not policies; all requests of a period are one play, shared
+        among the arms under which they came. Losses instead of rewards, in units of the mean loss instead of
+        bounded. A request counts for the arm of its arrival, whenever it ends. The plain rule takes
+        precedence.
     """
 
     name: ClassVar[str] = "hybrid-rules"

@@ -71,8 +71,9 @@ class CostIndex(Policy):
         slow node's time, to start a little sooner. Where nothing waits it is least completion that shuns
         waits a little. Medians gain more than the tail: with w_work = 2 and more p99 suffers.
     Deviations from the source
-        The present waits give the added delays, not a queueing formula. The weights scale with q, because
-        fixed weights gain at full load and lose at half load.
+        Not the cμ rule, which ranks requests for a node; this ranks nodes for a request. The present waits
+        give the added delays, not a queueing formula. The weights scale with q, because fixed weights gain at
+        full load and lose at half load.
     """
 
     name: ClassVar[str] = "cost-index"

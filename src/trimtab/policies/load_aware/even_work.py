@@ -75,9 +75,11 @@ class EvenWork(Policy):
         work goes where queues are short. Its mean is above that of policies that prefer fast nodes,
         most of all at low load, where these would do everything.
     Deviations from the source
-        Work is counted in seconds of the node that was sent it, by estimate; only nodes near the best
-        completion compete; a mean service is that of the requests sent so far. A failed node returns with
-        the least work of the other nodes, so that it is not flooded. Each dispatcher counts its own work.
+        Graham's list is known at the start and is to end early; here requests come over time, and work that
+        is done still counts. Work is counted in seconds of the node that was sent it, by estimate; only nodes
+        near the best completion compete; a mean service is that of the requests sent so far. A failed node
+        returns with the least work of the other nodes, so that it is not flooded. Each dispatcher counts its
+        own work.
     """
 
     name: ClassVar[str] = "even-work"

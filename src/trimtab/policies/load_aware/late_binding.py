@@ -79,8 +79,11 @@ class LateBinding(Policy):
         needs a load waits for others. Loses with old reports, where it does not see free slots, and with long
         round trips, during which slots stay idle.
     Deviations from the source
-        It fills slots that are free now instead of planning all machines ahead. It weighs completion by the
-        time it wastes and by the time waited, so that no request starves. Min-min does not know model loads.
+        Of Sparrow only the late binding: no batch sampling, probes, reservations at nodes or cancellation,
+        but one central queue per dispatcher, which sees all nodes (`sparrow` is the published algorithm). It
+        is a priced Min-min over the first 128 held requests that a free node suits. It fills slots that are
+        free now instead of planning all machines ahead. It weighs completion by the time it wastes and by the
+        time waited, so that no request starves. Min-min does not know model loads.
     """
 
     name: ClassVar[str] = "late-binding"

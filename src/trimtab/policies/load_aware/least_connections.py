@@ -11,7 +11,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View
-from trimtab.policies.shared.trees import forest, n_groups, rank_head, refresh, type_of
+from trimtab.policies.shared.trees import forest, n_trees, rank_head, refresh, type_of
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class LeastConnections(Policy):
         Best for equal nodes when nothing is known about sizes. Herds under stale views with several
         dispatchers; blind to speed and slots, so it overloads slow nodes.
     Deviations from the source
-        Ties by node, where the theory leaves them open.
+        Requests in flight instead of connections, which Linux Virtual Server counts as active (256 times) and
+        inactive; no weights. Ties by node, where the theory leaves them open. Winston's nodes serve one
+        request at a time.
     """
 
     name: ClassVar[str] = "least-connections"
@@ -48,7 +50,7 @@ class LeastConnections(Policy):
         """Rank the heads of the groups that serve this class."""
         refresh(view, memory, view.nodes.in_flight)
         count = 0
-        for g in range(n_groups(memory)):
+        for g in range(n_trees(memory)):
             if view.fixed_s[work.class_idx, type_of(memory, g)] < np.inf:
                 count = rank_head(memory, ranking, count, g, 0.0, 1.0)
         return count

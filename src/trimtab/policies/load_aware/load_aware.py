@@ -42,8 +42,8 @@ class LoadAware(Policy):
         the present state decides, without a forecast.
     Source
         Domenico Ferrari: "A study of load indices for load balancing schemes", University of California,
-        Berkeley, UCB/CSD-86-262, 1985 (which load index to balance by). The weighted sum and its default
-        weights are ours.
+        Berkeley, UCB/CSD-86-262, 1985 (a linear combination of the queue lengths at a host's resources as
+        its load index; from memory). This sum and its default weights are ours.
     Reads
         In-flight and running requests, slots, capacity, backlog and its time, use of resources of each node;
         the class's demand; which nodes are up, have room and serve the class.
@@ -54,9 +54,10 @@ class LoadAware(Policy):
         time of this request on that node, at models or at distances. Old reports mislead it, and each fleet
         needs its own weights.
     Deviations from the source
-        A sum of several indices, not one; the queue is relative to the node's capacity. Requests that were
-        sent to a node and do not run yet are assumed to need the same resources as this request. Where no
-        resources are modelled, slots are the only one: the queue's term.
+        Shares of resources in use instead of queue lengths at them, and fixed weights instead of a job's
+        demands; the queue is relative to the node's capacity. Requests that were sent to a node and do not
+        run yet are assumed to need the same resources as this request. Where no resources are modelled, slots
+        are the only one: the queue's term.
     """
 
     name: ClassVar[str] = "load-aware"

@@ -31,7 +31,8 @@ class PowerOfD(Policy):
         Nearly as good as looking at all nodes, at constant cost, and robust to stale views, where the exact
         minimum herds. Blind to speed and size: loses to least-expected-wait on unequal nodes.
     Deviations from the source
-        Sampled with replacement, as there, but among able nodes only.
+        Sampled with replacement, as there, but among able nodes only. Requests in flight are compared
+        whatever the number of slots; there each server serves one customer at a time.
     """
 
     name: ClassVar[str] = "power-of-d"

@@ -53,7 +53,7 @@ class Notes(NamedTuple):
     last_serial: float  # of the arrivals that were simulated
     move: float  # local change that is tried next
     told: Floats  # [4, candidates], or empty where nothing was simulated yet: the fields of `Evidence`
-    scores: Floats  # [candidates] or empty, log of the objective over the candidates' mean, smoothed
+    scores: Floats  # [candidates] or empty, log of the objective over the candidates' median, smoothed
 
     @classmethod
     def read(cls, params: Floats) -> Notes:
