@@ -1,8 +1,12 @@
-"""Prefix affinity in the gateway: a prompt goes back to the node that had it, until that is too busy."""
+"""Prefix policies in the gateway: a prompt goes back to the node that had it, until that is too busy."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from test_dispatcher import Asking, Bench, at
+
+from trimtab.gateway.api.units import BLOCK_TOKENS
 
 POLICY = "prefix-affinity"
 
@@ -31,3 +35,24 @@ def test_a_busy_node_is_not_waited_for() -> None:
         assert [first.nodes, bench.submit(asks(0)).nodes] == [["n0"], ["n1"]]
 
     at(test, policy=POLICY, prefix_blocks=10_000)
+
+
+def of_length(first_block: int, shared: int = 40) -> Asking:
+    """A prompt of 40 blocks, the first `shared` of them from another one."""
+    asking = Asking(prefix_blocks=(*range(first_block, first_block + shared), *range(5000, 5040 - shared)))
+    assert asking.facts is not None
+    asking.facts = replace(asking.facts, prompt_tokens=40 * BLOCK_TOKENS)
+    return asking
+
+
+def test_e2_knows_how_long_prompts_are() -> None:
+    """A prompt of which n0 has a quarter goes to the node of less load, not to where that quarter is."""
+
+    async def test(bench: Bench) -> None:
+        for first_block, node in ((0, "n0"), (1000, "n1"), (0, "n0")):
+            asking = bench.submit(of_length(first_block))
+            assert asking.nodes == [node]
+            bench.done(asking)
+        assert bench.submit(of_length(0, shared=10)).nodes == ["n1"]
+
+    at(test, policy="e2", prefix_blocks=10_000)
