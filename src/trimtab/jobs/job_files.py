@@ -10,12 +10,13 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Final, Protocol
 
 import orjson
 
 from trimtab.jobs.store.store_errors import StoreUnavailable
 
+SHORT_BYTES: Final = 65_536  # results up to this size are in memory until they are finished
 _PLACE = "place"  # the file that names a folder, whoever mounts it
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[0-9]+)?\Z")
 
@@ -53,38 +54,59 @@ class ResultFile:
     """A result that is being written. Calls block briefly: use a thread where that matters."""
 
     def __init__(self, path: Path, content_type: str, max_bytes: int) -> None:
-        """Opens the temporary file. Raises NotKept."""
+        """Raises nothing: a short result is in memory until `finish`."""
         self.path, self.content_type, self.bytes = path, content_type, 0
         self._max_bytes = max_bytes
         self._part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-        with _kept():
-            self._file: BinaryIO = self._part.open("xb")
+        self._start = bytearray()  # the first bytes, while there are no more than SHORT_BYTES
+        self._file: BinaryIO | None = None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether all of it is in memory, so that a failed `finish` may be tried again."""
+        return self.bytes <= SHORT_BYTES
 
     def write(self, data: bytes) -> None:
         """Append. Raises TooLarge, NotKept."""
         self.bytes += len(data)
         if self.bytes > self._max_bytes:
             raise TooLarge
+        if self.is_short:
+            self._start += data
+            return
         with _kept():
-            self._file.write(data)
+            self._opened().write(data)
 
     def finish(self) -> StoredResult:
         """Store it durably under its name, after its description. Raises NotKept."""
         meta = orjson.dumps({"content_type": self.content_type, "bytes": self.bytes})
-        with _kept():
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            _write_durably(_meta_path(self.path), meta)
-            self._part.rename(self.path)
-            _sync_folder(self.path.parent)
+        try:
+            with _kept():
+                file = self._opened()
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
+                _write_durably(_meta_path(self.path), meta)
+                self._part.rename(self.path)
+                _sync_folder(self.path.parent)
+        except NotKept:
+            self.discard()
+            raise
         return StoredResult(self.path.name, self.content_type, self.bytes)
+
+    def _opened(self) -> BinaryIO:
+        if self._file is None:
+            self._file = self._part.open("xb")
+            self._file.write(self._start)
+        return self._file
 
     def discard(self) -> None:
         """Delete the unfinished file. Never raises."""
-        with contextlib.suppress(OSError):  # a failed flush does not matter: the file is deleted
-            self._file.close()
-        self._part.unlink(missing_ok=True)
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # a failed flush does not matter: the file is deleted
+                file.close()
+            self._part.unlink(missing_ok=True)
 
 
 class Readable(Protocol):

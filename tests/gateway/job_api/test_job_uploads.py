@@ -211,6 +211,34 @@ def test_a_full_disk_refuses_a_long_job_and_loses_none(
     asyncio.run(main())
 
 
+def test_a_short_result_that_meets_a_full_disk_waits_for_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[int] = []
+
+    def full(fd: int) -> None:
+        refused.append(fd)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def main() -> None:
+        async with opened(tmp_path) as made:
+            _, accepted = await made.send()
+            await until(lambda: made.maker.seen)
+            with monkeypatch.context() as patched:
+                patched.setattr(job_files.os, "fsync", full)
+                made.maker.go.set()
+                await until(lambda: len(refused) >= 3)
+            await made.reach(accepted["id"], JobState.DONE)
+            job = await made.jobs.find(accepted["id"], "t")
+            assert job is not None
+            path = made.jobs.result_path(job)
+            assert path is not None
+            assert path.read_bytes() == b"film"
+            assert len(made.maker.seen) == 1
+
+    asyncio.run(main())
+
+
 def test_a_client_that_leaves_while_its_body_is_copied_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

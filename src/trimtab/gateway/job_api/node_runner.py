@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,7 +31,9 @@ from trimtab.gateway.model import (
     Tenant,
 )
 from trimtab.gateway.nodes.status_causes import cause_of_status, says_overloaded
-from trimtab.jobs import Job, JobResult, JobState, NotKept, RunProgress, TooLarge
+from trimtab.jobs import Job, JobResult, JobState, NotKept, ResultFile, RunProgress, StoredResult, TooLarge
+
+logger = logging.getLogger(__name__)
 
 _ERROR_BYTES = 4096  # of a backend's error that are kept
 _CANCEL_S = 5.0
@@ -59,6 +62,7 @@ class RunnerSettings:
     lost_after_s: float = 600.0  # a backend that has not answered for so long has lost its job
     max_sends: int = 3
     again_s: float = 2.0  # until a job that no node took is tried again
+    full_disk_s: float = 600.0  # how long a short result waits for room on the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,11 +305,24 @@ class NodeRunner:
                 exchange.streamed_chunks += chunks
                 self._dispatcher.progress(exchange, chunks)
             result.write(piece)
-        stored = await asyncio.to_thread(result.finish)
+        stored = await self._finished(result)
         if exchange is not None and meter is not None:
             meter.finish()
             exchange.usage, exchange.response_bytes = meter.usage, stored.bytes
         return JobResult(JobState.DONE, file=stored)
+
+    async def _finished(self, result: ResultFile) -> StoredResult:
+        """Store a result. While the disk is full a short one waits in memory. Raises NotKept."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._settings.full_disk_s
+        while True:
+            try:
+                return await asyncio.to_thread(result.finish)
+            except NotKept as error:
+                if not result.is_short or loop.time() >= end_s:
+                    raise
+                logger.warning("the result of job %s cannot be stored yet: %s", result.path.name, error)
+            await asyncio.sleep(self._settings.again_s)
 
 
 def _failed(code: str, error: str) -> JobResult:
