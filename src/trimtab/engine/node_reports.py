@@ -29,9 +29,12 @@ class NodeReports:
         if state.demand.shape[1]:
             state.used[node_idx] += requests * state.demand[class_idx]
 
-    def set_demand(self, demand: np.ndarray) -> None:
+    def set_demand(self, demand: np.ndarray, now_s: float) -> None:
         """Set what a request of each class takes, [classes, resources]. `set_used` must follow."""
-        self._state.demand[...] = in_steps(demand)
+        state, demand = self._state, in_steps(demand)
+        if (demand != state.demand).any():
+            state.demand[...] = demand
+            self._note_changes(np.arange(len(state.nodes)), now_s)  # policies keep scores of nodes by class
 
     def set_class_demand(self, class_idx: int, demand: np.ndarray) -> None:
         """Set what a request of one class takes [resources], while none runs."""

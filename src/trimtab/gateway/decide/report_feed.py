@@ -85,7 +85,7 @@ class ReportFeed(FleetListener):
         reports.set_round_trips(signals.rtt_s(shape), now_s)
         demand = signals.demand(shape, keys, rows)
         if demand.shape[1]:
-            reports.set_demand(demand)
+            reports.set_demand(demand, now_s)
             reports.set_used(signals.used(shape, keys, rows), now_s)
         for node_idx, requests in signals.foreign.items():
             if node_idx < len(shape.members):

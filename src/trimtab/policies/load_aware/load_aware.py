@@ -16,17 +16,24 @@ from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
 from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.shared.fitting import share_of
+from trimtab.policies.shared.kept_scores import drop_changed, none_kept
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 _QUEUE, _BACKLOG, _RESOURCES = 0, 1, 2  # places in `params`: weights, those of the resources last
 
 
 @helper(inline=True)
-def _load(view: View, work: Any, j: int, weights: Any) -> float:
-    """Weighted load of node j with this work on it."""
+def _queue_load(view: View, work: Any, j: int, weights: Any) -> float:
+    """Weighted load of node j's queue and backlog with this work on it."""
     nodes = view.nodes
     load = weights[_QUEUE] * (nodes.in_flight[j] + 1) / nodes.weight[j]
-    load += weights[_BACKLOG] * expected_wait_s(view, j) / work.estimate_s
+    return float(load + weights[_BACKLOG] * expected_wait_s(view, j) / work.estimate_s)
+
+
+@helper
+def _resource_load(view: View, work: Any, j: int, weights: Any) -> float:
+    """Weighted load of node j's resources with this work on it."""
+    load = 0.0
     for k in range(view.demand.shape[1]):
         load += weights[_RESOURCES + k] * share_of(view, work, j, k)
     return float(load)
@@ -48,7 +55,7 @@ class LoadAware(Policy):
         In-flight and running requests, slots, capacity, backlog and its time, use of resources of each node;
         the class's demand; which nodes are up, have room and serve the class.
     Cost
-        O(nodes × resources).
+        O(nodes), and O(classes + resources) for each node that changed since the last decision.
     When it wins / loses
         Wins over queue length alone where requests lean on different resources. Does not look at the service
         time of this request on that node, at models or at distances. Old reports mislead it, and each fleet
@@ -85,19 +92,24 @@ class LoadAware(Policy):
                 )
 
     def init(self, cluster: Cluster) -> Memory:
-        """The weights, those of resources in the order of the cluster, and notes of the nodes."""
+        """The weights, those of resources in the order of the cluster; notes and kept loads of the nodes."""
         given = self.cpu, self.ram, self.io, self.network, self.gpu, self.gpu_memory
         of = dict(zip(RESOURCES, given, strict=True))
         weights = [of.get(name, 0.0) for name in cluster.resource_names]  # type: ignore[call-overload]
         params = [self.queue, self.backlog, *weights]
-        return memory(params=params, floats=notes_room(cluster.n_nodes))
+        return memory(params, floats=[*np.zeros(notes_room(cluster.n_nodes)), *none_kept(cluster)])
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by load."""
-        needs, floats = needs_of(work), memory.floats
+        needs, floats, weights = needs_of(work), memory.floats, memory.params
+        first = len(floats) - len(view.fixed_s) * view.context.n_nodes
+        drop_changed(view, floats, first)
+        first += needs.class_idx * view.context.n_nodes
         for j in range(view.context.n_nodes):
-            is_able = can_take(view, needs, j)
-            floats[NOTES + j] = _load(view, needs, j, memory.params) if is_able else np.inf
+            if floats[first + j] != floats[first + j]:  # not kept
+                floats[first + j] = _resource_load(view, needs, j, weights)
+            load = _queue_load(view, needs, j, weights) + floats[first + j]
+            floats[NOTES + j] = load if can_take(view, needs, j) else np.inf
         return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -120,4 +120,4 @@ class PriorityReservation(Policy):
         if work.priority < params[0] and _is_reserved(view, needs, fast_s, params[2]):
             full_s = _reserve(view, needs, floats, fast_s, params[3])
         count = int(rank_noted(floats, ranking, n))
-        return 0 if count > 0 and full_s < floats[0] else count
+        return 0 if count > 0 and full_s < ranking.score[0] else count

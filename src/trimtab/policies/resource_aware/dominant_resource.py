@@ -13,7 +13,8 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory, needs_of
-from trimtab.policies.shared.fitting import n_resources, share_of, starts_now
+from trimtab.policies.shared.fitting import has_room, is_slot_free, n_resources, share_of
+from trimtab.policies.shared.kept_scores import drop_changed, none_kept
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import SLOTS_ONLY
 
@@ -46,7 +47,7 @@ class DominantResource(Policy):
         Capacity and use of each node's resources, the class's demand, slots, running and in-flight requests;
         which nodes are up, have room and serve the class.
     Cost
-        O(nodes × resources).
+        O(nodes), and O(classes + resources) for each node that changed since the last decision.
     When it wins / loses
         Wins where classes need different resources and nodes differ in what they have of them. Knows neither
         speeds nor models nor distances, so it loses to policies of expected completion on unequal nodes.
@@ -64,15 +65,19 @@ class DominantResource(Policy):
     }
 
     def init(self, cluster: Cluster) -> Memory:
-        """Notes of the nodes."""
-        return memory(floats=notes_room(cluster.n_nodes))
+        """Notes of the nodes, and kept scores."""
+        return memory(floats=[*np.zeros(notes_room(cluster.n_nodes)), *none_kept(cluster)])
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank the nodes where it fits by their dominant share, least first."""
         needs, floats = needs_of(work), memory.floats
+        first = len(floats) - len(view.fixed_s) * view.context.n_nodes
+        drop_changed(view, floats, first)
+        first += needs.class_idx * view.context.n_nodes
         for j in range(view.context.n_nodes):
-            fits = starts_now(view, needs, j)
-            floats[NOTES + j] = _dominant_share(view, needs, j) if fits else np.inf
+            if floats[first + j] != floats[first + j]:  # not kept
+                floats[first + j] = _dominant_share(view, needs, j) if has_room(view, needs, j) else np.inf
+            floats[NOTES + j] = floats[first + j] if is_slot_free(view, needs, j) else np.inf
         return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -15,6 +15,7 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory
 from trimtab.errors import UsageError
 from trimtab.policies.shared.fitting import has_room, largest, left_of, room_left
+from trimtab.policies.shared.kept_scores import drop_changed, none_kept
 from trimtab.policies.shared.selection import rank
 from trimtab.policies.shared.without import SLOTS_ONLY
 
@@ -120,9 +121,7 @@ def _keep_up(view: View, work: Any, memory: Memory) -> None:
     """Count the request, and drop the scores that changes of nodes or of frequencies made void."""
     n, n_kinds, first = view.context.n_nodes, len(view.fixed_s), _first_score(view)
     counts = 1 + n_kinds
-    for i in range(view.context.n_changed):
-        for m in range(n_kinds):
-            memory.floats[first + m * n + view.changed[i]] = np.nan
+    drop_changed(view, memory.floats, first)
     if view.context.attempt > 0:
         return
     memory.ints[counts + work.class_idx] += 1
@@ -204,7 +203,7 @@ class FragmentationGradient(Policy):
         once, most, counted_idx = np.ones(len(cluster.class_names)), largest(cluster), _counted_idx(cluster)
         params = [*most, self.step_frac * most[counted_idx]]
         kept = fragment_memory(counted_idx, once, once, len(cluster.resource_names), 1, params)
-        counts, scores = [*once, 0], np.full(len(once) * cluster.n_nodes, np.nan)
+        counts, scores = [*once, 0], none_kept(cluster)
         return memory(kept.params, [*kept.ints, *counts], [*kept.floats, *scores])
 
     @staticmethod

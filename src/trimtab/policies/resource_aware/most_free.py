@@ -13,7 +13,8 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory, needs_of
-from trimtab.policies.shared.fitting import largest, room_left, starts_now
+from trimtab.policies.shared.fitting import has_room, is_slot_free, largest, room_left
+from trimtab.policies.shared.kept_scores import drop_changed, none_kept
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import SLOTS_ONLY
 
@@ -34,7 +35,7 @@ class MostFree(Policy):
         Capacity and use of each node's resources, the class's demand, slots, running and in-flight requests;
         which nodes are up, have room and serve the class.
     Cost
-        O(nodes × resources).
+        O(nodes), and O(classes + resources) for each node that changed since the last decision.
     When it wins / loses
         Wins where requests on one node slow each other down, and where a failure should hit few requests.
         Leaves a little on every node, so a large request may fit nowhere though enough is free in all; knows
@@ -52,15 +53,20 @@ class MostFree(Policy):
     }
 
     def init(self, cluster: Cluster) -> Memory:
-        """The most that a node has of each resource, and notes of the nodes."""
-        return memory(params=largest(cluster), floats=notes_room(cluster.n_nodes))
+        """The most that a node has of each resource; notes of the nodes, and kept scores."""
+        return memory(largest(cluster), floats=[*np.zeros(notes_room(cluster.n_nodes)), *none_kept(cluster)])
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank the nodes where it fits by what would be left, most first."""
         needs, floats = needs_of(work), memory.floats
+        first = len(floats) - len(view.fixed_s) * view.context.n_nodes
+        drop_changed(view, floats, first)
+        first += needs.class_idx * view.context.n_nodes
         for j in range(view.context.n_nodes):
-            fits = starts_now(view, needs, j)
-            floats[NOTES + j] = -room_left(view, needs, j, memory.params) if fits else np.inf
+            if floats[first + j] != floats[first + j]:  # not kept
+                left = room_left(view, needs, j, memory.params)
+                floats[first + j] = -left if has_room(view, needs, j) else np.inf
+            floats[NOTES + j] = floats[first + j] if is_slot_free(view, needs, j) else np.inf
         return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -68,8 +68,13 @@ def has_room(view: View, work: Any, j: int) -> bool:
 @helper(inline=True)
 def starts_now(view: View, work: Any, j: int) -> bool:
     """Whether node j has a slot free for this work, and room for its demand beside all that is there."""
-    is_able = (view.nodes.in_flight[j] < view.nodes.slots[j]) & can_take(view, work, j)
-    return is_able and (view.demand.shape[1] == 0 or has_room(view, work, j))
+    return is_slot_free(view, work, j) and (view.demand.shape[1] == 0 or has_room(view, work, j))
+
+
+@helper(inline=True)
+def is_slot_free(view: View, work: Any, j: int) -> bool:
+    """Whether node j can take this work and has a slot free."""
+    return bool((view.nodes.in_flight[j] < view.nodes.slots[j]) & can_take(view, work, j))
 
 
 @helper(inline=True)
