@@ -18,6 +18,7 @@ class StageSpec:
 
     Attributes:
         after: predecessors by name, and how this stage reads their outputs.
+        frac: share of each output that this stage reads, by predecessor; 1 where none is given.
         on_failure: effect of an instance that is not served.
         max_retries: lost attempts after which an instance is not served; HOST_RETRIES = the host's bound.
         failed_max_frac: share of a map's instances that may fail under SKIP or DEFAULT.
@@ -26,6 +27,7 @@ class StageSpec:
     """
 
     after: Mapping[str, Flow] = field(default_factory=dict)
+    frac: Mapping[str, float] = field(default_factory=dict)
     on_failure: OnStageFailure = OnStageFailure.FAIL
     max_retries: int = HOST_RETRIES
     failed_max_frac: float = 1.0
@@ -36,18 +38,21 @@ class StageSpec:
 def templates_of(chains: Mapping[str, Mapping[str, StageSpec]]) -> Templates:
     """Templates of chains by name. Raises ChainError for an edge to nowhere or a cycle, and names it."""
     specs: list[NDArray[np.void]] = []
-    successors: list[tuple[int, int]] = []
-    inputs: list[tuple[int, int]] = []
+    successors: list[tuple[float, int, int]] = []
+    inputs: list[tuple[float, int, int]] = []
     first, names = [0], []
     for chain, stages in chains.items():
         check_stages(chain, {name: spec.after for name, spec in stages.items()})
         position = {name: k for k, name in enumerate(stages)}
+        followers: dict[str, list[tuple[float, int, int]]] = {name: [] for name in stages}
         for name, spec in stages.items():
-            followers = [(position[n], s.after[name]) for n, s in stages.items() if name in s.after]
+            for before, flow in spec.after.items():
+                followers[before].append((spec.frac.get(before, 1.0), position[name], int(flow)))
+        for name, spec in stages.items():
             row = np.zeros(1, STAGE_SPEC)
             row["successor_first"], row["input_first"] = len(successors), len(inputs)
-            successors += [(k, int(flow)) for k, flow in followers]
-            inputs += [(position[before], int(flow)) for before, flow in spec.after.items()]
+            successors += followers[name]
+            inputs += [(spec.frac.get(b, 1.0), position[b], int(flow)) for b, flow in spec.after.items()]
             row["successor_end"], row["input_end"] = len(successors), len(inputs)
             row["on_failure"], row["max_retries"] = int(spec.on_failure), spec.max_retries
             row["failed_max_frac"], row["error_frac"] = spec.failed_max_frac, spec.error_frac
@@ -65,8 +70,8 @@ def templates_of(chains: Mapping[str, Mapping[str, StageSpec]]) -> Templates:
     )
 
 
-def _edges(pairs: list[tuple[int, int]]) -> NDArray[np.void]:
-    return np.array(pairs, EDGE) if pairs else np.zeros(0, EDGE)
+def _edges(edges: list[tuple[float, int, int]]) -> NDArray[np.void]:
+    return np.array(edges, EDGE) if edges else np.zeros(0, EDGE)
 
 
 def check_stages(chain: str, after: Mapping[str, Mapping[str, Flow]]) -> None:

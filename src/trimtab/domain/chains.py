@@ -45,7 +45,14 @@ STAGE_SPEC = np.dtype(
     align=True,
 )
 
-EDGE = np.dtype([("stage", "i4"), ("flow", "i4")], align=True)  # position of the other stage in its template
+EDGE = np.dtype(
+    [
+        ("frac", "f8"),  # of each output that is read
+        ("stage", "i4"),  # position of the other stage in its template
+        ("flow", "i4"),  # Flow
+    ],
+    align=True,
+)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ it fails. An output is lost when all nodes that hold it have failed since, unles
 the failures of a node, so a holder of an older epoch has lost what it held.
 
 What a node lacks of a stage's inputs moves in one transfer: the part from other zones over the link into the
-node's zone, then all of it over the node's own link. The round trip is the longest to any source.
+node's zone, then all of it over the node's own link. The round trip is the longest to any source. A stage may
+read a part of an output only; the node then keeps no copy.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def set_origin(s: State, r: int) -> None:
         p = _first_input(s, r, e)
         for q in range(p, p + _n_inputs(s, r, e)):
             if s.stages.output[q] == PRESENT:
-                gib = s.stages.output_gib[q]
+                gib = s.stages.output_gib[q] * s.input_edges.frac[e]
                 total_gib += gib
                 if gib > largest_gib:
                     largest_gib = gib
@@ -139,19 +140,20 @@ def show_inputs(s: State, r: int) -> None:
         p = _first_input(s, r, e)
         for q in range(p, p + _n_inputs(s, r, e)):
             if s.stages.output[q] == PRESENT and s.stages.output_gib[q] > 0.0:
-                _show_holders(s, q)
+                _show_holders(s, q, s.input_edges.frac[e])
 
 
 @helper
-def _show_holders(s: State, p: int) -> None:
+def _show_holders(s: State, p: int, frac: float) -> None:
+    """Add what each holder of the output of row p has of the part that is read."""
     maker = s.requests.node_idx[p]
     if maker >= 0 and _made_at(s, p, maker):
-        s.input_gib[maker] += s.stages.output_gib[p]
+        s.input_gib[maker] += s.stages.output_gib[p] * frac
     k = s.stages.copies[p]
     while k >= 0:
         j = s.copies.node_idx[k]
         if s.copies.epoch[k] == s.hidden.epoch[j]:
-            s.input_gib[j] += s.stages.output_gib[p]
+            s.input_gib[j] += s.stages.output_gib[p] * frac
         k = s.copies.next[k]
 
 
@@ -173,9 +175,10 @@ def measure_transfer(s: State, r: int, j: int) -> float:
             if stages.output[q] == PRESENT and not _is_at(s, q, j):
                 from_zone = _zone_of(s, q)
                 rtt_s = max(rtt_s, s.rtt_s[from_zone, zone])
-                stages.moving_gib[r] += stages.output_gib[q]
+                gib = stages.output_gib[q] * s.input_edges.frac[e]
+                stages.moving_gib[r] += gib
                 if from_zone != zone:
-                    stages.crossing_gib[r] += stages.output_gib[q]
+                    stages.crossing_gib[r] += gib
     return rtt_s
 
 
@@ -185,6 +188,8 @@ def note_fetched(s: State, r: int, j: int) -> None:
     if s.stages.run[r] < 0 or s.stages.moving_gib[r] == 0.0:
         return
     for e in range(_first_edge(s, r), _end_edge(s, r)):
+        if s.input_edges.frac[e] < 1.0:
+            continue
         p = _first_input(s, r, e)
         for q in range(p, p + _n_inputs(s, r, e)):
             has_size = s.stages.output[q] == PRESENT and s.stages.output_gib[q] > 0.0

@@ -21,7 +21,7 @@ from trimtab.report.fragments import (
     section,
     stats_of,
 )
-from trimtab.report.number_formats import capital, title_of
+from trimtab.report.number_formats import capital, load_text, title_of
 from trimtab.report.page import Page, html_of, origin
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _comparison_facts(comparison: Comparison, made_at: datetime) -> dict[str, st
     summary = comparison.to_dict()
     return {
         comparison.kind.items.capitalize(): f"{comparison.n_items:,} per seed",
-        "Offered load": f"{100 * comparison.offered_load:.3g} %",
+        "Offered load": load_text(comparison.offered_load),
         "Seeds": ", ".join(map(str, comparison.seeds)),
         "Computed in": f"{comparison.elapsed_s:.1f} s",
         **origin(summary["scenario_hash"], summary["versions"], made_at),

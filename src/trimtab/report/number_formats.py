@@ -122,3 +122,8 @@ def capital(text: str) -> str:
 def time_unit(span_s: float) -> tuple[str, float]:
     """The unit for a time axis of this length, and its length in seconds."""
     return next((unit, unit_s) for unit, unit_s, least_s in _TIME_UNITS if span_s >= least_s)
+
+
+def load_text(offered_load: float) -> str:
+    """An offered load, for a table."""
+    return f"{100 * offered_load:.3g} %" if math.isfinite(offered_load) else "all at once"

@@ -11,7 +11,7 @@ from trimtab.report import plots
 from trimtab.report.comparison_columns import assumptions_text, bound_text
 from trimtab.report.curve_cards import CDF, HEAT, curve_figures, queue_card, wide
 from trimtab.report.fragments import glossary, grid, grouped_rows, notes, section, stat
-from trimtab.report.number_formats import capital, style_of, title_of
+from trimtab.report.number_formats import capital, load_text, style_of, title_of
 from trimtab.report.page import Page, html_of, origin
 from trimtab.report.summary_rows import run_groups
 
@@ -43,7 +43,7 @@ def _run_page(run: Run, made_at: datetime) -> Page:
         "Policy": run.policy,
         "Seed": str(run.seed),
         "Requests": f"{summary['requests']:,}",
-        "Offered load": f"{100 * summary['offered_load']:.3g} %",
+        "Offered load": load_text(summary["offered_load"]),
         **origin(summary["scenario_hash"], summary["versions"], made_at),
     }
     drawn = curve_figures(curves, SERVING.items) | {"heat": plots.utilisation_heatmap(curves)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ from trimtab.report.comparison_columns import (
     shown_name,
 )
 from trimtab.report.metric_groups import headline_metrics
+from trimtab.report.number_formats import load_text
 from trimtab.report.paired import Verdict
 from trimtab.report.summary_rows import metric_row, run_groups, trace_groups
 
@@ -115,9 +117,15 @@ def _column_width(column: Column) -> int:
     return max(map(len, lines))
 
 
+def _load_line(offered_load: float) -> str:
+    if not math.isfinite(offered_load):
+        return "All arrive at once."
+    return f"Offered load: {load_text(offered_load)} of what the cluster can sustain."
+
+
 def _comparison_caption(comparison: Comparison, hidden: int) -> str:
     lines = [
-        f"Offered load: {100 * comparison.offered_load:.3g} % of what the cluster can sustain.",
+        _load_line(comparison.offered_load),
         f"{interval_text(comparison)}; {legend(comparison)}.",
         comparison_bound_text(comparison),
         assumptions_text(comparison.bound),

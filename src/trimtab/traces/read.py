@@ -26,6 +26,7 @@ from trimtab.traces.gateway_recording import is_recording, open_recording, read_
 from trimtab.traces.gentd26 import GENTD26
 from trimtab.traces.mapping import TraceMapping, mapped_format, own_format, size_in_words
 from trimtab.traces.mooncake import MOONCAKE
+from trimtab.traces.read_runs import RUNS, RunTrace, has_stages, read_runs, read_workflow
 from trimtab.traces.slicing import TraceOptions, apply_options
 from trimtab.traces.source import Progress, RawBlock, TraceSource, look_at, read_blocks
 from trimtab.traces.values import (
@@ -37,9 +38,17 @@ from trimtab.traces.values import (
     seconds,
     unit_of,
 )
+from trimtab.traces.wfformat import NAME as WFFORMAT
 
 PUBLIC_FORMATS: Final = (AZURE_LLM_2023, MOONCAKE, GENTD26)
-FORMAT_NAMES: Final = ("auto", *(public.name for public in PUBLIC_FORMATS), RECORDING, "trimtab")
+FORMAT_NAMES: Final = (
+    "auto",
+    *(public.name for public in PUBLIC_FORMATS),
+    RECORDING,
+    WFFORMAT,
+    RUNS,
+    "trimtab",
+)
 
 _ROW = "_row_idx"  # position in the file, carried along for messages
 
@@ -55,6 +64,7 @@ class Trace:
         rows_in_file: requests in the file, dropped ones included.
         dropped: reason → rows left out because of it, before the options.
         size_rule: what one work unit of `size` is, in words; None where there is no size.
+        stages: of runs, by `run_idx` of the table (see `run_tables`); None where rows are requests.
         unused_columns: columns of the file that were not read.
     """
 
@@ -65,6 +75,7 @@ class Trace:
     dropped: Mapping[str, int]
     size_rule: str | None = None
     unused_columns: tuple[str, ...] = ()
+    stages: pl.DataFrame | None = None
 
 
 def read_trace(
@@ -91,7 +102,12 @@ def read_trace(
     chosen = options or TraceOptions()
     if mapping is None and format in ("auto", RECORDING) and is_recording(Path(path)):
         return _recording(path, chosen, progress)
+    workflow = read_workflow(Path(path)) if mapping is None and format in ("auto", WFFORMAT) else None
+    if workflow is not None:
+        return _runs(workflow, path, chosen)
     source = look_at(Path(path))
+    if mapping is None and format in ("auto", RUNS) and has_stages(source):
+        return _runs(read_runs(source), path, chosen)
     layout = _layout(source, format, mapping)
     _refuse_missing(source, layout)
     reader = _Reader(source, layout, chosen)
@@ -120,6 +136,18 @@ def _recording(path: str | Path, options: TraceOptions, progress: Progress | Non
     )
 
 
+def _runs(found: RunTrace, path: str | Path, options: TraceOptions) -> Trace:
+    return Trace(
+        table=apply_options(found.runs, options),
+        format=found.format,
+        file=str(path),
+        rows_in_file=found.runs.height,
+        dropped={},
+        size_rule="seconds of its stages at speed 1" if found.format == WFFORMAT else None,
+        stages=found.stages,
+    )
+
+
 def _layout(source: TraceSource, name: str, mapping: TraceMapping | Mapping[str, Any] | None) -> TraceFormat:
     if mapping is not None:
         return mapped_format(_validated(mapping))
@@ -130,6 +158,9 @@ def _layout(source: TraceSource, name: str, mapping: TraceMapping | Mapping[str,
     for public in PUBLIC_FORMATS:
         if public.name == name:
             return public
+    if name in (WFFORMAT, RUNS):
+        expected = "a workflow of WfCommons" if name == WFFORMAT else "a column `stages`"
+        raise TraceError(f"no file of the format {name}", file=str(source.path), expected=expected)
     if name == RECORDING:
         expected = "a file of a recording, which begins with its head, or their folder"
         raise TraceError("no recording of a gateway", file=str(source.path), expected=expected)

@@ -55,6 +55,12 @@ def recorded_rows(spec: TraceSpec) -> int:
     return chosen_rows(recorded(spec), spec.options, 0).height
 
 
+def arrives_at_once(spec: TraceSpec) -> bool:
+    """Whether all requests of the sample of seed 0 arrive at the same time, so that there is no load."""
+    arrival_s = chosen_rows(recorded(spec), spec.options, 0)["arrival_s"]
+    return bool(arrival_s[0] == arrival_s[-1])
+
+
 def unserved_rows(spec: TraceSpec) -> tuple[int, dict[str, int]]:
     """Number of rows in the sample of seed 0, and of a recording's rows by outcome, done excluded."""
     rows = chosen_rows(recorded(spec), spec.options, 0)

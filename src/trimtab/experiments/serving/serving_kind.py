@@ -23,7 +23,7 @@ from trimtab.experiments.machine import cores
 from trimtab.experiments.scenario import Scenario, load_scenario
 from trimtab.experiments.scenario.build import RunInputs, build, same_inputs, scenario_workload
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
-from trimtab.experiments.scenario.trace_rows import stamp_of
+from trimtab.experiments.scenario.trace_rows import arrives_at_once, stamp_of
 from trimtab.experiments.serving.request_table import request_table
 from trimtab.experiments.serving.run_curves import curves_of
 from trimtab.experiments.serving.run_mode import prepared_mode
@@ -105,9 +105,10 @@ class Serving:
         return settings.workload.load
 
     def sweep_loads(self, settings: Scenario, wanted: Sequence[float] | None) -> tuple[float, ...]:
-        """The given loads, else the scenario's. Raises ScenarioError."""
+        """The given loads, else the scenario's; none if all arrive at once. Raises ScenarioError."""
         if wanted is None:
-            return settings.sweep.loads
+            spec = settings.workload.trace
+            return () if spec is not None and arrives_at_once(spec) else settings.sweep.loads
         return checked(lambda: SweepSpec(loads=tuple(wanted)), SweepSpec, "sweep", ScenarioError).loads
 
     def is_swept_by_default(self, policy: PolicySpec) -> bool:

@@ -134,10 +134,10 @@ def _fill(
             member, section = stage.member, stage.section
             units = section.size.draw(generator(seed, Stream.STAGE_SIZE, member), n)
             truth["units"][rows] = units
-            work["units"][rows] = units * _factor(
+            work["units"][rows] = units * stage_factor(
                 workload.estimate_cv, seed, Stream.STAGE_ESTIMATE, member, n
             )
-            truth["factor"][rows] = _factor(workload.service_cv, seed, Stream.STAGE_SERVICE, member, n)
+            truth["factor"][rows] = stage_factor(workload.service_cv, seed, Stream.STAGE_SERVICE, member, n)
             work["class_idx"][rows] = names.index(section.service_class)
             if section.output_gib is not None:
                 drawn = section.output_gib.draw(generator(seed, Stream.STAGE_OUTPUT, member), n)
@@ -148,10 +148,16 @@ def _fill(
                 work["model_idx"][rows] = first_model[family] + drawn_model
     chains.output_gib[chains.is_skipped] = 0.0
     work["estimate_s"] = cluster.best_estimate_s(work["class_idx"], work["units"])
-    work["key"] = (np.arange(len(work)) + 1) << 20
+    work["key"] = keys_of(len(work))
 
 
-def _factor(cv: float, seed: int, stream: Stream, member: int, n: int) -> FloatArray | float:
+def keys_of(n: int) -> IntArray:
+    """Affinity keys of rows that are near to nothing, [rows]."""
+    return (np.arange(n) + 1) << 20
+
+
+def stage_factor(cv: float, seed: int, stream: Stream, member: int, n: int) -> FloatArray | float:
+    """Lognormal of mean 1, [n]."""
     return sizes_lognormal(generator(seed, stream, member), 1.0, cv, n) if cv else 1.0
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import polars as pl
+
 from trimtab.domain.requests import Prefixes
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
 
@@ -33,3 +35,5 @@ class RequestColumns:
     prefixes: Prefixes | None = None
     content: IntArray | None = None  # [requests]; equal = the same, whoever asks; -1 = never
     leave_after_s: FloatArray | None = None  # [requests], from arrival; its client goes away
+    stages: pl.DataFrame | None = None  # of recorded runs (see `trimtab.traces.run_tables`)
+    run_idx: IntArray | None = None  # [requests], their runs among those of `stages`

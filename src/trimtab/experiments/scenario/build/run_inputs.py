@@ -35,6 +35,7 @@ from trimtab.experiments.scenario.build.request_columns import RequestColumns
 from trimtab.experiments.scenario.build.serving_options import build_options
 from trimtab.experiments.scenario.build.split_batch import batch_marginal_frac, join_s
 from trimtab.experiments.scenario.build.traced import traced
+from trimtab.experiments.scenario.build.traced_chains import served_of, traced_chains, with_run_class
 from trimtab.experiments.scenario.spec.scenario import Scenario
 from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.shared_types import FloatArray
@@ -101,7 +102,12 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
     columns, served, info = _columns(scenario, seed, trace)
     cluster = build_cluster(scenario.cluster, served, columns)
     workload = scenario.workload
-    chains = build_chains(scenario.chains, workload, served, columns, cluster, seed)
+    if columns.stages is not None and columns.run_idx is not None:
+        chains: Chains | None = traced_chains(
+            columns.stages, columns.run_idx, workload, served, cluster, seed
+        )
+    else:
+        chains = build_chains(scenario.chains, workload, served, columns, cluster, seed)
     path_s = None if chains is None else _path_estimates_s(chains)
     drawn = build_requests(workload, served, columns, cluster, seed, path_s)
     requests = _reusable(scenario, columns, drawn)
@@ -162,13 +168,21 @@ def _as_they_come(
         return generated(spec.generate, scenario.served, seed), scenario.served, None
     assert spec.trace is not None  # checked with the scenario
     whole = recorded(spec.trace) if trace is None else trace
-    served = scenario.served if scenario.classes else default_served(whole.format)
+    served = scenario.served if scenario.classes else _default_served(whole)
+    if whole.stages is not None:
+        served = with_run_class(served)
     rows = chosen_rows(whole, spec.trace.options, seed)
     info = TraceInfo(whole.file, whole.format, whole.rows_in_file, whole.dropped)
     columns = traced(spec.trace, whole, rows, served, seed)
+    if whole.stages is not None:
+        columns = replace(columns, stages=whole.stages, run_idx=rows["run_idx"].to_numpy())
     if scenario.serving.prefix_cache.blocks:
         columns = replace(columns, prefixes=recorded_prefixes(spec.trace, whole.format, rows))
     return columns, served, info
+
+
+def _default_served(trace: Trace) -> Served:
+    return default_served(trace.format) if trace.stages is None else served_of(trace.stages)
 
 
 def _leave_s(requests: Requests, after_s: FloatArray) -> FloatArray:

@@ -16,6 +16,7 @@ from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
 from trimtab.experiments.scenario.spec.workload import TraceSpec
 from trimtab.traces import Trace
+from trimtab.traces.run_tables import RUN_IDX
 from trimtab.validation.names import nearest
 
 UNKNOWN_TENANT = "unknown"
@@ -59,7 +60,9 @@ def _names_adapters(spec: TraceSpec, format_name: str) -> bool:
 
 
 def _units(spec: TraceSpec, table: pl.DataFrame) -> FloatArray:
-    """Work units [rows], all above 0."""
+    """Work units [rows], all above 0; 0 for runs, whose stages have them."""
+    if RUN_IDX in table.columns:
+        return np.zeros(table.height)
     if spec.size_column not in table.columns or not table[spec.size_column].dtype.is_numeric():
         numeric = [name for name in table.columns if table[name].dtype.is_numeric()]
         raise _trace_error(spec, "size_column", spec.size_column, nearest(spec.size_column, numeric))
