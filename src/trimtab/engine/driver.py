@@ -229,7 +229,15 @@ class Driver:
             return None
         compiled = self.compiled or is_ready(*decider)  # results are the same
         return Rollouts(
-            Setting(self._cluster, self.options, decider, self.state.tenant_weight, compiled, self._declared)
+            Setting(
+                self._cluster,
+                self.options,
+                decider,
+                self.state.tenant_weight,
+                compiled,
+                self._declared,
+                use_from_outside=bool(self.state.config["use_from_outside"][0]),
+            )
         )
 
     def adopt(self, plan: Plan, at_s: float) -> None:

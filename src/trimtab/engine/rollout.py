@@ -21,7 +21,7 @@ from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import Plan, View, empty_plan, estimates_s, new_work
 from trimtab.engine.calls import BoundPlan, Calls, Raised, bound_plan
 from trimtab.engine.loop import DONE, FULL
-from trimtab.engine.new_state import memory_of, new_state
+from trimtab.engine.new_state import in_steps, memory_of, new_state
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.rollout_state import Placed, last_used_s
 from trimtab.engine.state import EVENT, ITEM, State
@@ -30,7 +30,8 @@ from trimtab.errors import PolicyError
 SPARE_EVENTS = 1024
 _NEVER, _UNBOUNDED = float("inf"), 1 << 62
 _ERRORS = 1  # seed of errors of estimates
-_NOT_COPIED = {"events", "requests", "items", "work", "truth", "fixed_s", "unit_s", "load_s"}
+_FROM_VIEW = ("fixed_s", "unit_s", "load_s", "rtt_s", "demand")  # a live host corrects them in place
+_NOT_COPIED = {"events", "requests", "items", "work", "truth", *_FROM_VIEW}
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,7 @@ class Setting:
     tenant_weight: NDArray[np.float64]  # [tenants]
     compiled: bool
     declared: NDArray[np.void] | None  # possible WORK of the scenario, by arrival
+    use_from_outside: bool = False  # nodes' resources bound no request, but others use them too
 
 
 class Rollouts:
@@ -160,6 +162,7 @@ class _ReusableRun:
         decider = _of_variant(setting, _PolicySet(policies), _PolicySet(policies))
         state = new_state(setting.cluster, requests, options, decider, 0)
         state.config["plan_period_s"] = 0.0
+        state.config["use_from_outside"] = setting.use_from_outside
         self.state = state._replace(events=np.zeros(rows + len(state.events) + SPARE_EVENTS, EVENT))
         self.n_items = len(state.item_gib)
         self._runs = {member: _PolicyRun(self.state, setting, member) for member in policies}
@@ -192,11 +195,20 @@ class _ReusableRun:
         initial["resident"][...] = view.resident
         initial["hidden"]["memory_used_gib"] = (view.resident * view.item_gib).sum(axis=1)
         self._set_items(view, used_s)
-        for name in ("fixed_s", "unit_s", "load_s"):
+        for name in _FROM_VIEW:
             getattr(state, name)[...] = getattr(view, name)
+        if self._setting.use_from_outside:
+            initial["used"][...] = self._used_by_others(view)
+        state.views[0].link_gib_per_s[...] = initial["links"]["gib_per_s"] = view.link_gib_per_s
         work, truth = state.work[: self._n_rows], state.truth[: self._n_rows]
         truth["units"], truth["factor"] = work["units"], 1.0
         self._set_shares(view)
+
+    def _used_by_others(self, view: View) -> NDArray[np.float64]:
+        """What nodes report as used, less what the requests take that start there, [nodes, resources]."""
+        own, n = np.zeros(view.used.shape), self._n_placed
+        np.add.at(own, self._rows["node_idx"][:n], view.demand[self.state.work["class_idx"][:n]])
+        return in_steps(np.maximum(view.used - own, 0.0))
 
     def _set_items(self, view: View, used_s: NDArray[np.float64]) -> None:
         """Set the items that nodes hold. A run reads only `in_use` of all other items, which stays 0."""
