@@ -5,6 +5,7 @@
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json;
 #             GATEWAY_PYTHON=PROGRAM runs it and litellm by another Python, such as the distribution's (bench/NOTES.md)
 # make bench-policies  every policy on every scenario, into bench/policies.json and docs/benchmarks/policies.md (hours anew)
+# make bench-bursts  policies under bursts, into bench/bursts.json and docs/benchmarks/bursts.md (10 minutes)
 # make bench-fragmentation  how full accelerators get, into bench/fragmentation.json and docs/benchmarks/fragmentation.md (7 minutes)
 # make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/benchmarks/caches.md (4 minutes)
 # make bench-live  policies in the gateway over unequal backends, beside the simulator's predictions (12 minutes)
@@ -19,7 +20,7 @@ OUT ?= trimtab-out
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo test test-full lint bench bench-gateway bench-live bench-policies bench-fragmentation bench-caches docs docs-site clean
+.PHONY: demo test test-full lint bench bench-gateway bench-live bench-policies bench-bursts bench-fragmentation bench-caches docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -49,6 +50,9 @@ bench-live: $(VENV)/.installed-bench
 
 bench-policies: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.policies
+
+bench-bursts: $(VENV)/.installed-bench
+	$(BIN)/python -m bench.bursts
 
 bench-fragmentation: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.fragmentation

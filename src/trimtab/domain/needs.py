@@ -63,6 +63,10 @@ class Need(StrEnum):
         "memory_gib",
     )
     PLACEMENT = "placement", "nodes load what a plan places on them before a request comes", "placement"
+    LOADING_AHEAD = (
+        "loading ahead",
+        "nodes load models that are asked for into free memory before a request comes there",
+    )
     PRICES = "prices", "price of each node", "usd_per_s"
     PREFIX = (
         "prefix",

@@ -38,6 +38,7 @@ from trimtab.engine.events import (
 )
 from trimtab.engine.faults import begin_faults, end, lose, on_fault, on_repair
 from trimtab.engine.links import abandon, move_on
+from trimtab.engine.loading_ahead import load_ahead
 from trimtab.engine.nodes import (
     accepts,
     anchor,
@@ -285,6 +286,7 @@ def _admit(s: State, r: int, now_s: float) -> bool:
         return False
     if has_results(s) and answer(s, r, now_s):
         return False
+    load_ahead(s, r, now_s)
     if s.config.deadlines_while_held[0] == 0:
         _await_deadline(s, r, now_s)
     if s.config.virtual_counters[0] != 0:

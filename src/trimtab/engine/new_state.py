@@ -78,6 +78,7 @@ def _config_array(
     config["virtual_counters"] = _counter_kind(members(decider.order))
     config["lane_by"] = _lane_by(decider)
     config["sublanes"] = _n_sublanes(config, cluster, n_tenants)
+    config["loads_ahead"] = _loads_ahead(decider.dispatch, cluster, host)
     config["margin"], config["n_zones"] = 8 + 2 * int(cluster.slots.max()), len(cluster.zone_names)
     return config
 
@@ -105,6 +106,11 @@ def _n_sublanes(config: np.ndarray, cluster: Cluster, n_tenants: int) -> int:
     if config["lane_by"][0] == BY_TENANT:
         return n_tenants
     return len(cluster.class_names) if config["lane_by"][0] == BY_CLASS and config["lanes"][0] == 1 else 1
+
+
+def _loads_ahead(policy: Policy, cluster: Cluster, host: HostMode) -> bool:
+    wanted = Need.LOADING_AHEAD in policy.all_needs and not host.loads_from_outside
+    return wanted and bool(np.any(cluster.load_s))
 
 
 def _looked_at(options: Options, policy: Policy) -> int:

@@ -122,6 +122,7 @@ CONFIG = np.dtype(
         ("prefix_blocks", "i8"),  # blocks that a node keeps; 0 = no prefix cache, or no request has blocks
         ("results_max", "i8"),  # results that are kept; 0 = none, or no request may use them
         ("eviction", "i8"),
+        ("loads_ahead", "i8"),  # 1 = nodes load models that are asked for into free memory
         ("runs", "i8"),  # 1 = requests may have stages, or be split into parts
         ("batches", "i8"),  # 1 = requests may be served in batches
         ("groups", "i8"),  # of requests that can be served in one batch
@@ -161,6 +162,7 @@ COUNTS = np.dtype(
         ("cached_tokens", "f8"),  # of these, in the node's cache
         ("repeatable", "i8"),  # requests that a cached result could answer
         ("result_hits", "i8"),  # of these, answered by one
+        ("next_to_load", "i8"),  # node whose turn it is to load ahead
         ("replanned", "i8"),  # 1 = nodes have not seen yet what the plan in force places on them
         ("offers_due", "i8"),  # 1 = held requests are to be offered
         ("offering", "i8"),  # dispatcher whose queue is being offered

@@ -30,7 +30,7 @@ from trimtab.policies.shared.fitting import starts_now
 from trimtab.policies.shared.idle import idle_at, n_idle, room_for_idle
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.transfers import round_trip_s
-from trimtab.policies.shared.without import NO_LOADS, NO_ROUND_TRIPS, SLOTS_ONLY
+from trimtab.policies.shared.without import LOADED_ON_DEMAND, NO_LOADS, NO_ROUND_TRIPS, SLOTS_ONLY
 
 
 @helper
@@ -58,7 +58,8 @@ class LateBinding(Policy):
         (w_load · load + w_waste · (service − best service)) − ageing · time waited, where own = transfer +
         load + service, all estimated, and q = held requests per slot, the number of requests that wait for
         each second used now. The lowest score starts first. While fewer than `patient` requests are held, a
-        request leaves an idle node free if a busy node is expected to complete it sooner.
+        request leaves an idle node free if a busy node is expected to complete it sooner. Nodes load models
+        that are asked for into free memory ahead, so that this choice does not keep them on few nodes.
     Source
         Muthucumaru Maheswaran, Shoukat Ali, Howard Jay Siegel, Debra Hensgen, Richard Freund: "Dynamic
         mapping of a class of independent tasks onto heterogeneous computing systems", Journal of Parallel and
@@ -75,20 +76,25 @@ class LateBinding(Policy):
         while many are held.
     When it wins / loses
         Wins on mean completion while its view is fresh: no request is bound to a node by an estimate that
-        turns out wrong, and a loaded model serves many requests. The tail is longer, because a request that
-        needs a load waits for others. Loses with old reports, where it does not see free slots, and with long
-        round trips, during which slots stay idle.
+        turns out wrong, and a loaded model serves many requests. Where nodes load a model only with the first
+        request for it, it loses on bursts: the first burst finds most nodes empty. The tail is longer,
+        because a request that needs a load waits for others. Loses with old reports, where it does not see
+        free slots, and with long round trips, during which slots stay idle.
     Deviations from the source
         Of Sparrow only the late binding: no batch sampling, probes, reservations at nodes or cancellation,
         but one central queue per dispatcher, which sees all nodes (`sparrow` is the published algorithm). It
         is a priced Min-min over the first 128 held requests that a free node suits. It fills slots that are
         free now instead of planning all machines ahead. It weighs completion by the time it wastes and by the
-        time waited, so that no request starves. Min-min does not know model loads.
+        time waited, so that no request starves. Min-min does not know model loads,
+        nor does it load ahead.
     """
 
     name: ClassVar[str] = "late-binding"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.RESOURCES, Need.HOLDING})
+    needs: ClassVar[frozenset[Need]] = frozenset(
+        {Need.RESIDENCY, Need.LOADING_AHEAD, Need.ZONES, Need.RESOURCES, Need.HOLDING}
+    )
     degrades: ClassVar[Mapping[Need, str]] = {
+        Need.LOADING_AHEAD: LOADED_ON_DEMAND,
         Need.RESIDENCY: NO_LOADS,
         Need.ZONES: NO_ROUND_TRIPS,
         Need.RESOURCES: SLOTS_ONLY,

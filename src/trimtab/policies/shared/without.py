@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 NO_LOADS = "Loads of models and adapters count as no time."
+LOADED_ON_DEMAND = "A node loads a model with the first request for it."
 NO_ROUND_TRIPS = "All nodes are equally near."
 NO_LINKS = "Transfers count as no time."
 SLOTS_ONLY = "Slots are the only resource."
