@@ -11,12 +11,12 @@ import pytest
 from test_planning_helpers import of, past
 
 from support.builders import cluster, faults, requests
-from support.by_hand import asked, played, starts
+from support.by_hand import asked, fault_table, once, played, starts
 from support.dispatch_by_hand import Desk
 from trimtab.domain.decision import Reason
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider
-from trimtab.domain.view import BINDING, Plan, empty_plan, new_work
+from trimtab.domain.view import BINDING, OUTAGE, Plan, empty_plan, new_work
 from trimtab.engine.simulator import run
 from trimtab.forecast.queueing import mgc
 from trimtab.policies import find
@@ -26,6 +26,7 @@ from trimtab.policies.optimising.dual_price import DualPrice
 from trimtab.policies.optimising.integer_plan import IntegerPlan, quotas
 from trimtab.policies.predictive.predictive import Predictive, needs_of_models, shared_out
 from trimtab.policies.predictive.staffing import services_of_models_s, slots_needed, staffed
+from trimtab.policies.predictive.watch import availability
 from trimtab.policies.resource_aware.hungarian import Hungarian, slots_ahead
 from trimtab.policies.static.round_robin import RoundRobin
 
@@ -377,6 +378,59 @@ def test_loads_ahead_of_a_daily_cycle_save_waiting() -> None:
         ]
         ratios.append(mean_s[0] / mean_s[1])
     assert max(ratios) <= 0.97
+
+
+def test_planned_outages_and_flaky_nodes_lose_less_work() -> None:
+    """Every ten services another node is down for five; a quarter of the nodes fail all the time."""
+    c = cluster(8, types=1)
+    ratios, lost = [], []
+    for seed in range(3):
+        r = requests(c, 3_000, load=0.5, seed=seed)
+        end_s = float(r.work["arrival_s"][-1])
+        begins_s = np.arange(20.0, end_s, 20.0)
+        outages = np.array([(t, t + 10.0, k % 6) for k, t in enumerate(begins_s)], OUTAGE)
+        planned = [once(int(o["node_idx"]), o["start_s"], o["end_s"]) for o in outages]
+        flaky = [(0.0, 0.0, 0.0, 15.0, 3.0, j, 0, 0) for j in (6, 7)]
+        options = Options(faults=fault_table(*planned, *flaky), outages=outages, max_retries=100)
+        ends = [
+            run(c, r, options, find(name), seed=seed, mode="compiled").state
+            for name in ("predictive(admission=false,outside=0)", "least-expected-completion")
+        ]
+        mean_s = [np.nanmean(end.requests["finish_s"] - r.work["arrival_s"]) for end in ends]
+        ratios.append(mean_s[0] / mean_s[1])
+        lost.append(ends[0].counts["retries"][0] / ends[1].counts["retries"][0])
+    assert np.mean(lost) < 0.9
+    assert np.mean(ratios) < 1.0
+
+
+def test_a_planner_counts_failures_that_were_not_planned() -> None:
+    desk = Desk(cluster(3, types=1), Predictive())
+    desk.state.contexts["now_s"] = 10.0
+    _, params = availability(desk.seen(), np.zeros(0))
+    desk.set(1, up=0)
+    desk.at(20.0)
+    price, params = availability(desk.seen(), params)
+    desk.at(30.0)
+    price, params = availability(desk.seen(), params)
+    assert params[0] == 30.0
+    assert params[4:7].tolist() == [0.0, 1.0, 0.0]
+    assert params[7:].tolist() == [30.0, 20.0, 30.0]
+    assert price[:, 0] == pytest.approx([1 / (80 + 30), 2 / (80 + 20), 1 / (80 + 30)])
+
+
+def test_work_that_a_planned_outage_would_cut_short_goes_elsewhere() -> None:
+    desk = Desk(cluster(2), Predictive())
+    own_s = float(desk.work["estimate_s"][0])
+    price = np.array([[0.0, 0.5 * own_s, 9.0 * own_s], [0.0, INF, INF]])
+    plan = empty_plan()._replace(eligible=np.ones((1, 2), np.uint8), price=price)
+    desk.follow(plan)
+    assert desk.decide() == [1, 0]
+    price[0, 1] = 1.5 * own_s  # it is done before
+    desk.follow(plan._replace(price=price))
+    assert desk.decide() == [0, 1]
+    price[0, 0] = 0.1
+    desk.follow(plan._replace(price=price))
+    assert desk.decide() == [1, 0]  # the other one does not fail
 
 
 def test_predictive_rejects_what_no_node_can_finish_in_time() -> None:

@@ -144,6 +144,8 @@ class ClusterState:
     item_gib: NDArray[np.float64]  # [artifacts]
     memory_gib: NDArray[np.float64]  # [types] room of a node for artifacts
 
+    outages: NDArray[np.void]  # OUTAGE [planned outages]: start_s, end_s, node_idx
+
     memory: Memory  # from the policy's `init`, for this dispatcher
     plan: Plan  # the plan in force
 

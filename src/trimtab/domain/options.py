@@ -76,6 +76,7 @@ class Options:
     # [classes] share of its service that one more request of a batch costs; < 0 = not batched; None = none is
     batch_marginal_frac: NDArray[np.float64] | None = None
     faults: NDArray[np.void] | None = None  # FAULT [processes]
+    outages: NDArray[np.void] | None = None  # OUTAGE [planned outages], those of `faults` that policies know
     prefix_blocks: int = 0  # prompt blocks that each node keeps; 0 = no prefix cache
     results_max: int = 0  # results kept to answer equal requests; 0 = no result cache
     eviction: Eviction = Eviction.LRU

@@ -112,6 +112,8 @@ BINDING = np.dtype(
     align=True,
 )
 
+OUTAGE = np.dtype([("start_s", "f8"), ("end_s", "f8"), ("node_idx", "i8")])  # planned
+
 
 class View(NamedTuple):
     """State of the cluster as one dispatcher sees it, with the age of its telemetry."""
@@ -135,6 +137,7 @@ class View(NamedTuple):
     usd_per_s: Annotated[Any, array("f8", "types")]  # price of a node
     item_gib: Annotated[Any, array("f8", "items")]
     memory_gib: Annotated[Any, array("f8", "types")]  # room of a node for items
+    outages: Annotated[Any, array(OUTAGE, "outages")]  # the maintenance calendar; past ones too
 
 
 class Plan(NamedTuple):

@@ -13,7 +13,7 @@ from trimtab.domain.needs import Need
 from trimtab.domain.options import FAULT, Options
 from trimtab.domain.policy import Decider, Policy, members
 from trimtab.domain.requests import Requests
-from trimtab.domain.view import CONTEXT, MAX_RANKED, NODE, UNLIMITED, Memory, View, memory
+from trimtab.domain.view import CONTEXT, MAX_RANKED, NODE, OUTAGE, UNLIMITED, Memory, View, memory
 from trimtab.engine.caches import reuse_arrays
 from trimtab.engine.host_mode import SIMULATED, HostMode
 from trimtab.engine.layout import BATCH, COPY, batch_rows, rows_alone, rows_with_runs
@@ -226,7 +226,7 @@ def new_state(
     given["prefix_tokens"] = np.zeros(cluster.n_nodes if reads_prefix else 0)
     has_inputs = requests.chains is not None and any(Need.LINKS in p.all_needs for p in policies)
     given["input_gib"] = np.zeros(cluster.n_nodes if has_inputs else 0)
-    given["views"] = _views(cluster, given)
+    given["views"] = _views(cluster, options, given)
     given["memories"] = [memory_of(p, cluster) for p in policies]
     given["order_memories"] = [memory_of(order, cluster) for _ in range(dispatchers)]
     lengths = _lengths(cluster, requests, options, given, host)
@@ -312,7 +312,7 @@ def _seen_arrays(options: Options, given: dict[str, Any]) -> dict[str, Any]:
     return true | seen
 
 
-def _views(cluster: Cluster, given: dict[str, Any]) -> list[View]:
+def _views(cluster: Cluster, options: Options, given: dict[str, Any]) -> list[View]:
     """One view for each dispatcher and for the shadow."""
     shared = {name: given[name] for name in View._fields if name in given}
     shared |= {
@@ -322,6 +322,7 @@ def _views(cluster: Cluster, given: dict[str, Any]) -> list[View]:
         "link_gib_per_s": _numbers(given["links"]["gib_per_s"]),
         "usd_per_s": _numbers(cluster.usd_per_s),
         "memory_gib": _numbers(cluster.memory_gib),
+        "outages": np.zeros(0, OUTAGE) if options.outages is None else options.outages,
     }
     contexts, seen = given["contexts"], given["seen"]
     return [

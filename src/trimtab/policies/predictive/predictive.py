@@ -9,15 +9,17 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.compiled.kernel import kernel
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.decision import Reason
 from trimtab.domain.needs import Need
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
+from trimtab.forecast.availability import with_restarts_s
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.predictive.staffing import services_of_models_s, slots_needed, staffed
+from trimtab.policies.predictive.watch import availability
 from trimtab.policies.shared.demand_forecast import STEPS, Expected, expected, rates_per_s
 from trimtab.policies.shared.forecasters import check_forecaster
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
@@ -85,6 +87,15 @@ def needs_of_models(view: View, work: Any, service_s: Floats, policy: Predictive
     return need * min(1.0, total / max(need.sum(), 1.0))
 
 
+@helper(inline=True)
+def _with_outages_s(view: View, plan: Plan, j: int, completion_s: float) -> float:
+    """Expected completion on a node that may fail, or that has an outage before the work is done."""
+    now_s, found_s = view.context.now_s, completion_s
+    if now_s + completion_s > plan.price[j, 1]:  # then it starts anew after the outage
+        found_s += max(0.0, plan.price[j, 2] - now_s)
+    return with_restarts_s(found_s, plan.price[j, 0])
+
+
 @dataclass(frozen=True)
 class Predictive(Policy):
     """Forecast each class's arrivals; set aside the nodes that a queueing model says it needs.
@@ -96,7 +107,9 @@ class Predictive(Policy):
         slots of each model, from its forecast arrivals until a load that begins now is over. Nodes that hold
         a model keep it as far as it needs their slots. A model that lacks slots is loaded ahead, on nodes
         with slots to spare, in the room of models that need none there. score(node) = expected completion,
-        plus `outside` best services on nodes set aside for others; least first, ties by node. A request whose
+        plus `outside` best services on nodes set aside for others; least first, ties by node. Completion t on
+        a node with failures of rate λ is (exp(λ t) - 1) / λ, by the failures that plans have seen and those
+        of the node's type; work that a planned outage would cut short counts from its end. A request whose
         deadline no node is expected to meet, by `grace` services, is rejected, with `admission`. The
         `forecaster` is naive, ses, holt, arima or mixture.
     Source
@@ -105,17 +118,21 @@ class Predictive(Policy):
         Goyal, "Dynamic provisioning of multi-tier internet applications", ICAC, 2005. Waits in M/G/c: Ward
         Whitt, "Approximations for the GI/G/m queue", Production and Operations Management 2(2), 1993.
     Reads
-        Past arrivals and their models, held requests; what `least-expected-completion` reads; deadlines;
-        plan.eligible.
+        Past arrivals and their models, held requests; which nodes are up, and the maintenance calendar; what
+        `least-expected-completion` reads; deadlines; plan.eligible and plan.price.
     Cost
         O(nodes) a decision; a plan forecasts the classes and tries O(classes · log nodes) formulas.
     When it wins / loses
         Wins where loads take much longer than services and demand moves slowly from model to model, as in the
         course of a day; where demand is steady, or in bursts without a forecast, placement neither gains nor
-        costs. Rejecting flatters the mean of those that are served: judge it by `goodput_per_s`.
+        costs: on `aigc-images` at loads 0.6 and 0.8 the mean without rejections is that of
+        `least-expected-completion` to within 1 %. Gains by availability are small unless a failure in mid
+        service is likely. Rejecting flatters the mean of those that are served: judge it by `goodput_per_s`, which rises by
+        2 % there at load 0.6 and by 38 % at 0.8.
     Deviations from the source
         Nodes are divided among classes, not started and stopped; a class may use others' nodes at a price; a
-        gateway's nodes keep what is placed, but load it with the first request for it.
+        gateway's nodes keep what is placed, but load it with the first request for it, and a gateway has no
+        maintenance calendar. Failures that are repaired between two plans are not seen.
     """
 
     name: ClassVar[str] = "predictive"
@@ -152,19 +169,22 @@ class Predictive(Policy):
         memory_gib = view.memory_gib[view.nodes.type_idx]
         scv = spread_of(view, history.work)
         eligible = shared_out(view, work, work.requests / work.ahead_s, scv, self.wait_frac)
-        return empty_plan()._replace(
-            eligible=eligible, placement=staffed(view, need, service_s, memory_gib).placement
-        )
+        placement = staffed(view, need, service_s, memory_gib).placement
+        price, params = availability(view, history.plan.params)
+        made = empty_plan()._replace(eligible=eligible, placement=placement)
+        return made._replace(price=price, params=params)
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by completion, its own first; reject what would be late everywhere."""
         needs, floats = needs_of(work), memory.floats
-        soonest_s, is_planned = np.inf, len(plan.eligible) > 0
+        soonest_s, is_planned, has_outlook = np.inf, len(plan.eligible) > 0, len(plan.price) > 0
         outside_s = memory.params[0] * work.estimate_s
         for j in range(view.context.n_nodes):
             score = expected_completion_s(view, needs, j) if can_take(view, needs, j) else np.inf
+            if has_outlook and score < np.inf:
+                score = _with_outages_s(view, plan, j, score)
             soonest_s = min(soonest_s, score)
             if is_planned:  # a product, not a branch, as with loads
                 score += outside_s * (1 - plan.eligible[needs.class_idx, j])

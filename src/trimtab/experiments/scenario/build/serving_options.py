@@ -6,7 +6,7 @@ import numpy as np
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import FAULT, Cancel, Eviction, OnFailure, OnRefusal, Options
-from trimtab.domain.view import UNLIMITED
+from trimtab.domain.view import OUTAGE, UNLIMITED
 from trimtab.experiments.scenario.build.streams import Stream, generator
 from trimtab.experiments.scenario.spec.serving import FaultSpec, ServingSpec
 from trimtab.experiments.scenario.spec.shared_types import IntArray
@@ -17,6 +17,7 @@ def build_options(
 ) -> Options:
     """Options of one run; faults of a fraction of nodes draw the nodes from the seed."""
     processes = [_processes(fault, _struck(fault, cluster, seed, k)) for k, fault in enumerate(faults)]
+    planned = [rows for fault, rows in zip(faults, processes, strict=True) if fault.planned]
     return Options(
         held_max=UNLIMITED if serving.held_max is None else serving.held_max,
         on_refusal=OnRefusal[serving.on_refusal.upper()],
@@ -34,7 +35,16 @@ def build_options(
         results_max=serving.result_cache.entries,
         eviction=Eviction[serving.eviction.upper().replace("-", "_")],
         faults=np.concatenate(processes) if processes else None,
+        outages=_outages(np.concatenate(planned)) if planned else None,
     )
+
+
+def _outages(rows: np.ndarray[tuple[int], np.dtype[np.void]]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    """OUTAGE [planned outages]."""
+    outages = np.zeros(len(rows), OUTAGE)
+    for name in OUTAGE.names or ():
+        outages[name] = rows[name]
+    return outages
 
 
 def _struck(fault: FaultSpec, cluster: Cluster, seed: int, k: int) -> IntArray:

@@ -90,6 +90,7 @@ class FaultSpec(Spec):
     factor: float = Field(0.0, ge=0, lt=1, description="speed during the fault; 0 = down")
     at_s: NonNegative | None = Field(None, description="start")
     duration_s: Positive | None = Field(None, description="duration")
+    planned: bool = Field(False, description="maintenance: policies know it beforehand; needs at_s")
     mtbf_s: Positive | None = Field(None, description="mean time between faults, exponential")
     mttr_s: Positive | None = Field(None, description="mean time to repair, exponential")
 
@@ -99,4 +100,6 @@ class FaultSpec(Spec):
         recurring = (self.mtbf_s is not None, self.mttr_s is not None)
         if sorted([once, recurring]) != [(False, False), (True, True)]:
             raise ValueError("either at_s and duration_s, or mtbf_s and mttr_s")
+        if self.planned and (self.at_s is None or self.factor > 0.0):
+            raise ValueError("planned with at_s and duration_s, and with factor 0")
         return self
