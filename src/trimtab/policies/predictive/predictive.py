@@ -127,8 +127,8 @@ class Predictive(Policy):
         course of a day; where demand is steady, or in bursts without a forecast, placement neither gains nor
         costs: on `aigc-images` at loads 0.6 and 0.8 the mean without rejections is that of
         `least-expected-completion` to within 1 %. Gains by availability are small unless a failure in mid
-        service is likely. Rejecting flatters the mean of those that are served: judge it by `goodput_per_s`, which rises by
-        2 % there at load 0.6 and by 38 % at 0.8.
+        service is likely. Rejecting flatters the mean of those that are served: judge it by `goodput_per_s`,
+        which rises by 2 % there at load 0.6 and by 38 % at 0.8.
     Deviations from the source
         Nodes are divided among classes, not started and stopped; a class may use others' nodes at a price; a
         gateway's nodes keep what is placed, but load it with the first request for it, and a gateway has no
