@@ -147,6 +147,18 @@ def policy_class(name: str, kind: str | None = None) -> type[Policy]:
 
 
 @functools.cache
+def _from_own_file(name: str) -> type[Policy] | None:
+    """The policy in the file of its name. The whole catalogue would take a tenth of a short run to import."""
+    if re.fullmatch(r"[a-z0-9-]+", name):
+        for file in Path(__file__).parent.glob(f"*/{name.replace('-', '_')}.py"):
+            module = importlib.import_module(f"{__package__}.{file.parent.name}.{file.stem}")
+            for cls in _named(module):
+                if cls.name == name:
+                    return cls
+    return None
+
+
+@functools.cache
 def _catalogue() -> dict[str, type[Policy]]:
     modules = pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}.")
     found = (cls for info in modules for cls in _named(importlib.import_module(info.name)))
@@ -196,7 +208,7 @@ def _pair(policy: Policy, order: Policy | None, spec: str) -> Decider:
 
 
 def _is_default(order: Policy) -> bool:
-    return type(order) is _catalogue()[DEFAULT_ORDER]
+    return type(order) is _from_catalogue(DEFAULT_ORDER, "order")
 
 
 def _label(policy: Policy, spec: PolicySpec) -> str:
@@ -229,8 +241,8 @@ def _made(cls: type[Policy], name: str, /, **given: Any) -> Policy:
 
 
 def _from_catalogue(name: str, kind: str | None) -> type[Policy]:
-    if name in _catalogue():
-        return _catalogue()[name]
+    if (cls := _from_own_file(name) or _catalogue().get(name)) is not None:
+        return cls
     known, problem = names(kind), f"no such {kind or 'policy'}"
     if nearest := difflib.get_close_matches(name, known, n=3, cutoff=0.4):
         problem += f"; nearest: {', '.join(nearest)}"

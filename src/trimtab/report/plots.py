@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from trimtab.experiments.compare import Comparison
-    from trimtab.experiments.compare.curves import Curves
+    from trimtab.experiments.curves import Curves
 
 Floats = npt.NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
-from trimtab.experiments.compare.curves import Curves
+from trimtab.experiments.curves import Curves
 from trimtab.metrics import Metric
 
 if TYPE_CHECKING:

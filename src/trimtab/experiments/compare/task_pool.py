@@ -15,8 +15,8 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from trimtab.errors import UsageError
-from trimtab.experiments.compare.curves import Curves
 from trimtab.experiments.compare.tasks import BoundResult, RunResult, Task, TaskResult, record_files, run_task
+from trimtab.experiments.curves import Curves
 
 Progress: TypeAlias = Callable[[int, int], None]  # runs done, runs in all
 _IN_RESULTS = frozenset(

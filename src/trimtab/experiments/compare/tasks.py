@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimtab.experiments.compare.curves import Curves
 from trimtab.experiments.compare.kind import AnyKind, Inputs, LowerBound, PolicySpec, Settings
+from trimtab.experiments.curves import Curves
 
 if TYPE_CHECKING:
     import polars as pl

@@ -18,7 +18,7 @@ from trimtab.engine.driver import Driver, PlanningLog
 from trimtab.engine.provided import degraded
 from trimtab.engine.records import records_of
 from trimtab.experiments.bounds import Bound, bound_of, distance_frac
-from trimtab.experiments.compare.curves import Curves
+from trimtab.experiments.curves import Curves
 from trimtab.experiments.scenario import Scenario, as_path, load_cluster, resolve_scenario
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
 from trimtab.experiments.serving.request_table import request_table
@@ -31,7 +31,6 @@ from trimtab.experiments.serving.warnings import (
     planning_note,
     unfit_note,
 )
-from trimtab.live.runner import run_live
 from trimtab.metrics import RANKED_FROM, Records, compute, served_frac
 from trimtab.policies import PolicySpec, canonical, find
 from trimtab.version import versions
@@ -190,6 +189,8 @@ def run_on_clock(
 
     Raises UsageError for input that cannot be used, such as faults, and PolicyError for a policy that fails.
     """
+    from trimtab.live.runner import run_live  # with asyncio and the planner's process
+
     decider = find(policy)
     built = build(scenario, seed)
     driver = run_live(

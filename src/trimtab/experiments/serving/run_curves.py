@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
-from trimtab.experiments.compare.curves import BINS, QUANTILES, ROWS, Curves
+from trimtab.experiments.curves import BINS, QUANTILES, ROWS, Curves
 from trimtab.metrics import Records, queue_length_over_time, utilisation_over_time
 
 Floats = NDArray[np.float64]

@@ -17,8 +17,8 @@ from trimtab.engine.provided import degraded
 from trimtab.engine.records import records_of
 from trimtab.errors import ScenarioError
 from trimtab.experiments.bounds import bound_of, compile_bounds, distance_frac
-from trimtab.experiments.compare.curves import BINS, Curves
 from trimtab.experiments.compare.kind import FigureChoice, LowerBound, Notice
+from trimtab.experiments.curves import BINS, Curves
 from trimtab.experiments.machine import cores
 from trimtab.experiments.scenario import Scenario, load_scenario
 from trimtab.experiments.scenario.build import RunInputs, build, same_inputs, scenario_workload

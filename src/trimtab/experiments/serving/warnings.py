@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.domain.needs import Degraded, Need
 from trimtab.engine.driver import PlanningLog
-from trimtab.experiments.compare import PolicyResult
 from trimtab.experiments.scenario.spec.workload import TraceSpec
 from trimtab.experiments.scenario.trace_rows import unserved_rows
 from trimtab.metrics import RANKED_FROM
 from trimtab.traces.gateway_recording import is_recording
+
+if TYPE_CHECKING:
+    from trimtab.experiments.compare import PolicyResult
 
 MOST_NAMED = 5  # requests that a note names
 
