@@ -24,7 +24,7 @@ ACCURACY = """## Accuracy on recorded traces
 
 The measure is MASE: the mean absolute error over all steps up to the horizon and all origins of the second half, over
 that of the one-step naive forecast within the first half. A series that grew has a MASE above 1 for every method. Simple,
-double, triple and ARIMA (order by AICc) are fitted to the first half. *Ratio* is the mixture over the best single method, which is
+double, triple and ARIMA are fitted to the first half (ARIMA(2,1,1): measured before its order was found by AICc). *Ratio* is the mixture over the best single method, which is
 known only afterwards. † marks series on which the mixture loses to naive. The first half of openb is nearly empty, so all
 its values are large.
 

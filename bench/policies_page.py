@@ -146,8 +146,15 @@ def _stale(name: str) -> Callable[[Case], Iterator[Claim]]:
         note = f"naive `{GREEDY}`: {naive:.1f} ×"
         own = ratio(case, P99, "sampled-completion", "power-of-d")
         yield _at_most(f"{name}, 8 dispatchers: p99, sampled-completion over power-of-d", own, 1.05, note)
+        forecast = ratio(case, MEAN, "load-forecast", "least-expected-wait")
+        yield _at_most(f"{name}: mean, load-forecast over least-expected-wait", forecast, 0.97)
 
     return made
+
+
+def _daily(case: Case) -> Iterator[Claim]:
+    gain = ratio(case, MEAN, "predictive", GREEDY)
+    yield _at_most("daily cycle: mean, predictive over greedy", gain, 0.97, "nothing is rejected")
 
 
 def _regime(case: Case) -> Iterator[Claim]:
@@ -164,6 +171,7 @@ CLAIMS: Mapping[str, Callable[[Case], Iterator[Claim]]] = {
     "speeds 4 to 1, load 0.35": _evenness,
     "reports 1 services old": _stale("reports 1 service old"),
     "reports 5 services old": _stale("reports 5 services old"),
+    "daily cycle": _daily,
     "regime-change": _regime,
 }
 

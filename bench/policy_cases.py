@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,6 +146,34 @@ def _generated(name: str, types: Parts, counts: Mapping[str, int], load: float =
     return _case(name, "claims", parts)
 
 
+DAYS, STEPS_OF_DAY = 3, 24
+
+
+def daily_cycle() -> Case:
+    """Three models, one to a node, 40 s to load; what is asked for moves from one to the next in a day."""
+    names = ("chat", "images", "speech")
+
+    def shares(day: float) -> dict[str, float]:
+        turns = (2.0 * math.pi * (day + i / len(names)) for i in range(len(names)))
+        return {name: 1.0 + 0.9 * math.sin(turn) for name, turn in zip(names, turns, strict=True)}
+
+    steps = DAYS * STEPS_OF_DAY
+    size = {"distribution": "lognormal", "mean": 1.0, "cv": 0.6}
+    generate = {
+        "requests": 9_000,
+        "arrival": {"process": "poisson", "rate_per_s": 1.0},
+        "mix": {name: {"share": share, "size": size} for name, share in shares(0.0).items()},
+        "changes": [{"after_frac": i / steps, "shares": shares(i / STEPS_OF_DAY)} for i in range(1, steps)],
+    }
+    parts = {
+        "cluster": {"types": {"gpu": {"memory_gib": 24}}, "nodes": [{"type": "gpu", "count": 24}]},
+        "models": {name: {"memory_gib": 20, "load_s": 40} for name in names},
+        "classes": {name: {"model": name, "unit_s": 4.0, "slo_s": 30} for name in names},
+        "workload": {"generate": generate, "load": 0.5, "estimate_cv": 0.2, "service_cv": 0.2},
+    }
+    return _case("daily cycle", "claims", parts)
+
+
 def _questions() -> Iterator[Case]:
     kinds = {"fast": {"memory_gib": 1, "speed": 4.0}, "slow": {"memory_gib": 1, "speed": 1.0}}
     counts = {"fast": 16, "slow": 16}
@@ -154,5 +183,6 @@ def _questions() -> Iterator[Case]:
     for age in (1.0, 5.0):
         serving = {"telemetry": {"period_s": age}, "dispatchers": 8}
         yield _generated(f"reports {age:g} services old", one, {"node": 64}, **serving)
+    yield daily_cycle()
     for builtin in ("regime-change", "edge-cloud"):
         yield _case(builtin, "claims", _parts_of(builtin))

@@ -25,7 +25,7 @@ MOST_TERMS: Final = 5  # p + q
 MOST_DIFFERENCES: Final = 2
 KPSS_5_PERCENT: Final = 0.463  # critical value of the test about a level
 FEWEST_PER_TERM: Final = 4  # equations for each coefficient
-MOST_ROOT: Final = 0.999  # of the AR and MA polynomials: models nearer to a unit root are left out
+MOST_ROOT: Final = 0.99  # of the AR and MA polynomials: models nearer to a unit root are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,11 @@ def _lags(values: Floats, first: int, count: int) -> Floats:
     """Lags 1 to `count` of the values from `first` on [steps − first, count]."""
     n = len(values)
     return np.stack([values[first - k : n - k] for k in range(1, count + 1)], axis=1).reshape(-1, count)
+
+
+def is_stable(model: Arima) -> bool:
+    """Whether neither part of a model is near a unit root."""
+    return _is_inside(np.array(model.ar)) and _is_inside(-np.array(model.ma))
 
 
 def _is_inside(coefficients: Floats) -> bool:

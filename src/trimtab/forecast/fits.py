@@ -13,12 +13,13 @@ from scipy.optimize import minimize
 
 from trimtab.compiled.kernel import kernel
 from trimtab.errors import MissingExtra
-from trimtab.forecast.arima import Arima, quick_arima
+from trimtab.forecast.arima import Arima, is_stable, quick_arima
 from trimtab.forecast.history import checked_history
 from trimtab.forecast.mixture import Floats, Smoother
 from trimtab.forecast.recursions import SEASON, smooth, smooth_ahead
 
 STARTS = (0.1, 0.4, 0.8)
+SMALL_ORDERS = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 1))  # (p, q) that are always tried
 
 
 @kernel
@@ -53,10 +54,21 @@ def fit_smoother(name: str, history: Floats, *, has_trend: bool = False, period:
 def fit_arima(history: Floats, order: tuple[int, int, int] | None = None) -> Arima:
     """ARIMA by maximum likelihood (statsmodels), by default of the order of least AICc.
 
-    A series that is not differenced has a mean. Raises UsageError, MissingExtra.
+    A series that is not differenced has a mean. Candidates are the order that `quick_arima` finds and
+    `SMALL_ORDERS`, because a fit by regressions misses moving averages with a root near 1. Those with roots
+    nearer to the unit circle than `MOST_ROOT` are left out. Raises UsageError, MissingExtra.
     """
     values = checked_history(history)
-    p, d, q = order if order is not None else quick_arima(values).order
+    if order is not None:
+        return _likeliest(values, order)[1]
+    quick = quick_arima(values)
+    orders = dict.fromkeys([quick.order, *((p, quick.d, q) for p, q in SMALL_ORDERS)])
+    fits = [_likeliest(values, each) for each in orders]
+    return min(fits, key=lambda fit: (not is_stable(fit[1]), fit[0]))[1]
+
+
+def _likeliest(values: Floats, order: tuple[int, int, int]) -> tuple[float, Arima]:
+    """AICc and coefficients of the fit of an order."""
     try:
         from statsmodels.tsa.arima.model import ARIMA
     except ImportError:
@@ -65,8 +77,9 @@ def fit_arima(history: Floats, order: tuple[int, int, int] | None = None) -> Ari
         ) from None
     import warnings
 
+    d = order[1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a search that stopped early: the figures tell how good it is
-        fit = ARIMA(values, order=(p, d, q), trend="c" if d == 0 else "n").fit()
+        fit = ARIMA(values, order=order, trend="c" if d == 0 else "n").fit()
     mean = float(fit.params[0]) if d == 0 else 0.0
-    return Arima(tuple(map(float, fit.arparams)), d, tuple(map(float, fit.maparams)), mean)
+    return float(fit.aicc), Arima(tuple(map(float, fit.arparams)), d, tuple(map(float, fit.maparams)), mean)
