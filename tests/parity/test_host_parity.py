@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.builders import cluster, requests, with_resources
+from support.by_hand import background, fault_table
 from support.choosing_policies import MaskedEmptiest, PlainCompletion, PlainEmptiest, PlainRandom
 from support.planning_policies import Gate, Steering
 from trimtab.domain.cluster import Cluster
@@ -45,6 +46,14 @@ CASES: dict[str, tuple[Cluster, Options]] = {
     "running cancelled": (RICH, Options(cancel=Cancel.ALWAYS)),
     "stale views": (CROWDED, Options(telemetry_period_s=0.5, telemetry_delay_s=0.2, dispatchers=3)),
     "horizon": (RICH, Options(horizon_s=9.0)),
+    "background work, errors of reports": (
+        CROWDED,
+        Options(
+            telemetry_period_s=0.5,
+            faults=fault_table(background(0, 1.0, 6.0, 1.5), background(3, 2.0, np.inf, 1.0)),
+            report_noise_frac=np.array([0.2, 0.1]),
+        ),
+    ),
 }
 
 

@@ -137,7 +137,8 @@ class ClusterState:
     class_in_flight: NDArray[np.int64]  # [classes] ready and not over; [0] = no chains
     demand: NDArray[np.float64]  # [classes, resources] that a request takes
     capacity: NDArray[np.float64]  # [nodes, resources]
-    used: NDArray[np.float64]  # [nodes, resources]
+    used: NDArray[np.float64]  # [nodes, resources] reported, work of others included
+    use_reported_s: NDArray[np.float64]  # [nodes] when that was reported; inf = it is current
     link_gib_per_s: NDArray[np.float64]  # [zones + nodes] of links into zones, then of nodes
     link_active: NDArray[np.int32]  # [zones + nodes] transfers under way on that link
     usd_per_s: NDArray[np.float64]  # [types] price of a node

@@ -39,6 +39,7 @@ class Need(StrEnum):
         "how much of its resources each node reports as used, by work of others too",
         "capacity",
         "used",
+        "use_reported_s",
     )
     STALE_REPORTS = (
         "stale reports",

@@ -51,6 +51,8 @@ FAULT = np.dtype(
         ("node_idx", "i4"),
         ("count", "i4"),  # faults of this process so far
         ("active", "i4"),  # 1 = in force
+        ("resource", "i4"),  # background work: 1 + the resource that it takes; 0 = a failure or slow-down
+        ("amount", "f8"),  # of that resource
     ],
     align=True,
 )
@@ -75,8 +77,10 @@ class Options:
     join_s: NDArray[np.float64] | None = None  # [classes] to join the parts of a request; None = never split
     # [classes] share of its service that one more request of a batch costs; < 0 = not batched; None = none is
     batch_marginal_frac: NDArray[np.float64] | None = None
-    faults: NDArray[np.void] | None = None  # FAULT [processes]
+    faults: NDArray[np.void] | None = None  # FAULT [processes], background work among them
     outages: NDArray[np.void] | None = None  # OUTAGE [planned outages], those of `faults` that policies know
+    # [resources] largest relative error of a report of what is used; None = reports are exact
+    report_noise_frac: NDArray[np.float64] | None = None
     prefix_blocks: int = 0  # prompt blocks that each node keeps; 0 = no prefix cache
     results_max: int = 0  # results kept to answer equal requests; 0 = no result cache
     eviction: Eviction = Eviction.LRU

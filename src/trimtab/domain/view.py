@@ -131,7 +131,8 @@ class View(NamedTuple):
     class_in_flight: Annotated[Any, array("i8", "classes")]  # ready and not over; [0] = no chains
     demand: Annotated[Any, array("f8", "classes", "resources")]  # of a request; 0 wide = not modelled
     capacity: Annotated[Any, array("f8", "nodes", "resources")]
-    used: Annotated[Any, array("f8", "nodes", "resources")]  # by requests with slots there; reported
+    used: Annotated[Any, array("f8", "nodes", "resources")]  # reported, work of others included
+    use_reported_s: Annotated[Any, array("f8", "nodes")]  # when `used` was reported; inf = it is current
     link_gib_per_s: Annotated[Any, array("f8", "links")]  # into zones, then nodes; inf = not modelled
     link_active: Annotated[Any, array("i4", "links")]  # transfers under way; reported, not in `changed`
     usd_per_s: Annotated[Any, array("f8", "types")]  # price of a node
@@ -192,6 +193,12 @@ class Needs(NamedTuple):
     units: Any
     estimate_s: Any
     payload_gib: Any
+
+
+@helper(inline=True)
+def report_age_s(view: View, j: int) -> float:
+    """Age of what node j reported of the use of its resources; 0 = it is current."""
+    return float(max(0.0, view.context.now_s - view.use_reported_s[j]))
 
 
 @helper(inline=True)

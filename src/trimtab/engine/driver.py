@@ -383,5 +383,6 @@ class Driver:
         counts = self._counts
         if counts.arrived[0] < self.n_requests:
             return False
-        idle = counts.events[0] + counts.injected[0] == 0 or counts.idle_events[0] > MAX_IDLE_EVENTS
-        return bool(counts.in_system[0] == 0 or (counts.in_nodes[0] == 0 and idle))
+        no_event = counts.events[0] + counts.injected[0] == 0
+        is_stuck = counts.idle_events[0] > MAX_IDLE_EVENTS
+        return bool(counts.in_system[0] == 0 or is_stuck or (counts.in_nodes[0] == 0 and no_event))

@@ -1,4 +1,8 @@
-"""Faults of nodes: failures and repairs, slow-downs and their ends."""
+"""Faults of nodes: failures and repairs, slow-downs and their ends; and background work, which others send.
+
+Background work takes an amount of one resource, so that fewer requests fit beside it, and may slow service.
+Requests that run when it begins keep what they have.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,7 @@ from trimtab.engine.nodes import (
 )
 from trimtab.engine.runs import is_stage, max_retries_of, note_over, note_stage_failed
 from trimtab.engine.state import State
+from trimtab.engine.telemetry import note_change
 
 _LOST, _RETRIES = int(Status.LOST), int(Reason.RETRIES)
 _REJECTED, _CANCELLED = int(Status.REJECTED), int(Status.CANCELLED)
@@ -133,6 +138,15 @@ def _speed_of(s: State, j: int) -> float:
 
 
 @helper
+def _use(s: State, f: int, sign: float) -> None:
+    """Background work of process f takes its resource (+1), or gives it back (−1)."""
+    if s.faults.resource[f] > 0:
+        j = s.faults.node_idx[f]
+        s.used[j, s.faults.resource[f] - 1] += sign * s.faults.amount[f]
+        note_change(s, j)
+
+
+@helper
 def on_fault(s: State, f: int, now_s: float) -> None:
     """A fault of process f begins."""
     s.faults.active[f] = 1
@@ -141,8 +155,9 @@ def on_fault(s: State, f: int, now_s: float) -> None:
         _fail(s, j, now_s)
     else:
         change_speed(s, j, _speed_of(s, j), now_s)
+    _use(s, f, 1.0)
     if s.faults.end_s[f] < np.inf:
-        if s.faults.factor[f] == 0.0:
+        if s.faults.factor[f] == 0.0 or s.faults.resource[f] > 0:
             s.counts.pending_wakeups[0] += 1
         push_event(s, s.faults.end_s[f], REPAIR, f, 0)
 
@@ -152,8 +167,10 @@ def on_repair(s: State, plan: Plan, f: int, now_s: float) -> int:
     """A fault of process f ends. Returns its node, which may have free slots now."""
     s.faults.active[f] = 0
     j = s.faults.node_idx[f]
-    if s.faults.factor[f] == 0.0:
+    _use(s, f, -1.0)
+    if s.faults.factor[f] == 0.0 or s.faults.resource[f] > 0:
         s.counts.pending_wakeups[0] -= 1
+    if s.faults.factor[f] == 0.0:
         _repair(s, plan, j, now_s)
     else:
         change_speed(s, j, _speed_of(s, j), now_s)

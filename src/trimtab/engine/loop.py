@@ -605,9 +605,18 @@ def _nothing_held(s: State) -> bool:
 
 
 @helper
+def _is_any_running(s: State) -> bool:
+    """Whether any request holds a slot. If none does, what waits at nodes may wait for good."""
+    for j in range(len(s.nodes.up)):  # noqa: SIM110 - numba compiles no generator expressions
+        if s.nodes.running[j] > 0:
+            return True
+    return False
+
+
+@helper
 def _note_idle(s: State, kind: int) -> None:
     """Count a periodic event, unless nodes are at work or a pending wake-up can still change something."""
-    if s.counts.in_nodes[0] > 0:
+    if s.counts.in_nodes[0] > 0 and (len(s.faults.count) == 0 or _is_any_running(s)):
         s.counts.idle_events[0] = 0
     elif s.counts.pending_wakeups[0] == 0 or kind == REPAIR:
         s.counts.idle_events[0] += 1
@@ -751,8 +760,7 @@ def _is_over(s: State) -> bool:
     """Whether no event can change any request."""
     if s.config.completions_from_outside[0] == 1 or s.counts.arrived[0] < s.counts.work[0]:
         return False
-    stuck = s.counts.in_nodes[0] == 0 and s.counts.idle_events[0] > MAX_IDLE_EVENTS
-    return s.counts.in_system[0] == 0 or stuck
+    return s.counts.in_system[0] == 0 or s.counts.idle_events[0] > MAX_IDLE_EVENTS
 
 
 @helper

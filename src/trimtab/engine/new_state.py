@@ -146,7 +146,11 @@ def _empty_queues(n: int) -> np.ndarray:
 
 
 def _fault_array(options: Options) -> np.ndarray:
-    return np.zeros(0, FAULT) if options.faults is None else options.faults.copy()
+    if options.faults is None:
+        return np.zeros(0, FAULT)
+    faults = options.faults.copy()
+    faults["amount"] = np.floor(faults["amount"] / RESOURCE_STEP) * RESOURCE_STEP
+    return faults
 
 
 def _numbers(array: Any) -> np.ndarray:
@@ -223,6 +227,10 @@ def new_state(
     given["changed"] = np.zeros((len(policies), cluster.n_nodes), "i4")
     reads_prefix = any(Need.PREFIX in p.all_needs for p in {id(p): p for p in policies}.values())
     given["tenant_weight"] = _tenant_weight(requests)
+    given["use_reported_s"] = np.full(cluster.n_nodes, np.inf)
+    given["report_noise_frac"] = _numbers(
+        () if options.report_noise_frac is None else options.report_noise_frac
+    )
     given["prefix_tokens"] = np.zeros(cluster.n_nodes if reads_prefix else 0)
     has_inputs = requests.chains is not None and any(Need.LINKS in p.all_needs for p in policies)
     given["input_gib"] = np.zeros(cluster.n_nodes if has_inputs else 0)

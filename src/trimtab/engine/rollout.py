@@ -155,7 +155,7 @@ class _ReusableRun:
     def __init__(self, setting: Setting, rows: int, policies: set[Policy]) -> None:
         self._setting, self.policies = setting, policies
         options = replace(setting.options, faults=None, horizon_s=_NEVER, plan_latency_s=0.0)
-        options = replace(options, join_s=None, batch_marginal_frac=None)
+        options = replace(options, join_s=None, batch_marginal_frac=None, report_noise_frac=None)
         weight = setting.tenant_weight
         names = ("",) * len(weight)
         requests = Requests(new_work(rows), np.zeros(rows, TRUTH), names, tenant_weight=weight)

@@ -236,6 +236,8 @@ class State(NamedTuple):
     own_at: Annotated[Any, array(OWN, "report_views", "nodes")]  # `own` when the sample was taken
     report_of: Annotated[Any, array("i8", "one")]  # position of the visible report
     report_s: Annotated[Any, array("f8", "reports")]  # when it was sampled
+    use_reported_s: Annotated[Any, array("f8", "nodes")]  # the sample that `seen_used` is of; inf = fresh
+    report_noise_frac: Annotated[Any, array("f8", "noisy_resources")]  # empty = reports are exact
     changed: Annotated[Any, array("i4", "observers", "nodes")]
     is_changed: Annotated[Any, array("u1", "observers", "nodes")]
     passed_over: Annotated[Any, array("i8", "passed_over")]

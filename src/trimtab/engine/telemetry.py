@@ -8,10 +8,12 @@ seen = last report + own now − own when that report was sampled.
 from __future__ import annotations
 
 from trimtab.compiled.kernel import helper
+from trimtab.engine.draws import stream, uniform
 from trimtab.engine.events import TELEMETRY, push_event
 from trimtab.engine.state import State
 
 _SAMPLE, _SHOW = 0, 1
+_STREAM = 1 << 41  # errors of reports draw from serials that no request has
 
 
 @helper(inline=True)
@@ -107,7 +109,7 @@ def _sample(s: State, k: int) -> None:
         report.up[j] = nodes.up[j]
         for m in range(n_items):
             s.report_resident[slot, j * n_items + m] = s.resident[j, m]
-    _sample_tables(s, slot)
+    _sample_tables(s, slot, k)
     for d in range(views):
         own, own_at = s.own[d], s.own_at[slot * views + d]
         for j in range(len(nodes.up)):
@@ -116,13 +118,26 @@ def _sample(s: State, k: int) -> None:
 
 
 @helper
-def _sample_tables(s: State, slot: int) -> None:
+def _sample_tables(s: State, slot: int, sample: int) -> None:
     many = s.used.shape[1]
     for j in range(len(s.nodes.up)):
         for k in range(many):
             s.report_used[slot, j * many + k] = s.used[j, k]
+    if len(s.report_noise_frac) > 0:
+        _add_noise(s, slot, sample)
     for link in range(len(s.link_active)):
         s.report_link_active[slot, link] = s.link_active[link]
+
+
+@helper
+def _add_noise(s: State, slot: int, sample: int) -> None:
+    """Multiply each reported use by a factor, uniform between 1 − noise and 1 + noise."""
+    many = s.used.shape[1]
+    for j in range(len(s.nodes.up)):
+        state = stream(s.config.seed[0], _STREAM + sample, j)
+        for k in range(many):
+            error = s.report_noise_frac[k] * (2.0 * uniform(state, k) - 1.0)
+            s.report_used[slot, j * many + k] *= 1.0 + error
 
 
 @helper
@@ -131,6 +146,7 @@ def _show_tables(s: State, slot: int) -> None:
     for j in range(len(s.nodes.up)):
         for k in range(many):
             s.seen_used[j, k] = s.report_used[slot, j * many + k]
+        s.use_reported_s[j] = s.report_s[slot]
     for link in range(len(s.link_active)):
         s.seen_link_active[link] = s.report_link_active[slot, link]
 

@@ -185,9 +185,11 @@ def run_live(
     not met and that it can't do without, PolicyError if the policy raises or
     returns no valid decision, KeyboardInterrupt on Ctrl-C after cleaning up.
     """
-    if options.faults is not None:
+    if options.faults is not None and (options.faults["factor"] < 1.0).any():
         raise UsageError(
-            "live hosts have the faults of their nodes only", field="faults", expected="no faults"
+            "live hosts have the faults and the speed of their nodes only",
+            field="faults",
+            expected="no faults, and background without slowdown_frac",
         )
     if clock is not None and speed is not None:
         raise UsageError("a clock has its own speed", field="speed", value=speed, expected="speed or clock")

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import FAULT, Cancel, Eviction, OnFailure, OnRefusal, Options
 from trimtab.domain.view import OUTAGE, UNLIMITED
 from trimtab.experiments.scenario.build.streams import Stream, generator
-from trimtab.experiments.scenario.spec.serving import FaultSpec, ServingSpec
-from trimtab.experiments.scenario.spec.shared_types import IntArray
+from trimtab.experiments.scenario.spec.serving import BackgroundSpec, FaultSpec, ServingSpec, StruckNodes
+from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
 
 
 def build_options(
-    serving: ServingSpec, faults: tuple[FaultSpec, ...], cluster: Cluster, seed: int
+    serving: ServingSpec,
+    faults: tuple[FaultSpec, ...],
+    background: tuple[BackgroundSpec, ...],
+    cluster: Cluster,
+    seed: int,
 ) -> Options:
-    """Options of one run; faults of a fraction of nodes draw the nodes from the seed."""
-    processes = [_processes(fault, _struck(fault, cluster, seed, k)) for k, fault in enumerate(faults)]
+    """Options of one run; what happens to a fraction of nodes draws the nodes from the seed."""
+    struck = [_struck(fault, cluster, generator(seed, Stream.FAULT, k)) for k, fault in enumerate(faults)]
+    processes = [_processes(fault, nodes) for fault, nodes in zip(faults, struck, strict=True)]
     planned = [rows for fault, rows in zip(faults, processes, strict=True) if fault.planned]
+    for k, entry in enumerate(background):
+        nodes = _struck(entry, cluster, generator(seed, Stream.BACKGROUND, k))
+        processes.append(_background(entry, nodes, cluster))
     return Options(
         held_max=UNLIMITED if serving.held_max is None else serving.held_max,
         on_refusal=OnRefusal[serving.on_refusal.upper()],
@@ -36,6 +45,7 @@ def build_options(
         eviction=Eviction[serving.eviction.upper().replace("-", "_")],
         faults=np.concatenate(processes) if processes else None,
         outages=_outages(np.concatenate(planned)) if planned else None,
+        report_noise_frac=_noise_frac(serving, cluster),
     )
 
 
@@ -47,8 +57,13 @@ def _outages(rows: np.ndarray[tuple[int], np.dtype[np.void]]) -> np.ndarray[tupl
     return outages
 
 
-def _struck(fault: FaultSpec, cluster: Cluster, seed: int, k: int) -> IntArray:
-    """Nodes of the k-th fault."""
+def _noise_frac(serving: ServingSpec, cluster: Cluster) -> FloatArray | None:
+    noise = {str(name): frac for name, frac in serving.telemetry.noise_frac.items()}
+    return np.array([noise.get(name, 0.0) for name in cluster.resource_names]) if noise else None
+
+
+def _struck(fault: StruckNodes, cluster: Cluster, rng: np.random.Generator) -> IntArray:
+    """Nodes of a fault or of background work."""
     chosen = np.ones(cluster.n_nodes, dtype=np.bool_)
     if fault.node is not None:
         chosen &= np.array(cluster.node_names) == fault.node
@@ -58,7 +73,7 @@ def _struck(fault: FaultSpec, cluster: Cluster, seed: int, k: int) -> IntArray:
         chosen &= cluster.zone_idx == cluster.zone_names.index(fault.zone)
     nodes = np.flatnonzero(chosen)
     count = round(fault.share_frac * len(nodes))
-    return np.sort(generator(seed, Stream.FAULT, k).choice(nodes, count, replace=False))
+    return np.sort(rng.choice(nodes, count, replace=False))
 
 
 def _processes(fault: FaultSpec, nodes: IntArray) -> np.ndarray[tuple[int], np.dtype[np.void]]:
@@ -69,4 +84,17 @@ def _processes(fault: FaultSpec, nodes: IntArray) -> np.ndarray[tuple[int], np.d
     rows["mttr_s"] = fault.mttr_s or 0.0
     rows["start_s"] = fault.at_s or 0.0
     rows["end_s"] = rows["start_s"] + (fault.duration_s or 0.0)
+    return rows
+
+
+def _background(entry: BackgroundSpec, nodes: IntArray, cluster: Cluster) -> NDArray[np.void]:
+    """FAULT [nodes] of background work."""
+    rows, k = np.zeros(len(nodes), FAULT), cluster.resource_names.index(entry.resource)
+    rows["node_idx"], rows["resource"] = nodes, 1 + k
+    rows["amount"] = entry.level_frac * cluster.capacity[nodes, k]
+    rows["factor"] = 1.0 - entry.slowdown_frac * entry.level_frac
+    rows["mtbf_s"] = np.inf if entry.off_s is None else entry.off_s
+    rows["mttr_s"] = entry.on_s or 0.0
+    rows["start_s"] = entry.at_s
+    rows["end_s"] = np.inf if entry.duration_s is None else entry.at_s + entry.duration_s
     return rows

@@ -39,6 +39,7 @@ class Stream(IntEnum):
     STAGE_ESTIMATE = 26
     STAGE_SERVICE = 27
     STAGE_MODEL = 28
+    BACKGROUND = 29
 
 
 def generator(seed: int, stream: Stream, member: int = 0) -> np.random.Generator:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.service_classes import Served, ServiceClass
-from trimtab.experiments.scenario.spec.serving import FaultSpec
+from trimtab.experiments.scenario.spec.serving import BackgroundSpec, StruckNodes
 from trimtab.experiments.scenario.spec.shared_types import holds
 from trimtab.experiments.scenario.spec.workload import GenerateSpec, WorkloadSpec
 from trimtab.validation.names import FieldError, Path, known, listed
@@ -117,11 +117,25 @@ def _mix_field_errors(
             yield FieldError((*path, "adapter_frac"), entry.adapter_frac, f"0, or classes.{name}.adapter")
 
 
-def fault_field_errors(faults: Collection[FaultSpec], cluster: ClusterSpec) -> Iterator[FieldError]:
-    """Nodes, types and zones that faults name."""
-    nodes = [node.name for node in cluster.each_node()] if faults else []
-    for k, fault in enumerate(faults):
+def background_field_errors(
+    background: Collection[BackgroundSpec], noise: Collection[str], cluster: ClusterSpec
+) -> Iterator[FieldError]:
+    """Nodes, and resources that no node type has, of background work and of errors in reports."""
+    yield from struck_field_errors("background", background, cluster)
+    had = {name for kind in cluster.types.values() for name in kind.resources}
+    for k, entry in enumerate(background):
+        yield from known(("background", k, "resource"), entry.resource, had, "resource of a node type")
+    for name in noise:
+        yield from known(("serving", "telemetry", "noise_frac", name), name, had, "resource of a node type")
+
+
+def struck_field_errors(
+    section: str, entries: Collection[StruckNodes], cluster: ClusterSpec
+) -> Iterator[FieldError]:
+    """Nodes, types and zones that faults and background work name."""
+    nodes = [node.name for node in cluster.each_node()] if entries else []
+    for k, fault in enumerate(entries):
         for field, names in (("node", nodes), ("type", cluster.types), ("zone", cluster.zone_names)):
             name = getattr(fault, field)
             if name is not None:
-                yield from known(("faults", k, field), name, names, field)
+                yield from known((section, k, field), name, names, field)

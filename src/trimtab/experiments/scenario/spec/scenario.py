@@ -21,13 +21,14 @@ from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.spec.chains import ChainSection, chain_field_errors, run_classes
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.references import (
+    background_field_errors,
     cluster_field_errors,
-    fault_field_errors,
     served_field_errors,
+    struck_field_errors,
     workload_field_errors,
 )
 from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served, ServiceClass
-from trimtab.experiments.scenario.spec.serving import FaultSpec, ServingSpec
+from trimtab.experiments.scenario.spec.serving import BackgroundSpec, FaultSpec, ServingSpec
 from trimtab.experiments.scenario.spec.workload import TraceSpec, WorkloadSpec
 from trimtab.experiments.scenario.trace_rows import recorded_rows
 from trimtab.validation.base import Positive, Spec, formerly
@@ -108,6 +109,7 @@ class Scenario(ClusterPart):
     description: str = Field("", description="description, for reports")
     workload: WorkloadSpec = Field(description="the arriving requests")
     faults: tuple[FaultSpec, ...] = Field((), description="failures and slow-downs of nodes")
+    background: tuple[BackgroundSpec, ...] = Field((), description="work that others send to nodes")
     serving: ServingSpec = Field(
         ServingSpec(), description="options of serving", json_schema_extra=formerly("host")
     )
@@ -125,7 +127,8 @@ class Scenario(ClusterPart):
         yield from served_field_errors(super().served, self.cluster)
         yield from chain_field_errors(self.chains, super().served, self.cluster)
         yield from workload_field_errors(self.workload, self.served, self.cluster, self.chains)
-        yield from fault_field_errors(self.faults, self.cluster)
+        yield from struck_field_errors("faults", self.faults, self.cluster)
+        yield from background_field_errors(self.background, self.serving.telemetry.noise_frac, self.cluster)
 
     @property
     def served(self) -> Served:

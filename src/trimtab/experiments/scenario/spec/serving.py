@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
 
+from trimtab.domain.cluster import ResourceName
 from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 
 
@@ -14,11 +16,17 @@ class TelemetrySpec(Spec):
 
     period_s: NonNegative = Field(0.0, description="interval of nodes' load reports; 0 = always current")
     delay_s: NonNegative = Field(0.0, description="delay until a report is visible")
+    noise_frac: Mapping[ResourceName, Frac] = Field(
+        {},
+        description="resource → largest relative error of its reported use; each report is multiplied by a "
+        "factor, uniform between 1 − noise and 1 + noise",
+    )
 
     @model_validator(mode="after")
-    def _delay_needs_period(self) -> TelemetrySpec:
-        if self.delay_s and not self.period_s:
-            raise ValueError("a period_s above 0 together with delay_s")
+    def _reports_need_period(self) -> TelemetrySpec:
+        for field in ("delay_s", "noise_frac"):
+            if getattr(self, field) and not self.period_s:
+                raise ValueError(f"a period_s above 0 together with {field}")
         return self
 
 
@@ -80,13 +88,44 @@ class ServingSpec(Spec):
     horizon_s: Positive | None = Field(None, description="end of the run; null = when all work has ended")
 
 
-class FaultSpec(Spec):
-    """Nodes that fail or slow down, once (at_s, duration_s) or again and again (mtbf_s, mttr_s)."""
+class StruckNodes(Spec):
+    """The nodes that something happens to."""
 
     node: str | None = Field(None, description="only this node, by name")
     type: str | None = Field(None, description="only nodes of this type")
     zone: str | None = Field(None, description="only nodes of this zone")
     share_frac: Frac = Field(1.0, description="fraction of these nodes, drawn from the seed")
+
+
+class BackgroundSpec(StruckNodes):
+    """Work that others send to nodes: a constant level, once or from time to time.
+
+    It takes its share of one resource, so that fewer requests fit beside it. Speed meanwhile is
+    1 − slowdown_frac × level_frac; of several slow-downs of a node the largest counts.
+    """
+
+    resource: ResourceName = Field(description="resource that it takes")
+    level_frac: float = Field(gt=0, le=1, description="share that it takes of what the node has")
+    slowdown_frac: float = Field(
+        0.0, ge=0, lt=1, description="share of its speed that a node would lose at level 1"
+    )
+    at_s: NonNegative = Field(0.0, description="start, unless on_s and off_s are given")
+    duration_s: Positive | None = Field(None, description="duration; null = to the end")
+    on_s: Positive | None = Field(None, description="mean time that it is there, exponential")
+    off_s: Positive | None = Field(None, description="mean time between, exponential")
+
+    @model_validator(mode="after")
+    def _once_or_recurring(self) -> BackgroundSpec:
+        recurring = [self.on_s is not None, self.off_s is not None]
+        once = self.at_s > 0.0 or self.duration_s is not None
+        if any(recurring) and (once or not all(recurring)):
+            raise ValueError("either at_s and duration_s, or both on_s and off_s")
+        return self
+
+
+class FaultSpec(StruckNodes):
+    """Nodes that fail or slow down, once (at_s, duration_s) or again and again (mtbf_s, mttr_s)."""
+
     factor: float = Field(0.0, ge=0, lt=1, description="speed during the fault; 0 = down")
     at_s: NonNegative | None = Field(None, description="start")
     duration_s: Positive | None = Field(None, description="duration")
