@@ -13,6 +13,7 @@ from zlib import crc32
 
 import orjson
 
+from trimtab.gateway.api.cors import PREFLIGHT, Cors
 from trimtab.gateway.api.endpoints import Endpoints, path_id
 from trimtab.gateway.api.include_usage import inject_include_usage
 from trimtab.gateway.api.parse_body import BodyScan, body_scan, parse_body, parse_query
@@ -86,6 +87,7 @@ class Admission:
     ready: Callable[[str], bool] = all_ready  # a ready node has it
     tokens: Callable[[Facts], float] = stated_tokens
     count_usage: bool = False
+    cors: Cors | None = None
     jobs: bool = False  # `Prefer: respond-async` makes a job
     now_s: Callable[[], float] = monotonic  # the event loop's clock
 
@@ -95,6 +97,11 @@ class Admission:
         exchange.id = request.given_id or _next_id()
         if request.hinted:
             exchange.traceparent = _trace(request.headers)
+        if self.cors is not None and (origin := request.headers.get(b"origin")):
+            exchange.own_lines = self.cors.lines(origin)
+            if exchange.method == "OPTIONS" and b"access-control-request-method" in request.headers:
+                exchange.endpoint, exchange.is_local = PREFLIGHT, True
+                return None
         found = self.endpoints.find(exchange.method, exchange.path)
         if isinstance(found, Refusal):
             return found
@@ -220,6 +227,7 @@ class Admission:
         limits: Limits = tenant.limits
         tokens = self.tokens(facts) if limits.counts_tokens else 0.0
         refusal = limits.admit(exchange.arrived_s, tokens)
+        exchange.own_lines += limits.header_lines(exchange.arrived_s)
         if refusal is None:
             exchange.admitted = (limits, tokens)
         return refusal

@@ -14,6 +14,7 @@ from typing import Any
 
 from trimtab.gateway import config_mapping, model_list
 from trimtab.gateway.admission import Admission
+from trimtab.gateway.api.cors import Cors
 from trimtab.gateway.api.endpoints import Endpoints, path_id
 from trimtab.gateway.config import GatewayConfig, node_specs
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
@@ -245,6 +246,8 @@ class Gateway:
         relayed = [(entry.path, entry.methods) for entry in self.config.relay_paths]
         self.admission.endpoints = Endpoints(relayed)
         self.admission.routes = self.config.routing()
+        cors = self.config.cors
+        self.admission.cors = Cors(cors.allowed_origins, cors.max_age_s) if cors.allowed_origins else None
 
     def tenant_named(self, name: str) -> Tenant | None:
         """The tenant of this name. A new tenant is created, with a virtual counter in every policy."""
@@ -316,6 +319,9 @@ class Gateway:
             return LocalAnswer(
                 200 if ready else 503, model_list.JSON, b'{"ready":%b}' % (b"true" if ready else b"false")
             )
+        if endpoint.kind is Kind.PREFLIGHT and self.admission.cors is not None:
+            origin = exchange.request.headers.get(b"origin", b"")
+            return LocalAnswer(204, self.admission.cors.preflight(origin))
         if endpoint.kind is Kind.MODELS:
             rows = model_list.model_rows(self.fleet, self.config.routing(), self._created)
             return model_list.answer(rows, path_id(endpoint, exchange.path))

@@ -42,6 +42,7 @@ class Kind(Enum):
     HEALTH = "health"
     READY = "ready"
     JOB = "job"  # /v1/jobs…
+    PREFLIGHT = "preflight"  # a browser asks whether another origin's page may send a request
     RELAY = "relay"  # allowed by `relay_paths`
 
     __hash__ = object.__hash__  # faster: Enum's own hash is a Python call

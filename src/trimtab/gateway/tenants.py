@@ -6,6 +6,7 @@ cannot control the digest of a guess, so that the look-up's time reveals nothing
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,6 +82,19 @@ class _Bucket:
         self.level = level - amount
         return 0.0
 
+    def header_lines(self, now_s: float, what: bytes) -> bytes:
+        """OpenAI's headers of a limit. `what`: requests or tokens."""
+        level = min(self.size, self.level + max(0.0, now_s - self.at_s) * self.per_s)
+        reset = duration((self.size - level) / self.per_s).encode()
+        return b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n" % (
+            what,
+            self.size,
+            what,
+            max(0.0, level),
+            what,
+            reset,
+        )
+
     def take(self, amount: float) -> None:
         """Take `amount`, below zero if necessary. A negative amount is given back."""
         level = self.level - amount
@@ -126,6 +140,15 @@ class Limits:
         self.in_flight += 1
         return None
 
+    def header_lines(self, now_s: float) -> bytes:
+        """Header lines with limit, rest, and time until the limit is whole again; b"" = no such limit."""
+        lines = b""
+        if self._requests is not None:
+            lines = self._requests.header_lines(now_s, b"requests")
+        if self._tokens is not None:
+            lines += self._tokens.header_lines(now_s, b"tokens")
+        return lines
+
     @property
     def counts_tokens(self) -> bool:
         """Whether tokens are limited. If not, they need not be estimated."""
@@ -170,6 +193,19 @@ class Limits:
             self.correct(usage.prompt_tokens + usage.completion_tokens - tokens)
         elif all(attempt.cause is Cause.CONNECT or not attempt.sent_s for attempt in attempts):
             self.correct(-tokens)
+
+
+def duration(seconds: float) -> str:
+    """A duration as OpenAI's headers have it, Go's form: 1h0m5s, 6m0s, 1.5s, 20ms; whole milliseconds."""
+    milliseconds = math.ceil(seconds * 1e3 - _ROUNDING)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms" if milliseconds else "0s"
+    minutes, rest_ms = divmod(milliseconds, 60_000)
+    rest = f"{rest_ms / 1e3:g}s"
+    if not minutes:
+        return rest
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{rest}" if hours else f"{minutes}m{rest}"
 
 
 def _bucket(per_minute: float | None) -> _Bucket | None:

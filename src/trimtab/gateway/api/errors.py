@@ -70,9 +70,18 @@ def _text(message: str) -> str:
 
 
 def response_bytes(
-    refusal: Refusal, dialect: Dialect, request_id: str = "", *, head_only: bool = False, close: bool = False
+    refusal: Refusal,
+    dialect: Dialect,
+    request_id: str = "",
+    *,
+    head_only: bool = False,
+    close: bool = False,
+    own: bytes = b"",
 ) -> bytes:
-    """A complete HTTP response. `head_only`: for HEAD; `close`: the connection closes after it."""
+    """A complete HTTP response.
+
+    `head_only`: for HEAD; `close`: the connection closes after it; `own`: further header lines, with CRLF.
+    """
     body = error_body(refusal, dialect, request_id)
     lines = [
         f"HTTP/1.1 {refusal.status} {_REASONS.get(refusal.status, 'Error')}",
@@ -91,7 +100,7 @@ def response_bytes(
         lines.append("www-authenticate: Bearer")
     if close:
         lines.append("connection: close")
-    head = ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+    head = ("\r\n".join(lines) + "\r\n").encode("ascii") + own + b"\r\n"
     return head if head_only else head + body
 
 

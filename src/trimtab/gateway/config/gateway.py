@@ -30,6 +30,7 @@ from trimtab.gateway.config.routes import (
 )
 from trimtab.gateway.config.surroundings import Models, Zones, demand_field_errors, zone_field_errors
 from trimtab.gateway.config.traffic import (
+    CorsSpec,
     FairnessSpec,
     HedgeSpec,
     LimitsSpec,
@@ -77,6 +78,7 @@ class GatewayConfig(Spec):
     relay_paths: tuple[RelayPath, ...] = Field((), description="further paths that are forwarded to nodes")
     queue: QueueSpec = Field(QueueSpec(), description="the central queue")
     limits: LimitsSpec = Field(LimitsSpec(), description="limits of tenants, connections and bodies")
+    cors: CorsSpec = Field(CorsSpec(), description="pages of other origins that may use the gateway")
     timeouts: TimeoutsSpec = Field(TimeoutsSpec(), description="timeouts of backends")
     retries: RetriesSpec = Field(RetriesSpec(), description="retries on other nodes")
     hedge: HedgeSpec = Field(HedgeSpec(), description="second attempts beside slow first ones")

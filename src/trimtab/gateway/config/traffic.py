@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trimtab.gateway.config.keys import TenantLimits
-from trimtab.gateway.config.types import Count, CountOrNone, Model
+from trimtab.gateway.config.types import Count, CountOrNone, Model, Origin
 from trimtab.validation.base import Frac, NonNegative, Positive, Spec, formerly
 
 MIB = 1024 * 1024
@@ -50,6 +50,17 @@ class LimitsSpec(TenantLimits):
     def tenant(self) -> TenantLimits:
         """The limits that apply per tenant."""
         return TenantLimits(**{name: getattr(self, name) for name in TenantLimits.model_fields})
+
+
+class CorsSpec(Spec):
+    """Pages of other origins that browsers let use the gateway (CORS)."""
+
+    allowed_origins: tuple[Origin, ...] = Field(
+        (), description="origins such as https://app.example.org; default: none"
+    )
+    max_age_s: NonNegative = Field(
+        600.0, description="how long a browser may remember the answer to a preflight"
+    )
 
 
 class ModelTimeouts(Spec):

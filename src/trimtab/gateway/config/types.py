@@ -19,6 +19,7 @@ _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]\s/]+):(\d{1,5})")
 _POLICY_FILE = re.compile(r"(?<![\w.])([^+(),]+\.py)(?=:)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 _URL_PATH = re.compile(r"/[A-Za-z0-9._~/{}-]*")
+_ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9][a-z0-9.-]{0,252})(:[0-9]{1,5})?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 FOLDER = "folder"  # key of the validation context: the base folder of relative paths
 
@@ -87,6 +88,12 @@ def _host_name(text: str) -> str:
     return text
 
 
+def _origin(text: str) -> str:
+    if not _ORIGIN.fullmatch(text):
+        raise ValueError("an origin: https://HOST or http://HOST, maybe :PORT, in lower case, without a path")
+    return text
+
+
 def _env_name(text: str) -> str:
     if not (text.isascii() and text.isidentifier()):
         raise ValueError("the name of an environment variable, not the secret itself")
@@ -138,6 +145,9 @@ def _policy(spec: str, info: ValidationInfo) -> str:
 
 Listen = Annotated[str, AfterValidator(_listen)]
 """host:port to listen on."""
+
+Origin = Annotated[str, AfterValidator(_origin)]
+"""Scheme, host and port of a page, as browsers send them."""
 
 BackendUrl = Annotated[str, AfterValidator(_base_url)]
 """Base URL of a backend. Request paths are appended."""

@@ -44,6 +44,10 @@ _OURS = frozenset((b"x-request-id", b"x-trimtab-node"))
 _LOOKED_AT = _HOP | _OURS | {b"content-length", b"content-type", b"retry-after", b"content-encoding"}
 
 
+# What the gateway's own lines hold → the prefix of a node's headers that they replace.
+_REPLACED = ((b"x-ratelimit-", b"x-ratelimit-"), (b"vary: origin", b"access-control-"))
+
+
 class BadResponseError(Exception):
     """The node's bytes are not HTTP, or they contradict each other."""
 
@@ -114,6 +118,15 @@ class ResponseHead:
         head.keep_alive = self.keep_alive
         head.is_plain = self.is_plain
         return head
+
+    def block_beside(self, own: bytes) -> bytes:
+        """`block` without the lines that `own`, header lines of the gateway, replace."""
+        replaced = tuple(prefix for mark, prefix in _REPLACED if mark in own)
+        if not replaced:
+            return self.block
+        return self.status_line + b"".join(
+            line for line in self.lines if not line.lower().startswith(replaced)
+        )
 
 
 _new = object.__new__

@@ -63,7 +63,7 @@ def _head(exchange: ProxiedExchange, answer: LocalAnswer, size: int) -> bytes:
         lines.append("connection: close")
     elif exchange.request.http10:
         lines.append("connection: keep-alive")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+    return ("\r\n".join(lines) + "\r\n").encode("latin-1") + exchange.own_lines + b"\r\n"
 
 
 async def _send_file(exchange: ProxiedExchange, answer: LocalAnswer, path: Path) -> None:

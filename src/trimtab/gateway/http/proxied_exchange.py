@@ -117,7 +117,9 @@ class ProxiedExchange(IncomingExchange):
         self.response_status = refusal.status
         close = self.closes()
         dialect = self.endpoint.dialect if self.endpoint is not None else Dialect.OPENAI
-        response = response_bytes(refusal, dialect, self.id, head_only=self.method == "HEAD", close=close)
+        response = response_bytes(
+            refusal, dialect, self.id, head_only=self.method == "HEAD", close=close, own=self.own_lines
+        )
         self.context.outbox.now(self.client.transport, response)
         if refusal.is_late:
             outcome = Outcome.EXPIRED
@@ -187,11 +189,11 @@ class ProxiedExchange(IncomingExchange):
         self.response_bytes += size
         closes = self.closes()
         head = b"%bcontent-length: %d\r\n%bx-request-id: %b\r\n%b\r\n" % (
-            response.block,
+            response.block_beside(own) if (own := self.own_lines) else response.block,
             size,
             connection_line(closes, self.request.http10),
             self.id.encode(),
-            upstream.pool.says,
+            upstream.pool.says + own,
         )
         transport, outbox = self.client.transport, self.context.outbox
         if size <= JOINED_BYTES:
@@ -231,7 +233,7 @@ class ProxiedExchange(IncomingExchange):
 
     def lines(self, of_node: bytes) -> bytes:
         """The gateway's own header lines of a response."""
-        return b"x-request-id: %b\r\n%b" % (self.id.encode(), of_node)
+        return b"x-request-id: %b\r\n%b%b" % (self.id.encode(), of_node, self.own_lines)
 
     def observed(self, observer: ResponseObserver) -> None:
         """Report new chunks of the body to the dispatcher."""
@@ -339,7 +341,8 @@ class ProxiedExchange(IncomingExchange):
         self.response_status = 101
         upstream.attempt.first_byte_s = context.loop.time()
         lines = self.lines(upstream.pool.says)
-        opened = b"%bconnection: Upgrade\r\nupgrade: websocket\r\n%b\r\n" % (response.block, lines)
+        block = response.block_beside(self.own_lines)
+        opened = b"%bconnection: Upgrade\r\nupgrade: websocket\r\n%b\r\n" % (block, lines)
         context.outbox.now(self.client.transport, opened)
         context.scanner.unwatch(self)
         self.client.switch(connection, rest, self._tunnel_closed)

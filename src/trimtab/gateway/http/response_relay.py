@@ -66,7 +66,8 @@ class Relay:
             framing = b"transfer-encoding: chunked\r\n"
         elif head.length is Length.COUNTED and mode is _VERBATIM:
             framing = b"content-length: %d\r\n" % head.content_length
-        return b"%b%b%b%b\r\n" % (head.block, framing, connection_line(self.closes, keep_alive_10), extra)
+        block = head.block_beside(extra)
+        return b"%b%b%b%b\r\n" % (block, framing, connection_line(self.closes, keep_alive_10), extra)
 
     @property
     def keeps_chunks(self) -> bool:

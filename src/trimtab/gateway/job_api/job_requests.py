@@ -133,7 +133,9 @@ def _charged(exchange: ProxiedExchange, tenant: Tenant, facts: Facts) -> Refusal
     if tenant.limits is None:
         return None
     context = exchange.context
-    refusal: Refusal | None = tenant.limits.admit(context.loop.time(), context.admission.tokens(facts))
+    now_s = context.loop.time()
+    refusal: Refusal | None = tenant.limits.admit(now_s, context.admission.tokens(facts))
+    exchange.own_lines += tenant.limits.header_lines(now_s)
     if refusal is None:
         tenant.limits.release()
     return refusal
