@@ -122,3 +122,23 @@ def critical_paths_s(cluster: Cluster, chains: Chains) -> Floats:
         for stage in stages.values():
             np.maximum.at(longest_s, runs[stage.run], rank_s[stage.rows])
     return longest_s
+
+
+def latest_inputs(chains: Chains, finish_s: Floats) -> NDArray[np.int64]:
+    """The input of each row that was finished last, [rows]; -1 = none. `finish_s` [rows], nan = never."""
+    latest, at_s = np.full(len(finish_s), -1, np.int64), np.full(len(finish_s), -np.inf)
+    known_s = np.nan_to_num(finish_s, nan=-np.inf)
+    for _, _, stages in rows_of_stages(chains):
+        for stage, here in stages.items():
+            for successor, flow in edges_of(chains.templates, stage):
+                there = stages[successor]
+                if flow is Flow.EACH:
+                    rows = here.rows
+                else:
+                    order = np.lexsort((known_s[here.rows], here.run))
+                    last = np.searchsorted(here.run[order], there.run, side="right") - 1
+                    rows = here.rows[order[last]]
+                is_later = known_s[rows] > at_s[there.rows]
+                latest[there.rows] = np.where(is_later, rows, latest[there.rows])
+                at_s[there.rows] = np.maximum(at_s[there.rows], known_s[rows])
+    return latest

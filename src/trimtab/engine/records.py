@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.domain.chains import Chains
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.requests import Requests, true_service_on_s
-from trimtab.domain.stage_graph import critical_paths_s
+from trimtab.domain.stage_graph import best_seconds, critical_paths_s, latest_inputs
 from trimtab.engine.driver import Driver
-from trimtab.metrics import NodeRecords, Records, RequestRecords, ResourceRecords
+from trimtab.metrics import NodeRecords, Records, RequestRecords, ResourceRecords, StageRecords
 
 Floats = NDArray[np.float64]
 
@@ -37,6 +38,8 @@ def records_of(driver: Driver, cluster: Cluster, requests: Requests, slo_s: Floa
         cached_tokens=float(counts["cached_tokens"]),
         repeatable=int(counts["repeatable"]),
         result_hits=int(counts["result_hits"]),
+        recomputed_s=float(counts["recomputed_s"]),
+        stages=None if requests.chains is None else stage_records(driver, cluster, requests.chains),
         resources=_resource_records(driver, cluster, end_s),
     )
 
@@ -106,6 +109,36 @@ def _add_stages(
     if requests.chains is not None:
         paths_s = critical_paths_s(cluster, requests.chains)
         best_work_s[requests.chains.template_idx >= 0] = paths_s
+
+
+def stage_records(driver: Driver, cluster: Cluster, chains: Chains) -> StageRecords:
+    """Records of the stages of runs. Parts of split requests have none."""
+    first = len(driver.state.runs)
+    rows = slice(first, first + len(chains.work))
+    state, templates = driver.state, chains.templates
+    requests, stages = state.requests[rows], state.stages[rows]
+    is_over = requests["status"] == Status.FINISHED
+    arrived = requests["status"] != Status.PENDING
+    names = [
+        f"{chain}.{stage}"
+        for k, chain in enumerate(templates.template_names)
+        for stage in templates.stage_names[templates.first[k] : templates.first[k + 1]]
+    ]
+    finish_s = np.where(is_over, requests["finish_s"], np.nan)
+    return StageRecords(
+        names=tuple(names),
+        is_last=templates.stages["successor_first"] == templates.stages["successor_end"],
+        stage_idx=state.groups["spec"][stages["group"]] - 1,
+        run_idx=stages["run"],
+        ready_s=np.where(arrived, state.work["arrival_s"][rows], np.nan),
+        start_s=requests["start_s"],
+        service_start_s=requests["service_start_s"],
+        finish_s=finish_s,
+        node_idx=requests["node_idx"],
+        moved_gib=stages["moving_gib"],
+        best_work_s=best_seconds(cluster, chains),
+        waited_for=latest_inputs(chains, finish_s),
+    )
 
 
 def _node_records(driver: Driver, cluster: Cluster, start_s: float, end_s: float) -> NodeRecords:

@@ -5,7 +5,7 @@ from trimtab.metrics.definitions import METRICS, Metric
 from trimtab.metrics.latency import batch_ci95
 from trimtab.metrics.outcome import RANKED_FROM, served_frac
 from trimtab.metrics.over_time import queue_length_over_time, utilisation_over_time
-from trimtab.metrics.run_records import NodeRecords, Records, RequestRecords, ResourceRecords
+from trimtab.metrics.run_records import NodeRecords, Records, RequestRecords, ResourceRecords, StageRecords
 from trimtab.metrics.statistics import Estimate, mean_ci95, paired_difference_ci95
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Records",
     "RequestRecords",
     "ResourceRecords",
+    "StageRecords",
     "batch_ci95",
     "compute",
     "mean_ci95",

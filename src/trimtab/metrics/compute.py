@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trimtab.metrics.chains import chain_metrics
 from trimtab.metrics.efficiency import efficiency_metrics
 from trimtab.metrics.fairness import fairness_metrics
 from trimtab.metrics.imbalance import imbalance_metrics
@@ -22,4 +23,5 @@ def compute(records: Records) -> dict[str, float]:
         **target_metrics(records),
         **fairness_metrics(records),
         **efficiency_metrics(records),
+        **chain_metrics(records),
     }

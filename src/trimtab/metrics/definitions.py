@@ -140,6 +140,17 @@ _EFFICIENCY = (
     Metric("usd_per_1k", "USD", "Price of the whole fleet per 1,000 finished requests.", "lower"),
 )
 
+_CHAINS = (
+    Metric(
+        "stretch_mean", "1", "Mean of completion over critical path, of finished runs.", "lower"
+    ),
+    Metric("stretch_p99", "1", "99th percentile of completion over critical path.", "lower"),
+    Metric("first_output_mean_s", "s", "Mean time to the first output of a run's last stage.", "lower"),
+    Metric("stage_queueing_mean_s", "s", "Mean time from a stage's inputs to its slot.", "lower"),
+    Metric("stage_queueing_p99_s", "s", "99th percentile of that.", "lower"),
+    Metric("recomputed_s", "s", "Service of stages that ran again because their outputs were lost.", "lower"),
+)
+
 RENAMED: dict[str, str] = {"idle_memory_frac": "idle_gpu_memory_frac"}  # name of an earlier version → now
 
 METRICS: dict[str, Metric] = {
@@ -154,5 +165,6 @@ METRICS: dict[str, Metric] = {
         *_TARGETS,
         *_FAIRNESS,
         *_EFFICIENCY,
+        *_CHAINS,
     )
 }

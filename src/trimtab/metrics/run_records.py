@@ -75,6 +75,29 @@ class NodeRecords:
 
 
 @dataclass(frozen=True, slots=True)
+class StageRecords:
+    """One row per stage instance of all runs of chains; every array has shape [rows]."""
+
+    names: tuple[str, ...]  # [stages] of all chains, CHAIN.STAGE
+    is_last: BoolArray  # [stages], that no stage follows
+    stage_idx: IntArray
+    run_idx: IntArray  # its run among the requests
+    ready_s: FloatArray  # its inputs were there; nan if they never were
+    start_s: FloatArray  # its last attempt took a slot; nan if none did
+    service_start_s: FloatArray
+    finish_s: FloatArray  # nan unless it was served
+    node_idx: IntArray
+    moved_gib: FloatArray  # inputs that its node lacked, at the last attempt
+    best_work_s: FloatArray  # true service seconds on the fastest node type
+    waited_for: IntArray  # row whose output came last; -1 = it has no inputs
+
+    @property
+    def served(self) -> BoolArray:
+        """Instances that a node served; the others were skipped, or never ended."""
+        return ~np.isnan(self.finish_s) & ~np.isnan(self.start_s)
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceRecords:
     """Capacity of the nodes in each resource, and its use by requests over the window."""
 
@@ -103,6 +126,8 @@ class Records:
     cached_tokens: float = 0.0  # of these, in the cache of the node
     repeatable: int = 0  # requests that a cached result could have answered
     result_hits: int = 0  # of these, answered by one
+    recomputed_s: float = 0.0  # service of stages whose outputs were lost
+    stages: StageRecords | None = None  # None where no request is a run of a chain
     resources: ResourceRecords = NO_RESOURCES  # that the cluster models, besides slots and model memory
 
     def __post_init__(self) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
 from trimtab.experiments.curves import BINS, QUANTILES, ROWS, Curves
 from trimtab.metrics import Records, queue_length_over_time, utilisation_over_time
+from trimtab.metrics.chains import runs_of
 
 Floats = NDArray[np.float64]
 
@@ -21,7 +24,7 @@ def curves_of(records: Records, cluster: Cluster, edges_s: Floats | None = None)
         edges_s = np.linspace(records.start_s, max(records.end_s, records.start_s + 1e-9), BINS + 1)
     ended_s = np.where(np.isnan(rows.ended_s), records.end_s, rows.ended_s)  # or still in flight at the end
     waited_until_s = np.where(np.isnan(rows.start_s), ended_s, rows.start_s)[rows.arrived]
-    used = utilisation_over_time(rows.start_s, ended_s, rows.node_idx, records.nodes.slots, edges_s)
+    used = utilisation_over_time(*_occupancy(records, ended_s), records.nodes.slots, edges_s)
     row_of = _row_of_nodes(cluster)
     return Curves(
         quantile_frac=frac,
@@ -30,6 +33,21 @@ def curves_of(records: Records, cluster: Cluster, edges_s: Floats | None = None)
         queue_length=queue_length_over_time(rows.arrival_s[rows.arrived], waited_until_s, edges_s),
         utilisation_frac=_row_means(used, row_of),
         row_names=_row_names(cluster, row_of),
+    )
+
+
+def _occupancy(records: Records, ended_s: Floats) -> tuple[Floats, Floats, NDArray[Any]]:
+    """Start, end and node of everything that held a slot: requests, and stages in place of their runs."""
+    rows, stages = records.requests, records.stages
+    if stages is None:
+        return rows.start_s, ended_s, rows.node_idx
+    alone = np.ones(len(rows.start_s), np.bool_)
+    alone[runs_of(stages)] = False
+    until_s = np.where(np.isnan(stages.finish_s), records.end_s, stages.finish_s)
+    return (
+        np.concatenate([rows.start_s[alone], stages.start_s]),
+        np.concatenate([ended_s[alone], until_s]),
+        np.concatenate([rows.node_idx[alone], stages.node_idx]),
     )
 
 

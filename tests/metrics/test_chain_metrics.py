@@ -1,0 +1,61 @@
+"""Metrics of chains, on runs that are worked out on paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.builders import cluster
+from support.by_hand import asked
+from support.chains import Stage, after, chained
+from support.mini_policies import Scripted
+from trimtab.domain.options import Options
+from trimtab.domain.policy import Decider
+from trimtab.engine.records import records_of
+from trimtab.engine.simulator import run
+from trimtab.metrics import Records, compute
+from trimtab.metrics.chains import path_shares, waiting_path
+
+
+def records(stages: dict[str, Stage], arrival_s: list[float], **options: Any) -> Records:
+    c = cluster(2, nic_gib_per_s=1.0)
+    r = chained(c, asked(c, arrival_s), stages)
+    driver = run(c, r, Options(**options), Decider.of(Scripted()), mode="interpreted")
+    return records_of(driver, c, r, np.full(1, np.inf))
+
+
+def test_stretch_first_output_and_queueing_of_stages() -> None:
+    """Node 0: a 2 s, then b 1 s and c 3 s, which wait for each other; d 1 s at node 1, 2 GiB from node 0.
+
+    a ends at 2, b at 3, c at 6 (it waits 1 s), d starts at 6 + 2 (transfer) and ends at 9. Critical path
+    2 + 3 + 1 = 6. b is a last stage: the first output is at 3.
+    """
+    stages = {
+        "a": Stage(2.0),
+        "b": Stage(1.0, after("a")),
+        "c": Stage(3.0, after("a"), output_gib=2.0),
+        "d": Stage(1.0, after("c"), key=1),
+    }
+    found = records(stages, [0.0])
+    metrics = compute(found)
+    assert metrics["completion_mean_s"] == 9.0
+    assert metrics["stretch_mean"] == pytest.approx(1.5)
+    assert metrics["first_output_mean_s"] == 3.0
+    assert metrics["stage_queueing_mean_s"] == pytest.approx((0 + 0 + 1 + 2) / 4)
+    assert metrics["moved_gib"] == 2.0
+    assert metrics["recomputed_s"] == 0.0
+    assert found.stages is not None
+    names = [found.stages.names[k] for k in found.stages.stage_idx[waiting_path(found.stages, 0)]]
+    assert names == ["chain.a", "chain.c", "chain.d"]
+    shares = path_shares(found.stages, np.array([0]))
+    assert shares.tolist() == [[0.0, 2.0], [0.0, 0.0], [1.0, 3.0], [2.0, 1.0]]
+
+
+def test_requests_without_stages_have_no_metrics_of_chains() -> None:
+    c = cluster(1)
+    r = asked(c, [0.0])
+    driver = run(c, r, Options(), Decider.of(Scripted()), mode="interpreted")
+    metrics = compute(records_of(driver, c, r, np.full(1, np.inf)))
+    assert np.isnan([metrics["stretch_mean"], metrics["first_output_mean_s"], metrics["recomputed_s"]]).all()
