@@ -16,7 +16,7 @@ from trimtab.domain.policy import Decider
 from trimtab.engine.records import records_of
 from trimtab.engine.simulator import run
 from trimtab.metrics import Records, compute
-from trimtab.metrics.chains import path_shares, waiting_path
+from trimtab.metrics.chain_metrics import path_shares, waiting_path
 
 
 def records(stages: dict[str, Stage], arrival_s: list[float], **options: Any) -> Records:

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from trimtab.cli import (
+    chain_command,
     compare_command,
     forecast_command,
     policies_command,
@@ -83,6 +84,7 @@ replay_command.register(app)
 serve_command.register(app)
 app.add_typer(policies_command.policies_app, name="policies")
 app.command("metrics", epilog=examples("trimtab metrics --json"))(policies_command.metrics)
+app.add_typer(chain_command.app, name="chain")
 app.add_typer(scenario_command.app, name="scenario")
 app.add_typer(trace_command.app, name="trace")
 app.add_typer(solve_command.app, name="solve")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.metrics.chains import chain_metrics
+from trimtab.metrics.chain_metrics import chain_metrics
 from trimtab.metrics.efficiency import efficiency_metrics
 from trimtab.metrics.fairness import fairness_metrics
 from trimtab.metrics.imbalance import imbalance_metrics

@@ -141,9 +141,7 @@ _EFFICIENCY = (
 )
 
 _CHAINS = (
-    Metric(
-        "stretch_mean", "1", "Mean of completion over critical path, of finished runs.", "lower"
-    ),
+    Metric("stretch_mean", "1", "Mean of completion over critical path, of finished runs.", "lower"),
     Metric("stretch_p99", "1", "99th percentile of completion over critical path.", "lower"),
     Metric("first_output_mean_s", "s", "Mean time to the first output of a run's last stage.", "lower"),
     Metric("stage_queueing_mean_s", "s", "Mean time from a stage's inputs to its slot.", "lower"),

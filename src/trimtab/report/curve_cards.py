@@ -23,6 +23,13 @@ HEAT: Final = FigureCard(
 )
 
 
+GANTT: Final = FigureCard(
+    "gantt",
+    "Stages on nodes",
+    "Each bar is a stage of a run on its node; gaps are idle slots. The first ones.",
+)
+
+
 def queue_card(items: str) -> FigureCard:
     """Card of the queue length; `items` is their plural."""
     how = f"{items.capitalize()} waiting anywhere; peaks are bursts that took time to drain."

@@ -20,6 +20,7 @@ from trimtab.report.number_formats import style_of, time_unit, title_of
 from trimtab.report.palette import NEUTRAL, Ink, faint, inks
 
 if TYPE_CHECKING:
+    import polars as pl
     from plotly.graph_objects import Figure
 
     from trimtab.experiments.compare import Comparison
@@ -31,6 +32,7 @@ BAR_PX, BARS_BASE_PX = 32, 70  # height of a bar with its room, and of what surr
 BAND_OPACITY_FRAC: Final = 0.1
 LEAST_BAND_FRAC: Final = 0.01  # of the mean, where an interval is cut that reaches zero
 AXIS_MARGIN: Final = 1.6  # factor that a log axis leaves above and below
+GANTT_ROWS: Final = 2000  # stages that a Gantt chart shows
 MOST_GROUPS: Final = 12  # of nodes that get a name on the axis of the heat map
 
 
@@ -126,6 +128,29 @@ def utilisation_heatmap(curves: Mapping[str, Curves]) -> Figure:
         figure.update_layout(updatemenus=[_policy_menu(list(curves))])
     _name_nodes(figure, next(iter(curves.values())).row_names)
     return figure.update_layout(showlegend=False).update_xaxes(showgrid=False).update_yaxes(showgrid=False)
+
+
+def stage_gantt(stages: pl.DataFrame, most: int = GANTT_ROWS) -> Figure:
+    """Stages on their nodes over time, by stage: the first ones that were served, at most so many."""
+    import polars as pl
+
+    shown = stages.filter(pl.col("start_s").is_not_null() & pl.col("finish_s").is_not_null())
+    shown = shown.sort("start_s").head(most)
+    figure = _figure(height_px=440, x_title="time (s)")
+    names = shown["stage"].unique(maintain_order=True).to_list()
+    for name, ink in inks(names).items():
+        rows = shown.filter(pl.col("stage") == name)
+        figure.add_bar(
+            name=name,
+            orientation="h",
+            base=_float32(rows["start_s"].to_numpy()),
+            x=_float32((rows["finish_s"] - rows["start_s"]).to_numpy()),
+            y=rows["node"].to_list(),
+            marker={"color": ink.colour, "line": {"width": 0}},
+            customdata=rows["request_id"].to_list(),
+            hovertemplate=f"{name}, run %{{customdata}}: %{{x:.4~g}} s from %{{base:.4~g}} s<extra></extra>",
+        )
+    return figure.update_layout(barmode="overlay").update_yaxes(autorange="reversed", type="category")
 
 
 def _policy_menu(policies: Sequence[str]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ RESULTS: Final = "results.json"
 TABLE: Final = "comparison.csv"
 REQUEST_FILE: Final = "requests.parquet"
 NODE_FILE: Final = "nodes.parquet"
+STAGE_FILE: Final = "stages.parquet"
 REPORT: Final = "report.html"
 
 
@@ -74,6 +75,8 @@ def write_run(run: Run, out: Path, *, with_report: bool = True) -> Written:
         staging.text(RESULTS, json_text(run.to_dict()))
         run.requests.write_parquet(staging.part(REQUEST_FILE), compression="zstd")
         run.nodes.write_parquet(staging.part(NODE_FILE), compression="zstd")
+        if run.stages is not None:
+            run.stages.write_parquet(staging.part(STAGE_FILE), compression="zstd")
         return staging.commit()
 
 

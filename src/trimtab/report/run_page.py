@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from trimtab.experiments.serving.serving_kind import SERVING
+from trimtab.experiments.serving.stage_tables import StageSummary, bottleneck_text
 from trimtab.metrics import METRICS, Estimate
 from trimtab.report import plots
 from trimtab.report.comparison_columns import assumptions_text, bound_text
-from trimtab.report.curve_cards import CDF, HEAT, curve_figures, queue_card, wide
+from trimtab.report.curve_cards import CDF, GANTT, HEAT, curve_figures, queue_card, wide
 from trimtab.report.fragments import glossary, grid, grouped_rows, notes, section, stat
 from trimtab.report.number_formats import capital, load_text, style_of, title_of
 from trimtab.report.page import Page, html_of, origin
@@ -35,10 +36,14 @@ def _run_page(run: Run, made_at: datetime) -> Page:
             notes(run.notes()),
             _run_stats(run),
             section("figures", "Over time", "", grid([CDF, queue_card(SERVING.items)]), wide(HEAT)),
+            _chains_section(run),
             section("metrics", "Metrics", bound, grouped_rows(run_groups(run.metrics), tips)),
             glossary(METRICS),
         )
     )
+    drawn = curve_figures(curves, SERVING.items) | {"heat": plots.utilisation_heatmap(curves)}
+    if run.stages is not None:
+        drawn |= {GANTT.id: plots.stage_gantt(run.stages)}
     head = {
         "Policy": run.policy,
         "Seed": str(run.seed),
@@ -46,8 +51,27 @@ def _run_page(run: Run, made_at: datetime) -> Page:
         "Offered load": load_text(summary["offered_load"]),
         **origin(summary["scenario_hash"], summary["versions"], made_at),
     }
-    drawn = curve_figures(curves, SERVING.items) | {"heat": plots.utilisation_heatmap(curves)}
     return Page(run.scenario.name, f"One run of {run.policy}.", head, body, drawn)
+
+
+def _chains_section(run: Run) -> str:
+    """The stages of the chains: where time goes, and where they ran."""
+    if not run.stage_summaries:
+        return ""
+    how = f"{bottleneck_text(run.stage_summaries)}. Shares are of the paths that decided when runs ended."
+    groups = {stage.stage: _stage_rows(stage) for stage in run.stage_summaries}
+    return section("chains", "Stages of chains", how, grouped_rows(groups, {}), wide(GANTT))
+
+
+def _stage_rows(stage: StageSummary) -> list[tuple[str, str, str]]:
+    return [
+        ("served", f"{stage.served:,}", ""),
+        ("waiting and transfers", f"{stage.queueing_s:.4g}", "s"),
+        ("service", f"{stage.service_s:.4g}", "s"),
+        ("moved to it", f"{stage.moved_gib:.4g}", "GiB"),
+        ("share of the paths, waiting", f"{100 * stage.path_queueing_frac:.3g}", "%"),
+        ("share of the paths, service", f"{100 * stage.path_service_frac:.3g}", "%"),
+    ]
 
 
 def _run_stats(run: Run) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,12 @@ from trimtab.experiments.scenario.build import RunInputs, build, scenario_worklo
 from trimtab.experiments.serving.request_table import request_table
 from trimtab.experiments.serving.run_curves import curves_of
 from trimtab.experiments.serving.run_mode import prepared_mode
+from trimtab.experiments.serving.stage_tables import (
+    StageSummary,
+    bottleneck_text,
+    stage_summaries,
+    stage_table,
+)
 from trimtab.experiments.serving.warnings import (
     degraded_notes,
     few_served_note,
@@ -72,6 +78,16 @@ class Run:
         return node_table(self.records, self.inputs)
 
     @cached_property
+    def stages(self) -> pl.DataFrame | None:
+        """One row per stage instance of runs of chains; None where there are none."""
+        return None if self.records.stages is None else stage_table(self.records, self.inputs.cluster)
+
+    @cached_property
+    def stage_summaries(self) -> list[StageSummary]:
+        """One summary per stage of the chains; empty where there are none."""
+        return [] if self.records.stages is None else stage_summaries(self.records)
+
+    @cached_property
     def bound(self) -> Bound | None:
         """Lower bound on completion that no policy can beat on these requests; None if there is none."""
         return bound_of(self.inputs.cluster, self.inputs.requests, self.inputs.options)
@@ -111,7 +127,11 @@ class Run:
 
     def to_dict(self) -> dict[str, Any]:
         """The output of `trimtab run --json`."""
-        bound = self.bound
+        bound, stages = self.bound, self.stage_summaries
+        chains = {
+            "stages": [asdict(stage) for stage in stages],
+            "bottleneck": bottleneck_text(stages),
+        }
         return {
             "scenario": self.scenario.name,
             "scenario_hash": self.scenario.hash(),
@@ -129,6 +149,7 @@ class Run:
             "served_frac": self.served_frac,
             "notes": self.notes(),
             "versions": versions(),
+            **(chains if stages else {}),
         }
 
 
@@ -160,8 +181,20 @@ def simulate(
     Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
     """
     chosen = overridden(scenario, load, trace, cluster)
+    return simulate_inputs(chosen, build(chosen, seed), policy, seed, mode, progress, notice)
+
+
+def simulate_inputs(
+    scenario: Scenario,
+    built: RunInputs,
+    policy: PolicySpec,
+    seed: int,
+    mode: str = "auto",
+    progress: Callable[[int], None] | None = None,
+    notice: Callable[[str], None] | None = None,
+) -> Run:
+    """`simulate` on inputs that are built already."""
     decider = find(policy)
-    built = build(chosen, seed)
     mode = prepared_mode([policy], mode, len(built.requests), 1, notice)
     driver = simulator.run(
         built.cluster,
@@ -171,9 +204,9 @@ def simulate(
         seed=seed,
         mode=mode,
         progress=progress,
-        declared=scenario_workload(decider.dispatch, chosen, seed),
+        declared=scenario_workload(decider.dispatch, scenario, seed),
     )
-    return run_of(chosen, canonical(policy), seed, built, driver)
+    return run_of(scenario, canonical(policy), seed, built, driver)
 
 
 def run_on_clock(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trimtab.domain.cluster import Cluster
 from trimtab.experiments.curves import BINS, QUANTILES, ROWS, Curves
 from trimtab.metrics import Records, queue_length_over_time, utilisation_over_time
-from trimtab.metrics.chains import runs_of
+from trimtab.metrics.chain_metrics import runs_of
 
 Floats = NDArray[np.float64]
 

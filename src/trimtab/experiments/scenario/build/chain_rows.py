@@ -17,7 +17,7 @@ from trimtab.experiments.scenario.build.cluster_arrays import first_positions
 from trimtab.experiments.scenario.build.generated import drawn_members
 from trimtab.experiments.scenario.build.request_columns import RequestColumns
 from trimtab.experiments.scenario.build.streams import Stream, generator
-from trimtab.experiments.scenario.spec import chains as spec_chains
+from trimtab.experiments.scenario.spec import chain_sections
 from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
 from trimtab.experiments.scenario.spec.workload import WorkloadSpec
@@ -30,9 +30,9 @@ MEMBERS = 1000  # stages of one chain, at most, for the streams of their draws
 class _Stage:
     """One stage of one chain: what a scenario says of it, and its runs."""
 
-    section: spec_chains.StageSection
+    section: chain_sections.StageSection
     name: str
-    chain: spec_chains.ChainSection
+    chain: chain_sections.ChainSection
     member: int  # for streams
     counted: int  # likewise, of the stage that decides its count
     position: int  # in the templates
@@ -52,7 +52,7 @@ class _Stage:
 
 
 def build_chains(
-    sections: spec_chains.Chains,
+    sections: chain_sections.Chains,
     workload: WorkloadSpec,
     served: Served,
     columns: RequestColumns,
@@ -75,7 +75,7 @@ def build_chains(
     return _with_ranks(chains, cluster, stages)
 
 
-def _stages(sections: spec_chains.Chains, templates: Templates) -> dict[int, _Stage]:
+def _stages(sections: chain_sections.Chains, templates: Templates) -> dict[int, _Stage]:
     """Stages by their position in the templates."""
     stages = {}
     for k, chain in enumerate(sections.values()):

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from trimtab.errors import ScenarioError
-from trimtab.experiments.scenario.spec.chains import ChainSection, chain_field_errors, run_classes
+from trimtab.experiments.scenario.spec.chain_sections import ChainSection, chain_field_errors, run_classes
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.references import (
     background_field_errors,

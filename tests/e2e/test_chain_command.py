@@ -1,0 +1,85 @@
+"""`trimtab chain`: predictions, sizing, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TEXT = """
+name: two-steps
+cluster: {types: {x: {memory_gib: 1, usd_per_hour: 1}}, nodes: [{type: x, count: 2}]}
+classes: {write: {unit_s: 1}, draw: {unit_s: 1}}
+chains:
+  story:
+    stages:
+      text: {class: write, size: 1}
+      image: {class: draw, after: [text], size: 4}
+workload:
+  generate: {requests: 60, arrival: {process: poisson, rate_per_s: 1}, mix: {story: {share: 1}}}
+  load: 0.7
+"""
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Path:
+    file = tmp_path / "two-steps.yaml"
+    file.write_text(TEXT)
+    return file
+
+
+def test_simulate_names_the_bottleneck(cli: Any, case: Path) -> None:
+    result = cli("chain", "simulate", case, "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert [stage["stage"] for stage in told["stages"]] == ["story.text", "story.image"]
+    assert told["bottleneck"].startswith("story.image is the bottleneck")
+    assert [stage["service_s"] for stage in told["stages"]] == [1.0, 4.0]
+    assert told["metrics"]["stretch_mean"] >= 1.0
+    table = cli("chain", "simulate", case)
+    assert table.exit_code == 0
+    for part in ("story.image", "is the bottleneck", "critical path"):
+        assert part in table.stdout
+
+
+def test_size_adds_nodes_until_the_objective_is_met(cli: Any, case: Path) -> None:
+    result = cli("chain", "size", case, "--slo", "completion_p99<9", "--seeds", 1, "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    values = [step["metric"] for step in told["steps"]]
+    assert told["is_met"]
+    assert values[-1] <= 9 < values[0]
+    assert [step["usd_per_hour"] for step in told["steps"]] == [2.0 + k for k in range(len(values))]
+
+
+def test_an_objective_that_is_met_needs_no_nodes(cli: Any, case: Path) -> None:
+    told = json.loads(
+        cli("chain", "size", case, "--slo", "completion_p99_s<1000", "--seeds", 1, "--json").stdout
+    )
+    assert told["is_met"]
+    assert [step["added"] for step in told["steps"]] == [""]
+
+
+@pytest.mark.parametrize("slo", ["fast", "completion_p99", "colour<3"])
+def test_an_objective_that_is_none_is_refused(cli: Any, case: Path, slo: str) -> None:
+    result = cli("chain", "size", case, "--slo", slo)
+    assert result.exit_code == 2
+    for part in ("--slo", slo, "completion_p99_s<60"):
+        assert part in result.stderr
+
+
+def test_a_scenario_without_chains_is_refused(cli: Any) -> None:
+    result = cli("chain", "simulate", "tiny")
+    assert result.exit_code == 2
+    assert "has no runs of chains" in result.stderr
+
+
+def test_a_run_of_chains_writes_its_stages_and_a_gantt_chart(cli: Any, case: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert cli("run", case, "--out", out, "--quiet").exit_code == 0
+    assert (out / "stages.parquet").exists()
+    page = (out / "report.html").read_text()
+    assert "Stages of chains" in page
+    assert 'id="gantt"' in page
