@@ -69,4 +69,4 @@ def test_means_are_requests_times_seconds_between_two_reports_of_one_source() ->
     assert counts.mean(0, "machine", 14.0) == {7: pytest.approx((2 * 1 + 1 * 2 + 1 * 1) / 4)}
     assert counts.mean(0, "gpu", 14.0) == {}, "this source's first: none is there now"
     assert counts.mean(0, "machine", 16.0) == {}
-    assert (counts.now(0), counts.sequences[0]) == ({}, 0)
+    assert (counts.now(0), counts.answers(0)) == ({}, 0)

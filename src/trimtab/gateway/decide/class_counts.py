@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-_Row = list[float]  # requests now, since when, and request-seconds up to then
+_Row = list[float]
+_REQUESTS, _SINCE, _SECONDS, _ANSWERS = range(4)  # now, since when, request-seconds up to then, answers now
 Counts = Mapping[int, float]  # by class
 
 
@@ -13,29 +14,31 @@ class ClassCounts:
     """Requests of all pools, hedges included. `begin` and `end` are called for every attempt."""
 
     def __init__(self) -> None:
-        self._rows: defaultdict[int, dict[int, _Row]] = defaultdict(dict)
+        self._rows: defaultdict[int, dict[int, _Row]] = defaultdict(dict)  # node → class → row
         self._read: dict[tuple[int, str], tuple[float, dict[int, float]]] = {}  # when, request-seconds
-        self.sequences: defaultdict[int, int] = defaultdict(int)  # answers under way on each node
 
     def begin(self, node_idx: int, class_idx: int, answers: int, now_s: float) -> None:
         """A request has been sent to a node."""
-        self.sequences[node_idx] += answers
-        self._change(node_idx, class_idx, 1.0, now_s)
+        row = self._rows[node_idx].get(class_idx)
+        if row is None:
+            self._rows[node_idx][class_idx] = [1.0, now_s, 0.0, answers]
+            return
+        row[_SECONDS] += row[_REQUESTS] * (now_s - row[_SINCE])
+        row[_REQUESTS] += 1.0
+        row[_SINCE] = now_s
+        row[_ANSWERS] += answers
 
     def end(self, node_idx: int, class_idx: int, answers: int, now_s: float) -> None:
-        """A request has left a node."""
-        self.sequences[node_idx] -= answers
-        self._change(node_idx, class_idx, -1.0, now_s)
+        """A request has left a node, to which it was sent before."""
+        row = self._rows[node_idx][class_idx]
+        row[_SECONDS] += row[_REQUESTS] * (now_s - row[_SINCE])
+        row[_REQUESTS] -= 1.0
+        row[_SINCE] = now_s
+        row[_ANSWERS] -= answers
 
-    def _change(self, node_idx: int, class_idx: int, by: float, now_s: float) -> None:
-        rows = self._rows[node_idx]
-        row = rows.get(class_idx)
-        if row is None:
-            rows[class_idx] = [by, now_s, 0.0]
-            return
-        row[2] += row[0] * (now_s - row[1])
-        row[0] += by
-        row[1] = now_s
+    def answers(self, node_idx: int) -> int:
+        """Answers under way on a node: a request may ask for several."""
+        return int(sum(row[_ANSWERS] for row in self._rows.get(node_idx, {}).values()))
 
     def now(self, node_idx: int) -> Counts:
         """Requests of each class on a node."""

@@ -95,7 +95,7 @@ class NodeSignals:
         if "running" not in reported and "waiting" not in reported:
             return 0
         there = reported.get("running", 0.0) + reported.get("waiting", 0.0)
-        return max(0, int(there) - self.counts.sequences[node.idx])
+        return max(0, int(there) - self.counts.answers(node.idx))
 
     # --- what policies see
 

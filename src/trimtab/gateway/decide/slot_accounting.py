@@ -37,7 +37,7 @@ class SlotAccounting:
         if entry.node_idx >= 0:
             node_idx, entry.node_idx = entry.node_idx, -1
             self._nodes[node_idx].in_flight -= 1
-            self._counts.end(node_idx, exchange.class_idx, _answers(exchange), now_s)
+            self._counts.end(node_idx, entry.spec.class_idx, _answers(exchange), now_s)
             if len(self._pools.by_spec) > 1:
                 self._update_other_pools(pool, exchange, node_idx, -1, now_s)
         if self._hedged:
