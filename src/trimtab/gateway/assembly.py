@@ -33,6 +33,7 @@ from trimtab.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Regi
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.fleet_listener import RemovalHook
 from trimtab.gateway.nodes.health_manager import HealthManager
+from trimtab.gateway.nodes.resource_use import resource_use
 from trimtab.gateway.observe.decision_records import DecisionRecords
 from trimtab.gateway.observe.logs import RequestLog, Which
 from trimtab.gateway.observe.metrics import Metrics, Sources
@@ -214,6 +215,10 @@ class Gateway:
     def _sources(self) -> Sources:
         return Sources(
             nodes=self.fleet.present,
+            queue_by_model=self.dispatcher.waiting_by_model,
+            resources=lambda: resource_use(
+                (node, self.fleet.state(node).spec.resources) for node in self.fleet.present()
+            ),
             queue_length=lambda: sum(pool.live.n_held for pool in self.dispatcher.pools.values()),
             jobs=lambda: self.job_counts,
             recorder_dropped=lambda: 0 if self.recorder is None else self.recorder.dropped,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from trimtab.errors import ConfigError, UsageError
@@ -121,15 +120,13 @@ class GatewayControl:
 def _queue(gateway: Gateway) -> Json:
     """The requests that wait for a node."""
     dispatcher = gateway.dispatcher
-    entries = [entry for pool in dispatcher.pools.values() for entry in pool.entries.values()]
-    waiting = [entry.exchange for entry in entries if entry.node_idx < 0]
-    by_class = Counter(exchange.facts.model if exchange.facts is not None else "" for exchange in waiting)
+    waiting = dispatcher.waiting()
     now_s = gateway.loop.time()
     return {
         "length": len(waiting),
         "most": dispatcher.rules.held_max,
         "oldest_s": max((now_s - exchange.arrived_s for exchange in waiting), default=0.0),
-        "by_class": dict(by_class),
+        "by_class": dispatcher.waiting_by_model(),
     }
 
 

@@ -33,15 +33,23 @@ def _resource_metrics(records: Records) -> dict[str, float]:
         for k, name in enumerate(resources.names)
     }
     uses[MODEL_MEMORY] = nodes.memory_used_gib_s, nodes.memory_gib
-    metrics = {}
+    metrics: dict[str, float] = {}
     for name in RESOURCE_METRIC_NAMES:
         used_s, capacity = uses.get(name, (np.zeros(0), np.zeros(0)))
-        up_s = nodes.up_s[: len(capacity)]
-        in_all = total_frac(used_s, capacity, up_s)
-        metrics[f"utilisation_{name}_frac"] = in_all
-        metrics[f"utilisation_{name}_var"] = variance(used_frac(used_s, capacity, up_s))
-        metrics[f"idle_{name}_frac"] = 1.0 - in_all
+        metrics |= resource_figures(name, used_s, capacity, nodes.up_s[: len(capacity)])
     return metrics
+
+
+def resource_figures(
+    name: str, used_s: FloatArray, capacity: npt.NDArray[np.generic], up_s: FloatArray
+) -> dict[str, float]:
+    """Utilisation, its variance over nodes and idle rate of one resource. Arrays are [nodes]."""
+    in_all = total_frac(used_s, capacity, up_s)
+    return {
+        f"utilisation_{name}_frac": in_all,
+        f"utilisation_{name}_var": variance(used_frac(used_s, capacity, up_s)),
+        f"idle_{name}_frac": 1.0 - in_all,
+    }
 
 
 def busy_frac(nodes: NodeRecords) -> FloatArray:

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.gateway.observe_builders import make_exchange, make_node
 from trimtab.gateway.model import Attempt, Cause, Health, Outcome, Refusal, Usage
+from trimtab.gateway.nodes.resource_use import resource_use
 from trimtab.gateway.observe import summaries
 from trimtab.gateway.observe.decision_records import DecisionRecords
 from trimtab.gateway.observe.exposition import exposition
@@ -170,6 +171,58 @@ def test_balance_is_that_of_the_metrics_room() -> None:
     use = summaries.node_use(metrics.store())
     assert [use[name].busy_frac for name in "abc"] == pytest.approx([1.0, 1.0, 0.0])
     assert math.isnan(use["down"].utilisation_frac)
+
+
+def test_gaps_between_chunks_by_hand() -> None:
+    """First byte at 101 s, last at 102.5: 3 chunks have 2 gaps of 0.75 s, 31 chunks 30 of 0.05 s."""
+    metrics = make_metrics()
+    metrics.ended([make_exchange(streamed_chunks=n) for n in (0, 1, 3, 31)])
+    broken = make_exchange(streamed_chunks=9, outcome=Outcome.FAILED)
+    metrics.ended([broken])
+    seen, name = samples(metrics.store()), "trimtab_inter_token_latency_seconds"
+    assert seen[f"{name}_count", ("llama", "chat")] == 32
+    assert seen[f"{name}_sum", ("llama", "chat")] == pytest.approx(3.0)
+    for le, below in (("0.04", 0), ("0.05", 30), ("0.5", 30), ("1.0", 32)):
+        assert seen[f"{name}_bucket", ("llama", "chat", le)] == below
+
+
+def test_queues_are_counted_by_model() -> None:
+    waiting = {"llama": 3, "unknown": 2, "": 1}
+    metrics = make_metrics(Sources(queue_by_model=lambda: waiting))
+    seen = samples(metrics.store())
+    assert seen["trimtab_model_queue_length", ("llama",)] == 3
+    assert seen["trimtab_model_queue_length", ("other",)] == 3
+    waiting.clear()
+    assert samples(metrics.store())["trimtab_model_queue_length", ("llama",)] == 0
+
+
+def test_resources_are_summed_as_the_simulator_does() -> None:
+    """Two nodes: 8 cores of which 4, then 8 are in use, and 24 of which 6; one more is down, one silent."""
+    clock, nodes = Clock(), [make_node(name) for name in ("a", "b", "down", "silent")]
+    declared = [{"cpu_cores": 8.0}, {"cpu_cores": 24.0}, {"cpu_cores": 1000.0}, {"cpu_cores": 1000.0}]
+    nodes[2].health = Health.DOWN
+    for node, busy in zip(nodes, (0.5, 0.25, 0.5), strict=False):
+        node.reported = {"cpu_busy_frac": busy}
+    metrics = make_metrics(Sources(resources=lambda: resource_use(zip(nodes, declared, strict=True))), clock)
+    for busy in (0.5, 1.0):
+        nodes[0].reported["cpu_busy_frac"] = busy
+        for _ in range(5 * 4):
+            clock.now_s += 0.25
+            metrics.tick()
+    store = metrics.store()
+    found = observed(store)["balance"]
+    assert found["utilisation_cpu_frac"] == pytest.approx((6 + 6) / 32)
+    assert found["idle_cpu_frac"] == pytest.approx(20 / 32)
+    assert found["utilisation_cpu_var"] == pytest.approx(np.var([0.75, 0.25]))
+    assert found["utilisation_gpu_frac"] is None
+    seen = samples(store)
+    assert seen["trimtab_resource_utilisation_ratio", ("cpu",)] == pytest.approx(12 / 32)
+    assert seen["trimtab_resource_idle_ratio", ("cpu",)] == pytest.approx(20 / 32)
+    assert seen["trimtab_resource_utilisation_variance", ("cpu",)] == pytest.approx(0.0625)
+    clock.now_s += 120.0
+    metrics.tick()
+    metrics.tick()
+    assert len(store.resources) <= 1
 
 
 def test_percentiles_and_variance_of_the_window() -> None:

@@ -6,6 +6,7 @@ Every call of the data plane becomes an event of the pool's state; then the pool
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -105,6 +106,15 @@ class PolicyDispatcher(FleetListener):
     def make_room_for_tenants(self, count: int) -> None:
         """Make room for this number of tenants."""
         self._pools.make_room_for_tenants(count)
+
+    def waiting(self) -> list[Exchange]:
+        """The requests that no node has."""
+        entries = (entry for pool in self.pools.values() for entry in pool.entries.values())
+        return [entry.exchange for entry in entries if entry.node_idx < 0]
+
+    def waiting_by_model(self) -> dict[str, int]:
+        """Their number by model."""
+        return dict(Counter("" if one.facts is None else one.facts.model for one in self.waiting()))
 
     # --- Dispatcher
 

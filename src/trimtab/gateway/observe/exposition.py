@@ -12,7 +12,8 @@ from prometheus_client.registry import Collector
 
 from trimtab.gateway.observe.metric_families import FAMILIES, Family, Type
 from trimtab.gateway.observe.metric_store import MetricStore, Row, Table
-from trimtab.gateway.observe.summaries import balance, node_use
+from trimtab.gateway.observe.summaries import balance, node_use, resource_balance
+from trimtab.metrics.definitions import RESOURCE_METRIC_NAMES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -44,7 +45,15 @@ def exposition(store: MetricStore) -> bytes:
 
 def _derived(store: MetricStore) -> dict[str, Table]:
     use, spread = node_use(store), balance(store)
+    resources = resource_balance(store)
+
+    def of(figure: str) -> Table:
+        return {(name,): [resources[figure.format(name)]] for name in RESOURCE_METRIC_NAMES}
+
     return {
+        "trimtab_resource_utilisation_ratio": of("utilisation_{}_frac"),
+        "trimtab_resource_utilisation_variance": of("utilisation_{}_var"),
+        "trimtab_resource_idle_ratio": of("idle_{}_frac"),
         "trimtab_node_utilisation_ratio": {(name,): [one.utilisation_frac] for name, one in use.items()},
         "trimtab_node_busy_ratio": {(name,): [one.busy_frac] for name, one in use.items()},
         "trimtab_utilisation_mean_ratio": {(): [spread.mean_frac]},

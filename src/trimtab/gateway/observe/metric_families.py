@@ -10,6 +10,10 @@ from typing import Final
 DURATION_BOUNDS_S: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
 )  # fmt: skip
+GAP_BOUNDS_S: Final = (
+    0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0,
+    2.5,
+)  # fmt: skip
 ERROR_BOUNDS: Final = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
 
 
@@ -76,7 +80,15 @@ _ALL = (
         "model",
         "kind",
     ),
+    _histogram(
+        "trimtab_inter_token_latency_seconds",
+        "Between chunks of a stream; each gap counts with the mean gap of its answer.",
+        "model",
+        "kind",
+        bounds=GAP_BOUNDS_S,
+    ),
     _gauge("trimtab_queue_length", "Requests held in the central queue."),
+    _gauge("trimtab_model_queue_length", "Requests held in the central queue, by model.", "model"),
     _gauge("trimtab_in_flight", "Attempts under way on a node.", "node"),
     _gauge("trimtab_node_capacity", "Requests that a node takes at once.", "node"),
     _gauge("trimtab_node_up", "1 = gets work: up or suspect; 0 = not.", "node"),
@@ -128,6 +140,17 @@ _ALL = (
     _gauge("trimtab_utilisation_cv", "Coefficient of variation of node utilisation, over the last minute."),
     _gauge("trimtab_idle_ratio", "Idle slots over all slots, over the last minute."),
     _gauge("trimtab_idle_node_ratio", "Mean over nodes of the share of slots idle, over the last minute."),
+    _gauge(
+        "trimtab_resource_utilisation_ratio",
+        "Used over total of a resource, of all nodes that report it, over the last minute.",
+        "resource",
+    ),
+    _gauge(
+        "trimtab_resource_utilisation_variance",
+        "Population variance over nodes of the used share of a resource, over the last minute.",
+        "resource",
+    ),
+    _gauge("trimtab_resource_idle_ratio", "Idle over total of a resource, over the last minute.", "resource"),
     _gauge(
         "trimtab_completion_seconds_variance",
         "Variance of completion times, over the last minute.",

@@ -5,9 +5,11 @@ A row is a list of numbers. Its writer keeps a reference to the row, so that an 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from trimtab.gateway.nodes.resource_use import ResourceUse
 from trimtab.gateway.observe.metric_families import FAMILIES
 from trimtab.gateway.observe.window import SECONDS_KEPT, Second
 
@@ -15,6 +17,9 @@ Row = list[float]
 Table = dict[tuple[str, ...], Row]
 Use = list[float]  # per node: used slot-seconds, seconds with requests in flight, available slot-seconds
 
+ResourceSums = list[float]  # per node and resource: sums of what is used, and of what there is
+
+SAMPLE_S: Final = 5  # between two samples of resources
 SPAN_S: Final = 10  # length of the spans of node use
 SPANS_KEPT: Final = 6
 
@@ -26,6 +31,16 @@ class MetricStore:
     tables: dict[str, Table] = field(default_factory=dict)
     seconds: dict[int, Second] = field(default_factory=dict)  # by second of the clock
     use: dict[int, dict[str, Use]] = field(default_factory=dict)  # by SPAN_S of the clock, then by node
+
+    resources: dict[int, dict[tuple[str, str], ResourceSums]] = field(default_factory=dict)  # as `use`
+
+    def sample(self, span: int, uses: Iterable[ResourceUse]) -> None:
+        """Add a sample of the nodes' resources."""
+        sums = self.resources.setdefault(span, {})
+        for one in uses:
+            row = sums.setdefault((one.resource, one.node), [0.0, 0.0])
+            row[0] += one.used
+            row[1] += one.capacity
 
     def table(self, name: str) -> Table:
         """The rows of a metric family, by the values of their labels."""
@@ -49,5 +64,8 @@ class MetricStore:
         """Drop old seconds and spans."""
         for at in [at for at in self.seconds if at <= now_s - SECONDS_KEPT]:
             del self.seconds[at]
-        for at in [at for at in self.use if at <= now_s // SPAN_S - SPANS_KEPT]:
+        oldest = now_s // SPAN_S - SPANS_KEPT
+        for at in [at for at in self.use if at <= oldest]:
             del self.use[at]
+        for at in [at for at in self.resources if at <= oldest]:
+            del self.resources[at]

@@ -29,7 +29,8 @@ from trimtab.gateway.model import (
     Tenant,
     Usage,
 )
-from trimtab.gateway.observe.metric_store import SPAN_S, MetricStore, Row
+from trimtab.gateway.nodes.resource_use import ResourceUse
+from trimtab.gateway.observe.metric_store import SAMPLE_S, SPAN_S, MetricStore, Row
 from trimtab.gateway.observe.timings import MOST_NOTED, Timings
 from trimtab.gateway.observe.window import Second
 from trimtab.version import __version__
@@ -102,6 +103,8 @@ class Sources:
     nodes: Callable[[], Sequence[Node]] = tuple
     queue_length: Callable[[], int] = _zero
     jobs: Callable[[], Mapping[str, int]] = _no_jobs  # by state
+    queue_by_model: Callable[[], Mapping[str, int]] = _nothing
+    resources: Callable[[], Iterable[ResourceUse]] = tuple  # of nodes that are up and report
     recorder_dropped: Callable[[], int] = _zero
     plans: Callable[[], Mapping[tuple[str, str], int]] = _no_plans  # by role and outcome
     signals: Callable[[], Mapping[str, SignalFigures]] = _nothing  # by node
@@ -180,7 +183,7 @@ class Metrics(Observer, DecisionListener):
         self._count_tenants(tenants, usages)
         self._bytes[0] += sum(n_bytes)
         self._chunks[0] += sum(n_chunks)
-        times_s = zip(arrived_s, started_s, estimates_s, ended_s, strict=True)
+        times_s = zip(arrived_s, started_s, estimates_s, ended_s, n_chunks, strict=True)
         self._note_times(list(zip(lines, outcomes, statuses, attempts, times_s, strict=True)))
 
     def _count_outcomes(self, hows: Sequence[_How]) -> list[int]:
@@ -210,17 +213,16 @@ class Metrics(Observer, DecisionListener):
                 row[0] += sum(tokens)
 
     def _note_times(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """`rows`: line, outcome, status, attempts; times of arrival, start, estimate and end."""
+        """`rows`: line, outcome, status, attempts; times of arrival, start, estimate and end; chunks."""
         rows = [row for row in rows if row[3] and row[1] is not _REFUSED]
         if not rows:
             return
         lines, outcomes, statuses, attempts, times_s = zip(*rows, strict=True)
-        arrived_s, started_s, estimate_s, over_s = np.array(times_s).T
+        arrived_s, started_s, estimate_s, over_s, chunks = np.array(times_s).T
         begun_s, first_s, left_s = np.array(list(map(_times_of, map(_last_of, attempts)))).T
         ended_s = np.where(left_s, left_s, over_s)
-        is_measured = (
-            np.array([one is _DONE for one in outcomes]) & (np.array(statuses) < 400) & (estimate_s > 0.0)
-        )
+        is_whole = np.array([one is _DONE for one in outcomes]) & (np.array(statuses) < 400)
+        is_measured = is_whole & (estimate_s > 0.0)
         self._timings.note(
             lines,
             ended_s - arrived_s,
@@ -228,6 +230,8 @@ class Metrics(Observer, DecisionListener):
             np.where(first_s > 0.0, first_s - arrived_s, -1.0),
             np.where(is_measured, ended_s - begun_s, -1.0),
             estimate_s,
+            np.where(is_whole & (first_s > 0.0), chunks - 1.0, 0.0),
+            ended_s - first_s,
         )
         if self._timings.n_noted >= MOST_NOTED:
             self._timings.count(self._second)
@@ -287,6 +291,8 @@ class Metrics(Observer, DecisionListener):
         if int(now_s) not in self._store.seconds:
             self._second = Second(queue_length=self._sources.queue_length())
             self._store.seconds[int(now_s)] = self._second
+            if int(now_s) % SAMPLE_S == 0:
+                self._store.sample(int(now_s) // SPAN_S, self._sources.resources())
             self._store.forget(now_s)
 
     def store(self) -> MetricStore:
@@ -298,6 +304,7 @@ class Metrics(Observer, DecisionListener):
         self._write_nodes()
         self._write_signals()
         store.set("trimtab_queue_length", self._sources.queue_length())
+        self._write_queues()
         for state, count in self._sources.jobs().items():
             store.set("trimtab_jobs", count, state)
         for how, count in self._sources.plans().items():
@@ -320,6 +327,13 @@ class Metrics(Observer, DecisionListener):
             store.set("trimtab_node_failed_total", node.failed, node.name)
             for figure, value in node.reported.items():
                 store.set("trimtab_node_reported", value, node.name, figure)
+
+    def _write_queues(self) -> None:
+        table = self._store.table("trimtab_model_queue_length")
+        for row in table.values():  # a model that has waited once stays, at 0
+            row[0] = 0.0
+        for model, count in self._sources.queue_by_model().items():
+            self._store.row("trimtab_model_queue_length", self._models.get(model, OTHER))[0] += count
 
     def _write_signals(self) -> None:
         store = self._store

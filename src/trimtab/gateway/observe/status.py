@@ -35,10 +35,11 @@ class NodeFigures(TypedDict):
 
 def observed(store: MetricStore) -> dict[str, Any]:
     """`traffic`, `history`, `balance`, `prediction`, `tenants` and `counts` of `admin.control.Status`."""
+    balance = asdict(summaries.balance(store)) | summaries.resource_balance(store)
     return {
         "traffic": summaries.traffic(store),
         "history": summaries.history(store),
-        "balance": {name: summaries.plain(value) for name, value in asdict(summaries.balance(store)).items()},
+        "balance": {name: summaries.plain(value) for name, value in balance.items()},
         "prediction": summaries.prediction(store),
         "tenants": summaries.tenants(store),
         "counts": {

@@ -14,7 +14,9 @@ import numpy as np
 
 from trimtab.gateway.observe.metric_store import MetricStore
 from trimtab.gateway.observe.window import Second, percentiles_s, pooled, variance_s2
+from trimtab.metrics.definitions import RESOURCE_METRIC_NAMES
 from trimtab.metrics.distribution import coefficient_of_variation, mean, ratio, variance
+from trimtab.metrics.imbalance import resource_figures
 
 MINUTE_S = 60
 
@@ -74,6 +76,24 @@ def balance(store: MetricStore) -> Balance:
         1.0 - mean(each),
         variance_s2(pooled(last_seconds(store, MINUTE_S))),
     )
+
+
+def resource_balance(store: MetricStore) -> dict[str, float]:
+    """Utilisation, its variance over nodes and the idle rate of each resource; nan = no node reports it.
+
+    Names and definitions are those of `trimtab.metrics.imbalance`.
+    """
+    sums: dict[str, dict[str, list[float]]] = {}
+    for nodes in store.resources.values():
+        for (resource, node), (used, capacity) in nodes.items():
+            row = sums.setdefault(resource, {}).setdefault(node, [0.0, 0.0])
+            row[0] += used
+            row[1] += capacity
+    figures: dict[str, float] = {}
+    for name in RESOURCE_METRIC_NAMES:
+        pairs = np.array([*sums.get(name, {}).values()]).reshape(-1, 2)
+        figures |= resource_figures(name, pairs[:, 0], pairs[:, 1], np.ones(len(pairs)))
+    return figures
 
 
 def last_seconds(store: MetricStore, count: int) -> list[Second]:

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from trimtab.gateway.observe.metric_families import DURATION_BOUNDS_S, ERROR_BOUNDS
+from trimtab.gateway.observe.metric_families import DURATION_BOUNDS_S, ERROR_BOUNDS, GAP_BOUNDS_S
 from trimtab.gateway.observe.metric_store import MetricStore
 from trimtab.gateway.observe.window import Buckets, Second, buckets_of
 from trimtab.metrics.run_records import FloatArray
@@ -35,11 +35,12 @@ class _Histograms:
         if missing > 0:
             self.counts = np.vstack([self.counts, np.zeros((missing, self.counts.shape[1]))])
 
-    def add(self, line: FloatArray, values: FloatArray) -> None:
+    def add(self, line: FloatArray, values: FloatArray, weights: FloatArray | None = None) -> None:
+        """Count values; `weights`: how often each of them."""
         rows, (lines, width) = line.astype(np.intp), self.counts.shape
         places = rows * width + np.searchsorted(self._bounds, values)
-        self.counts += np.bincount(places, minlength=lines * width).reshape(lines, width)
-        self.counts[:, -1] += np.bincount(rows, values, lines)
+        self.counts += np.bincount(places, weights, lines * width).reshape(lines, width)
+        self.counts[:, -1] += np.bincount(rows, values if weights is None else values * weights, lines)
 
 
 class Timings:
@@ -54,6 +55,7 @@ class Timings:
         self._labels: list[tuple[str, str]] = []
         self._times = [_Histograms(DURATION_BOUNDS_S) for _ in _HISTOGRAMS]
         self._errors = _Histograms(ERROR_BOUNDS)
+        self._gaps = _Histograms(GAP_BOUNDS_S)
         self._predicted_s = np.zeros(0)  # [lines]
         self._actual_s = np.zeros(0)
 
@@ -70,10 +72,16 @@ class Timings:
         first_bytes_s: FloatArray,
         services_s: FloatArray,
         estimates_s: FloatArray,
+        gaps: FloatArray,
+        gaps_s: FloatArray,
     ) -> None:
-        """Store durations of answers, each with its line, until `count`; -1 = no such duration."""
+        """Store durations of answers, each with its line, until `count`; -1 = no such duration.
+
+        `gaps`: between the chunks of a stream, their number; `gaps_s`: their sum.
+        """
         self.n_noted += len(lines)
-        self._noted.append(np.array((lines, durations_s, waits_s, first_bytes_s, services_s, estimates_s)))
+        columns = (lines, durations_s, waits_s, first_bytes_s, services_s, estimates_s, gaps, gaps_s)
+        self._noted.append(np.array(columns))
 
     def count(self, second: Second) -> None:
         """Count the noted durations in this second."""
@@ -88,6 +96,8 @@ class Timings:
             there = noted[:, column] >= 0.0
             histograms.add(line[there], noted[there, column])
         self._count_errors(noted[noted[:, 4] > 0.0])
+        streams = noted[noted[:, 6] > 0.0]
+        self._gaps.add(streams[:, 0], streams[:, 7] / streams[:, 6], streams[:, 6])
         _count_window(second, noted)
 
     def _count_errors(self, noted: FloatArray) -> None:
@@ -99,7 +109,7 @@ class Timings:
 
     def _grow(self) -> None:
         lines = len(self._labels)
-        for histograms in (*self._times, self._errors):
+        for histograms in (*self._times, self._errors, self._gaps):
             histograms.grow(lines)
         missing = lines - len(self._predicted_s)
         self._predicted_s = np.append(self._predicted_s, np.zeros(missing))
@@ -111,6 +121,10 @@ class Timings:
             table = store.table(name)
             for labels, counts in zip(self._labels, histograms.counts.tolist(), strict=False):
                 table[labels] = counts
+        gaps = store.table("trimtab_inter_token_latency_seconds")
+        for labels, counts in zip(self._labels, self._gaps.counts.tolist(), strict=False):
+            if any(counts):
+                gaps[labels] = counts
         for (model, kind), counts, predicted_s, actual_s in zip(
             self._labels,
             self._errors.counts.tolist(),

@@ -5,6 +5,7 @@ import { ago, facts, h, number, percent, seconds, signedPercent, table } from ".
 
 const entries = (counts) => Object.entries(counts || {}).filter(([, count]) => count);
 const none = (text) => h("p", { class: "also" }, text);
+const RESOURCES = [["cpu", "CPU"], ["ram", "RAM"], ["io", "I/O"], ["network", "Network"], ["gpu", "GPU"], ["gpu_memory", "GPU memory"]];
 const words = (name) => name.replaceAll("_", " ");
 
 export function showBalance(section, status) {
@@ -13,6 +14,9 @@ export function showBalance(section, status) {
     ["Mean", percent(balance.mean_frac)],
     ["Spread (CV)", balance.cv == null ? "–" : balance.cv.toFixed(2)],
     ["Idle", percent(balance.idle_frac)],
+    ...RESOURCES.filter(([name]) => balance[`utilisation_${name}_frac`] != null).map(([name, shown]) => [
+      shown, `${percent(balance[`utilisation_${name}_frac`])}, σ ${percent(Math.sqrt(balance[`utilisation_${name}_var`]))}`,
+    ]),
     ["Completion σ", seconds(balance.completion_variance_s2 == null ? null : Math.sqrt(balance.completion_variance_s2))],
   ]));
   strip(section.querySelector(".strip"), nodes, balance.mean_frac);
