@@ -38,6 +38,7 @@ TWO = replace(
     demand=np.ones((1, 1)),
 )
 BUSY = np.array([[7.75], [0.0]])
+AGES = np.array([0.5, np.inf])  # when they were reported
 
 
 def live(policy: str, **options: Any) -> LiveDriver:
@@ -56,9 +57,10 @@ def started(driver: LiveDriver, spec: RequestSpec, now_s: float) -> int:
 def test_what_others_use_is_seen_and_bounds_no_request() -> None:
     driver = live("load-aware")
     assert started(driver, RequestSpec(0, 1.0), 0.0) == 0
-    driver.reports.set_used(np.array([[8.75], [0.0]]), 1.0)
+    driver.reports.set_used(np.array([[8.75], [0.0]]), AGES, 1.0)
     driver.advance(1.0)
     assert driver.view().used.tolist() == [[8.75], [0.0]]
+    assert driver.view().use_reported_s.tolist() == [0.5, np.inf]
     assert started(driver, RequestSpec(0, 1.0), 1.0) == 1
     driver.switch(1, up=False, now_s=2.0)
     assert started(driver, RequestSpec(0, 1.0), 2.0) == 0, "full by what it reports: the policy decides"
@@ -72,7 +74,7 @@ def test_changes_reach_the_log_of_every_policy_once(many: int) -> None:
     driver = live("fragmentation-gradient", shadow=find("random")[0])
     assert started(driver, RequestSpec(0, 1.0), 0.0) >= 0
     for k in range(many):
-        driver.reports.set_used(np.array([[0.0], [1.0 + k]]), 1.0)
+        driver.reports.set_used(np.array([[0.0], [1.0 + k]]), AGES, 1.0)
     state = driver._driver.state
     logs = [state.changed[d][: int(n)].tolist() for d, n in enumerate(state.contexts["n_changed"])]
     assert [sorted(log) for log in logs] == [[0, 1], [0, 1]] or [sorted(log) for log in logs] == [[1], [1]]
@@ -83,7 +85,7 @@ def test_a_demand_that_changes_is_taken_from_then_on() -> None:
     driver = live("best-fit")
     assert started(driver, RequestSpec(0, 1.0), 0.0) == 0
     driver.reports.set_demand(np.array([[5.0]]), 1.0)
-    driver.reports.set_used(np.array([[5.0], [0.0]]), 1.0)
+    driver.reports.set_used(np.array([[5.0], [0.0]]), AGES, 1.0)
     assert started(driver, RequestSpec(0, 1.0), 1.0) == 1, "it fits no longer beside the first"
     assert driver.view().used.tolist() == [[5.0], [5.0]]
     driver.complete(0, 2.0)
@@ -106,9 +108,9 @@ def test_rollouts_start_from_what_is_reported_and_measured() -> None:
     driver = live("what-if")
     driver.advance(0.0)
     assert simulated_s(driver, "load-aware(cpu=9)") == 1.0
-    driver.reports.set_used(BUSY, 0.0)
+    driver.reports.set_used(BUSY, AGES, 0.0)
     assert simulated_s(driver, "load-aware(cpu=9)") == 2.0, "on the slow node, since the other is busy"
-    driver.reports.set_used(np.zeros((2, 1)), 0.0)
+    driver.reports.set_used(np.zeros((2, 1)), AGES, 0.0)
     driver.reports.set_round_trips(np.array([[5.0, 0.5], [0.5, 0.0]]), 0.0)
     assert simulated_s(driver, "locality") == 2.5, "on the near node"
     assert driver.view().used.tolist() == [[0.0], [0.0]], "a rollout changes nothing here"

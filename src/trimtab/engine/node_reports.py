@@ -40,9 +40,13 @@ class NodeReports:
         """Set what a request of one class takes [resources], while none runs."""
         self._state.demand[class_idx] = in_steps(demand)
 
-    def set_used(self, used: np.ndarray, now_s: float) -> None:
-        """Set what is in use on each node [nodes, resources], by requests that run here and by others."""
+    def set_used(self, used: np.ndarray, reported_s: np.ndarray, now_s: float) -> None:
+        """Set what is in use on each node [nodes, resources], by requests that run here and by others.
+
+        `reported_s` [nodes]: when the part of others was reported; inf = nobody reports it.
+        """
         state, used = self._state, in_steps(used)
+        state.use_reported_s[...] = reported_s
         nodes = np.flatnonzero((used != state.used).any(axis=1))
         if len(nodes):
             state.used[nodes] = used[nodes]

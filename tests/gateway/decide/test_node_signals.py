@@ -109,6 +109,22 @@ def test_demand_is_learned_from_reports() -> None:
     on_bench(test, "least-connections", RESOURCED)
 
 
+def test_reports_have_their_age() -> None:
+    async def test(bench: SignalBench) -> None:
+        assert bench.view().use_reported_s.tolist() == [np.inf, np.inf], (
+            "what is known is our own, and current"
+        )
+        begun_s = bench.dispatcher.now_s()
+        await bench.report(0, {"cpu_busy_frac": 0.5})
+        await asyncio.sleep(3.0)
+        await bench.report(0, {"gpu_busy_frac": 0.5}, "gpu")
+        assert bench.view().use_reported_s.tolist() == [begun_s, np.inf], "the oldest of both"
+        await bench.report(0, {})  # the machine's page is too old
+        assert bench.view().use_reported_s[0] == pytest.approx(begun_s + 3.25, abs=0.01)
+
+    on_bench(test, "load-aware", RESOURCED, RESOURCED)
+
+
 def test_requests_that_others_sent_to_a_server_count() -> None:
     async def test(bench: SignalBench) -> None:
         mine = bench.submit(Asked(answers=3))

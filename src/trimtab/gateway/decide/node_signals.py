@@ -49,6 +49,7 @@ class NodeSignals:
         self.round_trips, self.links = RoundTrips(), LinkMeter()
         self.foreign: dict[int, int] = {}  # requests that others sent to a node
         self._capacity: dict[int, list[float]] = {}  # [resources] of a node, as last known; 0 = unknown
+        self._read_s: dict[int, dict[str, float]] = {}  # node → source → when it spoke of resources last
         self._others: dict[int, list[float]] = {}  # [resources] of a node; nan = no fresh report
 
     # --- what is learned
@@ -69,6 +70,11 @@ class NodeSignals:
         """Take a report of a node. `now_s`: on the clock of `counts`."""
         said = said_by(report.values)
         mean, present = self.counts.mean(node.idx, report.source, now_s), self.counts.now(node.idx)
+        read_s = self._read_s.setdefault(node.idx, {})
+        if said:
+            read_s[report.source] = now_s
+        elif not report.values:  # it is too old
+            read_s.pop(report.source, None)
         others = self._others.setdefault(node.idx, [math.nan] * len(RESOURCES))
         for requests, of in ((mean, said - _AS_OF_NOW), (present, said & _AS_OF_NOW)):
             if of:
@@ -86,6 +92,7 @@ class NodeSignals:
         """The node is gone."""
         self._capacity.pop(node_idx, None)
         self._others.pop(node_idx, None)
+        self._read_s.pop(node_idx, None)
         self.foreign.pop(node_idx, None)
         self.counts.forget(node_idx)
         self.round_trips.forget(node_idx)
@@ -145,6 +152,11 @@ class NodeSignals:
                 if j < n and c < rows:
                     used[j] += requests * demand[c]
         return used
+
+    def reported_s(self, shape: ClusterShape) -> Floats:
+        """When each node reported its use of resources, the oldest of its sources; inf = none does."""
+        sources = (self._read_s.get(j, {}) for j in range(len(shape.members)))
+        return np.array([min(read_s.values(), default=np.inf) for read_s in sources])
 
     def zones(self, shape: ClusterShape) -> tuple[str, ...]:
         """All zones; the gateway's own first."""

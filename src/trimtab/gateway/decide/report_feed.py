@@ -86,7 +86,8 @@ class ReportFeed(FleetListener):
         demand = signals.demand(shape, keys, rows)
         if demand.shape[1]:
             reports.set_demand(demand, now_s)
-            reports.set_used(signals.used(shape, keys, rows), now_s)
+            used, reported_s = signals.used(shape, keys, rows), signals.reported_s(shape)
+            reports.set_used(used, reported_s, now_s)
         for node_idx, requests in signals.foreign.items():
             if node_idx < len(shape.members):
                 self._write_foreign(pool, node_idx, requests, now_s)
