@@ -98,6 +98,7 @@ class AsksTwice(Policy):
     def __init__(self, policy: Policy) -> None:
         self.draws, self.compares, self.init = policy.draws, policy.compares, policy.init  # type: ignore[misc, method-assign]
         self.plan_period_s, self.plan = policy.plan_period_s, policy.plan  # type: ignore[method-assign]
+        self.needs, self.degrades = policy.needs, policy.degrades  # type: ignore[misc]
         decide, earlier = interpreted(policy.dispatch), []
 
         def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:

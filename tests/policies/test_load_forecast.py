@@ -17,10 +17,10 @@ from trimtab.domain.view import empty_plan, new_work
 from trimtab.engine.simulator import run
 from trimtab.errors import UsageError
 from trimtab.policies import find
-from trimtab.policies.load_aware.least_expected_completion import OVERDUE_FRAC
 from trimtab.policies.load_aware.load_forecast import LoadForecast, draw_below, level_of
 from trimtab.policies.shared.forecasters import FORECASTERS, forecast_means
 from trimtab.policies.shared.selection import NOTES
+from trimtab.policies.shared.waits import OVERDUE_FRAC
 
 STALE = {"telemetry_period_s": 5.0, "dispatchers": 8}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.builders import cluster
 from support.dispatch_by_hand import Desk
 from trimtab.policies import find
-from trimtab.policies.load_aware.least_expected_completion import OVERDUE_FRAC
+from trimtab.policies.shared.waits import OVERDUE_FRAC
 
 MIXED = [1, 2, 3, 1, 2]
 CLUSTERS = {

@@ -9,7 +9,7 @@ import numpy as np
 import trimtab as tt
 from trimtab.domain.cluster_state import ClusterState, Request
 from trimtab.domain.policy import Policy
-from trimtab.policies.load_aware.least_expected_completion import OVERDUE_FRAC
+from trimtab.policies.shared.waits import OVERDUE_FRAC
 
 
 class PlainEmptiest(Policy):

@@ -23,9 +23,9 @@ from trimtab.domain.view import (
     needs_of,
     type_of_node,
 )
-from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.transfers import transfer_s
+from trimtab.policies.shared.waits import expected_wait_s
 from trimtab.policies.shared.without import NO_LINKS, NO_LOADS, NO_ROUND_TRIPS
 
 

@@ -26,9 +26,9 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.errors import UsageError
-from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.shared.selection import AT_ONCE, NOTES, notes_room, rank_noted, up_to
 from trimtab.policies.shared.transfers import round_trip_s
+from trimtab.policies.shared.waits import expected_wait_s
 from trimtab.policies.shared.without import NO_LOADS, NO_ROUND_TRIPS
 
 _BUSY_OR_FREE_S = np.array([np.inf, 0.0])  # added to a node's seconds: a branch would be mispredicted

@@ -28,10 +28,10 @@ from trimtab.domain.view import (
     needs_of,
     type_of_node,
 )
-from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.shared.demand_forecast import expected
 from trimtab.policies.shared.prices import smoothed_prices
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.waits import expected_wait_s
 from trimtab.policies.shared.without import NO_LOADS
 
 MOST_CORRECTION = 8.0  # largest factor of an estimate; the smallest is its inverse

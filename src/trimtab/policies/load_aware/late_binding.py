@@ -25,11 +25,21 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.errors import UsageError
-from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.shared.fitting import starts_now
 from trimtab.policies.shared.idle import idle_at, n_idle, room_for_idle
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.transfers import round_trip_s
+from trimtab.policies.shared.wait_index import (
+    has_free,
+    is_any_sooner,
+    is_indexable,
+    n_groups,
+    rank_free,
+    refresh_waits,
+    type_of_group,
+    wait_index,
+)
+from trimtab.policies.shared.waits import expected_wait_s
 from trimtab.policies.shared.without import LOADED_ON_DEMAND, NO_LOADS, NO_ROUND_TRIPS, SLOTS_ONLY
 
 
@@ -46,6 +56,34 @@ def _is_worth_waiting(view: View, work: Any, idle_s: float) -> bool:
         if is_busy & is_able & (gained_s > 0.0) & (rivals * expected_wait_s(view, j) < gained_s):
             return True  # the only branch: further ones would be mispredicted
     return False
+
+
+@helper
+def _is_indexable_wait(view: View, memory: Memory, work: Any, idle_s: float) -> bool:
+    """As `_is_worth_waiting`, by the index."""
+    rivals = 1.0 + view.context.n_held
+    for g in range(n_groups(memory)):
+        gained_s = idle_s - estimate_s(view, work, type_of_group(memory, g))
+        if gained_s > 0.0 and is_any_sooner(view, memory, g, rivals, gained_s):
+            return True
+    return False
+
+
+@helper
+def _rank_indexed(view: View, memory: Memory, work: Any, ranking: Any, crowding: float, aged_s: float) -> int:
+    """As the scan, by the index: idle nodes of a group have the same score."""
+    refresh_waits(view, memory)
+    params, count, idle_s = memory.params, 0, np.inf
+    for g in range(n_groups(memory)):
+        service_s = estimate_s(view, work, type_of_group(memory, g))
+        if service_s < np.inf and has_free(memory, g):
+            score = service_s + crowding * (params[2] * (service_s - work.estimate_s)) - aged_s
+            idle_s = min(idle_s, service_s)
+            count = rank_free(memory, ranking, count, g, score)
+    is_patient = view.context.n_held < params[3] and idle_s > work.estimate_s
+    if count > 0 and is_patient and _is_indexable_wait(view, memory, work, idle_s):
+        return 0
+    return count
 
 
 @dataclass(frozen=True)
@@ -72,8 +110,9 @@ class LateBinding(Policy):
         this request per node type; its arrival; how many are held; which nodes are up, have room and serve
         the class.
     Cost
-        O(idle nodes) a decision, O(nodes) while few are held; 128 decisions and more when a slot comes free
-        while many are held.
+        O(idle nodes) a decision, O(nodes) while few are held; where nodes hold no models, have no resources
+        and are all near, O(log nodes) per change of a node and per candidate. 128 decisions and more when a
+        slot comes free while many are held.
     When it wins / loses
         Wins on mean completion while its view is fresh: no request is bound to a node by an estimate that
         turns out wrong, and a loaded model serves many requests. Where nodes load a model only with the first
@@ -85,8 +124,7 @@ class LateBinding(Policy):
         but one central queue per dispatcher, which sees all nodes (`sparrow` is the published algorithm). It
         is a priced Min-min over the first 128 held requests that a free node suits. It fills slots that are
         free now instead of planning all machines ahead. It weighs completion by the time it wastes and by the
-        time waited, so that no request starves. Min-min does not know model loads,
-        nor does it load ahead.
+        time waited, so that no request starves. Min-min does not know model loads, nor does it load ahead.
     """
 
     name: ClassVar[str] = "late-binding"
@@ -115,8 +153,15 @@ class LateBinding(Policy):
                 )
 
     def init(self, cluster: Cluster) -> Memory:
-        """The parameters and the number of slots; which nodes are idle; notes of the idle nodes."""
-        params = [self.ageing, self.w_load, self.w_waste, float(self.patient), float(cluster.slots.sum())]
+        """The parameters, the number of slots, whether there is an index of waits.
+
+        Then the index; or which nodes are idle, and notes of the idle nodes.
+        """
+        is_indexed = is_indexable(cluster) and not (cluster.resource_names or np.any(cluster.rtt_s))
+        slots, indexed = float(cluster.slots.sum()), float(is_indexed)
+        params = [self.ageing, self.w_load, self.w_waste, float(self.patient), slots, indexed]
+        if is_indexed:
+            return wait_index(cluster)._replace(params=np.array(params))
         return memory(params=params, ints=room_for_idle(cluster), floats=notes_room(cluster.n_nodes))
 
     @staticmethod
@@ -126,6 +171,8 @@ class LateBinding(Policy):
         params, needs, floats = memory.params, needs_of(work), memory.floats
         crowding = view.context.n_held / params[4]
         aged_s = params[0] * (view.context.now_s - work.arrival_s)
+        if params[5] == 1.0:
+            return int(_rank_indexed(view, memory, needs, ranking, crowding, aged_s))
         idle_s, idle = np.inf, n_idle(view, memory.ints)
         for i in range(idle):
             j = idle_at(memory.ints, i)

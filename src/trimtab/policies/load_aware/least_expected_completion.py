@@ -12,28 +12,18 @@ from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of, own_s
+from trimtab.domain.view import Memory, Plan, View, can_take, estimate_s, memory, needs_of, own_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.wait_index import (
+    is_indexable,
+    n_groups,
+    rank_by_completion,
+    refresh_waits,
+    type_of_group,
+    wait_index,
+)
+from trimtab.policies.shared.waits import expected_wait_s
 from trimtab.policies.shared.without import NO_LOADS
-
-OVERDUE_FRAC = 0.3  # about the mean excess over the mean of lognormal services with cv 0.36
-
-
-@helper(inline=True)
-def expected_wait_s(view: View, j: int) -> float:
-    """Expected seconds until node j has a slot for one more request: 0 while one is free.
-
-    Otherwise the wait is the backlog of the last report (estimates of queued work, and the rest of running
-    work), minus the work of its busy slots since then, divided by its slots. For overdue work, a share
-    `OVERDUE_FRAC` of its estimate is assumed to remain.
-    """
-    nodes, slots = view.nodes, view.nodes.slots[j]
-    if nodes.in_flight[j] < slots:
-        return 0.0
-    left_s = nodes.backlog_s[j] - nodes.running[j] * (view.context.now_s - nodes.anchor_s[j])
-    overdue_s = OVERDUE_FRAC * nodes.outstanding_s[j]
-    left_s = overdue_s if left_s <= 0.0 else left_s
-    return float(left_s if slots <= 1 else left_s / slots)  # a division is slower than the test
 
 
 @helper(inline=True)
@@ -51,6 +41,18 @@ def note_waits(view: View, work: Any, floats: Any) -> float:
         floats[NOTES + j] = wait_s
         least_s = min(least_s, wait_s)
     return least_s
+
+
+@helper
+def _rank_indexed(view: View, memory: Memory, work: Any, ranking: Any) -> int:
+    """As the scan, by the index."""
+    refresh_waits(view, memory)
+    count = 0
+    for g in range(n_groups(memory)):
+        service_s = estimate_s(view, work, type_of_group(memory, g))
+        if service_s < np.inf:
+            count = rank_by_completion(view, memory, ranking, count, g, service_s)
+    return count
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class LeastExpectedCompletion(Policy):
         estimated service time of this request per node type; which nodes are up, have room and serve the
         class.
     Cost
-        O(nodes).
+        O(nodes); where nodes hold no models O(log nodes) per change of a node and per candidate.
     When it wins / loses
         Wins where nodes are unrelated and model loads cost as much as service. Greedy: it may fill fast nodes
         with requests that others need more; misled by wrong estimates.
@@ -89,13 +91,17 @@ class LeastExpectedCompletion(Policy):
     }
 
     def init(self, cluster: Cluster) -> Memory:
-        """Notes of the nodes."""
-        return memory(floats=notes_room(cluster.n_nodes))
+        """Whether there is an index of waits; the index, or notes of the nodes."""
+        if is_indexable(cluster):
+            return wait_index(cluster)._replace(params=np.ones(1))
+        return memory(params=[0.0], floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected completion."""
+        if memory.params[0] == 1.0:
+            return int(_rank_indexed(view, memory, work, ranking))
         needs, floats = needs_of(work), memory.floats
         for j in range(view.context.n_nodes):
             is_able = can_take(view, needs, j)

@@ -14,10 +14,10 @@ from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
 from trimtab.errors import UsageError
-from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.shared.fitting import share_of
 from trimtab.policies.shared.kept_scores import drop_changed, none_kept
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.waits import expected_wait_s
 
 _QUEUE, _BACKLOG, _RESOURCES = 0, 1, 2  # places in `params`: weights, those of the resources last
 

@@ -24,10 +24,10 @@ from trimtab.domain.view import (
     needs_of,
     type_of_node,
 )
-from trimtab.policies.load_aware.least_expected_completion import OVERDUE_FRAC
 from trimtab.policies.shared.demand_forecast import counts, mean_services_s
 from trimtab.policies.shared.forecasters import check_forecaster, forecast_means
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.waits import OVERDUE_FRAC
 
 PASSES = 8  # over the nodes, to find the level: each leaves out those above it, until none is
 _CHOSEN = -1.0  # note of the node that is drawn: before all loads

@@ -14,10 +14,10 @@ from trimtab.domain.needs import Need
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of, own_s
-from trimtab.policies.load_aware.least_expected_completion import expected_wait_s
 from trimtab.policies.shared.demand_forecast import expected
 from trimtab.policies.shared.prices import smoothed_prices
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.waits import expected_wait_s
 from trimtab.policies.shared.without import NO_LOADS
 
 

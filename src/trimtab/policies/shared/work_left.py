@@ -20,7 +20,6 @@ import numpy as np
 from trimtab.compiled.kernel import helper
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.view import Memory, View
-from trimtab.policies.load_aware.least_expected_completion import OVERDUE_FRAC
 from trimtab.policies.shared.trees import (
     first_up_to,
     forest,
@@ -31,6 +30,7 @@ from trimtab.policies.shared.trees import (
     rank_head_since,
     set_key,
 )
+from trimtab.policies.shared.waits import OVERDUE_FRAC
 
 _FREE, _BUSY, _OVERDUE, _KINDS = range(4)
 _NONE = -1
