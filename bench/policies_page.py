@@ -146,8 +146,9 @@ def _stale(name: str) -> Callable[[Case], Iterator[Claim]]:
         note = f"naive `{GREEDY}`: {naive:.1f} ×"
         own = ratio(case, P99, "sampled-completion", "power-of-d")
         yield _at_most(f"{name}, 8 dispatchers: p99, sampled-completion over power-of-d", own, 1.05, note)
-        forecast = ratio(case, MEAN, "load-forecast", "least-expected-wait")
-        yield _at_most(f"{name}: mean, load-forecast over least-expected-wait", forecast, 0.97)
+        if {"load-forecast", "least-expected-wait"} <= case["policies"].keys():
+            forecast = ratio(case, MEAN, "load-forecast", "least-expected-wait")
+            yield _at_most(f"{name}: mean, load-forecast over least-expected-wait", forecast, 0.97)
 
     return made
 
