@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trimtab.forecast import Arima, arima_paths, fit_arima, quick_arima, rolling_accuracy
-from trimtab.forecast.arima import aicc, differences, kpss
+from trimtab.forecast.arima import MOST_ROOT, aicc, differences, is_stable, kpss, least_squares
 
 
 def drawn(model: Arima, steps: int, seed: int) -> np.ndarray:
@@ -88,6 +88,35 @@ def test_aicc_is_as_in_statsmodels() -> None:
     log_likelihood = -0.5 * 30 * np.log(12.0 / 30)  # without the constant part
     assert aicc(12.0, 30, 4) == pytest.approx(theirs(log_likelihood, 30, 4))
     assert aicc(12.0, 5, 4) == np.inf  # no equation to spare
+
+
+@pytest.mark.parametrize("terms", [1, 3, 5])
+def test_least_squares_are_as_in_lapack(terms: int, rng: np.random.Generator) -> None:
+    columns, target = rng.normal(size=(terms, 40)), rng.normal(size=40)
+    columns[-1] += 100.0 * columns[0]  # badly conditioned, except where both are one column
+    found, squares = least_squares(columns, target)
+    theirs, left = np.linalg.lstsq(columns.T, target, rcond=None)[:2]
+    np.testing.assert_allclose(found, theirs, rtol=1e-9)
+    assert squares == pytest.approx(left[0])
+
+
+def test_a_column_that_depends_on_others_changes_nothing(rng: np.random.Generator) -> None:
+    columns, target = rng.normal(size=(2, 40)), rng.normal(size=40)
+    found, squares = least_squares(np.vstack([columns, 2.0 * columns[0] - columns[1]]), target)
+    np.testing.assert_allclose(found, [*least_squares(columns, target)[0], 0.0], rtol=1e-9)
+    assert squares == pytest.approx(least_squares(columns, target)[1])
+
+
+def test_models_are_stable_whose_roots_lie_within_the_bound(rng: np.random.Generator) -> None:
+    """By the roots of the polynomial z^p − Σ c_i z^(p − i)."""
+    answers = set()
+    for _ in range(500):
+        ar = rng.uniform(-1.2, 1.2, size=rng.integers(1, 6))
+        expected = bool(np.abs(np.roots([1.0, *-ar])).max() < MOST_ROOT)
+        assert is_stable(Arima(tuple(ar), 0, ())) is expected
+        assert is_stable(Arima((), 0, tuple(-ar))) is expected
+        answers.add(expected)
+    assert answers == {True, False}
 
 
 @pytest.mark.parametrize("model", [Arima((0.5, -0.2), 1, (0.4,)), Arima((0.6,), 0, (0.3,), 100.0)])

@@ -13,6 +13,7 @@ be 0 before the start (Box and Jenkins, Time Series Analysis, 1970).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +26,7 @@ MOST_TERMS: Final = 5  # p + q
 MOST_DIFFERENCES: Final = 2
 KPSS_5_PERCENT: Final = 0.463  # critical value of the test about a level
 FEWEST_PER_TERM: Final = 4  # equations for each coefficient
+DEPENDENT_FRAC: Final = 1e-20  # of a column's squares, that others leave of it: none but rounding
 MOST_ROOT: Final = 0.99  # of the AR and MA polynomials: models nearer to a unit root are left out
 
 
@@ -72,10 +74,10 @@ def kpss(values: Floats) -> float:
     The long-run variance has Bartlett weights up to lag 4 (n / 100)^¼, the paper's l4.
     """
     off, n = values - values.mean(), len(values)
-    long_run = float(off @ off)
+    long_run = _product(off, off)
     lags = min(int(4.0 * (n / 100.0) ** 0.25), n - 1)
     for lag in range(1, lags + 1):
-        long_run += 2.0 * (1.0 - lag / (lags + 1.0)) * float(off[lag:] @ off[:-lag])
+        long_run += 2.0 * (1.0 - lag / (lags + 1.0)) * _product(off[lag:], off[:-lag])
     return float((np.cumsum(off) ** 2).sum()) / (n * long_run) if long_run > 1e-12 * n else 0.0
 
 
@@ -83,31 +85,30 @@ def aicc(squares: float, equations: int, terms: int) -> float:
     """AICc of normal errors with this sum of squares; `terms` counts coefficients, mean and variance."""
     spare = equations - terms - 1
     if spare <= 0 or squares <= 0.0:
-        return np.inf
-    return float(equations * np.log(squares / equations) + 2.0 * terms * (1.0 + (terms + 1.0) / spare))
+        return math.inf
+    return equations * math.log(squares / equations) + 2.0 * terms * (1.0 + (terms + 1.0) / spare)
 
 
 def _best_fit(off: Floats, most_terms: int, *, has_mean: bool) -> _Fit:
     """The ARMA of least AICc of deviations [steps]; no terms where none helps or none can be fitted."""
     n, none = len(off), np.zeros(0)
     most = min(most_terms, (n - 1) // (FEWEST_PER_TERM + 1))
-    long_order = min(max(most, int(10.0 * np.log10(max(n, 2)))), max(1, n // 5))
+    long_order = min(max(most, int(10.0 * math.log10(max(n, 2)))), max(1, n // 5))
     errors = _errors_of_long_ar(off, long_order)
     first = long_order + most  # the same equations for every order, so that their AICc can be compared
     rows = n - first
     if rows <= FEWEST_PER_TERM:
         return _Fit(np.inf, none, none)
     target, extra = off[first:], 1 + has_mean
-    best = _Fit(aicc(float(target @ target), rows, extra), none, none)
+    best = _Fit(aicc(_product(target, target), rows, extra), none, none)
     lagged = [_lags(values, first, most) for values in (off, errors)]
     for p in range(most + 1):
         for q in range(most - p + 1):
-            table = np.hstack([lagged[0][:, :p], lagged[1][:, :q]])
+            columns = np.vstack([lagged[0][:p], lagged[1][:q]])
             if p + q == 0 or rows < FEWEST_PER_TERM * (p + q):
                 continue
-            found: Floats = np.linalg.lstsq(table, target, rcond=None)[0].astype(np.float64)
-            left = target - table @ found
-            fit = _Fit(aicc(float(left @ left), rows, p + q + extra), found[:p], found[p:])
+            found, squares = least_squares(columns, target)
+            fit = _Fit(aicc(squares, rows, p + q + extra), found[:p], found[p:])
             if fit.aicc < best.aicc and _is_inside(fit.ar) and _is_inside(-fit.ma):
                 best = fit
     return best
@@ -119,17 +120,17 @@ def _errors_of_long_ar(off: Floats, most: int) -> Floats:
     By the recursion of Durbin and Levinson on autocovariances; deviations are 0 before the start.
     """
     n = len(off)
-    covariance = np.array([float(off[k:] @ off[: n - k]) / n for k in range(most + 1)])
+    covariance = np.array([_product(off[k:], off[: n - k]) / n for k in range(most + 1)])
     if covariance[0] <= 0.0:
         return np.zeros(n)
     ar, variance = np.zeros(0), covariance[0]
-    best, least = ar, n * np.log(variance)
+    best, least = ar, n * math.log(variance)
     for order in range(1, most + 1):
-        partial = (covariance[order] - ar @ covariance[order - 1 : 0 : -1]) / variance
+        partial = (covariance[order] - _product(ar, covariance[order - 1 : 0 : -1])) / variance
         ar = np.append(ar - partial * ar[::-1], partial)
         variance *= 1.0 - partial**2
-        if n * np.log(variance) + 2 * order < least:
-            best, least = ar, n * np.log(variance) + 2 * order
+        if n * math.log(variance) + 2 * order < least:
+            best, least = ar, n * math.log(variance) + 2 * order
     errors = off.copy()
     for i in range(len(best)):
         errors[i + 1 :] -= best[i] * off[: n - i - 1]
@@ -137,9 +138,35 @@ def _errors_of_long_ar(off: Floats, most: int) -> Floats:
 
 
 def _lags(values: Floats, first: int, count: int) -> Floats:
-    """Lags 1 to `count` of the values from `first` on [steps − first, count]."""
+    """Lags 1 to `count` of the values from `first` on [count, steps − first]."""
     n = len(values)
-    return np.stack([values[first - k : n - k] for k in range(1, count + 1)], axis=1).reshape(-1, count)
+    return np.array([values[first - k : n - k] for k in range(1, count + 1)]).reshape(count, n - first)
+
+
+def least_squares(columns: Floats, target: Floats) -> tuple[Floats, float]:
+    """Coefficients [terms] of columns [terms, equations] and the squares they leave (modified Gram-Schmidt).
+
+    LAPACK's result would depend on the processor. A column that depends on those before it gets 0.
+    """
+    terms, rest = len(columns), target.copy()
+    own, upper, along = columns.copy(), np.zeros((terms, terms)), np.zeros(terms)
+    for i in range(terms):
+        square = _product(own[i], own[i])
+        if square <= DEPENDENT_FRAC * _product(columns[i], columns[i]):
+            continue
+        along[i] = _product(own[i], rest) / square
+        rest -= along[i] * own[i]
+        for j in range(i + 1, terms):
+            upper[i, j] = _product(own[i], own[j]) / square
+            own[j] -= upper[i, j] * own[i]
+    for i in range(terms - 1, -1, -1):
+        along[i] -= _product(upper[i, i + 1 :], along[i + 1 :])
+    return along, _product(rest, rest)
+
+
+def _product(a: Floats, b: Floats) -> float:
+    """Scalar product, summed alike on every processor."""
+    return float((a * b).sum())
 
 
 def is_stable(model: Arima) -> bool:
@@ -148,10 +175,14 @@ def is_stable(model: Arima) -> bool:
 
 
 def _is_inside(coefficients: Floats) -> bool:
-    """Whether x_t = Σ coefficients · x_(t−i) dies out: its roots lie within the unit circle."""
-    if not len(coefficients):
-        return True
-    return bool(np.abs(np.roots([1.0, *-coefficients])).max() < MOST_ROOT)
+    """Whether x_t = Σ coefficients · x_(t−i) dies out: its roots lie within `MOST_ROOT`."""
+    left = [c / math.pow(MOST_ROOT, i + 1) for i, c in enumerate(coefficients.tolist())]
+    while left:  # Levinson's recursion backwards: inside if every partial autocorrelation is
+        partial = left.pop()
+        if abs(partial) >= 1.0:
+            return False
+        left = [(a + partial * b) / (1.0 - partial**2) for a, b in zip(left, left[::-1], strict=True)]
+    return True
 
 
 def arima_paths(model: Arima, series: Floats, horizon: int) -> Floats:

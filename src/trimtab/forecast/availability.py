@@ -10,11 +10,13 @@ counted).
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.compiled.elementwise import elementwise
 from trimtab.compiled.kernel import helper
 from trimtab.forecast.mixture import Floats
 
@@ -39,7 +41,7 @@ def hazards_per_s(
 
 def available_frac(hazard_per_s: npt.ArrayLike, ahead_s: float) -> Floats:
     """Probability that a node that is up serves on for so many seconds: exp(−λ t)."""
-    return np.asarray(np.exp(-np.asarray(hazard_per_s, np.float64) * ahead_s), np.float64)
+    return elementwise(math.exp, -np.asarray(hazard_per_s, np.float64) * ahead_s)
 
 
 def next_outages_s(outages: Any, n_nodes: int, now_s: float) -> tuple[Floats, Floats]:

@@ -64,7 +64,7 @@ def staffed(view: View, need_slots: Floats, service_s: Floats, memory_gib: Float
     given = np.zeros(service_s.shape)
     left = np.where(can.any(axis=1), need_slots, 0.0)
     holds = (resident.T == 1) & can
-    supply = holds @ free
+    supply = (holds * free).sum(axis=1)
     for m in sorted(np.flatnonzero(left > 0.0), key=lambda m: (supply[m] / left[m], m)):
         for j in sorted(np.flatnonzero(holds[m]), key=lambda j: (service_s[m, j], j)):
             share = min(free[j], left[m])
@@ -78,7 +78,7 @@ def _place_short(
 ) -> None:
     """Give the models that lack slots new copies, the largest lack first, where these serve soonest."""
     gib, load_s = np.asarray(view.item_gib), np.asarray(view.load_s)
-    kept_gib = (given.T > 0.0) @ gib
+    kept_gib = ((given.T > 0.0) * gib).sum(axis=1)
     for m in sorted(np.flatnonzero(left >= _LEAST_SLOTS), key=lambda m: (-left[m], m)):
         lacks = can[m] & (view.resident[:, m] == 0) & (free >= _LEAST_SLOTS)
         lacks &= kept_gib + gib[m] <= memory_gib + _SLACK_GIB
