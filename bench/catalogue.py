@@ -10,6 +10,7 @@ from bench import (
     policies_by_nodes,
     python_policy,
     scaling,
+    stages,
     startup,
     trees,
 )
@@ -25,6 +26,7 @@ BENCHMARKS = {
         trees,
         interpreted,
         scaling,
+        stages,
         startup,
     )
 }
