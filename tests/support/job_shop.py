@@ -84,7 +84,6 @@ class JobShop:
     metrics: ClassVar[Mapping[str, Metric]] = METRICS
     objective: ClassVar[str] = "flow_mean_s"
     objective_title: ClassVar[str] = "mean flow time"
-    default_policies: ClassVar[tuple[str, ...]] = tuple(ALLOCATORS)
     figures: ClassVar[FigureChoice] = FigureChoice(
         stats=("flow_mean_s",),
         over_load={},
@@ -114,6 +113,10 @@ class JobShop:
 
     def sweep_loads(self, settings: Shop, wanted: Sequence[float] | None) -> tuple[float, ...]:
         return ()
+
+    def default_policies(self, settings: Any) -> tuple[str, ...]:
+        """All of them."""
+        return tuple(ALLOCATORS)
 
     def is_swept_by_default(self, policy: Any) -> bool:
         return True

@@ -14,6 +14,7 @@ from trimtab.experiments.scenario.build import build
 from trimtab.experiments.scenario.loader import parse_scenario
 from trimtab.traces import TraceOptions, read_trace
 from trimtab.traces.run_tables import run_rows
+from trimtab.traces.write_runs import write_runs
 
 STAGES = [
     {"stage": "a", "class": "write", "size": 2.0, "output_gib": 0.5},
@@ -114,3 +115,25 @@ def test_options_choose_runs(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, ROWS), options=TraceOptions(start_s=1.0))
     assert trace.table["run_idx"].to_list() == [1, 2]
     assert isinstance(trace.stages, pl.DataFrame)
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz", "out.parquet", "out.json"])
+def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
+    count = 1 if name == "out.json" else 3
+    trace = read_trace(written(tmp_path, ROWS), options=TraceOptions(limit=count))
+    assert trace.stages is not None
+    again = read_trace(write_runs(trace.table, trace.stages, tmp_path / name))
+    assert again.table["arrival_s"].equals(trace.table["arrival_s"])
+    assert again.stages is not None
+    columns = ["stage", "class", "size", "after", "output_gib"]
+    wanted = trace.stages.filter(pl.col("run_idx") < count).select(columns)
+    assert again.stages.select(columns).equals(wanted)
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, ROWS))
+    assert trace.stages is not None
+    with pytest.raises(TraceError, match=r"WfFormat holds one run.*3"):
+        write_runs(trace.table, trace.stages, tmp_path / "out.json")
+    with pytest.raises(TraceError, match=r"\.csv"):
+        write_runs(trace.table, trace.stages, tmp_path / "out.csv")

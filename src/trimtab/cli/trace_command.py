@@ -106,7 +106,11 @@ def _rates(trace: Trace) -> Any:
 
 @app.command(
     "convert",
-    epilog=examples("trimtab trace convert in.csv out.parquet --start 3600 --stop 7200 --sample 0.1"),
+    epilog=examples(
+        "trimtab trace convert in.csv out.parquet --start 3600 --stop 7200 --sample 0.1",
+        "trimtab trace convert workflow.json runs.jsonl      runs of chains",
+        "trimtab trace convert runs.jsonl workflow.json      one run as WfFormat",
+    ),
 )
 @grouped
 def convert(
@@ -115,11 +119,15 @@ def convert(
     rows: TraceRows,
     quiet: Quiet = False,
 ) -> None:
-    """Write a trace, or a slice or sample of it, in trimtab's columns."""
+    """Write a trace, or a slice or sample of it, in trimtab's columns; one run to .json as WfFormat."""
     from trimtab.traces import write_trace
+    from trimtab.traces.write_runs import write_runs
 
     trace = _read(file, rows, quiet=quiet)
-    write_trace(trace.table, out)
+    if trace.stages is None:
+        write_trace(trace.table, out)
+    else:
+        write_runs(trace.table, trace.stages, out)
     note(f"{trace.table.height:,} requests\n{where(out, out.stat().st_size)}", quiet=quiet)
 
 

@@ -107,8 +107,7 @@ class Kind(Protocol[S, I, R]):
     def objective_title(self) -> str:
         """The objective in words."""
 
-    @property
-    def default_policies(self) -> tuple[str, ...]:
+    def default_policies(self, settings: S) -> tuple[str, ...]:
         """The policies of a comparison by default."""
 
     @property

@@ -63,7 +63,7 @@ def run_comparison(
     given = None if policies is None else _as_sequence(policies)
     named = None if given is None else [kind.canonical(policy) for policy in given]
     settings = kind.read(source, load=load, policies=named, seeds=seeds)
-    specs = _each_once(kind, given or settings.policies or kind.default_policies)
+    specs = _each_once(kind, given or settings.policies or kind.default_policies(settings))
     sweep_loads = kind.sweep_loads(settings, sweep)
     own_load = kind.own_load(settings)
     loads = [x for x in sweep_loads if x != own_load]  # that one is run anyway

@@ -61,6 +61,11 @@ def arrives_at_once(spec: TraceSpec) -> bool:
     return bool(arrival_s[0] == arrival_s[-1])
 
 
+def holds_runs(spec: TraceSpec) -> bool:
+    """Whether the requests are runs of chains."""
+    return recorded(spec).stages is not None
+
+
 def unserved_rows(spec: TraceSpec) -> tuple[int, dict[str, int]]:
     """Number of rows in the sample of seed 0, and of a recording's rows by outcome, done excluded."""
     rows = chosen_rows(recorded(spec), spec.options, 0)

@@ -128,10 +128,11 @@ class Run:
     def to_dict(self) -> dict[str, Any]:
         """The output of `trimtab run --json`."""
         bound, stages = self.bound, self.stage_summaries
-        chains = {
-            "stages": [asdict(stage) for stage in stages],
-            "bottleneck": bottleneck_text(stages),
-        }
+        chains = (
+            {"stages": [asdict(stage) for stage in stages], "bottleneck": bottleneck_text(stages)}
+            if stages
+            else {}
+        )
         return {
             "scenario": self.scenario.name,
             "scenario_hash": self.scenario.hash(),
@@ -149,7 +150,7 @@ class Run:
             "served_frac": self.served_frac,
             "notes": self.notes(),
             "versions": versions(),
-            **(chains if stages else {}),
+            **chains,
         }
 
 

@@ -62,7 +62,6 @@ class Serving:
     metrics: ClassVar[Mapping[str, Metric]] = METRICS
     objective: ClassVar[str] = "completion_mean_s"
     objective_title: ClassVar[str] = "mean completion"
-    default_policies: ClassVar[tuple[str, ...]] = DEFAULT_COMPARISON
     figures: ClassVar[FigureChoice] = FigureChoice(
         stats=("completion_mean_s", "completion_p99_s", "slo_attained_frac", "utilisation_var"),
         over_load={
@@ -110,6 +109,12 @@ class Serving:
             spec = settings.workload.trace
             return () if spec is not None and arrives_at_once(spec) else settings.sweep.loads
         return checked(lambda: SweepSpec(loads=tuple(wanted)), SweepSpec, "sweep", ScenarioError).loads
+
+    def default_policies(self, settings: Scenario) -> tuple[str, ...]:
+        """The default comparison; with chains, without policies that need rollouts."""
+        if not settings.has_chains():
+            return DEFAULT_COMPARISON
+        return tuple(p for p in DEFAULT_COMPARISON if Need.ROLLOUT not in find(p).dispatch.all_needs)
 
     def is_swept_by_default(self, policy: PolicySpec) -> bool:
         """Whether the policy needs no rollouts: a run with rollouts takes as long as all others together."""

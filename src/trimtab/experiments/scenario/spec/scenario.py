@@ -30,7 +30,7 @@ from trimtab.experiments.scenario.spec.references import (
 from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served, ServiceClass
 from trimtab.experiments.scenario.spec.serving import BackgroundSpec, FaultSpec, ServingSpec
 from trimtab.experiments.scenario.spec.workload import TraceSpec, WorkloadSpec
-from trimtab.experiments.scenario.trace_rows import recorded_rows
+from trimtab.experiments.scenario.trace_rows import holds_runs, recorded_rows
 from trimtab.validation.base import Positive, Spec, formerly
 from trimtab.validation.names import FieldError, raise_field_errors
 from trimtab.validation.problems import checked
@@ -144,6 +144,11 @@ class Scenario(ClusterPart):
             return self.workload.generate.requests
         assert self.workload.trace is not None
         return recorded_rows(self.workload.trace)
+
+    def has_chains(self) -> bool:
+        """Whether some requests are runs of chains; reads the trace, if there is one."""
+        trace = self.workload.trace
+        return bool(self.chains) if trace is None else holds_runs(trace)
 
     def seed_list(self) -> tuple[int, ...]:
         """The seeds as a list."""
