@@ -73,6 +73,18 @@ class NodeReports:
         state.link_active[link] = active
         state.views[0].link_gib_per_s[link] = gib_per_s  # one array in all views
 
+    def set_load_time(self, item_idx: int, type_idx: int, load_s: float, now_s: float) -> None:
+        """Set how long nodes of a type take to load an item."""
+        state = self._state
+        state.load_s[item_idx, type_idx] = load_s
+        self._note_changes(np.flatnonzero(state.nodes["type_idx"] == type_idx), now_s)
+
+    def set_memory_used(self, node_idx: int, now_s: float) -> None:
+        """`resident` says all that the node holds: count its memory anew."""
+        state = self._state
+        state.hidden["memory_used_gib"][node_idx] = state.item_gib[state.resident[node_idx] == 1].sum()
+        self._note_changes(np.array([node_idx]), now_s)
+
     def _note_changes(self, nodes: np.ndarray, now_s: float) -> None:
         """Log changes of nodes for all policies, and offer held requests."""
         state = self._state

@@ -2,8 +2,8 @@
 
 A node places the items that the plan keeps there, in the order of items, as far as they fit its memory
 together. It loads missing items one after the other when a slot is free and nothing waits. Such a load holds
-no slot. An item that requests evict stays evicted until the next plan. Real nodes load an item on request, so
-in a gateway a plan only pins.
+no slot. An item that requests evict stays evicted until the next plan. In a gateway nodes load by calls of
+their own, so there the loop only pins.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.http.incoming_exchange import IncomingExchange
 from trimtab.gateway.model import (
     Kind,
+    LoadEvent,
     Observer,
     Refusal,
     Tenant,
@@ -33,6 +34,7 @@ from trimtab.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Regi
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.fleet_listener import RemovalHook
 from trimtab.gateway.nodes.health_manager import HealthManager
+from trimtab.gateway.nodes.item_loader import ItemLoader
 from trimtab.gateway.nodes.resource_use import resource_use
 from trimtab.gateway.observe.decision_records import DecisionRecords
 from trimtab.gateway.observe.logs import RequestLog, Which
@@ -82,6 +84,8 @@ class Gateway:
         self.problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
         rules = config_mapping.rules_of(config)
         self.dispatcher = PolicyDispatcher(loop, self.fleet, rules, tenants=len(self.tenants))
+        self.loader = ItemLoader(self.fleet, self._loaded, config.polling.period_s)
+        self.dispatcher.placements.follow(self.loader)
         self.metrics = Metrics(loop.time, self._sources())
         self.decision_records = DecisionRecords(loop.time)
         self.recorder = new_recorder(
@@ -121,6 +125,7 @@ class Gateway:
             self.dispatcher.log.listeners.append(self.recorder)
         await self.dispatcher.open()
         self.health_manager.start()
+        self.loader.start()
         self._start_discovery()
         self._know_models()
         self._log_degraded()
@@ -143,6 +148,7 @@ class Gateway:
             await source.close()
         await self.plane.close()
         await self.health_manager.close()
+        await self.loader.close()
         self.dispatcher.close()
         self.fleet.close()
         if self.recorder is not None:
@@ -225,12 +231,20 @@ class Gateway:
             plans=self._plans,
             signals=lambda: signal_figures(self.dispatcher.registry, self.fleet),
             demand=lambda: demand_figures(self.dispatcher.registry),
+            loads=self.dispatcher.registry.load_times.figures,
             shadow=lambda: self.dispatcher.log.shadow.counts,
         )
 
     def _plans(self) -> dict[tuple[str, str], int]:
         logs = zip(("live", "shadow"), self.dispatcher.planning(), strict=True)
         return {(role, outcome): n for role, log in logs for outcome, n in asdict(log).items()}
+
+    def _loaded(self, event: LoadEvent) -> None:
+        """A call that loads or unloads has ended: learn from it, count and record it."""
+        self.dispatcher.placements.learn(event)
+        self.metrics.loaded(event)
+        if self.recorder is not None:
+            self.recorder.loaded(event)
 
     def _new_admission(self) -> Admission:
         admission = Admission(

@@ -105,6 +105,7 @@ class GatewayControl:
             },
             "shadow": _shadow(gateway),
             "demand": demand_figures(dispatcher.registry),
+            "loads": dispatcher.registry.load_times.figures(),
             "jobs": dict(gateway.job_counts),
             "notes": [
                 *gateway.problems,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from trimtab.domain.view import Plan  # loads numba
@@ -118,6 +118,7 @@ class Cause(Enum):
     FIRST_BYTE = "first_byte_timeout"
     IDLE = "idle_timeout"
     TOTAL = "total_timeout"
+    LOAD = "load_failed"  # the node did not load the model or adapter; nothing was sent
 
 
 class Outcome(Enum):
@@ -182,6 +183,7 @@ class Node:
     last_byte_s: float = 0.0  # time of the last byte from it
     reported: dict[str, float] = field(default_factory=dict)  # values from polling: "running", "waiting", …
     reported_s: dict[str, float] = field(default_factory=dict)  # source of values → when its page was read
+    loader: Any = None  # nodes.item_loader.ItemLoader, where its models or adapters are loaded by calls
 
 
 @dataclass(slots=True, eq=False)
@@ -189,7 +191,7 @@ class Attempt:
     """One attempt of an exchange on a node."""
 
     node: Node
-    begun_s: float
+    begun_s: float  # inf while the node loads what the request needs
     sent_s: float = 0.0  # time at which the whole request was written
     head_s: float = 0.0  # time of the response's head
     first_byte_s: float = 0.0  # time of the response's first body byte
@@ -198,6 +200,17 @@ class Attempt:
     status: int = 0
     retry_after_s: float = 0.0  # the node's Retry-After, with a 429 or 503; 0 = none
     hedge: bool = False
+    load_s: float = 0.0  # before `begun_s`: how long the node loaded what the request needs
+
+
+class LoadEvent(NamedTuple):
+    """A call that ended."""
+
+    node: Node
+    item: str
+    action: str  # load, unload
+    outcome: str  # done, failed, timeout, lost
+    seconds: float
 
 
 class Exchange:

@@ -15,7 +15,7 @@ from typing import Final, Literal, TypedDict, get_args
 
 VERSION: Final = 1
 
-RecordName = Literal["head", "state", "estimates", "node", "plan", "dropped"]
+RecordName = Literal["head", "state", "estimates", "node", "plan", "load", "dropped"]
 NodeEvent = Literal["up", "down", "drained", "added", "removed", "capacity"]
 NODE_EVENTS: Final = get_args(NodeEvent)
 

@@ -25,13 +25,14 @@ MIB = 1 << 20
 ELSEWHERE: Final = {  # needs of the loop itself, with the tests that show what they change
     Need.CENTRAL_QUEUE: "tests/parity/test_gateway_parity.py: whatever waits, waits at the gateway",
     Need.HELD_COMPARISON: "tests/parity/test_gateway_parity.py, tests/engine: they compete for a slot",
+    Need.PLACEMENT: "tests/gateway/test_loading_over_http.py: nodes load it, and requests go there",
     Need.ROLLOUT: "tests/gateway/decide/test_active_candidate.py, tests/engine: candidates are simulated",
 }
 EVERYTHING = """
 nodes:
   - {name: a, url: 'http://x:1', models: [m], adapters: [x], zone: a, usd_per_hour: 1,
      exporter_url: 'http://x:9100/metrics', metrics_url: /metrics}
-  - {name: b, url: 'http://x:2', models: [m], zone: b}
+  - {name: b, url: 'http://x:2', models: [m], zone: b, loading: {models: vllm}}
 """
 PROVIDED: Final = parse_config(EVERYTHING).provided()
 
@@ -55,7 +56,7 @@ async def _say_who_is_busy(bench: SignalBench) -> None:
 
 
 async def _hold_the_adapter(bench: SignalBench) -> None:
-    bench.fleet.served_adapter(bench.fleet.nodes[1], "x")
+    bench.fleet.set_held(bench.fleet.nodes[1], "x", is_held=True)
 
 
 RESOURCED: Final = {"resources": MACHINE}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, TypedDict
 
+from trimtab.gateway.decide.load_times import LoadFigures
 from trimtab.gateway.observe.status import NodeFigures
 
 Json = dict[str, Any]
@@ -36,6 +37,7 @@ class Status(TypedDict, total=False):
     policy: PolicyFigures
     shadow: Json | None  # name, disagreement_frac, predicted_difference_frac
     demand: Mapping[str, Mapping[str, float]]  # class → resource → what one request takes
+    loads: list[LoadFigures]  # learned load times of models and adapters, by type of nodes
     tenants: list[Json]  # name, requests, tokens, in_flight, limit
     prediction: list[Json]  # observe.summaries.prediction
     counts: Json  # retries, hedges, refusals by code, lost by cause

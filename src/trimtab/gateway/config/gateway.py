@@ -128,7 +128,7 @@ class GatewayConfig(Spec):
 
     def provided(self) -> frozenset[Need]:
         """The needs of policies that the gateway meets with this configuration."""
-        loads = any(node.adapters and node.adapter_load_s > 0.0 for node in self.nodes)
+        loads = any(node.loading or (node.adapters and node.adapter_load_s > 0.0) for node in self.nodes)
         nodes = needs_met_by((*self.nodes, *self.discovery.dns), self.models, self.zone)
         if self.discovery.file is not None or self.registration.allowed_cidrs:
             nodes = dict.fromkeys(nodes, True)  # what later nodes declare is not known yet

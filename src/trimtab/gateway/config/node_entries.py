@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from trimtab.domain.cluster import RESOURCES, ResourceName
+from trimtab.gateway.config.loading import LoadingSpec
 from trimtab.gateway.config.types import (
     BackendUrl,
     Cidr,
@@ -94,6 +95,9 @@ class NodeSettings(Spec):
     )
     adapters: tuple[Model, ...] = Field((), description="adapters that the node serves, besides its models")
     adapter_load_s: NonNegative = Field(1.0, description="time to load an adapter, for policies")
+    loading: LoadingSpec | None = Field(
+        None, description="calls that load and unload models or adapters at the node; default: none"
+    )
     capacity: Capacity = Field(
         CapacitySpec(), description="limit of requests, or of requests and tokens, in flight; resources"
     )
@@ -148,6 +152,7 @@ class NodeSettings(Spec):
             type_name=self.type,
             adapters=self.adapters,
             adapter_load_s=self.adapter_load_s,
+            hooks=None if self.loading is None else self.loading.hooks(),
             weight=self.weight,
             resources=self.capacity.resources,
             zone=self.zone,

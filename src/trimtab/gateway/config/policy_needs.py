@@ -26,7 +26,8 @@ GATEWAY: Final = Host(
         Need.ZONES: "`zone` of nodes, in several zones",
         Need.LINKS: "",  # measured, where it is not declared
         Need.PRICES: "`usd_per_hour` of nodes",
-        Need.RESIDENCY: "`adapters` of nodes with `adapter_load_s`",
+        Need.RESIDENCY: "`loading` of nodes, or `adapters` with `adapter_load_s`",
+        Need.PLACEMENT: "`loading` of nodes",
         Need.PREFIX: "`prefix_cache.enabled`",
         Need.DEADLINES: "",
         Need.PRIORITIES: "",
@@ -56,6 +57,7 @@ def needs_met_by(nodes: Collection[NodeSettings], models: Models, own_zone: str)
         Need.REPORTED_LOAD: reports or any(node.metrics_url for node in nodes),
         Need.ZONES: len({node.zone or own_zone for node in nodes}) > 1,
         Need.PRICES: any(node.usd_per_hour for node in nodes),
+        Need.PLACEMENT: any(node.loading is not None for node in nodes),
     }
 
 

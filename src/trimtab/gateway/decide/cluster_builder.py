@@ -14,6 +14,7 @@ from trimtab.domain.cluster import RESOURCES, Cluster, Floats
 from trimtab.gateway.api.units import PROMPT_TOKEN_FRAC
 from trimtab.gateway.decide.declared import HERE
 from trimtab.gateway.decide.estimates import ClassKey, ServiceEstimates
+from trimtab.gateway.decide.load_times import FIRST_LOAD_S, LoadKey
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.node_spec import NodeSpec
 
@@ -34,6 +35,7 @@ class Member:
     weight: float
     bases: Mapping[str, str] = field(default_factory=dict)  # adapter → its model; "" = not known
     adapter_load_s: float = 0.0
+    loads_models: bool = False  # its models are loaded by calls of its own
     zone: str = HERE
     nic_gib_per_s: float = 0.0  # 0 = not declared
     usd_per_hour: float = 0.0
@@ -141,6 +143,7 @@ def member_of(
         spec.weight,
         bases,
         spec.adapter_load_s,
+        loads_models=spec.hooks is not None and spec.hooks.models is not None,
         zone=spec.zone or gateway_zone,
         nic_gib_per_s=spec.nic_gib_per_s,
         usd_per_hour=spec.usd_per_hour,
@@ -155,6 +158,7 @@ def cluster_of(
     estimates: ServiceEstimates,
     around: Surroundings = Surroundings(),  # noqa: B008 - never changed
     holding_cost: Mapping[str, float] = MappingProxyType({}),
+    learned_load_s: Mapping[LoadKey, float] = MappingProxyType({}),
 ) -> Cluster:
     """The cluster that policies see; `rows` ≥ the number of classes."""
     n, g = len(shape.members), len(shape.types)
@@ -162,8 +166,6 @@ def cluster_of(
     for c, key in enumerate(classes):
         write_estimates(fixed_s, unit_s, c, key, shape, estimates)
     is_adapter = np.array([name in shape.bases for name in shape.items], np.uint8)
-    adapter_s = np.zeros(g)  # nodes of a type that differ count as the slowest of them
-    np.maximum.at(adapter_s, list(shape.type_idx), [m.adapter_load_s for m in shape.members])
     slots = np.array([m.slots for m in shape.members], np.int64)
     return Cluster(
         type_names=tuple(kind.name for kind in shape.types),
@@ -184,7 +186,7 @@ def cluster_of(
         item_names=shape.items,
         item_gib=np.array([around.model_gib.get(name, 0.0) for name in shape.items]),
         item_is_adapter=is_adapter,
-        load_s=np.outer(is_adapter, adapter_s),
+        load_s=load_times(shape, is_adapter, learned_load_s),
         zone_names=around.zones,
         rtt_s=around.rtt_s,
         zone_gib_per_s=around.zone_gib_per_s,
@@ -196,6 +198,19 @@ def cluster_of(
         ),
         prompt_token_units=np.full(rows, PROMPT_TOKEN_FRAC),
     )
+
+
+def load_times(shape: ClusterShape, is_adapter: np.ndarray, learned: Mapping[LoadKey, float]) -> Floats:
+    """Seconds to load each item on nodes of each type, [items, types]; learned ones replace first guesses."""
+    adapter_s, model_s = np.zeros(len(shape.types)), np.zeros(len(shape.types))
+    at = list(shape.type_idx)  # nodes of a type that differ count as the slowest of them
+    np.maximum.at(adapter_s, at, [m.adapter_load_s for m in shape.members])
+    np.maximum.at(model_s, at, [FIRST_LOAD_S if m.loads_models else 0.0 for m in shape.members])
+    load_s: Floats = np.where(is_adapter[:, None] == 1, adapter_s, model_s)
+    for m, item in enumerate(shape.items):
+        for g, kind in enumerate(shape.types):
+            load_s[m, g] = learned.get((item, kind.name), load_s[m, g])
+    return load_s
 
 
 def write_estimates(

@@ -20,6 +20,7 @@ from trimtab.gateway.decide.dispatch_rules import DispatchRules
 from trimtab.gateway.decide.estimates import ServiceEstimates
 from trimtab.gateway.decide.feedback import Feedback
 from trimtab.gateway.decide.node_signals import NodeSignals
+from trimtab.gateway.decide.placements import Placements
 from trimtab.gateway.decide.pool import Entry, PolicyPool, Turned
 from trimtab.gateway.decide.pools import PolicyPools
 from trimtab.gateway.decide.refusals import no_response, queue_full, refusal
@@ -62,7 +63,9 @@ class PolicyDispatcher(FleetListener):
             loop, fleet, rules, registry, self, tenants=tenants, inline_plans=inline_plans, mode=mode
         )
         self._requests = RequestBuilder(pools, registry, affinity)
-        self._feedback = Feedback(fleet, pools, registry, affinity)
+        self.placements = Placements(fleet, registry, pools)
+        self.log.listeners.append(self.placements)
+        self._feedback = Feedback(fleet, pools, registry, affinity, self.placements)
         self._slots = SlotAccounting(fleet, pools, self, self.signals.counts)
         self._feed = ReportFeed(fleet, registry, pools, self.catch_up)
         self.now_s = pools.now_s
@@ -282,7 +285,7 @@ class PolicyDispatcher(FleetListener):
 
     def on_adapters(self, node: Node) -> None:
         """A FleetListener method."""
-        self._pools.mark_adapters(node)
+        self._pools.mark_held(node)
 
     def on_capacity(self, node: Node) -> None:
         """A FleetListener method."""
@@ -362,5 +365,5 @@ class PolicyDispatcher(FleetListener):
 
 
 def _count_failure(exchange: Exchange, cause: Cause) -> None:
-    if cause not in (Cause.BUSY, Cause.RATE_LIMITED) and exchange.attempts:
+    if cause not in (Cause.BUSY, Cause.RATE_LIMITED, Cause.LOAD) and exchange.attempts:
         exchange.attempts[-1].node.failed += 1

@@ -132,6 +132,11 @@ class ServiceEstimates:
         self._class_fit(key).add(units, seconds)  # a sample is enough for types without observations
         return (fit.fixed_s, fit.unit_s) if fit.n >= ENOUGH else self.of(key, type_name)
 
+    def observed(self, key: ClassKey, type_name: str) -> float:
+        """How many requests of a class nodes of a type have served."""
+        own = self._of_type.get((key, type_name))
+        return 0.0 if own is None else own.n
+
     def of(self, key: ClassKey, type_name: str) -> tuple[float, float]:
         """Fixed seconds, and seconds per unit."""
         own = self._of_type.get((key, type_name))

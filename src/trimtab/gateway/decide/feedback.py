@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from trimtab.gateway.api.units import MEDIA
-from trimtab.gateway.decide.estimates import RequestClass
+from trimtab.gateway.api.units import MEDIA, used
+from trimtab.gateway.decide.estimates import ENOUGH, RequestClass
+from trimtab.gateway.decide.load_times import ColdAnswer
+from trimtab.gateway.decide.placements import Placements
 from trimtab.gateway.decide.pool import Entry, PolicyPool
 from trimtab.gateway.decide.pools import PolicyPools
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.decide.session_affinity import SessionAffinity
+from trimtab.gateway.model import Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 
 
@@ -15,10 +18,16 @@ class Feedback:
     """Applies what served requests show."""
 
     def __init__(
-        self, fleet: Fleet, pools: PolicyPools, registry: Registry, affinity: SessionAffinity
+        self,
+        fleet: Fleet,
+        pools: PolicyPools,
+        registry: Registry,
+        affinity: SessionAffinity,
+        placements: Placements,
     ) -> None:
         self._spans_gap = fleet.stall_detector.spans_gap
         self._fleet, self._pools, self._registry, self._affinity = fleet, pools, registry, affinity
+        self._placements = placements
 
     def apply(self, pool: PolicyPool, entry: Entry) -> None:
         """A node has served this request."""
@@ -29,16 +38,46 @@ class Feedback:
         if facts is None or exchange.response_status >= 400:
             return
         of = registry.classes[exchange.class_idx]
-        changed = registry.estimates.learn(exchange, of, is_timed=not self._spans_gap(attempt.begun_s))
+        is_timed = not self._spans_gap(attempt.begun_s)
+        if facts.model in registry.shape.bases or node.loader is not None:
+            is_timed = self._is_warm(exchange, node, of, is_timed)
+        changed = registry.estimates.learn(exchange, of, is_timed=is_timed)
         if changed is not None:
             self._pools.set_estimate(of, changed)
         self._correct_virtual_counter(pool, entry, of)
         self._correct_prefixes(pool, entry)
-        if facts.model in registry.shape.bases:
-            self._fleet.served_adapter(node, facts.model)
         response_id = getattr(exchange, "response_id", "")
         if exchange.session or response_id:
             self._affinity.remember(exchange, response_id, node)
+
+    def _is_warm(self, exchange: Exchange, node: Node, of: RequestClass, is_timed: bool) -> bool:
+        """Whether the node held what the request needed; else the duration is noted as cold."""
+        facts, usage = exchange.facts, exchange.usage
+        assert facts is not None
+        item, state, times = facts.model, self._fleet.state(node), self._registry.load_times
+        self._placements.used(node, item)
+        is_loaded_here = item in state.adapters or state.held_models is not None
+        if is_loaded_here and item not in state.held():
+            self._fleet.set_held(node, item, is_held=True)
+            attempt = exchange.attempts[-1]
+            if is_timed and not attempt.load_s:
+                seconds = attempt.ended_s - attempt.begun_s
+                at = item, node.type_name or node.name
+                units = exchange.units if usage is None else used(facts, of.kind, usage)
+                times.note_cold(ColdAnswer(at, of.key, units, seconds))
+            return False
+        self._learn_loads(of, node)
+        return is_timed
+
+    def _learn_loads(self, of: RequestClass, node: Node) -> None:
+        """Compare first answers with warm ones, once there are enough of these."""
+        registry, type_name = self._registry, node.type_name or node.name
+        if registry.estimates.observed(of.key, type_name) < ENOUGH:
+            return
+        for cold in registry.load_times.take_cold(of.key, type_name):
+            fixed_s, unit_s = registry.estimates.of(of.key, type_name)
+            load_s = registry.load_times.observe(*cold.at, cold.seconds - fixed_s - unit_s * cold.units)
+            self._pools.set_load_time(*cold.at, load_s)
 
     def _correct_virtual_counter(self, pool: PolicyPool, entry: Entry, of: RequestClass) -> None:
         """Replace the cost that was estimated, and counted by chunks, by the cost of the reported usage."""

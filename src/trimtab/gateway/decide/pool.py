@@ -152,21 +152,27 @@ class PolicyPool:
             )
 
     def _mark_resident(self) -> None:
-        """Nodes hold their models; `mark_adapters` sets their adapters."""
+        """Nodes hold their models; `mark_held` sets their adapters, and models that calls load."""
         resident, at = self.live.resident, item_positions(self._shape)
         for j, member in enumerate(self._shape.members):
             for name in member.serves - self._shape.bases.keys():
                 resident[j, at[name]] = 1
 
-    def mark_adapters(self, node_idx: int, held: Collection[str]) -> None:
-        """A node holds these adapters, and those of its running requests."""
-        if not self._shape.bases:
+    def mark_held(self, node_idx: int, adapters: Collection[str], models: Collection[str] | None) -> None:
+        """A node holds these adapters and models (None = all its own), and those of running requests."""
+        shape, bases = self._shape, self._shape.bases
+        if not bases and models is None:
             return
         running = [e.exchange.facts for e in self.entries.values() if e.node_idx == node_idx]
-        names = {*held, *(facts.model for facts in running if facts is not None)}
-        resident, at = self.live.resident, item_positions(self._shape)
-        for name in self._shape.bases:
+        names = {*adapters, *(facts.model for facts in running if facts is not None)}
+        resident, at = self.live.resident, item_positions(shape)
+        for name in bases:
             resident[node_idx, at[name]] = name in names
+        if models is not None:
+            names |= {*models, *(bases[name] for name in names & bases.keys())}
+            for name in shape.members[node_idx].serves - bases.keys():
+                resident[node_idx, at[name]] = name in names
+            self.live.reports.set_memory_used(node_idx, self._now())
 
     async def open(self) -> None:
         """Wait until the planner is ready."""

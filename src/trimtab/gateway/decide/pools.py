@@ -152,11 +152,23 @@ class PolicyPools:
                 pool.live.switch(node.idx, up, now_s)
                 self._owner.turn(pool, now_s)
 
-    def mark_adapters(self, node: Node) -> None:
-        """The node holds other adapters; no decision is due for that."""
+    def mark_held(self, node: Node) -> None:
+        """The node holds other adapters or models."""
         if node.idx < len(self._registry.shape.members):
+            state = self._fleet.state(node)
             for pool in self.by_spec.values():
-                pool.mark_adapters(node.idx, self._fleet.state(node).held_adapters)
+                pool.mark_held(node.idx, state.held_adapters, state.held_models)
+
+    def set_load_time(self, item: str, type_name: str, load_s: float) -> None:
+        """Write a learned load time into the states of all pools."""
+        shape = self._registry.shape
+        if item not in shape.items:
+            return
+        m, now_s = shape.items.index(item), self.now_s()
+        for g, kind in enumerate(shape.types):
+            if kind.name == type_name:
+                for pool in self.by_spec.values():
+                    pool.live.reports.set_load_time(m, g, load_s, now_s)
 
     def change_capacity(self, node: Node) -> None:
         """The node takes more requests at a time, or fewer."""
@@ -235,7 +247,8 @@ class PolicyPools:
                 pool.live.switch(j, False, now_s)
             if node.max_tokens:
                 pool.live.limit_tokens(j, node.max_tokens - taken.get(j, 0.0))
-            pool.mark_adapters(j, self._fleet.state(node).held_adapters)
+            state = self._fleet.state(node)
+            pool.mark_held(j, state.held_adapters, state.held_models)
             pool.live.reserve(j, int(self.rules.reserve_frac * member.slots))
             allowed = self._allowed(node)
             if allowed != member.slots:

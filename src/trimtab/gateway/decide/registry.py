@@ -16,6 +16,7 @@ from trimtab.gateway.decide.cluster_builder import (
     shape_of,
 )
 from trimtab.gateway.decide.estimates import ClassKey, RequestClass, ServiceEstimates
+from trimtab.gateway.decide.load_times import LoadTimes
 from trimtab.gateway.decide.node_signals import NodeSignals
 from trimtab.gateway.model import Endpoint, Exchange, Facts, Kind
 from trimtab.gateway.nodes.fleet import Fleet
@@ -27,7 +28,7 @@ class Registry:
     """Nodes as of the latest `refresh`; classes and estimates as they appear."""
 
     def __init__(self, fleet: Fleet, estimates: ServiceEstimates, signals: NodeSignals) -> None:
-        self.estimates, self.signals = estimates, signals
+        self.estimates, self.signals, self.load_times = estimates, signals, LoadTimes()
         self.classes: list[RequestClass] = []  # in the order in which they appeared
         self._by_key: dict[ClassKey, RequestClass] = {}
         self._by_path: dict[tuple[str, str], RequestClass] = {}  # a string caches its hash, an enum does not
@@ -173,7 +174,8 @@ class Registry:
     def cluster(self, holding_cost: Mapping[str, float]) -> Cluster:
         """The cluster that policies see, with the cost of waiting of models where it is not 1."""
         around = self.signals.surroundings(self.shape, self.class_keys, self.rows)
-        return cluster_of(self.shape, self.class_keys, self.rows, self.estimates, around, holding_cost)
+        shape, known = self.shape, self.load_times.known
+        return cluster_of(shape, self.class_keys, self.rows, self.estimates, around, holding_cost, known)
 
 
 def _path(endpoint: Endpoint | None) -> str:

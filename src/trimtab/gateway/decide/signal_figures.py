@@ -29,6 +29,8 @@ class SignalFigures(TypedDict):
     foreign_requests: int  # that others sent to it, as it reports
     report_age_s: dict[str, float]  # by source: backend, machine, gpu
     resources: dict[str, ResourceFigures]
+    resident: list[str]  # adapters, and models where calls load these, that it is known to hold
+    loading: list[str]
 
 
 def signal_figures(registry: Registry, fleet: Fleet) -> dict[str, SignalFigures]:
@@ -55,6 +57,8 @@ def signal_figures(registry: Registry, fleet: Fleet) -> dict[str, SignalFigures]
                 name: {"capacity": float(capacity[j, k]), "used": float(used[j, k])}
                 for k, name in enumerate(names)
             },
+            "resident": sorted(fleet.state(node).held()),
+            "loading": node.loader.loading(node) if node.loader is not None else [],
         }
     return found
 

@@ -15,6 +15,7 @@ _FINAL = {
     Cause.FIRST_BYTE: (504, "first_byte_timeout", "The node did not answer in time."),
     Cause.IDLE: (504, "idle_timeout", "The node stopped answering."),
     Cause.TOTAL: (504, "total_timeout", "The answer took too long."),
+    Cause.LOAD: (503, "load_failed", "The node could not load the model."),
 }
 
 

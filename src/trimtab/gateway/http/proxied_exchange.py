@@ -20,7 +20,7 @@ from trimtab.gateway.model import Attempt, Cause, Dialect, Node, Outcome, Refusa
 from trimtab.gateway.nodes.status_causes import cause_of_status
 
 MAX_LOST_NODES = 2  # a request that has lost this many nodes may itself crash them
-_REFUSALS = (Cause.CONNECT, Cause.BUSY, Cause.RATE_LIMITED)  # the node has done no work
+_REFUSALS = (Cause.CONNECT, Cause.BUSY, Cause.RATE_LIMITED, Cause.LOAD)  # the node has done no work
 
 
 class ProxiedExchange(IncomingExchange):
@@ -100,7 +100,12 @@ class ProxiedExchange(IncomingExchange):
             self.hedge_upstream = upstream
         else:
             self.upstream = upstream
-        context.send(upstream)
+        loader, facts = node.loader, self.facts
+        missing = loader.missing(node, facts.model) if loader is not None and facts is not None else None
+        if missing:
+            upstream.begin_after(loader.bring(node, missing))
+        else:
+            context.send(upstream)
         context.scanner.watch(self)
         for tell in context.on_started:
             tell(self, attempt)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Coroutine
+from math import inf
+from typing import Any, Protocol
 
 from trimtab.gateway.http.connection_context import Client, ConnectionContext
 from trimtab.gateway.http.framing import Length, ResponseHead
@@ -123,6 +125,24 @@ class UpstreamAttempt:
             self._send(connection)
         else:
             self._task = self._exchange.context.spawn(self._connect())
+
+    def begin_after(self, loading: Coroutine[Any, Any, bool]) -> None:
+        """Send the request once the node has loaded what it needs."""
+        self._task = self._exchange.context.spawn(self._load(loading, self.attempt.begun_s))
+        self.attempt.begun_s = inf
+
+    async def _load(self, loading: Coroutine[Any, Any, bool], since_s: float) -> None:
+        is_loaded = await loading
+        self._task = None
+        if self.over:
+            return
+        attempt = self.attempt
+        attempt.begun_s = self.pool.time()
+        attempt.load_s = attempt.begun_s - since_s
+        if is_loaded:
+            self._exchange.context.send(self)
+        else:
+            self.lost(Cause.LOAD)
 
     async def _connect(self) -> None:
         try:
@@ -330,6 +350,8 @@ class UpstreamAttempt:
     def drop(self) -> None:
         """Give up the attempt. Closing the connection makes the node stop."""
         self.over = True
+        if self.attempt.begun_s == inf:
+            self.attempt.begun_s = self.pool.time()  # its node is still loading
         self._end_transfer(is_whole=False)
         self.settle()
         if self._task is not None:

@@ -203,7 +203,8 @@ class NodeRunner:
             for observer in self._observers:
                 observer.lost(exchange, attempt)
             again = (
-                result in (Cause.CONNECT, Cause.BUSY) and len(exchange.attempts) < self._settings.max_sends
+                result in (Cause.CONNECT, Cause.BUSY, Cause.LOAD)
+                and len(exchange.attempts) < self._settings.max_sends
             )
             if not again:
                 exchange.outcome = Outcome.FAILED
@@ -220,7 +221,7 @@ class NodeRunner:
         return _failed(refusal.code, refusal.message)
 
     def _lost(self, attempt: Attempt, cause: Cause, declared: NodeJobs) -> JobResult:
-        if cause in (Cause.CONNECT, Cause.BUSY, Cause.RATE_LIMITED):
+        if cause in (Cause.CONNECT, Cause.BUSY, Cause.RATE_LIMITED, Cause.LOAD):
             return JobResult(
                 JobState.QUEUED, retry_after_s=max(attempt.retry_after_s, self._settings.again_s)
             )
@@ -231,6 +232,12 @@ class NodeRunner:
     async def _attempt(
         self, job: Job, exchange: JobExchange, attempt: Attempt, progress: RunProgress
     ) -> JobResult | Cause:
+        loader, facts = attempt.node.loader, exchange.facts
+        missing = (
+            loader.missing(attempt.node, facts.model) if loader is not None and facts is not None else []
+        )
+        if missing and not await loader.bring(attempt.node, missing):
+            return Cause.LOAD
         try:
             async with asyncio.timeout(self._settings.total_s):
                 return await self._sent(job, exchange, attempt, progress)

@@ -69,8 +69,8 @@ class CircuitBreaker(HealthRule):
             self._unreachable(attempt)
         elif cause is Cause.BUSY:
             self._busy(exchange, attempt)
-        elif (record := self._records.get(attempt.node.idx)) is not None:  # it connected
-            record.failures = 0
+        elif cause is not Cause.LOAD and (record := self._records.get(attempt.node.idx)) is not None:
+            record.failures = 0  # it connected
 
     def node_removed(self, node: Node) -> None:
         """A HealthRule method."""

@@ -79,7 +79,9 @@ class Fleet:
         address = parse_base(spec.url)
         node = self._made(spec, address)
         self.nodes.append(node)
-        self._states.append(NodeState(spec, address, source, _declared(spec, node.models)))
+        state = NodeState(spec, address, source, _declared(spec, node.models))
+        state.held_models = _none_held(spec)
+        self._states.append(state)
         self._by_name[spec.name] = node
         self._tell("on_added", node)
         self._keep_drained(node)
@@ -90,6 +92,8 @@ class Fleet:
         state = self.state(node)
         if _identity(spec) != _identity(state.spec) or self._is_leaving(node):
             return False
+        if spec.hooks != state.spec.hooks:
+            state.held_models = _none_held(spec)
         state.spec = spec
         node.max_tokens, node.type_name = spec.max_tokens, spec.type_name or spec.name
         node.is_429_its_own = spec.is_429_its_own
@@ -167,6 +171,9 @@ class Fleet:
         if hold in NEEDS_SLOW_START:
             self._slow_start.stop(node, state)
         if hold in MAY_HAVE_RESTARTED:
+            if state.held_models:
+                state.held_models = set()
+                self._tell("on_adapters", node)
             self._hold_adapters(node, set(state.listing.adapters if state.listing else ()))
         if for_s is not None:
             state.until_s[hold] = self.loop.time() + for_s
@@ -237,11 +244,16 @@ class Fleet:
         """The node reports that these adapters have requests there."""
         self._hold_adapters(node, self.state(node).held_adapters.union(active))
 
-    def served_adapter(self, node: Node, name: str) -> None:
-        """The node has answered a request for this adapter: so it holds the adapter."""
-        held = self._states[node.idx].held_adapters
-        if name not in held:
-            self._hold_adapters(node, held | {name})
+    def set_held(self, node: Node, item: str, *, is_held: bool) -> None:
+        """The node holds this model or adapter from now on, or no longer."""
+        state = self.state(node)
+        if item in state.adapters:
+            self._hold_adapters(
+                node, state.held_adapters | {item} if is_held else state.held_adapters - {item}
+            )
+        elif state.held_models is not None and (item in state.held_models) is not is_held:
+            state.held_models ^= {item}
+            self._tell("on_adapters", node)
 
     def _serve(self, node: Node, listing: Listing) -> None:
         state = self.state(node)
@@ -323,7 +335,7 @@ class Fleet:
         if was_gone:
             state.holds.clear()
             state.was_up = False
-            state.listing, state.held_adapters = None, set()
+            state.listing, state.held_adapters, state.held_models = None, set(), _none_held(state.spec)
             state.write_health(node)
             self._tell("on_added", node)
         else:
@@ -401,6 +413,11 @@ class Fleet:
 def _declared(spec: NodeSpec, models: tuple[str, ...]) -> dict[str, str]:
     """Adapters that the entry names → their model: the node's only one, else "" = unknown."""
     return dict.fromkeys(spec.adapters, models[0] if len(models) == 1 else "")
+
+
+def _none_held(spec: NodeSpec) -> set[str] | None:
+    """The models that a new node is known to hold: all, without calls that load them."""
+    return None if spec.hooks is None or spec.hooks.models is None else set()
 
 
 def _identity(spec: NodeSpec) -> tuple[object, ...]:

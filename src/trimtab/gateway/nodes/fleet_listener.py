@@ -23,7 +23,7 @@ class FleetListener:
         """`node.models` or its adapters have changed."""
 
     def on_adapters(self, node: Node) -> None:
-        """The node holds other adapters: `NodeState.held_adapters`."""
+        """The node holds other adapters or models: `NodeState.held`."""
 
     def on_capacity(self, node: Node) -> None:
         """`node.max_requests` has changed, or the part of it that slow start allows."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trimtab.domain.cluster import ResourceName
+from trimtab.gateway.nodes.load_hooks import LoadHooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class NodeSpec:
     type_name: str = ""  # nodes of one type share estimates; "" = the name
     adapters: tuple[str, ...] = ()  # served besides `models`
     adapter_load_s: float = 1.0  # about what it takes to load one that it does not hold yet
+    hooks: LoadHooks | None = None  # calls that load and unload; None = the gateway never does
     weight: float = 1.0
     resources: Mapping[ResourceName, float] = field(default_factory=dict)  # capacities that are declared
     zone: str = ""  # "" = the gateway's

@@ -48,6 +48,7 @@ class NodeState:
     adapters: dict[str, str] = field(default_factory=dict)  # adapter → its model
     listing: Listing | None = None  # the models that it listed last
     held_adapters: set[str] = field(default_factory=set)  # listed, reported or served, not only declared
+    held_models: set[str] | None = None  # known to be in memory; None = all that it serves, always
     holds: dict[Hold, str] = field(default_factory=dict)  # with the reason in words
     until_s: dict[Hold, float] = field(default_factory=dict)
     timers: dict[Hold, asyncio.TimerHandle] = field(default_factory=dict)
@@ -66,6 +67,10 @@ class NodeState:
     def is_on_trial(self) -> bool:
         """Whether the node must answer one request before it gets more."""
         return self.ramp_from_s == float("inf")
+
+    def held(self) -> set[str]:
+        """Adapters, and models where these are loaded and unloaded, that the node is known to hold."""
+        return self.held_adapters | (self.held_models or set())
 
     def write_health(self, node: Node) -> None:
         """Write health and reason to the shared node."""

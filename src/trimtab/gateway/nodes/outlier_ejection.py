@@ -25,7 +25,12 @@ from trimtab.gateway.nodes.node_state import Hold
 from trimtab.gateway.nodes.periodic import PeriodicTask
 from trimtab.gateway.nodes.tenant_failures import TenantFailures
 
-_NO_FAULTS = (Cause.BUSY, Cause.CONNECT, Cause.RATE_LIMITED)  # the first two are the circuit breaker's
+_NO_FAULTS = (
+    Cause.BUSY,
+    Cause.CONNECT,
+    Cause.RATE_LIMITED,
+    Cause.LOAD,
+)  # the first two are the circuit breaker's
 
 
 @dataclass(frozen=True, slots=True)

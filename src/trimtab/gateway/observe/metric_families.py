@@ -127,6 +127,25 @@ _ALL = (
         "class",
         "resource",
     ),
+    _counter(
+        "trimtab_loads_total",
+        "Calls that load or unload a model or adapter, by outcome: done, failed, timeout, lost.",
+        "node",
+        "action",
+        "outcome",
+    ),
+    _gauge(
+        "trimtab_item_load_seconds",
+        "Learned time to load a model or adapter on nodes of a type.",
+        "item",
+        "type",
+    ),
+    _gauge(
+        "trimtab_node_item_resident",
+        "1 = the node is known to hold the model or adapter.",
+        "node",
+        "item",
+    ),
     _gauge(
         "trimtab_node_utilisation_ratio", "Slot-seconds in use ÷ slot-seconds, over the last minute.", "node"
     ),

@@ -17,12 +17,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from trimtab.gateway.decide.load_times import LoadFigures
 from trimtab.gateway.decide.signal_figures import SignalFigures
 from trimtab.gateway.model import (
     Attempt,
     DecisionListener,
     Exchange,
     Health,
+    LoadEvent,
     Node,
     Observer,
     Outcome,
@@ -68,6 +70,8 @@ _SIGNAL_FAMILIES: Final = (
     "trimtab_node_resource_capacity",
     "trimtab_node_resource_used",
     "trimtab_class_demand",
+    "trimtab_item_load_seconds",
+    "trimtab_node_item_resident",
 )
 
 
@@ -109,6 +113,7 @@ class Sources:
     plans: Callable[[], Mapping[tuple[str, str], int]] = _no_plans  # by role and outcome
     signals: Callable[[], Mapping[str, SignalFigures]] = _nothing  # by node
     demand: Callable[[], Mapping[str, Mapping[str, float]]] = _nothing  # by class and resource
+    loads: Callable[[], Sequence[LoadFigures]] = tuple
     shadow: Callable[[], tuple[int, int]] = _no_shadow  # its decisions, and how many of them differ
 
 
@@ -155,6 +160,10 @@ class Metrics(Observer, DecisionListener):
         """Count the cause."""
         if attempt.cause is not None:
             self._store.row("trimtab_attempts_lost_total", attempt.cause._value_)[0] += 1
+
+    def loaded(self, event: LoadEvent) -> None:
+        """Count a call that loads or unloads a model or adapter."""
+        self._store.row("trimtab_loads_total", event.node.name, event.action, event.outcome)[0] += 1
 
     def ended(self, exchanges: Sequence[Exchange]) -> None:
         """Keep the counted fields until the next tick or the next reading."""
@@ -351,6 +360,10 @@ class Metrics(Observer, DecisionListener):
             for resource, amounts in figures["resources"].items():
                 store.set("trimtab_node_resource_capacity", amounts["capacity"], node, resource)
                 store.set("trimtab_node_resource_used", amounts["used"], node, resource)
+            for item in figures["resident"]:
+                store.set("trimtab_node_item_resident", 1, node, item)
         for name, demand in self._sources.demand().items():
             for resource, amount in demand.items():
                 store.set("trimtab_class_demand", amount, name, resource)
+        for load in self._sources.loads():
+            store.set("trimtab_item_load_seconds", load["load_s"], load["item"], load["type"])

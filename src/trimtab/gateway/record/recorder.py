@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import UsageError
-from trimtab.gateway.model import DecisionListener, Exchange, Node, Observer
+from trimtab.gateway.model import DecisionListener, Exchange, LoadEvent, Node, Observer
 from trimtab.gateway.record.pseudonyms import Pseudonyms, new_key
 from trimtab.gateway.record.recorded_rows import (
     TICKS_PER_S,
@@ -142,6 +142,17 @@ class Recorder(Observer, DecisionListener):
     def plan_changed(self, policy: str, plan: Plan) -> None:
         """Record a policy's new plan."""
         self._note("plan", policy=policy, plan=plan_row(plan))
+
+    def loaded(self, event: LoadEvent) -> None:
+        """Record a call that loads or unloads a model or adapter."""
+        self._note(
+            "load",
+            node=event.node.name,
+            item=event.item,
+            action=event.action,
+            outcome=event.outcome,
+            seconds=event.seconds,
+        )
 
     def _note(self, record: RecordName, **fields: Any) -> None:
         if len(self._notes) < self._max_rows:
