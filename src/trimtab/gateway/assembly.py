@@ -52,6 +52,7 @@ _FIXED = (
     "admin.listen",
     "admin.allowed_hosts",
     "reuse_port",
+    "limits.shared",
     "store",
     "record",
     "telemetry",

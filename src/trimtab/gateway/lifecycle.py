@@ -25,6 +25,7 @@ from trimtab.gateway.observe.logs import set_up_logs
 from trimtab.gateway.observe.loop_errors import LoopErrors
 from trimtab.gateway.observe.usage_observer import UsageObserver
 from trimtab.gateway.process_memory import freeze
+from trimtab.gateway.shared_limits import SharedLimits
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ async def _opened(
     changes = NodeChanges(
         service.store, gateway.fleet, register=gateway.register, reconcile=gateway.reconcile_nodes
     )
+    shared = SharedLimits(service.store, gateway.tenants, gateway.loop.time)
     try:
         around = surroundings(gateway, service)
         await service.open(gateway.dispatcher, around, gateway.plane.context.observers)
@@ -87,9 +89,12 @@ async def _opened(
         gateway.admission.jobs = True
         gateway.on_reloaded.append(service.declare)
         await changes.open()
+        if gateway.config.limits.shared:
+            await shared.open()
         await gateway.open(clients)
         yield changes
     finally:
+        await shared.close()
         await changes.close()
         await service.close()
         await gateway.close()

@@ -82,9 +82,17 @@ class _Bucket:
         self.level = level - amount
         return 0.0
 
+    def refill(self, now_s: float) -> None:
+        """Add what came since the last look."""
+        self.level, self.at_s = self.refilled(now_s), max(now_s, self.at_s)
+
+    def refilled(self, now_s: float) -> float:
+        """What is left by now."""
+        return min(self.size, self.level + max(0.0, now_s - self.at_s) * self.per_s)
+
     def header_lines(self, now_s: float, what: bytes) -> bytes:
         """OpenAI's headers of a limit. `what`: requests or tokens."""
-        level = min(self.size, self.level + max(0.0, now_s - self.at_s) * self.per_s)
+        level = self.refilled(now_s)
         reset = duration((self.size - level) / self.per_s).encode()
         return b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n" % (
             what,
@@ -101,15 +109,67 @@ class _Bucket:
         self.level = self.size if level > self.size else level
 
 
+class _CountingBucket(_Bucket):
+    """A bucket that also counts what was taken here, for other replicas."""
+
+    __slots__ = ("taken",)
+
+    def __init__(self, per_minute: float, taken: float) -> None:
+        super().__init__(per_minute)
+        self.taken = taken
+
+    def ask(self, now_s: float, amount: float) -> float:
+        wait_s = super().ask(now_s, amount)
+        if not wait_s:
+            self.taken += amount
+        return wait_s
+
+    def take(self, amount: float) -> None:
+        super().take(amount)
+        self.taken += amount
+
+
+class Elsewhere(NamedTuple):
+    """What other replicas did with a tenant's limits since the last look, and have in flight."""
+
+    requests: float = 0.0
+    tokens: float = 0.0
+    in_flight: int = 0  # running jobs included
+    jobs: int = 0
+
+
+class Taken(NamedTuple):
+    """What this replica did with a tenant's limits since its start, what is left, what is in flight."""
+
+    requests: float
+    tokens: float
+    requests_left: float
+    tokens_left: float
+    in_flight: int
+    jobs: int
+
+
 class Limits:
     """The remaining limits of one tenant. Times are seconds of the loop's clock."""
 
-    __slots__ = ("_given", "_requests", "_tokens", "concurrency", "in_flight", "jobs")
+    __slots__ = (
+        "_elsewhere",
+        "_given",
+        "_is_shared",
+        "_requests",
+        "_tokens",
+        "concurrency",  # that is left for this replica; None = no bound
+        "in_flight",
+        "jobs",
+    )
 
-    def __init__(self, limits: TenantLimits) -> None:
+    def __init__(self, limits: TenantLimits, *, is_shared: bool = False) -> None:
+        """`is_shared`: count what is taken, for other replicas."""
         self.in_flight = 0  # admitted and not released, running jobs included
         self.jobs = 0  # running jobs
-        self._given = limits
+        self._given, self._is_shared, self._elsewhere = limits, is_shared, Elsewhere()
+        self._requests: _Bucket | None = None
+        self._tokens: _Bucket | None = None
         self._begin()
 
     def become(self, limits: TenantLimits) -> None:
@@ -119,9 +179,55 @@ class Limits:
             self._begin()
 
     def _begin(self) -> None:
-        self._requests = _bucket(self._given.requests_per_minute)
-        self._tokens = _bucket(self._given.tokens_per_minute)
-        self.concurrency = self._given.concurrency  # None = no bound
+        self._requests = self._bucket(self._given.requests_per_minute, self._requests)
+        self._tokens = self._bucket(self._given.tokens_per_minute, self._tokens)
+        self._bound_concurrency()
+
+    def _bucket(self, per_minute: float | None, before: _Bucket | None) -> _Bucket | None:
+        if per_minute is None:
+            return None
+        return _CountingBucket(per_minute, _taken(before)) if self._is_shared else _Bucket(per_minute)
+
+    def _bound_concurrency(self) -> None:
+        most = self._given.concurrency
+        self.concurrency = None if most is None else max(0, most - self._elsewhere.in_flight)
+
+    # --- replicas
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is anything to share."""
+        return not (self._requests is None and self._tokens is None and self._given.concurrency is None)
+
+    def taken(self, now_s: float) -> Taken:
+        """What other replicas need to know."""
+        requests, tokens = self._requests, self._tokens
+        return Taken(
+            requests=_taken(requests),
+            tokens=_taken(tokens),
+            requests_left=0.0 if requests is None else requests.refilled(now_s),
+            tokens_left=0.0 if tokens is None else tokens.refilled(now_s),
+            in_flight=self.in_flight,
+            jobs=self.jobs,
+        )
+
+    def count_elsewhere(self, now_s: float, elsewhere: Elsewhere) -> None:
+        """Count what other replicas did since the last call."""
+        for bucket, amount in ((self._requests, elsewhere.requests), (self._tokens, elsewhere.tokens)):
+            if bucket is not None:
+                bucket.refill(now_s)
+                _Bucket.take(bucket, amount)
+        self._elsewhere = elsewhere
+        self._bound_concurrency()
+
+    def lower(self, now_s: float, requests_left: float, tokens_left: float, age_s: float) -> None:
+        """Begin with no more than another replica had left `age_s` ago, and what came since."""
+        for bucket, left in ((self._requests, requests_left), (self._tokens, tokens_left)):
+            if bucket is not None:
+                bucket.refill(now_s)
+                bucket.level = min(bucket.level, left + age_s * bucket.per_s)
+
+    # --- requests
 
     def admit(self, now_s: float, tokens: float = 0.0) -> Refusal | None:
         """Take a slot and the request's expected tokens, or take nothing and return a refusal.
@@ -129,7 +235,8 @@ class Limits:
         The caller calls `release` once at the end of an admitted request.
         """
         if self.concurrency is not None and self.in_flight >= self.concurrency:
-            return _refusal("concurrency_limit", f"{self.concurrency} requests at a time", BUSY_RETRY_S)
+            limit = f"{self._given.concurrency} requests at a time"
+            return _refusal("concurrency_limit", limit, BUSY_RETRY_S)
         requests, budget = self._requests, self._tokens
         if requests is not None and (wait_s := requests.ask(now_s, 1.0)):
             return _refusal("requests_limit", f"{requests.per_minute:g} requests per minute", wait_s)
@@ -171,9 +278,10 @@ class Limits:
     def max_jobs(self) -> int | None:
         """Unfinished jobs that the tenant may have now, beside its requests in flight; None = no bound."""
         most = self._given.max_jobs
-        if self.concurrency is None:
+        if self._given.concurrency is None:
             return most
-        left = self.concurrency - (self.in_flight - self.jobs)
+        requests_elsewhere = self._elsewhere.in_flight - self._elsewhere.jobs
+        left = self._given.concurrency - requests_elsewhere - (self.in_flight - self.jobs)
         return left if most is None else min(most, left)
 
     def max_job_bytes(self) -> int | None:
@@ -208,8 +316,8 @@ def duration(seconds: float) -> str:
     return f"{hours}h{minutes}m{rest}" if hours else f"{minutes}m{rest}"
 
 
-def _bucket(per_minute: float | None) -> _Bucket | None:
-    return None if per_minute is None else _Bucket(per_minute)
+def _taken(bucket: _Bucket | None) -> float:
+    return bucket.taken if isinstance(bucket, _CountingBucket) else 0.0
 
 
 def _refusal(code: str, limit: str, retry_after_s: float) -> Refusal:
@@ -258,7 +366,7 @@ class Tenants:
         Raises ConfigError, without any change, if a key's variable is missing or two tenants share a key.
         """
         owners = _owners(config.keys, environ)
-        self._common = config.limits.tenant()
+        self._common, self._shares_limits = config.limits.tenant(), config.limits.shared
         specs = {spec.name: spec for spec in config.keys}
         tenants = {name: self._made(spec, spec.limits or self._common) for name, spec in specs.items()}
         for name in self._by_name.keys() - specs.keys():
@@ -276,7 +384,7 @@ class Tenants:
         tenant.zone = spec.zone
         tenant.may_set_priority, tenant.may_name_tenant = spec.may_set_priority, spec.may_name_tenant
         if tenant.limits is None:
-            tenant.limits = Limits(limits)
+            tenant.limits = Limits(limits, is_shared=self._shares_limits)
         tenant.limits.become(limits)
         return tenant
 

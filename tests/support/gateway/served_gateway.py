@@ -84,10 +84,8 @@ class ServedGateway:
     async def chat(self, model: str = "m", **options: Any) -> int:
         """The status of one request on a connection of its own."""
         body = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
-        headers = {"Connection": "close"}
-        async with self.session.post(
-            f"{self.url}/v1/chat/completions", json=body, headers=headers, **options
-        ) as answer:
+        options.setdefault("headers", {"Connection": "close"})
+        async with self.session.post(f"{self.url}/v1/chat/completions", json=body, **options) as answer:
             await answer.read()
             return answer.status
 

@@ -32,6 +32,9 @@ class QueueSpec(Spec):
 class LimitsSpec(TenantLimits):
     """Default limits of tenants, and limits of connections and bodies."""
 
+    shared: bool = Field(
+        False, description="share the limits of tenants with replicas that have the same store"
+    )
     body_bytes: Count = Field(512 * MIB, description="largest body of a request; a larger one gets 413")
     head_bytes: Count = Field(
         32 * 1024, ge=1024, description="largest head of a request; a larger one gets 431"

@@ -2,7 +2,7 @@
 
 The columns of `jobs` keep the names of the first version, whose jobs were all requests for models; `key` is
 the name in code. So replicas of an earlier version can share the database while they are upgraded in turn.
-The tables of usage and of nodes are the gateway's: they lie here because one database has one line of
+The tables of usage, nodes and limits are the gateway's: they lie here because one database has one line of
 migrations.
 
 Times are seconds since 1970: `processes.seen_s` by the database's own clock, those of jobs by the process's.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0005"  # of the newest migration
+REVISION = "0006"  # of the newest migration
 
 metadata = sa.MetaData()
 
@@ -73,6 +73,21 @@ node_changes = sa.Table(
     sa.Column("status", sa.String(16), nullable=False),  # what an operator wants of the node
     sa.Column("entry", sa.Text, nullable=False),  # JSON, of a node that the admin API added; else ""
     sa.Column("changed_s", sa.Float, nullable=False),
+)
+
+limit_counts = sa.Table(
+    "limit_counts",
+    metadata,
+    sa.Column("process", sa.String(64), primary_key=True),
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("requests", sa.Float, nullable=False),  # that it has admitted since its start
+    sa.Column("tokens", sa.Float, nullable=False),
+    sa.Column("requests_left", sa.Float, nullable=False),  # in its bucket at seen_s
+    sa.Column("tokens_left", sa.Float, nullable=False),
+    sa.Column("in_flight", sa.Integer, nullable=False),  # running jobs included
+    sa.Column("jobs", sa.Integer, nullable=False),
+    sa.Column("seen_s", sa.Float, nullable=False),  # by the database's clock
+    sa.Index("limit_counts_by_time", "seen_s"),
 )
 
 processes = sa.Table(
