@@ -22,6 +22,7 @@ from trimtab.gateway.decide.signal_figures import demand_figures, signal_figures
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.http.incoming_exchange import IncomingExchange
+from trimtab.gateway.http.result_cache import ResultCache, ResultCacheOptions
 from trimtab.gateway.model import (
     Kind,
     LoadEvent,
@@ -87,6 +88,7 @@ class Gateway:
         self.dispatcher = PolicyDispatcher(loop, self.fleet, rules, tenants=len(self.tenants))
         self.loader = ItemLoader(self.fleet, self._loaded, config.polling.period_s)
         self.dispatcher.placements.follow(self.loader)
+        self.results = ResultCache(ResultCacheOptions())
         self.metrics = Metrics(loop.time, self._sources())
         self.decision_records = DecisionRecords(loop.time)
         self.recorder = new_recorder(
@@ -110,6 +112,7 @@ class Gateway:
             )
         )
         self.plane.context.links = self.dispatcher.signals.links
+        self._use_result_cache(config)
         self.fleet.listeners.append(RemovalHook(self.plane.context.pools.remove))
         self.dispatcher.log.listeners.append(self.metrics)
         self._sources_of_nodes: list[DnsSource | FileSource] = []
@@ -186,6 +189,7 @@ class Gateway:
         await self.dispatcher.open()
         self._refresh_admission()
         self.plane.context.obey(config_mapping.settings_of(config))
+        self._use_result_cache(config)
         self._know_models()
         self._log_degraded()
         for tell in self.on_reloaded:
@@ -229,6 +233,7 @@ class Gateway:
             queue_length=lambda: sum(pool.live.n_held for pool in self.dispatcher.pools.values()),
             jobs=lambda: self.job_counts,
             recorder_dropped=lambda: 0 if self.recorder is None else self.recorder.dropped,
+            results=lambda: self.results,
             plans=self._plans,
             signals=lambda: signal_figures(self.dispatcher.registry, self.fleet),
             demand=lambda: demand_figures(self.dispatcher.registry),
@@ -246,6 +251,11 @@ class Gateway:
         self.metrics.loaded(event)
         if self.recorder is not None:
             self.recorder.loaded(event)
+
+    def _use_result_cache(self, config: GatewayConfig) -> None:
+        """Answers of before are forgotten: routes may mean other models now."""
+        self.results.obey(config_mapping.result_cache_options(config))
+        self.plane.context.results = self.results if self.results.options.routes else None
 
     def _new_admission(self) -> Admission:
         admission = Admission(

@@ -9,6 +9,7 @@ from trimtab.gateway.config.traffic import MIB
 from trimtab.gateway.decide.declared import HERE, Declared
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice, policy_choice
 from trimtab.gateway.http.connection_context import Settings, Timeouts
+from trimtab.gateway.http.result_cache import ResultCacheOptions
 from trimtab.gateway.nodes.fleet import FleetOptions
 from trimtab.gateway.nodes.health_checks import HealthCheckOptions
 from trimtab.gateway.nodes.health_manager import HealthManagerOptions
@@ -82,6 +83,12 @@ def settings_of(config: GatewayConfig) -> Settings:
         hedge_delay_s=hedge.delay_s if hedge.enabled else 0.0,
         hedge_max_frac=hedge.max_frac if hedge.enabled else 0.0,
     )
+
+
+def result_cache_options(config: GatewayConfig) -> ResultCacheOptions:
+    """The result cache's options."""
+    routes = frozenset(name for name, route in config.routes.items() if route.cache)
+    return ResultCacheOptions(routes, **config.result_cache.model_dump())
 
 
 def fleet_options(config: GatewayConfig) -> FleetOptions:

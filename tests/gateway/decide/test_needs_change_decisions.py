@@ -26,6 +26,7 @@ ELSEWHERE: Final = {  # needs of the loop itself, with the tests that show what 
     Need.CENTRAL_QUEUE: "tests/parity/test_gateway_parity.py: whatever waits, waits at the gateway",
     Need.HELD_COMPARISON: "tests/parity/test_gateway_parity.py, tests/engine: they compete for a slot",
     Need.PLACEMENT: "tests/gateway/test_loading_over_http.py: nodes load it, and requests go there",
+    Need.RESULT_CACHE: "tests/gateway/http/test_result_cache.py: a second request goes to no node",
     Need.ROLLOUT: "tests/gateway/decide/test_active_candidate.py, tests/engine: candidates are simulated",
 }
 EVERYTHING = """
@@ -33,6 +34,7 @@ nodes:
   - {name: a, url: 'http://x:1', models: [m], adapters: [x], zone: a, usd_per_hour: 1,
      exporter_url: 'http://x:9100/metrics', metrics_url: /metrics}
   - {name: b, url: 'http://x:2', models: [m], zone: b, loading: {models: vllm}}
+routes: {r: {targets: [m], cache: true}}
 """
 PROVIDED: Final = parse_config(EVERYTHING).provided()
 

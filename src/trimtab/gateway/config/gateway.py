@@ -36,6 +36,7 @@ from trimtab.gateway.config.traffic import (
     LimitsSpec,
     PrefixCacheSpec,
     QueueSpec,
+    ResultCacheSpec,
     RetriesSpec,
     TimeoutsSpec,
 )
@@ -84,6 +85,9 @@ class GatewayConfig(Spec):
     hedge: HedgeSpec = Field(HedgeSpec(), description="second attempts beside slow first ones")
     fairness: FairnessSpec = Field(FairnessSpec(), description="fair queueing between tenants, by tokens")
     prefix_cache: PrefixCacheSpec = Field(PrefixCacheSpec(), description="index of prompts seen by nodes")
+    result_cache: ResultCacheSpec = Field(
+        ResultCacheSpec(), description="answers of deterministic requests, for routes with `cache`"
+    )
     health: HealthSpec = Field(HealthSpec(), description="active health checks")
     ejection: EjectionSpec = Field(
         EjectionSpec(), description="ejection of nodes that perform worse than the others"
@@ -136,6 +140,7 @@ class GatewayConfig(Spec):
             nodes=nodes,
             adapters_load=loads or self.declared_models() is None,
             prefix_index=self.prefix_cache.enabled,
+            result_cache=any(route.cache for route in self.routes.values()),
         )
 
     def degraded(self) -> list[Degraded]:

@@ -29,6 +29,7 @@ GATEWAY: Final = Host(
         Need.RESIDENCY: "`loading` of nodes, or `adapters` with `adapter_load_s`",
         Need.PLACEMENT: "`loading` of nodes",
         Need.PREFIX: "`prefix_cache.enabled`",
+        Need.RESULT_CACHE: "`cache` of routes",
         Need.DEADLINES: "",
         Need.PRIORITIES: "",
         Need.VIRTUAL_COUNTERS: "",
@@ -41,9 +42,11 @@ GATEWAY: Final = Host(
 )
 
 
-def provided_by(*, nodes: NodeNeeds, adapters_load: bool, prefix_index: bool) -> frozenset[Need]:
-    """The needs that the gateway meets: nodes may load adapters, and it keeps an index of prompts."""
-    met = {Need.RESIDENCY: adapters_load, Need.PREFIX: prefix_index, **nodes}
+def provided_by(
+    *, nodes: NodeNeeds, adapters_load: bool, prefix_index: bool, result_cache: bool
+) -> frozenset[Need]:
+    """The needs that the gateway meets, by what is configured."""
+    met = {Need.RESIDENCY: adapters_load, Need.PREFIX: prefix_index, Need.RESULT_CACHE: result_cache, **nodes}
     return GATEWAY.always() | {need for need, is_met in met.items() if is_met}
 
 

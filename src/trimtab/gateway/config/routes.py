@@ -47,6 +47,9 @@ class RouteSpec(Spec):
     fallback: Model | None = Field(None, description="model to use while no node of the target is ready")
     policy: PolicySpec | None = Field(None, description="policy for requests of this route")
     adapters: tuple[Model, ...] = Field((), description="adapters of this model that clients may request")
+    cache: bool = Field(
+        False, description="answer equal deterministic requests of one tenant from the result cache"
+    )
 
     @model_validator(mode="after")
     def _some_weight(self) -> RouteSpec:

@@ -136,6 +136,14 @@ class FairnessSpec(Spec):
     )
 
 
+class ResultCacheSpec(Spec):
+    """Answers of deterministic requests, for routes with `cache`."""
+
+    max_entries: Count = Field(10_000, description="answers that are kept, of all tenants")
+    max_bytes: Count = Field(64 * MIB, description="their size in memory")
+    max_age_s: Positive = Field(3600.0, description="how long an answer is kept, unless it says less itself")
+
+
 class PrefixCacheSpec(Spec):
     """The index of prompts that nodes have seen, for policies that read it."""
 

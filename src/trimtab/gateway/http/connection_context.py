@@ -13,6 +13,7 @@ from trimtab.gateway.http.inbox import Inbox
 from trimtab.gateway.http.incoming_exchange import IncomingExchange
 from trimtab.gateway.http.outbox import Outbox
 from trimtab.gateway.http.request import KnownHeads
+from trimtab.gateway.http.result_cache import ResultCache
 from trimtab.gateway.http.timeouts import TimeoutScanner
 from trimtab.gateway.http.tunnel import Closed
 from trimtab.gateway.http.upstream_connection import Pools, UpstreamConnection
@@ -174,6 +175,7 @@ class ConnectionContext:
     refusing: bool = False  # drain: new requests are refused
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     known_heads: KnownHeads = field(default_factory=KnownHeads)
+    results: ResultCache | None = None  # where a route has one
     links: LinkMeter = field(default_factory=LinkMeter)  # meters large bodies on their way to nodes
     on_arrived: tuple[Callable[[Exchange], None], ...] = field(init=False)
     on_started: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)

@@ -14,6 +14,7 @@ from trimtab.gateway.http.incoming_exchange import IncomingExchange
 from trimtab.gateway.http.request import Request
 from trimtab.gateway.http.response_observer import ResponseObserver, observer_for
 from trimtab.gateway.http.response_relay import Relay, connection_line
+from trimtab.gateway.http.result_cache import ResultCache
 from trimtab.gateway.http.upstream_attempt import JOINED_BYTES, UpstreamAttempt
 from trimtab.gateway.http.upstream_connection import UpstreamConnection, node_line
 from trimtab.gateway.model import Attempt, Cause, Dialect, Node, Outcome, Refusal
@@ -27,6 +28,7 @@ class ProxiedExchange(IncomingExchange):
     """The data plane's exchange. `over`: its response is written, or the client has disconnected."""
 
     __slots__ = (
+        "_cache_key",
         "_closes",
         "_kept",
         "_lost_nodes",
@@ -62,6 +64,7 @@ class ProxiedExchange(IncomingExchange):
         self._lost_nodes = 0
         self._retries = 0
         self._unread = b""  # a whole response, from which the usage is not read yet
+        self._cache_key = b""  # of the answer in the result cache; b"" = it is not kept
         self._closes = False  # the client's connection closes after the response
 
     # The dispatcher's side
@@ -72,6 +75,8 @@ class ProxiedExchange(IncomingExchange):
         facts, own = self.facts, context.settings.model_timeouts
         if own and facts is not None and facts.model in own:
             self.limits = own[facts.model]
+        if context.results is not None and self._answered_before(context.results):
+            return
         self.submitted = True
         context.retries.earn()
         if context.settings.hedge_delay_s:
@@ -81,6 +86,25 @@ class ProxiedExchange(IncomingExchange):
         context.dispatcher.submit(self)
         if not context.outbox.is_awaited:
             context.dispatcher.decide()
+
+    def _answered_before(self, results: ResultCache) -> bool:
+        """Answer from the result cache where it has the answer; else note the key for the node's answer."""
+        key = results.key_of(self)
+        if not key:
+            return False
+        now_s = self.context.loop.time()
+        found = results.find(key, self, now_s)
+        if found is None:
+            self._cache_key = key
+            return False
+        age_s = int(now_s - found.kept_s)
+        self._write_kept(found.head, found.body, b"x-trimtab-cache: hit\r\nage: %d\r\n" % age_s)
+        return True
+
+    def _keep_result(self, head: ResponseHead, body: bytes) -> None:
+        context = self.context
+        if context.results is not None:
+            context.results.keep(self._cache_key, head, body, context.loop.time())
 
     def start(self, node: Node) -> None:
         """Send the request to this node."""
@@ -116,7 +140,7 @@ class ProxiedExchange(IncomingExchange):
             return
         kept = self._kept
         if kept is not None and not refusal.is_late:
-            self._answer_kept(*kept)
+            self._write_kept(*kept, node_line(self.attempts[-1].node))
             return
         self.refusal = refusal
         self.response_status = refusal.status
@@ -143,10 +167,11 @@ class ProxiedExchange(IncomingExchange):
             self.context.outbox.now(self.client.transport, head + body)
         self.finish(_outcome(status), close)
 
-    def _answer_kept(self, head: ResponseHead, body: bytes) -> None:
+    def _write_kept(self, head: ResponseHead, body: bytes, says: bytes) -> None:
+        """Write a whole response that came earlier. `says`: header lines about where it comes from."""
         if head.length is not Length.NONE:
             head = head.of_length(len(body))
-        lines = self.lines(node_line(self.attempts[-1].node))
+        lines = self.lines(says)
         outbox = self.context.outbox
         relay = Relay(outbox, self.client.transport, head, None, self.request.http10, self.closes())
         self.response_status = head.status
@@ -181,6 +206,8 @@ class ProxiedExchange(IncomingExchange):
         self._take(upstream, response)
         request = self.request
         observer = observer_for(self.endpoint, response, self.hides_usage)
+        if self._cache_key and observer is not None and not observer.stream:
+            observer.kept = bytearray()
         transport, outbox = self.client.transport, self.context.outbox
         relay = Relay(outbox, transport, response, observer, request.http10, self.closes())
         if self.client.full:
@@ -206,6 +233,8 @@ class ProxiedExchange(IncomingExchange):
         else:
             outbox.now(transport, head)
             transport.write(body)
+        if self._cache_key:
+            self._keep_result(response, body)
         if response.json and not response.encoded and self.endpoint is not None:
             self._unread = body  # for `read_usage`
         return closes
@@ -259,6 +288,8 @@ class ProxiedExchange(IncomingExchange):
         if observer is not None:
             self.usage = observer.usage
             self.response_id = observer.response_id
+            if observer.kept is not None:
+                self._keep_result(relay.head, bytes(observer.kept))
 
     def attempt_done(self, upstream: UpstreamAttempt, closes: bool) -> None:
         """The attempt's whole response is written to the client."""

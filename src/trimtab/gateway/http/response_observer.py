@@ -7,6 +7,7 @@ from trimtab.gateway.api.usage import Meter, meter_for
 from trimtab.gateway.http.framing import ResponseHead
 from trimtab.gateway.model import Endpoint, Kind, Usage
 
+KEPT_BYTES = 8 << 20  # longer bodies that come in pieces are not kept for the result cache
 _STREAM = b"text/event-stream"
 _SAYS_ITS_END = (Kind.CHAT, Kind.COMPLETION, Kind.MESSAGES, Kind.RESPONSE)
 
@@ -14,7 +15,7 @@ _SAYS_ITS_END = (Kind.CHAT, Kind.COMPLETION, Kind.MESSAGES, Kind.RESPONSE)
 class ResponseObserver:
     """Observes one response body on its way to the client."""
 
-    __slots__ = ("_last", "_meter", "_says_its_end", "_stripper", "chunks", "hides", "stream")
+    __slots__ = ("_last", "_meter", "_says_its_end", "_stripper", "chunks", "hides", "kept", "stream")
 
     def __init__(self, meter: Meter, stream: bool, says_its_end: bool, hides: bool) -> None:
         self._meter = meter
@@ -24,6 +25,7 @@ class ResponseObserver:
         self.stream = stream
         self.hides = hides  # the observer removes the usage from the stream
         self.chunks = 0  # chunks of content so far
+        self.kept: bytearray | None = None  # the body so far, where the result cache may keep it
 
     @property
     def usage(self) -> Usage | None:
@@ -63,6 +65,10 @@ class ResponseObserver:
     def feed(self, payload: bytes) -> bytes:
         """Process body bytes. Returns the bytes for the client."""
         self.chunks += self._meter.feed(payload)
+        if self.kept is not None:
+            self.kept += payload
+            if len(self.kept) > KEPT_BYTES:
+                self.kept = None
         if self._stripper is not None:
             payload = self._stripper.feed(payload)
         if len(payload) > 3:

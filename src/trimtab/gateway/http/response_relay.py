@@ -31,7 +31,7 @@ def connection_line(closes: bool, keep_alive_10: bool) -> bytes:
 class Relay:
     """Puts one response into the outbox for the client's transport."""
 
-    __slots__ = ("_head", "_mode", "_no_body", "_put", "_transport", "closes", "observer")
+    __slots__ = ("_mode", "_no_body", "_put", "_transport", "closes", "head", "observer")
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Relay:
     ) -> None:
         self._put = outbox.put
         self._transport = transport
-        self._head = head
+        self.head = head
         self.observer = observer
         self.closes = closes
         self._no_body = head.length is Length.NONE
@@ -60,7 +60,7 @@ class Relay:
 
     def begin(self, extra: bytes, keep_alive_10: bool) -> bytes:
         """The head for the client. `extra`: the gateway's own header lines."""
-        head, mode = self._head, self._mode
+        head, mode = self.head, self._mode
         framing = b""
         if mode is _CHUNKED or (head.length is Length.CHUNKED and mode is _VERBATIM):
             framing = b"transfer-encoding: chunked\r\n"
@@ -72,7 +72,7 @@ class Relay:
     @property
     def keeps_chunks(self) -> bool:
         """Whether a whole chunk is forwarded unchanged if its framing is the one that the relay writes."""
-        return self._mode is _CHUNKED or (self._mode is _VERBATIM and self._head.length is Length.CHUNKED)
+        return self._mode is _CHUNKED or (self._mode is _VERBATIM and self.head.length is Length.CHUNKED)
 
     def body(self, before: bytes, raw: bytes, payload: bytes) -> None:
         """Write a piece of the body. `before`: bytes that go first (the head)."""
@@ -90,7 +90,7 @@ class Relay:
 
     def cut_short(self) -> bool:
         """Whether the connection's end ended the stream before the stream's own last event."""
-        return self._head.length is Length.CLOSE and self.observer is not None and self.observer.cut_short
+        return self.head.length is Length.CLOSE and self.observer is not None and self.observer.cut_short
 
     def end(self) -> None:
         """Write the end of a complete response."""
@@ -111,7 +111,7 @@ class Relay:
         if self._mode is _BARE:
             self._put(self._transport, event)
             return True
-        if self._mode is _VERBATIM and not (at_border and self._head.length is Length.CHUNKED):
+        if self._mode is _VERBATIM and not (at_border and self.head.length is Length.CHUNKED):
             return False
         self._put(self._transport, b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
         return True

@@ -199,6 +199,13 @@ _ALL = (
     ),
     _counter("trimtab_shadow_decisions_total", "Decisions that the shadow policy made too."),
     _counter("trimtab_shadow_disagreements_total", "Of these, those for another node than the live one."),
+    _counter(
+        "trimtab_result_cache_requests_total",
+        "Deterministic requests of routes with a cache, by whether it had the answer.",
+        "result",
+    ),
+    _gauge("trimtab_result_cache_entries", "Answers in the result cache."),
+    _gauge("trimtab_result_cache_bytes", "Memory of the result cache."),
     _counter("trimtab_recorder_dropped_total", "Events that the recorder could not write."),
     _gauge("trimtab_jobs", "Long jobs, by state.", "state"),
     _gauge("trimtab_build_info", "Always 1; the labels say what runs.", "version", "python"),

@@ -19,6 +19,7 @@ import numpy as np
 
 from trimtab.gateway.decide.load_times import LoadFigures
 from trimtab.gateway.decide.signal_figures import SignalFigures
+from trimtab.gateway.http.result_cache import ResultCache
 from trimtab.gateway.model import (
     Attempt,
     DecisionListener,
@@ -96,6 +97,10 @@ def _no_shadow() -> tuple[int, int]:
     return 0, 0
 
 
+def _none() -> None:
+    return None
+
+
 def _zero() -> int:
     return 0
 
@@ -110,6 +115,7 @@ class Sources:
     queue_by_model: Callable[[], Mapping[str, int]] = _nothing
     resources: Callable[[], Iterable[ResourceUse]] = tuple  # of nodes that are up and report
     recorder_dropped: Callable[[], int] = _zero
+    results: Callable[[], ResultCache | None] = _none
     plans: Callable[[], Mapping[tuple[str, str], int]] = _no_plans  # by role and outcome
     signals: Callable[[], Mapping[str, SignalFigures]] = _nothing  # by node
     demand: Callable[[], Mapping[str, Mapping[str, float]]] = _nothing  # by class and resource
@@ -321,6 +327,11 @@ class Metrics(Observer, DecisionListener):
         for name, count in zip(("decisions", "disagreements"), self._sources.shadow(), strict=True):
             store.set(f"trimtab_shadow_{name}_total", count)
         store.set("trimtab_recorder_dropped_total", self._sources.recorder_dropped())
+        if (results := self._sources.results()) is not None:
+            store.set("trimtab_result_cache_requests_total", results.hits, "hit")
+            store.set("trimtab_result_cache_requests_total", results.misses, "miss")
+            store.set("trimtab_result_cache_entries", len(results))
+            store.set("trimtab_result_cache_bytes", results.n_bytes)
         store.set("trimtab_build_info", 1, __version__, python_version())
         return store
 
