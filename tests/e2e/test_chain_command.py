@@ -83,3 +83,12 @@ def test_a_run_of_chains_writes_its_stages_and_a_gantt_chart(cli: Any, case: Pat
     page = (out / "report.html").read_text()
     assert "Stages of chains" in page
     assert 'id="gantt"' in page
+
+
+def test_the_store_of_stage_results_is_shown_beside_the_best_possible(cli: Any, case: Path) -> None:
+    text = TEXT.replace("    stages:", "    contents: {count: 5, zipf: 1}\n    stages:")
+    text = text.replace("size: 1}", "size: 1, output_gib: 1}").replace("size: 4}", "size: 4, output_gib: 1}")
+    case.write_text(text + "serving: {stage_results: {gib: 4}}\n")
+    told = json.loads(cli("chain", "simulate", case, "--json").stdout)
+    assert 0.3 < told["metrics"]["result_hit_frac"] <= told["best_store_hit_frac"] < 1.0
+    assert "The store answers" in " ".join(cli("chain", "simulate", case).stdout.split())

@@ -284,3 +284,65 @@ def test_compiled_and_interpreted_agree_and_dispatchers_share_runs() -> None:
     check_all(states[1])
     assert differences(*states) == []
     assert states[0].counts["finished"][0] > 50
+
+
+def test_a_stage_of_known_content_is_answered_from_the_store() -> None:
+    """The second run reads the outputs of the first; its last stage has a content of its own."""
+    c = cluster(1)
+    stages = {"a": Stage(2.0, output_gib=1.0, content=0), "b": Stage(3.0, after("a"), output_gib=1.0)}
+    r = chained(c, asked(c, [0.0, 10.0]), stages)
+    assert ends(played(c, r)) == [5.0, 15.0]
+    d = played(c, r, stage_results_gib=5.0)
+    assert ends(d) == [5.0, 13.0]
+    assert (count(d, "repeatable"), count(d, "result_hits")) == (2, 1)
+
+
+def test_the_store_evicts_what_is_worth_least_per_byte() -> None:
+    """Room for 3 GiB. Contents 0: 4 s, 1 GiB; 1: 1 s, 2 GiB; 2: 2 s, 1 GiB. The third evicts the second."""
+    c = cluster(1)
+    sizes = [(4.0, 1.0), (1.0, 2.0), (2.0, 1.0)]
+    r = chained(c, asked(c, (np.arange(6.0) * 10).tolist()), {"a": Stage(1.0)})
+    assert r.chains is not None
+    content = np.array([0, 1, 2, 0, 2, 1])
+    r.chains.work["units"] = r.chains.truth["units"] = [sizes[k][0] for k in content]
+    outputs = np.array([sizes[k][1] for k in content])
+    r = replace(r, chains=replace(r.chains, output_gib=outputs, content_idx=content.astype(np.int32)))
+    d = played(c, r, stage_results_gib=3.0)
+    assert ends(d) == [4.0, 11.0, 22.0, 30.0, 40.0, 51.0]
+    assert count(d, "store_gib") == 3.0  # in the last run content 1 took the place of content 2
+
+
+def test_an_output_from_the_store_survives_failures() -> None:
+    c = cluster(2)
+    stages = {"a": Stage(1.0, output_gib=1.0, content=0), "b": Stage(1.0, after("a"), key=1)}
+    r = chained(c, asked(c, [0.0, 10.0]), stages)
+    d = played(c, r, stage_results_gib=9.0, faults=fault_table(once(0, 5.0, 20.0)))
+    assert ends(d) == [2.0, 11.0]
+
+
+@pytest.mark.parametrize("capacity_gib", [1.0, 3.0, 8.0])
+def test_the_store_is_greedy_dual_size(capacity_gib: float) -> None:
+    """Hits and contents against the rule on dicts, one stage at a time."""
+    pick = np.random.default_rng(7)
+    content = pick.zipf(1.3, 400).clip(max=40) - 1
+    gib, service_s = pick.uniform(0.1, 1.5, 40), pick.uniform(0.1, 2.0, 40)
+    c = cluster(1)
+    r = chained(c, asked(c, (np.arange(400.0) * 10).tolist()), {"a": Stage(1.0)})
+    assert r.chains is not None
+    r.chains.work["units"] = r.chains.truth["units"] = service_s[content]
+    r = replace(r, chains=replace(r.chains, output_gib=gib[content], content_idx=content.astype(np.int32)))
+    state = run(
+        c, r, Options(stage_results_gib=capacity_gib), Decider.of(Scripted()), mode="interpreted"
+    ).state
+    held: dict[int, float] = {}
+    inflation, hits = 0.0, 0
+    for k in content.tolist():
+        hits += k in held
+        if k not in held and gib[k] > capacity_gib:
+            continue
+        while k not in held and sum(gib[j] for j in held) + gib[k] > capacity_gib + 1e-12:
+            least = min(held, key=lambda j: (held[j], j))
+            inflation = held.pop(least)
+        held[k] = inflation + service_s[k] / gib[k]
+    assert state.counts["result_hits"][0] == hits
+    assert set(np.flatnonzero(state.kept["place"])) == set(held)

@@ -30,6 +30,7 @@ class Stage:
     is_skipped: bool = False
     key: int = 0
     class_idx: int = 0
+    content: int = -1  # of the first run's; the same for all runs
 
 
 def chained(c: Cluster, r: Requests, stages: Mapping[str, Stage]) -> Requests:
@@ -70,6 +71,7 @@ def chained(c: Cluster, r: Requests, stages: Mapping[str, Stage]) -> Requests:
         truth=truth,
         output_gib=rows("output_gib").astype(np.float64),
         is_skipped=rows("is_skipped").astype(bool),
+        content_idx=rows("content").astype(np.int32),
     )
     return replace(r, chains=chains)
 

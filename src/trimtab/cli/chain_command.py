@@ -120,7 +120,7 @@ def _print_stages(done: Run) -> None:
         f"completion: mean {runs['completion_mean_s']:.4g} s, median {runs['completion_p50_s']:.4g} s, "
         f"p99 {runs['completion_p99_s']:.4g} s; {runs['stretch_mean']:.3g} x the critical path; "
         f"makespan {runs['makespan_s']:.4g} s; moved {runs['moved_gib']:.4g} GiB\n"
-        f"{bottleneck_text(done.stage_summaries)}."
+        f"{bottleneck_text(done.stage_summaries)}.{_store_text(done)}"
     )
     table = Table(title=title, caption=caption, caption_justify="left", title_justify="left")
     table.add_column("stage")
@@ -144,6 +144,16 @@ def _print_stages(done: Run) -> None:
             f"{100 * stage.path_service_frac:.1f} %",
         )
     show(table)
+
+
+def _store_text(done: Run) -> str:
+    """The hit rate of the store of stage results beside the best possible; empty without a store."""
+    best_frac = done.to_dict()["best_store_hit_frac"]
+    if best_frac != best_frac:
+        return ""
+    hit_frac = done.metrics["result_hit_frac"]
+    most = f"no store of its size more than {100 * best_frac:.1f} %"
+    return f" The store answers {100 * hit_frac:.1f} % of the repeatable stages; {most}."
 
 
 def _print_sizing(sizing: Sizing, before: Run) -> None:

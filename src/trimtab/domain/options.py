@@ -83,4 +83,5 @@ class Options:
     report_noise_frac: NDArray[np.float64] | None = None
     prefix_blocks: int = 0  # prompt blocks that each node keeps; 0 = no prefix cache
     results_max: int = 0  # results kept to answer equal requests; 0 = no result cache
+    stage_results_gib: float = 0.0  # outputs of deterministic stages that are kept; 0 = none
     eviction: Eviction = Eviction.LRU

@@ -53,11 +53,22 @@ STAGE = np.dtype(
         ("epoch", "i4"),  # of its node, when it was served
         ("output", "u1"),  # NO_OUTPUT, PRESENT, ABSENT
         ("skipped", "u1"),  # 1 = its condition does not hold
+        ("answered", "u1"),  # 1 = its output came from the store of stage results
     ],
     align=True,
 )
 
 COPY = np.dtype([("node_idx", "i4"), ("epoch", "i4"), ("next", "i4")], align=True)
+
+KEPT = np.dtype(
+    [
+        ("credit", "f8"),
+        ("gib", "f8"),
+        ("service_s", "f8"),
+        ("place", "i4"),  # 1 + position in the heap; 0 = not in the store
+    ],
+    align=True,
+)
 
 BATCH = np.dtype(
     [
@@ -155,10 +166,7 @@ def _whole(requests: Requests, stages: NDArray[np.void], chains: Chains | None) 
     work["serial"][n:], work["parts_max"][n:] = np.arange(n, n_rows), 1
     contents = requests.content_idx
     if contents is not None:
-        more = np.full(n_rows - n, -1, np.int32)
-        if chains is not None and chains.content_idx is not None:
-            more[:n_chained] = chains.content_idx
-        contents = np.append(contents, more).astype(np.int32)
+        contents = np.append(contents, np.full(n_rows - n, -1)).astype(np.int32)
     return replace(
         requests,
         work=work,

@@ -16,7 +16,7 @@ from trimtab.domain.requests import Requests
 from trimtab.domain.view import CONTEXT, MAX_RANKED, NODE, OUTAGE, UNLIMITED, Memory, View, memory
 from trimtab.engine.caches import reuse_arrays
 from trimtab.engine.host_mode import SIMULATED, HostMode
-from trimtab.engine.layout import BATCH, COPY, batch_rows, rows_alone, rows_with_runs
+from trimtab.engine.layout import BATCH, COPY, KEPT, batch_rows, rows_alone, rows_with_runs
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.runs import RECENT
 from trimtab.engine.state import (
@@ -299,11 +299,27 @@ def _row_arrays(
         "successor_edges": rows.successors,
         "input_edges": rows.inputs,
         "copies": np.zeros(rows.n_copies, COPY),
+        **_store_arrays(requests, len(work), options, config),
         "class_in_flight": np.zeros(len(cluster.class_names) if has_runs else 0, np.int64),
         "join_s": _numbers(np.zeros(len(cluster.class_names)) if options.join_s is None else options.join_s),
         "batch": batch,
         "batch_marginal": _numbers(() if marginal_frac is None else marginal_frac),
     }
+
+
+def _store_arrays(
+    requests: Requests, n_rows: int, options: Options, config: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The store of stage results; empty if there is none, or no stage may use it."""
+    content_idx = None if requests.chains is None else requests.chains.content_idx
+    if options.stage_results_gib == 0.0 or content_idx is None or content_idx.max(initial=-1) < 0:
+        return {name: np.zeros(0, kind) for name, kind in (("stage_content", "i4"), ("kept", KEPT))} | {
+            "kept_heap": np.zeros(0, "i4")
+        }
+    config["store_gib"] = options.stage_results_gib
+    contents, n, many = np.full(n_rows, -1, np.int32), len(requests), int(content_idx.max()) + 1
+    contents[n : n + len(content_idx)] = content_idx
+    return {"stage_content": contents, "kept": np.zeros(many, KEPT), "kept_heap": np.zeros(many, "i4")}
 
 
 def _seen_arrays(options: Options, given: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from trimtab.engine.layout import PART_SPEC
 from trimtab.engine.part_sizes import part_frac
 from trimtab.engine.slots import best_estimate_s
 from trimtab.engine.stage_inputs import ABSENT, NO_OUTPUT, PRESENT, has_any_input, is_lost, set_origin
+from trimtab.engine.stage_results import has_store, is_answered, keep_output
 from trimtab.engine.state import State
 
 STAGE_FAILED = 2  # version of a LOSS event: a stage of the run has failed
@@ -166,23 +167,28 @@ def _make_ready(s: State, row: int, now_s: float) -> None:
 
 @helper
 def is_dispatched(s: State, r: int, now_s: float) -> bool:
-    """Whether row r needs a decision. If not, it was skipped, or waits again for a lost input."""
+    """Whether row r needs a decision. If not, it was skipped or answered, or waits again for a lost input."""
     if not is_stage(s, r):
         return True
     if s.stages.skipped[r] == 1 or not has_any_input(s, r):
-        _skip(s, r, now_s)
+        _end_unserved(s, r, ABSENT, now_s)
+        return False
+    if has_store(s) and s.requests.attempt[r] == 0 and is_answered(s, r):
+        s.stages.answered[r] = 1
+        _end_unserved(s, r, PRESENT, now_s)
         return False
     return s.counts.node_failures[0] == 0 or not _awaits_again(s, r)
 
 
 @helper
-def _skip(s: State, r: int, now_s: float) -> None:
+def _end_unserved(s: State, r: int, output: int, now_s: float) -> None:
+    """Row r is over without a node: it is skipped, or its output is in the store of stage results."""
     s.requests.status[r] = _FINISHED
     s.requests.finish_s[r] = now_s
     s.counts.in_system[0] -= 1
     s.counts.idle_events[0] = 0
     note_over(s, r)
-    stage_over(s, r, ABSENT, now_s)
+    stage_over(s, r, output, now_s)
 
 
 @helper
@@ -241,6 +247,8 @@ def _expect_again(s: State, p: int, by: int) -> None:
 def note_stage_done(s: State, r: int, now_s: float) -> None:
     """Stage r is served."""
     s.stages.epoch[r] = s.hidden.epoch[s.requests.node_idx[r]]
+    if has_store(s):
+        keep_output(s, r)
     s.requests.node_idx[s.stages.run[r]] = s.requests.node_idx[r]
     stage_over(s, r, PRESENT, now_s)
 

@@ -91,7 +91,7 @@ def is_lost(s: State, p: int) -> bool:
     """Whether the output of row p was there and is lost."""
     if s.stages.output[p] != PRESENT or s.stages.output_gib[p] == 0.0:
         return False
-    if s.stage_specs.stored[s.groups.spec[s.stages.group[p]]] == 1:
+    if s.stages.answered[p] == 1 or s.stage_specs.stored[s.groups.spec[s.stages.group[p]]] == 1:
         return False
     return _source_of(s, p) < 0
 

@@ -16,7 +16,7 @@ from trimtab.domain.options import FAULT
 from trimtab.domain.requests import TRUTH
 from trimtab.domain.view import CONTEXT, NODE, RANKED, WORK, Memory, View
 from trimtab.engine.host_mode import HostMode
-from trimtab.engine.layout import BATCH, COPY, GROUP, RUN, STAGE
+from trimtab.engine.layout import BATCH, COPY, GROUP, KEPT, RUN, STAGE
 from trimtab.engine.lru import CACHE, CACHED
 
 AVOIDED = 3  # lost nodes that one request can avoid
@@ -123,6 +123,7 @@ CONFIG = np.dtype(
         ("results_max", "i8"),  # results that are kept; 0 = none, or no request may use them
         ("eviction", "i8"),
         ("loads_ahead", "i8"),  # 1 = nodes load models that are asked for into free memory
+        ("store_gib", "f8"),  # size of the store of stage results; 0 = none
         ("runs", "i8"),  # 1 = requests may have stages, or be split into parts
         ("batches", "i8"),  # 1 = requests may be served in batches
         ("groups", "i8"),  # of requests that can be served in one batch
@@ -154,6 +155,9 @@ COUNTS = np.dtype(
         ("ready", "i8"),  # rows that became ready, where there are runs
         ("copies", "i8"),  # copies of outputs that were made
         ("n_held", "i8"),  # rows that the central queues hold, where there are runs
+        ("kept", "i8"),  # outputs in the store of stage results
+        ("store_gib", "f8"),  # their size
+        ("inflation", "f8"),  # credit of the output that the store evicted last
         ("recomputed_s", "f8"),  # service of stages whose outputs were lost
         ("model_loads", "i8"),
         ("adapter_loads", "i8"),
@@ -262,6 +266,9 @@ class State(NamedTuple):
     successor_edges: Annotated[Any, array(EDGE, "edges")]
     input_edges: Annotated[Any, array(EDGE, "edges")]
     copies: Annotated[Any, array(COPY, "copies")]  # of outputs
+    stage_content: Annotated[Any, array("i4", "stored_rows")]  # equal = the same output; -1 = none
+    kept: Annotated[Any, array(KEPT, "stage_contents")]
+    kept_heap: Annotated[Any, array("i4", "stage_contents")]  # the first counts.kept: a heap by credit
     recent: Annotated[Any, array("i8", "recent")]  # the last rows that became ready, a ring
     held_rows: Annotated[Any, array("i4", "run_rows")]  # the first counts.n_held: rows in central queues
     held_at: Annotated[Any, array("i4", "run_rows")]  # their positions there

@@ -141,3 +141,27 @@ def test_a_stage_that_no_node_serves_is_refused(tmp_path: Any) -> None:
     (tmp_path / "case.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(ScenarioError, match="a class that some node type serves"):
         load_scenario(tmp_path / "case.yaml")
+
+
+def test_runs_of_equal_inputs_are_equal_and_repeatable_as_far_as_stages_are_deterministic(
+    tmp_path: Any,
+) -> None:
+    content = yaml.safe_load(TEXT)
+    story = content["chains"]["story"]
+    story["contents"] = {"count": 5, "zipf": 0.5, "repeatable_frac": 0.8}
+    story["stages"]["text"]["size"] = {"distribution": "exponential", "mean": 3}
+    story["stages"]["captions"]["deterministic"] = False
+    (tmp_path / "case.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    chains = build(load_scenario(tmp_path / "case.yaml"), 0).requests.chains
+    assert chains is not None
+    assert chains.content_idx is not None
+    stage = np.repeat(chains.stage_idx, chains.counts)
+    known = chains.content_idx >= 0
+    assert known[np.isin(stage, [0, 1])].mean() == pytest.approx(0.8, abs=0.07)
+    assert not known[np.isin(stage, [2, 3])].any()
+    texts = np.flatnonzero((stage == 0) & known)
+    for number in np.unique(chains.content_idx[texts]):
+        rows = texts[chains.content_idx[texts] == number]
+        assert len(rows) > 1
+        assert len(np.unique(chains.truth["units"][rows])) == 1
+    assert len(np.unique(chains.truth["units"][texts])) == 5

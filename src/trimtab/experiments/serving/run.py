@@ -26,6 +26,7 @@ from trimtab.experiments.serving.run_curves import curves_of
 from trimtab.experiments.serving.run_mode import prepared_mode
 from trimtab.experiments.serving.stage_tables import (
     StageSummary,
+    best_store_hit_frac,
     bottleneck_text,
     stage_summaries,
     stage_table,
@@ -129,7 +130,11 @@ class Run:
         """The output of `trimtab run --json`."""
         bound, stages = self.bound, self.stage_summaries
         chains = (
-            {"stages": [asdict(stage) for stage in stages], "bottleneck": bottleneck_text(stages)}
+            {
+                "stages": [asdict(stage) for stage in stages],
+                "bottleneck": bottleneck_text(stages),
+                "best_store_hit_frac": best_store_hit_frac(self.records, self.inputs),
+            }
             if stages
             else {}
         )

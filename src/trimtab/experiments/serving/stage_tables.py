@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
+from trimtab.engine.stage_results import LEAST_GIB
+from trimtab.experiments.bounds.caching import volume_bound_hits
+from trimtab.experiments.scenario.build import RunInputs
 from trimtab.metrics import Records, StageRecords
 from trimtab.metrics.chain_metrics import path_shares, runs_of
 
@@ -80,6 +83,23 @@ def _summary(stages: StageRecords, k: int, queueing_frac: float, service_frac: f
         path_queueing_frac=float(queueing_frac),
         path_service_frac=float(service_frac),
     )
+
+
+def best_store_hit_frac(records: Records, inputs: RunInputs) -> float:
+    """The largest share of the repeatable stages that any store of this size can answer, in this order.
+
+    nan where there is no store, or nothing is repeatable.
+    """
+    chains, capacity_gib = inputs.requests.chains, inputs.options.stage_results_gib
+    if chains is None or chains.content_idx is None or capacity_gib == 0.0 or records.repeatable == 0:
+        return float("nan")
+    ready_s = _stages_of(records).ready_s
+    rows = np.flatnonzero((chains.content_idx >= 0) & ~np.isnan(ready_s) & ~chains.is_skipped)
+    rows = rows[np.argsort(ready_s[rows], kind="stable")]
+    size_gib = np.zeros(int(chains.content_idx.max()) + 1)
+    size_gib[chains.content_idx[rows]] = np.maximum(chains.output_gib[rows], LEAST_GIB)
+    hits = volume_bound_hits(chains.content_idx[rows].tolist(), size_gib, capacity_gib)
+    return hits / records.repeatable
 
 
 def bottleneck_text(summaries: list[StageSummary]) -> str:

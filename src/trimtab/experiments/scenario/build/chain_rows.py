@@ -19,7 +19,7 @@ from trimtab.experiments.scenario.build.request_columns import RequestColumns
 from trimtab.experiments.scenario.build.streams import Stream, generator
 from trimtab.experiments.scenario.spec import chain_sections
 from trimtab.experiments.scenario.spec.service_classes import Served
-from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
+from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray, choose, zipf_fractions
 from trimtab.experiments.scenario.spec.workload import WorkloadSpec
 from trimtab.traces.sizes import sizes_lognormal
 
@@ -70,9 +70,50 @@ def build_chains(
         chain_of_class[list(served.classes).index(name)] = k
     template_idx = chain_of_class[columns.class_idx]
     stages = _stages(sections, templates)
-    chains = _empty(templates, template_idx, stages, seed)
+    alike = {
+        k: _alike(chain, seed, k, int((template_idx == k).sum())) for k, chain in enumerate(sections.values())
+    }
+    chains = _empty(templates, template_idx, stages, alike, seed)
     _fill(chains, stages, workload, served, columns, cluster, seed)
-    return _with_ranks(chains, cluster, stages)
+    return _with_ranks(_with_contents(chains, stages, alike), cluster, stages)
+
+
+def _alike(chain: chain_sections.ChainSection, seed: int, k: int, n: int) -> IntArray:
+    """The first run with the same inputs as each run of chain k, [runs of it]; itself if it is the first."""
+    like, spec = np.arange(n), chain.contents
+    if spec is None:
+        return like
+    content = choose(generator(seed, Stream.RUN_CONTENT, k), zipf_fractions(spec.count, spec.zipf), n)
+    may_repeat = generator(seed, Stream.RUN_REPEATABLE, k).random(n) < spec.repeatable_frac
+    rows = np.flatnonzero(may_repeat)
+    _, first, which = np.unique(content[rows], return_index=True, return_inverse=True)
+    like[rows] = rows[first[which]]
+    return like
+
+
+def _with_contents(chains: Chains, stages: dict[int, _Stage], alike: dict[int, IntArray]) -> Chains:
+    """Runs of equal inputs get equal sizes and outputs, and their repeatable stages the same content."""
+    if all(stage.chain.contents is None for stage in stages.values()):
+        return chains
+    source = np.arange(len(chains.work))
+    content = np.full(len(chains.work), -1)
+    for template, _, rows_of in rows_of_stages(chains):
+        repeats = np.bincount(alike[template], minlength=len(alike[template])) > 1
+        for position, here in rows_of.items():
+            stage, counts = stages[position], np.bincount(here.run)
+            starts = np.cumsum(counts) - counts
+            like = alike[template][here.run]
+            from_rows = here.rows[starts[like] + np.arange(len(here.rows)) - starts[here.run]]
+            source[here.rows] = from_rows
+            if stage.chain.contents is not None and stage.name in stage.chain.repeatable_stages():
+                content[here.rows] = np.where(repeats[like], from_rows, -1)
+    for name in ("units", "class_idx", "model_idx", "estimate_s"):
+        chains.work[name] = chains.work[name][source]
+    chains.truth["units"] = chains.truth["units"][source]
+    numbers = np.full(len(content), -1, np.int32)
+    may = content >= 0
+    numbers[may] = np.unique(content[may], return_inverse=True)[1]
+    return replace(chains, output_gib=chains.output_gib[source], content_idx=numbers)
 
 
 def _stages(sections: chain_sections.Chains, templates: Templates) -> dict[int, _Stage]:
@@ -88,7 +129,11 @@ def _stages(sections: chain_sections.Chains, templates: Templates) -> dict[int, 
 
 
 def _empty(
-    templates: Templates, template_idx: npt.NDArray[np.int32], stages: dict[int, _Stage], seed: int
+    templates: Templates,
+    template_idx: npt.NDArray[np.int32],
+    stages: dict[int, _Stage],
+    alike: dict[int, IntArray],
+    seed: int,
 ) -> Chains:
     """The rows, before anything but their number is known; skipped instances are marked."""
     of_run = template_idx[template_idx >= 0]
@@ -99,9 +144,9 @@ def _empty(
         template = int(np.searchsorted(templates.first, position, side="right")) - 1
         runs = np.flatnonzero(of_run == template)
         groups = first_group[runs] + position - templates.first[template]
-        drawn = stage.counts(seed, len(runs))
+        drawn = stage.counts(seed, len(runs))[alike[template]]
         counts[groups] = np.maximum(drawn, 1)
-        skipped[groups] = stage.is_skipped(seed, len(runs)) | (drawn == 0)
+        skipped[groups] = stage.is_skipped(seed, len(runs))[alike[template]] | (drawn == 0)
     n = int(counts.sum())
     return Chains(
         templates=templates,

@@ -42,6 +42,7 @@ def build_options(
         horizon_s=np.inf if serving.horizon_s is None else serving.horizon_s,
         prefix_blocks=serving.prefix_cache.blocks,
         results_max=serving.result_cache.entries,
+        stage_results_gib=serving.stage_results.gib,
         eviction=Eviction[serving.eviction.upper().replace("-", "_")],
         faults=np.concatenate(processes) if processes else None,
         outages=_outages(np.concatenate(planned)) if planned else None,

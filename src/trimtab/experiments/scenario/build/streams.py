@@ -39,6 +39,8 @@ class Stream(IntEnum):
     STAGE_ESTIMATE = 26
     STAGE_SERVICE = 27
     STAGE_MODEL = 28
+    RUN_CONTENT = 29
+    RUN_REPEATABLE = 30
     BACKGROUND = 29
 
 

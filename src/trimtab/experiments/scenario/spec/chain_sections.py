@@ -13,6 +13,7 @@ from trimtab.errors import ChainError
 from trimtab.experiments.scenario.spec.amounts import Amount
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.service_classes import Served, ServiceClass
+from trimtab.experiments.scenario.spec.workload import ContentSpec
 from trimtab.traces.sizes import ConstantSizes
 from trimtab.validation.base import Frac, Positive, Spec
 from trimtab.validation.names import FieldError, known
@@ -51,6 +52,9 @@ class StageSection(Spec):
     failed_max_frac: Frac = Field(1.0, description="share of a map's instances that may be left out")
     max_retries: int | None = Field(None, ge=0, description="lost attempts it survives; null = serving's")
     error_frac: Frac = Field(0.0, description="probability that an attempt ends in an error")
+    deterministic: bool = Field(
+        True, description="equal inputs give an equal output, which serving.stage_results may keep"
+    )
     stored: bool = Field(False, description="its output outlives the node that made it")
 
     @model_validator(mode="after")
@@ -86,10 +90,24 @@ class ChainSection(Spec):
 
     stages: Mapping[str, StageSection] = Field(min_length=1, description="name → stage")
     slo_s: Positive | None = Field(None, description="completion of a run that is promised; null = none")
+    contents: ContentSpec | None = Field(
+        None, description="inputs of runs, by rank; runs of equal inputs are equal; null = none are"
+    )
 
     def run_class(self) -> ServiceClass:
         """The class of its runs. No node serves it: nodes serve the stages."""
         return ServiceClass(fixed_s={}, unit_s={}, slo_s=self.slo_s, unit="run")
+
+    def repeatable_stages(self) -> frozenset[str]:
+        """Stages that are deterministic, as are all before them."""
+        found: set[str] = set()
+        waiting = dict(self.stages)
+        while ready := [n for n, s in waiting.items() if not s.after.keys() & waiting.keys()]:
+            for name in ready:
+                stage = waiting.pop(name)
+                if stage.deterministic and stage.after.keys() <= found:
+                    found.add(name)
+        return frozenset(found)
 
     def counted_like(self, name: str) -> str:
         """The stage whose count decides that of a stage."""

@@ -38,6 +38,12 @@ class PrefixCacheSpec(Spec):
     )
 
 
+class StageResultsSpec(Spec):
+    """A store of outputs of deterministic stages; a stage of the same content is not served again."""
+
+    gib: NonNegative = Field(0.0, description="size of the outputs that are kept; 0 = none")
+
+
 class ResultCacheSpec(Spec):
     """Cache of results for equal requests of a tenant (a trace's content, workload.contents)."""
 
@@ -79,6 +85,9 @@ class ServingSpec(Spec):
     )
     result_cache: ResultCacheSpec = Field(
         ResultCacheSpec(), description="result cache of the dispatcher; default: off"
+    )
+    stage_results: StageResultsSpec = Field(
+        StageResultsSpec(), description="outputs of chains' stages that are used again; default: off"
     )
     eviction: Literal["lru", "greedy-dual-size", "plan-pinned"] = Field(
         "lru",
