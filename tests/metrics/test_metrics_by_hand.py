@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from support.records_builder import node_records, request_records, run_records
+from trimtab.domain.cluster import RESOURCES
 from trimtab.domain.decision import Reason, Status
 from trimtab.errors import UsageError
 from trimtab.metrics import ResourceRecords, compute
+from trimtab.metrics.definitions import SHORT_NAMES
 from trimtab.metrics.fairness import longest_starvation_s
 
 NAN = math.nan
@@ -118,6 +120,13 @@ def test_utilisation_of_each_resource() -> None:
     assert metrics["utilisation_gpu_var"] == 0.0
     assert math.isnan(metrics["utilisation_ram_frac"])
     assert math.isnan(metrics["idle_ram_frac"])
+
+
+@pytest.mark.parametrize("name", RESOURCES)
+def test_each_resource_has_its_metrics(name: str) -> None:
+    resources = ResourceRecords((name,), np.array([[4.0]]), np.array([[10.0]]))
+    metrics = compute(run_records(nodes=node_records([1], up_s=[10.0]), resources=resources))
+    assert metrics[f"utilisation_{SHORT_NAMES[name]}_frac"] == pytest.approx(0.25)
 
 
 def test_a_node_of_unlimited_memory_has_no_idle_memory() -> None:

@@ -71,6 +71,7 @@ SHORT_NAMES: dict[str, str] = {  # of `trimtab.domain.cluster.RESOURCES`, in nam
     "io_gib_per_s": "io",
     "network_gib_per_s": "network",
     "gpu_milli": "gpu",
+    "gpu_gib": MODEL_MEMORY,
 }
 _RESOURCE_WORDS = {
     "cpu": "CPU cores",
@@ -78,7 +79,7 @@ _RESOURCE_WORDS = {
     "io": "I/O bandwidth",
     "network": "network bandwidth",
     "gpu": "GPU shares",
-    MODEL_MEMORY: "GPU memory that models and adapters take",
+    MODEL_MEMORY: "GPU memory that classes demand, else that models take",
 }
 RESOURCE_METRIC_NAMES = tuple(_RESOURCE_WORDS)
 

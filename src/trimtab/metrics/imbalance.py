@@ -32,7 +32,7 @@ def _resource_metrics(records: Records) -> dict[str, float]:
         SHORT_NAMES[name]: (resources.used_s[:, k], resources.capacity[:, k])
         for k, name in enumerate(resources.names)
     }
-    uses[MODEL_MEMORY] = nodes.memory_used_gib_s, nodes.memory_gib
+    uses.setdefault(MODEL_MEMORY, (nodes.memory_used_gib_s, nodes.memory_gib))
     metrics: dict[str, float] = {}
     for name in RESOURCE_METRIC_NAMES:
         used_s, capacity = uses.get(name, (np.zeros(0), np.zeros(0)))
