@@ -21,6 +21,7 @@ def test_exported_names():
         "HOLD",
         "ClusterState",
         "Comparison",
+        "Need",
         "Node",
         "Policy",
         "Request",
