@@ -64,6 +64,14 @@ def test_most_series_get_the_order_that_made_them(model: Arima, least: float) ->
     assert np.mean([order == model.order for order in found]) >= least
 
 
+@pytest.mark.parametrize(("drift", "noise"), [(1.0, 0.0), (1.0, 0.01), (1.0, 1.0), (-0.5, 1.0)])
+def test_a_random_walk_with_drift_is_continued_along_it(drift: float, noise: float) -> None:
+    """Its drift has a standard error of noise / n^½ = 0.07 noise."""
+    values = np.cumsum(drift + noise * np.random.default_rng(1).normal(size=200))
+    made = arima_paths(quick_arima(values), values, 10)[-1]
+    assert made[-1] - values[-1] == pytest.approx(10 * drift, abs=1e-9 + 2.0 * noise)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_test_for_a_unit_root_is_as_in_statsmodels(seed: int) -> None:
     from statsmodels.tsa.stattools import kpss as theirs

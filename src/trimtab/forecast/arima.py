@@ -4,8 +4,9 @@
 Econometrics 54, 1992) finds no unit root. p and q have the least AICc (Hurvich and Tsai, Biometrika 76, 1989)
 of all with p + q ≤ `MOST_TERMS`, as in Hyndman and Khandakar (Journal of Statistical Software 27(3), 2008),
 with three deviations: all orders are tried, not a path through them; their likelihoods come from a fit by
-two regressions (Hannan and Rissanen, Biometrika 69, 1982, without the correction of the third); and a
-series that is not differenced has a mean, one that is differenced no drift.
+two regressions (Hannan and Rissanen, Biometrika 69, 1982, without the correction of the third); and only
+the quick fit has a drift. A series that is not differenced has a mean, one that is differenced once a drift
+where the AICc is less with it, one that is differenced twice neither.
 
 Forecasts come from the coefficients and the errors of the model's own one-step forecasts, which are taken to
 be 0 before the start (Box and Jenkins, Time Series Analysis, 1970).
@@ -55,8 +56,10 @@ def quick_arima(history: Floats, *, most_terms: int = MOST_TERMS) -> Arima:
     """The ARIMA of least AICc of a history [steps], fitted by two regressions."""
     d = differences(history)
     values = np.diff(history, d)
-    mean = float(values.mean()) if d == 0 else 0.0
-    best = _best_fit(values - mean, most_terms, has_mean=d == 0)
+    own = float(values.mean())
+    means = {0: [own], 1: [0.0, own]}.get(d, [0.0])
+    fits = [_best_fit(values - mean, most_terms, has_mean=d == 0 or mean != 0.0) for mean in means]
+    mean, best = min(zip(means, fits, strict=True), key=lambda each: each[1].aicc)
     return Arima(tuple(best.ar.tolist()), d, tuple(best.ma.tolist()), mean)
 
 
@@ -84,8 +87,10 @@ def kpss(values: Floats) -> float:
 def aicc(squares: float, equations: int, terms: int) -> float:
     """AICc of normal errors with this sum of squares; `terms` counts coefficients, mean and variance."""
     spare = equations - terms - 1
-    if spare <= 0 or squares <= 0.0:
+    if spare <= 0:
         return math.inf
+    if squares <= 0.0:
+        return -math.inf  # an exact fit
     return equations * math.log(squares / equations) + 2.0 * terms * (1.0 + (terms + 1.0) / spare)
 
 

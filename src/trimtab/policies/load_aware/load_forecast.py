@@ -113,9 +113,9 @@ class LoadForecast(Policy):
         not above the level, drawn in proportion to slots / mean service; others follow by load. What a
         dispatcher sent itself is counted exactly. The arrivals of the next period are forecast every
         `plan_period_s` from the last 32 periods, by the `forecaster`: naive (the last value), ses (simple
-        exponential smoothing), holt (with a damped trend), arima (with a mean, order by AICc) or mixture (of
-        all but ARIMA, by recent error). With fresh reports, or one dispatcher, n = 0: the policy decides as
-        `least-expected-wait`.
+        exponential smoothing), holt (with a damped trend), arima (with mean or drift, order by AICc) or
+        mixture (of all but ARIMA, by recent error). With fresh reports, or one dispatcher, n = 0: the policy
+        decides as `least-expected-wait`.
     Source
         Michael Dahlin: "Interpreting stale load information", IEEE Transactions on Parallel and Distributed
         Systems 11(10), 2000 (aggressive load interpretation; from memory). Water filling by several
