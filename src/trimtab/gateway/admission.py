@@ -224,6 +224,10 @@ class Admission:
         tenant = exchange.tenant
         if tenant is None or tenant.limits is None:
             return None
+        if tenant.rules is not None:
+            barred: Refusal | None = tenant.rules.refusal(facts.model, exchange.route)
+            if barred is not None:
+                return barred
         limits: Limits = tenant.limits
         tokens = self.tokens(facts) if limits.counts_tokens else 0.0
         refusal = limits.admit(exchange.arrived_s, tokens)

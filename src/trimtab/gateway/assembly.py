@@ -354,6 +354,8 @@ class Gateway:
             return LocalAnswer(204, self.admission.cors.preflight(origin))
         if endpoint.kind is Kind.MODELS:
             rows = model_list.model_rows(self.fleet, self.config.routing(), self._created)
+            if exchange.tenant is not None and (rules := exchange.tenant.rules) is not None:
+                rows = {name: row for name, row in rows.items() if rules.allows(name)}
             return model_list.answer(rows, path_id(endpoint, exchange.path))
         if self.jobs_answer is None:
             return Refusal(503, "no_jobs", "Jobs are not kept by this gateway.")

@@ -10,6 +10,7 @@ from trimtab.gateway.decide.declared import HERE, Declared
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice, policy_choice
 from trimtab.gateway.http.connection_context import Settings, Timeouts
 from trimtab.gateway.http.result_cache import ResultCacheOptions
+from trimtab.gateway.key_rules import Prices, TokenPrice
 from trimtab.gateway.nodes.fleet import FleetOptions
 from trimtab.gateway.nodes.health_checks import HealthCheckOptions
 from trimtab.gateway.nodes.health_manager import HealthManagerOptions
@@ -60,6 +61,16 @@ def declared_of(config: GatewayConfig) -> Declared:
         rtt_s={(a, b): rtt_s for a, zone in zones.items() for b, rtt_s in zone.rtt_s.items()},
         zone_gib_per_s={name: zone.ingress_gib_per_s or inf for name, zone in zones.items()},
     )
+
+
+def prices_of(config: GatewayConfig) -> Prices:
+    """Prices of the models that have both."""
+    return {
+        name: TokenPrice(prompt / 1e6, output / 1e6)
+        for name, model in config.models.items()
+        if (prompt := model.usd_per_million_prompt_tokens) is not None
+        and (output := model.usd_per_million_output_tokens) is not None
+    }
 
 
 def _choice(config: GatewayConfig, spec: str, shadow: str | None) -> PolicyChoice:

@@ -14,6 +14,7 @@ from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.node_changes import NodeChanges
 from trimtab.gateway.observe import exposition, status
 from trimtab.gateway.observe.status import NodeFigures
+from trimtab.gateway.run_time_keys import RunTimeKeys
 from trimtab.version import __version__
 
 Reload = Callable[[], GatewayConfig]
@@ -23,9 +24,15 @@ class GatewayControl:
     """Implements `admin.control.Control`. `reload` reads the configuration again; None = there is no file."""
 
     def __init__(
-        self, gateway: Gateway, reload: Reload | None, service: JobService, changes: NodeChanges
+        self,
+        gateway: Gateway,
+        reload: Reload | None,
+        service: JobService,
+        changes: NodeChanges,
+        keys: RunTimeKeys,
     ) -> None:
         self._gateway, self._reload, self._service, self._changes = gateway, reload, service, changes
+        self._keys = keys
         self._began_s = time.time()
 
     async def nodes(self) -> list[NodeFigures]:
@@ -51,6 +58,18 @@ class GatewayControl:
     async def remove(self, name: str) -> bool:
         """Drain the node, then remove it."""
         return await self._on_node(name, self._changes.remove)
+
+    def keys(self) -> list[Json]:
+        """The keys that were made at run time."""
+        return self._keys.all()
+
+    async def make_key(self, spec: Json) -> Json:
+        """Make a key."""
+        return await self._keys.make(spec)
+
+    async def revoke_key(self, name: str) -> bool:
+        """Make a key invalid."""
+        return await self._keys.revoke(name)
 
     def node_changes(self) -> list[Json]:
         """What operators did to nodes, and nobody undid."""

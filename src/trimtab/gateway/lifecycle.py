@@ -17,6 +17,7 @@ from trimtab.gateway.admin.auth import AdminAuth
 from trimtab.gateway.admin.control import Control
 from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import GatewayConfig
+from trimtab.gateway.config_mapping import prices_of
 from trimtab.gateway.gateway_control import GatewayControl, Reload
 from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.job_api.node_runner import Surroundings
@@ -25,6 +26,7 @@ from trimtab.gateway.observe.logs import set_up_logs
 from trimtab.gateway.observe.loop_errors import LoopErrors
 from trimtab.gateway.observe.usage_observer import UsageObserver
 from trimtab.gateway.process_memory import freeze
+from trimtab.gateway.run_time_keys import RunTimeKeys
 from trimtab.gateway.shared_limits import SharedLimits
 
 logger = logging.getLogger(__name__)
@@ -46,8 +48,8 @@ async def run_process(
     asyncio.get_running_loop().set_exception_handler(LoopErrors())
     service = JobService(config)
     gateway = Gateway(config, asyncio.get_running_loop(), observers=(UsageObserver(service.usage),))
-    async with _opened(gateway, service, sockets.clients) as changes:
-        control = GatewayControl(gateway, reload, service, changes)
+    async with _opened(gateway, service, sockets.clients) as (changes, keys):
+        control = GatewayControl(gateway, reload, service, changes, keys)
         auth = AdminAuth(_admin_keys(gateway, config), open_to_all=config.insecure_no_auth)
         gateway.on_reloaded.append(lambda config: auth.replace_keys(_admin_keys(gateway, config)))
         server = await serve_admin(
@@ -77,9 +79,15 @@ def _admin_keys(gateway: Gateway, config: GatewayConfig) -> list[bytes]:
 @asynccontextmanager
 async def _opened(
     gateway: Gateway, service: JobService, clients: socket.socket
-) -> AsyncIterator[NodeChanges]:
+) -> AsyncIterator[tuple[NodeChanges, RunTimeKeys]]:
     changes = NodeChanges(
         service.store, gateway.fleet, register=gateway.register, reconcile=gateway.reconcile_nodes
+    )
+    keys = RunTimeKeys(
+        service.store,
+        gateway.tenants,
+        prices=lambda: prices_of(gateway.config),
+        changed=lambda: gateway.dispatcher.make_room_for_tenants(len(gateway.tenants)),
     )
     shared = SharedLimits(service.store, gateway.tenants, gateway.loop.time)
     try:
@@ -89,12 +97,14 @@ async def _opened(
         gateway.admission.jobs = True
         gateway.on_reloaded.append(service.declare)
         await changes.open()
+        await keys.open()
         if gateway.config.limits.shared:
             await shared.open()
         await gateway.open(clients)
-        yield changes
+        yield changes, keys
     finally:
         await shared.close()
+        await keys.close()
         await changes.close()
         await service.close()
         await gateway.close()

@@ -143,6 +143,7 @@ class Tenant:
     background: bool = False  # all its requests use spare capacity only
     in_flight: int = 0
     limits: Any = None  # tenants.Limits
+    rules: Any = None  # key_rules.KeyRules, of a key that was made at run time
     zone: str = ""  # where its requests come from; "" = where the gateway is
 
 

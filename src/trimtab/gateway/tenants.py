@@ -17,6 +17,7 @@ from trimtab.errors import ConfigError
 from trimtab.gateway.config import GatewayConfig, KeySpec, Secret, TenantLimits, digest_of
 from trimtab.gateway.config.traffic import MIB
 from trimtab.gateway.config.types import is_name
+from trimtab.gateway.key_rules import KeyRules
 from trimtab.gateway.model import Attempt, Cause, Refusal, Tenant, Usage
 
 ANONYMOUS = "anonymous"  # tenant of requests without a key, if no key is required
@@ -324,12 +325,21 @@ def _refusal(code: str, limit: str, retry_after_s: float) -> Refusal:
     return Refusal(429, code, f"Rate limit reached: {limit}.", retry_after_s)
 
 
+class RunTimeTenant(NamedTuple):
+    """The tenant of a key that was made at run time."""
+
+    spec: KeySpec
+    rules: KeyRules
+
+
 class Tenants:
     """All tenants. Raises ConfigError if an environment variable with a key is missing."""
 
     def __init__(self, config: GatewayConfig, environ: Mapping[str, str] = os.environ) -> None:
         self._by_name: dict[str, Tenant] = {}
         self._by_digest: dict[bytes, Tenant] = {}
+        self._configured: dict[bytes, Tenant] = {}
+        self._made_keys: Mapping[bytes, RunTimeTenant] = {}
         self._nobody: Tenant | None = None  # tenant of requests without a known key
         self._n_named = 0
         self.update(config, environ)
@@ -371,10 +381,30 @@ class Tenants:
         tenants = {name: self._made(spec, spec.limits or self._common) for name, spec in specs.items()}
         for name in self._by_name.keys() - specs.keys():
             self._made(KeySpec.model_construct(name=name), self._common)
-        self._by_digest = {bytes.fromhex(digest): tenants[name] for digest, name in owners.items()}
+        self._configured = {bytes.fromhex(digest): tenants[name] for digest, name in owners.items()}
+        self._names = frozenset(specs)
+        self.use_made_keys(self._made_keys)
         self._nobody = None
         if config.insecure_no_auth:
             self._nobody = self._made(KeySpec.model_construct(name=ANONYMOUS), self._common)
+
+    def is_configured(self, name: str) -> bool:
+        """Whether the configuration has a tenant of this name, or every request may be its."""
+        return name in self._names or name == ANONYMOUS
+
+    def use_made_keys(self, keys: Mapping[bytes, RunTimeTenant]) -> None:
+        """Use these keys, by digest, beside those of the configuration, which go first."""
+        gone = {one.spec.name for one in self._made_keys.values()} - {one.spec.name for one in keys.values()}
+        for name in gone | self._names:
+            if name in self._by_name:
+                self._by_name[name].rules = None
+        self._made_keys = keys
+        found = {}
+        for digest, (spec, rules) in keys.items():
+            if not self.is_configured(spec.name):
+                found[digest] = tenant = self._made(spec, spec.limits or self._common)
+                tenant.rules = rules
+        self._by_digest = found | self._configured
 
     def _made(self, spec: KeySpec, limits: TenantLimits) -> Tenant:
         tenant = self._by_name.get(spec.name)

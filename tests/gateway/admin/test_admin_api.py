@@ -53,6 +53,7 @@ async def sign_in(admin: Admin, client: aiohttp.ClientSession) -> None:
         "/admin/stream",
         "/admin/nodes",
         "/admin/usage",
+        "/admin/keys",
         "/admin/requests/x",
         "/static/nodes.js",
     ],

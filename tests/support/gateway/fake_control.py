@@ -10,6 +10,7 @@ from typing import Any
 from support.decisions import make_decision
 from trimtab.errors import UsageError
 from trimtab.gateway.admin.control import Status
+from trimtab.gateway.config.run_time_keys import run_time_key
 from trimtab.gateway.model import (
     Attempt,
     Cause,
@@ -59,6 +60,7 @@ class FakeControl:
         ]
         self.serial = 0
         self.reloads = 0
+        self.made_keys: list[dict[str, Any]] = []
         self.candidates: dict[str, Any] | None = None  # as ActiveCandidate.summary gives them
         for _ in range(lived_s):
             self.live_a_second()
@@ -167,6 +169,19 @@ class FakeControl:
         if node is not None:
             self.node_list.remove(node)
         return node is not None
+
+    def keys(self) -> list[dict[str, Any]]:
+        return self.made_keys
+
+    async def make_key(self, spec: dict[str, Any]) -> dict[str, Any]:
+        made = run_time_key(spec).model_dump(include={"name"})
+        self.made_keys.append(made)
+        return made | {"key": "tt-new"}
+
+    async def revoke_key(self, name: str) -> bool:
+        before = len(self.made_keys)
+        self.made_keys = [key for key in self.made_keys if key["name"] != name]
+        return len(self.made_keys) < before
 
     def node_changes(self) -> list[dict[str, Any]]:
         return []

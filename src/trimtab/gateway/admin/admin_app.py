@@ -57,6 +57,9 @@ class AdminApp:
                 web.post("/admin/nodes/{name}/undrain", self._undrain),
                 web.delete("/admin/nodes/{name}", self._remove),
                 web.get("/admin/usage", self._usage),
+                web.get("/admin/keys", self._keys),
+                web.post("/admin/keys", self._make_key),
+                web.delete("/admin/keys/{name:.+}", self._revoke_key),
                 web.post("/admin/reload", self._reload),
                 web.get("/admin/requests/{id:.+}", self._receipt),
             ]
@@ -140,13 +143,34 @@ class AdminApp:
 
     # --- changing
 
-    async def _add_node(self, request: web.Request) -> web.Response:
+    async def _keys(self, _request: web.Request) -> web.Response:
+        return _json({"keys": self._control.keys()})
+
+    async def _make_key(self, request: web.Request) -> web.Response:
+        spec = await _object(request, "bad_key", "a key is an object with a name")
+        if isinstance(spec, web.Response):
+            return spec
         try:
-            spec = orjson.loads(await request.read())
-        except orjson.JSONDecodeError as error:
-            return problem(400, "bad_json", f"the body is not JSON: {error}")
-        if not isinstance(spec, dict):
-            return problem(400, "bad_node", "a node is an object, as in `nodes` of gateway.yaml")
+            return _json(await self._control.make_key(spec), status=201)
+        except UsageError as error:
+            return problem(400, "bad_key", str(error))
+        except StoreUnavailable as error:
+            return problem(503, "store_unavailable", str(error))
+
+    async def _revoke_key(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        try:
+            is_known = await self._control.revoke_key(name)
+        except StoreUnavailable as error:
+            return problem(503, "store_unavailable", str(error))
+        if not is_known:
+            return problem(404, "unknown_key", f"there is no key {name!r} that was made at run time")
+        return _json({"name": name, "state": "revoked"})
+
+    async def _add_node(self, request: web.Request) -> web.Response:
+        spec = await _object(request, "bad_node", "a node is an object, as in `nodes` of gateway.yaml")
+        if isinstance(spec, web.Response):
+            return spec
         try:
             return _json(await self._control.add_node(spec), status=201)
         except UsageError as error:
@@ -169,6 +193,15 @@ class AdminApp:
             return _json(await self._control.reload())
         except UsageError as error:
             return problem(400, "bad_configuration", str(error))
+
+
+async def _object(request: web.Request, code: str, expected: str) -> dict[str, Any] | web.Response:
+    """The JSON object in a request's body, or the answer that refuses it."""
+    try:
+        found = orjson.loads(await request.read())
+    except orjson.JSONDecodeError as error:
+        return problem(400, "bad_json", f"the body is not JSON: {error}")
+    return found if isinstance(found, dict) else problem(400, code, expected)
 
 
 def _changed(name: str, state: str, known: bool) -> web.Response:

@@ -63,6 +63,15 @@ class Control(Protocol):
     async def remove(self, name: str) -> bool:
         """Drain the node, then remove it. False = there is no such node."""
 
+    def keys(self) -> list[Json]:
+        """The keys that were made at run time."""
+
+    async def make_key(self, spec: Json) -> Json:
+        """Make a key; the answer alone shows it. Raises UsageError, StoreUnavailable."""
+
+    async def revoke_key(self, name: str) -> bool:
+        """Make a key invalid. False = there is no such key. Raises StoreUnavailable."""
+
     def node_changes(self) -> list[Json]:
         """What operators did to nodes, and nobody undid."""
 

@@ -26,6 +26,12 @@ class ModelSpec(Spec):
     demand: Demand = Field(
         {}, description="resource → what one request takes; default: learned from nodes' reports"
     )
+    usd_per_million_prompt_tokens: NonNegative | None = Field(
+        None, description="price of prompt tokens, for budgets of keys"
+    )
+    usd_per_million_output_tokens: NonNegative | None = Field(
+        None, description="price of output tokens, for budgets of keys"
+    )
 
 
 class ZoneSpec(Spec):

@@ -132,6 +132,10 @@ def _charged(exchange: ProxiedExchange, tenant: Tenant, facts: Facts) -> Refusal
     """Count a job against its tenant's limits; the jobs themselves bound how many it has at a time."""
     if tenant.limits is None:
         return None
+    if tenant.rules is not None:
+        barred: Refusal | None = tenant.rules.refusal(facts.model, exchange.route)
+        if barred is not None:
+            return barred
     context = exchange.context
     now_s = context.loop.time()
     refusal: Refusal | None = tenant.limits.admit(now_s, context.admission.tokens(facts))

@@ -2,8 +2,8 @@
 
 The columns of `jobs` keep the names of the first version, whose jobs were all requests for models; `key` is
 the name in code. So replicas of an earlier version can share the database while they are upgraded in turn.
-The tables of usage, nodes and limits are the gateway's: they lie here because one database has one line of
-migrations.
+The tables of usage, nodes, limits and keys are the gateway's: they lie here because one database has one line
+of migrations.
 
 Times are seconds since 1970: `processes.seen_s` by the database's own clock, those of jobs by the process's.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0006"  # of the newest migration
+REVISION = "0007"  # of the newest migration
 
 metadata = sa.MetaData()
 
@@ -88,6 +88,16 @@ limit_counts = sa.Table(
     sa.Column("jobs", sa.Integer, nullable=False),
     sa.Column("seen_s", sa.Float, nullable=False),  # by the database's clock
     sa.Index("limit_counts_by_time", "seen_s"),
+)
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("name", sa.String(255), primary_key=True),  # of its tenant
+    sa.Column("sha256", sa.String(64), nullable=False, unique=True),  # hexadecimal; the key is kept nowhere
+    sa.Column("entry", sa.Text, nullable=False),  # JSON: models, budget, limits, …
+    sa.Column("created_s", sa.Float, nullable=False),
+    sa.Column("expires_s", sa.Float),
 )
 
 processes = sa.Table(
