@@ -21,6 +21,7 @@ from trimtab.gateway.decide.dispatcher import PolicyDispatcher
 from trimtab.gateway.decide.signal_figures import demand_figures, signal_figures
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.data_plane import DataPlane, make_context
+from trimtab.gateway.http.grouped_requests import GroupedRequests
 from trimtab.gateway.http.incoming_exchange import IncomingExchange
 from trimtab.gateway.http.result_cache import ResultCache, ResultCacheOptions
 from trimtab.gateway.model import (
@@ -113,6 +114,7 @@ class Gateway:
         )
         self.plane.context.links = self.dispatcher.signals.links
         self._use_result_cache(config)
+        self._use_grouping(config)
         self.fleet.listeners.append(RemovalHook(self.plane.context.pools.remove))
         self.dispatcher.log.listeners.append(self.metrics)
         self._sources_of_nodes: list[DnsSource | FileSource] = []
@@ -190,6 +192,7 @@ class Gateway:
         self._refresh_admission()
         self.plane.context.obey(config_mapping.settings_of(config))
         self._use_result_cache(config)
+        self._use_grouping(config)
         self._know_models()
         self._log_degraded()
         for tell in self.on_reloaded:
@@ -256,6 +259,11 @@ class Gateway:
         """Answers of before are forgotten: routes may mean other models now."""
         self.results.obey(config_mapping.result_cache_options(config))
         self.plane.context.results = self.results if self.results.options.routes else None
+
+    def _use_grouping(self, config: GatewayConfig) -> None:
+        split = frozenset(name for name, model in config.models.items() if model.split)
+        grouped = GroupedRequests(split, self.dispatcher.groupings.part_sizes)
+        self.plane.context.grouping = grouped if split else None
 
     def _new_admission(self) -> Admission:
         admission = Admission(

@@ -256,6 +256,7 @@ class Exchange:
         "usage",
     )
 
+    is_inner = False  # it is one of the gateway itself, for requests of clients
     only_node = ""  # the name of the node that alone can serve it; "" = any
 
     def __init__(self) -> None:
@@ -354,6 +355,8 @@ class Observer:
     """
 
     __slots__ = ()
+
+    sees_inner = False  # whether `ended` reports what went to nodes for split or batched requests too
 
     def arrived(self, exchange: Exchange) -> None:
         """The exchange was submitted to the dispatcher."""

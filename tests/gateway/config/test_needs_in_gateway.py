@@ -17,7 +17,7 @@ from trimtab import Need, Policy
 @dataclass(frozen=True)
 class Needy(Policy):
     name = "needy"
-    needs = frozenset({Need.SPLITTING, Need.PREFIX})
+    needs = frozenset({Need.CHAINS, Need.PREFIX})
 
     def choose(self, cluster, request):
         return 0
@@ -47,12 +47,12 @@ def test_an_unmet_need_is_refused_with_its_place(tmp_path: Path, place: str, fie
     assert "gateway.yaml" in message
     assert field in message
     assert "needy.py:Needy" in message
-    assert "needs splitting" in message
+    assert "needs chains" in message
     assert "never provides it" in message
 
 
 def test_a_need_that_the_configuration_switches_off_is_refused_with_its_key(tmp_path: Path) -> None:
-    (tmp_path / "needy.py").write_text(NEEDY.replace("Need.SPLITTING, ", ""))
+    (tmp_path / "needy.py").write_text(NEEDY.replace("Need.CHAINS, ", ""))
     text = NODE % "" + f"policy: '{tmp_path}/needy.py:Needy'\n"
     parse_config(text)
     with pytest.raises(ConfigError, match=r"expected `prefix_cache\.enabled`; this policy needs prefix"):

@@ -35,6 +35,7 @@ nodes:
      exporter_url: 'http://x:9100/metrics', metrics_url: /metrics}
   - {name: b, url: 'http://x:2', models: [m], zone: b, loading: {models: vllm}}
 routes: {r: {targets: [m], cache: true}}
+models: {m: {split: true}}
 """
 PROVIDED: Final = parse_config(EVERYTHING).provided()
 
@@ -154,6 +155,26 @@ def test_what_a_policy_holds_waits_and_is_offered_again(policy: str) -> None:
     on_bench(test, policy, one, one)
 
 
+@pytest.mark.parametrize("policy", [name for name, need in DISPATCHING if need is Need.SPLITTING])
+def test_plans_say_how_a_request_is_split(policy: str) -> None:
+    async def test(bench: SignalBench) -> None:
+        bench.done(bench.submit())  # its class is known from now on
+        await asyncio.sleep(60.0)  # plans come into force
+        sizes = bench.dispatcher.groupings.part_sizes(Asked(), 4)
+        assert (len(sizes), sum(sizes)) == (2, 4), "no more parts than nodes"
+
+    on_bench(test, policy, {}, {})
+
+
+def test_a_policy_that_plans_no_parts_splits_nothing() -> None:
+    async def test(bench: SignalBench) -> None:
+        bench.done(bench.submit())
+        await asyncio.sleep(60.0)
+        assert bench.dispatcher.groupings.part_sizes(Asked(), 4) == [4]
+
+    on_bench(test, "late-binding", {}, {})
+
+
 HEAVY, LIGHT = Tenant("heavy", 0), Tenant("light", 1)
 MARKS: Final[Mapping[Need, Mapping[str, Any]]] = {  # of a request that should go before others
     Need.DEADLINES: {"deadline_in_s": 10.0},
@@ -238,8 +259,8 @@ def test_a_need_of_an_order_changes_who_is_next(order: str, need: Need) -> None:
 
 
 def test_every_need_that_the_gateway_meets_has_a_scene() -> None:
-    known = {*DISPATCH, *MARKS, *ELSEWHERE, Need.HOLDING}
+    known = {*DISPATCH, *MARKS, *ELSEWHERE, Need.HOLDING, Need.SPLITTING}
     assert known >= PROVIDED, sorted(PROVIDED - known)
     apart = {("priority-reservation", Need.PRIORITIES), ("predictive", Need.DEADLINES)}
-    assert {case for case in DISPATCHING if case[1] not in {*DISPATCH, Need.HOLDING}} == apart
+    assert {case for case in DISPATCHING if case[1] not in {*DISPATCH, Need.HOLDING, Need.SPLITTING}} == apart
     assert {need for _, need in ORDERING} <= MARKS.keys()

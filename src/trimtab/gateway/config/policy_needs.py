@@ -30,6 +30,7 @@ GATEWAY: Final = Host(
         Need.PLACEMENT: "`loading` of nodes",
         Need.PREFIX: "`prefix_cache.enabled`",
         Need.RESULT_CACHE: "`cache` of routes",
+        Need.SPLITTING: "`models.NAME.split`",
         Need.DEADLINES: "",
         Need.PRIORITIES: "",
         Need.VIRTUAL_COUNTERS: "",
@@ -60,6 +61,7 @@ def needs_met_by(nodes: Collection[NodeSettings], models: Models, own_zone: str)
         Need.REPORTED_LOAD: reports or any(node.metrics_url for node in nodes),
         Need.ZONES: len({node.zone or own_zone for node in nodes}) > 1,
         Need.PRICES: any(node.usd_per_hour for node in nodes),
+        Need.SPLITTING: any(model.split for model in models.values()),
         Need.PLACEMENT: any(node.loading is not None for node in nodes),
     }
 

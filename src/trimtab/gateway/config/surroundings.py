@@ -33,6 +33,10 @@ class ModelSpec(Spec):
         None, description="price of output tokens, for budgets of keys"
     )
 
+    split: bool = Field(
+        False, description="serve arrays of embeddings or prompts, and several images, in parts as plans say"
+    )
+
 
 class ZoneSpec(Spec):
     """A zone, for policies."""

@@ -19,6 +19,7 @@ from trimtab.gateway.decide.decision_log import DecisionLog
 from trimtab.gateway.decide.dispatch_rules import DispatchRules
 from trimtab.gateway.decide.estimates import ServiceEstimates
 from trimtab.gateway.decide.feedback import Feedback
+from trimtab.gateway.decide.groupings import Groupings
 from trimtab.gateway.decide.node_signals import NodeSignals
 from trimtab.gateway.decide.placements import Placements
 from trimtab.gateway.decide.pool import Entry, PolicyPool, Turned
@@ -64,7 +65,8 @@ class PolicyDispatcher(FleetListener):
         )
         self._requests = RequestBuilder(pools, registry, affinity)
         self.placements = Placements(fleet, registry, pools)
-        self.log.listeners.append(self.placements)
+        self.groupings = Groupings(registry, pools)
+        self.log.listeners += (self.placements, self.groupings)
         self._feedback = Feedback(fleet, pools, registry, affinity, self.placements)
         self._slots = SlotAccounting(fleet, pools, self, self.signals.counts)
         self._feed = ReportFeed(fleet, registry, pools, self.catch_up)

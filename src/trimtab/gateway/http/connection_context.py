@@ -97,6 +97,20 @@ class Client(Protocol):
         """Become a tunnel to this upstream connection. The tunnel calls `closed` when it ends."""
 
 
+class Group(Protocol):
+    """What serves an exchange in its place."""
+
+    def left(self, outer: Any) -> None:
+        """The exchange is over: nothing is served for it any more."""
+
+
+class Grouping(Protocol):
+    """Splits and batches requests."""
+
+    def take(self, exchange: Any) -> bool:
+        """Serve the request in parts or in a batch; False = it goes to the dispatcher as it is."""
+
+
 class Connection(Protocol):
     """A client's connection, as the data plane sees it."""
 
@@ -176,11 +190,13 @@ class ConnectionContext:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     known_heads: KnownHeads = field(default_factory=KnownHeads)
     results: ResultCache | None = None  # where a route has one
+    grouping: Grouping | None = None  # where a model's requests may be split or batched
     links: LinkMeter = field(default_factory=LinkMeter)  # meters large bodies on their way to nodes
     on_arrived: tuple[Callable[[Exchange], None], ...] = field(init=False)
     on_started: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_lost: tuple[Callable[[Exchange, Attempt], None], ...] = field(init=False)
     on_ended: tuple[Callable[[Sequence[Exchange]], None], ...] = field(init=False)
+    on_inner_ended: tuple[Callable[[Sequence[Exchange]], None], ...] = field(init=False)
     _beginning: list[Beginning] = field(default_factory=list)  # begin at the end of this turn
     _done: list[IncomingExchange] = field(default_factory=list)  # not yet reported to the dispatcher
     _ended: list[Exchange] = field(default_factory=list)  # not yet reported to observers
@@ -198,6 +214,7 @@ class ConnectionContext:
         self.on_started = tuple(one.started for one in observers if _is_own(one, "started"))
         self.on_lost = tuple(one.lost for one in observers if _is_own(one, "lost"))
         self.on_ended = tuple(one.ended for one in observers if _is_own(one, "ended"))
+        self.on_inner_ended = tuple(one.ended for one in observers if getattr(one, "sees_inner", False))
 
     def send(self, upstream: Beginning) -> None:
         """Send a request to a node. In a turn with several reads, all decisions of the turn come first."""
@@ -250,8 +267,18 @@ class ConnectionContext:
         ended = self._ended
         if ended:
             self._ended = []
+            if self.grouping is not None:
+                ended = self._tell_inner_ended(ended)
             for tell in self.on_ended:
                 tell(ended)
+
+    def _tell_inner_ended(self, ended: list[Exchange]) -> list[Exchange]:
+        """Report the requests that went to nodes for others; returns the requests of clients."""
+        inner = [exchange for exchange in ended if exchange.is_inner]
+        if inner:
+            for tell in self.on_inner_ended:
+                tell(inner)
+        return [exchange for exchange in ended if not exchange.is_inner]
 
     def obey(self, settings: Settings) -> None:
         """Apply new limits and timeouts to everything that starts from now on."""

@@ -6,7 +6,7 @@ import asyncio
 
 from trimtab.gateway.api.errors import response_bytes
 from trimtab.gateway.api.usage import read_answer
-from trimtab.gateway.http.connection_context import Client, ConnectionContext, Timeouts
+from trimtab.gateway.http.connection_context import Client, ConnectionContext, Group, Timeouts
 from trimtab.gateway.http.exchange_timeouts import look
 from trimtab.gateway.http.final_errors import final_event, final_refusal
 from trimtab.gateway.http.framing import Length, ResponseHead
@@ -37,6 +37,7 @@ class ProxiedExchange(IncomingExchange):
         "_unread",
         "client",
         "context",
+        "group",
         "hedge_upstream",
         "limits",
         "over",
@@ -53,6 +54,7 @@ class ProxiedExchange(IncomingExchange):
         self.client = client
         self.tick = -1
         self.over = False
+        self.group: Group | None = None  # the parts or the batch that it is served by
         self.submitted = False
         self.response_id = ""
         self.task: asyncio.Task[None] | None = None  # local work on the request
@@ -75,8 +77,16 @@ class ProxiedExchange(IncomingExchange):
         facts, own = self.facts, context.settings.model_timeouts
         if own and facts is not None and facts.model in own:
             self.limits = own[facts.model]
-        if context.results is not None and self._answered_before(context.results):
-            return
+        if not self.is_inner:
+            if context.results is not None and self._answered_before(context.results):
+                return
+            if context.grouping is not None and context.grouping.take(self):
+                return
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        """Hand the request to the dispatcher."""
+        context = self.context
         self.submitted = True
         context.retries.earn()
         if context.settings.hedge_delay_s:
@@ -98,12 +108,13 @@ class ProxiedExchange(IncomingExchange):
             self._cache_key = key
             return False
         age_s = int(now_s - found.kept_s)
-        self._write_kept(found.head, found.body, b"x-trimtab-cache: hit\r\nage: %d\r\n" % age_s)
+        self.write_kept(found.head, found.body, b"x-trimtab-cache: hit\r\nage: %d\r\n" % age_s)
         return True
 
-    def _keep_result(self, head: ResponseHead, body: bytes) -> None:
+    def keep_result(self, head: ResponseHead, body: bytes) -> None:
+        """Keep an answer in the result cache, where the request has a place there."""
         context = self.context
-        if context.results is not None:
+        if self._cache_key and context.results is not None:
             context.results.keep(self._cache_key, head, body, context.loop.time())
 
     def start(self, node: Node) -> None:
@@ -140,7 +151,7 @@ class ProxiedExchange(IncomingExchange):
             return
         kept = self._kept
         if kept is not None and not refusal.is_late:
-            self._write_kept(*kept, node_line(self.attempts[-1].node))
+            self.write_kept(*kept, node_line(self.attempts[-1].node))
             return
         self.refusal = refusal
         self.response_status = refusal.status
@@ -167,7 +178,7 @@ class ProxiedExchange(IncomingExchange):
             self.context.outbox.now(self.client.transport, head + body)
         self.finish(_outcome(status), close)
 
-    def _write_kept(self, head: ResponseHead, body: bytes, says: bytes) -> None:
+    def write_kept(self, head: ResponseHead, body: bytes, says: bytes) -> None:
         """Write a whole response that came earlier. `says`: header lines about where it comes from."""
         if head.length is not Length.NONE:
             head = head.of_length(len(body))
@@ -233,8 +244,7 @@ class ProxiedExchange(IncomingExchange):
         else:
             outbox.now(transport, head)
             transport.write(body)
-        if self._cache_key:
-            self._keep_result(response, body)
+        self.keep_result(response, body)
         if response.json and not response.encoded and self.endpoint is not None:
             self._unread = body  # for `read_usage`
         return closes
@@ -289,7 +299,7 @@ class ProxiedExchange(IncomingExchange):
             self.usage = observer.usage
             self.response_id = observer.response_id
             if observer.kept is not None:
-                self._keep_result(relay.head, bytes(observer.kept))
+                self.keep_result(relay.head, bytes(observer.kept))
 
     def attempt_done(self, upstream: UpstreamAttempt, closes: bool) -> None:
         """The attempt's whole response is written to the client."""
@@ -404,6 +414,8 @@ class ProxiedExchange(IncomingExchange):
         if self.over:
             return
         self._drop_attempts()
+        if self.group is not None:
+            self.group.left(self)
         if self.task is not None:
             self.task.cancel()
         if self.submitted:
@@ -460,6 +472,8 @@ class ProxiedExchange(IncomingExchange):
         if self.over:
             return
         self._drop_attempts()
+        if self.group is not None:
+            self.group.left(self)
         if self.submitted:
             self.context.dispatcher.abort(self)
         self._kept = None

@@ -38,6 +38,8 @@ class HealthRule:
 class AttemptEvents(Observer):
     """The Observer that reports to the rules. A final loss may come as `lost` too, or only as `ended`."""
 
+    sees_inner = True
+
     def __init__(self, rules: Sequence[HealthRule], stall_detector: StallDetector) -> None:
         self._pulse = stall_detector
         self._ran_since_s = stall_detector.ran_since_s

@@ -56,6 +56,8 @@ class _Try(NamedTuple):
 class DecisionRecords(Observer):
     """Keeps the open requests and the latest ended ones. `clock` is the event loop's."""
 
+    sees_inner = True
+
     def __init__(self, clock: Callable[[], float], kept: int = KEPT) -> None:
         self._clock = clock
         self._ended: deque[tuple[_Names, bytes]] = deque(maxlen=kept)  # searched on demand: events stay cheap
