@@ -27,7 +27,8 @@ CLUSTERS = Path(__file__).parents[3] / "examples" / "clusters"
 
 
 def test_the_built_ins_are_there() -> None:
-    assert builtin_names() == ("aigc-images", "edge-cloud", "llm-chat", "multimodal", "regime-change", "tiny")
+    expected = "aigc-images edge-cloud llm-chat multimodal regime-change tiny workflows"
+    assert builtin_names() == tuple(expected.split())
 
 
 @pytest.mark.parametrize("name", builtin_names())
