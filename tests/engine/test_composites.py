@@ -52,7 +52,7 @@ class Turns(Policy):
 
 @dataclass(frozen=True)
 class Scanned(Policy):
-    """Least expected wait without trees, in plain Python: it remembers nothing."""
+    """Least expected wait, running work in full, without trees, in plain Python: it remembers nothing."""
 
     @staticmethod
     def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
@@ -72,7 +72,7 @@ class Scanned(Policy):
 
 @dataclass(frozen=True)
 class TreesByTurns(Turns):
-    others: ClassVar[tuple[Policy, ...]] = (PowerOfD(), LeastExpectedWait())
+    others: ClassVar[tuple[Policy, ...]] = (PowerOfD(), LeastExpectedWait(aged=False))
     draws: int = 2
     dispatch = staticmethod(PowerOfD.dispatch)
 
