@@ -25,6 +25,7 @@ from trimtab.policies.load_aware.least_expected_wait import LeastExpectedWait
 from trimtab.policies.load_aware.power_of_d import PowerOfD
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
 from trimtab.policies.orders.sjf import Sjf
+from trimtab.policies.shared.waits import OVERDUE_FRAC
 
 ONE = cluster(1)
 SAMPLERS = SampledCompletion(d=2), SampledCompletion(d=5)
@@ -52,7 +53,12 @@ class Turns(Policy):
 
 @dataclass(frozen=True)
 class Scanned(Policy):
-    """Least expected wait, running work in full, without trees, in plain Python: it remembers nothing."""
+    """Least expected wait without trees, in plain Python: it remembers nothing."""
+
+    aged: bool = True
+
+    def init(self, cluster: Cluster) -> Memory:
+        return memory(params=[self.aged])
 
     @staticmethod
     def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
@@ -63,8 +69,15 @@ class Scanned(Policy):
                 and nodes.room[j] > 0
                 and view.fixed_s[work.class_idx, nodes.type_idx[j]] < 1e9
             ):
-                own_s = seconds(view, work, nodes.type_idx[j])
-                best.append(((nodes.outstanding_s[j] + own_s) / nodes.slots[j], j))
+                own_s, left_s = seconds(view, work, nodes.type_idx[j]), nodes.outstanding_s[j]
+                if not memory.params[0]:
+                    best.append(((left_s + own_s) / nodes.slots[j], j))
+                    continue
+                aged_s = nodes.anchor_s[j] + nodes.backlog_s[j] / nodes.slots[j] - view.context.now_s
+                if aged_s <= 0.0:
+                    is_free = nodes.in_flight[j] < nodes.slots[j]
+                    aged_s = 0.0 if is_free else OVERDUE_FRAC * left_s / nodes.slots[j]
+                best.append((aged_s + own_s / nodes.slots[j], j))
         if best:
             ranking[0] = min(best)[1]
         return min(1, len(best))
@@ -72,7 +85,7 @@ class Scanned(Policy):
 
 @dataclass(frozen=True)
 class TreesByTurns(Turns):
-    others: ClassVar[tuple[Policy, ...]] = (PowerOfD(), LeastExpectedWait(aged=False))
+    others: ClassVar[tuple[Policy, ...]] = (PowerOfD(), LeastExpectedWait())
     draws: int = 2
     dispatch = staticmethod(PowerOfD.dispatch)
 
@@ -80,6 +93,16 @@ class TreesByTurns(Turns):
 @dataclass(frozen=True)
 class ScansByTurns(TreesByTurns):
     others: ClassVar[tuple[Policy, ...]] = (PowerOfD(), Scanned())
+
+
+@dataclass(frozen=True)
+class TreesInFullByTurns(TreesByTurns):
+    others: ClassVar[tuple[Policy, ...]] = (PowerOfD(), LeastExpectedWait(aged=False))
+
+
+@dataclass(frozen=True)
+class ScansInFullByTurns(TreesByTurns):
+    others: ClassVar[tuple[Policy, ...]] = (PowerOfD(), Scanned(aged=False))
 
 
 @dataclass(frozen=True)
@@ -122,10 +145,13 @@ def wide() -> Cluster:
     return cluster(9, types=2, slots=[1, 2, 1, 3, 1, 1, 2, 1, 1], queue_max=2)
 
 
-def test_who_takes_over_sees_every_node_and_remembers_nothing() -> None:
+@pytest.mark.parametrize(
+    "pair", [(TreesByTurns, ScansByTurns), (TreesInFullByTurns, ScansInFullByTurns)], ids=["aged", "in full"]
+)
+def test_who_takes_over_sees_every_node_and_remembers_nothing(pair: tuple[type[Turns], type[Turns]]) -> None:
     r = requests(wide(), 600, load=0.95, priorities=2)
-    trees, scans = (run(wide(), r, Options(), p()) for p in (TreesByTurns, ScansByTurns))
-    found = differences(trees._replace(memories=[]), scans._replace(memories=[]))
+    trees, scans = (run(wide(), r, Options(), p()) for p in pair)
+    found = differences(*(s._replace(memories=[], order_memories=[]) for s in (trees, scans)))
     assert found == ["ranking.node_idx", "ranking.score"]  # trees name second choices too
     alone = run(wide(), r, Options(), PowerOfD())
     assert (alone.requests["node_idx"] != trees.requests["node_idx"]).mean() > 0.1
