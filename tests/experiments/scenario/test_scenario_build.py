@@ -175,16 +175,18 @@ FULL: dict[str, Any] = {
     "payload_gib": {"distribution": "exponential", "mean": 1},
 }
 
+ARRIVAL = {"arrival_s", "run_arrival_s"}
+
 
 @pytest.mark.parametrize(
     ("change", "may_differ"),
     [
-        ({"generate": {"arrival": {**POISSON, "rate_per_s": 1}}}, {"arrival_s", "deadline_s"}),
-        ({"generate": {"size": 3}}, {"units", "cost", "estimate_s", "truth"}),
+        ({"generate": {"arrival": {**POISSON, "rate_per_s": 1}}}, ARRIVAL | {"deadline_s"}),
+        ({"generate": {"size": 3}}, {"units", "cost", "estimate_s", "rank_s", "truth"}),
         ({"workload": {**FULL, "tenants": {"count": 9}}}, {"tenant_idx"}),
         ({"workload": {**FULL, "priorities": {0: 3, 4: 1}}}, {"priority"}),
         ({"workload": {**FULL, "service_cv": 0.5}}, {"factor"}),
-        ({"workload": {**FULL, "estimate_cv": 0.5}}, {"units", "cost", "estimate_s", "noise"}),
+        ({"workload": {**FULL, "estimate_cv": 0.5}}, {"units", "cost", "estimate_s", "rank_s", "noise"}),
         ({"workload": {**FULL, "sessions": None}}, {"key"}),
         ({"workload": {**FULL, "payload_gib": 1}}, {"payload_gib"}),
         ({"workload": {**FULL, "deadline": None}}, {"deadline_s"}),
@@ -198,6 +200,8 @@ def test_changing_one_part_leaves_the_others_as_they_were(
     differ = {name for name in before if not np.allclose(before[name], after[name], rtol=1e-12, atol=0)}
     assert differ
     assert differ <= may_differ
+    np.testing.assert_array_equal(after["run_arrival_s"], after["arrival_s"])  # a request is its own run
+    np.testing.assert_array_equal(after["rank_s"], after["estimate_s"])
 
 
 def test_the_same_seed_gives_the_same_and_another_one_not() -> None:
