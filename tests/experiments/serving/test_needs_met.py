@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from support.builders import cluster, requests, with_resources
+from support.chains import Stage, chained
+from trimtab.domain.chains import Flow
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.options import Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.engine.provided import SIMULATOR, degraded, provided_by
 from trimtab.errors import UsageError
 from trimtab.experiments.scenario import load_scenario
@@ -84,7 +86,18 @@ def met(c: Cluster = PLAIN, options: Options | None = None, **changed: Any) -> f
 
 def test_a_plain_cluster_provides_nothing_but_the_loop() -> None:
     c = replace(PLAIN, load_s=np.zeros_like(PLAIN.load_s), usd_per_hour=np.zeros(2))
-    assert met(c, deadline_s=np.inf, priority=0, payload_gib=0.0) == frozenset()
+    assert met(c, deadline_s=np.inf, priority=0, payload_gib=0.0) == frozenset({Need.ROLLOUT})
+
+
+def test_rollouts_do_not_model_chains() -> None:
+    r = chained(PLAIN, requests(PLAIN, 4), {"a": Stage(), "b": Stage(after={"a": Flow.ALL})})
+    provided = provided_by(PLAIN, r, Options())
+    assert Need.CHAINS in provided
+    assert Need.ROLLOUT not in provided
+    with pytest.raises(UsageError, match=r"needs .*simulation of candidates") as refused:
+        degraded(Decider.of(find("what-if").dispatch), PLAIN, r, Options())
+    assert refused.value.expected is not None
+    assert "without chains" in refused.value.expected
 
 
 @pytest.mark.parametrize(
