@@ -104,7 +104,7 @@ class SessionAffinity:
         """Show the policy the expected cached part of the prompt at each node; returns node → blocks."""
         tokens = pool.live.prefix_tokens
         tokens[:] = 0.0
-        facts = exchange.facts
+        facts = None if self.prefixes is None else exchange.facts  # without caches no prompts, as simulated
         pool.live.show_prompt(0.0 if facts is None else facts.prompt_tokens)
         if self.prefixes is None or facts is None or not facts.prefix_blocks:
             return {}
