@@ -62,6 +62,7 @@ class RequestSpec(NamedTuple):
     payload_gib: float = 0.0
     zone_idx: int = 0  # where it comes from
     next_class_idx: int = -1
+    parts_max: int = 1  # items that can be served apart, for planners: the host splits requests itself
     arrival_s: float | None = None  # for a request that arrived before it enters here
 
 

@@ -262,8 +262,10 @@ class Gateway:
 
     def _use_grouping(self, config: GatewayConfig) -> None:
         split = frozenset(name for name, model in config.models.items() if model.split)
-        grouped = GroupedRequests(split, self.dispatcher.groupings.part_sizes)
-        self.plane.context.grouping = grouped if split else None
+        batch = frozenset(name for name, model in config.models.items() if model.batch)
+        groupings = self.dispatcher.groupings
+        grouped = GroupedRequests(split, groupings.part_sizes, batch, groupings.batching)
+        self.plane.context.grouping = grouped if split or batch else None
 
     def _new_admission(self) -> Admission:
         admission = Admission(

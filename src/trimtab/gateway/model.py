@@ -238,6 +238,7 @@ class Exchange:
         "id",
         "method",
         "outcome",
+        "parts_max",
         "path",
         "priority",
         "refusal",
@@ -275,6 +276,7 @@ class Exchange:
         self.deadline_s = float("inf")
         self.priority = 0
         self.background = False
+        self.parts_max = 1  # items that nodes may serve apart; of a part: those of the whole request
         self.session = ""
         self.route = ""  # the configured route that the client named; "" = a model by its own name
         self.replayable = False

@@ -35,7 +35,7 @@ nodes:
      exporter_url: 'http://x:9100/metrics', metrics_url: /metrics}
   - {name: b, url: 'http://x:2', models: [m], zone: b, loading: {models: vllm}}
 routes: {r: {targets: [m], cache: true}}
-models: {m: {split: true}}
+models: {m: {split: true, batch: true}}
 """
 PROVIDED: Final = parse_config(EVERYTHING).provided()
 
@@ -155,15 +155,34 @@ def test_what_a_policy_holds_waits_and_is_offered_again(policy: str) -> None:
     on_bench(test, policy, one, one)
 
 
+def serve_some(bench: SignalBench) -> None:
+    """Planners know their class and what of them may be served apart from now on."""
+    for _ in range(5):
+        asked = Asked()
+        asked.parts_max = 4
+        bench.done(bench.submit(asked))
+
+
 @pytest.mark.parametrize("policy", [name for name, need in DISPATCHING if need is Need.SPLITTING])
 def test_plans_say_how_a_request_is_split(policy: str) -> None:
     async def test(bench: SignalBench) -> None:
-        bench.done(bench.submit())  # its class is known from now on
+        serve_some(bench)
         await asyncio.sleep(60.0)  # plans come into force
         sizes = bench.dispatcher.groupings.part_sizes(Asked(), 4)
         assert (len(sizes), sum(sizes)) == (2, 4), "no more parts than nodes"
 
     on_bench(test, policy, {}, {})
+
+
+@pytest.mark.parametrize(("from_load_frac", "most"), [(0.0, 8), (1e9, 1)])
+def test_plans_say_how_requests_are_batched(from_load_frac: float, most: int) -> None:
+    async def test(bench: SignalBench) -> None:
+        assert bench.dispatcher.groupings.batching(Asked()) == (1, 0.0), "its class is not known"
+        serve_some(bench)
+        await asyncio.sleep(60.0)
+        assert bench.dispatcher.groupings.batching(Asked()).most == most
+
+    on_bench(test, f"split-merge(batch_from_load_frac={from_load_frac})", {}, {})
 
 
 def test_a_policy_that_plans_no_parts_splits_nothing() -> None:
@@ -259,8 +278,12 @@ def test_a_need_of_an_order_changes_who_is_next(order: str, need: Need) -> None:
 
 
 def test_every_need_that_the_gateway_meets_has_a_scene() -> None:
-    known = {*DISPATCH, *MARKS, *ELSEWHERE, Need.HOLDING, Need.SPLITTING}
+    known = {*DISPATCH, *MARKS, *ELSEWHERE, Need.HOLDING, Need.SPLITTING, Need.BATCHING}
     assert known >= PROVIDED, sorted(PROVIDED - known)
     apart = {("priority-reservation", Need.PRIORITIES), ("predictive", Need.DEADLINES)}
-    assert {case for case in DISPATCHING if case[1] not in {*DISPATCH, Need.HOLDING, Need.SPLITTING}} == apart
+    assert {
+        case
+        for case in DISPATCHING
+        if case[1] not in {*DISPATCH, Need.HOLDING, Need.SPLITTING, Need.BATCHING}
+    } == apart
     assert {need for _, need in ORDERING} <= MARKS.keys()

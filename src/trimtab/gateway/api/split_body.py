@@ -55,9 +55,9 @@ def split(kind: Kind, request: dict[str, Any], sizes: Sequence[int]) -> list[byt
 
 def join(kind: Kind, answers: Sequence[bytes]) -> bytes:
     """One answer from those of the parts, in their order. Raises ValueError for an answer of another form."""
-    joined, listed, usage = _answer(kind, answers[0]), list[Any](), dict[str, Any]()
+    joined, listed, usage = listed_answer(kind, answers[0]), list[Any](), dict[str, Any]()
     for answer in answers:
-        one = _answer(kind, answer)
+        one = listed_answer(kind, answer)
         shift = len(listed)
         for entry in one[_LISTED[kind]]:
             if isinstance(entry, dict) and type(entry.get("index")) is int:
@@ -70,7 +70,8 @@ def join(kind: Kind, answers: Sequence[bytes]) -> bytes:
     return orjson.dumps(joined)
 
 
-def _answer(kind: Kind, body: bytes) -> dict[str, Any]:
+def listed_answer(kind: Kind, body: bytes) -> dict[str, Any]:
+    """An answer with a list of results. Raises ValueError for another form."""
     answer = orjson.loads(body)
     if not isinstance(answer, dict) or not isinstance(answer.get(_LISTED[kind]), list):
         raise ValueError("an answer of another form")

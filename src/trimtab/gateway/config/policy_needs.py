@@ -31,6 +31,7 @@ GATEWAY: Final = Host(
         Need.PREFIX: "`prefix_cache.enabled`",
         Need.RESULT_CACHE: "`cache` of routes",
         Need.SPLITTING: "`models.NAME.split`",
+        Need.BATCHING: "`models.NAME.batch`",
         Need.DEADLINES: "",
         Need.PRIORITIES: "",
         Need.VIRTUAL_COUNTERS: "",
@@ -62,6 +63,7 @@ def needs_met_by(nodes: Collection[NodeSettings], models: Models, own_zone: str)
         Need.ZONES: len({node.zone or own_zone for node in nodes}) > 1,
         Need.PRICES: any(node.usd_per_hour for node in nodes),
         Need.SPLITTING: any(model.split for model in models.values()),
+        Need.BATCHING: any(model.batch for model in models.values()),
         Need.PLACEMENT: any(node.loading is not None for node in nodes),
     }
 

@@ -36,6 +36,7 @@ class ModelSpec(Spec):
     split: bool = Field(
         False, description="serve arrays of embeddings or prompts, and several images, in parts as plans say"
     )
+    batch: bool = Field(False, description="send requests for embeddings of a tenant together, as plans say")
 
 
 class ZoneSpec(Spec):

@@ -61,7 +61,7 @@ class RequestBuilder:
             (
                 c, units, UNESTIMATED, model_idx, adapter_idx, tenant_idx, priority,
                 deadline_s, tokens, cost, _key(exchange, c), affinity_idx, int(is_pinned),
-                exchange.body_bytes / GIB, zone_idx, -1, None,
+                exchange.body_bytes / GIB, zone_idx, -1, exchange.parts_max, None,
             ),
         )  # fmt: skip
 

@@ -93,6 +93,7 @@ class InnerExchange(ProxiedExchange):
         )
         self.arrived_s, self.deadline_s = context.loop.time(), outer.deadline_s
         self.priority, self.background = outer.priority, outer.background
+        self.parts_max = outer.parts_max
         self.body, self.facts, self.replayable = body, facts, outer.replayable
 
     def commit(self, upstream: UpstreamAttempt, response: ResponseHead) -> tuple[Relay, bytes]:

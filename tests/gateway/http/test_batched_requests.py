@@ -1,0 +1,221 @@
+"""Requests for embeddings that go to a node together: each gets its own answer, whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.gateway.parts_backend import PartsBackend, answer_to
+from support.gateway.plane import Plane, gateway
+from support.waiting import until
+from trimtab.gateway.admission import Admission
+from trimtab.gateway.api.batch_body import divided, texts_of
+from trimtab.gateway.api.endpoints import Endpoints
+from trimtab.gateway.http.grouped_requests import GroupedRequests
+from trimtab.gateway.model import Outcome, Tenant
+
+EMBEDDINGS = "/v1/embeddings"
+TENANTS = {hashlib.sha256(name).digest(): Tenant(name.decode(), i) for i, name in enumerate((b"k", b"other"))}
+
+
+def embed(given: Any, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "input": given, **more}
+
+
+def request(said: dict[str, Any], key: str = "k", more: str = "") -> bytes:
+    body = json.dumps(said).encode()
+    head = (
+        f"POST {EMBEDDINGS} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\nconnection: close\r\n{more}"
+    )
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def ask(plane: Plane, said: dict[str, Any], *how: str) -> tuple[bytes, Any]:
+    """Head and JSON of the answer."""
+    head, _, body = (await plane.raw(request(said, *how))).partition(b"\r\n\r\n")
+    return head, json.loads(body)
+
+
+def on_plane(
+    test: Callable[[Plane], Any], *backends: PartsBackend, most: int = 3, window_s: float = 0.2
+) -> None:
+    async def main() -> None:
+        async with gateway(*backends, look=Admission(Endpoints(), TENANTS.get)) as plane:
+            plane.context.grouping = GroupedRequests(
+                frozenset(), lambda _, n: [n], frozenset({"m"}), lambda _: (most, window_s)
+            )
+            await test(plane)
+
+    asyncio.run(main())
+
+
+def test_requests_that_fill_a_batch_go_at_once_and_each_gets_its_own_answer() -> None:
+    backend = PartsBackend()
+    said = [embed("a"), embed(["bb", "ccc"]), embed("dddd")]
+
+    async def test(plane: Plane) -> None:
+        found = await asyncio.gather(*(ask(plane, one) for one in said))
+        assert [answer for _, answer in found] == [answer_to(EMBEDDINGS, one) for one in said]
+        assert all(b"x-trimtab-batch: 3" in head for head, _ in found)
+        assert len(backend.asked) == 1
+        assert sorted(backend.asked[0]["input"]) == ["a", "bb", "ccc", "dddd"]
+        assert sorted(end.usage.prompt_tokens for end in plane.notes.ends if end.usage) == [1, 4, 5]
+        assert {(end.outcome, end.is_inner) for end in plane.notes.ends} == {(Outcome.DONE, False)}
+
+    on_plane(test, backend, window_s=60.0)
+
+
+def test_a_batch_goes_when_its_window_ends_and_one_alone_goes_as_it_came() -> None:
+    backend = PartsBackend()
+
+    async def test(plane: Plane) -> None:
+        alone = embed("a", user="u")
+        head, answer = await ask(plane, alone)
+        assert answer == answer_to(EMBEDDINGS, alone)
+        assert b"x-trimtab-batch" not in head
+        await asyncio.gather(*(ask(plane, embed(text)) for text in ("bb", "ccc")))
+        assert len(backend.asked) == 2
+        assert backend.asked[0] == alone
+
+    on_plane(test, backend, window_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("said", "key"),
+    [
+        (embed("bb"), "other"),  # of another tenant
+        (embed("bb", dimensions=2), "k"),
+        (embed([1, 2]), "k"),  # tokens
+        ({"model": "n", "input": "bb"}, "k"),
+    ],
+)
+def test_unlike_requests_are_never_in_one_batch(said: dict[str, Any], key: str) -> None:
+    backend = PartsBackend()
+
+    async def test(plane: Plane) -> None:
+        (_, first), (_, second) = await asyncio.gather(ask(plane, embed("a")), ask(plane, said, key))
+        assert first == answer_to(EMBEDDINGS, embed("a"))
+        assert second == answer_to(EMBEDDINGS, said)
+        assert len(backend.asked) == 2
+
+    on_plane(test, backend)
+
+
+def test_a_text_that_a_node_refuses_fails_its_own_request_only() -> None:
+    backend = PartsBackend(refuses="bad")
+
+    async def test(plane: Plane) -> None:
+        texts = ("a", "bad", "ccc")
+        found = await asyncio.gather(*(ask(plane, embed(text)) for text in texts))
+        assert [b" 200 " in head for head, _ in found] == [True, False, True]
+        assert b" 400 " in found[1][0]
+        assert found[2][1] == answer_to(EMBEDDINGS, embed("ccc"))
+        assert len(backend.asked) == 4
+
+    on_plane(test, backend)
+
+
+def test_requests_of_a_lost_batch_go_on_alone() -> None:
+    backends = [PartsBackend(fails=1), PartsBackend(fails=1)]
+
+    async def test(plane: Plane) -> None:
+        found = await asyncio.gather(*(ask(plane, embed(text)) for text in ("a", "bb", "ccc")))
+        assert [answer for _, answer in found] == [
+            answer_to(EMBEDDINGS, embed(text)) for text in ("a", "bb", "ccc")
+        ]
+
+    on_plane(test, *backends)
+
+
+def test_a_client_that_leaves_does_not_disturb_the_others() -> None:
+    backend = PartsBackend(wait_s=0.3)
+
+    async def test(plane: Plane) -> None:
+        others = [asyncio.create_task(ask(plane, embed(text))) for text in ("a", "bb")]
+        _, writer = await plane.connect()
+        writer.write(request(embed("gone")))
+        await until(lambda: backend.asked)
+        writer.close()
+        found = [await other for other in others]
+        assert [answer for _, answer in found] == [
+            answer_to(EMBEDDINGS, embed("a")),
+            answer_to(EMBEDDINGS, embed("bb")),
+        ]
+        assert sorted(end.outcome.value for end in plane.notes.ends if end.outcome) == [
+            "cancelled",
+            "done",
+            "done",
+        ]
+
+    on_plane(test, backend)
+
+
+def test_a_batch_ends_when_all_its_clients_have_left() -> None:
+    backend = PartsBackend(wait_s=30.0)
+
+    async def test(plane: Plane) -> None:
+        writers = [(await plane.connect())[1] for _ in range(3)]
+        for k, writer in enumerate(writers):
+            writer.write(request(embed(f"t{k}")))
+        await until(lambda: backend.asked)
+        for writer in writers:
+            writer.close()
+        await until(lambda: backend.dropped == 1)
+        await until(lambda: len(plane.notes.ends) == 3)
+
+    on_plane(test, backend)
+
+
+def test_a_deadline_ends_its_own_request_only() -> None:
+    backend = PartsBackend(wait_s=0.5)
+
+    async def test(plane: Plane) -> None:
+        late, other = await asyncio.gather(
+            ask(plane, embed("a"), "k", "x-trimtab-deadline-ms: 250\r\n"), ask(plane, embed("bb"))
+        )
+        assert b" 504 " in late[0]
+        assert other[1] == answer_to(EMBEDDINGS, embed("bb"))
+
+    on_plane(test, backend, window_s=0.05)
+
+
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        ("a", ["a"]),
+        (["a", "b"], ["a", "b"]),
+        ([1, 2], [[1, 2]]),
+        ([[1], [2]], [[1], [2]]),
+        ([], []),
+        (["a", [1]], []),
+        (None, []),
+        ([1.5], []),
+    ],
+)
+def test_texts_come_in_four_forms(given: Any, texts: list[Any]) -> None:
+    assert texts_of({"input": given}) == texts
+
+
+@pytest.mark.parametrize("total", [0, 1, 7, 100])
+def test_shares_of_the_usage_sum_to_the_whole(total: int) -> None:
+    texts = [["a"], ["bb", "c"], ["d" * 7]]
+    data = [{"index": k, "embedding": [k]} for k in (3, 1, 0, 2)]  # in any order
+    answer = {"data": data, "usage": {"prompt_tokens": total, "details": {"audio": total}}}
+    parts = [json.loads(part) for part in divided(json.dumps(answer).encode(), texts)]
+    assert sum(part["usage"]["prompt_tokens"] for part in parts) == total
+    assert sum(part["usage"]["details"]["audio"] for part in parts) == total
+    assert [[one["embedding"] for one in part["data"]] for part in parts] == [[[0]], [[1], [2]], [[3]]]
+    assert [[one["index"] for one in part["data"]] for part in parts] == [[0], [0, 1], [0]]
+
+
+@pytest.mark.parametrize(
+    "data", [[], [{"index": 0}], [{"index": 0}, {"index": 0}], [{"index": []}] * 2, [1, 2], "x"]
+)
+def test_an_answer_that_lacks_an_embedding_is_no_answer(data: Any) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - any
+        divided(json.dumps({"data": data}).encode(), [["a"], ["b"]])
