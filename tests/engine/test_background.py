@@ -161,3 +161,11 @@ def test_a_run_ends_although_what_waits_at_a_node_never_fits() -> None:
     d = played(ONE, asked(ONE, [0.5, 2.0], 1.0, class_idx=[SMALL, BIG]), options)
     assert finishes(d)[0] == 1.5
     assert np.isnan(starts(d)[1])
+
+
+def test_resources_that_are_only_reported_hold_up_no_request() -> None:
+    r = asked(ONE, [2.0], 1.0, class_idx=[BIG])
+    options = replace(during(background(0, 1.0, 5.0, 2.0)), are_resources_bounds=False)
+    d = played(ONE, r, options)
+    assert starts(d) == [2.0]
+    assert d.state.used[0].tolist() == [2.0, 0.0]  # the request gave back its own

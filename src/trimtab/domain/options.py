@@ -82,6 +82,7 @@ class Options:
     # [resources] largest relative error of a report of what is used; None = reports are exact
     report_noise_frac: NDArray[np.float64] | None = None
     prefix_blocks: int = 0  # prompt blocks that each node keeps; 0 = no prefix cache
+    are_resources_bounds: bool = True  # else requests start without room in them, as in a gateway
     results_max: int = 0  # results kept to answer equal requests; 0 = no result cache
     stage_results_gib: float = 0.0  # outputs of deterministic stages that are kept; 0 = none
     eviction: Eviction = Eviction.LRU

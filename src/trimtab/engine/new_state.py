@@ -74,6 +74,7 @@ def _config_array(
     config["resume"] = int(options.on_failure)
     for field in fields(HostMode):
         config[field.name] = getattr(host, field.name)
+    config["use_from_outside"] |= not options.are_resources_bounds
     config["lanes"] = _n_lanes(options, cluster)
     config["virtual_counters"] = _counter_kind(members(decider.order))
     config["lane_by"] = _lane_by(decider)

@@ -48,11 +48,12 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
     """The needs that these inputs meet."""
     work, marginal = requests.work, options.batch_marginal_frac
     has_demand = bool(np.any(cluster.demand)) and bool(cluster.resource_names)
+    is_used_by_others = options.faults is not None and bool(options.faults["resource"].any())
     chains = requests.chains
     payload_gib = work["payload_gib"].any() or (chains is not None and chains.output_gib.any())
     has_links = bool(np.isfinite(cluster.nic_gib_per_s).any() or np.isfinite(cluster.zone_gib_per_s).any())
     met = {
-        Need.RESOURCES: has_demand,
+        Need.RESOURCES: has_demand or is_used_by_others,
         Need.REPORTED_LOAD: bool(cluster.resource_names),
         Need.STALE_REPORTS: options.telemetry_period_s > 0.0 and options.dispatchers > 1,
         Need.ZONES: np.any(cluster.rtt_s),

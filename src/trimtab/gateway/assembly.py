@@ -93,7 +93,7 @@ class Gateway:
         self.metrics = Metrics(loop.time, self._sources())
         self.decision_records = DecisionRecords(loop.time)
         self.recorder = new_recorder(
-            config_mapping.record_settings(config), self.fleet, self.dispatcher, self._shadow
+            config_mapping.record_settings(config), self.fleet, self.dispatcher, self._shadow, self.tenants
         )
         self._spans = self._new_spans()
         self.admission = self._new_admission()

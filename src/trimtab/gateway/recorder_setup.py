@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
+from trimtab.domain.cluster import RESOURCES
 from trimtab.gateway.decide.decision_log import Decision
 from trimtab.gateway.decide.dispatch_rules import LOOKAHEAD, MAX_RETRIES
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
 from trimtab.gateway.decide.registry import Registry
+from trimtab.gateway.model import Tenant
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.record.recorded_rows import ClassEstimate, Snapshot
 from trimtab.gateway.record.recorder import Recorder, RecordSettings
+from trimtab.gateway.record.signal_rows import Signals
 
 
 def new_recorder(
@@ -19,6 +24,7 @@ def new_recorder(
     fleet: Fleet,
     dispatcher: PolicyDispatcher,
     shadow: Callable[[], str],
+    tenants: Iterable[Tenant] = (),
 ) -> Recorder | None:
     """The recorder; None = no recording. `shadow()` names the shadow policy; "" = none."""
     if settings is None:
@@ -38,6 +44,7 @@ def new_recorder(
         fleet.loop.time,
         candidates_of=candidates,
         adapter_of=dispatcher.registry.adapter_of,
+        signals=lambda: signals_of(dispatcher, tenants),
     )
 
 
@@ -59,6 +66,30 @@ def _snapshot(fleet: Fleet, dispatcher: PolicyDispatcher, shadow: str) -> Snapsh
         },
         in_flight=[e.exchange for e in entries if e.node_idx >= 0],
         queued=[e.exchange for e in entries if e.node_idx < 0],
+    )
+
+
+def signals_of(dispatcher: PolicyDispatcher, tenants: Iterable[Tenant] = ()) -> Signals:
+    """What policies read besides requests and estimates, as it is now."""
+    registry, signals, rules = dispatcher.registry, dispatcher.signals, dispatcher.rules
+    shape, keys = registry.shape, registry.class_keys
+    capacity, others = shape.capacity[:, shape.modelled], signals.used_by_others(shape)
+    names = [f"{model}/{kind.value}" for model, kind in keys]
+    costs = [rules.holding_cost.get(model, 1.0) for model, _ in keys]
+    frac = np.divide(others, capacity, out=np.zeros(others.shape), where=capacity > 0.0)
+    demand = signals.demand(shape, keys, max(1, len(keys)))
+    return Signals(
+        resources=[RESOURCES[k] for k in shape.modelled],
+        capacity=capacity.tolist(),
+        used_by_others_frac=np.minimum(frac, 1.0).tolist(),
+        demand=dict(zip(names, demand.tolist(), strict=False)),
+        holding_cost={name: cost for name, cost in zip(names, costs, strict=True) if cost != 1.0},
+        weight=[member.weight for member in shape.members],
+        usd_per_hour=[member.usd_per_hour for member in shape.members],
+        zone=[member.zone for member in shape.members],
+        zones=signals.zones(shape),
+        rtt_s=signals.rtt_s(shape).tolist(),
+        tenant_weights={tenant.name: tenant.weight for tenant in tenants if tenant.weight != 1.0},
     )
 
 

@@ -9,7 +9,8 @@ prefix blocks for itself: what they share is not known to be the same.
 
 Besides the canonical columns the table has, for replays:
 `node` (name), `outcome`, `finish_s`, `is_initial` (it had arrived before time 0), `factor` (recorded service
-over the estimate for the node that served it) and `leave_after_s` (when its client went away, from arrival).
+without the round trip, over the estimate for the node that served it) and `leave_after_s` (when its client
+went away, from arrival).
 """
 
 from __future__ import annotations
@@ -110,6 +111,29 @@ class Recording:
         last = {_worker(note): note["classes"] for note in self.notes if "classes" in note}
         named = {c["name"]: c for worker in sorted(last, reverse=True) for c in last[worker]}
         return tuple(named.values())
+
+    @cached_property
+    def signals(self) -> Mapping[str, Any]:
+        """What policies read besides requests and estimates, as last recorded; empty in older recordings."""
+        found = [n for n in self.notes if n["record"] == "signals" and _worker(n) == self._leader]
+        return found[-1] if found else {}
+
+    @cached_property
+    def uses(self) -> tuple[tuple[float, int, str, float], ...]:
+        """What others use of nodes: (seconds from time 0, node position, resource, fraction), by time."""
+        return tuple(
+            (max(0.0, float(note["at_s"]) - self.start_s), int(node), name, float(frac))
+            for note in self.notes
+            if note["record"] == "use" and _worker(note) == self._leader
+            for node, row in note["frac"].items()
+            for name, frac in row.items()
+        )
+
+    def round_trip_s(self, node_idx: int) -> float:
+        """Seconds of a round trip between the gateway and a node."""
+        if node_idx >= len(self.signals.get("zone", ())):
+            return 0.0
+        return float(self.signals["rtt_s"][0][self.signals["zones"].index(self.signals["zone"][node_idx])])
 
     @property
     def rows_dropped(self) -> int:
@@ -323,7 +347,9 @@ def _factors(rows: pl.DataFrame, recording: Recording) -> pl.Series:
         tables, on=["class", "node_idx"], how="left", maintain_order="left"
     )
     estimate_s = pl.col("fixed_s") + pl.col("unit_s") * pl.col("size")
-    ratio = pl.when(estimate_s > 0.0).then(pl.col("recorded_s") / estimate_s).fill_null(1.0)
+    rtt_s = {int(node["idx"]): recording.round_trip_s(int(node["idx"])) for node in recording.nodes}
+    away_s = pl.col("node_idx").replace_strict(rtt_s, default=0.0, return_dtype=pl.Float64)
+    ratio = pl.when(estimate_s > 0.0).then((pl.col("recorded_s") - away_s) / estimate_s).fill_null(1.0)
     is_whole = pl.col("outcome").is_in(["done", "failed"])
     at_least = pl.when(is_whole).then(_LEAST_FACTOR).otherwise(1.0)
     scaled = ratio * pl.when(is_whole).then(1.0).otherwise(_JUST_LONGER)

@@ -1,4 +1,4 @@
-"""Turns a recording of the gateway into a scenario: nodes, classes, options and outages."""
+"""Turns a recording of the gateway into a scenario: nodes, classes, options, signals and outages."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ def scenario_of(path: Path) -> Scenario:
 
     Nodes of one type that do not serve the same classes become different types. A drained node is down from
     the end of its last request on: a simulated node that is down loses its requests. Clients that left
-    do so again, and deadlines cancel, as in the gateway. Not replayed: changes of a capacity, tokens in
-    flight, which prefixes a node had cached, fair queueing between tenants.
+    do so again, and deadlines cancel, as in the gateway. What others use of nodes is `background` that slows
+    nothing: recorded service times are slowed already. Capacities, demands, round trips, prices and weights
+    of tenants are the last that were recorded. Not replayed: changes of a capacity, tokens in flight,
+    transfers, requests of others, which prefixes a node had cached, costs of fair queueing between tenants.
 
     Raises:
         TraceError: the recording cannot be read.
@@ -42,10 +44,14 @@ def scenario_of(path: Path) -> Scenario:
     data = {
         "name": recording.files[0].name.split("-w")[0],
         "description": f"recorded from {recording.head['started_utc']} under {recording.head['policy']}",
-        "workload": {"trace": {"file": path, "format": "gateway"}},
+        "workload": {
+            "trace": {"file": path, "format": "gateway"},
+            "tenant_weights": _tenant_weights(recording, rows),
+        },
         "cluster": _cluster(recording, types),
         "classes": _classes(recording, types),
         "faults": [outage.spec() for outage in _outages(recording, rows)],
+        "background": list(_background(recording, types)),
         "serving": _serving(recording.head["options"]),
     }
     return checked(lambda: Scenario.model_validate(data), Scenario, str(path), ScenarioError)
@@ -57,14 +63,16 @@ def node_name(name: str) -> str:
 
 
 def _types(recording: Recording) -> dict[int, str]:
-    """Node position → type: of nodes of equal type that serve the same classes."""
-    found: dict[tuple[str, frozenset[str]], str] = {}
+    """Node position → type: of nodes of equal type, price and resources that serve the same classes."""
+    found: dict[tuple[Any, ...], str] = {}
     types: dict[int, str] = {}
     for node in recording.nodes:
         served = frozenset(c["name"] for c in recording.classes if _serves(c, node))
-        same = sum(kind == node["type"] for kind, _ in found)
+        same = sum(key[0] == node["type"] for key in found)
         name = node["type"] if same == 0 else f"{node['type']} ({same + 1})"
-        types[int(node["idx"])] = found.setdefault((node["type"], served), name)
+        j = int(node["idx"])
+        resources = tuple(_resources(recording, j).items())
+        types[j] = found.setdefault((node["type"], served, resources, _price(recording, j)), name)
     return types
 
 
@@ -74,21 +82,91 @@ def _serves(service: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
 
 
 def _cluster(recording: Recording, types: Mapping[int, str]) -> dict[str, Any]:
-    return {
-        "types": {name: {"memory_gib": 1.0} for name in dict.fromkeys(types.values())},
+    signals = recording.signals
+    zones, zone_of, weight = (signals.get(name, []) for name in ("zones", "zone", "weight"))
+    first = {types[j]: j for j in sorted(types, reverse=True)}
+    data = {
+        "types": {
+            name: {
+                "memory_gib": 1.0,
+                "usd_per_hour": _price(recording, first[name]),
+                "resources": _resources(recording, first[name]),
+            }
+            for name in dict.fromkeys(types.values())
+        },
         "nodes": [
             {"name": n["name"], "type": types[n["idx"]], "slots": n["slots"], "queue_max": 0}
+            | ({"zone": zone_of[n["idx"]], "weight": weight[n["idx"]]} if n["idx"] < len(zone_of) else {})
             for n in recording.nodes
         ],
     }
+    if zones:  # requests come from the first, the gateway's own
+        pairs = zip(zones, signals["rtt_s"], strict=True)
+        data["zones"] = {zone: {} for zone in zones}
+        data["rtt_s"] = {zone: dict(zip(zones, row, strict=True)) for zone, row in pairs}
+    return data
+
+
+def _price(recording: Recording, node_idx: int) -> float:
+    prices = recording.signals.get("usd_per_hour", [])
+    return float(prices[node_idx]) if node_idx < len(prices) else 0.0
+
+
+def _resources(recording: Recording, node_idx: int) -> dict[str, float]:
+    """Resource → what the node has."""
+    capacity = recording.signals.get("capacity", [])
+    row = capacity[node_idx] if node_idx < len(capacity) else []
+    return {name: float(has) for name, has in zip(recording.signals.get("resources", []), row, strict=False)}
+
+
+def _tenant_weights(recording: Recording, rows: pl.DataFrame) -> dict[str, float]:
+    """Tenant → its share; only of tenants that asked for anything."""
+    weights = recording.signals.get("tenant_weights", {})
+    asked = set(rows["tenant"].drop_nulls()) if "tenant" in rows.columns else set()
+    return {name: weight for name, weight in weights.items() if name in asked}
+
+
+def _background(recording: Recording, types: Mapping[int, str]) -> Iterator[dict[str, Any]]:
+    """What others use of nodes, from each change of it to the next."""
+    names = {int(node["idx"]): str(node["name"]) for node in recording.nodes}
+    level: dict[tuple[int, str], tuple[float, float]] = {}  # (node, resource) → since when, how much
+
+    def until(at_s: float | None, key: tuple[int, str]) -> Iterator[dict[str, Any]]:
+        since_s, frac = level.get(key, (0.0, 0.0))
+        if frac > 0.0 and (at_s is None or at_s > since_s):
+            yield {
+                "node": node_name(names[key[0]]),
+                "resource": key[1],
+                "level_frac": frac,
+                "at_s": since_s,
+                "duration_s": None if at_s is None else at_s - since_s,
+            }
+
+    for at_s, j, resource, frac in recording.uses:
+        if j in types and resource in _resources(recording, j):
+            yield from until(at_s, (j, resource))
+            level[j, resource] = at_s, frac
+    for key in level:
+        yield from until(None, key)
 
 
 def _classes(recording: Recording, types: Mapping[int, str]) -> dict[str, Any]:
     return {
-        c["name"]: {"unit": c["unit"], **_service(c, recording.nodes, types)}
+        c["name"]: {
+            "unit": c["unit"],
+            "holding_cost": recording.signals.get("holding_cost", {}).get(c["name"], 1.0),
+            "demand": _demand(recording, c["name"]),
+            **_service(c, recording.nodes, types),
+        }
         for c in recording.classes
         if any(_serves(c, node) for node in recording.nodes)
     }
+
+
+def _demand(recording: Recording, name: str) -> dict[str, float]:
+    """Resource → what a request of the class takes."""
+    row = recording.signals.get("demand", {}).get(name, [])
+    return dict(zip(recording.signals.get("resources", []), row, strict=False))
 
 
 def _service(
@@ -105,7 +183,7 @@ def _service(
 
 def _serving(options: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: value for name, value in options.items() if name in ServingSpec.model_fields}
-    return {**known, "cancel": "always"}
+    return {**known, "cancel": "always", "resources": "reported"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,18 +140,22 @@ class NodeSignals:
 
     def used(self, shape: ClusterShape, classes: Sequence[ClassKey], rows: int) -> Floats:
         """What is in use on each node [nodes, modelled resources]: by others, and by requests from here."""
-        of, n = shape.modelled, len(shape.members)
-        others = np.full((n, len(RESOURCES)), np.nan)
-        for j, amounts in self._others.items():
-            if j < n:
-                others[j] = amounts
-        used = _filled(others[:, of], shape.capacity[:, of])
+        used, n = self.used_by_others(shape), len(shape.members)
         demand = self.demand(shape, classes, rows)
         for j in self.counts.nodes():
             for c, requests in self.counts.now(j).items():
                 if j < n and c < rows:
                     used[j] += requests * demand[c]
         return used
+
+    def used_by_others(self, shape: ClusterShape) -> Floats:
+        """What others use on each node, [nodes, modelled resources]."""
+        of, n = shape.modelled, len(shape.members)
+        others = np.full((n, len(RESOURCES)), np.nan)
+        for j, amounts in self._others.items():
+            if j < n:
+                others[j] = amounts
+        return _filled(others[:, of], shape.capacity[:, of])
 
     def reported_s(self, shape: ClusterShape) -> Floats:
         """When each node reported its use of resources, the oldest of its sources; inf = none does."""

@@ -35,6 +35,7 @@ from trimtab.gateway.record.recorded_rows import (
     state_line,
 )
 from trimtab.gateway.record.rotated_files import RotatedFiles
+from trimtab.gateway.record.signal_rows import Signals, UseThinning, signals_row
 from trimtab.traces.gateway_format import NODE_EVENTS, NodeEvent, RecordName
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 FLUSH_PERIOD_S = 0.25
 ESTIMATES_PERIOD_S = 60.0
+USE_PERIOD_S = 1.0  # at least between two lines of what others use of nodes
 LINES_FROM = 16  # requests per batch: smaller batches cost more per request
 
 
@@ -83,6 +85,7 @@ class Recorder(Observer, DecisionListener):
         *,
         candidates_of: CandidatesOf = _no_candidates,
         adapter_of: Callable[[str], str] = _no_adapter,
+        signals: Callable[[], Signals] = Signals,
         ticks_per_s: float = TICKS_PER_S,
     ) -> None:
         self.settings, self._snapshot, self._clock = settings, snapshot, clock
@@ -90,10 +93,12 @@ class Recorder(Observer, DecisionListener):
         self.written = 0
         self.dropped = 0
         self.error = ""
+        self._signals, self._use, self._use_due_s = signals, UseThinning(), 0.0
+        self._names = Pseudonyms(new_key())
         self._writer = RowWriter(
             self.begun_s,
             self._class_names,
-            Pseudonyms(new_key()),
+            self._names,
             candidates_of,
             adapter_of,
             ticks_per_s,
@@ -199,6 +204,8 @@ class Recorder(Observer, DecisionListener):
             await asyncio.sleep(FLUSH_PERIOD_S)
             if self._now_s() >= self._estimates_due_s:
                 self.note_estimates()
+            if self._now_s() >= self._use_due_s:
+                self.note_use()
             if self._rows or self._blocks or self._notes or self.dropped > self._reported_dropped:
                 await asyncio.shield(self.flush())
 
@@ -250,6 +257,16 @@ class Recorder(Observer, DecisionListener):
         """Record the current estimates with the next flush: a replay needs those of all classes."""
         self._estimates_due_s = self._now_s() + ESTIMATES_PERIOD_S
         self._note("estimates", classes=class_rows(self._snapshot().classes))
+        signals = self._signals()
+        if signals.zones:
+            weights = {self._names.tenant(name): w for name, w in signals.tenant_weights.items()}
+            self._note("signals", **signals_row(signals, weights))
+
+    def note_use(self) -> None:
+        """Record with the next flush what others use of nodes, where that has changed."""
+        self._use_due_s = self._now_s() + USE_PERIOD_S
+        if news := self._use.changed(self._signals()):
+            self._note("use", frac=news)
 
     def _head(self) -> bytes:
         return self._first_lines
@@ -257,6 +274,7 @@ class Recorder(Observer, DecisionListener):
     def _prepare_head(self) -> None:
         """Prepare the head on the event loop, because the snapshot reads live objects."""
         snapshot, at_s = self._snapshot(), self._now_s()
+        self._use.forget()
         begun_utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - at_s))
         head = head_line(snapshot, at_s, self.recording, begun_utc)
         self._first_lines = head + state_line(snapshot, at_s, self.begun_s)

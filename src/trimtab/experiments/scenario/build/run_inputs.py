@@ -115,8 +115,9 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
     if columns.factor is not None:
         requests.truth["factor"] *= columns.factor
     mean_s, share = _mean_service(cluster, requests, chains)
-    cluster = replace(cluster, weight=_weights(cluster, mean_s, share))
-    capacity_per_s = _capacity_per_s(cluster, mean_s, share)
+    cluster = replace(cluster, weight=_weights(scenario, cluster, mean_s, share))
+    are_bounds = scenario.serving.resources == "bound" and bool(cluster.resource_names)
+    capacity_per_s = _capacity_per_s(cluster, mean_s, share, are_bounds)
     target = scenario.workload.load if load is None else load
     if target is not None:
         _scale_to(requests, target * capacity_per_s, scenario.name)
@@ -221,21 +222,28 @@ def _mean_service(
     return mean_s, np.where(is_served, count / len(requests), 0.0)
 
 
-def _weights(cluster: Cluster, mean_s: FloatArray, share: FloatArray) -> FloatArray:
-    """Slots × mean over the classes a node serves of (mean service on the best type / its own), [nodes]."""
+def _weights(scenario: Scenario, cluster: Cluster, mean_s: FloatArray, share: FloatArray) -> FloatArray:
+    """Slots × weight of a slot, [nodes].
+
+    Not given, it is the mean over the classes a node serves of (mean service on the best type / its own).
+    """
+    given = [group.weight or np.nan for _, group in scenario.cluster.each_node()]
     rows = mean_s[share > 0]
     relative = rows.min(axis=1, keepdims=True) / rows  # 0 where a type can't serve
     serves = relative > 0
     speed = relative.sum(axis=0) / np.maximum(serves.sum(axis=0), 1)
-    weight: FloatArray = cluster.slots * speed[cluster.type_idx]
+    of_slot = np.where(np.isnan(given), speed[cluster.type_idx], given)
+    weight: FloatArray = cluster.slots * of_slot
     return weight
 
 
-def _capacity_per_s(cluster: Cluster, mean_s: FloatArray, share: FloatArray) -> float:
+def _capacity_per_s(
+    cluster: Cluster, mean_s: FloatArray, share: FloatArray, are_resources_bounds: bool
+) -> float:
     if not share.any():
         return np.nan
     slots = np.bincount(cluster.type_idx, cluster.slots, cluster.n_types)
-    if not cluster.resource_names:
+    if not are_resources_bounds:
         return fluid_capacity_per_s(mean_s, share, slots).rate_per_s
     held = np.zeros((cluster.n_types, len(cluster.resource_names)))
     np.add.at(held, cluster.type_idx, cluster.capacity)

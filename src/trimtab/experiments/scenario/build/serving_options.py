@@ -41,6 +41,7 @@ def build_options(
         plan_latency_s=serving.plan_latency_s,
         horizon_s=np.inf if serving.horizon_s is None else serving.horizon_s,
         prefix_blocks=serving.prefix_cache.blocks,
+        are_resources_bounds=serving.resources == "bound",
         results_max=serving.result_cache.entries,
         stage_results_gib=serving.stage_results.gib,
         eviction=Eviction[serving.eviction.upper().replace("-", "_")],

@@ -35,6 +35,9 @@ class NodeGroup(Spec):
     type: str = Field(description="node type, a key of cluster.types")
     count: int = Field(1, ge=1, description="number of nodes")
     name: str | None = Field(None, description="nodes are called NAME-1, NAME-2, …; default: the type")
+    weight: Positive | None = Field(
+        None, description="capacity of a slot under weighted policies, relative; default: its mean speed"
+    )
     zone: str | None = Field(None, description="zone of the nodes; default: the first zone")
     slots: int | None = Field(None, ge=1, description="concurrent requests; default: the type's slots")
     queue_max: int | None = Field(None, ge=0, description="capacity of a node's queue; null = unbounded")

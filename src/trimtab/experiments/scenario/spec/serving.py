@@ -89,6 +89,11 @@ class ServingSpec(Spec):
     stage_results: StageResultsSpec = Field(
         StageResultsSpec(), description="outputs of chains' stages that are used again; default: off"
     )
+    resources: Literal["bound", "reported"] = Field(
+        "bound",
+        description="bound: requests wait until their demand of resources fits; reported: policies see the "
+        "resources, but they hold up no request, as in a gateway",
+    )
     eviction: Literal["lru", "greedy-dual-size", "plan-pinned"] = Field(
         "lru",
         description="which model or adapter leaves a node: the least recently used; the one of least load "
