@@ -90,6 +90,7 @@ class Gateway:
         self.loader = ItemLoader(self.fleet, self._loaded, config.polling.period_s)
         self.dispatcher.placements.follow(self.loader)
         self.results = ResultCache(ResultCacheOptions())
+        self.maintenance = Maintenance(self.fleet, rules.declared.windows, self.dispatcher.write_outages)
         self.metrics = Metrics(loop.time, self._sources())
         self.decision_records = DecisionRecords(loop.time)
         self.recorder = new_recorder(
@@ -132,6 +133,8 @@ class Gateway:
         await self.dispatcher.open()
         self.health_manager.start()
         self.loader.start()
+        self.maintenance.look()
+        self.maintenance.start()
         self._start_discovery()
         self._know_models()
         self._log_degraded()
@@ -155,6 +158,7 @@ class Gateway:
         await self.plane.close()
         await self.health_manager.close()
         await self.loader.close()
+        await self.maintenance.close()
         self.dispatcher.close()
         self.fleet.close()
         if self.recorder is not None:
@@ -188,6 +192,8 @@ class Gateway:
         self._registrar = self._new_registrar()
         self.dispatcher.make_room_for_tenants(len(self.tenants))
         self.dispatcher.use(rules)
+        self.maintenance.windows = rules.declared.windows
+        self.maintenance.look()
         await self.dispatcher.open()
         self._refresh_admission()
         self.plane.context.obey(config_mapping.settings_of(config))

@@ -59,6 +59,7 @@ def declared_of(config: GatewayConfig) -> Declared:
         zone=config.zone or HERE,
         zones=config.zones_in_use(),
         rtt_s={(a, b): rtt_s for a, zone in zones.items() for b, rtt_s in zone.rtt_s.items()},
+        windows=tuple(entry.window() for entry in config.maintenance),
         zone_gib_per_s={name: zone.ingress_gib_per_s or inf for name, zone in zones.items()},
     )
 

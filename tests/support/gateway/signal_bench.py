@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -71,7 +72,12 @@ class SignalBench:
     """Equal nodes n0, n1, … unless told otherwise: `nodes` are the fields of each one's entry."""
 
     def __init__(
-        self, policy: str, *nodes: Mapping[str, Any], declared: Declared | None = None, **rules: Any
+        self,
+        policy: str,
+        *nodes: Mapping[str, Any],
+        declared: Declared | None = None,
+        utc_s: Callable[[], float] = time.time,
+        **rules: Any,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.fleet = Fleet(self.loop)
@@ -84,6 +90,7 @@ class SignalBench:
             DispatchRules(policy_choice(policy), declared=declared or Declared(), **rules),
             inline_plans=True,
             mode="interpreted",
+            utc_s=utc_s,
         )
 
     async def report(self, node_idx: int, values: Mapping[str, float], source: str = "machine") -> None:

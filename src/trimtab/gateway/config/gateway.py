@@ -8,6 +8,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError, model_validator
 
 from trimtab.domain.needs import Degraded, Need
+from trimtab.gateway.config.calendar import MaintenanceSpec, maintenance_field_errors
 from trimtab.gateway.config.keys import AdminSpec, KeySpec
 from trimtab.gateway.config.maintenance import (
     EjectionSpec,
@@ -70,6 +71,7 @@ class GatewayConfig(Spec):
         DiscoverySpec(), description="backends found by DNS or in a watched file"
     )
     registration: RegistrationSpec = Field(RegistrationSpec(), description="backends added by the admin API")
+    maintenance: tuple[MaintenanceSpec, ...] = Field((), description="planned outages of nodes")
     models: Models = Field({}, description="models and adapters: memory and demand of resources")
     zone: str = Field("", description="the gateway's own zone")
     zones: Zones = Field({}, description="zones of nodes and clients: links and round trips")
@@ -176,6 +178,8 @@ class GatewayConfig(Spec):
         yield from need_field_errors(self._policies(), self.provided())
         yield from zone_field_errors(self.zones, self.zones_in_use())
         yield from demand_field_errors(self.models, self.nodes)
+        if not (self.discovery.is_on or self.registration.allowed_cidrs):
+            yield from maintenance_field_errors(self.maintenance, [node.name for node in self.nodes])
 
     def _digest_field_errors(self) -> Iterator[FieldError]:
         owner: dict[str, int] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trimtab.domain.cluster import ResourceName
+from trimtab.gateway.nodes.maintenance import Window
 
 HERE: Final = "here"  # the gateway's zone where none is declared
 
@@ -20,4 +21,5 @@ class Declared:
     zone: str = HERE  # the gateway's own
     zones: tuple[str, ...] = ()  # further ones, of tenants
     rtt_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # either order
+    windows: tuple[Window, ...] = ()  # planned outages of nodes
     zone_gib_per_s: Mapping[str, float] = field(default_factory=dict)  # of the link into a zone

@@ -6,8 +6,9 @@ Every call of the data plane becomes an event of the pool's state; then the pool
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from trimtab.domain.view import Plan
@@ -53,6 +54,7 @@ class PolicyDispatcher(FleetListener):
         tenants: int = 1,
         inline_plans: bool = False,
         mode: str = "compiled",
+        utc_s: Callable[[], float] = time.time,
     ) -> None:
         self.fleet, self._loop = fleet, loop
         self.decisions = 0
@@ -61,7 +63,15 @@ class PolicyDispatcher(FleetListener):
         self.log = DecisionLog(registry)
         self._affinity = affinity = SessionAffinity(fleet, rules.prefix_blocks)
         self._pools = pools = PolicyPools(
-            loop, fleet, rules, registry, self, tenants=tenants, inline_plans=inline_plans, mode=mode
+            loop,
+            fleet,
+            rules,
+            registry,
+            self,
+            tenants=tenants,
+            inline_plans=inline_plans,
+            mode=mode,
+            utc_s=utc_s,
         )
         self._requests = RequestBuilder(pools, registry, affinity)
         self.placements = Placements(fleet, registry, pools)
@@ -70,7 +80,7 @@ class PolicyDispatcher(FleetListener):
         self._feedback = Feedback(fleet, pools, registry, affinity, self.placements)
         self._slots = SlotAccounting(fleet, pools, self, self.signals.counts)
         self._feed = ReportFeed(fleet, registry, pools, self.catch_up)
-        self.now_s = pools.now_s
+        self.now_s, self.write_outages = pools.now_s, pools.write_outages
         fleet.listeners += (self, self._feed)
 
     async def open(self) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
+import numpy as np
+
+from trimtab.domain.options import Options
 from trimtab.engine.driver import PlanningLog
 from trimtab.gateway.decide.cluster_builder import write_estimates
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
 from trimtab.gateway.decide.estimates import NewEstimate, RequestClass
+from trimtab.gateway.decide.outage_rows import outage_rows
 from trimtab.gateway.decide.pool import PolicyPool, PoolOwner
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.model import Endpoint, Exchange, Node
@@ -42,6 +48,7 @@ class PolicyPools:
         tenants: int,
         inline_plans: bool,
         mode: str,
+        utc_s: Callable[[], float],
     ) -> None:
         self.rules = rules
         self.by_spec: dict[str, PolicyPool] = {}
@@ -50,6 +57,7 @@ class PolicyPools:
         self._loop, self._fleet, self._registry, self._owner = loop, fleet, registry, owner
         self._planned, self._planned_beside = PlanningLog(), PlanningLog()  # by closed pools
         self._tenants, self._inline, self._mode = tenants + SPARE_TENANTS, inline_plans, mode
+        self._utc_s = utc_s  # seconds since 1970, now
         self._granted: list[int] = []  # slots of each node that the pools may use
         self.informer: Informer | None = None
         self._add_missing()
@@ -134,7 +142,7 @@ class PolicyPools:
         for exchange in [e.exchange for pool in pools for e in pool.waiting()]:
             registry.add_class(registry.model_of(exchange), exchange.endpoint)
         for pool in pools:
-            pool.resize(self.rules.options(), self._room(), self._tenants)
+            pool.resize(self._options(), self._room(), self._tenants)
             pool.rebuild(registry.shape, registry.cluster(self.rules.holding_cost), pool.choice, now_s)
         for pool in pools:  # once all pools hold their entries
             self._inform(pool, now_s)
@@ -147,10 +155,20 @@ class PolicyPools:
             return
         self._registry.forget_models()
         now_s, up = self.now_s(), self._fleet.gets_work(node)
+        self.write_outages()
         for pool in self.by_spec.values():
             if (pool.live.nodes.up[node.idx] == 1) != up:
                 pool.live.switch(node.idx, up, now_s)
                 self._owner.turn(pool, now_s)
+
+    def write_outages(self) -> None:
+        """Show policies the planned outages as of now."""
+        rows = self._outages()
+        for pool in self.by_spec.values():
+            shown = pool.live.view().outages
+            if len(shown) != len(rows):  # a node is new: the states are rebuilt soon
+                continue
+            shown[...] = rows
 
     def mark_held(self, node: Node) -> None:
         """The node holds other adapters or models."""
@@ -205,7 +223,7 @@ class PolicyPools:
             choice,
             self._registry.shape,
             self._registry.cluster(self.rules.holding_cost),
-            self.rules.options(),
+            self._options(),
             rows=self._room(),
             tenants=self._tenants,
             seed=self.rules.seed,
@@ -214,6 +232,12 @@ class PolicyPools:
             inline_plans=self._inline,
             mode=self._mode,
         )
+
+    def _options(self) -> Options:
+        return replace(self.rules.options(), outages=self._outages())
+
+    def _outages(self) -> np.ndarray:
+        return outage_rows(self._fleet, self.rules.declared.windows, self.now_s(), self._utc_s())
 
     def _room(self) -> int:
         """Rows of a pool: waiting and running requests."""

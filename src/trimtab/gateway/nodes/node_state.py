@@ -16,6 +16,7 @@ class Hold(Enum):
 
     REMOVED = "removed"
     DRAINING = "draining"
+    MAINTENANCE = "maintenance"  # a window of the calendar
     CHECKS = "checks"  # its health checks fail
     BREAKER = "breaker"  # nothing connects
     OUTLIER = "outlier"  # it answers worse than the others
@@ -26,13 +27,14 @@ class Hold(Enum):
 _HEALTH = {  # the first that holds decides
     Hold.REMOVED: Health.DRAINING,
     Hold.DRAINING: Health.DRAINING,
+    Hold.MAINTENANCE: Health.DRAINING,
     Hold.CHECKS: Health.DOWN,
     Hold.BREAKER: Health.DOWN,
     Hold.OUTLIER: Health.EJECTED,
     Hold.INACTIVE: Health.SUSPECT,
     Hold.BUSY: Health.UP,
 }
-LEAVING = frozenset({Hold.REMOVED, Hold.DRAINING})
+LEAVING = frozenset({Hold.REMOVED, Hold.DRAINING, Hold.MAINTENANCE})
 FAULTS = frozenset({Hold.CHECKS, Hold.BREAKER, Hold.OUTLIER, Hold.INACTIVE})
 MAY_HAVE_RESTARTED = frozenset({Hold.CHECKS, Hold.BREAKER})  # the process may be a new one
 NEEDS_SLOW_START = frozenset({Hold.CHECKS, Hold.BREAKER, Hold.OUTLIER})  # after these a node starts slowly

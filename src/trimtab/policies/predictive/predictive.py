@@ -131,8 +131,8 @@ class Predictive(Policy):
         which rises by 2 % there at load 0.6 and by 38 % at 0.8.
     Deviations from the source
         Nodes are divided among classes, not started and stopped; a class may use others' nodes at a price; a
-        gateway's nodes without `loading` load it with the first request for it, and a gateway has no
-        maintenance calendar. Failures that are repaired between two plans are not seen.
+        gateway's nodes without `loading` load it with the first request for it. Failures that are repaired
+        between two plans are not seen.
     """
 
     name: ClassVar[str] = "predictive"

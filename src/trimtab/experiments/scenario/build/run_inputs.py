@@ -232,7 +232,7 @@ def _weights(scenario: Scenario, cluster: Cluster, mean_s: FloatArray, share: Fl
     relative = rows.min(axis=1, keepdims=True) / rows  # 0 where a type can't serve
     serves = relative > 0
     speed = relative.sum(axis=0) / np.maximum(serves.sum(axis=0), 1)
-    of_slot = np.where(np.isnan(given), speed[cluster.type_idx], given)
+    of_slot: FloatArray = np.where(np.isnan(given), speed[cluster.type_idx], given)
     weight: FloatArray = cluster.slots * of_slot
     return weight
 
