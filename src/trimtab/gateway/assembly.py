@@ -37,6 +37,7 @@ from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.fleet_listener import RemovalHook
 from trimtab.gateway.nodes.health_manager import HealthManager
 from trimtab.gateway.nodes.item_loader import ItemLoader
+from trimtab.gateway.nodes.planned_outages import Maintenance
 from trimtab.gateway.nodes.resource_use import resource_use
 from trimtab.gateway.observe.decision_records import DecisionRecords
 from trimtab.gateway.observe.logs import RequestLog, Which

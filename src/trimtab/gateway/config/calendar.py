@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from trimtab.gateway.config.types import Name
-from trimtab.gateway.nodes.maintenance import WEEK_S, Window
+from trimtab.gateway.nodes.planned_outages import WEEK_S, Window
 from trimtab.validation.base import Positive, Spec
 from trimtab.validation.names import FieldError, known
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trimtab.domain.cluster import ResourceName
-from trimtab.gateway.nodes.maintenance import Window
+from trimtab.gateway.nodes.planned_outages import Window
 
 HERE: Final = "here"  # the gateway's zone where none is declared
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trimtab.domain.view import OUTAGE
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.maintenance import Window
+from trimtab.gateway.nodes.planned_outages import Window
 from trimtab.gateway.nodes.node_state import FAULTS
 
 

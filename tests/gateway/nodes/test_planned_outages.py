@@ -15,7 +15,7 @@ from trimtab.gateway.config import parse_config
 from trimtab.gateway.config_mapping import declared_of
 from trimtab.gateway.decide.declared import Declared
 from trimtab.gateway.model import Health
-from trimtab.gateway.nodes.maintenance import WEEK_S, Maintenance, Window
+from trimtab.gateway.nodes.planned_outages import WEEK_S, Maintenance, Window
 from trimtab.gateway.nodes.node_state import Hold
 
 NODES = "nodes: [{name: a, url: 'http://x:1'}, {name: b, url: 'http://x:2'}]\n"
