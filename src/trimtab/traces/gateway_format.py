@@ -15,9 +15,7 @@ from typing import Final, Literal, TypedDict, get_args
 
 VERSION: Final = 1
 
-RecordName = Literal[
-    "head", "state", "estimates", "signals", "use", "node", "plan", "load", "dropped"
-]
+RecordName = Literal["head", "state", "estimates", "signals", "use", "node", "plan", "load", "dropped"]
 NodeEvent = Literal["up", "down", "drained", "added", "removed", "capacity"]
 NODE_EVENTS: Final = get_args(NodeEvent)
 

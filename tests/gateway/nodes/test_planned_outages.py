@@ -15,8 +15,8 @@ from trimtab.gateway.config import parse_config
 from trimtab.gateway.config_mapping import declared_of
 from trimtab.gateway.decide.declared import Declared
 from trimtab.gateway.model import Health
-from trimtab.gateway.nodes.planned_outages import WEEK_S, Maintenance, Window
 from trimtab.gateway.nodes.node_state import Hold
+from trimtab.gateway.nodes.planned_outages import WEEK_S, Maintenance, Window
 
 NODES = "nodes: [{name: a, url: 'http://x:1'}, {name: b, url: 'http://x:2'}]\n"
 BEGUN_S = 1.8e9  # since 1970, at time 0 of the bench

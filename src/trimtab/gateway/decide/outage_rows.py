@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from trimtab.domain.view import OUTAGE
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.planned_outages import Window
 from trimtab.gateway.nodes.node_state import FAULTS
+from trimtab.gateway.nodes.planned_outages import Window
 
 
 def outage_rows(fleet: Fleet, windows: Sequence[Window], now_s: float, utc_s: float) -> NDArray[Any]:
