@@ -1,7 +1,7 @@
 """Planned outages of nodes: windows of the maintenance calendar, and the drain at their time.
 
-A node gets no new requests from the begin of a window to its end. Requests that run then go on, as long as the
-machine does.
+A node gets no new requests from the begin of a window to its end. Requests that run then go on, as long as
+the machine does.
 """
 
 from __future__ import annotations
