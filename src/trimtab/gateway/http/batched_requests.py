@@ -69,7 +69,7 @@ class Batch:
         body = joined(self._request, self._texts)
         self._inner = inner = InnerExchange(self, first, "batch", body, _facts_of(self._members))
         inner.deadline_s = max(member.deadline_s for member in self._members)
-        inner.submit()
+        inner.submit(as_it_is=True)
 
     def left(self, outer: ProxiedExchange) -> None:
         """A client is gone or has another answer; the batch goes on for the others."""
@@ -112,7 +112,7 @@ class Batch:
         self._stop_timers()
         for member in self._members:
             if self._release(member):
-                member.dispatch()
+                member.submit(as_it_is=True)
 
     def _refuse(self, refusal: Refusal) -> None:
         self._stop_timers()

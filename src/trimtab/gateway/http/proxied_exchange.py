@@ -71,22 +71,15 @@ class ProxiedExchange(IncomingExchange):
 
     # The dispatcher's side
 
-    def submit(self) -> None:
-        """Submit the complete request to the dispatcher."""
+    def submit(self, *, as_it_is: bool = False) -> None:
+        """Submit the complete request to the dispatcher. `as_it_is`: neither cached, split nor batched."""
         context = self.context
         facts, own = self.facts, context.settings.model_timeouts
         if own and facts is not None and facts.model in own:
             self.limits = own[facts.model]
-        if not self.is_inner:
-            if context.results is not None and self._answered_before(context.results):
-                return
-            if context.grouping is not None and context.grouping.take(self):
-                return
-        self.dispatch()
-
-    def dispatch(self) -> None:
-        """Hand the request to the dispatcher."""
-        context = self.context
+        has_other_ways = context.results is not None or context.grouping is not None
+        if has_other_ways and not as_it_is and self._is_served_otherwise():
+            return
         self.submitted = True
         context.retries.earn()
         if context.settings.hedge_delay_s:
@@ -96,6 +89,13 @@ class ProxiedExchange(IncomingExchange):
         context.dispatcher.submit(self)
         if not context.outbox.is_awaited:
             context.dispatcher.decide()
+
+    def _is_served_otherwise(self) -> bool:
+        """Whether the result cache has the answer, or parts or a batch bring it."""
+        results, grouping = self.context.results, self.context.grouping
+        if results is not None and self._answered_before(results):
+            return True
+        return grouping is not None and grouping.take(self)
 
     def _answered_before(self, results: ResultCache) -> bool:
         """Answer from the result cache where it has the answer; else note the key for the node's answer."""
@@ -244,7 +244,8 @@ class ProxiedExchange(IncomingExchange):
         else:
             outbox.now(transport, head)
             transport.write(body)
-        self.keep_result(response, body)
+        if self._cache_key:
+            self.keep_result(response, body)
         if response.json and not response.encoded and self.endpoint is not None:
             self._unread = body  # for `read_usage`
         return closes

@@ -33,7 +33,7 @@ class SplitRequest:
         self._outer.group = self
         for part in tuple(self._parts):
             if not self._is_over:
-                part.submit()
+                part.submit(as_it_is=True)
 
     def left(self, outer: ProxiedExchange) -> None:
         """The client is gone or has another answer: drop the parts."""
