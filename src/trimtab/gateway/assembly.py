@@ -19,11 +19,11 @@ from trimtab.gateway.api.endpoints import Endpoints, path_id
 from trimtab.gateway.config import GatewayConfig, node_specs
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
 from trimtab.gateway.decide.signal_figures import demand_figures, signal_figures
+from trimtab.gateway.http.cached_answers import ResultCache, ResultCacheOptions
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.http.grouped_requests import GroupedRequests
 from trimtab.gateway.http.incoming_exchange import IncomingExchange
-from trimtab.gateway.http.result_cache import ResultCache, ResultCacheOptions
 from trimtab.gateway.model import (
     Kind,
     LoadEvent,

@@ -8,8 +8,8 @@ from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.traffic import MIB
 from trimtab.gateway.decide.declared import HERE, Declared
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice, policy_choice
+from trimtab.gateway.http.cached_answers import ResultCacheOptions
 from trimtab.gateway.http.connection_context import Settings, Timeouts
-from trimtab.gateway.http.result_cache import ResultCacheOptions
 from trimtab.gateway.key_rules import Prices, TokenPrice
 from trimtab.gateway.nodes.fleet import FleetOptions
 from trimtab.gateway.nodes.health_checks import HealthCheckOptions

@@ -23,8 +23,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from trimtab.errors import ConfigError
+from trimtab.gateway.config.key_requests import BudgetSpec, RunTimeKeySpec, run_time_key
 from trimtab.gateway.config.keys import KeySpec
-from trimtab.gateway.config.run_time_keys import BudgetSpec, RunTimeKeySpec, run_time_key
 from trimtab.gateway.key_rules import KeyRules, Prices
 from trimtab.gateway.model import Refusal
 from trimtab.gateway.nodes.periodic import PeriodicTask

@@ -26,7 +26,7 @@ ELSEWHERE: Final = {  # needs of the loop itself, with the tests that show what 
     Need.CENTRAL_QUEUE: "tests/parity/test_gateway_parity.py: whatever waits, waits at the gateway",
     Need.HELD_COMPARISON: "tests/parity/test_gateway_parity.py, tests/engine: they compete for a slot",
     Need.PLACEMENT: "tests/gateway/test_loading_over_http.py: nodes load it, and requests go there",
-    Need.RESULT_CACHE: "tests/gateway/http/test_result_cache.py: a second request goes to no node",
+    Need.RESULT_CACHE: "tests/gateway/http/test_cached_answers.py: a second request goes to no node",
     Need.ROLLOUT: "tests/gateway/decide/test_active_candidate.py, tests/engine: candidates are simulated",
 }
 EVERYTHING = """

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trimtab.gateway.admission import Admission
+from trimtab.gateway.http.cached_answers import ResultCache
 from trimtab.gateway.http.inbox import Inbox
 from trimtab.gateway.http.incoming_exchange import IncomingExchange
 from trimtab.gateway.http.outbox import Outbox
 from trimtab.gateway.http.request import KnownHeads
-from trimtab.gateway.http.result_cache import ResultCache
 from trimtab.gateway.http.timeouts import TimeoutScanner
 from trimtab.gateway.http.tunnel import Closed
 from trimtab.gateway.http.upstream_connection import Pools, UpstreamConnection

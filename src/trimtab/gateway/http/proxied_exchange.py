@@ -6,6 +6,7 @@ import asyncio
 
 from trimtab.gateway.api.errors import response_bytes
 from trimtab.gateway.api.usage import read_answer
+from trimtab.gateway.http.cached_answers import ResultCache
 from trimtab.gateway.http.connection_context import Client, ConnectionContext, Group, Timeouts
 from trimtab.gateway.http.exchange_timeouts import look
 from trimtab.gateway.http.final_errors import final_event, final_refusal
@@ -14,7 +15,6 @@ from trimtab.gateway.http.incoming_exchange import IncomingExchange
 from trimtab.gateway.http.request import Request
 from trimtab.gateway.http.response_observer import ResponseObserver, observer_for
 from trimtab.gateway.http.response_relay import Relay, connection_line
-from trimtab.gateway.http.result_cache import ResultCache
 from trimtab.gateway.http.upstream_attempt import JOINED_BYTES, UpstreamAttempt
 from trimtab.gateway.http.upstream_connection import UpstreamConnection, node_line
 from trimtab.gateway.model import Attempt, Cause, Dialect, Node, Outcome, Refusal

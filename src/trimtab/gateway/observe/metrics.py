@@ -19,7 +19,7 @@ import numpy as np
 
 from trimtab.gateway.decide.load_times import LoadFigures
 from trimtab.gateway.decide.signal_figures import SignalFigures
-from trimtab.gateway.http.result_cache import ResultCache
+from trimtab.gateway.http.cached_answers import ResultCache
 from trimtab.gateway.model import (
     Attempt,
     DecisionListener,

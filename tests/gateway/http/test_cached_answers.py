@@ -22,7 +22,7 @@ from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import parse_config
 from trimtab.gateway.config.routes import Resolved
-from trimtab.gateway.http.result_cache import ResultCache, ResultCacheOptions
+from trimtab.gateway.http.cached_answers import ResultCache, ResultCacheOptions
 from trimtab.gateway.model import Kind, Outcome, Tenant
 from trimtab.gateway.observe.exposition import exposition
 
