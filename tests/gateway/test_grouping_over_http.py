@@ -1,0 +1,67 @@
+"""A gateway whose policy plans parts and batches: its nodes serve them, and clients notice nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import aiohttp
+
+from support.gateway.parts_backend import PartsBackend, answer_to
+from support.gateway.plane import one_of
+from support.waiting import until
+from trimtab.gateway.assembly import Gateway
+from trimtab.gateway.config import parse_config
+from trimtab.gateway.observe.exposition import exposition
+
+EMBEDDINGS = "/v1/embeddings"
+CONFIG = """
+insecure_no_auth: true
+policy: 'split-merge(plan_period_s=0.2,batch_from_load_frac=0)'
+models: {{m: {{split: true}}, n: {{batch: true}}}}
+nodes:
+  - {{name: a, url: 'http://127.0.0.1:{}', models: [m, n], type: same, capacity: 4}}
+  - {{name: b, url: 'http://127.0.0.1:{}', models: [m, n], type: same, capacity: 4}}
+"""
+
+
+def test_plans_of_a_policy_split_and_batch_requests() -> None:
+    async def main() -> None:
+        backends = [PartsBackend(), PartsBackend()]
+        servers = [await asyncio.start_server(one_of(one), "127.0.0.1", 0) for one in backends]
+        ports = [server.sockets[0].getsockname()[1] for server in servers]
+        gateway = Gateway(parse_config(CONFIG.format(*ports), "g.yaml"), asyncio.get_running_loop())
+        sock = socket.create_server(("127.0.0.1", 0))
+        await gateway.open(sock)
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}{EMBEDDINGS}"
+        async with aiohttp.ClientSession() as session:
+
+            async def ask(said: dict[str, Any], header: str) -> str | None:
+                async with session.post(url, json=said) as answer:
+                    assert await answer.json(content_type=None) == answer_to(EMBEDDINGS, said)
+                    return answer.headers.get(header)
+
+            texts = {"model": "m", "input": [f"text {k}" for k in range(8)]}
+            groupings = gateway.dispatcher.groupings
+            await ask(texts, "x-trimtab-parts")
+            await ask({"model": "n", "input": "a"}, "x-trimtab-batch")
+            await until(lambda: groupings._plans)
+            parts = [await ask(texts, "x-trimtab-parts") for _ in range(3)]
+            assert parts == ["2"] * 3, "no more than nodes"
+
+            async def batched() -> bool:
+                said = [{"model": "n", "input": f"text {k}"} for k in range(8)]
+                found = await asyncio.gather(*(ask(one, "x-trimtab-batch") for one in said))
+                return any(found)
+
+            async with asyncio.timeout(60.0):
+                while not await batched():  # plans batch once they know requests
+                    await asyncio.sleep(0.1)
+        page = exposition(gateway.metrics.store()).decode()
+        assert 'trimtab_requests_total{code_class="2xx",kind="embedding",model="m",outcome="done"} 4' in page
+        await gateway.close()
+        for server in servers:
+            server.close()
+
+    asyncio.run(main())
