@@ -57,6 +57,7 @@ _FIXED = (
     "reuse_port",
     "limits.shared",
     "store",
+    "batches",
     "record",
     "telemetry",
     "discovery",

@@ -92,7 +92,7 @@ async def _opened(
     shared = SharedLimits(service.store, gateway.tenants, gateway.loop.time)
     try:
         around = surroundings(gateway, service)
-        await service.open(gateway.dispatcher, around, gateway.plane.context.observers)
+        await service.open(gateway.dispatcher, around, gateway.admission, gateway.plane.context.observers)
         gateway.jobs_answer, gateway.job_counts = service.answer, service.counts
         gateway.admission.jobs = True
         gateway.on_reloaded.append(service.declare)

@@ -42,6 +42,7 @@ class Kind(Enum):
     HEALTH = "health"
     READY = "ready"
     JOB = "job"  # /v1/jobs…
+    BATCH = "batch"  # /v1/files… and /v1/batches…
     PREFLIGHT = "preflight"  # a browser asks whether another origin's page may send a request
     RELAY = "relay"  # allowed by `relay_paths`
 

@@ -36,6 +36,7 @@ class Part:
     at: int = 0  # start of its content, counted in all bytes fed
     size: int = 0  # bytes
     kept: bytearray = field(default_factory=bytearray)  # the first 64 KiB
+    filename: str = ""
 
     @property
     def text(self) -> str:
@@ -127,6 +128,7 @@ class MultipartScan:
             return
         name = names[b"name"].decode("utf-8", "replace")
         self._part = Part(name, b"filename" in names or b"filename*" in names, at)
+        self._part.filename = names.get(b"filename", b"").decode("utf-8", "replace")
         self.parts.append(self._part)
 
 

@@ -11,6 +11,7 @@ from trimtab.domain.needs import Degraded, Need
 from trimtab.gateway.config.calendar import MaintenanceSpec, maintenance_field_errors
 from trimtab.gateway.config.keys import AdminSpec, KeySpec
 from trimtab.gateway.config.maintenance import (
+    BatchesSpec,
     EjectionSpec,
     HealthSpec,
     PollingSpec,
@@ -97,6 +98,7 @@ class GatewayConfig(Spec):
     polling: PollingSpec = Field(PollingSpec(), description="polling of nodes' metrics")
     record: RecordSpec | None = Field(None, description="recording of traffic as a trace; default: none")
     store: StoreSpec = Field(StoreSpec(), description="jobs, results and usage")
+    batches: BatchesSpec = Field(BatchesSpec(), description="files of clients and batches of requests")
     telemetry: TelemetrySpec = Field(TelemetrySpec(), description="logs and spans")
     drain_s: NonNegative = Field(30.0, description="time for requests in flight to end after SIGTERM")
     shutdown_delay_s: NonNegative = Field(

@@ -102,6 +102,15 @@ class StoreSpec(Spec):
         return self.results_folder or state_folder() / "results"
 
 
+class BatchesSpec(Spec):
+    """Files of clients and batches of requests (/v1/files, /v1/batches)."""
+
+    max_file_mib: Positive = Field(100.0, description="largest file that clients may upload")
+    max_lines: Count = Field(50_000, description="requests of one batch")
+    concurrency: Count = Field(16, description="requests of one batch that run at a time")
+    file_ttl_s: Positive = Field(30 * 86_400.0, description="time to keep files, and batches")
+
+
 class TelemetrySpec(Spec):
     """Logs and spans."""
 

@@ -73,7 +73,9 @@ def store_away(reason: Exception) -> Refusal:
     return _STORE_AWAY
 
 
-class _Refused(Exception):  # noqa: N818 - carries an answer
+class RefusedError(Exception):
+    """Carries the refusal of a request."""
+
     def __init__(self, status: int, code: str, message: str, retry_after_s: float = 0.0) -> None:
         self.refusal = Refusal(status, code, message, retry_after_s)
 
@@ -101,33 +103,19 @@ class JobsApi:
         if (method, request.endpoint.path) == ("POST", VIDEOS):
             return await self.submit(request, body)
         if (method, request.endpoint.path) == ("POST", REMIX):
-            return await self._guarded(self._remix(request, body), request)
+            return await guarded(self._remix(request, body), request)
         handler = self._handlers.get((method, request.endpoint.path))
         if handler is None:
             return _refusal(Refusal(404, "unsupported", "The gateway does not offer this on jobs."), request)
-        return await self._guarded(handler(request), request)
+        return await guarded(handler(request), request)
 
     async def submit(self, request: JobRequest, body: JobInput) -> LocalAnswer:
         """Make a job of a request: POST /v1/videos, or any inference path with `Prefer: respond-async`."""
-        return await self._guarded(self._submit(request, body), request)
-
-    async def _guarded(self, work: Awaitable[LocalAnswer], request: JobRequest) -> LocalAnswer:
-        try:
-            return await work
-        except _Refused as refused:
-            return _refusal(refused.refusal, request)
-        except StoreUnavailable as error:
-            return _refusal(store_away(error), request)
-        except TooManyJobs as error:
-            message = f"At most {error.most} unfinished jobs are allowed now."
-            return _refusal(Refusal(429, "too_many_jobs", message, 10.0), request)
-        except TooManyBytes as error:
-            message = f"The bodies and results of jobs may take {error.most / 2**20:g} MiB; delete some."
-            return _refusal(Refusal(429, "too_many_job_bytes", message, 60.0), request)
+        return await guarded(self._submit(request, body), request)
 
     async def _submit(self, request: JobRequest, body: JobInput) -> LocalAnswer:
         if request.facts is None:
-            raise _Refused(400, "no_model", "The request names no model.")
+            raise RefusedError(400, "no_model", "The request names no model.")
         kind = request.endpoint.kind.value
         video = request.endpoint.kind is Kind.VIDEO
         spec = JobSpec(
@@ -143,16 +131,16 @@ class JobsApi:
         )
         job = await self._jobs.submit(spec, body)
         if video:
-            return _json(200, video_view(job), *_POLL)
+            return json_answer(200, video_view(job), *_POLL)
         location = ("location", f"/v1/jobs/{job.id}")
-        return _json(202, job_view(job), location, ("preference-applied", "respond-async"), _POLL[0])
+        return json_answer(202, job_view(job), location, ("preference-applied", "respond-async"), _POLL[0])
 
     async def _remix(self, request: JobRequest, body: JobInput) -> LocalAnswer:
         """A new video from an old one, at the node that keeps the old one."""
         source = await self._found(request)
         _check_done(source)
         if not source.remote_id:
-            raise _Refused(409, "not_remixable", "The backend that made this video does not keep it.")
+            raise RefusedError(409, "not_remixable", "The backend that made this video does not keep it.")
         spec = JobSpec(
             tenant=request.tenant,
             queue=source.queue,
@@ -165,14 +153,11 @@ class JobsApi:
             only_worker=source.worker,
             id_prefix=_ID_PREFIX.get(source.kind, "job"),
         )
-        return _json(200, video_view(await self._jobs.submit(spec, body)), *_POLL)
+        return json_answer(200, video_view(await self._jobs.submit(spec, body)), *_POLL)
 
     async def _list(self, request: JobRequest) -> LocalAnswer:
         query, videos = request.query, _is_video(request)
-        try:
-            limit = min(max(int(query.get("limit", _PAGE)), 1), _MAX_PAGE)
-        except ValueError:
-            raise _Refused(400, "bad_limit", "`limit` is not a number.") from None
+        limit = page_of(request)
         found = await self._jobs.list(
             request.tenant,
             kind=Kind.VIDEO.value if videos else "",
@@ -182,36 +167,36 @@ class JobsApi:
         )
         page = [video_view(job) if videos else job_view(job) for job in found[:limit]]
         ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
-        return _json(200, {"object": "list", "data": page, "has_more": len(found) > limit, **ends})
+        return json_answer(200, {"object": "list", "data": page, "has_more": len(found) > limit, **ends})
 
     async def _show(self, request: JobRequest) -> LocalAnswer:
         job = await self._found(request)
         if _is_video(request):
-            return _json(200, video_view(job), *(_POLL if job.state in ACTIVE else ()))
+            return json_answer(200, video_view(job), *(_POLL if job.state in ACTIVE else ()))
         position = await self._jobs.position(job) if job.state is JobState.QUEUED else None
-        return _json(200, job_view(job, position), *(_POLL[:1] if job.state in ACTIVE else ()))
+        return json_answer(200, job_view(job, position), *(_POLL[:1] if job.state in ACTIVE else ()))
 
     async def _cancel(self, request: JobRequest) -> LocalAnswer:
         job = await self._found(request)
         if job.state not in ACTIVE:
-            raise _Refused(409, "job_over", f"The job is {job.state.value}.")
+            raise RefusedError(409, "job_over", f"The job is {job.state.value}.")
         after = await self._jobs.cancel(job.id, request.tenant) or job
-        return _json(202 if after.state in ACTIVE else 200, job_view(after))
+        return json_answer(202 if after.state in ACTIVE else 200, job_view(after))
 
     async def _delete(self, request: JobRequest) -> LocalAnswer:
         """A video is cancelled and hidden; a job is cancelled, or hidden once it is over."""
         job = await self._found(request)
         if _is_video(request):
             await self._jobs.cancel(job.id, request.tenant, delete=True)
-            return _json(200, {"id": job.id, "object": "video.deleted", "deleted": True})
+            return json_answer(200, {"id": job.id, "object": "video.deleted", "deleted": True})
         if job.state in ACTIVE:
             return await self._cancel(request)
         await self._jobs.cancel(job.id, request.tenant, delete=True)
-        return _json(200, {"id": job.id, "object": "job.deleted", "deleted": True})
+        return json_answer(200, {"id": job.id, "object": "job.deleted", "deleted": True})
 
     async def _content(self, request: JobRequest) -> LocalAnswer:
         if request.query.get("variant", "video") != "video":
-            raise _Refused(404, "no_such_variant", "Only the video itself is kept.")
+            raise RefusedError(404, "no_such_variant", "Only the video itself is kept.")
         return await self._result(request)
 
     async def _result(self, request: JobRequest) -> LocalAnswer:
@@ -219,29 +204,54 @@ class JobsApi:
         _check_done(job)
         path = self._jobs.result_path(job)
         if path is None:
-            raise _Refused(410, "result_expired", "The result is not kept any more.")
+            raise RefusedError(410, "result_expired", "The result is not kept any more.")
         safe = ("x-content-type-options", "nosniff")
         return LocalAnswer(200, (("content-type", job.result_type), safe), path)
 
     async def _found(self, request: JobRequest) -> Job:
         job = await self._jobs.find(path_id(request.endpoint, request.path), request.tenant)
         if job is None or (_is_video(request) and job.kind != Kind.VIDEO.value):
-            raise _Refused(404, "no_such_job", "There is no such job.")
+            raise RefusedError(404, "no_such_job", "There is no such job.")
         return job
+
+
+def page_of(request: JobRequest) -> int:
+    """The rows of a page that a request asks for. Raises RefusedError."""
+    try:
+        return min(max(int(request.query.get("limit", _PAGE)), 1), _MAX_PAGE)
+    except ValueError:
+        raise RefusedError(400, "bad_limit", "`limit` is not a number.") from None
+
+
+async def guarded(work: Awaitable[LocalAnswer], request: JobRequest) -> LocalAnswer:
+    """The answer of `work`, or that to what it raised."""
+    try:
+        return await work
+    except RefusedError as refused:
+        return _refusal(refused.refusal, request)
+    except StoreUnavailable as error:
+        return _refusal(store_away(error), request)
+    except TooManyJobs as error:
+        message = f"At most {error.most} unfinished jobs are allowed now."
+        return _refusal(Refusal(429, "too_many_jobs", message, 10.0), request)
+    except TooManyBytes as error:
+        message = f"The bodies and results of jobs may take {error.most / 2**20:g} MiB; delete some."
+        return _refusal(Refusal(429, "too_many_job_bytes", message, 60.0), request)
 
 
 def _check_done(job: Job) -> None:
     if job.state in ACTIVE:
-        raise _Refused(409, "job_not_done", f"The job is {job.state.value}.", 1.0)
+        raise RefusedError(409, "job_not_done", f"The job is {job.state.value}.", 1.0)
     if job.state is not JobState.DONE:
-        raise _Refused(409, f"job_{job.state.value}", job.error or f"The job is {job.state.value}.")
+        raise RefusedError(409, f"job_{job.state.value}", job.error or f"The job is {job.state.value}.")
 
 
 def _is_video(request: JobRequest) -> bool:
     return request.endpoint.kind is Kind.VIDEO
 
 
-def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> LocalAnswer:
+def json_answer(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> LocalAnswer:
+    """An answer with a JSON object."""
     return LocalAnswer(status, (_JSON, *headers), orjson.dumps(body))
 
 

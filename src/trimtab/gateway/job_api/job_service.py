@@ -8,22 +8,28 @@ import logging
 from functools import partial
 from shutil import disk_usage
 
+from trimtab.gateway.admission import Admission
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.traffic import MIB
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
+from trimtab.gateway.job_api.batch_handlers import BatchApi
+from trimtab.gateway.job_api.batch_runner import BatchRunner, KindRunner
+from trimtab.gateway.job_api.client_files import ClientFiles
 from trimtab.gateway.job_api.job_handlers import JobRequest, JobsApi
 from trimtab.gateway.job_api.job_requests import JobRequestReader
 from trimtab.gateway.job_api.node_runner import JobDispatcher, NodeJobs, NodeRunner, Surroundings
-from trimtab.gateway.model import Observers, Refusal
+from trimtab.gateway.model import Kind, Observers, Refusal
 from trimtab.gateway.tenants import Limits
 from trimtab.gateway.usage_book import UsageBook
-from trimtab.jobs import JobInput, JobQueue, JobSettings, JobStore, StoreUnavailable, TenantBounds
+from trimtab.jobs import JobFiles, JobInput, JobQueue, JobSettings, JobStore, StoreUnavailable, TenantBounds
 
 logger = logging.getLogger(__name__)
 
 LAST_FLUSH_S = 5.0
 COUNT_S = 1.0
+SWEEP_S = 600.0
+_NO_JOBS = Refusal(503, "no_jobs", "This gateway cannot keep jobs now.")
 
 
 def job_settings(config: GatewayConfig) -> JobSettings:
@@ -48,6 +54,8 @@ class JobService:
         self._runner: NodeRunner | None = None
         self._jobs: JobQueue | None = None
         self._api: JobsApi | None = None
+        self._batch_api: BatchApi | None = None
+        self._batch_settings = config.batches
         self._work: list[asyncio.Task[None]] = []
 
     def declare(self, config: GatewayConfig) -> None:
@@ -60,18 +68,42 @@ class JobService:
         """The settings of a node for jobs."""
         return self._declared.get(node, NodeJobs())
 
-    async def open(self, dispatcher: JobDispatcher, around: Surroundings, observers: Observers) -> None:
+    async def open(
+        self, dispatcher: JobDispatcher, around: Surroundings, admission: Admission, observers: Observers
+    ) -> None:
         """Begin to run jobs; without a folder for results none are taken. Raises StoreNewer."""
         await self.store.open()
         self._work = [asyncio.create_task(self.usage.run())]
         runner = NodeRunner(dispatcher, around, observers=observers)
-        jobs = JobQueue(self.store, runner, self._settings, bounds=partial(self._bounds, around))
+        bounds = partial(self._bounds, around)
+        folder = self._settings.folder
+        files = ClientFiles(self.store, folder, lambda tenant: bounds(tenant).bytes)
+        batches = BatchRunner(
+            self.store,
+            runner,
+            files,
+            folder / "batches",
+            admission,
+            around.tenant,
+            concurrency=self._batch_settings.concurrency,
+        )
+        jobs = JobQueue(self.store, KindRunner(runner, batches), self._settings, bounds=bounds)
+        inputs = JobFiles(folder, self._settings.result_max_bytes)
         try:
+            await files.open(await asyncio.to_thread(inputs.open))
             await jobs.open()
         except OSError as error:
             logger.error("no jobs are taken: their folder cannot be made: %s", error)
             return
         self._runner, self._jobs, self._api = runner, jobs, JobsApi(jobs)
+        self._batch_api = BatchApi(self.store, jobs, files, inputs, self._batch_settings)
+        self._work.append(asyncio.create_task(self._sweep(files)))
+
+    async def _sweep(self, files: ClientFiles) -> None:
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                await files.sweep(self._batch_settings.file_ttl_s)
+            await asyncio.sleep(SWEEP_S)
 
     def _bounds(self, around: Surroundings, name: str) -> TenantBounds:
         """What a tenant's jobs may take now."""
@@ -111,11 +143,15 @@ class JobService:
 
     async def answer(self, exchange: ProxiedExchange, body: bytes) -> LocalAnswer | Refusal:
         """A request for /v1/jobs…, /v1/videos…, or one that is to become a job."""
+        if exchange.endpoint is not None and exchange.endpoint.kind is Kind.BATCH:
+            if self._batch_api is None:
+                return _NO_JOBS
+            return await self._batch_api.answer(exchange, body)
         return await self._reader.answer(exchange, body, self._answer)
 
     async def _answer(self, request: JobRequest, body: JobInput) -> LocalAnswer | Refusal:
         if self._api is None:
-            return Refusal(503, "no_jobs", "This gateway cannot keep jobs now.")
+            return _NO_JOBS
         if request.facts is not None:
             return await self._api.submit(request, body)
         return await self._api.answer(request, body)

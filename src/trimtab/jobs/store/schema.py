@@ -2,8 +2,8 @@
 
 The columns of `jobs` keep the names of the first version, whose jobs were all requests for models; `key` is
 the name in code. So replicas of an earlier version can share the database while they are upgraded in turn.
-The tables of usage, nodes, limits and keys are the gateway's: they lie here because one database has one line
-of migrations.
+The tables of usage, nodes, limits, keys, files and batches are the gateway's: they lie here because one
+database has one line of migrations.
 
 Times are seconds since 1970: `processes.seen_s` by the database's own clock, those of jobs by the process's.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0007"  # of the newest migration
+REVISION = "0008"  # of the newest migration
 
 metadata = sa.MetaData()
 
@@ -98,6 +98,30 @@ api_keys = sa.Table(
     sa.Column("entry", sa.Text, nullable=False),  # JSON: models, budget, limits, …
     sa.Column("created_s", sa.Float, nullable=False),
     sa.Column("expires_s", sa.Float),
+)
+
+client_files = sa.Table(
+    "client_files",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("tenant", sa.String(255), nullable=False),
+    sa.Column("place", sa.String(64), nullable=False),  # the folder that has it
+    sa.Column("purpose", sa.String(32), nullable=False),
+    sa.Column("filename", sa.String(255), nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("created_s", sa.Float, nullable=False),
+    sa.Index("client_files_by_tenant", "tenant", "created_s"),
+)
+
+batches = sa.Table(
+    "batches",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # of its job
+    sa.Column("created_s", sa.Float, nullable=False),
+    sa.Column("completed", sa.Integer, nullable=False),  # lines
+    sa.Column("failed", sa.Integer, nullable=False),
+    sa.Column("output_file_id", sa.String(64), nullable=False),  # "" = none yet
+    sa.Column("error_file_id", sa.String(64), nullable=False),
 )
 
 processes = sa.Table(
