@@ -74,7 +74,7 @@ def node(fields: str) -> str:
         ("batches: {concurrency: 0}", "batches.concurrency", 0, "or equal to 1"),
         ("batches: {max_file_mib: 0}", "batches.max_file_mib", 0, "greater than 0"),
         ("batches: {file_ttl_s: 0}", "batches.file_ttl_s", 0, "greater than 0"),
-        ("limits: {shared: 3}", "limits.shared", 3, "true or false"),
+        ("limits: {shared: 3}", "limits.shared", 3, "a valid boolean"),
         (
             "models: {m: {usd_per_million_output_tokens: -1}}",
             "models.m.usd_per_million_output_tokens",
