@@ -22,6 +22,7 @@ from trimtab.gateway.gateway_control import GatewayControl
 from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.lifecycle import _opened
 from trimtab.gateway.node_changes import NodeChanges
+from trimtab.gateway.run_time_keys import RunTimeKeys
 
 
 class Studio:
@@ -51,8 +52,10 @@ class Studio:
 class Served:
     """What a test holds."""
 
-    def __init__(self, gateway: Gateway, service: JobService, changes: NodeChanges, url: str) -> None:
-        self.gateway, self.service, self.changes, self.url = gateway, service, changes, url
+    def __init__(
+        self, gateway: Gateway, service: JobService, changes: NodeChanges, keys: RunTimeKeys, url: str
+    ) -> None:
+        self.gateway, self.service, self.changes, self.keys, self.url = gateway, service, changes, keys, url
         self.client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
 
     async def ended(self, video_id: str) -> Any:
@@ -85,8 +88,8 @@ async def serving(folder: Path, nodes: list[dict[str, Any]], **limits: object) -
     config = GatewayConfig.model_validate({"insecure_no_auth": True} | chosen)
     gateway, sock = Gateway(config, asyncio.get_running_loop()), listening()
     service = JobService(config)
-    async with _opened(gateway, service, sock) as changes:
-        served = Served(gateway, service, changes, f"http://127.0.0.1:{sock.getsockname()[1]}")
+    async with _opened(gateway, service, sock) as (changes, keys):
+        served = Served(gateway, service, changes, keys, f"http://127.0.0.1:{sock.getsockname()[1]}")
         await until(lambda: gateway.is_ready)
         try:
             yield served
@@ -157,7 +160,7 @@ def test_a_job_that_is_found_again_keeps_its_place_at_its_node(tmp_path: Path) -
 def test_jobs_are_counted_as_of_when_somebody_looks(tmp_path: Path) -> None:
     async def main() -> None:
         async with studios("only") as ((studio,), nodes), serving(tmp_path, nodes) as served:
-            control = GatewayControl(served.gateway, None, served.service, served.changes)
+            control = GatewayControl(served.gateway, None, served.service, served.changes, served.keys)
             assert b"trimtab_jobs{" not in await control.metrics()
             video = await served.client.videos.create(prompt="a boat", model="m")
             await until(lambda: "GET /v1/videos/only-1" in studio.seen)
