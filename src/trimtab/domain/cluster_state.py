@@ -22,6 +22,7 @@ OF_REQUEST = (
     "virtual_counter",
     "queued_cost",
     "prompt_tokens",
+    "run_left_s",
     "job",
     "tasks",
 )  # fields of CONTEXT that a request shows
@@ -57,6 +58,7 @@ class Request:
     virtual_counter: float  # for an `order` that reads it
     queued_cost: float  # for an `order` that reads it
     prompt_tokens: float  # of its prompt, where the nodes' prefix caches are known; 0 = not known
+    run_left_s: float  # of a stage's run: estimated service not yet over, its own too; 0 = no chains
     job: int  # of a part, or an instance of a stage: serial of the first of all of them
     tasks: int  # how many there are; 0 = neither a part nor a stage
     draws: NDArray[np.float64]  # [policy.draws] random numbers in [0, 1), the same for every policy

@@ -113,6 +113,7 @@ class Need(StrEnum):
         "the run that a stage belongs to, and what of it follows the stage",
         "run_arrival_s",
         "rank_s",
+        "run_left_s",
         "next_class_idx",
         "class_in_flight",
     )

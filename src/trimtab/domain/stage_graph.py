@@ -33,6 +33,13 @@ def edges_of(templates: Templates, stage: int) -> list[tuple[int, Flow]]:
     return [(base + int(edge["stage"]), Flow(int(edge["flow"]))) for edge in edges]
 
 
+def inputs_of(templates: Templates, stage: int) -> list[tuple[int, Flow]]:
+    """The predecessors of a stage by position, and how it reads their outputs."""
+    spec, base = templates.stages[stage], _first_of(templates, stage)
+    edges = templates.inputs[spec["input_first"] : spec["input_end"]]
+    return [(base + int(edge["stage"]), Flow(int(edge["flow"]))) for edge in edges]
+
+
 def _first_of(templates: Templates, stage: int) -> int:
     return int(templates.first[np.searchsorted(templates.first, stage, side="right") - 1])
 
@@ -115,7 +122,12 @@ def best_seconds(cluster: Cluster, chains: Chains) -> Floats:
 
 def critical_paths_s(cluster: Cluster, chains: Chains) -> Floats:
     """Longest path of each run with the best speeds and no transfers, [runs]: it bounds its completion."""
-    rank_s, _ = upward_ranks_s(chains, best_seconds(cluster, chains))
+    return longest_of_runs_s(chains, best_seconds(cluster, chains))
+
+
+def longest_of_runs_s(chains: Chains, seconds: Floats) -> Floats:
+    """Longest path of each run, [runs]; `seconds` [rows] is the time of each row."""
+    rank_s, _ = upward_ranks_s(chains, seconds)
     n_runs = int((chains.template_idx >= 0).sum())
     longest_s = np.zeros(n_runs)
     for _, runs, stages in rows_of_stages(chains):

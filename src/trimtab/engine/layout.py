@@ -18,6 +18,7 @@ from trimtab.domain.view import new_work
 
 RUN = np.dtype(
     [
+        ("left_s", "f8"),  # estimated service of its stages that are not over
         ("row", "i4"),  # its first row
         ("n_rows", "i4"),
         ("group", "i4"),  # its first group
@@ -30,6 +31,7 @@ RUN = np.dtype(
 
 GROUP = np.dtype(
     [
+        ("expected_s", "f8"),  # declared service of all its instances; counts until one of them is ready
         ("row", "i4"),  # its first instance
         ("count", "i4"),  # instances
         ("spec", "i4"),  # position in `stage_specs`
@@ -37,6 +39,7 @@ GROUP = np.dtype(
         ("left", "i4"),  # instances that are not over
         ("present", "i4"),  # instances that have an output
         ("failed", "i4"),  # instances that were not served
+        ("known", "i4"),  # 1 = an instance is or was ready, so their number and sizes are known
     ],
     align=True,
 )
@@ -125,6 +128,8 @@ def rows_with_runs(requests: Requests, n_nodes: int, *, splits: bool) -> Rows:
     order = np.concatenate([np.flatnonzero(is_run), splits_at])  # chains' blocks first
     groups["spec"] = np.concatenate([spec_idx, np.full(len(splits_at), PART_SPEC)])
     groups["count"] = np.concatenate([counts, n_parts[splits_at]])
+    if chains is not None:
+        groups["expected_s"][: len(counts)] = _expected_s(chains)
     ends = np.cumsum(groups["count"])
     groups["row"] = n + ends - groups["count"]
     firsts = np.cumsum(runs["n_groups"][order]) - runs["n_groups"][order]
@@ -150,6 +155,16 @@ def _stage_rows(
         rows = slice(n, n + len(chains.work))
         stages["output_gib"][rows], stages["skipped"][rows] = chains.output_gib, chains.is_skipped
     return stages
+
+
+def _expected_s(chains: Chains) -> NDArray[np.float64]:
+    """Declared seconds of all instances of each stage of all runs; without one, the sum of their estimates."""
+    if chains.expected_s is not None:
+        return chains.expected_s
+    of_rows = np.repeat(np.arange(len(chains.counts)), chains.counts)
+    estimate_s = chains.work["estimate_s"]
+    known_s = np.where(np.isfinite(estimate_s), estimate_s, 0.0)
+    return np.bincount(of_rows, known_s, len(chains.counts)).astype(np.float64)
 
 
 def _whole(requests: Requests, stages: NDArray[np.void], chains: Chains | None) -> Requests:

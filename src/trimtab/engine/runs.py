@@ -14,6 +14,8 @@ it has failed.
 
 from __future__ import annotations
 
+import numpy as np
+
 from trimtab.compiled.kernel import helper
 from trimtab.domain.chains import Flow, OnStageFailure
 from trimtab.domain.decision import Status
@@ -69,6 +71,30 @@ def show_job(s: State, r: int, d: int) -> None:
     g = s.stages.group[r] if s.stages.run[r] >= 0 else -1
     s.contexts.job[d] = s.work.serial[s.groups.row[g]] if g >= 0 else 0
     s.contexts.tasks[d] = s.groups.count[g] if g >= 0 else 0
+    show_left(s, r, d)
+
+
+@helper(inline=True)
+def show_left(s: State, r: int, d: int) -> None:
+    """Tell dispatcher d the estimated service that is left of the run of row r."""
+    run = s.stages.run[r]
+    s.contexts.run_left_s[d] = max(0.0, s.runs.left_s[run]) if run >= 0 else s.work.estimate_s[r]
+
+
+@helper(inline=True)
+def _estimate_s(s: State, r: int) -> float:
+    """Estimated service of row r; 0 where it fits no node."""
+    return s.work.estimate_s[r] if s.work.estimate_s[r] < np.inf else 0.0
+
+
+@helper
+def _count_in(s: State, g: int) -> None:
+    """The instances of group g are known now: their estimates take the place of what was declared."""
+    s.groups.known[g] = 1
+    left_s = -s.groups.expected_s[g]
+    for row in range(s.groups.row[g], s.groups.row[g] + s.groups.count[g]):
+        left_s += _estimate_s(s, row)
+    s.runs.left_s[s.stages.run[s.groups.row[g]]] += left_s
 
 
 @helper(inline=True)
@@ -91,8 +117,10 @@ def begin_run(s: State, plan: Plan, r: int, now_s: float) -> bool:
     s.requests.status[r] = _RUNNING
     s.requests.slot[r] = -1
     s.counts.in_system[0] -= 1
+    s.runs.left_s[r] = 0.0
     for g in range(first, first + s.runs.n_groups[r]):
-        s.groups.left[g] = s.groups.count[g]
+        s.groups.left[g], s.groups.known[g] = s.groups.count[g], 0
+        s.runs.left_s[r] += s.groups.expected_s[g]
         _expect_inputs(s, r, g)
     for g in range(first, first + s.runs.n_groups[r]):
         spec = s.groups.spec[g]
@@ -153,14 +181,16 @@ def _release(s: State, g: int, now_s: float) -> None:
 @helper
 def _make_ready(s: State, row: int, now_s: float) -> None:
     """Row `row` gets a decision, in an event of its own at this time."""
-    run = s.stages.run[row]
+    run, g = s.stages.run[row], s.stages.group[row]
+    if s.groups.known[g] == 0:
+        _count_in(s, g)
     s.work.arrival_s[row] = now_s
     s.work.run_arrival_s[row] = s.work.arrival_s[run]
     set_origin(s, row)
     s.requests.status[row] = _RETRYING
     s.counts.in_system[0] += 1
     s.class_in_flight[s.work.class_idx[row]] += 1
-    if s.groups.spec[s.stages.group[row]] != PART_SPEC:
+    if s.groups.spec[g] != PART_SPEC:
         _remember(s, row)
     push_event(s, now_s, ARRIVAL, row, s.requests.version[row])
 
@@ -225,6 +255,7 @@ def _run_again(s: State, p: int) -> None:
     s.stages.copies[p] = -1
     s.groups.present[g] -= 1
     s.runs.left[run] += 1 if s.groups.left[g] == 0 else 0
+    s.runs.left_s[run] += _estimate_s(s, p)
     s.groups.left[g] += 1
     _expect_again(s, p, 1)
     s.requests.status[p] = _PENDING
@@ -261,6 +292,7 @@ def stage_over(s: State, r: int, output: int, now_s: float) -> None:
     s.stages.output[r] = output
     s.groups.present[g] += 1 if output == PRESENT else 0
     s.groups.left[g] -= 1
+    s.runs.left_s[run] -= _estimate_s(s, r)
     for e in range(s.stage_specs.successor_first[spec], s.stage_specs.successor_end[spec]):
         h = s.runs.group[run] + s.successor_edges.stage[e]
         if s.successor_edges.flow[e] == _EACH:

@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.errors import UsageError
+from trimtab.experiments.bounds.chain_runs import ChainProblem, chain_totals_s
 from trimtab.experiments.bounds.instance import FloatArray, Instance, build_instance
 from trimtab.experiments.bounds.lagrangian import lagrangian_bound
 from trimtab.experiments.bounds.pooled_srpt import pooled_totals_s
 
-Method = Literal["B1 Lagrangian", "B2 pooled SRPT", "least service"]
+Method = Literal["B1 Lagrangian", "B2 pooled SRPT", "least service", "critical paths"]
 
 ITERATIONS = 140
 INTERVALS = 1600
@@ -34,6 +35,10 @@ TIME_SAFETY = 1e-13
 
 COMMON = ("batching and result caches share no work", "true service times, model loads left out")
 ONE_SLOT = "a request runs in one slot at a time"
+STAGES = (
+    "stages follow their inputs, and take true seconds without transfers, at best on the fastest type",
+    "pooled work of a run is that of the stages that it cannot do without",
+)
 NO_PREEMPTION = "no preemption, and what a failure interrupts starts anew"
 
 
@@ -90,9 +95,18 @@ def completion_bound(
     if not (preemptive or splitting):
         totals["B1 Lagrangian"] = _lagrangian_totals_s(instance, iterations, intervals)
     return _largest(
-        {method: _rounded_down(total_s, instance) for method, total_s in totals.items()},
+        {method: _rounded_down(total_s, instance.horizon_s) for method, total_s in totals.items()},
         _assumptions(preemptive=preemptive, splitting=splitting),
     )
+
+
+def chain_bound(problem: ChainProblem) -> Bound:
+    """Bound the completion times of runs of chains from below; `chain_runs` has the proof."""
+    alone_s, pooled_s = chain_totals_s(problem)
+    totals: dict[Method, FloatArray] = {"critical paths": alone_s, "B2 pooled SRPT": pooled_s}
+    horizon_s = float(np.max(problem.arrival_s + problem.critical_s))
+    rounded = {method: _rounded_down(total_s, horizon_s) for method, total_s in totals.items()}
+    return _largest(rounded, (*COMMON, *STAGES))
 
 
 def _check_effort(iterations: int, intervals: int) -> None:
@@ -126,9 +140,9 @@ def _prefix_sums(terms_s: FloatArray) -> FloatArray:
     return np.append(0.0, np.cumsum(np.sort(terms_s)))
 
 
-def _rounded_down(totals_s: FloatArray, instance: Instance) -> FloatArray:
+def _rounded_down(totals_s: FloatArray, horizon_s: float) -> FloatArray:
     counts = np.arange(totals_s.size)
-    return totals_s - RELATIVE_SAFETY * np.abs(totals_s) - TIME_SAFETY * instance.horizon_s * counts
+    return totals_s - RELATIVE_SAFETY * np.abs(totals_s) - TIME_SAFETY * horizon_s * counts
 
 
 def _largest(totals_s: dict[Method, FloatArray], assumptions: tuple[str, ...]) -> Bound:

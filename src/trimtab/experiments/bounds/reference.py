@@ -13,7 +13,8 @@ from trimtab.domain.options import OnFailure, Options
 from trimtab.domain.requests import Requests, true_service_s
 from trimtab.errors import UsageError
 from trimtab.experiments.bounds import lagrangian
-from trimtab.experiments.bounds.bound import Bound, completion_bound
+from trimtab.experiments.bounds.bound import Bound, chain_bound, completion_bound
+from trimtab.experiments.bounds.chain_runs import chain_problem
 from trimtab.experiments.bounds.pooled_srpt import srpt_completions_s
 
 Floats = NDArray[np.float64]
@@ -35,15 +36,14 @@ def _use_bounds() -> None:
 def bound_of(cluster: Cluster, requests: Requests, options: Options) -> Bound | None:
     """Lower bound on completion, groups being node types.
 
-    None where the workload has chains, where none of the requests can be served, where caches may answer them
-    or shorten their service, and where batches may serve several in less than the time of each.
+    None where none of the requests can be served, where caches may answer them or shorten their service, and
+    where batches may serve several in less than the time of each.
     """
-    if (
-        requests.chains is not None
-        or _is_cached(requests, options)
-        or options.batch_marginal_frac is not None
-    ):
+    if _is_cached(requests, options) or options.batch_marginal_frac is not None:
         return None
+    if requests.chains is not None:
+        problem = chain_problem(cluster, requests, requests.chains)
+        return None if problem is None else chain_bound(problem)
     service_s = true_service_s(cluster, requests)
     if not np.isfinite(service_s).any():
         return None
@@ -62,7 +62,9 @@ def bound_of(cluster: Cluster, requests: Requests, options: Options) -> Bound | 
 
 def _is_cached(requests: Requests, options: Options) -> bool:
     prefixes = options.prefix_blocks > 0 and requests.prefixes is not None
-    return prefixes or (options.results_max > 0 and requests.content_idx is not None)
+    of_stages = None if requests.chains is None else requests.chains.content_idx
+    has_contents = requests.content_idx is not None or of_stages is not None
+    return prefixes or (options.results_max > 0 and has_contents)
 
 
 def _release_s(cluster: Cluster, requests: Requests) -> Floats:

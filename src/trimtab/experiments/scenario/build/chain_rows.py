@@ -11,7 +11,7 @@ from trimtab.domain.chain_templates import templates_of
 from trimtab.domain.chains import Chains, Templates
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import TRUTH, Requests
-from trimtab.domain.stage_graph import edges_of, in_reverse, rows_of_stages, upward_ranks_s
+from trimtab.domain.stage_graph import edges_of, in_reverse, longest_of_runs_s, rows_of_stages
 from trimtab.domain.view import new_work
 from trimtab.experiments.scenario.build.cluster_arrays import first_positions
 from trimtab.experiments.scenario.build.generated import drawn_members
@@ -207,20 +207,28 @@ def stage_factor(cv: float, seed: int, stream: Stream, member: int, n: int) -> F
 
 
 def _with_ranks(chains: Chains, cluster: Cluster, stages: dict[int, _Stage]) -> Chains:
-    """The chains with `rank_s` and `next_class_idx`: what follows a row is known by the mean of its stage."""
+    """The chains with `rank_s` and `next_class_idx`: what follows a row is known by the mean of its stage.
+
+    So is the service of stages that are not ready, `expected_s`.
+    """
     estimate_s = mean_estimates_s(cluster, chains.work)
-    for template, _, rows_of in rows_of_stages(chains):
+    sizes = np.diff(chains.templates.first)[chains.template_idx[chains.template_idx >= 0]]
+    first_group, expected_s = np.cumsum(sizes) - sizes, np.zeros(int(sizes.sum()))
+    for template, runs, rows_of in rows_of_stages(chains):
         after_s: dict[int, float] = {}
         for position in in_reverse(chains.templates, template):
             own_s, rows = estimate_s[rows_of[position].rows], rows_of[position].rows
             follows = [(after_s[k], k) for k, _ in edges_of(chains.templates, position)]
             longest_s, following = max(follows, default=(0.0, -1))
             chains.work["rank_s"][rows] = own_s + longest_s
+            groups = first_group[runs] + position - chains.templates.first[template]
+            declared_s = chains.work["estimate_s"][rows].sum() / len(runs)
+            expected_s[groups] = stages[position].section.when_frac * declared_s
             mean_s = float(own_s.mean()) if len(own_s) else 0.0
             after_s[position] = longest_s + stages[position].section.when_frac * mean_s
             if following >= 0:
                 chains.work["next_class_idx"][rows] = chains.work["class_idx"][rows_of[following].rows[0]]
-    return chains
+    return replace(chains, expected_s=expected_s)
 
 
 def mean_estimates_s(cluster: Cluster, work: npt.NDArray[np.void]) -> FloatArray:
@@ -238,12 +246,7 @@ def mean_estimates_s(cluster: Cluster, work: npt.NDArray[np.void]) -> FloatArray
 def path_estimates_s(chains: Chains) -> FloatArray:
     """Estimated seconds of each run on its critical path, on the best nodes, [runs]; inf = it fits none."""
     seconds = np.where(chains.is_skipped, 0.0, chains.work["estimate_s"])
-    rank_s, _ = upward_ranks_s(chains, seconds)
-    paths_s = np.zeros(int((chains.template_idx >= 0).sum()))
-    for _, runs, rows_of in rows_of_stages(chains):
-        for here in rows_of.values():
-            np.maximum.at(paths_s, runs[here.run], rank_s[here.rows])
-    return paths_s
+    return longest_of_runs_s(chains, seconds)
 
 
 def with_runs(requests: Requests, chains: Chains) -> Requests:
