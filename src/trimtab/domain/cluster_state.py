@@ -23,6 +23,8 @@ OF_REQUEST = (
     "queued_cost",
     "prompt_tokens",
     "run_left_s",
+    "run_path_s",
+    "output_gib",
     "job",
     "tasks",
 )  # fields of CONTEXT that a request shows
@@ -59,6 +61,8 @@ class Request:
     queued_cost: float  # for an `order` that reads it
     prompt_tokens: float  # of its prompt, where the nodes' prefix caches are known; 0 = not known
     run_left_s: float  # of a stage's run: estimated service not yet over, its own too; 0 = no chains
+    run_path_s: float  # estimated critical path of that run, as it was on arrival; 0 = no chains
+    output_gib: float  # declared size of the stage's output
     job: int  # of a part, or an instance of a stage: serial of the first of all of them
     tasks: int  # how many there are; 0 = neither a part nor a stage
     draws: NDArray[np.float64]  # [policy.draws] random numbers in [0, 1), the same for every policy

@@ -114,6 +114,8 @@ class Need(StrEnum):
         "run_arrival_s",
         "rank_s",
         "run_left_s",
+        "run_path_s",
+        "output_gib",
         "next_class_idx",
         "class_in_flight",
     )

@@ -36,6 +36,8 @@ CONTEXT = np.dtype(
         ("queued_cost", "f8"),  # cost of its tenant's requests that the central queue held before it
         ("prompt_tokens", "f8"),  # of its prompt, where `view.prefix_tokens` is known; 0 = not known
         ("run_left_s", "f8"),  # of a stage's run: estimated service not yet over, its own too; 0 = no chains
+        ("run_path_s", "f8"),  # estimated critical path of that run, as it was on arrival; 0 = no chains
+        ("output_gib", "f8"),  # declared size of the stage's output
         ("job", "i8"),  # of a part, or an instance of a stage: serial of the first of all of them
         ("tasks", "i8"),  # how many there are; 0 = neither a part nor a stage
     ],

@@ -18,6 +18,7 @@ from trimtab.domain.view import new_work
 
 RUN = np.dtype(
     [
+        ("path_s", "f8"),  # estimated critical path, as it was on arrival
         ("left_s", "f8"),  # estimated service of its stages that are not over
         ("row", "i4"),  # its first row
         ("n_rows", "i4"),
@@ -31,6 +32,7 @@ RUN = np.dtype(
 
 GROUP = np.dtype(
     [
+        ("output_gib", "f8"),  # declared size of the output of an instance
         ("expected_s", "f8"),  # declared service of all its instances; counts until one of them is ready
         ("row", "i4"),  # its first instance
         ("count", "i4"),  # instances
@@ -129,7 +131,9 @@ def rows_with_runs(requests: Requests, n_nodes: int, *, splits: bool) -> Rows:
     groups["spec"] = np.concatenate([spec_idx, np.full(len(splits_at), PART_SPEC)])
     groups["count"] = np.concatenate([counts, n_parts[splits_at]])
     if chains is not None:
-        groups["expected_s"][: len(counts)] = _expected_s(chains)
+        groups["expected_s"][: len(counts)] = _declared(chains, chains.expected_s, chains.work["estimate_s"])
+        sizes_gib = _declared(chains, chains.expected_gib, chains.output_gib)
+        groups["output_gib"][: len(counts)] = sizes_gib / np.maximum(counts, 1)
     ends = np.cumsum(groups["count"])
     groups["row"] = n + ends - groups["count"]
     firsts = np.cumsum(runs["n_groups"][order]) - runs["n_groups"][order]
@@ -157,14 +161,15 @@ def _stage_rows(
     return stages
 
 
-def _expected_s(chains: Chains) -> NDArray[np.float64]:
-    """Declared seconds of all instances of each stage of all runs; without one, the sum of their estimates."""
-    if chains.expected_s is not None:
-        return chains.expected_s
-    of_rows = np.repeat(np.arange(len(chains.counts)), chains.counts)
-    estimate_s = chains.work["estimate_s"]
-    known_s = np.where(np.isfinite(estimate_s), estimate_s, 0.0)
-    return np.bincount(of_rows, known_s, len(chains.counts)).astype(np.float64)
+def _declared(
+    chains: Chains, expected: NDArray[np.float64] | None, of_rows: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """What is declared of each stage of all runs; without that, the sum over its rows."""
+    if expected is not None:
+        return expected
+    stage = np.repeat(np.arange(len(chains.counts)), chains.counts)
+    known = np.where(np.isfinite(of_rows), of_rows, 0.0)
+    return np.bincount(stage, known, len(chains.counts)).astype(np.float64)
 
 
 def _whole(requests: Requests, stages: NDArray[np.void], chains: Chains | None) -> Requests:

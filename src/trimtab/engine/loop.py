@@ -738,6 +738,29 @@ def _is_dispatched(s: State, r: int, now_s: float) -> bool:
 
 
 @helper(inline=True)
+def _is_more_ready(s: State) -> bool:
+    """Whether an event of this very time may make a stage ready, which then competes with the held ones."""
+    if s.config.runs[0] == 0 or s.counts.events[0] == 0 or s.events.time_s[0] > s.counts.now_s[0]:
+        return False
+    kind = kind_of(s.events.key[0])
+    return kind in (ARRIVAL, COMPLETION)
+
+
+@helper
+def _joins_held(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
+    """Put stage r, just ready, among held requests that are offered now, so that the order decides."""
+    if s.config.runs[0] == 0 or s.requests.status[r] != _RETRYING or not is_stage(s, r):
+        return False
+    n_held = s.contexts.n_held[dispatcher_of(s, r)]
+    is_alone = n_held == 0 and s.counts.offers_due[0] == 0 and not _is_more_ready(s)
+    if is_alone or n_held >= s.config.held_max[0]:
+        return False
+    _hold(s, plan, order, r, now_s)
+    s.counts.offers_due[0] = 1
+    return True
+
+
+@helper(inline=True)
 def _is_void(s: State, key: int) -> bool:
     """Whether an event is outdated: its request has a newer version."""
     kind = kind_of(key)
@@ -786,7 +809,7 @@ def advance(
     last = counts.steps[0] + max_steps
     take_injected(s)
     while True:
-        if counts.offers_due[0] == 1:
+        if counts.offers_due[0] == 1 and (counts.n_passed_over[0] > 0 or not _is_more_ready(s)):
             if not _has_room(s, 0):
                 return FULL
             now_s = counts.now_s[0]
@@ -851,6 +874,8 @@ def advance(
                 if r < 0:
                     continue
         if s.config.runs[0] == 1 and not _is_dispatched(s, r, now_s):
+            continue
+        if _joins_held(s, plan, order, r, now_s):
             continue
         if s.config.placement_terms[0] == 1:
             _set_avoided(s, r, -1)

@@ -26,8 +26,8 @@ from trimtab.engine.prefix_cache import forget_prefixes, has_prefixes, use_prefi
 from trimtab.engine.queues import drop_first_of, first_of
 from trimtab.engine.residency import acquire, forget_all, release
 from trimtab.engine.resources import can_hold, fits_beside, give_back, take
+from trimtab.engine.runs import show_run
 from trimtab.engine.slots import expected_s, occupy, service_s
-from trimtab.engine.runs import show_left
 from trimtab.engine.stage_inputs import measure_transfer
 from trimtab.engine.state import AVOIDED, State
 from trimtab.engine.telemetry import dispatcher_of, note_change, note_own
@@ -47,7 +47,7 @@ def queue_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
         s.contexts.virtual_counter[d] = counter_of(s, s.work.tenant_idx[r])
         s.contexts.queued_cost[d] = s.requests.queued_cost[r]
     if s.config.runs[0] == 1:
-        show_left(s, r, d)
+        show_run(s, r, d)
     key = order(s.views[d], plan, s.work[r], s.order_memories[d])
     if key != key:
         raise ValueError("order is not a number")

@@ -71,14 +71,20 @@ def show_job(s: State, r: int, d: int) -> None:
     g = s.stages.group[r] if s.stages.run[r] >= 0 else -1
     s.contexts.job[d] = s.work.serial[s.groups.row[g]] if g >= 0 else 0
     s.contexts.tasks[d] = s.groups.count[g] if g >= 0 else 0
-    show_left(s, r, d)
+    show_run(s, r, d)
 
 
-@helper(inline=True)
-def show_left(s: State, r: int, d: int) -> None:
-    """Tell dispatcher d the estimated service that is left of the run of row r."""
+@helper
+def show_run(s: State, r: int, d: int) -> None:
+    """Tell dispatcher d what is known of the run of row r, and the size of the row's output."""
     run = s.stages.run[r]
-    s.contexts.run_left_s[d] = max(0.0, s.runs.left_s[run]) if run >= 0 else s.work.estimate_s[r]
+    if run < 0:
+        s.contexts.run_left_s[d] = s.contexts.run_path_s[d] = s.work.estimate_s[r]
+        s.contexts.output_gib[d] = 0.0
+        return
+    s.contexts.run_left_s[d] = max(0.0, s.runs.left_s[run])
+    s.contexts.run_path_s[d] = s.runs.path_s[run]
+    s.contexts.output_gib[d] = s.groups.output_gib[s.stages.group[r]]
 
 
 @helper(inline=True)
@@ -117,7 +123,7 @@ def begin_run(s: State, plan: Plan, r: int, now_s: float) -> bool:
     s.requests.status[r] = _RUNNING
     s.requests.slot[r] = -1
     s.counts.in_system[0] -= 1
-    s.runs.left_s[r] = 0.0
+    s.runs.left_s[r] = s.runs.path_s[r] = 0.0
     for g in range(first, first + s.runs.n_groups[r]):
         s.groups.left[g], s.groups.known[g] = s.groups.count[g], 0
         s.runs.left_s[r] += s.groups.expected_s[g]
@@ -125,6 +131,8 @@ def begin_run(s: State, plan: Plan, r: int, now_s: float) -> bool:
     for g in range(first, first + s.runs.n_groups[r]):
         spec = s.groups.spec[g]
         if s.stage_specs.input_first[spec] == s.stage_specs.input_end[spec]:
+            for row in range(s.groups.row[g], s.groups.row[g] + s.groups.count[g]):
+                s.runs.path_s[r] = max(s.runs.path_s[r], s.work.rank_s[row])
             _release(s, g, now_s)
     return True
 

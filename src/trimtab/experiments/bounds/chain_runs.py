@@ -2,9 +2,8 @@
 
 Completion = finish of the last stage − arrival of the run. A request without stages is a run of one row. Only
 rows that every finished run must serve count ("certain" rows): a stage that may be skipped, or replaced by a
-default value after a failure, may take no time. Transfers, loads and repeated attempts are left out: they only
-add.
-
+default value after a failure, may take no time. Transfers, loads and repeated attempts are left out, as they
+only add.
 Per run: the stages of a path run one after another, each for no less than its true seconds on its best node
 type. So completion ≥ the longest path of certain rows (`critical`).
 

@@ -10,6 +10,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View
+from trimtab.policies.shared.without import PLAIN_REQUESTS
 
 
 @dataclass(frozen=True)
@@ -19,14 +20,15 @@ class LeastLaxity(Policy):
     Idea
         Laxity is how long work can still wait and end in time. While work waits, its remaining service stays
         as it is and the time is the same for all, so deadline − estimate gives the same order as laxity at
-        every moment. The key is therefore final: key = deadline − estimated service on the best node type.
-        Without a deadline the laxity is infinite.
+        every moment. The key is therefore final: key = deadline − remaining service. Of a request that is its
+        estimated service; of a stage, the estimated rest of its run on the critical path, before the deadline
+        of the run. Without a deadline the laxity is infinite.
     Source
         Aloysius Mok: "Fundamental design problems of distributed systems for the hard-real-time environment",
         PhD thesis, MIT, 1983; Michael Dertouzos, Aloysius Mok: "Multiprocessor online scheduling of
         hard-real-time tasks", IEEE Transactions on Software Engineering 15(12), 1989. From memory.
     Reads
-        The deadline and the estimate of the service time.
+        The deadline, and the estimate of the service time or of the remaining critical path.
     Cost
         O(1).
     When it wins / loses
@@ -34,16 +36,19 @@ class LeastLaxity(Policy):
         still time for it. At one server without preemption `edf` has the least maximum lateness of work that
         is all there. Beyond capacity it serves what is too late already, as `edf` does.
     Deviations from the source
-        Without preemption, so work that runs is never compared. Estimates stand in for true service times, on
-        the best type of node.
+        Without preemption, so work that runs is never compared. Estimates stand in for true service times:
+        of a request on the best type of node, of stages as means over the nodes that serve them.
     """
 
     name: ClassVar[str] = "least-laxity"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.DEADLINES})
-    degrades: ClassVar[Mapping[Need, str]] = {Need.DEADLINES: "It is first come, first served."}
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.DEADLINES, Need.CHAINS})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.DEADLINES: "It is first come, first served.",
+        Need.CHAINS: PLAIN_REQUESTS,
+    }
 
     @staticmethod
     @kernel
     def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
         """Absolute seconds of the latest start that meets the deadline."""
-        return float(work.deadline_s - work.estimate_s)
+        return float(work.deadline_s - work.rank_s)

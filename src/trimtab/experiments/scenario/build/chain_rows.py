@@ -209,11 +209,12 @@ def stage_factor(cv: float, seed: int, stream: Stream, member: int, n: int) -> F
 def _with_ranks(chains: Chains, cluster: Cluster, stages: dict[int, _Stage]) -> Chains:
     """The chains with `rank_s` and `next_class_idx`: what follows a row is known by the mean of its stage.
 
-    So is the service of stages that are not ready, `expected_s`.
+    So are the service of stages that are not ready, `expected_s`, and outputs, `expected_gib`.
     """
     estimate_s = mean_estimates_s(cluster, chains.work)
     sizes = np.diff(chains.templates.first)[chains.template_idx[chains.template_idx >= 0]]
     first_group, expected_s = np.cumsum(sizes) - sizes, np.zeros(int(sizes.sum()))
+    expected_gib = np.zeros_like(expected_s)
     for template, runs, rows_of in rows_of_stages(chains):
         after_s: dict[int, float] = {}
         for position in in_reverse(chains.templates, template):
@@ -224,11 +225,14 @@ def _with_ranks(chains: Chains, cluster: Cluster, stages: dict[int, _Stage]) -> 
             groups = first_group[runs] + position - chains.templates.first[template]
             declared_s = chains.work["estimate_s"][rows].sum() / len(runs)
             expected_s[groups] = stages[position].section.when_frac * declared_s
+            served = rows[~chains.is_skipped[rows]]
+            mean_gib = float(chains.output_gib[served].mean()) if len(served) else 0.0
+            expected_gib[groups] = mean_gib * chains.counts[groups]
             mean_s = float(own_s.mean()) if len(own_s) else 0.0
             after_s[position] = longest_s + stages[position].section.when_frac * mean_s
             if following >= 0:
                 chains.work["next_class_idx"][rows] = chains.work["class_idx"][rows_of[following].rows[0]]
-    return replace(chains, expected_s=expected_s)
+    return replace(chains, expected_s=expected_s, expected_gib=expected_gib)
 
 
 def mean_estimates_s(cluster: Cluster, work: npt.NDArray[np.void]) -> FloatArray:

@@ -1,0 +1,74 @@
+"""HEFT as a dispatcher: the longest remaining path first, to the node of earliest finish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trimtab.compiled.kernel import kernel
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
+from trimtab.policies.data_aware.congestion_aware import delivered_completion_s
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.without import NO_LINKS, NO_LOADS, NO_ROUND_TRIPS, PLAIN_REQUESTS
+
+
+@dataclass(frozen=True)
+class Heft(Policy):
+    """Serve the ready stage of the highest rank first, on the node where it is expected to finish first.
+
+    Idea
+        Order: rank = estimated seconds from the start of the stage to the end of its run on the longest path,
+        largest first. Node: earliest finish = max(transfer of the inputs that the node lacks, wait) + load +
+        service.
+    Source
+        Haluk Topcuoglu, Salim Hariri, Min-You Wu: "Performance-effective and low-complexity task scheduling
+        for heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13(3), 2002, §4.2.
+        As published, for one graph that is known in advance: `solvers.list_schedules`.
+    Reads
+        The estimated remaining critical path; as `congestion-aware`, with what each node holds of the inputs.
+    Cost
+        O(nodes).
+    When it wins / loses
+        Low makespan of a run on unequal nodes. Of several runs it serves the least advanced first, so that
+        all of them end late. It takes a slow node that is free where the source waits for a fast one.
+    Deviations from the source
+        A stage is placed when it is ready, not before, so there is no insertion into gaps. Ranks leave out
+        communication, whose sizes are known only when the inputs are there. Nodes without room are no
+        candidates; where nodes have queues, their wait counts. Several runs share the nodes and are ranked
+        together. Estimates stand in for execution times.
+    """
+
+    name: ClassVar[str] = "heft"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS, Need.CHAINS})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+        Need.ZONES: NO_ROUND_TRIPS,
+        Need.LINKS: NO_LINKS,
+        Need.CHAINS: PLAIN_REQUESTS,
+    }
+
+    def init(self, cluster: Cluster) -> Memory:
+        """Notes of the nodes."""
+        return memory(floats=notes_room(cluster.n_nodes))
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank all nodes by expected finish."""
+        needs, floats = needs_of(work), memory.floats
+        for j in range(view.context.n_nodes):
+            is_able = can_take(view, needs, j)
+            floats[NOTES + j] = delivered_completion_s(view, needs, j) if is_able else np.inf
+        return int(rank_noted(floats, ranking, view.context.n_nodes))
+
+    @staticmethod
+    @kernel
+    def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
+        """Upward rank in seconds, negative."""
+        return float(-work.rank_s)
