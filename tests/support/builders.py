@@ -131,7 +131,7 @@ def requests(
     work["model_idx"] = rng.integers(0, n_models, n) if n_models else -1
     work["adapter_idx"] = n_models + rng.integers(0, n_adapters, n) if n_adapters else -1
     work["key"] = rng.integers(0, keys, n)
-    work["estimate_s"] = c.best_estimate_s(work["class_idx"], work["units"])
+    work["estimate_s"] = work["rank_s"] = c.best_estimate_s(work["class_idx"], work["units"])
     truth["units"] = work["units"]
     truth["factor"] = rng.uniform(0.5, 1.5, n) if noise else 1.0
     return Requests(work, truth, tuple(f"tenant{k}" for k in range(tenants)))

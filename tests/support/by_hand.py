@@ -25,7 +25,7 @@ def asked(c: Cluster, arrival_s: Sequence[float], units: Any = 1.0, **columns: A
     work["deadline_s"] = np.inf
     for name, values in columns.items():
         work[name] = values
-    work["estimate_s"] = c.best_estimate_s(work["class_idx"], work["units"])
+    work["estimate_s"] = work["rank_s"] = c.best_estimate_s(work["class_idx"], work["units"])
     truth["units"], truth["factor"] = work["units"], 1.0
     return Requests(work, truth)
 

@@ -1,13 +1,13 @@
 """Static schedules of one graph of tasks on unequal processors: HEFT, CPOP and PEFT, as published.
 
-All three rank the tasks, take them one by one in that order, and put each on a processor into the first gap that is
-long enough. Data of an edge move when its tasks are on different processors; processors and links are never
-shared.
+All three rank the tasks, take them one by one in that order, and put each on a processor into the first gap
+that is long enough. Data of an edge move when its tasks are on different processors; links are never shared.
 
-Source: Haluk Topcuoglu, Salim Hariri, Min-You Wu: "Performance-effective and low-complexity task scheduling for
-heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13(3), 2002, §4 (HEFT, CPOP);
-Hamid Arabnejad, Jorge Barbosa: "List scheduling algorithm for heterogeneous systems by an optimistic cost
-table", IEEE Transactions on Parallel and Distributed Systems 25(3), 2014, §4 (PEFT).
+Source: Haluk Topcuoglu, Salim Hariri, Min-You Wu: "Performance-effective and low-complexity task scheduling
+for heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13(3), 2002, §4 (HEFT,
+CPOP); Hamid Arabnejad, Jorge Barbosa: "List scheduling algorithm for heterogeneous systems by an optimistic
+cost table", IEEE Transactions on Parallel and Distributed Systems 25(3), 2014, §4 (PEFT). From memory; the
+examples of both papers are tests.
 Cost: O(edges · processors + tasks² · processors); PEFT O(edges · processors²).
 """
 

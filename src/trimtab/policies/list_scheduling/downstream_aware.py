@@ -27,9 +27,8 @@ from trimtab.policies.shared.without import (
     SLOTS_ONLY,
 )
 
-_RANK_WEIGHT = 1e-6  # decides between stages of one run only
-_AGEING, _PATIENT, _FULL, _LEFT, _WASTE, _AFTER, _ALL_SLOTS, _RANK, _PRICE, _FREE, _SLOTS = range(11)
-_OLDEST = 1e-9  # likewise, in the queue
+_OLDEST = 1e-9  # of seconds: decides between stages of one run only
+_AGEING, _PATIENT, _FULL, _RANK, _SLOTS = range(5)  # in `memory.params`
 
 
 @helper(inline=True)
@@ -42,16 +41,19 @@ def _fullness(view: View, work: Any, slots: Any) -> float:
 
 
 @helper
-def _set_prices(view: View, needs: Any, floats: Any, params: Any) -> float:
-    """Note the price of a second of a slot of each type; returns the least priced service of the work."""
+def _set_prices(view: View, needs: Any, floats: Any, slots: Any) -> float:
+    """Note the price of a second of a slot of each type; returns the least priced service of the work.
+
+    Price = ready work per slot above one, each class spread evenly over the slots that serve it.
+    """
     first, types = view.context.n_nodes, view.unit_s.shape[1]
     ideal_s = np.inf
     for g in range(types):
         per_slot = 0.0
         for c in range(len(view.class_in_flight)):
-            if view.fixed_s[c, g] < np.inf and params[_SLOTS + c] > 0.0:
-                per_slot += view.class_in_flight[c] / params[_SLOTS + c]
-        price = params[_PRICE] * max(0.0, per_slot - params[_FREE])
+            if view.fixed_s[c, g] < np.inf and slots[c] > 0.0:
+                per_slot += view.class_in_flight[c] / slots[c]
+        price = max(0.0, per_slot - 1.0)
         floats[first + types + g] = price
         if floats[first + g] > 0.0:
             ideal_s = min(ideal_s, estimate_s(view, needs, g) * (1.0 + price))
@@ -76,7 +78,7 @@ def _is_worth_waiting(view: View, work: Any, ahead: Outlook, idle_s: float, floa
         if nodes.up[j] == 1 and nodes.in_flight[j] >= nodes.slots[j] and service_s < np.inf:
             left_s = idle_s - _priced_s(view, work, floats, j) - least_after_s(view, work, ahead, j)
             if left_s > 0.0:
-                could_start += 1.0 + left_s * nodes.slots[j] / max(service_s, 1e-9) / 2.0
+                could_start += 1.0 + 0.5 * left_s * nodes.slots[j] / max(service_s, 1e-9)
     return could_start >= rivals
 
 
@@ -85,14 +87,19 @@ class DownstreamAware(Policy):
     """Finish the run with the least work left first, and place each stage with its successor in view.
 
     Idea
-        Stages wait centrally for a free slot. Of the waiting ones the lowest score starts first:
-        score = left · max(1, fullness) − ageing · age, where left = estimated service of all stages of the
-        run that are not over, age = time since the run arrived, and fullness = ready work of the successor's
-        class per slot that serves it. So a run that is nearly done is finished before another is begun, and
-        a stage does not run ahead of a successor that has more work than slots. Stages of one run go by
-        remaining critical path. Node: least of finish (transfer of missing inputs, load, service) plus the
-        least time of what follows from there, as in `peft`. A stage leaves a free node alone while busy
-        nodes are expected to complete all waiting work sooner.
+        Stages wait centrally for a free slot. Of all pairs of a waiting stage and a free node the one with
+        the least score starts first:
+        score = left − ageing · age − w_rank · rank / max(1, fullness / full) + regret.
+        left = estimated service of all stages of the run that are not over, so a run that is nearly done is
+        finished before another is begun; age = time since the run arrived; rank = remaining critical path,
+        which decides within a run. fullness = ready work of the successor's class per slot that serves it: a
+        stage does not run ahead of a successor that is full.
+        regret = cost on this node − least cost on any type, where cost = transfer of missing inputs + load +
+        service · (1 + price) + least time of what follows from there, as in `peft`. price of a type = ready
+        work per slot above one, each class spread evenly over the slots that serve it: a second of a slot
+        that others wait for costs more.
+        While fewer than `patient` stages are held, one leaves a free node alone if busy nodes are expected to
+        serve all of the held ones at less cost.
     Source
         Own. From Linus Schrage: "A proof of the optimality of the shortest remaining processing time
         discipline", Operations Research 16(3), 1968 (least work left first); Hamid Arabnejad, Jorge Barbosa,
@@ -105,15 +112,15 @@ class DownstreamAware(Policy):
         its time, resident models; demand and use of resources; what nodes hold of the inputs, links, round
         trips; estimated service per type; how many requests are held.
     Cost
-        O(idle nodes + types) a decision, O(nodes) while few are held; 128 decisions and more when a slot
-        comes free while many are held.
+        O(idle nodes + classes · types) a decision, O(nodes) while few are held; 128 decisions and more when
+        a slot comes free while many are held.
     When it wins / loses
         Wins on mean run completion where several runs share the nodes. A single run: as `heft`, with
         patience for fast nodes. Large runs wait for small ones, so their tail grows with the load. Needs
         fresh views, as it sends work to free slots only.
     Deviations from the source
         Own, so none. Of SRPT: no preemption, estimates, several stages of a run at once. Of back-pressure:
-        fullness scales the work left, instead of a difference of queues times a rate.
+        fullness scales the rank, instead of a difference of queues times a rate.
     """
 
     name: ClassVar[str] = "downstream-aware"
@@ -128,19 +135,14 @@ class DownstreamAware(Policy):
         Need.CHAINS: PLAIN_REQUESTS,
     }
     compares: ClassVar[int] = 128
-    ageing: float = 0.0  # seconds of work left that a second since the run's arrival is worth
+    ageing: float = 0.2  # seconds of work left that a second since the run's arrival is worth
+    w_rank: float = 0.3  # seconds of work left that a second of remaining critical path is worth
     patient: int = 16  # held requests up to which a stage may wait for a busy node
-    w_left: float = 1.0
-    w_waste: float = 1.0
-    w_after: float = 1.0
-    w_rank: float = 1e-6
-    w_price: float = 1.0
-    free: float = 0.0
-    full: float = 1.0  # ready work per slot from which a successor counts as full
+    full: float = 2.0  # ready work per slot from which a successor counts as full
 
     def __post_init__(self) -> None:
         """Check the parameters."""
-        for field in ("ageing", "patient"):
+        for field in ("ageing", "patient", "w_rank"):
             value = getattr(self, field)
             if not 0.0 <= value < float("inf"):
                 raise UsageError(
@@ -152,24 +154,10 @@ class DownstreamAware(Policy):
             )
 
     def init(self, cluster: Cluster) -> Memory:
-        """The parameters and the slots that serve each class; which nodes are idle; notes and node types."""
+        """Parameters and the slots that serve each class; idle nodes; notes, node types, their prices."""
         serves = np.isfinite(cluster.fixed_s)[:, cluster.type_idx]  # [classes, nodes]
         slots = serves @ cluster.slots.astype(np.float64)
-        params = np.append(
-            [
-                self.ageing,
-                float(self.patient),
-                self.full,
-                self.w_left,
-                self.w_waste,
-                self.w_after,
-                float(cluster.slots.sum()),
-                self.w_rank,
-                self.w_price,
-                self.free,
-            ],
-            slots,
-        )
+        params = np.append([self.ageing, float(self.patient), self.full, self.w_rank], slots)
         return memory(
             params=params,
             ints=room_for_idle(cluster),
@@ -179,14 +167,14 @@ class DownstreamAware(Policy):
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        """Rank idle nodes by finish and what follows; the score is that of the stage, alike for all nodes."""
+        """Rank idle nodes by score."""
         params, needs, floats = memory.params, needs_of(work), memory.floats
-        ahead = outlook(view, work, floats)
+        slots, ahead = params[_SLOTS:], outlook(view, work, floats)
         left_s = view.context.run_left_s if view.context.run_left_s > 0.0 else needs.estimate_s
-        fullness = max(1.0, _fullness(view, work, params[_SLOTS:]) / params[_FULL])
+        fullness = max(1.0, _fullness(view, work, slots) / params[_FULL])
         age_s = view.context.now_s - work.run_arrival_s
-        urgency = params[_AGEING] * age_s - params[_LEFT] * left_s * fullness + params[_RANK] * work.rank_s
-        ideal_s = _set_prices(view, needs, floats, params)
+        base = left_s - params[_AGEING] * age_s - params[_RANK] * work.rank_s / fullness
+        base -= _set_prices(view, needs, floats, slots) + ahead.after_s
         idle, soonest_s = n_idle(view, memory.ints), np.inf
         for i in range(idle):
             j = idle_at(memory.ints, i)
@@ -194,7 +182,7 @@ class DownstreamAware(Policy):
             if starts_now(view, needs, j):
                 cost_s = _priced_s(view, needs, floats, j) + least_after_s(view, work, ahead, j)
                 soonest_s = min(soonest_s, cost_s)
-                note_s = params[_WASTE] * (cost_s - ideal_s - ahead.after_s) - urgency
+                note_s = base + cost_s
             floats[NOTES + i] = note_s
         count = rank_noted(floats, ranking, idle)
         if count == 0:
