@@ -15,7 +15,7 @@ from trimtab.domain.view import can_take
 from trimtab.policies import find, names
 
 BY_FIELD = {field: {need for need in Need if field in need.fields} for need in Need for field in need.fields}
-SPECS = [*names("dispatch"), *names("order")]
+SPECS = sorted({*names("dispatch"), *names("order")})
 WITH_ALL_ON = {"cost-index": "cost-index(w_price=1)"}  # prices are read where they count
 is_able = interpreted(can_take)
 
@@ -77,7 +77,7 @@ class Watched(Policy):
 
 def observed(spec: str) -> tuple[Policy, set[str], set[Need]]:
     """The policy, the fields of needs that it reads in all cases, and whether it holds requests."""
-    is_order = spec in names("order")
+    is_order = spec not in names("dispatch")
     policy = find(f"least-expected-wait+{spec}").order if is_order else find(spec).dispatch
     fields: set[str] = set()
     found: set[Need] = set()

@@ -16,7 +16,8 @@ from trimtab.policies import names, policy_class
 
 Case = tuple[Cluster, Requests, Options]
 
-SPECS = [*names("dispatch"), *(f"least-expected-wait+{order}" for order in names("order"))]
+ORDERS = [order for order in names("order") if order not in names("dispatch")]
+SPECS = [*names("dispatch"), *(f"least-expected-wait+{order}" for order in ORDERS)]
 
 
 def stale() -> Case:

@@ -73,7 +73,8 @@ class Cpop(Policy):
         for j in range(view.context.n_nodes):
             note_s = np.inf
             if can_take(view, needs, j):
-                note_s = own_s(view, needs, j) if is_critical else delivered_completion_s(view, needs, j)
+                finish_s = delivered_completion_s(view, needs, j)
+                note_s = own_s(view, needs, j) if is_critical else finish_s
             floats[NOTES + j] = note_s
         return int(rank_noted(floats, ranking, view.context.n_nodes))
 
