@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from support.builders import cluster, requests
+from support.by_hand import fault_table, once
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.needs import Need
@@ -17,7 +18,7 @@ from trimtab.domain.options import OnRefusal, Options
 from trimtab.domain.planning import Variant
 from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Requests
-from trimtab.domain.view import Memory, empty_plan
+from trimtab.domain.view import OUTAGE, Memory, empty_plan
 from trimtab.engine.driver import Driver
 from trimtab.engine.rollout import StateRollout
 from trimtab.errors import PolicyError
@@ -221,3 +222,22 @@ def test_it_goes_to_another_process_and_is_known_there_from_plan_to_plan() -> No
     assert rollouts is not None
     in_process = there.from_state(*told)(variants, future)
     np.testing.assert_array_equal(in_process, rollouts.from_state(*told)(variants, future))
+
+
+def test_a_rollout_has_the_planned_outages_to_come() -> None:
+    """It is the run that goes on from there, in which the node is down at those times."""
+    c, r, _ = case("queues")
+    at_s = float(r.work["arrival_s"][100])
+    begin_s, end_s = (float(r.work["arrival_s"][k]) + TICK / 2 for k in (130, 200))
+    outages = np.array([(0.0, 0.5 * TICK, 2), (begin_s, end_s, 1)], OUTAGE)
+    options = Options(faults=fault_table(once(1, begin_s, end_s)), outages=outages)
+    driver = driven(c, r, options, Planner(), at_s)
+    found_s = rollout_of(driver)([Variant(Planner())], to_come(driver))[0]
+    driver.advance(float("inf"))
+    rows = driver.state.requests[-len(found_s) :]
+    assert driver.state.counts["retries"][0] > 0
+    expected_s = rows["finish_s"] - driver.state.work["arrival_s"][-len(found_s) :]
+    assert found_s == pytest.approx(expected_s, rel=1e-9)
+    unaware = driven(c, r, replace(options, outages=None), Planner(), at_s)
+    without_s = rollout_of(unaware)([Variant(Planner())], to_come(unaware))[0]
+    assert np.nanmean(without_s) < np.nanmean(found_s)

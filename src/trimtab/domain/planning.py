@@ -48,7 +48,8 @@ class Rollout(Protocol):
     """Simulates variants from the state that was reported to the planner.
 
     A rollout has the planner's information only: the View, past arrivals, waiting requests, and estimates.
-    Running work takes the rest of its estimate. Nodes that are down stay down, and no node fails. The only
+    Running work takes the rest of its estimate. Nodes that are down stay down, and no node fails but by the
+    planned outages of the view, where what runs is lost and starts again. The only
     random inputs are the draws of policies and, if requested, the errors of estimates. All variants share
     them, so differences between variants are differences of paired samples.
     """

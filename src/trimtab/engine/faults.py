@@ -79,7 +79,8 @@ def begin_faults(s: State) -> None:
     for f in range(len(s.faults.count)):
         if s.faults.mtbf_s[f] < np.inf:
             _draw_next(s, f, 0.0)
-        push_event(s, s.faults.start_s[f], FAILURE, f, 0)
+        if s.faults.start_s[f] < np.inf:
+            push_event(s, s.faults.start_s[f], FAILURE, f, 0)
 
 
 @helper

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
-from trimtab.domain.options import Options
+from trimtab.domain.options import FAULT, Options
 from trimtab.domain.planning import History, Variant
 from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import TRUTH, Requests
@@ -154,7 +154,8 @@ class _ReusableRun:
 
     def __init__(self, setting: Setting, rows: int, policies: set[Policy]) -> None:
         self._setting, self.policies = setting, policies
-        options = replace(setting.options, faults=None, horizon_s=_NEVER, plan_latency_s=0.0)
+        outages = _outages_to_come(setting.options.outages)
+        options = replace(setting.options, faults=outages, horizon_s=_NEVER, plan_latency_s=0.0)
         options = replace(options, join_s=None, batch_marginal_frac=None, report_noise_frac=None)
         weight = setting.tenant_weight
         names = ("",) * len(weight)
@@ -194,6 +195,7 @@ class _ReusableRun:
         initial["nodes"]["room"] = nodes.room + nodes.in_flight
         initial["resident"][...] = view.resident
         initial["hidden"]["memory_used_gib"] = (view.resident * view.item_gib).sum(axis=1)
+        self._set_outages(view)
         self._set_items(view, used_s)
         for name in _FROM_VIEW:
             getattr(state, name)[...] = getattr(view, name)
@@ -203,6 +205,18 @@ class _ReusableRun:
         work, truth = state.work[: self._n_rows], state.truth[: self._n_rows]
         truth["units"], truth["factor"] = work["units"], 1.0
         self._set_shares(view)
+
+    def _set_outages(self, view: View) -> None:
+        """Set the planned outages to come, of nodes that are up. A node that is down stays down."""
+        faults, outages = self._initial["faults"], view.outages
+        faults["start_s"] = faults["end_s"] = _NEVER
+        if len(faults) != len(outages) or not len(faults):
+            return
+        now_s, j = view.context.now_s, outages["node_idx"]
+        comes = (outages["start_s"] > now_s) & (view.nodes.up[j] == 1)
+        for name in ("start_s", "end_s"):
+            faults[name] = np.where(comes, outages[name] - now_s, _NEVER)
+        faults["node_idx"] = j
 
     def _used_by_others(self, view: View) -> NDArray[np.float64]:
         """What nodes report as used, less what the requests take that start there, [nodes, resources]."""
@@ -261,6 +275,15 @@ class _ReusableRun:
         if code != DONE:
             answer = int(self.state.counts["answer"][0])
             raise PolicyError(f"policy {_name(variant)!r} answered {answer} in a rollout")
+
+
+def _outages_to_come(outages: NDArray[np.void] | None) -> NDArray[np.void] | None:
+    """FAULT [planned outages], without times: a node is down, once."""
+    if outages is None or not len(outages):
+        return None
+    faults = np.zeros(len(outages), FAULT)
+    faults["start_s"] = faults["end_s"] = faults["mtbf_s"] = _NEVER
+    return faults
 
 
 def _copies(state: State) -> dict[str, NDArray[Any]]:

@@ -12,6 +12,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.planning import History
 from trimtab.domain.view import Plan, View, estimates_s, new_work
+from trimtab.engine.faults import begin_faults
 from trimtab.engine.nodes import anchor, queue_key
 from trimtab.engine.queues import enqueue
 from trimtab.engine.residency import acquire
@@ -136,8 +137,9 @@ def _place(s: State, plan: Plan, order: Any, r: int) -> None:
 
 @helper
 def place_requests(s: State, plan: Plan, order: Any, n_placed: int) -> None:
-    """Start a run whose first rows are at nodes at time 0. All other rows arrive. No plans, no faults."""
+    """Start a run whose first rows are at nodes at time 0. All other rows arrive. No plans."""
     begin_telemetry(s)
+    begin_faults(s)
     for r in range(n_placed):
         _place(s, plan, order, r)
     s.counts.arrived[0] = n_placed

@@ -46,8 +46,8 @@ class WhatIf(Policy):
         where queues are long.
     When it wins / loses
         Wins where no policy is best all of the time, or the best one is unknown. Loses the cost of rollouts,
-        and loses to the best fixed policy until there is evidence for a change. It cannot foresee events that
-        never happened, such as failures.
+        and loses to the best fixed policy until there is evidence for a change. Rollouts have the planned
+        outages of the calendar; failures that nobody planned they cannot foresee.
     Deviations from the source
         Dispatch of single requests instead of provisioning and allocation of jobs; all candidates are
         simulated; the simulated work is the recent past, not the waiting work; a paired test.
