@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "trimtab"
@@ -25,3 +25,9 @@ def test_no_name_has_two_meanings() -> None:
 
 def test_no_name_says_nothing() -> None:
     assert not [f for f in SOURCE.rglob("*.py") if f.stem in {"utils", "util", "helpers", "misc", "common"}]
+
+
+def test_no_two_files_of_tests_share_a_name() -> None:
+    """pytest imports them by this name alone: the second would end the run of the whole suite."""
+    counts = Counter(file.name for file in Path(__file__).parents[1].rglob("test_*.py"))
+    assert [name for name, count in counts.items() if count > 1] == []

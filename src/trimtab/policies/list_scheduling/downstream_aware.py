@@ -156,7 +156,7 @@ class DownstreamAware(Policy):
     def init(self, cluster: Cluster) -> Memory:
         """Parameters and the slots that serve each class; idle nodes; notes, node types, their prices."""
         serves = np.isfinite(cluster.fixed_s)[:, cluster.type_idx]  # [classes, nodes]
-        slots = serves @ cluster.slots.astype(np.float64)
+        slots = (serves * cluster.slots.astype(np.float64)).sum(axis=1)
         params = np.append([self.ageing, float(self.patient), self.full, self.w_rank], slots)
         return memory(
             params=params,
