@@ -67,10 +67,8 @@ from trimtab.engine.runs import (
     has_started,
     is_dispatched,
     is_run,
-    is_stage,
-    note_over,
     note_ready,
-    note_stage_done,
+    note_row_done,
     show_job,
 )
 from trimtab.engine.slots import begin_row
@@ -197,14 +195,9 @@ def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
 
 @helper(inline=True)
 def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
-    if is_run(s, r):
-        end_joined(s, r, now_s)
-        _keep_result(s, r)
+    if s.config.runs[0] == 1 and _ends_otherwise(s, plan, r, now_s):
         return
     j = s.requests.node_idx[r]
-    if has_error(s, r):
-        _fail_attempt(s, plan, r, j, now_s)
-        return
     if s.config.batches[0] == 1:
         _finish_followers(s, r, j, now_s)
     vacate(s, r, j, now_s)
@@ -215,11 +208,19 @@ def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
 
 
 @helper
-def _fail_attempt(s: State, plan: Plan, r: int, j: int, now_s: float) -> None:
-    """The attempt of stage r on node j ends in an error."""
+def _ends_otherwise(s: State, plan: Plan, r: int, now_s: float) -> bool:
+    """Whether row r ends a join of stages, or an attempt in error; it is then over or dispatched again."""
+    if is_run(s, r):
+        end_joined(s, r, now_s)
+        _keep_result(s, r)
+        return True
+    if not has_error(s, r):
+        return False
+    j = s.requests.node_idx[r]
     lose(s, r, j, now_s)
     fill(s, plan, j, now_s)
     s.counts.offers_due[0] = 1
+    return True
 
 
 @helper(inline=True)
@@ -236,12 +237,10 @@ def _finish(s: State, r: int, j: int, now_s: float) -> None:
     s.requests.status[r] = _FINISHED
     s.counts.in_system[0] -= 1
     settle_cost(s, r, now_s)
-    note_over(s, r)
-    if is_stage(s, r):
-        note_stage_done(s, r, now_s)
-    else:
-        s.counts.finished[0] += 1
-        _keep_result(s, r)
+    if s.config.runs[0] == 1 and note_row_done(s, r, now_s):
+        return
+    s.counts.finished[0] += 1
+    _keep_result(s, r)
 
 
 @helper
@@ -321,7 +320,6 @@ def _ask(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
         show_prefixes(s, r, d)
     if s.config.runs[0] == 1:
         show_job(s, r, d)
-    if len(s.input_gib) > 0:
         show_inputs(s, r)
     count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)
     clear_changes(s, d)

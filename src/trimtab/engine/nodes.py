@@ -20,7 +20,7 @@ from trimtab.engine.batches import (
     wait_at,
 )
 from trimtab.engine.events import ARRIVAL, COMPLETION, push_event
-from trimtab.engine.links import depart, moving_gib
+from trimtab.engine.links import depart
 from trimtab.engine.placement import fits_beside_placed, place_if_idle
 from trimtab.engine.prefix_cache import forget_prefixes, has_prefixes, use_prefix
 from trimtab.engine.queues import drop_first_of, first_of
@@ -152,10 +152,12 @@ def enter(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> Non
 
 @helper(inline=True)
 def _round_trip_s(s: State, r: int, j: int) -> float:
-    """Seconds until the transfer of row r to node j begins."""
+    """Seconds until the transfer of row r to node j begins; -1 = nothing moves, r is there at once."""
     if s.config.runs[0] == 1:
-        return measure_transfer(s, r, j)
-    return s.rtt_s[s.work.zone_idx[r], s.nodes.zone_idx[j]]
+        rtt_s, gib = measure_transfer(s, r, j), s.stages.moving_gib[r]
+    else:
+        rtt_s, gib = s.rtt_s[s.work.zone_idx[r], s.nodes.zone_idx[j]], s.work.payload_gib[r]
+    return -1.0 if rtt_s == 0.0 and gib == 0.0 else rtt_s
 
 
 @helper(inline=True)
@@ -174,7 +176,7 @@ def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None
     add_expected_cost(s, r, estimate_s)
     note_at_nodes(s, r, 1)
     rtt_s = _round_trip_s(s, r, j)
-    if s.config.transfers_from_outside[0] == 1 or (rtt_s == 0.0 and moving_gib(s, r) == 0.0):
+    if s.config.transfers_from_outside[0] == 1 or rtt_s < 0.0:
         enter(s, plan, order, r, j, now_s)
     else:
         s.requests.status[r] = _TRANSFER

@@ -283,13 +283,17 @@ def _expect_again(s: State, p: int, by: int) -> None:
 
 
 @helper
-def note_stage_done(s: State, r: int, now_s: float) -> None:
-    """Stage r is served."""
+def note_row_done(s: State, r: int, now_s: float) -> bool:
+    """Row r is served. Returns whether it is a stage."""
+    note_over(s, r)
+    if not is_stage(s, r):
+        return False
     s.stages.epoch[r] = s.hidden.epoch[s.requests.node_idx[r]]
     if has_store(s):
         keep_output(s, r)
     s.requests.node_idx[s.stages.run[r]] = s.requests.node_idx[r]
     stage_over(s, r, PRESENT, now_s)
+    return True
 
 
 @helper

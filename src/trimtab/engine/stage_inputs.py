@@ -134,7 +134,7 @@ def show_inputs(s: State, r: int) -> None:
     """Write the GiB of stage r's inputs that each node holds, for policies."""
     for j in range(len(s.input_gib)):
         s.input_gib[j] = 0.0
-    if s.stages.run[r] < 0:
+    if s.stages.run[r] < 0 or len(s.input_gib) == 0:
         return
     for e in range(_first_edge(s, r), _end_edge(s, r)):
         p = _first_input(s, r, e)
