@@ -67,6 +67,7 @@ from trimtab.engine.runs import (
     has_started,
     is_dispatched,
     is_run,
+    is_stage,
     note_ready,
     note_row_done,
     show_job,
@@ -747,7 +748,7 @@ def _is_more_ready(s: State) -> bool:
 @helper
 def _joins_held(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
     """Put stage r, just ready, among held requests that are offered now, so that the order decides."""
-    if s.config.runs[0] == 0 or s.requests.status[r] != _RETRYING or not is_stage(s, r):
+    if s.requests.status[r] != _RETRYING or not is_stage(s, r):
         return False
     n_held = s.contexts.n_held[dispatcher_of(s, r)]
     is_alone = n_held == 0 and s.counts.offers_due[0] == 0 and not _is_more_ready(s)
@@ -756,6 +757,12 @@ def _joins_held(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
     _hold(s, plan, order, r, now_s)
     s.counts.offers_due[0] = 1
     return True
+
+
+@helper
+def _is_decided_now(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
+    """Whether row r needs its decision and does not wait for other stages first."""
+    return _is_dispatched(s, r, now_s) and not _joins_held(s, plan, order, r, now_s)
 
 
 @helper(inline=True)
@@ -871,9 +878,7 @@ def advance(
                 r = _happen(s, plan, order, key, now_s)
                 if r < 0:
                     continue
-        if s.config.runs[0] == 1 and not _is_dispatched(s, r, now_s):
-            continue
-        if _joins_held(s, plan, order, r, now_s):
+        if s.config.runs[0] == 1 and not _is_decided_now(s, plan, order, r, now_s):
             continue
         if s.config.placement_terms[0] == 1:
             _set_avoided(s, r, -1)
