@@ -86,7 +86,7 @@ def test_rows_used_again_change_no_decision(policy: str, lanes: bool, mode: str)
     options = Options(cancel=Cancel.WAITING, lookahead=2, lane_per_class=lanes)
     chosen = find(policy)
     simulated = run(C, requests, options, chosen, seed=5)
-    live = LiveDriver(C, options, chosen, rows=120, tenants=3, seed=5, mode=mode)
+    live = LiveDriver(C, options, chosen, rows=200, tenants=3, seed=5, mode=mode)
     ends = replay(live, requests, C)
     rows = simulated.state.requests
     served = rows["status"] == Status.FINISHED

@@ -119,7 +119,9 @@ def requests(
     n_adapters = len(c.item_names) - n_models
     work, truth = new_work(n), np.zeros(n, TRUTH)
     work["serial"] = np.arange(n)
-    work["arrival_s"] = np.cumsum(rng.exponential(1.0 / (load * capacity_per_s(c)), n))
+    work["arrival_s"] = work["run_arrival_s"] = np.cumsum(
+        rng.exponential(1.0 / (load * capacity_per_s(c)), n)
+    )
     work["deadline_s"] = work["arrival_s"] + deadline_s * rng.uniform(0.5, 1.5, n)
     work["units"] = rng.exponential(1.0, n) if sizes == "exponential" else 1.0
     work["cost"] = work["units"]

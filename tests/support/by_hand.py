@@ -20,7 +20,8 @@ from trimtab.engine.simulator import run
 def asked(c: Cluster, arrival_s: Sequence[float], units: Any = 1.0, **columns: Any) -> Requests:
     """Requests at these times; `columns` set further fields of WORK (key: the node; default node 0)."""
     work, truth = new_work(len(arrival_s)), np.zeros(len(arrival_s), TRUTH)
-    work["serial"], work["arrival_s"], work["units"] = np.arange(len(work)), arrival_s, units
+    work["serial"], work["units"] = np.arange(len(work)), units
+    work["arrival_s"] = work["run_arrival_s"] = arrival_s
     work["model_idx"] = work["adapter_idx"] = -1
     work["deadline_s"] = np.inf
     for name, values in columns.items():
