@@ -12,7 +12,7 @@ from trimtab.experiments.scenario.build import RunInputs
 
 SCANS: dict[str, Policy] = {
     "least-connections": ScanLeastConnections(),
-    "least-expected-wait": ScanLeastExpectedWait(),
+    "least-expected-wait(aged=false)": ScanLeastExpectedWait(),
 }
 REQUESTS, LOOKS = 150_000, 200_000_000
 

@@ -77,7 +77,7 @@ class Watched(Policy):
 
 def observed(spec: str) -> tuple[Policy, set[str], set[Need]]:
     """The policy, the fields of needs that it reads in all cases, and whether it holds requests."""
-    is_order = spec not in names("dispatch")
+    is_order = spec.partition("(")[0] not in names("dispatch")
     policy = find(f"least-expected-wait+{spec}").order if is_order else find(spec).dispatch
     fields: set[str] = set()
     found: set[Need] = set()

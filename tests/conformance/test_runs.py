@@ -22,7 +22,7 @@ from trimtab.policies import names, policy_class
 RECORDED = ("requests", "nodes", "hidden", "counts")
 
 # They wait for a nearer node, for one that is not reserved, or for one of a few, although others would do.
-HOLD_BY_THEMSELVES = {"locality", "priority-reservation", "sparrow"}
+HOLD_BY_THEMSELVES = {"downstream-aware", "locality", "priority-reservation", "sparrow"}
 
 every_policy = pytest.mark.parametrize("spec", SPECS)
 

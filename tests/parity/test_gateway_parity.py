@@ -256,7 +256,8 @@ def simulated(case: Case, t: Trace, lived: Lived, policy: Policy, order: Policy,
     work, truth = new_work(n), np.zeros(n, TRUTH)
     position = {name: k for k, name in enumerate(cluster.item_names)}
     deadline_s = np.where(t.deadline_ms > 0, t.arrival_s + t.deadline_ms / 1e3, NEVER_S)
-    work["serial"], work["arrival_s"] = np.arange(n), t.arrival_s
+    work["serial"] = np.arange(n)
+    work["arrival_s"] = work["run_arrival_s"] = t.arrival_s
     work["deadline_s"] = np.minimum(deadline_s, t.arrival_s + case.max_wait_s)
     work["units"] = truth["units"] = [units_of(t, i) for i in range(n)]
     work["cost"] = t.chars / 4.0 + OUTPUT_WEIGHT * work["units"]  # speech: its work counts as output
@@ -264,7 +265,7 @@ def simulated(case: Case, t: Trace, lived: Lived, policy: Policy, order: Policy,
     work["key"] = [crc32(b"s%d" % i) for i in range(n)]
     work["tenant_idx"], work["priority"] = t.tenant, t.priority
     work["model_idx"], work["adapter_idx"] = [position[MODELS[m]] for m in t.model], -1
-    work["estimate_s"] = cluster.best_estimate_s(work["class_idx"], work["units"])
+    work["estimate_s"] = work["rank_s"] = cluster.best_estimate_s(work["class_idx"], work["units"])
     truth["factor"] = t.factor
     requests = Requests(work, truth, tuple(map(str, range(N_TENANTS))))
     return run(cluster, requests, lived.options, Decider(policy, order), seed=3, mode=mode).state.requests

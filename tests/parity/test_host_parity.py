@@ -191,10 +191,10 @@ def test_equal_times_and_no_service_time_at_all_change_nothing(
     """Everything at multiples of half a second, so that nearly every event has another at its time."""
     c = cluster(3, slots=[1, 2, 1], queue_max=1, zones=2, rtt_s=rtt_s, speeds=[1.0])
     r = requests(c, len(arrivals))
-    r.work["arrival_s"] = np.sort(arrivals)
+    r.work["arrival_s"] = r.work["run_arrival_s"] = np.sort(arrivals)
     r.work["deadline_s"] = r.work["arrival_s"] + 1.5
     r.work["units"] = r.truth["units"] = units[: len(arrivals)]
-    r.work["estimate_s"] = c.best_estimate_s(r.work["class_idx"], r.work["units"])
+    r.work["estimate_s"] = r.work["rank_s"] = c.best_estimate_s(r.work["class_idx"], r.work["units"])
     options = Options(
         held_max=5,
         lookahead=2,

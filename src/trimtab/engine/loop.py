@@ -738,11 +738,10 @@ def _is_dispatched(s: State, r: int, now_s: float) -> bool:
 
 @helper(inline=True)
 def _is_more_ready(s: State) -> bool:
-    """Whether an event of this very time may make a stage ready, which then competes with the held ones."""
+    """Whether a stage becomes ready at this very time, and then competes with the held ones."""
     if s.config.runs[0] == 0 or s.counts.events[0] == 0 or s.events.time_s[0] > s.counts.now_s[0]:
         return False
-    kind = kind_of(s.events.key[0])
-    return kind in (ARRIVAL, COMPLETION)
+    return kind_of(s.events.key[0]) == ARRIVAL
 
 
 @helper
