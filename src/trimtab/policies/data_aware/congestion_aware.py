@@ -6,34 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from trimtab.compiled.kernel import helper, kernel
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import (
-    Memory,
-    Plan,
-    View,
-    can_take,
-    estimate_s,
-    memory,
-    missing_load_s,
-    needs_of,
-    type_of_node,
-)
-from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.transfers import transfer_s
-from trimtab.policies.shared.waits import expected_wait_s
-from trimtab.policies.shared.without import NO_LINKS, NO_LOADS, NO_ROUND_TRIPS
-
-
-@helper(inline=True)
-def delivered_completion_s(view: View, work: Any, j: int) -> float:
-    """Expected seconds until node j has served this work, including the transfer; j can serve the work."""
-    start_s = max(transfer_s(view, work, j), expected_wait_s(view, j))
-    return start_s + missing_load_s(view, work, j) + estimate_s(view, work, type_of_node(view, j))
+from trimtab.domain.view import Memory, Plan, View, memory, needs_of
+from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, rank_by_delivery
+from trimtab.policies.shared.selection import notes_room
 
 
 @dataclass(frozen=True)
@@ -67,11 +46,7 @@ class CongestionAware(Policy):
 
     name: ClassVar[str] = "congestion-aware"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-        Need.ZONES: NO_ROUND_TRIPS,
-        Need.LINKS: NO_LINKS,
-    }
+    degrades: ClassVar[Mapping[Need, str]] = WITHOUT_DELIVERY
 
     def init(self, cluster: Cluster) -> Memory:
         """Notes of the nodes."""
@@ -81,8 +56,4 @@ class CongestionAware(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected completion."""
-        needs, floats = needs_of(work), memory.floats
-        for j in range(view.context.n_nodes):
-            is_able = can_take(view, needs, j)
-            floats[NOTES + j] = delivered_completion_s(view, needs, j) if is_able else np.inf
-        return int(rank_noted(floats, ranking, view.context.n_nodes))
+        return rank_by_delivery(view, needs_of(work), memory, ranking)

@@ -13,9 +13,9 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of, own_s
-from trimtab.policies.data_aware.congestion_aware import delivered_completion_s
+from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, delivered_completion_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import NO_LINKS, NO_LOADS, NO_ROUND_TRIPS, PLAIN_REQUESTS
+from trimtab.policies.shared.without import PLAIN_REQUESTS
 
 
 @helper(inline=True)
@@ -53,9 +53,7 @@ class Cpop(Policy):
     name: ClassVar[str] = "cpop"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS, Need.CHAINS})
     degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-        Need.ZONES: NO_ROUND_TRIPS,
-        Need.LINKS: NO_LINKS,
+        **WITHOUT_DELIVERY,
         Need.CHAINS: PLAIN_REQUESTS,
     }
 
@@ -73,8 +71,7 @@ class Cpop(Policy):
         for j in range(view.context.n_nodes):
             note_s = np.inf
             if can_take(view, needs, j):
-                finish_s = delivered_completion_s(view, needs, j)
-                note_s = own_s(view, needs, j) if is_critical else finish_s
+                note_s = own_s(view, needs, j) if is_critical else delivered_completion_s(view, needs, j)
             floats[NOTES + j] = note_s
         return int(rank_noted(floats, ranking, view.context.n_nodes))
 

@@ -14,18 +14,12 @@ from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, estimate_s, memory, needs_of, own_s, type_of_node
 from trimtab.errors import UsageError
-from trimtab.policies.data_aware.congestion_aware import delivered_completion_s
+from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, delivered_completion_s
 from trimtab.policies.shared.fitting import starts_now
 from trimtab.policies.shared.idle import idle_at, n_idle, room_for_idle
 from trimtab.policies.shared.selection import NOTES, rank_noted
 from trimtab.policies.shared.what_follows import Outlook, least_after_s, notes_and_types, outlook
-from trimtab.policies.shared.without import (
-    NO_LINKS,
-    NO_LOADS,
-    NO_ROUND_TRIPS,
-    PLAIN_REQUESTS,
-    SLOTS_ONLY,
-)
+from trimtab.policies.shared.without import PLAIN_REQUESTS, SLOTS_ONLY
 
 _OLDEST = 1e-9  # of seconds: decides between stages of one run only
 _AGEING, _PATIENT, _FULL, _RANK, _SLOTS = range(5)  # in `memory.params`
@@ -128,9 +122,7 @@ class DownstreamAware(Policy):
         {Need.RESIDENCY, Need.ZONES, Need.LINKS, Need.RESOURCES, Need.CHAINS, Need.HOLDING}
     )
     degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-        Need.ZONES: NO_ROUND_TRIPS,
-        Need.LINKS: NO_LINKS,
+        **WITHOUT_DELIVERY,
         Need.RESOURCES: SLOTS_ONLY,
         Need.CHAINS: PLAIN_REQUESTS,
     }

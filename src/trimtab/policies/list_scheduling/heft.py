@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
-from trimtab.policies.data_aware.congestion_aware import delivered_completion_s
-from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import NO_LINKS, NO_LOADS, NO_ROUND_TRIPS, PLAIN_REQUESTS
+from trimtab.domain.view import Memory, Plan, View, memory, needs_of
+from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, rank_by_delivery
+from trimtab.policies.shared.selection import notes_room
+from trimtab.policies.shared.without import PLAIN_REQUESTS
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,7 @@ class Heft(Policy):
     name: ClassVar[str] = "heft"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS, Need.CHAINS})
     degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-        Need.ZONES: NO_ROUND_TRIPS,
-        Need.LINKS: NO_LINKS,
+        **WITHOUT_DELIVERY,
         Need.CHAINS: PLAIN_REQUESTS,
     }
 
@@ -61,11 +57,7 @@ class Heft(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected finish."""
-        needs, floats = needs_of(work), memory.floats
-        for j in range(view.context.n_nodes):
-            is_able = can_take(view, needs, j)
-            floats[NOTES + j] = delivered_completion_s(view, needs, j) if is_able else np.inf
-        return int(rank_noted(floats, ranking, view.context.n_nodes))
+        return rank_by_delivery(view, needs_of(work), memory, ranking)
 
     @staticmethod
     @kernel

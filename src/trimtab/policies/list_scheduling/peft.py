@@ -13,10 +13,10 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
-from trimtab.policies.data_aware.congestion_aware import delivered_completion_s
+from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, delivered_completion_s
 from trimtab.policies.shared.selection import NOTES, rank_noted
 from trimtab.policies.shared.what_follows import least_after_s, notes_and_types, outlook
-from trimtab.policies.shared.without import NO_LINKS, NO_LOADS, NO_ROUND_TRIPS, PLAIN_REQUESTS
+from trimtab.policies.shared.without import PLAIN_REQUESTS
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,7 @@ class Peft(Policy):
     name: ClassVar[str] = "peft"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS, Need.CHAINS})
     degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-        Need.ZONES: NO_ROUND_TRIPS,
-        Need.LINKS: NO_LINKS,
+        **WITHOUT_DELIVERY,
         Need.CHAINS: PLAIN_REQUESTS,
     }
 

@@ -13,9 +13,8 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of, type_of_node
-from trimtab.policies.data_aware.congestion_aware import delivered_completion_s
+from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, delivered_completion_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import NO_LINKS, NO_LOADS, NO_ROUND_TRIPS
 
 
 @dataclass(frozen=True)
@@ -44,11 +43,7 @@ class Sufferage(Policy):
 
     name: ClassVar[str] = "sufferage"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-        Need.ZONES: NO_ROUND_TRIPS,
-        Need.LINKS: NO_LINKS,
-    }
+    degrades: ClassVar[Mapping[Need, str]] = WITHOUT_DELIVERY
     compares: ClassVar[int] = 128
 
     def init(self, cluster: Cluster) -> Memory:
