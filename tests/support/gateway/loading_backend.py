@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
 
+from support.gateway.app_backend import AppBackend
+
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
 
 
-class LoadingBackend:
+class LoadingBackend(AppBackend):
     """`calls` notes each call that loads or unloads; `fails` makes loads fail, `hangs` never end."""
 
     def __init__(self, load_s: float = 0.15, service_s: float = 0.01) -> None:
@@ -20,34 +23,19 @@ class LoadingBackend:
         self.served: list[str] = []
         self.cold: list[str] = []  # requests for what was not held
         self.fails = self.hangs = False
-        self.url = ""
-        self._runner: web.AppRunner | None = None
 
-    async def __aenter__(self) -> LoadingBackend:
-        app = web.Application()
-        app.add_routes(
-            [
-                web.get("/health", self._ok),
-                web.post("/v1/chat/completions", self._chat),
-                web.post("/wake_up", self._wake_up),
-                web.post("/sleep", self._sleep),
-                web.get("/is_sleeping", self._is_sleeping),
-                web.post("/v1/load_lora_adapter", self._load_adapter),
-                web.post("/v1/unload_lora_adapter", self._unload_adapter),
-                web.post("/api/generate", self._generate),
-                web.get("/api/ps", self._ps),
-            ]
-        )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+    def routes(self) -> Sequence[web.AbstractRouteDef]:
+        return [
+            web.get("/health", self._ok),
+            web.post("/v1/chat/completions", self._chat),
+            web.post("/wake_up", self._wake_up),
+            web.post("/sleep", self._sleep),
+            web.get("/is_sleeping", self._is_sleeping),
+            web.post("/v1/load_lora_adapter", self._load_adapter),
+            web.post("/v1/unload_lora_adapter", self._unload_adapter),
+            web.post("/api/generate", self._generate),
+            web.get("/api/ps", self._ps),
+        ]
 
     async def _ok(self, _: web.Request) -> web.Response:
         return web.Response(text="ok")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from aiohttp import web
 
+from support.gateway.app_backend import AppBackend
 from trimtab.gateway.model import Attempt, Cause, Exchange, Facts, Node, Outcome, Tenant
 from trimtab.gateway.nodes.fleet import Fleet, FleetOptions
 from trimtab.gateway.nodes.fleet_listener import FleetListener
@@ -172,7 +173,7 @@ class Traffic:
         self.events.ended([exchange])
 
 
-class Backend:
+class Backend(AppBackend):
     """A server on a free port of 127.0.0.1, whose answers a test may change at any time."""
 
     def __init__(self) -> None:
@@ -183,26 +184,9 @@ class Backend:
         self.seen: list[tuple[str, str, str]] = []  # path, Host, Authorization
         self.headers: dict[str, str] = {}
         self.is_silent = False
-        self._runner: web.AppRunner | None = None
-        self.port = 0
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    async def __aenter__(self) -> Backend:
-        app = web.Application()
-        app.router.add_route("*", "/{rest:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+    def routes(self) -> Sequence[web.AbstractRouteDef]:
+        return [web.route("*", "/{rest:.*}", self._answer)]
 
     async def _answer(self, request: web.Request) -> web.Response:
         headers = request.headers

@@ -5,49 +5,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 
+from support.gateway.app_backend import AppBackend
 from support.served import START_S, WAIT_S, Served, spawn
 
 OPEN = {"listen": "127.0.0.1:0", "admin": {"listen": "127.0.0.1:0"}, "insecure_no_auth": True}
 
 
-class CountingBackend:
+class CountingBackend(AppBackend):
     """Answers chat requests; those of the model "slow" wait until `let_go` is set."""
 
     def __init__(self) -> None:
         self.running = self.peak = self.served = 0
         self.service_s = 0.0
         self.let_go = asyncio.Event()
-        self.url = ""
         self.models = ("m", "slow")
-        self._runner: web.AppRunner | None = None
 
-    async def __aenter__(self) -> CountingBackend:
-        app = web.Application(client_max_size=1 << 24)
-        app.add_routes(
-            [
-                web.get("/health", self._health),
-                web.get("/v1/models", self._models),
-                web.post("/v1/chat/completions", self._chat),
-            ]
-        )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
+    def routes(self) -> Sequence[web.AbstractRouteDef]:
+        return [
+            web.get("/health", self._health),
+            web.get("/v1/models", self._models),
+            web.post("/v1/chat/completions", self._chat),
+        ]
 
     async def __aexit__(self, *_: object) -> None:
         self.let_go.set()
-        assert self._runner is not None
-        await self._runner.cleanup()
+        await super().__aexit__()
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok")
