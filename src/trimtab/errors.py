@@ -9,6 +9,7 @@
     │   └── PolicyNotFound     no such policy; names the nearest ones
     ├── PolicyError            a policy raised or returned nonsense: names policy, request and time (exit 3)
     ├── KernelError            a `@kernel` does not compile: names its file and line (exit 3)
+    ├── ClusterLost            the cluster that ran a chain is gone; the run can be resumed (exit 1)
     └── MissingExtra           a feature needs an optional dependency; names the extra to install (exit 2)
 
 A request that cannot be served is no error: it ends as a value, see `trimtab.domain.decision`.
@@ -82,6 +83,10 @@ class KernelError(TrimtabError):
     """A function marked with `@kernel` that does not compile."""
 
     exit_code = 3
+
+
+class ClusterLost(TrimtabError):  # noqa: N818 - reads as the sentence it prints
+    """The cluster that ran stages is gone."""
 
 
 class MissingExtra(UsageError):  # noqa: N818 - reads as the sentence it prints

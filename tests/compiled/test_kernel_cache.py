@@ -19,10 +19,13 @@ PACKAGE = Path(kernel_cache.__file__).resolve().parents[1]
 TESTS = Path(__file__).resolve().parents[1]
 LOAD = """
 from support.mini_policies import TwoChoices
-from trimtab.engine.calls import advance_bound, compile_all
+from trimtab.compiled.compiling import is_compiled
+from trimtab.engine.calls import DISPATCH, ORDER, advance_bound, compile_all, is_ready
 from trimtab.engine.loop import advance, begin
 compile_all([TwoChoices()])
 assert not advance.signatures  # it is a part of the next
+assert is_ready(TwoChoices())
+assert is_compiled(TwoChoices.dispatch, DISPATCH) and not is_compiled(TwoChoices.dispatch, ORDER)
 for k in (advance_bound, begin, TwoChoices.dispatch):
     assert sum(k.stats.cache_hits.values()) == 1, (k, k.stats)
     assert not k.stats.cache_misses, (k, k.stats)

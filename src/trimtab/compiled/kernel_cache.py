@@ -118,7 +118,7 @@ class KernelCache(Cache):
         A positive answer counts as a use.
         """
         kept = self._cache_file._load_index()
-        is_there = any(key[0] == signature.args for key in kept) if signature else bool(kept)
+        is_there = any(key[0].args == signature.args for key in kept) if signature else bool(kept)
         if is_there:
             self._note_use()
         return is_there

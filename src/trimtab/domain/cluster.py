@@ -56,6 +56,7 @@ class Cluster:
     capacity: Floats = field(default_factory=_none_modelled)  # [nodes, resources]
     demand: Floats = field(default_factory=_none_modelled)  # [classes, resources]
     holding_cost: Floats | None = None  # [classes] cost of a second in the system, relative; None = all 1
+    is_paid_down: NDArray[np.bool_] | None = None  # [types] whether down nodes are paid; None = all are
     prompt_token_units: Floats | None = None  # [classes], work units saved per cached token; None = 0
 
     @property

@@ -24,7 +24,9 @@ OF_REQUEST = (
     "prompt_tokens",
     "run_left_s",
     "run_path_s",
+    "run_rest_s",
     "output_gib",
+    "n_runs",
     "job",
     "tasks",
 )  # fields of CONTEXT that a request shows
@@ -62,7 +64,9 @@ class Request:
     prompt_tokens: float  # of its prompt, where the nodes' prefix caches are known; 0 = not known
     run_left_s: float  # of a stage's run: estimated service not yet over, its own too; 0 = no chains
     run_path_s: float  # estimated critical path of that run, as it was on arrival; 0 = no chains
+    run_rest_s: float  # longest `rank_s` of the run's stages that are ready and not over
     output_gib: float  # declared size of the stage's output
+    n_runs: int  # runs and requests that have arrived and are not over; 0 = no chains
     job: int  # of a part, or an instance of a stage: serial of the first of all of them
     tasks: int  # how many there are; 0 = neither a part nor a stage
     draws: NDArray[np.float64]  # [policy.draws] random numbers in [0, 1), the same for every policy
@@ -115,6 +119,8 @@ class ClusterState:
     now_s: float  # time of this decision
     n_nodes: int
     n_held: int  # requests in this dispatcher's central queue
+    n_offered: int  # of these, the ones compared for a free slot just before this one
+    n_wanted: int  # candidates that can make a difference to this host
     n_changed: int
     dispatcher_idx: int
     n_dispatchers: int
@@ -134,6 +140,7 @@ class ClusterState:
     group_idx: NDArray[np.int32]  # [nodes] nodes of one type and slot count share a group
 
     resident: NDArray[np.uint8]  # [nodes, artifacts] 1 = the node holds it, or is loading it
+    resident_changes: NDArray[np.int64]  # [nodes] a count that rises whenever that row changes
     fixed_s: NDArray[np.float64]  # [classes, types] estimated service = fixed_s + unit_s × units
     unit_s: NDArray[np.float64]  # [classes, types]
     load_s: NDArray[np.float64]  # [artifacts, types] seconds to load one

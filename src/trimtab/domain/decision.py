@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from numbers import Integral
 from typing import Final
 
 
@@ -60,6 +61,6 @@ class Reject:
 
 def reject(reason: int = Reason.POLICY) -> Reject:
     """Reject the request for a reason of the policy's own: a number from Reason.POLICY (6) to 31."""
-    if not Reason.POLICY <= reason <= MAX_REASON:
+    if not isinstance(reason, Integral) or not Reason.POLICY <= reason <= MAX_REASON:
         raise ValueError(f"reject({reason!r}): expected a reason from {Reason.POLICY:d} to {MAX_REASON}")
     return Reject(int(reason))

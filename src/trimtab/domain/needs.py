@@ -115,7 +115,9 @@ class Need(StrEnum):
         "rank_s",
         "run_left_s",
         "run_path_s",
+        "run_rest_s",
         "output_gib",
+        "n_runs",
         "next_class_idx",
         "class_in_flight",
     )

@@ -117,7 +117,28 @@ def _read_by(
 def best_seconds(cluster: Cluster, chains: Chains) -> Floats:
     """True service seconds of each row on the best node type, [rows]; 0 for a skipped row."""
     best_s = true_service_s(cluster, Requests(chains.work, chains.truth)).min(axis=1)
-    return np.where(chains.is_skipped, 0.0, best_s)
+    return np.where(skipped_rows(chains), 0.0, best_s)
+
+
+def skipped_rows(chains: Chains) -> NDArray[np.bool_]:
+    """Rows that are not served: their condition does not hold, or all of their inputs are skipped, [rows]."""
+    skipped = chains.is_skipped.copy()
+    for template, _, stages in rows_of_stages(chains):
+        for stage in reversed(in_reverse(chains.templates, template)):
+            here, inputs = stages[stage], inputs_of(chains.templates, stage)
+            is_unfed = np.full(len(here.rows), len(inputs) > 0)
+            for before, flow in inputs:
+                is_unfed &= ~any_of(here, stages[before], flow, ~skipped)
+            skipped[here.rows] |= is_unfed
+    return skipped
+
+
+def any_of(here: StageRows, before: StageRows, flow: Flow, holds: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether something holds of any row of another stage that each row of a stage reads."""
+    if flow is Flow.EACH:
+        return holds[before.rows]
+    n_runs = int(max(here.run.max(initial=-1), before.run.max(initial=-1))) + 1
+    return np.bincount(before.run, holds[before.rows], n_runs)[here.run] > 0.0
 
 
 def critical_paths_s(cluster: Cluster, chains: Chains) -> Floats:

@@ -27,6 +27,8 @@ CONTEXT = np.dtype(
         ("n_nodes", "i8"),
         ("n_changed", "i8"),  # entries of view.changed that are new since this dispatcher's last decision
         ("n_held", "i8"),  # requests in this dispatcher's central queue
+        ("n_offered", "i8"),  # of these, the ones compared for a free slot just before this one
+        ("n_wanted", "i8"),  # candidates that can make a difference to this host; MAX_RANKED or fewer
         ("dispatcher_idx", "i8"),
         ("n_dispatchers", "i8"),
         ("reported_s", "f8"),  # when the nodes' state was sampled; inf = it is shown as it is now
@@ -37,7 +39,9 @@ CONTEXT = np.dtype(
         ("prompt_tokens", "f8"),  # of its prompt, where `view.prefix_tokens` is known; 0 = not known
         ("run_left_s", "f8"),  # of a stage's run: estimated service not yet over, its own too; 0 = no chains
         ("run_path_s", "f8"),  # estimated critical path of that run, as it was on arrival; 0 = no chains
+        ("run_rest_s", "f8"),  # longest `rank_s` of the run's stages that are ready and not over
         ("output_gib", "f8"),  # declared size of the stage's output
+        ("n_runs", "i8"),  # runs and requests that have arrived and are not over; 0 = no chains
         ("job", "i8"),  # of a part, or an instance of a stage: serial of the first of all of them
         ("tasks", "i8"),  # how many there are; 0 = neither a part nor a stage
     ],
@@ -125,6 +129,7 @@ class View(NamedTuple):
     nodes: Annotated[Any, array(NODE, "nodes")]
     changed: Annotated[Any, array("i4", "nodes")]  # the first context.n_changed of them are new
     resident: Annotated[Any, array("u1", "nodes", "items")]  # 1 = the node holds or loads it
+    resident_changes: Annotated[Any, array("i8", "nodes")]  # a count that rises whenever that row changes
     fixed_s: Annotated[Any, array("f8", "classes", "types")]  # inf = can't serve
     unit_s: Annotated[Any, array("f8", "classes", "types")]  # estimated service = fixed_s + unit_s × units
     load_s: Annotated[Any, array("f8", "items", "types")]  # seconds to load a model or adapter

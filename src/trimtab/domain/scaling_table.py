@@ -1,0 +1,54 @@
+"""Measured speed of training against the number of GPUs, by model and batch. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.domain.training_jobs import Floats, Ints
+
+
+@dataclass(frozen=True)
+class ScalingTable:
+    """Measured curves of speed against number of GPUs. Curves need not be monotone."""
+
+    levels: Ints  # [levels] numbers of GPUs, ascending
+    curve_names: tuple[str, ...]  # [curves] for messages
+    rate_per_s: Floats  # [types, curves, levels] work per second; 0 = it can't run so
+    curve_idx: Ints  # [models, batches]; -1 = not measured
+    batches: Floats  # [batches] ascending
+
+    def curves_of(self, model_idx: Ints, batch: Floats) -> Ints:
+        """The curve of each job; -1 = not measured."""
+        at = np.searchsorted(self.batches, batch)
+        at = np.minimum(at, len(self.batches) - 1)
+        return np.where(self.batches[at] == batch, self.curve_idx[model_idx, at], -1)
+
+    def rates(self, curve: Ints, type_idx: Ints, gpus: Ints) -> Floats:
+        """Work per second; linear between two measured levels, 0 beyond the last one or where unmeasured."""
+        low = np.clip(np.searchsorted(self.levels, gpus, side="right") - 1, 0, len(self.levels) - 1)
+        high = np.minimum(low + 1, len(self.levels) - 1)
+        width = np.maximum(self.levels[high] - self.levels[low], 1)
+        part = (gpus - self.levels[low]) / width
+        left, right = self.rate_per_s[type_idx, curve, low], self.rate_per_s[type_idx, curve, high]
+        between = np.where(
+            part > 0, np.where((left > 0) & (right > 0), left + part * (right - left), 0), left
+        )
+        return np.where((gpus >= self.levels[0]) & (gpus <= self.levels[-1]), between, 0.0)
+
+    def joined(self, other: ScalingTable) -> ScalingTable:
+        """Both tables, the other one's models behind these. Speeds between levels stay what they were."""
+        levels, batches = np.union1d(self.levels, other.levels), np.union1d(self.batches, other.batches)
+        models = len(self.curve_idx), len(other.curve_idx)
+        curve_idx = np.full((sum(models), len(batches)), -1, np.int64)
+        curve_idx[: models[0], np.searchsorted(batches, self.batches)] = self.curve_idx
+        moved = np.where(other.curve_idx >= 0, other.curve_idx + len(self.curve_names), -1)
+        curve_idx[models[0] :, np.searchsorted(batches, other.batches)] = moved
+        rate = np.concatenate([self._at(levels), other._at(levels)], axis=1)
+        return ScalingTable(levels, self.curve_names + other.curve_names, rate, curve_idx, batches)
+
+    def _at(self, levels: Ints) -> Floats:
+        """Speeds at these levels, [types, curves, levels]."""
+        types, curves = np.arange(len(self.rate_per_s)), np.arange(len(self.curve_names))
+        return self.rates(curves[:, None], types[:, None, None], levels)

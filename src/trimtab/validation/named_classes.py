@@ -1,0 +1,165 @@
+"""Classes that users name: from a file or a module, with the values of their parameters.
+
+A class in a file gets a module name made of the file's path and content. The name is the same in every
+process, because the cache of compiled kernels needs it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar, get_type_hints
+
+from trimtab.errors import UsageError
+
+T = TypeVar("T")
+
+_CALL = re.compile(r"\s*((?:.+\.py:)?[\w.:-]+)\s*(?:\(([^()]*)\))?\s*")
+
+
+def parse_call(text: str) -> tuple[str, str] | None:
+    """Name and arguments of "name" or "name(parameter=value, …)"; None for anything else."""
+    match = _CALL.fullmatch(text)
+    return (match[1], match[2] or "") if match else None
+
+
+def label_of(name: str, made: object) -> str:
+    """The name with the parameters of an object that are not at their default."""
+    changed = [
+        f"{f.name}={getattr(made, f.name)}"
+        for f in parameters_of(type(made))
+        if getattr(made, f.name) != default_of(f)
+    ]
+    return f"{name}({','.join(changed)})" if changed else name
+
+
+def class_at(name: str, base: type[T]) -> type[T] | None:
+    """The class that `file.py:Class` or `module:Class` stands for; None for a name without a place.
+
+    Raises UsageError where there is no such class, or none that derives from `base`.
+    """
+    place, colon, class_name = name.rpartition(":")
+    if colon:
+        module = file_module(Path(place)) if place.endswith(".py") else module_of(place)
+        return _class_of(module, place, class_name, base)
+    if name.endswith(".py"):
+        raise UsageError("names no class", field="policy", value=name, expected=f"{name}:Class")
+    return None
+
+
+def _class_of(module: ModuleType, place: str, class_name: str, base: type[T]) -> type[T]:
+    cls = getattr(module, class_name, None)
+    if isinstance(cls, type) and issubclass(cls, base):
+        return cls
+    found = [
+        n for n, c in vars(module).items() if isinstance(c, type) and issubclass(c, base) and c is not base
+    ]
+    problem = "has no such class" if cls is None else f"is not a subclass of trimtab's {base.__name__}"
+    there = ", ".join(found) or "none"
+    raise UsageError(problem, file=place, field=class_name, expected=f"a policy class; there: {there}")
+
+
+def module_of(dotted: str) -> ModuleType:
+    """Import a module, installed or in the current folder."""
+    try:
+        with _current_folder_first():
+            return importlib.import_module(dotted)
+    except Exception as error:
+        raise UsageError(f"does not import: {type(error).__name__}: {error}", file=dotted) from error
+
+
+@contextmanager
+def _current_folder_first() -> Iterator[None]:
+    """Look for modules in the current folder first, as `python -m` does.
+
+    This ends with the context, so that a file here cannot hide a library later.
+    """
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def file_module(path: Path) -> ModuleType:
+    """Import a file under a name that is the same in every process, and new when the file changes."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        problem = f"can't be read: {error.strerror}"
+        raise UsageError(problem, file=str(path), expected="a Python file with a policy class") from error
+    digest = hashlib.sha256(bytes(path.resolve()) + source).hexdigest()[:12]
+    name = f"trimtab_policy_{path.stem}_{digest}"
+    return sys.modules[name] if name in sys.modules else _execute(name, path, source)
+
+
+def _execute(name: str, path: Path, source: bytes) -> ModuleType:
+    """Run this source text. Python's own bytecode cache would miss an edit within the same second."""
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None  # it ends in .py
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        exec(compile(source, str(path.resolve()), "exec"), vars(module))
+    except Exception as error:
+        del sys.modules[name]
+        raise UsageError(f"does not import: {type(error).__name__}: {error}", file=str(path)) from error
+    return module
+
+
+def parameters_of(cls: type) -> list[Field[Any]]:
+    """The parameters of a class."""
+    return [f for f in fields(cls) if f.init] if is_dataclass(cls) else []
+
+
+def default_of(parameter: Field[Any]) -> Any:
+    """Its default; None = it has none."""
+    if parameter.default_factory is not MISSING:
+        return parameter.default_factory()
+    return None if parameter.default is MISSING else parameter.default
+
+
+def values_of(cls: type, name: str, arguments: str) -> dict[str, Any]:
+    """The values in "parameter=value, …", checked against the types that the class declares."""
+    kinds = get_type_hints(cls) if arguments else {}
+    known = {f.name: kinds.get(f.name) for f in parameters_of(cls)}
+    given: dict[str, Any] = {}
+    for argument in filter(None, (part.strip() for part in arguments.split(","))):
+        key, equals, text = (piece.strip() for piece in argument.partition("="))
+        if not equals or key not in known:
+            expected = f"parameter=value with one of: {', '.join(known) or 'none, it has no parameters'}"
+            raise UsageError("no such parameter", field=name, value=argument, expected=expected)
+        given[key] = _value(text, known[key], f"{name}.{key}")
+    return given
+
+
+def _value(text: str, kind: Any, field: str) -> Any:
+    """A parameter's value, read as Python would, checked against the type that the class declares."""
+    try:
+        value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
+    except (ValueError, SyntaxError):
+        value = text
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is str and not isinstance(value, str):
+        return text
+    if isinstance(kind, type) and type(value) is not kind:
+        raise UsageError("wrong type", field=field, value=text, expected=kind.__name__)
+    return value
+
+
+def section(documentation: str, heading: str) -> str:
+    """The text under a heading of a docstring, on one line; empty where there is none."""
+    match = re.search(rf"^{re.escape(heading)}\n((?:[ \t]+.*(?:\n|$))+)", documentation, re.MULTILINE)
+    return " ".join(match[1].split()) if match else ""
