@@ -274,9 +274,11 @@ def test_results_expire_then_rows(store_url: str, tmp_path: Path) -> None:
             assert kept is not None
             assert kept.state is JobState.DONE
             clock.now_s += 1000.0
-            async with asyncio.timeout(60):
-                while await jobs.find(job.id, "a") is not None:
-                    await asyncio.sleep(0.01)
+
+            async def is_gone() -> bool:
+                return await jobs.find(job.id, "a") is None
+
+            await until(is_gone)
 
     asyncio.run(main())
 
@@ -332,12 +334,13 @@ def test_a_tenants_inputs_and_results_take_no_more_room_than_allowed(store_url: 
             await until_room(jobs)
 
     async def until_room(jobs: JobQueue) -> None:
-        async with asyncio.timeout(60):
-            while True:
-                with suppress(TooManyBytes):
-                    await jobs.submit(spec(), b"x" * 100)
-                    return
-                await asyncio.sleep(0.01)
+        async def is_taken() -> bool:
+            with suppress(TooManyBytes):
+                await jobs.submit(spec(), b"x" * 100)
+                return True
+            return False
+
+        await until(is_taken)
 
     asyncio.run(main())
 
@@ -354,13 +357,13 @@ def test_a_job_waits_while_its_tenants_results_fill_its_room(store_url: str, tmp
                 both if runner.taken == [both[0].id] else both[::-1]
             )  # of one time: either is first
             await reach(jobs, served, JobState.DONE)
-            async with asyncio.timeout(60):
-                while True:
-                    found = await jobs.find(waits.id, "a")
-                    assert found is not None
-                    if found.not_before_s > Clock.now_s:  # looked at, and put back
-                        break
-                    await asyncio.sleep(0.01)
+
+            async def is_put_back() -> bool:
+                found = await jobs.find(waits.id, "a")
+                assert found is not None
+                return found.not_before_s > Clock.now_s
+
+            await until(is_put_back)
             other = await jobs.submit(spec("b"), b"x")
             await reach(jobs, other, JobState.DONE)
             assert runner.taken == [served.id, other.id]

@@ -21,8 +21,9 @@ try:
         StoredResult,
         TooLarge,
     )
-    from trimtab.jobs.job_queue import JobQueue, JobSettings, TenantBounds, TooManyBytes, TooManyJobs
+    from trimtab.jobs.job_queue import JobQueue
     from trimtab.jobs.job_runner import JobObserver, Runner, RunProgress
+    from trimtab.jobs.job_settings import JobSettings, TenantBounds, TooManyBytes, TooManyJobs
     from trimtab.jobs.store.job_store import JobStore
     from trimtab.jobs.store.store_errors import StoreNewer, StoreUnavailable
 except ModuleNotFoundError as missing:

@@ -14,9 +14,11 @@ from typing import BinaryIO, Final, Protocol
 
 import orjson
 
+from trimtab.jobs.durable_files import write_durably
 from trimtab.jobs.store.store_errors import StoreUnavailable
 
 SHORT_BYTES: Final = 65_536  # results up to this size are in memory until they are finished
+_PIECE_BYTES = 1 << 20  # of a long input, in memory at a time
 _PLACE = "place"  # the file that names a folder, whoever mounts it
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[0-9]+)?\Z")
 
@@ -86,7 +88,7 @@ class ResultFile:
                 file.flush()
                 os.fsync(file.fileno())
                 file.close()
-                _write_durably(_meta_path(self.path), meta)
+                write_durably(_meta_path(self.path), (meta,))
                 self._part.rename(self.path)
                 _sync_folder(self.path.parent)
         except NotKept:
@@ -148,7 +150,7 @@ class JobFiles:
         """
         path = self._inputs / f"{secrets.token_hex(16)}.staged"
         with _stored():
-            _write_durably(path, file)
+            write_durably(path, _pieces(file))
             return StagedInput(path.name, path.stat().st_size)
 
     def drop_staged(self, staged: StagedInput) -> None:
@@ -162,7 +164,7 @@ class JobFiles:
             if isinstance(job_input, StagedInput):
                 (self._inputs / job_input.name).rename(self.input(job_id))
             else:
-                _write_durably(self.input(job_id), job_input)
+                write_durably(self.input(job_id), _pieces(job_input))
             _sync_folder(self._inputs)
 
     def drop_input(self, job_id: str) -> None:
@@ -236,19 +238,10 @@ def _meta_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.meta")
 
 
-def _write_durably(path: Path, data: bytes | Readable) -> None:
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("xb") as file:
-            if isinstance(data, bytes):
-                file.write(data)
-            else:
-                shutil.copyfileobj(data, file, 1 << 20)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
-    finally:
-        part.unlink(missing_ok=True)
+def _pieces(data: bytes | Readable) -> Iterator[bytes]:
+    if isinstance(data, bytes):
+        return iter((data,))
+    return iter(lambda: data.read(_PIECE_BYTES), b"")
 
 
 def _sync_folder(folder: Path) -> None:

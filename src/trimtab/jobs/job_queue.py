@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -24,6 +23,7 @@ from trimtab.jobs import job_rows
 from trimtab.jobs.job import ACTIVE, Job, JobResult, JobSpec, JobState
 from trimtab.jobs.job_files import JobFiles, JobInput
 from trimtab.jobs.job_runner import JobObserver, Runner
+from trimtab.jobs.job_settings import JobSettings, TenantBounds, TooManyBytes, TooManyJobs
 from trimtab.jobs.store.job_store import JobStore
 from trimtab.jobs.store.processes import leave, sign_of_life
 from trimtab.jobs.store.store_errors import StoreUnavailable
@@ -36,47 +36,6 @@ _MAX_PAUSE_S = 5.0  # between retries of database calls
 _NO_ROOM_S = 10.0  # retry delay of a job when the disk is full
 _DRAIN_STEP_S = 0.05
 _EVER_S = 1e9  # a lease that only processes that have left exceed
-
-
-@dataclass(frozen=True, slots=True)
-class JobSettings:
-    """How jobs are kept and run."""
-
-    folder: Path  # of inputs and results; processes that share a database may share it
-    result_ttl_s: float = 86_400.0
-    result_max_bytes: int = 1 << 30
-    row_ttl_s: float = 7 * 86_400.0  # how long an ended job is still known
-    queue_max_s: float = 86_400.0  # a job that found no worker in this time has failed
-    max_running: int = 64  # claimed by this process at a time
-    max_active_per_tenant: int = 1000
-    lease_s: float = 15.0
-    min_free_bytes: int = 64 << 20  # of the folder's disk, else jobs are refused and wait
-    poll_s: float = 1.0  # how often to look for jobs and cancellations of other processes
-    sweep_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class TenantBounds:
-    """What one tenant's jobs may take; None = no bound."""
-
-    jobs: int | None = None  # unfinished ones
-    bytes: int | None = None  # inputs of unfinished ones, and kept results
-
-
-class TooManyJobs(Exception):  # noqa: N818 - reads as the sentence it prints
-    """The tenant has as many unfinished jobs as it may: `most`."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__(f"at most {most} unfinished jobs")
-        self.most = most
-
-
-class TooManyBytes(Exception):  # noqa: N818 - reads as the sentence it prints
-    """The tenant's jobs take as much of the disk as they may: `most` bytes."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__(f"at most {most} bytes of inputs and results")
-        self.most = most
 
 
 class JobQueue:

@@ -31,15 +31,20 @@ class JobStore:
     If the database is not available at the start, every call retries. The owner continues meanwhile.
     """
 
-    def __init__(self, url: str, *, call_s: float = CALL_S) -> None:
+    def __init__(self, url: str, *, call_s: float = CALL_S, outlives_power_loss: bool = True) -> None:
         """`call_s`: seconds until a caller gets StoreUnavailable. Raises UsageError for a wrong URL."""
         self.available = False
         self.reason = "not opened"
-        self._engine = make_engine(url)
+        self._engine = make_engine(url, outlives_power_loss=outlives_power_loss)
         self._ready = False  # the tables are there
         self._call_s = call_s
         self._calls: queue.Queue[_Call | None] = queue.Queue(MAX_WAITING)
         self._thread = threading.Thread(target=self._work, name="trimtab-store", daemon=True)
+
+    @property
+    def engine(self) -> sa.Engine:
+        """The engine, for a thread that keeps a connection of its own."""
+        return self._engine
 
     async def open(self) -> None:
         """Make or upgrade the tables. Raises StoreNewer; a database that is away is no error yet."""

@@ -10,9 +10,11 @@ Times are seconds since 1970: `processes.seen_s` by the database's own clock, th
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
-REVISION = "0008"  # of the newest migration
+REVISION = "0010"  # of the newest migration
 
 metadata = sa.MetaData()
 
@@ -122,6 +124,79 @@ batches = sa.Table(
     sa.Column("failed", sa.Integer, nullable=False),
     sa.Column("output_file_id", sa.String(64), nullable=False),  # "" = none yet
     sa.Column("error_file_id", sa.String(64), nullable=False),
+)
+
+chain_runs = sa.Table(
+    "chain_runs",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("chain", sa.String(255), nullable=False),
+    sa.Column("tenant", sa.String(255), nullable=False),
+    sa.Column("key", sa.String(255)),  # given by its user: a run of this key is made once
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("options", sa.Text, nullable=False),  # JSON
+    sa.Column("source", sa.Text, nullable=False),  # where its chain is defined; "" = not known
+    sa.Column("created_s", sa.Float, nullable=False),
+    sa.Column("ended_s", sa.Float),
+    sa.Column("owner", sa.String(64), nullable=False),  # the process that works on it; "" = none
+    sa.Column("cancel_requested", sa.Boolean, nullable=False),
+    sa.Index("chain_runs_by_key", "tenant", "key", unique=True),
+    sa.Index("chain_runs_by_time", "created_s"),
+)
+
+chain_inputs = sa.Table(
+    "chain_inputs",
+    metadata,
+    sa.Column("run", sa.String(64), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("given", sa.LargeBinary, nullable=False),  # the serialised input
+    sa.Column("error", sa.Text, nullable=False),
+    sa.Column("ended_s", sa.Float),
+)
+
+_INSTANCE = ("run", "number", "stage", "instance")
+
+
+def _instance() -> list[sa.Column[Any]]:
+    """The columns that name an instance of a stage in the run of an input."""
+    kinds: list[Any] = [sa.String(64), sa.Integer, sa.String(255), sa.Integer]
+    return [sa.Column(name, kind, primary_key=True) for name, kind in zip(_INSTANCE, kinds, strict=True)]
+
+
+chain_attempts = sa.Table(
+    "chain_attempts",
+    metadata,
+    *_instance(),
+    sa.Column("attempt", sa.Integer, primary_key=True),
+    sa.Column("node", sa.String(255), nullable=False),
+    sa.Column("started_s", sa.Float, nullable=False),
+)
+
+chain_results = sa.Table(
+    "chain_results",
+    metadata,
+    *_instance(),  # one result each: the first that is stored
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("node", sa.String(255), nullable=False),
+    sa.Column("output", sa.LargeBinary, nullable=False),  # its values, or where they are
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("service_s", sa.Float, nullable=False),
+    sa.Column("load_s", sa.Float, nullable=False),
+    sa.Column("peak_gib", sa.Float, nullable=False),
+    sa.Column("ended_s", sa.Float, nullable=False),
+    sa.Column("worker", sa.String(64), nullable=False),  # of the node; "" = not known
+)
+
+chain_memo = sa.Table(
+    "chain_memo",
+    metadata,
+    sa.Column("key", sa.String(64), primary_key=True),  # of a stage's code and arguments
+    sa.Column("output", sa.LargeBinary, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("service_s", sa.Float, nullable=False),
+    sa.Column("credit", sa.Float, nullable=False),  # the least goes first
+    sa.Index("chain_memo_by_credit", "credit"),
 )
 
 processes = sa.Table(

@@ -1,0 +1,194 @@
+"""The journal of chains: what was begun and what came out, durable in the order in which it happened.
+
+One writer stores what was noted while an earlier transaction was under way in the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import sqlalchemy as sa
+
+from trimtab.errors import UsageError
+from trimtab.jobs import run_rows
+from trimtab.jobs.journal_log import JournalLog, left_files
+from trimtab.jobs.journal_writer import ATTEMPTS, INPUTS, MEMO, RESULTS, JournalWriter, Told, store_files
+from trimtab.jobs.run_rows import AttemptRecord, InputRecord, ResultRecord, RunRecord
+from trimtab.jobs.store.database import sqlite_file
+from trimtab.jobs.store.job_store import JobStore
+from trimtab.jobs.store.processes import leave, living, sign_of_life
+from trimtab.jobs.store.store_errors import StoreUnavailable
+
+BEAT_S: Final = 1.0
+LEASE_S: Final = 10.0  # a process that is silent for so long has lost its runs
+
+T = TypeVar("T")
+
+
+class RunJournal:
+    """A journal in SQLite or PostgreSQL.
+
+    Args:
+        cancelled: called with the id of a run that somebody else wants to be cancelled.
+        failed: called with the reason when something could not be stored.
+        kind: the command that lists its runs.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        cancelled: Callable[[str], None] = lambda run_id: None,
+        failed: Callable[[BaseException], None] = lambda error: None,
+        kind: str = "chain",
+    ) -> None:
+        self._store, self._file = JobStore(url, outlives_power_loss=False), sqlite_file(url)
+        self.owner = f"chains-{secrets.token_hex(8)}"
+        self._cancelled, self._failed = cancelled, failed
+        self._kind = kind
+        self._beats: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Make or upgrade the tables, and give signs of life. Raises UsageError if there is no database."""
+        await self._store.open()
+        if not self._store.available:
+            raise UsageError("the journal cannot be opened", field="store", value=self._store.reason)
+        log = None if self._file is None else JournalLog(self._file, self.owner)
+        self._writer = JournalWriter(self._store.engine, self._failed, log)
+        await self._beat()
+        await self._store_left()
+        self._beats = asyncio.create_task(self._keep_beating())
+
+    async def close(self) -> None:
+        """Store what waits."""
+        if self._beats is not None:
+            self._beats.cancel()
+        await self._writer.close()
+        with contextlib.suppress(StoreUnavailable):
+            await self._store.write(partial(leave, process=self.owner))
+        await self._store.close()
+
+    async def _store_left(self) -> None:
+        """Store what killed processes have noted."""
+        if self._file is not None:
+            for path in await self._store.write(partial(_stored_left, database=self._file)):
+                path.unlink(missing_ok=True)
+
+    # Runs.
+
+    async def begin(self, run: RunRecord, inputs: Sequence[tuple[int, bytes]]) -> RunRecord:
+        """Store a new run; or return the one that has its key."""
+        return await self._store.write(partial(run_rows.begin, run=run, inputs=inputs))
+
+    async def find(self, run_id: str) -> RunRecord:
+        """A run. Raises UsageError if there is none."""
+        found = await self._store.read(partial(run_rows.by_id, run_id=run_id))
+        if found is None:
+            raise UsageError(
+                "no such run", field="run", value=run_id, expected=f"an id of `trimtab {self._kind} list`"
+            )
+        return found
+
+    async def take_over(self, run_id: str) -> None:
+        """Work on a run. Raises UsageError if another process does."""
+        taken = await self._store.write(
+            partial(run_rows.take_over, run_id=run_id, owner=self.owner, lease_s=LEASE_S)
+        )
+        if not taken:
+            raise UsageError(
+                "another process works on this run",
+                field="run",
+                value=run_id,
+                expected="one that has stopped",
+            )
+        await self._store_left()
+
+    async def _read(self, work: Callable[[sa.Connection], T]) -> T:
+        """What is read after all that this process has noted."""
+        await self._writer.flushed()
+        return await self._store.read(work)
+
+    async def newest(self, limit: int) -> list[RunRecord]:
+        """The last runs."""
+        return await self._store.read(partial(run_rows.newest, limit=limit))
+
+    async def request_cancel(self, run_id: str) -> bool:
+        """Ask for a run to be cancelled. False if nobody works on it."""
+        return await self._store.write(partial(run_rows.request_cancel, run_id=run_id))
+
+    async def end(self, run_id: str, state: str) -> None:
+        """A run is over, after all that was noted of it."""
+        await self._writer.flushed()
+        await self._store.write(
+            partial(run_rows.end, run_id=run_id, owner=self.owner, state=state, now_s=time.time())
+        )
+
+    async def inputs(self, run_id: str) -> list[InputRecord]:
+        """The inputs of a run."""
+        return await self._read(partial(run_rows.inputs_of, run_id=run_id))
+
+    async def results(self, run_id: str) -> list[ResultRecord]:
+        """The results of a run's stages."""
+        return await self._read(partial(run_rows.results_of, run_id=run_id))
+
+    async def attempts(self, run_id: str) -> list[AttemptRecord]:
+        """The attempts of a run's stages."""
+        return await self._read(partial(run_rows.attempts_of, run_id=run_id))
+
+    async def begin_failed_again(self, run_id: str) -> int:
+        """Inputs that failed begin again; returns how many."""
+        return await self._store.write(partial(run_rows.begin_failed_again, run_id=run_id))
+
+    async def remembered(self, most: int) -> dict[str, run_rows.KeptOutput]:
+        """Kept outputs by key, those of most worth."""
+        return await self._store.read(partial(run_rows.remembered, most=most))
+
+    async def evict(self, most_bytes: int) -> tuple[list[bytes], float]:
+        """Drop kept outputs of least worth per byte until the others fit."""
+        return await self._store.write(partial(run_rows.evict, most_bytes=most_bytes))
+
+    # What happens in runs: stored in order, many at a time.
+
+    def note_attempt(self, run_id: str, attempt: AttemptRecord, durable: Told | None = None) -> None:
+        """An attempt is about to begin; `durable` is called when that is stored."""
+        self._writer.add(ATTEMPTS, (run_id, *attempt), durable)
+
+    def note_result(self, run_id: str, result: ResultRecord) -> None:
+        """An instance has a result; of several the first stays."""
+        self._writer.add(RESULTS, (run_id, *result))
+
+    def note_input(self, run_id: str, number: int, state: str, error: str) -> None:
+        """An input is over. It ends once."""
+        self._writer.add(INPUTS, (state, error, time.time(), run_id, number))
+
+    def remember(self, key: str, output: bytes, size_bytes: int, service_s: float, credit: float) -> None:
+        """Keep an output for equal inputs."""
+        self._writer.add(MEMO, (key, output, size_bytes, service_s, credit))
+
+    async def _keep_beating(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            with contextlib.suppress(StoreUnavailable):
+                for run_id in await self._beat():
+                    self._cancelled(run_id)
+
+    async def _beat(self) -> list[str]:
+        return await self._store.write(partial(_beaten, owner=self.owner))
+
+
+def _beaten(connection: sa.Connection, owner: str) -> list[str]:
+    sign_of_life(connection, owner)
+    return run_rows.to_cancel(connection, owner)
+
+
+def _stored_left(connection: sa.Connection, database: Path) -> list[Path]:
+    files = left_files(database, set(connection.scalars(living(connection, LEASE_S))))
+    store_files(connection, files)
+    return files

@@ -1,0 +1,211 @@
+"""SQL of the journal of chains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from trimtab.jobs.store.processes import living
+from trimtab.jobs.store.schema import chain_attempts, chain_inputs, chain_memo, chain_results, chain_runs
+
+ACTIVE = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as the journal has it. Times are seconds since 1970."""
+
+    id: str
+    chain: str
+    tenant: str
+    key: str | None
+    state: str
+    options: str
+    source: str
+    created_s: float
+    ended_s: float | None
+    owner: str
+    cancel_requested: bool
+
+
+class InputRecord(NamedTuple):
+    """An input of a run."""
+
+    number: int
+    state: str
+    given: bytes
+    error: str
+
+
+class ResultRecord(NamedTuple):
+    """The result of an instance of a stage, or of an earlier process's attempt at it."""
+
+    number: int
+    stage: str
+    instance: int
+    attempt: int
+    node: str
+    output: bytes
+    bytes: int
+    service_s: float
+    load_s: float
+    peak_gib: float
+    ended_s: float
+    worker: str = ""
+
+
+class AttemptRecord(NamedTuple):
+    """An attempt that was begun."""
+
+    number: int
+    stage: str
+    instance: int
+    attempt: int
+    node: str
+    started_s: float
+
+
+def begin(connection: sa.Connection, run: RunRecord, inputs: Sequence[tuple[int, bytes]]) -> RunRecord:
+    """Store a new run and its inputs; or return the run that has its key."""
+    if run.key is not None and (found := by_key(connection, run.tenant, run.key)) is not None:
+        return found
+    connection.execute(sa.insert(chain_runs), [{name: getattr(run, name) for name in RunRecord.__slots__}])
+    rows = [
+        {"run": run.id, "number": number, "state": ACTIVE, "given": given, "error": "", "ended_s": None}
+        for number, given in inputs
+    ]
+    if rows:
+        connection.execute(sa.insert(chain_inputs), rows)
+    return run
+
+
+def by_key(connection: sa.Connection, tenant: str, key: str) -> RunRecord | None:
+    """The run of a key."""
+    return _run(connection, (chain_runs.c.tenant == tenant) & (chain_runs.c.key == key))
+
+
+def by_id(connection: sa.Connection, run_id: str) -> RunRecord | None:
+    """The run of an id."""
+    return _run(connection, chain_runs.c.id == run_id)
+
+
+def _run(connection: sa.Connection, where: sa.ColumnElement[bool]) -> RunRecord | None:
+    row = connection.execute(sa.select(chain_runs).where(where)).mappings().first()
+    return None if row is None else RunRecord(**row)
+
+
+def newest(connection: sa.Connection, limit: int) -> list[RunRecord]:
+    """The last runs, the newest first."""
+    query = sa.select(chain_runs).order_by(chain_runs.c.created_s.desc()).limit(limit)
+    return [RunRecord(**row) for row in connection.execute(query).mappings()]
+
+
+def take_over(connection: sa.Connection, run_id: str, owner: str, lease_s: float) -> bool:
+    """`owner` works on the run from now on. False if another process that lives does."""
+    is_free = (chain_runs.c.owner == "") | chain_runs.c.owner.not_in(living(connection, lease_s))
+    changed = connection.execute(
+        sa.update(chain_runs)
+        .where(chain_runs.c.id == run_id, is_free)
+        .values(owner=owner, state=ACTIVE, ended_s=None, cancel_requested=False)
+    )
+    return changed.rowcount == 1
+
+
+def end(connection: sa.Connection, run_id: str, owner: str, state: str, now_s: float) -> None:
+    """The run is over, or, in state \"stopped\", its process works on it no more."""
+    connection.execute(
+        sa.update(chain_runs)
+        .where(chain_runs.c.id == run_id, chain_runs.c.owner == owner)
+        .values(owner="", state=state, ended_s=now_s)
+    )
+
+
+def request_cancel(connection: sa.Connection, run_id: str) -> bool:
+    """Ask the process that works on a run to cancel it. False if none does."""
+    changed = connection.execute(
+        sa.update(chain_runs)
+        .where(chain_runs.c.id == run_id, chain_runs.c.owner != "")
+        .values(cancel_requested=True)
+    )
+    return changed.rowcount == 1
+
+
+def to_cancel(connection: sa.Connection, owner: str) -> list[str]:
+    """The runs of a process that are to be cancelled."""
+    query = sa.select(chain_runs.c.id).where(chain_runs.c.owner == owner, chain_runs.c.cancel_requested)
+    return list(connection.scalars(query))
+
+
+def inputs_of(connection: sa.Connection, run_id: str) -> list[InputRecord]:
+    """All inputs of a run."""
+    table = chain_inputs.c
+    query = sa.select(table.number, table.state, table.given, table.error).where(table.run == run_id)
+    return [InputRecord(*row) for row in connection.execute(query.order_by(table.number))]
+
+
+def results_of(connection: sa.Connection, run_id: str) -> list[ResultRecord]:
+    """All results of a run's stages."""
+    columns = [chain_results.c[name] for name in ResultRecord._fields]
+    return [ResultRecord(*row) for row in connection.execute(_of_run(columns, chain_results, run_id))]
+
+
+def attempts_of(connection: sa.Connection, run_id: str) -> list[AttemptRecord]:
+    """All attempts of a run."""
+    columns = [chain_attempts.c[name] for name in AttemptRecord._fields]
+    return [AttemptRecord(*row) for row in connection.execute(_of_run(columns, chain_attempts, run_id))]
+
+
+def _of_run(columns: Sequence[Any], table: sa.Table, run_id: str) -> sa.Select[Any]:
+    return sa.select(*columns).where(table.c.run == run_id)
+
+
+def begin_failed_again(connection: sa.Connection, run_id: str) -> int:
+    """Inputs of a run that failed or were cancelled begin again; returns how many."""
+    table = chain_inputs
+    changed = connection.execute(
+        sa.update(table)
+        .where(table.c.run == run_id, table.c.state.in_(("failed", "cancelled")))
+        .values(state=ACTIVE, error="", ended_s=None)
+    )
+    return int(changed.rowcount)
+
+
+class KeptOutput(NamedTuple):
+    """An output that is kept for equal inputs."""
+
+    output: bytes
+    bytes: int
+    service_s: float
+
+
+def remembered(connection: sa.Connection, most: int) -> dict[str, KeptOutput]:
+    """The outputs that are kept, by key: those of most worth."""
+    table = chain_memo.c
+    query = sa.select(table.key, table.output, table.bytes, table.service_s)
+    rows = connection.execute(query.order_by(table.credit.desc()).limit(most))
+    return {row[0]: KeptOutput(*row[1:]) for row in rows}
+
+
+def evict(connection: sa.Connection, most_bytes: int) -> tuple[list[bytes], float]:
+    """Drop the outputs of least credit until the others fit.
+
+    Returns what is dropped, and its largest credit, which becomes the store's inflation (GreedyDual-Size).
+    """
+    total = int(connection.scalar(sa.select(sa.func.coalesce(sa.func.sum(chain_memo.c.bytes), 0))) or 0)
+    dropped: list[bytes] = []
+    keys: list[str] = []
+    inflation = 0.0
+    if total <= most_bytes:
+        return dropped, inflation
+    query = sa.select(chain_memo.c.key, chain_memo.c.output, chain_memo.c.bytes, chain_memo.c.credit)
+    for key, output, size, credit in connection.execute(query.order_by(chain_memo.c.credit)):
+        if total <= most_bytes:
+            break
+        total, inflation = total - size, credit
+        keys.append(key)
+        dropped.append(output)
+    connection.execute(sa.delete(chain_memo).where(chain_memo.c.key.in_(keys)))
+    return dropped, inflation
