@@ -9,7 +9,7 @@ import pytest
 
 from trimtab.compiled.kernel import interpreted
 from trimtab.domain.view import OUTAGE
-from trimtab.forecast.availability import available_frac, hazards_per_s, next_outages_s, with_restarts_s
+from trimtab.forecast.availability import hazards_per_s, next_outages_s, with_restarts_s
 
 
 def test_hazards_are_posterior_means() -> None:
@@ -25,10 +25,6 @@ def test_hazards_come_near_the_true_rates_and_beat_the_nodes_own_counts(rng: np.
     alone = failures / 60.0
     assert np.mean((found - true) ** 2) < 0.75 * np.mean((alone - true) ** 2)
     assert found.mean() == pytest.approx(0.01, rel=0.1)
-
-
-def test_a_node_serves_on_with_the_probability_of_no_failure() -> None:
-    assert available_frac([0.0, 0.01], 100.0) == pytest.approx([1.0, math.exp(-1.0)])
 
 
 def test_the_next_outage_is_the_first_that_is_not_over() -> None:

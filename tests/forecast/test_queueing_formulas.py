@@ -14,7 +14,7 @@ from scipy import integrate, stats
 from trimtab.compiled.kernel import interpreted
 from trimtab.errors import UsageError
 from trimtab.forecast import queueing as q
-from trimtab.forecast.queueing.erlang import _servers_for_loss
+from trimtab.forecast.queueing.erlang import servers_for_loss
 
 LOADS = st.floats(0.01, 0.99)
 
@@ -83,7 +83,7 @@ def test_three_servers_hold_eight_ninths_waiting() -> None:
 def test_kernels_give_the_same_bits_as_python(servers: int, offered: float) -> None:
     for kernel in (q.erlang_b_unchecked, q.erlang_c_unchecked):
         assert kernel(servers, offered) == interpreted(kernel)(servers, offered)
-    assert _servers_for_loss(offered, 0.02, 999) == interpreted(_servers_for_loss)(offered, 0.02, 999)
+    assert servers_for_loss(offered, 0.02, 999) == interpreted(servers_for_loss)(offered, 0.02, 999)
 
 
 @settings(deadline=None, max_examples=50)

@@ -50,7 +50,20 @@ def test_stretch_first_output_and_queueing_of_stages() -> None:
     names = [found.stages.names[k] for k in found.stages.stage_idx[waiting_path(found.stages, 0)]]
     assert names == ["chain.a", "chain.c", "chain.d"]
     shares = path_shares(found.stages, np.array([0]))
-    assert shares.tolist() == [[0.0, 2.0], [0.0, 0.0], [1.0, 3.0], [2.0, 1.0]]
+    assert shares.tolist() == [[0.0, 0.0, 2.0], [0.0, 0.0, 0.0], [1.0, 0.0, 3.0], [2.0, 0.0, 1.0]]
+
+
+def test_what_only_follows_skipped_stages_is_on_no_critical_path() -> None:
+    """a 2 s, then d 1 s. `more`, 7 s, reads only `maybe`, which is skipped, so nothing of it is served."""
+    stages = {
+        "a": Stage(2.0),
+        "maybe": Stage(5.0, after("a"), is_skipped=True),
+        "more": Stage(7.0, after("maybe")),
+        "d": Stage(1.0, after("a", "more")),
+    }
+    metrics = compute(records(stages, [0.0]))
+    assert metrics["completion_mean_s"] == 3.0
+    assert metrics["stretch_mean"] == pytest.approx(1.0)
 
 
 def test_requests_without_stages_have_no_metrics_of_chains() -> None:

@@ -232,13 +232,15 @@ def test_accelerators_and_money_per_thousand_finished() -> None:
         accelerators=[8.0, 1.0],  # 2 and ½ accelerators per slot
         allocated_slot_s=[3.0, 10.0],  # 6 + 5 = 11 accelerator-seconds
         usd_per_hour=[36.0, 7.2],
-        up_s=[10.0, 5.0],  # .10 + .01 = .11 USD
+        up_s=[10.0, 5.0],  # the second fails, and is paid: .10 + .02 = .12 USD in 10 s
     )
     status = [Status.FINISHED, Status.FINISHED, Status.REJECTED, Status.REJECTED]
     requests = request_records([0.0] * 4, finish_s=[1.0, 1.0, NAN, NAN], status=status)
     metrics = compute(run_records(requests, nodes))
     assert metrics["accelerator_s_per_1k"] == pytest.approx(11 * 1000 / 2)
-    assert metrics["usd_per_1k"] == pytest.approx(0.11 * 1000 / 2)
+    assert metrics["usd_per_hour"] == pytest.approx(43.2)
+    assert metrics["usd"] == pytest.approx(0.12)
+    assert metrics["usd_per_1k"] == pytest.approx(0.12 * 1000 / 2)
 
 
 def test_counts_pass_through_as_floats() -> None:
@@ -250,7 +252,7 @@ def test_counts_pass_through_as_floats() -> None:
 
 def test_what_is_undefined_is_nan_without_a_warning() -> None:
     metrics = compute(run_records(nodes=node_records([1], up_s=[0.0]), end_s=0.0))
-    counts = {"model_loads", "adapter_loads", "moved_gib", "retries"}
+    counts = {"model_loads", "adapter_loads", "moved_gib", "retries", "usd_per_hour", "usd"}
     assert {name for name, value in metrics.items() if not math.isnan(value)} == counts
 
 

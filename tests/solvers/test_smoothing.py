@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from support.gap_oracle import best_by_trying, check, random_problem
 from trimtab.compiled.kernel import interpreted
 from trimtab.solvers import AssignmentProblem, Status, assignment_problem, smoothing, solve
-from trimtab.solvers.candidate_pairs import CandidatePairs, dual_value, nearest, reduced
+from trimtab.solvers.candidate_pairs import CandidatePairs, nearest, reduced, skip_costs
 from trimtab.solvers.dual import Dual, _look, _move, climb, exact_value
 from trimtab.solvers.ejection_chains import search
 from trimtab.solvers.ejection_search import EjectionProblem, beam_of, eject_chains, ejection_state_of
@@ -27,6 +27,14 @@ def tight_problem(
     demand = draw.integers(5, 101, (tasks, nodes, resources))
     cost = 111 - demand.max(axis=2) + draw.integers(-10, 11, (tasks, nodes))
     return assignment_problem(cost, demand, share * demand.sum(axis=(0, 1)) / nodes**2 * np.ones((nodes, 1)))
+
+
+def dual_value(problem: AssignmentProblem, prices: np.ndarray) -> float:
+    """L(λ) = Σ_j min_i (cost + λ demand) − Σ λ capacity: a lower bound of the cost, for any λ ≥ 0."""
+    price = prices[: problem.nodes]
+    fits = (problem.demand <= problem.capacity).all(axis=2)
+    cost = np.where(fits, problem.sign * problem.value + (problem.demand * price).sum(axis=2), np.inf)
+    return float(np.minimum(cost.min(axis=1), skip_costs(problem)).sum() - (price * problem.capacity).sum())
 
 
 def linear_bound(problem: AssignmentProblem) -> float:

@@ -39,6 +39,8 @@ FULL = pl.DataFrame(
         "recorded_s": [1.0, None, 2.0],
         "prefix_blocks": [[1, -2], [], None],
         "content": ["c", None, "c"],
+        "original_id": ["x1", None, "x3"],
+        "node": ["n", "n", None],
     },
     schema=COLUMNS,
 )

@@ -43,6 +43,7 @@ def refusal(path: Path, **how: object) -> TraceError:
         (MOONCAKE.replace("[7]}", "[7]"), "line 3", MOONCAKE.splitlines()[2][:-1]),
         (GENTD26.replace("1.0,40.0,M1", "1.0,40.0,"), "line 5, column checkpoint_model_version_id", None),
         (GENTD26.replace("1.0,40.0,M1", "0.0,40.0,M1"), "line 5, column num_images_per_prompt", 0),
+        ("arrival_s,size\n0,1\n5,2e15\n", "line 3, column size", 2e15),
         ("arrival_s,arrival_s\n1,2\n", "line 1", "arrival_s"),
     ],
 )
@@ -84,7 +85,7 @@ def test_unknown_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mapping", "field", "expected"),
     [
-        ({"arrival": "t"}, "mapping.columns", "unknown columns"),
+        ({"arrivals": "t"}, "mapping.columns", "unknown columns"),
         ({"size": "t"}, "mapping.columns", "arrival_s must be mapped"),
         ({"columns": {"arrival_s": "t"}, "time_unit": "h"}, "mapping.time_unit", "'ms'"),
         ({"arrival_s": {"column": "t", "scale": 2}}, "mapping.columns", "time_unit"),
@@ -114,7 +115,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     binary.write_bytes(b"\x7fELF\0\0\1")
     assert "binary file" in str(refusal(binary))
     binary.write_bytes(b"arrival_s,tenant\n0,\xff\xfe\n")
-    assert "utf-8" in str(refusal(binary))
+    assert "line 2: no UTF-8 text" in str(refusal(binary))
 
 
 @pytest.mark.parametrize("cut", [5, 60, -4])

@@ -10,13 +10,11 @@ counted).
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.compiled.elementwise import elementwise
 from trimtab.compiled.kernel import helper
 from trimtab.forecast.mixture import Floats
 
@@ -37,11 +35,6 @@ def hazards_per_s(
     known = (total > 0.0) & (group_s > 0.0)
     rate = np.where(known, total / np.where(known, group_s, 1.0), 1.0)
     return np.asarray(np.where(known, (prior + count) / (prior / rate + served_s), 0.0), np.float64)
-
-
-def available_frac(hazard_per_s: npt.ArrayLike, ahead_s: float) -> Floats:
-    """Probability that a node that is up serves on for so many seconds: exp(−λ t)."""
-    return elementwise(math.exp, -np.asarray(hazard_per_s, np.float64) * ahead_s)
 
 
 def next_outages_s(outages: Any, n_nodes: int, now_s: float) -> tuple[Floats, Floats]:

@@ -10,7 +10,7 @@ from trimtab.forecast.fits import squared_errors
 from trimtab.forecast.mixture import Forecaster
 from trimtab.forecast.mixture_kernels import paths, take_in, weigh
 from trimtab.forecast.queueing import erlang_b_servers, erlang_c
-from trimtab.forecast.queueing.erlang import _servers_for_loss, erlang_b_unchecked, erlang_c_unchecked
+from trimtab.forecast.queueing.erlang import erlang_b_unchecked, erlang_c_unchecked, servers_for_loss
 
 
 def compile_mixture() -> None:
@@ -20,7 +20,7 @@ def compile_mixture() -> None:
 
 def compile_formulas() -> None:
     """Compile fits and queueing formulas, unless they are in the cache."""
-    formulas = (erlang_b_unchecked, erlang_c_unchecked, _servers_for_loss)
+    formulas = (erlang_b_unchecked, erlang_c_unchecked, servers_for_loss)
     compile_by_use((squared_errors, run_arma, *formulas), _use_formulas)
 
 

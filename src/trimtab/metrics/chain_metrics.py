@@ -60,11 +60,13 @@ def waiting_path(stages: StageRecords, run_idx: int) -> IntArray:
 
 
 def path_shares(stages: StageRecords, runs: IntArray) -> FloatArray:
-    """Seconds on the waiting paths of these runs, [stages, 2]: queueing with transfers, and service."""
-    seconds = np.zeros((len(stages.names), 2))
+    """Seconds on the waiting paths of these runs, [stages, 3]: queueing and transfers, loading, service."""
+    marks_s = (stages.ready_s, stages.start_s, stages.service_start_s, stages.finish_s)
+    seconds = np.zeros((len(stages.names), 3))
     for run_idx in runs.tolist():
         rows = waiting_path(stages, run_idx)
         rows = rows[stages.served[rows]]
-        np.add.at(seconds[:, 0], stages.stage_idx[rows], (stages.start_s - stages.ready_s)[rows])
-        np.add.at(seconds[:, 1], stages.stage_idx[rows], (stages.finish_s - stages.start_s)[rows])
+        for phase in range(3):
+            spent_s = (marks_s[phase + 1] - marks_s[phase])[rows]
+            np.add.at(seconds[:, phase], stages.stage_idx[rows], spent_s)
     return seconds

@@ -17,6 +17,7 @@ class Metric:
     definition: str  # one line
     better: Better  # None: says something, but neither direction is a merit by itself
     headline: bool = False  # in the table that compare prints by default
+    is_timed: bool = False  # by the clock of the machine, so that no two runs agree
 
 
 _COMPLETION = (
@@ -138,6 +139,13 @@ _EFFICIENCY = (
     Metric(
         "accelerator_s_per_1k", "s", "Accelerator-seconds allocated per 1,000 finished requests.", "lower"
     ),
+    Metric(
+        "usd_per_hour",
+        "USD/h",
+        "Price of the fleet; a node that is down is paid too, unless its type says otherwise.",
+        "lower",
+    ),
+    Metric("usd", "USD", "That price over the window.", "lower"),
     Metric("usd_per_1k", "USD", "Price of the whole fleet per 1,000 finished requests.", "lower"),
 )
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.metrics.run_records import FloatArray
 
@@ -14,8 +16,8 @@ def ratio(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else math.nan
 
 
-def mean(values: FloatArray) -> float:
-    """Arithmetic mean of values [n]; nan for n = 0."""
+def mean(values: NDArray[Any]) -> float:
+    """Arithmetic mean of numbers or flags [n]; nan for n = 0."""
     return float(values.mean()) if values.size else math.nan
 
 

@@ -12,9 +12,14 @@ SECONDS_PER_HOUR = 3600.0
 
 
 def efficiency_metrics(records: Records) -> dict[str, float]:
-    """Throughput, goodput, makespan, counts of costly events, and cost per 1,000 finished requests."""
+    """Throughput, goodput, makespan, counts of costly events, and costs.
+
+    A node is paid for the whole window, failed or not, unless its type says otherwise.
+    """
     requests, nodes = records.requests, records.nodes
     finished = int(np.count_nonzero(requests.finished))
+    usd_per_hour = float(np.sum(nodes.usd_per_hour * nodes.paid_frac))
+    usd = usd_per_hour * records.window_s / SECONDS_PER_HOUR
     attained = int(np.count_nonzero(slo_attained(requests, records.slo_s)))
     return {
         "throughput_per_s": ratio(finished, records.window_s),
@@ -27,7 +32,9 @@ def efficiency_metrics(records: Records) -> dict[str, float]:
         "prefix_hit_frac": ratio(records.cached_tokens, records.prompt_tokens),
         "result_hit_frac": ratio(records.result_hits, records.repeatable),
         "accelerator_s_per_1k": ratio(1000.0 * allocated_accelerator_s(nodes), finished),
-        "usd_per_1k": ratio(1000.0 * fleet_usd(nodes), finished),
+        "usd_per_hour": usd_per_hour,
+        "usd": usd,
+        "usd_per_1k": ratio(1000.0 * usd, finished),
     }
 
 
@@ -41,8 +48,3 @@ def allocated_accelerator_s(nodes: NodeRecords) -> float:
     """Accelerator-seconds allocated: an occupied slot holds its share of the node's accelerators."""
     per_slot = nodes.accelerators / np.maximum(nodes.slots, 1)
     return float(np.sum(nodes.allocated_slot_s * per_slot))
-
-
-def fleet_usd(nodes: NodeRecords) -> float:
-    """Price of all nodes for the time they were up in the window, used or not, USD."""
-    return float(np.sum(nodes.usd_per_hour * nodes.up_s)) / SECONDS_PER_HOUR

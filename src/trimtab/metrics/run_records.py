@@ -69,6 +69,7 @@ class NodeRecords:
     allocated_slot_s: FloatArray  # slot-seconds occupied: loading, computing, attempts lost later
     busy_slot_s: FloatArray  # slot-seconds computing
     up_s: FloatArray  # seconds not failed
+    paid_frac: FloatArray  # of the window, for which its price is paid
 
     def __post_init__(self) -> None:
         _check_lengths(self, len(self.slots))
@@ -128,6 +129,7 @@ class Records:
     result_hits: int = 0  # of these, answered by one
     recomputed_s: float = 0.0  # service of stages whose outputs were lost
     stages: StageRecords | None = None  # None where no request is a run of a chain
+    switches: tuple[tuple[float, str], ...] = ()  # of a composite policy: (time, its candidate since then)
     resources: ResourceRecords = NO_RESOURCES  # that the cluster models, besides slots and model memory
 
     def __post_init__(self) -> None:

@@ -114,13 +114,6 @@ def skip_costs(problem: AssignmentProblem) -> Floats:
     return np.where(problem.optional, problem.sign * problem.skip_value, np.inf)
 
 
-def dual_value(problem: AssignmentProblem, prices: Floats) -> float:
-    """L(λ) = Σ_j min_i reduced cost − Σ λ capacity: a lower bound of the cost, for any λ ≥ 0."""
-    least = nearest(problem, prices, 1)
-    paid = float((prices[: problem.nodes] * problem.capacity).sum())
-    return float(reduced(least, prices)[:, 0].sum()) - paid
-
-
 @kernel
 def _nearest(
     value: Any,

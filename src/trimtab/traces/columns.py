@@ -24,6 +24,8 @@ COLUMNS: Final[dict[str, pl.DataType]] = {
     "recorded_s": pl.Float64(),  # execution time in the recorded system
     "prefix_blocks": pl.List(pl.Int64()),  # ids of the prompt's prefix-cache blocks
     "content": pl.String(),  # equal = the same deterministic request asked again; null: never the same
+    "original_id": pl.String(),  # id of the request in the file that it comes from
+    "node": pl.String(),  # node that served it in the recorded system
 }
 """Canonical column → type. Only `arrival_s` is always there; the order is that of written files."""
 
@@ -38,6 +40,31 @@ AT_LEAST: Final[dict[str, int]] = {
     "recorded_s": 0,
 }
 """Smallest value a numeric column may hold; `size` is apart, since it must be greater than 0."""
+
+MOST_SIZE: Final = 1e15
+"""Largest size: beyond it, times lose their milliseconds."""
+
+
+def is_bad_size(size: pl.Expr) -> pl.Expr:
+    """Whether a size, which is a number of work units, cannot be used."""
+    return (size <= 0) | (size > MOST_SIZE)
+
+
+_ALIASES: Final = {
+    "arrival_s": ("arrival", "timestamp", "time"),
+    "prompt_tokens": ("input_tokens",),
+    "output_tokens": ("completion_tokens",),
+    "recorded_s": ("latency_s", "duration_s", "latency"),
+    "tenant": ("user", "team"),
+    "session": ("session_id",),
+    "original_id": ("id", "request_id"),
+}
+_CANONICAL_OF: Final = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
+
+
+def canonical_name(name: str) -> str:
+    """The canonical column that people call by this name; the name itself where there is none."""
+    return _CANONICAL_OF.get(name, name)
 
 
 def token_size(prompt_token_frac: float) -> pl.Expr:

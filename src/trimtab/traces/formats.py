@@ -41,6 +41,11 @@ class TraceFormat:
         raw: further columns of the file that `derived` and `drop_reason` use, as text, by their own name.
         derived: canonical columns computed from the read ones.
         drop_reason: text naming why a row is dropped, null where it is kept.
+        size_rule: what a derived size is made of, where it is neither tokens nor images.
+        time_format: how dates are written, for `strftime`; None: ISO 8601.
+        time_is_end: whether the arrival column tells the end of a request, `recorded_s` after its arrival.
+        is_sorted: whether rows are sorted by arrival; else they are sorted when they are read.
+        missing: further texts that mean no value.
     """
 
     name: str
@@ -51,6 +56,11 @@ class TraceFormat:
     raw: tuple[str, ...] = ()
     derived: Callable[[TraceOptions], Mapping[str, pl.Expr]] = _nothing_derived
     drop_reason: Callable[[TraceOptions], pl.Expr] | None = None
+    size_rule: str | None = None
+    time_format: str | None = None
+    time_is_end: bool = False
+    is_sorted: bool = True
+    missing: frozenset[str] = frozenset()
 
     @property
     def source_names(self) -> tuple[str, ...]:

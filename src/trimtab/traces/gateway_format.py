@@ -55,6 +55,8 @@ RequestRow = TypedDict(
         "megapixels": float,
         "audio_s": float,
         "video_s": float,
+        "payload_bytes": int,  # of the body, where it is large enough to be a transfer
+        "transfer_s": float,  # of `service_s`, until that body was written
         "prompt_tokens": int,
         "max_tokens": int,
         "output_tokens": int,

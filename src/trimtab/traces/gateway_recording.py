@@ -9,8 +9,8 @@ prefix blocks for itself: what they share is not known to be the same.
 
 Besides the canonical columns the table has, for replays:
 `node` (name), `outcome`, `finish_s`, `is_initial` (it had arrived before time 0), `factor` (recorded service
-without the round trip, over the estimate for the node that served it) and `leave_after_s` (when its client
-went away, from arrival).
+without round trip and transfer, over the estimate for the node that served it) and `leave_after_s` (when its
+client went away, from arrival).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ SIZE_RULE: Final = "estimated work units of its class"
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _NOTE_LINE = re.compile(rb"^%b.*\n" % re.escape(NOTE_START), re.MULTILINE)
 _LEAST_FACTOR: Final = 1e-9
+_BYTES_PER_GIB: Final = float(1 << 30)
 _JUST_LONGER: Final = 1.0 + 1e-6  # at equal times completion comes before cancellation
 
 _POLARS_TYPES: Final[dict[Any, pl.DataType]] = {
@@ -48,6 +49,7 @@ _POLARS_TYPES: Final[dict[Any, pl.DataType]] = {
 _COLUMNS_READ: Final = (
     *("arrival_s", "finish_s", "started_s", "service_s", "class", "model", "adapter", "units", "tenant"),
     *("priority", "deadline_s", "images", "steps", "prompt_tokens", "output_tokens", "session"),
+    *("payload_bytes", "transfer_s"),
     *("prefix_blocks", "node", "outcome", "refusal", "status"),
 )
 _HINTS: Final = get_type_hints(RequestRow)
@@ -330,6 +332,7 @@ def _canonical(rows: pl.DataFrame, recording: Recording) -> pl.DataFrame:
         finish_s=finish_s,
         recorded_s=pl.max_horizontal(rest_s, 0.0),
         session=pl.col("session").cast(pl.String),
+        payload_gib=pl.col("payload_bytes") / _BYTES_PER_GIB,
         node_idx=pl.col("node"),
         node=pl.col("node").replace_strict(names, default=None, return_dtype=pl.String),
     ).sort("arrival_s", maintain_order=True)
@@ -337,19 +340,21 @@ def _canonical(rows: pl.DataFrame, recording: Recording) -> pl.DataFrame:
     left_s = pl.when(pl.col("outcome") == "cancelled").then(pl.col("finish_s") - pl.col("arrival_s"))
     full = timed.with_columns(factor=_factors(timed, recording), leave_after_s=left_s)
     present = [name for name in COLUMNS if name in full.columns and full[name].null_count() < full.height]
-    return full.select(*present, "node", "outcome", "finish_s", "is_initial", "factor", "leave_after_s")
+    present += [] if "node" in present else ["node"]
+    return full.select(*present, "outcome", "finish_s", "is_initial", "factor", "leave_after_s")
 
 
 def _factors(rows: pl.DataFrame, recording: Recording) -> pl.Series:
     """Recorded service over the estimate on the node that served it; at least 1 of what was not finished."""
     tables = _estimates(recording.classes, recording.nodes)
-    joined = rows.select("class", "node_idx", "size", "recorded_s", "outcome").join(
+    joined = rows.select("class", "node_idx", "size", "recorded_s", "transfer_s", "outcome").join(
         tables, on=["class", "node_idx"], how="left", maintain_order="left"
     )
     estimate_s = pl.col("fixed_s") + pl.col("unit_s") * pl.col("size")
     rtt_s = {int(node["idx"]): recording.round_trip_s(int(node["idx"])) for node in recording.nodes}
     away_s = pl.col("node_idx").replace_strict(rtt_s, default=0.0, return_dtype=pl.Float64)
-    ratio = pl.when(estimate_s > 0.0).then((pl.col("recorded_s") - away_s) / estimate_s).fill_null(1.0)
+    moved_s = away_s + pl.col("transfer_s").fill_null(0.0)  # which a replay adds again
+    ratio = pl.when(estimate_s > 0.0).then((pl.col("recorded_s") - moved_s) / estimate_s).fill_null(1.0)
     is_whole = pl.col("outcome").is_in(["done", "failed"])
     at_least = pl.when(is_whole).then(_LEAST_FACTOR).otherwise(1.0)
     scaled = ratio * pl.when(is_whole).then(1.0).otherwise(_JUST_LONGER)

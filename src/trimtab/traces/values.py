@@ -19,21 +19,30 @@ EXPECTED_TIME: Final[dict[TimeUnit, str]] = {
     "datetime": "a date and time such as 2026-01-31 12:00:00.5",
 }
 
-_DATE_TIME = r"^(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)(?:Z|[+-]\d{2}:?\d{2})?$"
-_OFFSET = r"([+-])(\d{2}):?(\d{2})$"
+_DATE_TIME = r"^(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)(?:Z|[+-]\d{2}(?::?\d{2})?)?$"
+_OFFSET = r"([+-])(\d{2}):?(\d{2})?$"  # PostgreSQL leaves out minutes that are 0
+UTC: Final = "UTC"
 _WHOLE_NUMBERS = r"^\[\s*(?:-?\d+(?:\s*,\s*-?\d+)*)?\s*\]$"
 _NS_PER_MINUTE = 60 * 10**9
 
 
-def parsed(values: pl.Series, dtype: pl.DataType) -> pl.Series:
+_FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def parsed(values: pl.Series, dtype: pl.DataType, decimal: str = ".") -> pl.Series:
     """Values [rows] as `dtype`; null where they are missing, no such value, or not finite."""
     if dtype == pl.String:
         return values.cast(pl.String)
     text = values.str.strip_chars() if values.dtype == pl.String else values
+    if decimal != "." and text.dtype == pl.String:
+        text = text.str.replace(decimal, ".", literal=True)
     if dtype == pl.Float64:
         return _number(text)
     if dtype == pl.Int64:
         return _whole_number(text)
+    if dtype == pl.Boolean:
+        lower = text.cast(pl.String).str.to_lowercase()
+        return lower.replace_strict(_FLAGS, default=None, return_dtype=dtype)
     return _whole_numbers(text) if text.dtype == pl.String else text.cast(dtype, strict=False)
 
 
@@ -41,18 +50,39 @@ def expected_value(dtype: pl.DataType) -> str:
     """What a value of this type looks like, for messages."""
     if isinstance(dtype, pl.List):
         return "a list of whole numbers"
+    if dtype == pl.Boolean:
+        return "true or false"
     if dtype.is_numeric():
         return "a whole number" if dtype.is_integer() else "a finite number"
     return "text"
 
 
-def parsed_ticks(values: pl.Series, unit: TimeUnit) -> pl.Series:
-    """Arrivals [rows] in ticks of the unit; dates as nanoseconds since 1970, exact to the last digit."""
+def parsed_ticks(
+    values: pl.Series, unit: TimeUnit, layout: str | None = None, zone: str = UTC, decimal: str = "."
+) -> pl.Series:
+    """Arrivals [rows] in ticks of the unit; dates as nanoseconds since 1970, exact to the last digit.
+
+    `layout` is how a date is written (as for `strftime`; None: ISO 8601), `zone` that of dates without an
+    offset. The hour that a clock change repeats counts as its first; one that it skips is no time.
+    """
     if values.dtype.is_temporal():
         return values.cast(pl.Datetime("ns")).dt.timestamp("ns")
     if unit == "datetime":
-        return _utc_ns(values.cast(pl.String).str.strip_chars())
-    return parsed(values, pl.Int64() if unit == "ns" else pl.Float64())
+        text = values.cast(pl.String).str.strip_chars()
+        return _utc_ns(text, zone) if layout is None else _laid_out_ns(text, layout, zone)
+    return parsed(values, pl.Int64() if unit == "ns" else pl.Float64(), decimal)
+
+
+def _laid_out_ns(text: pl.Series, layout: str, zone: str) -> pl.Series:
+    has_offset = "%z" in layout
+    time = text.str.to_datetime(layout, time_unit="ns", strict=False, time_zone=UTC if has_offset else None)
+    return (time if has_offset else _in_zone(time, zone)).dt.timestamp("ns")
+
+
+def _in_zone(local: pl.Series, zone: str) -> pl.Series:
+    if zone == UTC:
+        return local
+    return local.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
 
 
 def seconds(ticks: pl.Series, unit: TimeUnit) -> pl.Series:
@@ -95,15 +125,21 @@ def _whole_numbers(text: pl.Series) -> pl.Series:
     return text.to_frame("x").select(pl.when(is_list).then(numbers)).to_series()
 
 
-def _utc_ns(text: pl.Series) -> pl.Series:
+def _utc_ns(text: pl.Series, zone: str) -> pl.Series:
     table = text.to_frame("t").lazy()
     local = pl.col("t").str.extract(_DATE_TIME).str.replace("T", " ", literal=True)
-    local_ns = local.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False).dt.timestamp("ns")
-    return table.select(local_ns - _offset_ns(pl.col("t"))).collect().to_series()
+    time = local.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False)
+    utc_ns = (time.dt.timestamp("ns") - _offset_ns(pl.col("t"))).alias("ns")
+    if zone == UTC:
+        return table.select(utc_ns).collect().to_series()
+    zoned = time.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null").dt.timestamp("ns")
+    has_offset = pl.col("t").str.slice(19).str.contains(r"(?:Z|[+-]\d{2}(?::?\d{2})?)$")
+    return table.select(pl.when(has_offset).then(utc_ns).otherwise(zoned)).collect().to_series()
 
 
 def _offset_ns(text: pl.Expr) -> pl.Expr:
     zone = text.str.slice(19)  # past the seconds, so that the day is not taken for an offset
-    minutes = zone.str.extract(_OFFSET, 2).cast(pl.Int64) * 60 + zone.str.extract(_OFFSET, 3).cast(pl.Int64)
+    hours, rest = (zone.str.extract(_OFFSET, group).cast(pl.Int64) for group in (2, 3))
+    minutes = hours * 60 + rest.fill_null(0)
     sign = pl.when(zone.str.extract(_OFFSET, 1) == "-").then(-1).otherwise(1)
     return (sign * minutes * _NS_PER_MINUTE).fill_null(0)

@@ -42,7 +42,8 @@ def erlang_c_unchecked(servers: int, offered: float) -> float:
 
 
 @kernel
-def _servers_for_loss(offered: float, loss_frac: float, most: int) -> int:
+def servers_for_loss(offered: float, loss_frac: float, most: int) -> int:
+    """The fewest servers, at most `most`, that lose no more than this share: `erlang_b_servers`, compiled."""
     inverse, k = 1.0, 0
     while inverse * loss_frac < 1.0 and k < most:
         k += 1
@@ -69,7 +70,7 @@ def erlang_b_servers(offered: float, loss_frac: float) -> int:
     loss_frac = checked_frac(loss_frac, "loss_frac")
     if offered == 0.0 or loss_frac == 1.0:
         return 0
-    servers = _servers_for_loss(offered, loss_frac, MOST_SERVERS)
+    servers = servers_for_loss(offered, loss_frac, MOST_SERVERS)
     if servers == MOST_SERVERS:
         raise UsageError(
             "too much for this formula", field="offered", value=offered, expected=f"< {MOST_SERVERS:,}"
