@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from support.builders import cluster, requests, run
+from trimtab.domain.needs import Need
 from trimtab.domain.options import Options
 from trimtab.errors import PolicyNotFound, UsageError
-from trimtab.policies import DEFAULT_COMPARISON, canonical, describe, find, names
+from trimtab.policies import CHAIN_COMPARISON, DEFAULT_COMPARISON, canonical, describe, find, names
 from trimtab.policies.load_aware.power_of_d import PowerOfD
 from trimtab.policies.orders.fcfs import Fcfs
 from trimtab.policies.orders.priority_ageing import PriorityAgeing
@@ -71,8 +72,10 @@ def test_the_catalogue_holds_what_others_rely_on() -> None:
 
 
 def test_default_comparison_names_policies_in_their_shortest_form() -> None:
-    assert [canonical(spec) for spec in DEFAULT_COMPARISON] == list(DEFAULT_COMPARISON)
+    for comparison in (DEFAULT_COMPARISON, CHAIN_COMPARISON):
+        assert [canonical(spec) for spec in comparison] == list(comparison)
     assert len(DEFAULT_COMPARISON) == 13
+    assert not any(Need.ROLLOUT in find(spec).dispatch.all_needs for spec in CHAIN_COMPARISON)
 
 
 def test_parameters_and_order() -> None:
@@ -145,7 +148,7 @@ def test_a_class_stands_for_its_instance() -> None:
 
 def test_an_unknown_order_lists_orders_only() -> None:
     with pytest.raises(PolicyNotFound, match="no such order") as caught:
-        find("random+fifo")
+        find("random+xyzzy")
     assert caught.value.expected == f"one of {', '.join(names('order'))}"
 
 
@@ -162,6 +165,7 @@ def test_unknown_names_bring_the_nearest() -> None:
     with pytest.raises(PolicyNotFound, match="nearest: least-connections") as caught:
         find("least-connection+fcfs")
     assert caught.value.value == "least-connection"
+    assert caught.value.expected == "a name that `trimtab policies` lists, or file.py:Class"
     with pytest.raises(PolicyNotFound, match=r"bounded-hash, .*edf"):
         find("xyzzy")
 
@@ -211,13 +215,14 @@ def test_a_class_that_is_no_policy(own: Path, name: str, told: str) -> None:
 
 def test_a_file_that_does_not_import(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
+    before = set(sys.modules)
     path.write_text("def (")
     with pytest.raises(UsageError, match=r"broken\.py: does not import: SyntaxError"):
         find(f"{path}:P")
     path.write_text("1 / 0")
     with pytest.raises(UsageError, match=r"broken\.py: does not import: ZeroDivisionError"):
         find(f"{path}:P")
-    assert not [name for name in sys.modules if name.startswith("trimtab_policy_broken")]
+    assert not [name for name in set(sys.modules) - before if name.startswith("trimtab_policy_broken")]
 
 
 def test_descriptions(own: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ class Noting(Policy):
     """Sends all work to node 0 and notes what it is told of runs."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[float, float, float]] = []
+        self.seen: list[tuple[float, ...]] = []
 
     def choose(self, cluster: Any, request: Any) -> Any:
         SEEN.append((request.run_left_s, request.run_path_s, request.output_gib))
@@ -144,12 +145,76 @@ def test_what_is_told_of_a_run() -> None:
     assert SEEN == [(9.0, 7.0, 0.5), (8.0, 7.0, 0.25), (8.0, 7.0, 0.25), (4.0, 7.0, 0.0)]
 
 
+def test_the_count_of_a_map_is_declared_before_its_input_and_true_after_it() -> None:
+    """`b` is declared to take 4 s, and turns out to be three instances of 2 s: 1 + 4 + 4 s, then 6 + 4 s."""
+    c = cluster(1)
+    stages = {"a": Stage(1.0), "b": Stage([2.0] * 3, after("a")), "c": Stage(4.0, after("b"))}
+    r = ranked(chained(c, asked(c, [0.0]), stages))
+    assert r.chains is not None
+    r = replace(r, chains=replace(r.chains, expected_s=np.array([1.0, 4.0, 4.0])))
+    SEEN.clear()
+    run(c, r, Options(), Decider.of(Noting()), mode="interpreted")
+    assert [seen[0] for seen in SEEN] == [9.0, 10.0, 10.0, 10.0, 4.0]
+
+
 def test_a_held_stage_does_not_pass_a_successor_that_is_ready_at_that_moment() -> None:
     """The slot frees at 1 s, when the first run's last stage becomes ready: the oldest run goes on."""
     c = cluster(1, queue_max=0)
     stages = {"a": Stage(1.0), "b": Stage(1.0, after("a"))}
     d = played(c, ranked(chained(c, asked(c, [0.0, 0.5]), stages)), "least-connections+fair-runs")
     assert d.state.requests["finish_s"][:2].tolist() == [2.0, 4.0]
+
+
+class Rests(Policy):
+    """Sends all work to node 0 and notes the longest path left of its run, and how many runs there are."""
+
+    def choose(self, cluster: Any, request: Any) -> Any:
+        SEEN.append((request.serial, request.run_rest_s, request.n_runs))
+        return 0
+
+
+def test_the_longest_path_left_of_a_run() -> None:
+    """a 1 s, then b 5 s and d 2 s, then c 1 s. While b is not over, it is the longest path for d too."""
+    c = cluster(1)
+    stages = {
+        "a": Stage(1.0),
+        "b": Stage(5.0, after("a")),
+        "d": Stage(2.0, after("a")),
+        "c": Stage(1.0, after("b", "d")),
+    }
+    SEEN.clear()
+    r = ranked(chained(c, asked(c, [0.0, 20.0]), stages))
+    run(c, r, Options(), Decider.of(Rests()), mode="interpreted")
+    assert [seen[1:] for seen in SEEN[:4]] == [(7.0, 1), (6.0, 1), (6.0, 1), (1.0, 1)]
+    assert SEEN[4][1:] == (7.0, 1)
+
+
+def test_runs_that_are_over_do_not_count() -> None:
+    c = cluster(2)
+    SEEN.clear()
+    r = ranked(chained(c, asked(c, [0.0, 0.5, 9.0]), {"a": Stage(1.0), "b": Stage(1.0, after("a"))}))
+    run(c, r, Options(), Decider.of(Rests()), mode="interpreted")
+    assert [seen[2] for seen in SEEN] == [1, 2, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("units", "fast", "ends"),
+    [
+        ([6.0, 4.0, 4.0], 2.0, [3.0, 4.0, 5.0]),  # the third: 3 + 2 on the fast node, 4 + 4 on the other
+        ([6.0, 4.0], 3.0, [2.0, 10 / 3]),  # the second: 2 + 4/3 on the fast node, 4 on the slow one
+    ],
+)
+def test_a_lone_run_waits_for_the_node_where_it_ends_first(
+    units: list[float], fast: float, ends: list[float]
+) -> None:
+    c = cluster(
+        2, types=2, speeds=[1.0, 1.2 * fast], queue_max=0
+    )  # type 1 takes 1.2 times the work of class 0
+    r = ranked(chained(c, asked(c, [0.0]), {f"s{k}": Stage(size) for k, size in enumerate(units)}))
+    found = played(c, r, "downstream-aware").state.requests["finish_s"]
+    assert found[1:].tolist() == pytest.approx(ends)
+    assert found[0] == pytest.approx(max(ends))
+    assert played(c, r, "heft").state.requests["finish_s"][0] >= max(ends)
 
 
 @pytest.mark.parametrize(

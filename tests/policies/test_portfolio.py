@@ -12,7 +12,7 @@ from support.builders import cluster, requests, run
 from trimtab.domain.options import Options
 from trimtab.domain.planning import History, Variant
 from trimtab.domain.policy import Decider, Policy
-from trimtab.domain.view import Plan, View, empty_plan, new_work
+from trimtab.domain.view import OUTAGE, Plan, View, empty_plan, new_work
 from trimtab.engine.driver import Driver
 from trimtab.errors import UsageError
 from trimtab.experiments.scenario import load_scenario
@@ -21,6 +21,7 @@ from trimtab.policies.hybrid.auto import Auto
 from trimtab.policies.hybrid.what_if import WhatIf
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
 from trimtab.policies.optimising.dual_price import DualPrice
+from trimtab.policies.predictive.outage_aware import OutageAware
 from trimtab.policies.shared.portfolio import PORTFOLIO, TAIL_FRAC, TUNED, Notes, costs, is_better, stretch
 
 SERVICES = np.random.default_rng(3).exponential(1.0, 400)
@@ -65,7 +66,7 @@ def planned(
 
 def factors(**changes: float) -> list[float]:
     """1 for every variant but for some, by position; "tuned" is the local change."""
-    values = [1.0] * (len(PORTFOLIO) + 1)
+    values = [1.0] * len(PORTFOLIO)  # the last one only where there is an outlook
     for name, value in changes.items():
         values[-1 if name == "tuned" else int(name[1:])] = value
     return values
@@ -107,7 +108,9 @@ def test_the_recent_past_is_simulated_and_declared_work_while_there_is_little_of
 
 def test_notes_are_kept_in_a_plan(rng: np.random.Generator) -> None:
     told = rng.random((4, len(PORTFOLIO)))
-    notes = Notes(np.array([1.0, 0.0, 0.5, 0.0]), 77.0, 2.0, told, np.array([0.1, -0.2]))
+    notes = Notes(
+        np.array([1.0, 0.0, 0.5, 0.0]), 77.0, 2.0, told, np.array([0.1, -0.2]), np.array([7.0, 8.0, 9.0])
+    )
     again = Notes.read(notes.written())
     for a, b in zip(notes, again, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -120,10 +123,32 @@ def test_the_best_takes_over_and_nobody_does_for_little(policy: Policy) -> None:
     plan = planned(policy, told)
     assert plan is not None
     assert plan.active_idx.tolist() == [4]
-    assert [variant.policy for variant in told.asked] == [*PORTFOLIO, PORTFOLIO[TUNED]]
+    assert [variant.policy for variant in told.asked] == [*PORTFOLIO[:-1], PORTFOLIO[TUNED]]
     plan = planned(policy, Told(factors(i4=0.995)))
     assert plan is not None
     assert plan.active_idx.tolist() == [0]
+
+
+@pytest.mark.parametrize("policy", [WhatIf(window=400), Auto(window=400)])
+def test_one_that_avoids_outages_is_tried_while_some_are_to_come(policy: Policy) -> None:
+    """Under failure rates, and begins and ends of outages from now on."""
+    view = seen(0)._replace(outages=np.array([(900.0, 950.0, 1)], OUTAGE))
+    view.context.now_s = 400.0
+    told = Told([*[1.0] * (len(PORTFOLIO) - 1), 0.9, 1.0])
+    plan = policy.plan(view, past(400), new_work(0), told)
+    assert plan is not None
+    assert [variant.policy for variant in told.asked] == [*PORTFOLIO, PORTFOLIO[TUNED]]
+    assert plan.active_idx.tolist() == [PORTFOLIO.index(OutageAware())]
+    for variant in told.asked:
+        np.testing.assert_array_equal(variant.plan.price[:, 1:], [[0, np.inf, np.inf], [0, 500, 550]])
+    np.testing.assert_array_equal(plan.price[:, 1:], [[0, np.inf, np.inf], [0, 900, 950]])
+    over = Told([1.0] * (len(PORTFOLIO) + 1))  # once they are over it is simulated while it is in force
+    again = policy.plan(seen(0), past(800, plan), new_work(0), over)
+    assert again is not None
+    assert len(over.asked) == len(PORTFOLIO) + 1
+    other = Told(factors())
+    assert policy.plan(seen(0), past(1200, again._replace(active_idx=np.array([0]))), new_work(0), other)
+    assert len(other.asked) == len(PORTFOLIO)
 
 
 @pytest.mark.parametrize("policy", [WhatIf(window=400), Auto(window=400)])
@@ -225,7 +250,9 @@ def test_with_old_reports_and_many_dispatchers_it_leaves_what_herds(policy: Poli
     options = Options(dispatchers=4, telemetry_period_s=4.0)
     learned, herd, best = (
         np.nanmean(state.requests["finish_s"] - r.work["arrival_s"])
-        for state in (run(c, r, options, p) for p in (policy, PORTFOLIO[0], SampledCompletion()))
+        for state in (
+            run(c, r, options, p, compiled=True) for p in (policy, PORTFOLIO[0], SampledCompletion())
+        )
     )
     assert learned < 0.9 * herd
     assert learned < 1.1 * best

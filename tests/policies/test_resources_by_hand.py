@@ -67,6 +67,68 @@ def test_three_ways_to_choose_among_nodes_with_room(policy: Policy, expected: li
     assert desk.decide() == expected
 
 
+def holding(c: Cluster, policy: Policy, held: list[tuple[int, ...]], model: int) -> Desk:
+    """Idle nodes that hold these models, before a request for a model. Models take 6 GiB, nodes have 16."""
+    desk = Desk(c, policy)
+    for j, models in enumerate(held):
+        desk.state.resident[j, list(models)] = 1
+    desk.work["model_idx"] = model
+    return desk
+
+
+@pytest.mark.parametrize(
+    ("policy", "model", "expected"),
+    [  # of 16 GiB are in use with model 0: 12, 6, 6; with model 1: 12, 12, 6; with model 2: 18, 12, 6
+        (BestFit(), 0, [0, 1, 2]),
+        (BestFit(), 1, [0, 1, 2]),
+        (BestFit(), 2, [1, 2, 0]),
+        (MostFree(), 0, [1, 2, 0]),
+        (MostFree(), 1, [2, 0, 1]),
+        (MostFree(), 2, [2, 1, 0]),
+        (DominantResource(), 0, [1, 2, 0]),
+        (DominantResource(), 1, [2, 0, 1]),
+        (DominantResource(), 2, [2, 1, 0]),
+        (LoadAware(), 0, [1, 2, 0]),
+        (LoadAware(), 1, [2, 0, 1]),
+        (LoadAware(), 2, [2, 1, 0]),
+    ],
+)
+def test_memory_of_models_is_a_resource(policy: Policy, model: int, expected: list[int]) -> None:
+    c = cluster(3, slots=4, models=3)
+    held = [(0, 1), (0,), ()]
+    assert holding(c, policy, held, model).decide() == expected
+
+
+@pytest.mark.parametrize("policy", [BestFit(), MostFree(), DominantResource(), LoadAware()])
+def test_memory_of_models_is_counted_once_beside_what_is_reported(policy: Policy) -> None:
+    """Node 0 reports 10 of 16 GiB in use, its models among them; node 1 holds models of 12 and reports 3."""
+    c = replace(
+        cluster(2, slots=4, models=3),
+        resource_names=("gpu_gib",),
+        capacity=np.array([[16.0], [16.0]]),
+        demand=np.array([[1.0]]),
+    )
+    desk = holding(c, policy, [(0,), (0, 1)], 0)
+    desk.state.used[:, 0] = [10.0, 3.0]
+    least_used_first = [0, 1]  # 11 and 13
+    assert desk.decide() == (least_used_first[::-1] if isinstance(policy, BestFit) else least_used_first)
+    desk.set(0)
+    desk.state.used[0, 0] = 13.0  # 14 and 13
+    assert desk.decide() == (least_used_first if isinstance(policy, BestFit) else least_used_first[::-1])
+
+
+@pytest.mark.parametrize("policy", [BestFit(), MostFree(), DominantResource(), LoadAware()])
+def test_memory_is_counted_anew_where_a_node_has_changed(policy: Policy) -> None:
+    desk = holding(cluster(2, slots=4, models=3), policy, [(0,), (0,)], 0)
+    first = desk.decide()
+    assert first == [0, 1]
+    is_packing = isinstance(policy, BestFit)
+    changed = 1 if is_packing else 0  # packed where more is held, spread where less is
+    desk.state.resident[changed, 2] = 1
+    desk.set(changed)
+    assert desk.decide() == [1, 0]
+
+
 @pytest.mark.parametrize("policy", [*FITTING, FragmentationGradient()])
 def test_where_it_fits_nowhere_it_is_held(policy: Policy) -> None:
     c = machines([[4, 4], [2, 8]], [3, 1])

@@ -120,7 +120,7 @@ def test_wrong_estimates_change_nothing() -> None:
     assert starts(played(c, r, policy=policy())) == before
 
 
-@pytest.mark.parametrize("load", [0.6, 0.85])
+@pytest.mark.parametrize("load", [0.6, pytest.param(0.85, marks=pytest.mark.full)])
 def test_many_nodes_take_as_long_as_the_mean_field_says(load: float) -> None:
     servers = 300
     means = [

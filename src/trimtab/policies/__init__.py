@@ -1,6 +1,7 @@
 """The catalogue of policies: one file per published algorithm, found by walking this package."""
 
 from trimtab.policies.catalogue import (
+    CHAIN_COMPARISON,
     DEFAULT_COMPARISON,
     Description,
     Parameter,
@@ -13,6 +14,7 @@ from trimtab.policies.catalogue import (
 )
 
 __all__ = [
+    "CHAIN_COMPARISON",
     "DEFAULT_COMPARISON",
     "Description",
     "Parameter",

@@ -1,38 +1,30 @@
 """The catalogue finds policies by walking this package, and reads the policy names that users write.
 
-    least-expected-wait                   a policy, with its own order or first come first served
-    power-of-d(d=3)+edf                   with parameters, and with the order of another
-    path/to/my_policy.py:MyPolicy         a class in a file
-    my_package.my_module:MyPolicy(c=2)    a class in a module, installed or in the current folder
-
-A policy in a file gets a module name made of the file's path and content. The name is the same in every
-process, because the cache of compiled kernels needs it.
+least-expected-wait                   a policy, with its own order or first come first served
+power-of-d(d=3)+edf                   with parameters, and with the order of another
+path/to/my_policy.py:MyPolicy         a class in a file
+my_package.my_module:MyPolicy(c=2)    a class in a module, installed or in the current folder
 """
 
 from __future__ import annotations
 
-import ast
 import difflib
 import functools
-import hashlib
 import importlib
 import importlib.util
 import inspect
 import math
-import os
 import pkgutil
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias, TypeGuard, get_type_hints
+from typing import Any, TypeAlias, TypeGuard
 
 from trimtab.domain.policy import Decider, Policy
 from trimtab.errors import PolicyNotFound, UsageError
 from trimtab.policies.shared.renamed import check_names
+from trimtab.validation.named_classes import class_at, default_of, label_of, parameters_of, section, values_of
 
 PolicySpec: TypeAlias = str | Policy | type[Policy]
 
@@ -50,6 +42,22 @@ DEFAULT_COMPARISON = (
     "least-expected-wait+sjf",
     "least-expected-wait+edf",
     "least-expected-wait+priority-ageing",
+)
+CHAIN_COMPARISON = (  # for runs of chains; policies that need rollouts refuse them
+    "random",
+    "round-robin",
+    "least-connections",
+    "least-expected-wait",
+    "least-expected-completion",
+    "congestion-aware",
+    "late-binding",
+    "least-expected-completion+fair-runs",
+    "heft",
+    "peft",
+    "cpop",
+    "min-min",
+    "sufferage",
+    "downstream-aware",
 )
 DEFAULT_ORDER = "fcfs"  # of every policy without an order of its own
 
@@ -120,16 +128,10 @@ def describe(name: str) -> Description:
         raise UsageError("describes one policy at a time", field="policy", value=name, expected="no +order")
     cls = policy_class(name)
     text = inspect.getdoc(cls) or ""
-    parameters = tuple(Parameter(f.name, str(f.type), _default(f)) for f in _parameters(cls))
+    parameters = tuple(Parameter(f.name, str(f.type), default_of(f)) for f in parameters_of(cls))
     return Description(
         cls.name or cls.__name__, _kind(cls), cls.idea(), section(text, "Source"), text, parameters
     )
-
-
-def section(documentation: str, heading: str) -> str:
-    """The text under a heading of a docstring, on one line; empty where there is none."""
-    match = re.search(rf"^{re.escape(heading)}\n((?:[ \t]+.*(?:\n|$))+)", documentation, re.MULTILINE)
-    return " ".join(match[1].split()) if match else ""
 
 
 def policy_class(name: str, kind: str | None = None) -> type[Policy]:
@@ -137,13 +139,7 @@ def policy_class(name: str, kind: str | None = None) -> type[Policy]:
 
     The message about an unknown name lists the policies of this `kind`, as in `names`.
     """
-    place, colon, class_name = name.rpartition(":")
-    if colon:
-        module = _file_module(Path(place)) if place.endswith(".py") else _module(place)
-        return _class_of(module, place, class_name)
-    if name.endswith(".py"):
-        raise UsageError("names no class", field="policy", value=name, expected=f"{name}:Class")
-    return _from_catalogue(name, kind)
+    return class_at(name, Policy) or _from_catalogue(name, kind)
 
 
 @functools.cache
@@ -216,14 +212,12 @@ def _label(policy: Policy, spec: PolicySpec) -> str:
     name = policy.name
     if not name:
         name = _parse(spec)[0][0] if isinstance(spec, str) else type(policy).__name__
-    given = {f.name: getattr(policy, f.name) for f in _parameters(type(policy))}
-    changed = [f"{f.name}={given[f.name]}" for f in _parameters(type(policy)) if given[f.name] != _default(f)]
-    return f"{name}({','.join(changed)})" if changed else name
+    return label_of(name, policy)
 
 
 def _build(name: str, arguments: str | None, kind: str | None = None) -> Policy:
     cls = policy_class(name, kind)
-    return _made(cls, name, **_values(cls, name, arguments or ""))
+    return _made(cls, name, **values_of(cls, name, arguments or ""))
 
 
 def _made(cls: type[Policy], name: str, /, **given: Any) -> Policy:
@@ -244,99 +238,8 @@ def _from_catalogue(name: str, kind: str | None) -> type[Policy]:
     if (cls := _from_own_file(name) or _catalogue().get(name)) is not None:
         return cls
     known, problem = names(kind), f"no such {kind or 'policy'}"
+    expected = f"one of {', '.join(known)}"
     if nearest := difflib.get_close_matches(name, known, n=3, cutoff=0.4):
         problem += f"; nearest: {', '.join(nearest)}"
-    raise PolicyNotFound(problem, field="policy", value=name, expected=f"one of {', '.join(known)}")
-
-
-def _class_of(module: ModuleType, place: str, class_name: str) -> type[Policy]:
-    cls = getattr(module, class_name, None)
-    if isinstance(cls, type) and issubclass(cls, Policy):
-        return cls
-    there = ", ".join(n for n, c in vars(module).items() if _is_policy(c) and c is not Policy) or "none"
-    problem = "has no such class" if cls is None else "is not a subclass of trimtab's Policy"
-    raise UsageError(problem, file=place, field=class_name, expected=f"a policy class; there: {there}")
-
-
-def _module(dotted: str) -> ModuleType:
-    try:
-        with _current_folder_first():
-            return importlib.import_module(dotted)
-    except Exception as error:
-        raise UsageError(f"does not import: {type(error).__name__}: {error}", file=dotted) from error
-
-
-@contextmanager
-def _current_folder_first() -> Iterator[None]:
-    """Look for modules in the current folder first, as `python -m` does.
-
-    This ends with the context, so that a file here cannot hide a library later.
-    """
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
-
-
-def _file_module(path: Path) -> ModuleType:
-    """Import a file under a name that is the same in every process, and new when the file changes."""
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        problem = f"can't be read: {error.strerror}"
-        raise UsageError(problem, file=str(path), expected="a Python file with a policy class") from error
-    digest = hashlib.sha256(bytes(path.resolve()) + source).hexdigest()[:12]
-    name = f"trimtab_policy_{path.stem}_{digest}"
-    return sys.modules[name] if name in sys.modules else _execute(name, path, source)
-
-
-def _execute(name: str, path: Path, source: bytes) -> ModuleType:
-    """Run this source text. Python's own bytecode cache would miss an edit within the same second."""
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
-    assert spec is not None  # it ends in .py
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        exec(compile(source, str(path.resolve()), "exec"), vars(module))
-    except Exception as error:
-        del sys.modules[name]
-        raise UsageError(f"does not import: {type(error).__name__}: {error}", file=str(path)) from error
-    return module
-
-
-def _parameters(cls: type[Policy]) -> list[Field[Any]]:
-    return [f for f in fields(cls) if f.init] if is_dataclass(cls) else []
-
-
-def _default(parameter: Field[Any]) -> Any:
-    if parameter.default_factory is not MISSING:
-        return parameter.default_factory()
-    return None if parameter.default is MISSING else parameter.default
-
-
-def _values(cls: type[Policy], name: str, arguments: str) -> dict[str, Any]:
-    kinds = get_type_hints(cls) if arguments else {}
-    known = {f.name: kinds.get(f.name) for f in _parameters(cls)}
-    given: dict[str, Any] = {}
-    for argument in filter(None, (part.strip() for part in arguments.split(","))):
-        key, equals, text = (piece.strip() for piece in argument.partition("="))
-        if not equals or key not in known:
-            expected = f"parameter=value with one of: {', '.join(known) or 'none, it has no parameters'}"
-            raise UsageError("no such parameter", field=name, value=argument, expected=expected)
-        given[key] = _value(text, known[key], f"{name}.{key}")
-    return given
-
-
-def _value(text: str, kind: Any, field: str) -> Any:
-    """A parameter's value, read as Python would, checked against the type that the class declares."""
-    try:
-        value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
-    except (ValueError, SyntaxError):
-        value = text
-    if kind is float and type(value) is int:
-        return float(value)
-    if isinstance(kind, type) and type(value) is not kind:
-        raise UsageError("wrong type", field=field, value=text, expected=kind.__name__)
-    return value
+        expected = "a name that `trimtab policies` lists, or file.py:Class"
+    raise PolicyNotFound(problem, field="policy", value=name, expected=expected)

@@ -26,8 +26,21 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.errors import UsageError
+from trimtab.policies.shared.node_words import FULL_BUSY, FULL_OVERDUE, n_groups, refresh_nodes
 from trimtab.policies.shared.selection import AT_ONCE, NOTES, notes_room, rank_noted, up_to
 from trimtab.policies.shared.transfers import round_trip_s
+from trimtab.policies.shared.wait_index import (
+    Cost,
+    has_free,
+    is_indexable,
+    is_near,
+    n_kinds,
+    own_of_kind_s,
+    rank_busy,
+    rank_free_by_own,
+    rank_waiting,
+    wait_index,
+)
 from trimtab.policies.shared.waits import expected_wait_s
 from trimtab.policies.shared.without import NO_LOADS, NO_ROUND_TRIPS
 
@@ -64,11 +77,22 @@ def _note_own_s(view: View, work: Any, floats: Any, own_at: int) -> float:
 
 
 @helper(inline=True)
-def _forget_promises(view: View, memory: Memory, work: Any) -> None:
-    """Drop the promises to this work, because it is offered again."""
-    own = work.serial + 1
-    for j in range(view.context.n_nodes):
-        memory.ints[j] = 0 if memory.ints[j] == own else memory.ints[j]
+def _promises_at(view: View, memory: Memory) -> int:
+    """Where in `ints` the promises are: how many nodes are promised, these, and to whom each node is."""
+    return len(memory.ints) - 1 - 2 * view.context.n_nodes
+
+
+@helper(inline=True)
+def _forget_promise(view: View, memory: Memory, work: Any) -> None:
+    """Drop the promise to this work, because it is offered again."""
+    ints, at = memory.ints, _promises_at(view, memory)
+    for i in range(at + 1, at + 1 + ints[at]):
+        whose_at = at + 1 + view.context.n_nodes + ints[i]
+        if ints[whose_at] == work.serial + 1:
+            ints[whose_at] = 0
+            ints[i] = ints[at + ints[at]]
+            ints[at] -= 1
+            return
 
 
 @helper(inline=True)
@@ -77,12 +101,79 @@ def _promise(view: View, memory: Memory, work: Any, j: int) -> bool:
 
     A node is promised to one request at a time, until the node should be free.
     """
+    ints, at = memory.ints, _promises_at(view, memory)
+    whose_at = at + 1 + view.context.n_nodes + j
     until_at = len(memory.floats) - view.context.n_nodes + j
-    if memory.ints[j] != 0 and memory.floats[until_at] >= view.context.now_s:
+    if ints[whose_at] == 0:
+        ints[at] += 1
+        ints[at + ints[at]] = j
+    elif memory.floats[until_at] >= view.context.now_s:
         return False
-    memory.ints[j] = work.serial + 1
+    ints[whose_at] = work.serial + 1
     memory.floats[until_at] = view.context.now_s + expected_wait_s(view, j)
     return True
+
+
+@helper(inline=True)
+def _best_free_s(view: View, memory: Memory, work: Any) -> float:
+    """The least distance + service of free nodes, by the index; inf where no slot is free."""
+    best_s = np.inf
+    for g in range(n_groups(memory)):
+        for kind in range(n_kinds(work)):
+            own_s = own_of_kind_s(view, memory, work, g, kind)
+            if own_s < best_s and has_free(memory, work, g, kind):
+                best_s = own_s
+    return best_s
+
+
+@helper(inline=True)
+def _cost_of(
+    view: View, memory: Memory, own_s: float, free_s: float, patience: float, waited_s: float
+) -> Cost:
+    """Wait + distance + service of busy nodes; they are waited for as long as they gain enough."""
+    most_s = patience * (free_s - own_s) if free_s < np.inf else np.inf
+    return Cost(own_s, 0.0, 0.0, 0.0, 0.0, waited_s, most_s)
+
+
+@helper
+def _rank_full(view: View, memory: Memory, work: Any, ranking: Any, free_s: float, waited_s: float) -> int:
+    """Rank the nodes without room that are worth waiting for, by the index; none where no slot is free."""
+    count = 0
+    for g in range(n_groups(memory)):
+        for kind in range(n_kinds(work)):
+            own_s = own_of_kind_s(view, memory, work, g, kind)
+            if own_s < free_s < np.inf:
+                cost = _cost_of(view, memory, own_s, free_s, memory.params[1], waited_s)
+                count = rank_busy(view, memory, work, ranking, count, g, kind, FULL_BUSY, cost)
+                count = rank_busy(view, memory, work, ranking, count, g, kind, FULL_OVERDUE, cost)
+    return count
+
+
+@helper
+def _rank_indexed(view: View, memory: Memory, work: Any, ranking: Any, free_s: float, waited_s: float) -> int:
+    """Rank the nodes with room that are free, or worth waiting for, by the index."""
+    count = rank_free_by_own(view, memory, work, ranking)
+    for g in range(n_groups(memory)):
+        for kind in range(n_kinds(work)):
+            own_s = own_of_kind_s(view, memory, work, g, kind)
+            if own_s < free_s:
+                cost = _cost_of(view, memory, own_s, free_s, memory.params[0], waited_s)
+                count = rank_waiting(view, memory, work, ranking, count, g, kind, cost)
+    return int(count)
+
+
+@helper
+def _decide_indexed(view: View, memory: Memory, work: Any, needs: Any, ranking: Any) -> int:
+    """As the scan, by the index."""
+    refresh_nodes(view, memory)
+    _forget_promise(view, memory, work)
+    free_s, waited_s = _best_free_s(view, memory, needs), view.context.now_s - work.arrival_s
+    n_full = _rank_full(view, memory, needs, ranking, free_s, waited_s)
+    full, full_s = ranking.node_idx[0], ranking.score[0]
+    count = _rank_indexed(view, memory, needs, ranking, free_s, waited_s)
+    if n_full > 0 and full_s < ranking.score[0] and _promise(view, memory, work, full):
+        return 0
+    return count
 
 
 @dataclass(frozen=True)
@@ -105,7 +196,7 @@ class Locality(Policy):
         requests, slots; estimated service of this request per node type; its arrival; which nodes are up,
         have room and serve the class.
     Cost
-        O(nodes).
+        O(nodes) in small clusters and with several zones; else as `least-expected-completion`, by an index.
     When it wins / loses
         Wins where loads or round trips are as long as service, also over `least-expected-completion`, which
         queues at a near node for any gain. Loses where the awaited node becomes free late, because
@@ -134,22 +225,29 @@ class Locality(Policy):
                 raise UsageError("too small", field=f"locality.{field}", value=value, expected="0 or more")
 
     def init(self, cluster: Cluster) -> Memory:
-        """The patiences; who was promised each node (serial + 1).
+        """The patiences, whether there is an index of waits; promises.
 
-        Then notes, each node's own seconds, and until when promises hold.
+        Notes and each node's own seconds, or the index. Then until when promises hold.
         """
-        room = notes_room(cluster.n_nodes) + 2 * cluster.n_nodes
-        return memory(params=[self.patience, self.hold], ints=cluster.n_nodes, floats=room)
+        n, is_indexed = cluster.n_nodes, is_indexable(cluster) and is_near(cluster)
+        params, promises = [self.patience, self.hold, float(is_indexed)], np.zeros(1 + 2 * n, np.int64)
+        if not is_indexed:
+            return memory(params, promises, notes_room(n) + 2 * n)
+        index = wait_index(cluster, with_full=True)
+        ints, floats = np.append(index.ints, promises), np.append(index.floats, np.zeros(n))
+        return memory(params, ints, floats)
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank the nodes that are free, or near enough to wait for, by expected completion."""
         nodes, needs, floats = view.nodes, needs_of(work), memory.floats
+        if memory.params[2] == 1.0:
+            return int(_decide_indexed(view, memory, work, needs, ranking))
         own_at = NOTES + view.context.n_nodes
         free_s, waited_s = _note_own_s(view, needs, floats, own_at), view.context.now_s - work.arrival_s
         full, full_s = -1, np.inf
-        _forget_promises(view, memory, work)
+        _forget_promise(view, memory, work)
         for first in range(0, view.context.n_nodes, AT_ONCE):
             near = up_to(free_s, floats, own_at + first, min(view.context.n_nodes - first, AT_ONCE))
             while near != 0:

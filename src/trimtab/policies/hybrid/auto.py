@@ -45,8 +45,8 @@ class Auto(Policy):
     Reads
         All that its candidates read, and plan.price; past arrivals and their nodes; waiting work.
     Cost
-        O(the active candidate's cost) per request; a plan simulates 9 × `window` requests, twice as many
-        where queues are long.
+        O(the active candidate's cost) per request; a plan simulates 9 × `window` requests, 10 × while
+        failures were seen or outages are planned, twice as many where queues are long.
     When it wins / loses
         The policy for unknown traffic: close to its best candidate while traffic resembles the recent past,
         and better than each candidate where traffic changes. The policy notices a change in arrivals at most
@@ -90,7 +90,7 @@ class Auto(Policy):
             return None
         cost = found.cost
         has_gained = is_better(cost[-1], cost[TUNED], self.hysteresis_frac)
-        after = notes.after(history, cost[:-1], active, has_gained)
+        after = notes.after(history, found, active, has_gained)
         scores = _smoothed(notes.scores, cost[:-1], self.memory)
         best = int(np.argmin(scores))
         if scores[best] < scores[active] - self.hysteresis_frac:

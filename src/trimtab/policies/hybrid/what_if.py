@@ -35,19 +35,20 @@ class WhatIf(Policy):
         `hysteresis_frac` better, and the gain is significant in a paired test over batches of requests. The
         same holds for weights. At the start the declared workload is simulated, if the host declares one.
         Candidates: `late-binding` (the first), `cost-index`, `least-expected-wait`, `sampled-completion` with
-        3 and 8 samples, `even-work`, `locality`, and `dual-price` with new prices for each rollout.
+        3 and 8 samples, `even-work`, `locality`, and `dual-price` with new prices for each rollout;
+        `outage-aware` too while failures were seen or the calendar has outages to come.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013.
     Reads
         All that its candidates read, and plan.price; past arrivals and their nodes; waiting work.
     Cost
-        O(the active candidate's cost) per request; a plan simulates 9 × `window` requests, twice as many
-        where queues are long.
+        O(the active candidate's cost) per request; a plan simulates 9 × `window` requests, 10 × while
+        failures were seen or outages are planned, twice as many where queues are long.
     When it wins / loses
         Wins where no policy is best all of the time, or the best one is unknown. Loses the cost of rollouts,
         and loses to the best fixed policy until there is evidence for a change. Rollouts have the planned
-        outages of the calendar; failures that nobody planned they cannot foresee.
+        outages of the calendar; of failures that nobody planned only `outage-aware` has rates.
     Deviations from the source
         Dispatch of single requests instead of provisioning and allocation of jobs; all candidates are
         simulated; the simulated work is the recent past, not the waiting work; a paired test.
@@ -85,7 +86,7 @@ class WhatIf(Policy):
         has_gained = is_better(cost[-1], cost[TUNED], self.hysteresis_frac)
         if has_gained:
             cost[TUNED] = cost[-1]
-        after = notes.after(history, cost[:-1], active, has_gained)
+        after = notes.after(history, found, active, has_gained)
         best = int(np.argmin(cost[:-1].mean(axis=1)))
         if is_better(cost[best], cost[active], self.hysteresis_frac):
             active = best

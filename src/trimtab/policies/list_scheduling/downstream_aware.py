@@ -14,15 +14,25 @@ from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, estimate_s, memory, needs_of, own_s, type_of_node
 from trimtab.errors import UsageError
+from trimtab.policies.shared.claims import (
+    claim,
+    forget_claims,
+    is_unclaimed,
+    note_answer,
+    noted_answer,
+    room_for_claims,
+    wait_behind_s,
+)
 from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, delivered_completion_s
 from trimtab.policies.shared.fitting import starts_now
 from trimtab.policies.shared.idle import idle_at, n_idle, room_for_idle
 from trimtab.policies.shared.selection import NOTES, rank_noted
+from trimtab.policies.shared.transfers import transfer_s
 from trimtab.policies.shared.what_follows import Outlook, least_after_s, notes_and_types, outlook
 from trimtab.policies.shared.without import PLAIN_REQUESTS, SLOTS_ONLY
 
 _OLDEST = 1e-9  # of seconds: decides between stages of one run only
-_AGEING, _PATIENT, _FULL, _RANK, _SLOTS = range(5)  # in `memory.params`
+_AGEING, _PATIENT, _FULL, _RANK, _PRIORITY, _SLOTS = range(6)  # in `memory.params`
 
 
 @helper(inline=True)
@@ -35,8 +45,8 @@ def _fullness(view: View, work: Any, slots: Any) -> float:
 
 
 @helper
-def _set_prices(view: View, needs: Any, floats: Any, slots: Any) -> float:
-    """Note the price of a second of a slot of each type; returns the least priced service of the work.
+def _set_prices(view: View, needs: Any, floats: Any, slots: Any, after_s: float, rest_s: float) -> float:
+    """Note the price of a second of a slot of each type; returns the least priced end of the run.
 
     Price = ready work per slot above one, each class spread evenly over the slots that serve it.
     """
@@ -50,30 +60,72 @@ def _set_prices(view: View, needs: Any, floats: Any, slots: Any) -> float:
         price = max(0.0, per_slot - 1.0)
         floats[first + types + g] = price
         if floats[first + g] > 0.0:
-            ideal_s = min(ideal_s, estimate_s(view, needs, g) * (1.0 + price))
+            service_s = estimate_s(view, needs, g)
+            if service_s < np.inf:
+                ideal_s = min(ideal_s, max(rest_s, service_s + after_s) + price * service_s)
     return ideal_s
 
 
 @helper(inline=True)
-def _priced_s(view: View, needs: Any, floats: Any, j: int) -> float:
-    """Expected finish on node j, and the price of its slot for the time of service."""
+def _priced_s(view: View, needs: Any, floats: Any, j: int, after_s: float, rest_s: float) -> float:
+    """Expected end of the run by way of node j, and the price of its slot for the time of service.
+
+    The run does not end before the longest of its other paths, which takes `rest_s`.
+    """
     g = type_of_node(view, j)
     price = floats[view.context.n_nodes + view.unit_s.shape[1] + g]
-    return delivered_completion_s(view, needs, j) + price * estimate_s(view, needs, g)
+    end_s = max(rest_s, delivered_completion_s(view, needs, j) + after_s)
+    return end_s + price * estimate_s(view, needs, g) if end_s < np.inf else np.inf
 
 
 @helper
-def _is_worth_waiting(view: View, work: Any, ahead: Outlook, idle_s: float, floats: Any) -> bool:
+def _is_worth_waiting(
+    view: View, work: Any, ahead: Outlook, rest_s: float, idle_s: float, floats: Any
+) -> bool:
     """Whether busy nodes can complete all held work sooner than an idle one, which takes `idle_s`."""
     nodes, rivals = view.nodes, 1.0 + view.context.n_held
     could_start = 0.0
     for j in range(view.context.n_nodes):
         service_s = own_s(view, work, j)
         if nodes.up[j] == 1 and nodes.in_flight[j] >= nodes.slots[j] and service_s < np.inf:
-            left_s = idle_s - _priced_s(view, work, floats, j) - least_after_s(view, work, ahead, j)
+            after_s = least_after_s(view, work, ahead, j)
+            left_s = idle_s - _priced_s(view, work, floats, j, after_s, rest_s)
             if left_s > 0.0:
                 could_start += 1.0 + 0.5 * left_s * nodes.slots[j] / max(service_s, 1e-9)
     return could_start >= rivals
+
+
+@helper
+def _planned(view: View, work: Any, needs: Any, floats: Any, ranking: Any) -> int:
+    """Offer the node where work of a lone run ends first behind the claims, if it is free."""
+    claims = view.context.n_nodes + 2 * view.unit_s.shape[1]
+    if view.context.n_offered == 0:
+        j = noted_answer(view, work, floats, claims)
+        if j >= 0:
+            ranking.node_idx[0] = j
+            return 1
+        forget_claims(view, floats, claims)
+    nodes, ahead = view.nodes, outlook(view, work, floats)
+    best, best_s = -1, np.inf
+    for j in range(view.context.n_nodes):
+        if nodes.up[j] != 1 or own_s(view, needs, j) == np.inf:
+            continue
+        is_busy = nodes.in_flight[j] >= nodes.slots[j]
+        if is_busy or starts_now(view, needs, j):
+            start_s = max(transfer_s(view, needs, j), wait_behind_s(view, floats, claims, j))
+            end_s = start_s + own_s(view, needs, j) + least_after_s(view, work, ahead, j)
+            if end_s < best_s:
+                best, best_s = j, end_s
+    if best < 0:
+        return 0
+    is_free = is_unclaimed(view, floats, claims, best)
+    claim(view, floats, claims, best, own_s(view, needs, best))
+    if not is_free:
+        return 0
+    note_answer(view, work, floats, claims, best)
+    ranking.node_idx[0] = best
+    ranking.score[0] = float(view.context.n_offered)
+    return 1
 
 
 @dataclass(frozen=True)
@@ -83,17 +135,21 @@ class DownstreamAware(Policy):
     Idea
         Stages wait centrally for a free slot. Of all pairs of a waiting stage and a free node the one with
         the least score starts first:
-        score = left − ageing · age − w_rank · rank / max(1, fullness / full) + regret.
+        score = left + regret − ageing · age − priority_s · priority − w_rank · rank / max(1, fullness
+        / full).
         left = estimated service of all stages of the run that are not over, so a run that is nearly done is
         finished before another is begun; age = time since the run arrived; rank = remaining critical path,
         which decides within a run. fullness = ready work of the successor's class per slot that serves it: a
         stage does not run ahead of a successor that is full.
-        regret = cost on this node − least cost on any type, where cost = transfer of missing inputs + load +
-        service · (1 + price) + least time of what follows from there, as in `peft`. price of a type = ready
-        work per slot above one, each class spread evenly over the slots that serve it: a second of a slot
-        that others wait for costs more.
-        While fewer than `patient` stages are held, one leaves a free node alone if busy nodes are expected to
-        serve all of the held ones at less cost.
+        regret = cost on this node − least cost on any type, where cost = end + price · service.
+        end = transfer of missing inputs + load + service + least time of what follows from there, as in
+        `peft`, but no less than the longest remaining path of the run: a stage that the join behind it waits
+        for no longer than for others may take a slower node. price of a type = ready work per slot above one,
+        each class spread evenly over the slots that serve it: a second of a slot that others wait for costs
+        more. While fewer than `patient` stages are held, one leaves a free node alone if busy nodes are
+        expected to serve all of the held ones at less cost. A run that is alone has no one to save slots for,
+        and only its end counts. Its stages are planned in the order of their ranks, each on the node of
+        earliest end behind the stages before it (`claims`). One whose node is busy waits for it.
     Source
         Own. From Linus Schrage: "A proof of the optimality of the shortest remaining processing time
         discipline", Operations Research 16(3), 1968 (least work left first); Hamid Arabnejad, Jorge Barbosa,
@@ -101,17 +157,18 @@ class DownstreamAware(Policy):
         back-pressure after Leandros Tassiulas, Anthony Ephremides, IEEE Transactions on Automatic Control
         37(12), 1992.
     Reads
-        What is left of the run, its arrival, the remaining critical path, the successor's class and how much
-        of it is ready, the declared size of the output; in-flight and running requests, slots, backlog and
-        its time, resident models; demand and use of resources; what nodes hold of the inputs, links, round
-        trips; estimated service per type; how many requests are held.
+        What is left of the run, its arrival, how many runs there are, the remaining critical path, the
+        successor's class and how much of it is ready, the declared size of the output; the priority, if
+        `priority_s` is above 0; in-flight and running requests, slots, backlog and its time, resident
+        models; demand and use of resources; what nodes hold of the inputs, links, round trips; estimated
+        service per type; how many requests are held.
     Cost
-        O(idle nodes + classes · types) a decision, O(nodes) while few are held; 128 decisions and more when
-        a slot comes free while many are held.
+        O(idle nodes + classes · types) a decision, O(nodes) while few are held or a run is alone; 128
+        decisions and more when a slot comes free while many are held.
     When it wins / loses
-        Wins on mean run completion where several runs share the nodes. A single run: as `heft`, with
-        patience for fast nodes. Large runs wait for small ones, so their tail grows with the load. Needs
-        fresh views, as it sends work to free slots only.
+        Wins on mean run completion where several runs share the nodes, and on the makespan of a single run
+        where nodes are unequal; on equal nodes it is then as `heft`. Large runs wait for small ones, so their
+        tail grows with the load. Needs fresh views, as it sends work to free slots only.
     Deviations from the source
         Own, so none. Of SRPT: no preemption, estimates, several stages of a run at once. Of back-pressure:
         fullness scales the rank, instead of a difference of queues times a rate.
@@ -128,13 +185,14 @@ class DownstreamAware(Policy):
     }
     compares: ClassVar[int] = 128
     ageing: float = 0.2  # seconds of work left that a second since the run's arrival is worth
-    w_rank: float = 0.3  # seconds of work left that a second of remaining critical path is worth
+    w_rank: float = 0.7  # seconds of work left that a second of remaining critical path is worth
     patient: int = 16  # held requests up to which a stage may wait for a busy node
+    priority_s: float = 0.0  # seconds of work left that a level of priority is worth
     full: float = 2.0  # ready work per slot from which a successor counts as full
 
     def __post_init__(self) -> None:
         """Check the parameters."""
-        for field in ("ageing", "patient", "w_rank"):
+        for field in ("ageing", "patient", "w_rank", "priority_s"):
             value = getattr(self, field)
             if not 0.0 <= value < float("inf"):
                 raise UsageError(
@@ -149,11 +207,12 @@ class DownstreamAware(Policy):
         """Parameters and the slots that serve each class; idle nodes; notes, node types, their prices."""
         serves = np.isfinite(cluster.fixed_s)[:, cluster.type_idx]  # [classes, nodes]
         slots = (serves * cluster.slots.astype(np.float64)).sum(axis=1)
-        params = np.append([self.ageing, float(self.patient), self.full, self.w_rank], slots)
+        weights = [self.ageing, float(self.patient), self.full, self.w_rank, self.priority_s]
+        params = np.append(weights, slots)
         return memory(
             params=params,
             ints=room_for_idle(cluster),
-            floats=np.append(notes_and_types(cluster), np.zeros(cluster.n_types)),
+            floats=np.append(notes_and_types(cluster), np.zeros(cluster.n_types + room_for_claims(cluster))),
         )
 
     @staticmethod
@@ -161,18 +220,26 @@ class DownstreamAware(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank idle nodes by score."""
         params, needs, floats = memory.params, needs_of(work), memory.floats
+        if view.context.n_runs == 1:
+            n_idle(view, memory.ints)
+            return int(_planned(view, work, needs, floats, ranking))
         slots, ahead = params[_SLOTS:], outlook(view, work, floats)
         left_s = view.context.run_left_s if view.context.run_left_s > 0.0 else needs.estimate_s
         fullness = max(1.0, _fullness(view, work, slots) / params[_FULL])
         age_s = view.context.now_s - work.run_arrival_s
         base = left_s - params[_AGEING] * age_s - params[_RANK] * work.rank_s / fullness
-        base -= _set_prices(view, needs, floats, slots) + ahead.after_s
+        is_longest = work.rank_s >= view.context.run_rest_s
+        rest_s = 0.0 if is_longest else view.context.run_rest_s
+        if params[_PRIORITY] > 0.0:
+            base -= params[_PRIORITY] * work.priority
+        base -= _set_prices(view, needs, floats, slots, ahead.after_s, rest_s)
         idle, soonest_s = n_idle(view, memory.ints), np.inf
         for i in range(idle):
             j = idle_at(memory.ints, i)
             note_s = np.inf
             if starts_now(view, needs, j):
-                cost_s = _priced_s(view, needs, floats, j) + least_after_s(view, work, ahead, j)
+                after_s = least_after_s(view, work, ahead, j)
+                cost_s = _priced_s(view, needs, floats, j, after_s, rest_s)
                 soonest_s = min(soonest_s, cost_s)
                 note_s = base + cost_s
             floats[NOTES + i] = note_s
@@ -180,7 +247,7 @@ class DownstreamAware(Policy):
         if count == 0:
             return 0
         is_patient = view.context.n_held < params[_PATIENT]
-        if is_patient and _is_worth_waiting(view, work, ahead, soonest_s, floats):
+        if is_patient and _is_worth_waiting(view, work, ahead, rest_s, soonest_s, floats):
             return 0
         for i in range(count):
             ranking.node_idx[i] = idle_at(memory.ints, ranking.node_idx[i])
@@ -189,5 +256,8 @@ class DownstreamAware(Policy):
     @staticmethod
     @kernel
     def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
-        """Absolute seconds: arrival of the run. It decides which held stages are compared."""
-        return float(work.run_arrival_s - _OLDEST * work.rank_s)
+        """Absolute seconds: arrival of the run, priority off. It decides which held stages are compared."""
+        key = work.run_arrival_s - _OLDEST * work.rank_s
+        if memory.params[_PRIORITY] > 0.0:
+            key -= memory.params[_PRIORITY] * work.priority
+        return float(key)

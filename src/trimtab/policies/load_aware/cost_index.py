@@ -23,28 +23,96 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.policies.load_aware.least_expected_completion import note_waits
+from trimtab.policies.shared.node_words import (
+    any_item,
+    n_free,
+    n_groups,
+    refresh_nodes,
+    type_of_group,
+)
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.transfers import round_trip_s
+from trimtab.policies.shared.wait_index import (
+    Cost,
+    completion_cost,
+    is_indexable,
+    is_near,
+    load_of_kind_s,
+    may_be_free,
+    n_kinds,
+    own_of_kind_s,
+    rank_free,
+    rank_waiting,
+    score_free,
+    score_of,
+    wait_index,
+)
 from trimtab.policies.shared.without import NO_LOADS, NO_ROUND_TRIPS
 
 N_WEIGHTS = 4  # of work, excess, wait and price, in this order
 
 
 @helper(inline=True)
-def _cost_s(view: View, work: Any, j: int, wait_s: float, crowding: float, weights: Any) -> float:
+def _cost_of(view: View, work: Any, t: int, load_s: float, transfer_s: float, q: float, weights: Any) -> Cost:
+    """What a node of type t, with so much to load and to transfer, adds to the wait."""
+    service_s, extra_s, price_s = estimate_s(view, work, t), 0.0, 0.0
+    own_s = load_s + service_s
+    if q > 0.0:  # the same for all nodes, and mostly not so
+        extra_s = q * (weights[0] * own_s + weights[1] * (service_s - work.estimate_s))
+    if weights[3] != 0.0:
+        price_s = weights[3] * own_s * view.usd_per_s[t]
+    return Cost(own_s, transfer_s, weights[2], extra_s, price_s, 0.0, np.inf)
+
+
+@helper(inline=True)
+def _cost_s(view: View, work: Any, j: int, wait_s: float, q: float, weights: Any) -> float:
     """Score of node j, on which the work waits `wait_s`."""
-    g = type_of_node(view, j)
-    service_s = estimate_s(view, work, g)
-    own_s = missing_load_s(view, work, j) + service_s
-    transfer_s = round_trip_s(view, work, j)
+    load_s, transfer_s = missing_load_s(view, work, j), round_trip_s(view, work, j)
     if wait_s == np.inf:
         return np.inf
-    extra_s = weights[2] * wait_s
-    if crowding > 0.0:  # the same for all nodes, and mostly not so
-        extra_s += crowding * (weights[0] * own_s + weights[1] * (service_s - work.estimate_s))
-    if weights[3] != 0.0:
-        extra_s += weights[3] * own_s * view.usd_per_s[g]
-    return float(wait_s + own_s + transfer_s + extra_s)
+    return score_of(_cost_of(view, work, type_of_node(view, j), load_s, transfer_s, q, weights), wait_s)
+
+
+@helper(inline=True)
+def _cost_of_kind(view: View, memory: Memory, work: Any, g: int, kind: int, q: float, weights: Any) -> Cost:
+    """What nodes of a group and kind add to the wait."""
+    t = type_of_group(memory, g)
+    return _cost_of(view, work, t, load_of_kind_s(view, work, t, kind), 0.0, q, weights)
+
+
+@helper
+def _least_wait_s(view: View, memory: Memory, work: Any, ranking: Any) -> float:
+    """The least wait of the nodes that can take the work, by the index; inf if none can."""
+    count, none = 0, completion_cost(0.0)
+    for g in range(n_groups(memory)):
+        is_served = view.fixed_s[work.class_idx, type_of_group(memory, g)] < np.inf
+        if is_served and n_free(memory, any_item(memory), g) > 0:
+            return 0.0
+    for g in range(n_groups(memory)):
+        for kind in range(n_kinds(work)):
+            if view.fixed_s[work.class_idx, type_of_group(memory, g)] < np.inf:
+                count = rank_waiting(view, memory, work, ranking, count, g, kind, none)
+    return float(ranking.score[0]) if count > 0 else np.inf
+
+
+@helper
+def _rank_indexed(view: View, memory: Memory, work: Any, ranking: Any, weights: Any) -> int:
+    """As the scan, by the index. Free nodes come first, because they bound the waits that count."""
+    refresh_nodes(view, memory)
+    q = _least_wait_s(view, memory, work, ranking) / max(work.estimate_s, 1e-9)
+    for g in range(n_groups(memory)):
+        for kind in range(n_kinds(work)):
+            score = np.inf
+            if may_be_free(memory, work, g, kind) and own_of_kind_s(view, memory, work, g, kind) < np.inf:
+                score = score_of(_cost_of_kind(view, memory, work, g, kind, q, weights), 0.0)
+            score_free(memory, g, kind, score)
+    count = rank_free(view, memory, work, ranking)
+    for g in range(n_groups(memory)):
+        for kind in range(n_kinds(work)):
+            if own_of_kind_s(view, memory, work, g, kind) < np.inf:
+                cost = _cost_of_kind(view, memory, work, g, kind, q, weights)
+                count = rank_waiting(view, memory, work, ranking, count, g, kind, cost)
+    return int(count)
 
 
 @dataclass(frozen=True)
@@ -65,7 +133,7 @@ class CostIndex(Policy):
         What `least-expected-completion` reads; round trips between zones; prices of nodes; plan.params, which
         replace the four weights if there are as many.
     Cost
-        O(nodes).
+        O(nodes) in small clusters and with several zones; else as `least-expected-completion`, by an index.
     When it wins / loses
         Wins at high load where models are loaded often or nodes are unrelated: it does not pay a load, or a
         slow node's time, to start a little sooner. Where nothing waits it is least completion that shuns
@@ -89,9 +157,12 @@ class CostIndex(Policy):
     w_price: float = 0.0  # seconds per dollar
 
     def init(self, cluster: Cluster) -> Memory:
-        """The weights; notes of the nodes."""
-        weights = [self.w_work, self.w_excess, self.w_wait, self.w_price]
-        return memory(params=weights, floats=notes_room(cluster.n_nodes))
+        """The weights, whether there is an index of waits; the index, or notes of the nodes."""
+        is_indexed = is_indexable(cluster) and is_near(cluster)
+        params = [self.w_work, self.w_excess, self.w_wait, self.w_price, float(is_indexed)]
+        if is_indexed:
+            return wait_index(cluster)._replace(params=np.array(params))
+        return memory(params=params, floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel
@@ -100,6 +171,8 @@ class CostIndex(Policy):
         given = plan.params if len(plan.params) >= N_WEIGHTS else memory.params
         weights = given[0], given[1], given[2], given[3]
         needs, floats = needs_of(work), memory.floats
+        if memory.params[N_WEIGHTS] == 1.0:
+            return int(_rank_indexed(view, memory, needs, ranking, weights))
         least_s = note_waits(view, needs, floats)
         crowding = least_s / max(work.estimate_s, 1e-9)
         for j in range(view.context.n_nodes):

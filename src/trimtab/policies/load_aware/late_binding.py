@@ -22,68 +22,94 @@ from trimtab.domain.view import (
     missing_load_s,
     needs_of,
     own_s,
+    plain,
     type_of_node,
 )
 from trimtab.errors import UsageError
 from trimtab.policies.shared.fitting import starts_now
 from trimtab.policies.shared.idle import idle_at, n_idle, room_for_idle
+from trimtab.policies.shared.node_words import n_groups, refresh_nodes, type_of_group
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.transfers import round_trip_s
 from trimtab.policies.shared.wait_index import (
+    first_sooner,
     has_free,
-    is_any_sooner,
     is_indexable,
-    n_groups,
+    is_near,
+    load_of_kind_s,
+    may_be_free,
+    n_kinds,
+    own_of_kind_s,
     rank_free,
-    refresh_waits,
-    type_of_group,
+    score_free,
     wait_index,
 )
 from trimtab.policies.shared.waits import expected_wait_s
 from trimtab.policies.shared.without import LOADED_ON_DEMAND, NO_LOADS, NO_ROUND_TRIPS, SLOTS_ONLY
 
 
-@helper
-def _is_worth_waiting(view: View, work: Any, idle_s: float) -> bool:
-    """Whether a busy node is expected to complete the work sooner than an idle one, which takes `idle_s`.
+@helper(inline=True)
+def _is_sooner(view: View, work: Any, j: int, idle_s: float, rivals: float) -> bool:
+    """Whether node j is busy and expected to complete the work sooner than an idle one, in `idle_s`.
 
     All held requests may be waiting for that node, so its wait counts once for each of them.
     """
-    nodes, rivals = view.nodes, 1.0 + view.context.n_held
+    nodes = view.nodes
+    gained_s = idle_s - own_s(view, work, j) - round_trip_s(view, work, j)
+    is_busy, is_able = nodes.in_flight[j] >= nodes.slots[j], can_take(view, work, j)
+    return bool(is_busy & is_able & (gained_s > 0.0) & (rivals * expected_wait_s(view, j) < gained_s))
+
+
+@helper
+def _is_worth_waiting(view: View, work: Any, idle_s: float) -> bool:
+    """Whether a busy node is expected to complete the work sooner than an idle one."""
     for j in range(view.context.n_nodes):
-        gained_s = idle_s - own_s(view, work, j) - round_trip_s(view, work, j)
-        is_busy, is_able = nodes.in_flight[j] >= nodes.slots[j], can_take(view, work, j)
-        if is_busy & is_able & (gained_s > 0.0) & (rivals * expected_wait_s(view, j) < gained_s):
+        if _is_sooner(view, work, j, idle_s, 1.0 + view.context.n_held):
             return True  # the only branch: further ones would be mispredicted
     return False
 
 
 @helper
 def _is_indexable_wait(view: View, memory: Memory, work: Any, idle_s: float) -> bool:
-    """As `_is_worth_waiting`, by the index."""
-    rivals = 1.0 + view.context.n_held
+    """As `_is_worth_waiting`, by the index. The node of the last such answer is asked first."""
+    rivals, last = 1.0 + view.context.n_held, len(memory.ints) - 1
+    j = memory.ints[last]
+    if j >= 0 and _is_sooner(view, work, plain(j), idle_s, rivals):
+        return True
     for g in range(n_groups(memory)):
-        gained_s = idle_s - estimate_s(view, work, type_of_group(memory, g))
-        if gained_s > 0.0 and is_any_sooner(view, memory, g, rivals, gained_s):
-            return True
+        for kind in range(n_kinds(work)):
+            gained_s = idle_s - own_of_kind_s(view, memory, work, g, kind)
+            if gained_s > 0.0:
+                j = first_sooner(view, memory, work, g, kind, rivals, gained_s)
+                if j >= 0:
+                    memory.ints[last] = j
+                    return True
     return False
 
 
 @helper
 def _rank_indexed(view: View, memory: Memory, work: Any, ranking: Any, crowding: float, aged_s: float) -> int:
-    """As the scan, by the index: idle nodes of a group have the same score."""
-    refresh_waits(view, memory)
-    params, count, idle_s = memory.params, 0, np.inf
+    """As the scan, by the index: idle nodes of a group and kind have the same score."""
+    refresh_nodes(view, memory)
+    params, idle_s = memory.params, np.inf
     for g in range(n_groups(memory)):
-        service_s = estimate_s(view, work, type_of_group(memory, g))
-        if service_s < np.inf and has_free(memory, g):
-            score = service_s + crowding * (params[2] * (service_s - work.estimate_s)) - aged_s
-            idle_s = min(idle_s, service_s)
-            count = rank_free(memory, ranking, count, g, score)
+        t = type_of_group(memory, g)
+        service_s = estimate_s(view, work, t)
+        for kind in range(n_kinds(work)):
+            if service_s == np.inf or not may_be_free(memory, work, g, kind):
+                score_free(memory, g, kind, np.inf)
+                continue
+            load_s = load_of_kind_s(view, work, t, kind)
+            taken_s = load_s + service_s
+            wasted_s = params[1] * load_s + params[2] * (service_s - work.estimate_s)
+            score_free(memory, g, kind, taken_s + crowding * wasted_s - aged_s)
+            if taken_s < idle_s and has_free(memory, work, g, kind):
+                idle_s = taken_s
+    count = rank_free(view, memory, work, ranking)
     is_patient = view.context.n_held < params[3] and idle_s > work.estimate_s
     if count > 0 and is_patient and _is_indexable_wait(view, memory, work, idle_s):
         return 0
-    return count
+    return int(count)
 
 
 @dataclass(frozen=True)
@@ -110,8 +136,8 @@ class LateBinding(Policy):
         this request per node type; its arrival; how many are held; which nodes are up, have room and serve
         the class.
     Cost
-        O(idle nodes) a decision, O(nodes) while few are held; where nodes hold no models, have no resources
-        and are all near, O(log nodes) per change of a node and per candidate. 128 decisions and more when a
+        O(idle nodes) a decision, O(nodes) while few are held, in small clusters, with several zones and with
+        resources; else as `least-expected-completion`, by an index. 128 decisions and more when a
         slot comes free while many are held.
     When it wins / loses
         Wins on mean completion while its view is fresh: no request is bound to a node by an estimate that
@@ -157,11 +183,12 @@ class LateBinding(Policy):
 
         Then the index; or which nodes are idle, and notes of the idle nodes.
         """
-        is_indexed = is_indexable(cluster) and not (cluster.resource_names or np.any(cluster.rtt_s))
+        is_indexed = is_indexable(cluster) and is_near(cluster) and not cluster.resource_names
         slots, indexed = float(cluster.slots.sum()), float(is_indexed)
         params = [self.ageing, self.w_load, self.w_waste, float(self.patient), slots, indexed]
         if is_indexed:
-            return wait_index(cluster)._replace(params=np.array(params))
+            index = wait_index(cluster)
+            return index._replace(params=np.array(params), ints=np.append(index.ints, -1))
         return memory(params=params, ints=room_for_idle(cluster), floats=notes_room(cluster.n_nodes))
 
     @staticmethod

@@ -12,14 +12,16 @@ from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, can_take, estimate_s, memory, needs_of, own_s
+from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of, own_s
+from trimtab.policies.shared.node_words import n_groups, refresh_nodes
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.wait_index import (
+    completion_cost,
     is_indexable,
-    n_groups,
-    rank_by_completion,
-    refresh_waits,
-    type_of_group,
+    n_kinds,
+    own_of_kind_s,
+    rank_free_by_own,
+    rank_waiting,
     wait_index,
 )
 from trimtab.policies.shared.waits import expected_wait_s
@@ -45,14 +47,15 @@ def note_waits(view: View, work: Any, floats: Any) -> float:
 
 @helper
 def _rank_indexed(view: View, memory: Memory, work: Any, ranking: Any) -> int:
-    """As the scan, by the index."""
-    refresh_waits(view, memory)
-    count = 0
+    """As the scan, by the index. Free nodes come first, because they bound the waits that count."""
+    refresh_nodes(view, memory)
+    count = rank_free_by_own(view, memory, work, ranking)
     for g in range(n_groups(memory)):
-        service_s = estimate_s(view, work, type_of_group(memory, g))
-        if service_s < np.inf:
-            count = rank_by_completion(view, memory, ranking, count, g, service_s)
-    return count
+        for kind in range(n_kinds(work)):
+            own_s = own_of_kind_s(view, memory, work, g, kind)
+            if own_s < np.inf:
+                count = rank_waiting(view, memory, work, ranking, count, g, kind, completion_cost(own_s))
+    return int(count)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ class LeastExpectedCompletion(Policy):
         estimated service time of this request per node type; which nodes are up, have room and serve the
         class.
     Cost
-        O(nodes); where nodes hold no models O(log nodes) per change of a node and per candidate.
+        O(nodes) in small clusters; else by an index, O(items that it holds) per change of a node, and
+        per decision O(groups × nodes / 60), mostly much less.
     When it wins / loses
         Wins where nodes are unrelated and model loads cost as much as service. Greedy: it may fill fast nodes
         with requests that others need more; misled by wrong estimates.
@@ -101,7 +105,7 @@ class LeastExpectedCompletion(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected completion."""
         if memory.params[0] == 1.0:
-            return int(_rank_indexed(view, memory, work, ranking))
+            return int(_rank_indexed(view, memory, needs_of(work), ranking))
         needs, floats = needs_of(work), memory.floats
         for j in range(view.context.n_nodes):
             is_able = can_take(view, needs, j)

@@ -16,10 +16,18 @@ from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
 from trimtab.errors import UsageError
 from trimtab.policies.shared.fitting import share_of
 from trimtab.policies.shared.kept_scores import drop_changed, none_kept
+from trimtab.policies.shared.model_memory import (
+    drop_changed_models,
+    memory_column,
+    memory_share,
+    models_take_memory,
+    no_models_kept,
+)
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.waits import expected_wait_s
+from trimtab.policies.shared.without import NO_MODEL_MEMORY
 
-_QUEUE, _BACKLOG, _RESOURCES = 0, 1, 2  # places in `params`: weights, those of the resources last
+_QUEUE, _BACKLOG, _MEMORY, _RESOURCES = 0, 1, 2, 3  # places in `params`: weights, those of resources last
 
 
 @helper(inline=True)
@@ -53,12 +61,13 @@ class LoadAware(Policy):
         its load index; from memory). This sum and its default weights are ours.
     Reads
         In-flight and running requests, slots, capacity, backlog and its time, use of resources of each node;
-        the class's demand; which nodes are up, have room and serve the class.
+        the class's demand; models that each node holds and their sizes; which nodes are up, have room and
+        serve the class.
     Cost
         O(nodes), and O(classes + resources) for each node that changed since the last decision.
     When it wins / loses
         Wins over queue length alone where requests lean on different resources. Does not look at the service
-        time of this request on that node, at models or at distances. Old reports mislead it, and each fleet
+        time of this request on that node or at distances. Old reports mislead it, and each fleet
         needs its own weights.
     Deviations from the source
         Shares of resources in use instead of queue lengths at them, and fixed weights instead of a job's
@@ -68,10 +77,11 @@ class LoadAware(Policy):
     """
 
     name: ClassVar[str] = "load-aware"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.REPORTED_LOAD})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.REPORTED_LOAD, Need.RESIDENCY})
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESOURCES: "The request itself adds only to the queue.",
         Need.REPORTED_LOAD: "Load is the queue and the expected wait.",
+        Need.RESIDENCY: NO_MODEL_MEMORY,
     }
     queue: float = 1.0  # weight of requests in flight per unit of capacity
     backlog: float = 1.0  # weight of the expected wait, in services of the request
@@ -92,12 +102,16 @@ class LoadAware(Policy):
                 )
 
     def init(self, cluster: Cluster) -> Memory:
-        """The weights, those of resources in the order of the cluster; notes and kept loads of the nodes."""
+        """Weights, those of resources as in the cluster; notes, models' memory, and kept loads of nodes."""
         given = self.cpu, self.ram, self.io, self.network, self.gpu, self.gpu_memory
         of = dict(zip(RESOURCES, given, strict=True))
+        column, takes = memory_column(cluster), models_take_memory(cluster)
         weights = [of.get(name, 0.0) for name in cluster.resource_names]  # type: ignore[call-overload]
-        params = [self.queue, self.backlog, *weights]
-        return memory(params, floats=[*np.zeros(notes_room(cluster.n_nodes)), *none_kept(cluster)])
+        if takes and column >= 0:
+            weights[column] = 0.0  # it is counted once, with the models
+        params = [self.queue, self.backlog, self.gpu_memory, *weights]
+        floats = [*np.zeros(notes_room(cluster.n_nodes)), *no_models_kept(cluster), *none_kept(cluster)]
+        return memory(params, [int(takes), column], floats)
 
     @staticmethod
     @kernel
@@ -106,10 +120,16 @@ class LoadAware(Policy):
         needs, floats, weights = needs_of(work), memory.floats, memory.params
         first = len(floats) - len(view.fixed_s) * view.context.n_nodes
         drop_changed(view, floats, first)
+        models, has_models = first - view.context.n_nodes, memory.ints[0] == 1
+        if has_models:
+            drop_changed_models(view, floats, models)
         first += needs.class_idx * view.context.n_nodes
         for j in range(view.context.n_nodes):
             if floats[first + j] != floats[first + j]:  # not kept
                 floats[first + j] = _resource_load(view, needs, j, weights)
             load = _queue_load(view, needs, j, weights) + floats[first + j]
+            if has_models:
+                share = memory_share(view, needs, floats, models, j, memory.ints[1])
+                load += weights[_MEMORY] * min(1.0, share)
             floats[NOTES + j] = load if can_take(view, needs, j) else np.inf
         return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -9,19 +9,19 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.compiled.kernel import helper, kernel
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.decision import Reason
 from trimtab.domain.needs import Need
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
-from trimtab.forecast.availability import with_restarts_s
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.predictive.staffing import services_of_models_s, slots_needed, staffed
 from trimtab.policies.predictive.watch import availability
 from trimtab.policies.shared.demand_forecast import STEPS, Expected, expected, rates_per_s
 from trimtab.policies.shared.forecasters import check_forecaster
+from trimtab.policies.shared.outlook import has_outlook, with_outages_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import NO_LOADS
 
@@ -85,15 +85,6 @@ def needs_of_models(view: View, work: Any, service_s: Floats, policy: Predictive
         need[m] = slots_needed(float(rate[m]), float(own_s.mean()), 1.0, policy.wait_frac)
     total = view.nodes.slots[view.nodes.up == 1].sum()
     return need * min(1.0, total / max(need.sum(), 1.0))
-
-
-@helper(inline=True)
-def _with_outages_s(view: View, plan: Plan, j: int, completion_s: float) -> float:
-    """Expected completion on a node that may fail, or that has an outage before the work is done."""
-    now_s, found_s = view.context.now_s, completion_s
-    if now_s + completion_s > plan.price[j, 1]:  # then it starts anew after the outage
-        found_s += max(0.0, plan.price[j, 2] - now_s)
-    return with_restarts_s(found_s, plan.price[j, 0])
 
 
 @dataclass(frozen=True)
@@ -179,12 +170,12 @@ class Predictive(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by completion, its own first; reject what would be late everywhere."""
         needs, floats = needs_of(work), memory.floats
-        soonest_s, is_planned, has_outlook = np.inf, len(plan.eligible) > 0, len(plan.price) > 0
+        soonest_s, is_planned, is_told = np.inf, len(plan.eligible) > 0, has_outlook(plan)
         outside_s = memory.params[0] * work.estimate_s
         for j in range(view.context.n_nodes):
             score = expected_completion_s(view, needs, j) if can_take(view, needs, j) else np.inf
-            if has_outlook and score < np.inf:
-                score = _with_outages_s(view, plan, j, score)
+            if is_told and score < np.inf:
+                score = with_outages_s(view, plan, j, score)
             soonest_s = min(soonest_s, score)
             if is_planned:  # a product, not a branch, as with loads
                 score += outside_s * (1 - plan.eligible[needs.class_idx, j])

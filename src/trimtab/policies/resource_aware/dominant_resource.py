@@ -15,8 +15,15 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory, needs_of
 from trimtab.policies.shared.fitting import has_room, is_slot_free, n_resources, share_of
 from trimtab.policies.shared.kept_scores import drop_changed, none_kept
+from trimtab.policies.shared.model_memory import (
+    drop_changed_models,
+    memory_column,
+    memory_share,
+    models_take_memory,
+    no_models_kept,
+)
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import SLOTS_ONLY
+from trimtab.policies.shared.without import NO_MODEL_MEMORY, SLOTS_ONLY
 
 
 @helper(inline=True)
@@ -45,7 +52,7 @@ class DominantResource(Policy):
         resource types", NSDI 2011. From memory.
     Reads
         Capacity and use of each node's resources, the class's demand, slots, running and in-flight requests;
-        which nodes are up, have room and serve the class.
+        models that each node holds and their sizes; which nodes are up, have room and serve the class.
     Cost
         O(nodes), and O(classes + resources) for each node that changed since the last decision.
     When it wins / loses
@@ -59,14 +66,16 @@ class DominantResource(Policy):
     """
 
     name: ClassVar[str] = "dominant-resource"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.HOLDING})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.RESIDENCY, Need.HOLDING})
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESOURCES: SLOTS_ONLY,
+        Need.RESIDENCY: NO_MODEL_MEMORY,
     }
 
     def init(self, cluster: Cluster) -> Memory:
-        """Notes of the nodes, and kept scores."""
-        return memory(floats=[*np.zeros(notes_room(cluster.n_nodes)), *none_kept(cluster)])
+        """Whether models take memory, and its column; notes of nodes, models' memory, and kept scores."""
+        floats = [*np.zeros(notes_room(cluster.n_nodes)), *no_models_kept(cluster), *none_kept(cluster)]
+        return memory(ints=[int(models_take_memory(cluster)), memory_column(cluster)], floats=floats)
 
     @staticmethod
     @kernel
@@ -75,9 +84,15 @@ class DominantResource(Policy):
         needs, floats = needs_of(work), memory.floats
         first = len(floats) - len(view.fixed_s) * view.context.n_nodes
         drop_changed(view, floats, first)
+        models, has_models = first - view.context.n_nodes, memory.ints[0] == 1
+        if has_models:
+            drop_changed_models(view, floats, models)
         first += needs.class_idx * view.context.n_nodes
         for j in range(view.context.n_nodes):
             if floats[first + j] != floats[first + j]:  # not kept
                 floats[first + j] = _dominant_share(view, needs, j) if has_room(view, needs, j) else np.inf
-            floats[NOTES + j] = floats[first + j] if is_slot_free(view, needs, j) else np.inf
+            score = floats[first + j] if is_slot_free(view, needs, j) else np.inf
+            if has_models and score < np.inf:
+                score = max(score, memory_share(view, needs, floats, models, j, memory.ints[1]))
+            floats[NOTES + j] = score
         return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -6,17 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, memory, needs_of
-from trimtab.policies.shared.fitting import has_room, is_slot_free, largest, room_left
-from trimtab.policies.shared.kept_scores import drop_changed, none_kept
-from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import SLOTS_ONLY
+from trimtab.domain.view import Memory, Plan, View, needs_of
+from trimtab.policies.shared.room import note_room, room_memory
+from trimtab.policies.shared.selection import rank_noted
+from trimtab.policies.shared.without import NO_MODEL_MEMORY, SLOTS_ONLY
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class MostFree(Policy):
         (worst fit). From memory.
     Reads
         Capacity and use of each node's resources, the class's demand, slots, running and in-flight requests;
-        which nodes are up, have room and serve the class.
+        models that each node holds and their sizes; which nodes are up, have room and serve the class.
     Cost
         O(nodes), and O(classes + resources) for each node that changed since the last decision.
     When it wins / loses
@@ -47,26 +44,19 @@ class MostFree(Policy):
     """
 
     name: ClassVar[str] = "most-free"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.HOLDING})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.RESIDENCY, Need.HOLDING})
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESOURCES: SLOTS_ONLY,
+        Need.RESIDENCY: NO_MODEL_MEMORY,
     }
 
     def init(self, cluster: Cluster) -> Memory:
-        """The most that a node has of each resource; notes of the nodes, and kept scores."""
-        return memory(largest(cluster), floats=[*np.zeros(notes_room(cluster.n_nodes)), *none_kept(cluster)])
+        """As `room_memory` says."""
+        return room_memory(cluster)
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank the nodes where it fits by what would be left, most first."""
-        needs, floats = needs_of(work), memory.floats
-        first = len(floats) - len(view.fixed_s) * view.context.n_nodes
-        drop_changed(view, floats, first)
-        first += needs.class_idx * view.context.n_nodes
-        for j in range(view.context.n_nodes):
-            if floats[first + j] != floats[first + j]:  # not kept
-                left = room_left(view, needs, j, memory.params)
-                floats[first + j] = -left if has_room(view, needs, j) else np.inf
-            floats[NOTES + j] = floats[first + j] if is_slot_free(view, needs, j) else np.inf
-        return int(rank_noted(floats, ranking, view.context.n_nodes))
+        note_room(view, needs_of(work), memory, -1.0)
+        return int(rank_noted(memory.floats, ranking, view.context.n_nodes))

@@ -18,10 +18,12 @@ from trimtab.policies.load_aware.late_binding import LateBinding
 from trimtab.policies.load_aware.least_expected_wait import LeastExpectedWait
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
 from trimtab.policies.optimising.dual_price import DualPrice
+from trimtab.policies.predictive.outage_aware import OutageAware
+from trimtab.policies.predictive.watch import availability
 
 Floats = NDArray[np.float64]
 
-COST_INDEX, LATE_BINDING, DUAL_PRICE = CostIndex(), LateBinding(), DualPrice()
+COST_INDEX, LATE_BINDING, DUAL_PRICE, OUTAGE_AWARE = CostIndex(), LateBinding(), DualPrice(), OutageAware()
 PORTFOLIO: tuple[Policy, ...] = (
     LATE_BINDING,  # what it holds, any other can still place; what others have placed, it can't hold
     COST_INDEX,  # under weights that are tuned
@@ -31,6 +33,7 @@ PORTFOLIO: tuple[Policy, ...] = (
     EvenWork(),
     Locality(),
     DUAL_PRICE,  # at prices that are found anew for each rollout
+    OUTAGE_AWARE,  # only where there is an outlook: else it is least-expected-completion
 )
 FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait, COST_INDEX.w_price)
 TUNED = 1  # the candidate that has weights
@@ -54,6 +57,7 @@ class Notes(NamedTuple):
     move: float  # local change that is tried next
     told: Floats  # [4, candidates], or empty where nothing was simulated yet: the fields of `Evidence`
     scores: Floats  # [candidates] or empty, log of the objective over the candidates' median, smoothed
+    watch: Floats = np.zeros(0)  # what plans have seen of failures, as `availability` keeps it
 
     @classmethod
     def read(cls, params: Floats) -> Notes:
@@ -61,13 +65,16 @@ class Notes(NamedTuple):
         if len(params) < _END_OF_TOLD:
             return cls(np.array(FIRST_WEIGHTS), -1.0, 0.0, np.zeros((_TOLD, 0)), np.zeros(0))
         told = params[_BEGIN_OF_TOLD:_END_OF_TOLD].reshape(_TOLD, len(PORTFOLIO))
-        scores = params[_END_OF_TOLD:]
-        return cls(params[:N_WEIGHTS], params[N_WEIGHTS], params[N_WEIGHTS + 1], told, scores)
+        begin = _END_OF_TOLD + 1
+        end = begin + int(params[_END_OF_TOLD])
+        scores, watch = params[begin:end], params[end:]
+        return cls(params[:N_WEIGHTS], params[N_WEIGHTS], params[N_WEIGHTS + 1], told, scores, watch)
 
     def written(self) -> Floats:
         """As `plan.params`, once simulated."""
         told = self.told.ravel()
-        return np.concatenate([self.weights, [self.last_serial, self.move], told, self.scores])
+        serial_and_move, n_scores = [self.last_serial, self.move], [float(len(self.scores))]
+        return np.concatenate([self.weights, serial_and_move, told, n_scores, self.scores, self.watch])
 
     def changed_weights(self) -> Floats:
         """The weights after the local change that is next."""
@@ -76,12 +83,13 @@ class Notes(NamedTuple):
         weights[which] = np.clip(weights[which] * factor, 0.02, 16.0)
         return weights
 
-    def after(self, history: History, cost: Floats, active: int, has_gained: bool) -> Notes:
-        """Once simulated, with costs [candidates, requests] and this candidate in force.
+    def after(self, history: History, found: Simulated, active: int, has_gained: bool) -> Notes:
+        """Once simulated, with this candidate in force.
 
         A local change that gained is kept and tried again, else the next is due.
         """
-        notes = self._replace(last_serial=last_serial_of(history), told=_told(cost, active))
+        told = _told(found.cost[:-1], active)
+        notes = self._replace(last_serial=last_serial_of(history), told=told, watch=found.watch)
         if has_gained:
             return notes._replace(weights=self.changed_weights())
         return notes._replace(move=self.move + 1.0)
@@ -93,10 +101,11 @@ def last_serial_of(history: History) -> float:
 
 
 class Simulated(NamedTuple):
-    """The result of a rollout, and its prices of node time."""
+    """The result of a rollout, and what it was made under."""
 
     cost: Floats  # [candidates + 1, requests] of the portfolio, and of the cost index after the local change
-    price: Floats  # [nodes, 1]
+    price: Floats  # [nodes, 1] of node time; where there is an outlook the columns of `availability` follow
+    watch: Floats  # as in `Notes`
 
 
 def check_window(policy: str, window: int) -> None:
@@ -127,13 +136,23 @@ def simulated(
     work = None if rollout is None or is_early else stretch(history, rollout, reach)
     if rollout is None or work is None:
         return None
-    price = DUAL_PRICE.plan(*told, rollout).price
+    price, (outlook, watch) = DUAL_PRICE.plan(*told, rollout).price, availability(view, notes.watch)
+    has_news = bool(outlook[:, 0].any() or np.isfinite(outlook[:, 1]).any())
+    in_rollout = price
+    if has_news:  # rollouts begin at time 0
+        begun_s = np.array([0.0, view.context.now_s, view.context.now_s])
+        price, in_rollout = np.hstack([price, outlook]), np.hstack([price, outlook - begun_s])
     now, changed = (
-        empty_plan()._replace(params=w, price=price) for w in (notes.weights, notes.changed_weights())
+        empty_plan()._replace(params=w, price=in_rollout) for w in (notes.weights, notes.changed_weights())
     )
-    variants = [Variant(policy, now) for policy in PORTFOLIO] + [Variant(COST_INDEX, changed)]
+    is_tried = has_news or PORTFOLIO[active] is OUTAGE_AWARE
+    tried = PORTFOLIO if is_tried else PORTFOLIO[:-1]
+    variants = [Variant(policy, now) for policy in tried] + [Variant(COST_INDEX, changed)]
     completion_s = rollout(variants, work, SERVICE_CV)
-    return Simulated(costs(completion_s[:, completion_s.shape[1] // 2 :], objective, active), price)
+    cost = costs(completion_s[:, completion_s.shape[1] // 2 :], objective, active)
+    if not is_tried:  # it counts as equal to the one in force, so it does not take over
+        cost = np.insert(cost, len(tried), cost[active], axis=0)
+    return Simulated(cost, price, watch)
 
 
 def stretch(history: History, rollout: Rollout, window: int) -> NDArray[np.void] | None:

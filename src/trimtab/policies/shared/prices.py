@@ -16,7 +16,7 @@ ITERATIONS = 15  # of a stage; it starts from the last prices
 def smoothed_prices(work: Expected, last_plan: Plan, left_out: float, kept: float) -> Floats:
     """New prices [nodes, 1], of which the last plan's are the share `kept`; see `node_prices`."""
     n, before = len(work.capacity_s), last_plan.price
-    last = before[:, 0] if before.shape == (n, 1) else np.zeros(n)
+    last = before[:, 0] if len(before) == n else np.zeros(n)
     return (kept * last + (1.0 - kept) * node_prices(work, last, left_out))[:, None]
 
 

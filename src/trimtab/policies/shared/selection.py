@@ -60,8 +60,14 @@ def rank(ranking: Any, count: int, j: int, score: float) -> int:
 
     The worst one falls out of a full list.
     """
+    return int(rank_best(ranking, count, MAX_RANKED, j, score))
+
+
+@helper(inline=True)
+def rank_best(ranking: Any, count: int, most: int, j: int, score: float) -> int:
+    """As `rank`, of at most so many candidates."""
     nodes, scores = ranking.node_idx, ranking.score
-    if count == MAX_RANKED:
+    if count == most:
         worst = scores[count - 1]
         if score > worst or (score == worst and j > nodes[count - 1]):
             return count

@@ -130,37 +130,6 @@ def first_up_to(memory: Memory, t: int, limit: float) -> int:
 
 
 @helper(inline=True)
-def next_up_to(memory: Memory, t: int, i: int, limit: float) -> int:
-    """The next leaf after leaf i of tree t, 0 at first, whose key is at most the limit; 0 if none is.
-
-    Keys may change between calls, also that of leaf i.
-    """
-    row = _ROWS + _ROW * t
-    tree, width, floats = memory.ints[row + _TREE], memory.ints[row + _WIDTH], memory.floats
-    is_next = i == 0
-    i = max(i, 1)
-    while True:
-        if is_next and floats[tree + i] <= limit:
-            if i >= width:
-                return i
-            i *= 2
-        else:
-            while i & 1 == 1:
-                i >>= 1
-            if i == 0:
-                return 0
-            i += 1
-            is_next = True
-
-
-@helper(inline=True)
-def node_at(memory: Memory, t: int, i: int) -> int:
-    """The node of leaf i of tree t."""
-    row = _ROWS + _ROW * t
-    return int(memory.ints[memory.ints[row + _MEMBERS] + i - memory.ints[row + _WIDTH]])
-
-
-@helper(inline=True)
 def rank_head(memory: Memory, ranking: Any, count: int, t: int, extra: float, divisor: float) -> int:
     """Rank tree t's node of least (key + extra) / divisor, ties by node; returns the number of candidates."""
     return int(rank_head_since(memory, ranking, count, t, 0.0, -np.inf, extra, divisor))
