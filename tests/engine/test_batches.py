@@ -12,7 +12,9 @@ from test_parts import InParts
 
 from support.builders import cluster
 from support.by_hand import asked, count, fault_table, finishes, once, starts
+from support.chains import Stage, after, chained
 from support.mini_policies import ByDeadline
+from trimtab.domain.chains import OnStageFailure
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, OnFailure, Options
@@ -181,3 +183,33 @@ def test_batch_sizes_are_those_of_the_bulk_queue() -> None:
     spread = np.std(means, ddof=1) / np.sqrt(len(means))
     assert abs(np.mean(means) - expected) < 4 * spread
     assert spread < 0.2 * expected
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_stages_of_several_runs_in_a_batch_fail_each_for_itself(leads: bool) -> None:
+    """Two runs of two stages fill a batch of four, 0 to 3 s. `bad` always fails: again from 3.5 to 4.5 s."""
+    bad = Stage(1.0, error_frac=1.0, max_retries=1, on_failure=OnStageFailure.SKIP)
+    stages = {"bad": bad, "good": Stage(3.0)} if leads else {"good": Stage(3.0), "bad": bad}
+    c = cluster(1)
+    d = played(c, chained(c, asked(c, [0.0, 0.0]), stages), batch=4, window_s=0.5, marginal=0.0)
+    of_stages = d.state.requests[2:]
+    goods, bads = (of_stages[k::2] for k in ((1, 0) if leads else (0, 1)))
+    assert goods["finish_s"].tolist() == [3.0, 3.0]
+    assert goods["retries"].tolist() == [0, 0]
+    assert bads["status"].tolist() == [Status.LOST, Status.LOST]
+    assert bads["ended_s"].tolist() == [4.5, 4.5]
+    assert bads["retries"].tolist() == [1, 1]
+    assert finishes(d)[:2] == [4.5, 4.5]
+    assert count(d, "finished") == 2
+    assert d.state.nodes["in_flight"][0] == d.state.nodes["running"][0] == 0
+
+
+def test_a_batch_may_release_more_stages_than_the_event_heap_has_room_for() -> None:
+    """40 runs whose first stages end in one batch, each followed by 60 instances: 2400 are ready at 1 s."""
+    c = cluster(1, slots=40)
+    stages = {"first": Stage(1.0), "items": Stage([1.0] * 60, after("first"))}
+    r = chained(c, asked(c, [0.0] * 40), stages)
+    d = played(c, r, batch=40, window_s=0.5, marginal=0.0)
+    assert count(d, "finished") == 40
+    first = d.state.groups["spec"][d.state.stages["group"]] == 1
+    assert d.state.work["arrival_s"][40:][~first[40:]].tolist() == [1.0] * 2400

@@ -238,9 +238,13 @@ def test_errors_are_retried_and_counted() -> None:
     """Half of the attempts end in an error; with enough retries every run ends."""
     c = cluster(3, slots=4)
     stages = {"a": Stage(1.0, error_frac=0.5, max_retries=60), "b": Stage(1.0, after("a"))}
-    d = played(c, chained(c, asked(c, (np.arange(200.0) * 0.1).tolist()), stages), Emptiest())
+    d = run(
+        c, chained(c, asked(c, (np.arange(200.0) * 0.1).tolist()), stages), Options(), Decider.of(Emptiest())
+    )
     assert count(d, "finished") == 200
     assert 140 < count(d, "retries") < 270  # mean 200, standard deviation 20
+    few = played(c, chained(c, asked(c, (np.arange(20.0) * 0.1).tolist()), stages), Emptiest())
+    assert count(few, "finished") == 20
     none = played(c, chained(c, asked(c, [0.0]), {"a": Stage(1.0, error_frac=1.0, max_retries=2)}))
     assert count(none, "lost") == 1
     assert none.state.requests["ended_s"][0] == 3.0

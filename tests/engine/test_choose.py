@@ -107,8 +107,8 @@ def test_garbage_is_named_with_policy_request_time_and_what_was_expected(
         answered(answer, mode)
 
 
-@pytest.mark.parametrize("reason", [0, 5, 32])
-def test_a_reason_must_be_a_policy_s_own(reason: int) -> None:
+@pytest.mark.parametrize("reason", [0, 5, 32, "full"])
+def test_a_reason_must_be_a_policy_s_own(reason: Any) -> None:
     with pytest.raises(ValueError, match="expected a reason from 6 to 31"):
         tt.reject(reason)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from support.invariants import TelemetryShadow, check_all
@@ -13,9 +14,7 @@ from trimtab.engine.loop import DONE
 MAX_EVENTS = 3000  # recurring faults go on for ever while a policy holds what nobody takes
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(cases)
-def test_every_moment_adds_up(case: Case) -> None:
+def check_every_moment(case: Case) -> None:
     driver = Driver(
         case.cluster,
         case.requests,
@@ -35,3 +34,20 @@ def test_every_moment_adds_up(case: Case) -> None:
         before_s = driver.now_s
         if code == DONE:
             break
+
+
+def random_cases(n: int) -> settings:
+    return settings(max_examples=n, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@random_cases(25)
+@given(cases)
+def test_every_moment_adds_up(case: Case) -> None:
+    check_every_moment(case)
+
+
+@pytest.mark.full
+@random_cases(200)
+@given(cases)
+def test_every_moment_of_many_cases_adds_up(case: Case) -> None:
+    check_every_moment(case)

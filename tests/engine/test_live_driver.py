@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from support import builders
+from support.conformance_cases import in_turn
 from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Decider, Policy
@@ -76,16 +77,18 @@ def replay(live: LiveDriver, requests: Any, c: Any) -> dict[int, tuple[int, floa
     return ends
 
 
-@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
-@pytest.mark.parametrize(
-    "policy", [*names("dispatch"), "least-connections+edf", "random+vtc", "random+fair-share"]
+@in_turn(
+    [*names("dispatch"), "least-connections+edf", "random+vtc", "random+fair-share"],
+    # Two neighbours have both modes, and are with and without lanes
+    ["compiled", "interpreted, lanes", "compiled, lanes", "interpreted"],
+    each=2,
 )
-@pytest.mark.parametrize("lanes", [False, True])
-def test_rows_used_again_change_no_decision(policy: str, lanes: bool, mode: str) -> None:
+def test_rows_used_again_change_no_decision(spec: str, case: str) -> None:
+    mode, _, lanes = case.partition(", ")
     requests = builders.requests(C, 400, load=1.1, tenants=3, deadline_s=4.0, noise=True)
-    options = Options(cancel=Cancel.WAITING, lookahead=2, lane_per_class=lanes)
-    chosen = find(policy)
-    simulated = run(C, requests, options, chosen, seed=5)
+    options = Options(cancel=Cancel.WAITING, lookahead=2, lane_per_class=bool(lanes))
+    chosen = find(spec)
+    simulated = run(C, requests, options, chosen, seed=5, mode="compiled")
     live = LiveDriver(C, options, chosen, rows=200, tenants=3, seed=5, mode=mode)
     ends = replay(live, requests, C)
     rows = simulated.state.requests
@@ -113,14 +116,14 @@ def test_the_tables_estimate_what_the_host_leaves_open(mode: str) -> None:
         row = live.enter(RequestSpec(0, units), units)
         live.advance(units)
         best_s = min(c.fixed_s[0] + c.unit_s[0] * units)
-        assert live._driver.state.work["estimate_s"][row] == best_s == live.best_estimate_s(0, units)
+        assert live.state.work["estimate_s"][row] == best_s == live.best_estimate_s(0, units)
         assert [started for started, _ in live.take_started()] == [row]
         live.complete(row, units)
         live.advance(units)
     stuck = live.enter(RequestSpec(1, 1.0), 50.0)  # no type serves its class yet
     live.advance(50.0)
     assert live.waiting()["estimate_s"].tolist() == [1.0] == [live.best_estimate_s(1, 1.0)]
-    assert live._driver.state.requests["node_idx"][stuck] == -1
+    assert live.state.requests["node_idx"][stuck] == -1
 
 
 def test_a_lost_request_goes_to_another_node_and_never_back() -> None:

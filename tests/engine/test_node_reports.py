@@ -75,7 +75,7 @@ def test_changes_reach_the_log_of_every_policy_once(many: int) -> None:
     assert started(driver, RequestSpec(0, 1.0), 0.0) >= 0
     for k in range(many):
         driver.reports.set_used(np.array([[0.0], [1.0 + k]]), AGES, 1.0)
-    state = driver._driver.state
+    state = driver.state
     logs = [state.changed[d][: int(n)].tolist() for d, n in enumerate(state.contexts["n_changed"])]
     assert [sorted(log) for log in logs] == [[0, 1], [0, 1]] or [sorted(log) for log in logs] == [[1], [1]]
     assert all(len(set(log)) == len(log) for log in logs)

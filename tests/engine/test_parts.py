@@ -85,8 +85,9 @@ def test_no_more_parts_than_it_has_nor_than_the_plan_allows() -> None:
     c = cluster(8)
     r = asked(c, [0.1, 10.0, 20.0], 6.0, parts_max=[2, 0, 6])
     d = played(c, r, parts=3)
-    runs = d.state.runs
-    assert (runs["n_rows"] * runs["started"]).tolist() == [2, 0, 3]
+    runs, groups = d.state.runs, d.state.groups
+    counts = np.where(runs["n_groups"] > 0, groups["count"][runs["group"]], 0)
+    assert (counts * runs["started"]).tolist() == [2, 0, 3]
     assert finishes(d)[:3] == pytest.approx([0.1 + 3.25, 16.0, 22.25])
 
 
@@ -172,7 +173,8 @@ def test_parts_belong_to_the_dispatcher_of_their_request() -> None:
     for i in range(7):
         mine = np.flatnonzero(rows.stages["run"] == i).tolist()
         most = int(r.work["parts_max"][i])
-        assert mine == ([rows.runs["row"][i] + k for k in range(most)] if most > 1 else [])
+        first = int(rows.groups["row"][rows.runs["group"][i]])
+        assert mine == (list(range(first, first + most)) if most > 1 else [])
     assert (rows.requests.work["serial"] == np.arange(len(rows.requests.work))).all()
     options = Options(join_s=np.zeros(1), dispatchers=3)
     state = run(c, r, options, Decider.of(InParts(parts=2)), mode="interpreted").state

@@ -20,7 +20,7 @@ SERVERS = 1000
 LIMIT_BIAS = 0.005  # a thousand servers are not infinitely many
 
 
-@pytest.mark.parametrize("load", [0.7, 0.9])
+@pytest.mark.parametrize("load", [0.7, pytest.param(0.9, marks=pytest.mark.full)])
 def test_two_choices_take_as_long_as_the_mean_field_says(load: float) -> None:
     c = cluster(SERVERS)
     runs = [stream(c, load * SERVERS, 200_000, seed, policy=TwoChoices()) for seed in SEEDS]

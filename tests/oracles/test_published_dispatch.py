@@ -64,7 +64,7 @@ def test_work_counted_in_full_is_no_central_queue() -> None:
     assert waits_s.mean() > 1.05 * (np.array(_central_queue(arrival_s, service_s, 4)) - arrival_s).mean()
 
 
-@pytest.mark.parametrize("load", [0.7, 0.9])
+@pytest.mark.parametrize("load", [0.7, pytest.param(0.9, marks=pytest.mark.full)])
 def test_one_sample_and_one_remembered_node_take_as_long_as_the_mean_field_says(load: float) -> None:
     c = cluster(SERVERS)
     means = [
@@ -84,7 +84,7 @@ def test_a_remembered_node_helps_two_samples_too() -> None:
     assert np.mean(with_memory) < 0.9 * np.mean(without)
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
+@pytest.mark.parametrize("load", [pytest.param(0.5, marks=pytest.mark.full), 0.8])
 def test_two_nodes_under_join_idle_queue_are_their_markov_chain(load: float) -> None:
     means = [
         times_s(stream(cluster(2), 2 * load, 200_000, seed, policy=policy("jiq"))).mean()

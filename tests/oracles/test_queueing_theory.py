@@ -96,7 +96,7 @@ def test_priorities_wait_as_cobham_says() -> None:
         assert_agrees(means, expected_s)
 
 
-@pytest.mark.parametrize("sizes", ["constant", "exponential", "hyper"])
+@pytest.mark.parametrize("sizes", ["constant", pytest.param("exponential", marks=pytest.mark.full), "hyper"])
 def test_transfers_share_a_link_as_processor_sharing_whatever_the_sizes(sizes: str) -> None:
     c = cluster(1, nic_gib_per_s=1.0)
     n = 200_000 if sizes == "hyper" else 100_000

@@ -27,11 +27,17 @@ CASES = {
     "stale": Options(telemetry_period_s=0.4, telemetry_delay_s=0.1, dispatchers=2),
     "held": Options(held_max=5, lookahead=3),
 }
-POLICIES = ("least-connections", "least-expected-completion", "late-binding", "congestion-aware+least-laxity")
+POLICIES = (
+    "least-connections",
+    "least-expected-completion",
+    "late-binding",
+    "congestion-aware+least-laxity",
+    "downstream-aware",
+)
+PAIRS = [(case, policy) for case in CASES for policy in POLICIES]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "policy"), PAIRS)
 def test_both_hosts_run_chains_alike(case: str, policy: str) -> None:
     c = cluster(5, types=2, slots=2, zones=2, queue_max=1, nic_gib_per_s=1.0)
     r = requests(c, 40, load=0.3, seed=3, tenants=2, deadline_s=9.0)

@@ -21,6 +21,7 @@ import orjson
 import pytest
 
 from support.choosing_policies import PlainCompletion
+from support.conformance_cases import in_turn
 from support.gateway.virtual import VirtualLoop, Wire, run_virtual
 from support.planning_policies import Steering
 from trimtab.domain.cluster import Cluster
@@ -292,12 +293,9 @@ def assert_parity(
 OFF_ROUND = {"hungarian": "hungarian(plan_period_s=0.2371)"}
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(
-    "name", [*names("dispatch"), "least-expected-wait+edf", "random+sjf", "round-robin+vtc"]
-)
-def test_the_gateway_decides_as_the_simulator(name: str, case: str) -> None:
-    assert_parity(CASES[case], *find(OFF_ROUND.get(name, name)))
+@in_turn([*names("dispatch"), "least-expected-wait+edf", "random+sjf", "round-robin+vtc"], CASES)
+def test_the_gateway_decides_as_the_simulator(spec: str, case: str) -> None:
+    assert_parity(CASES[case], *find(OFF_ROUND.get(spec, spec)))
 
 
 @pytest.mark.parametrize("order", names("order"))

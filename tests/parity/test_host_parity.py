@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.builders import cluster, requests, with_resources
 from support.by_hand import background, fault_table
 from support.choosing_policies import MaskedEmptiest, PlainCompletion, PlainEmptiest, PlainRandom
+from support.conformance_cases import in_turn
 from support.planning_policies import Gate, Steering
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
@@ -91,11 +92,10 @@ def assert_same_records(a: np.ndarray, b: np.ndarray) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", names("dispatch"))
-def test_every_policy_decides_alike_in_both_hosts(name: str, case: str) -> None:
+@in_turn(names("dispatch"), CASES, each=3)
+def test_every_policy_decides_alike_in_both_hosts(spec: str, case: str) -> None:
     c, options = CASES[case]
-    assert_same(*both(c, work_for(c), options, *find(name), mode="interpreted"))
+    assert_same(*both(c, work_for(c), options, *find(spec), mode="interpreted"))
 
 
 @pytest.mark.parametrize("case", CASES)

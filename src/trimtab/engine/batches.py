@@ -230,7 +230,7 @@ def _hand_on(s: State, r: int, to: int, j: int) -> None:
     while m >= 0:
         s.batch.leader[m] = to
         m = s.batch.next[m]
-    if s.nodes.up[j] == 1 or s.config.completions_from_outside[0] == 1:  # else it is paused
+    if s.hidden.down[j] == 0 or s.config.completions_from_outside[0] == 1:  # else it is paused
         announce(s, to)
 
 

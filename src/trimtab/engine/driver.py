@@ -35,6 +35,7 @@ _NEVER = float("inf")
 _EVENT_ROW = Struct("=dq")  # an EVENT in one call
 _EVENT_BYTES, _pack_event = _EVENT_ROW.size, _EVENT_ROW.pack_into
 _key_of = interpreted(key_of)
+_SWITCHES = 1_000  # of a composite policy that are kept, the last ones
 IS_OVER = 1  # version of a LOSS event: no client waits for the request
 
 
@@ -87,6 +88,7 @@ class Driver:
     ) -> None:
         self.decider, self.policy = decider, decider.dispatch
         self.active_idx = 0  # the active candidate of a composite policy
+        self.switches: deque[tuple[float, int]] = deque(maxlen=_SWITCHES)  # (time, candidate since then)
         self._cluster, self._shadow, self._active_of_shadow = cluster, shadow, 0
         self.options, self.label = options, decider.label
         compiled = mode == "compiled" or (mode == "auto" and are_runs_compiled([decider], len(requests)))
@@ -265,6 +267,7 @@ class Driver:
         self._calls.set_plan(located(plan, self.held(), self.state.work) if len(plan.binding) else plan)
         if plan.active_idx[0] != self.active_idx:
             self.active_idx = int(plan.active_idx[0])
+            self.switches.append((self.now_s, self.active_idx))
             self._switch_policy(members(self.policy)[self.active_idx])
         if plan.placement.size or self._is_placing:
             self._is_placing = plan.placement.size > 0

@@ -6,9 +6,12 @@ Requests that run when it begins keep what they have.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.compiled.kernel import helper
 from trimtab.domain.decision import Reason, Status
@@ -60,8 +63,8 @@ def end(s: State, r: int, status: int, reason: int, now_s: float) -> None:
 
 
 @helper
-def _exponential(s: State, f: int, i: int, mean_s: float) -> float:
-    u = uniform(stream(s.config.seed[0], _STREAM + f, s.faults.count[f]), i)
+def _exponential(seed: int, f: int, count: int, i: int, mean_s: float) -> float:
+    u = uniform(stream(seed, _STREAM + f, count), i)
     return -mean_s * math.log(1.0 - u)
 
 
@@ -69,8 +72,27 @@ def _exponential(s: State, f: int, i: int, mean_s: float) -> float:
 def _draw_next(s: State, f: int, after_s: float) -> None:
     faults = s.faults
     faults.count[f] += 1
-    faults.start_s[f] = after_s + _exponential(s, f, 0, faults.mtbf_s[f])
-    faults.end_s[f] = faults.start_s[f] + _exponential(s, f, 1, faults.mttr_s[f])
+    seed, count = s.config.seed[0], faults.count[f]
+    faults.start_s[f] = after_s + _exponential(seed, f, count, 0, faults.mtbf_s[f])
+    faults.end_s[f] = faults.start_s[f] + _exponential(seed, f, count, 1, faults.mttr_s[f])
+
+
+def fault_times(faults: NDArray[np.void], seed: int, until_s: float) -> Iterator[tuple[int, float, float]]:
+    """(process, start, end) of every fault that begins before a time, as a run of this seed meets them."""
+    for f, fault in enumerate(faults):
+        start_s, end_s, mtbf_s = float(fault["start_s"]), float(fault["end_s"]), float(fault["mtbf_s"])
+        if mtbf_s == np.inf:
+            if start_s < until_s:
+                yield f, start_s, end_s
+            continue
+        for count in itertools.count(1):
+            after_s = end_s if count > 1 else 0.0
+            with np.errstate(over="ignore"):  # draws wrap around
+                start_s = after_s + _exponential(seed, f, count, 0, mtbf_s)
+                end_s = start_s + _exponential(seed, f, count, 1, float(fault["mttr_s"]))
+            if start_s >= until_s:
+                break
+            yield f, start_s, end_s
 
 
 @helper
@@ -95,6 +117,12 @@ def _lose_running(s: State, j: int, now_s: float) -> None:
 def lose(s: State, r: int, j: int, now_s: float) -> None:
     """Take running request r from node j: it is dispatched again, or lost if no retries are left."""
     vacate(s, r, j, now_s)
+    try_again(s, r, j, now_s)
+
+
+@helper
+def try_again(s: State, r: int, j: int, now_s: float) -> None:
+    """Request r, which has left its slot, leaves node j too: dispatched again, or lost without retries."""
     withdraw(s, r, j)
     if s.requests.retries[r] >= max_retries_of(s, r):
         end(s, r, _LOST, _RETRIES, now_s)

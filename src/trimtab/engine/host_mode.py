@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +33,4 @@ OPEN = HostMode(
     use_from_outside=True,
     records_decision_trace=True,
 )
+STAGES = replace(OPEN, deadlines_while_held=False, use_from_outside=False)  # chains whose stages backends run

@@ -12,16 +12,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.domain.chains import EDGE, HOST_RETRIES, STAGE_SPEC, Chains, Flow
-from trimtab.domain.requests import Prefixes, Requests
+from trimtab.domain.chains import EDGE, HOST_RETRIES, STAGE_SPEC, Chains, Flow, Templates
+from trimtab.domain.requests import TRUTH, Prefixes, Requests
 from trimtab.domain.view import new_work
 
 RUN = np.dtype(
     [
         ("path_s", "f8"),  # estimated critical path, as it was on arrival
         ("left_s", "f8"),  # estimated service of its stages that are not over
-        ("row", "i4"),  # its first row
-        ("n_rows", "i4"),
+        ("rest_s", "f8"),  # longest `rank_s` of its stages that are ready and not over
         ("group", "i4"),  # its first group
         ("n_groups", "i4"),  # 0 = a request without stages
         ("left", "i4"),  # groups that are not over; 0 = it ends now; negative = it is over, or has failed
@@ -99,12 +98,13 @@ class Rows(NamedTuple):
     successors: NDArray[np.void]  # EDGE
     inputs: NDArray[np.void]  # EDGE
     n_copies: int  # of outputs, that there can be at once
+    most: int  # rows of one run, at most
 
 
 def rows_alone(requests: Requests) -> Rows:
     """The rows of a scenario without runs."""
     runs, groups, stages, specs, edges = (np.zeros(0, kind) for kind in (RUN, GROUP, STAGE, STAGE_SPEC, EDGE))
-    return Rows(requests, runs, groups, stages, specs, edges, edges, 0)
+    return Rows(requests, runs, groups, stages, specs, edges, edges, 0, 0)
 
 
 def rows_with_runs(requests: Requests, n_nodes: int, *, splits: bool) -> Rows:
@@ -139,12 +139,24 @@ def rows_with_runs(requests: Requests, n_nodes: int, *, splits: bool) -> Rows:
     firsts = np.cumsum(runs["n_groups"][order]) - runs["n_groups"][order]
     runs["group"][order] = firsts
     of_run = np.repeat(order, runs["n_groups"][order])  # [groups]
-    runs["row"][order] = groups["row"][firsts]
-    runs["n_rows"] = np.bincount(of_run, groups["count"], n)
     stages = _stage_rows(n, groups, of_run, chains)
     whole = _whole(requests, stages, chains)
     n_copies = 0 if chains is None else _n_copies(groups, of_run, runs, specs, successors, n_nodes)
-    return Rows(whole, runs, groups, stages, specs, successors, inputs, n_copies)
+    most = int(np.bincount(of_run, groups["count"]).max(initial=0))
+    return Rows(whole, runs, groups, stages, specs, successors, inputs, n_copies, most)
+
+
+def no_runs(templates: Templates, n: int) -> Chains:
+    """Chains without a run yet, for a host whose `n` rows are filled in as runs enter."""
+    return Chains(
+        templates=templates,
+        template_idx=np.full(n, -1, np.int32),
+        counts=np.zeros(0, np.int32),
+        work=new_work(0),
+        truth=np.zeros(0, TRUTH),
+        output_gib=np.zeros(0),
+        is_skipped=np.zeros(0, np.bool_),
+    )
 
 
 def _stage_rows(

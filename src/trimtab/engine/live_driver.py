@@ -7,13 +7,14 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from trimtab.domain.chains import Templates
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import Options
@@ -26,13 +27,15 @@ from trimtab.engine.decision_trace import FIRST, ROW
 from trimtab.engine.driver import IS_OVER, Driver, PlanningLog
 from trimtab.engine.events import ARRIVAL, COMPLETION, LOSS, SWITCH
 from trimtab.engine.fallback import Fallback
-from trimtab.engine.host_mode import OPEN
+from trimtab.engine.host_mode import OPEN, HostMode
+from trimtab.engine.layout import no_runs
 from trimtab.engine.node_reports import NodeReports
 from trimtab.engine.past import Past
 from trimtab.engine.python_views import Columns
+from trimtab.engine.record_packing import record_struct
 from trimtab.engine.rollout import Rollouts
 from trimtab.engine.slots import SOME_S, UNESTIMATED
-from trimtab.engine.state import AVOIDED, COUNTS
+from trimtab.engine.state import AVOIDED, COUNTS, State
 from trimtab.engine.virtual_counters import note_tenant_unheld
 from trimtab.errors import PolicyError
 
@@ -75,17 +78,7 @@ _TIMES = ("serial", "arrival_s", "run_arrival_s")  # the first fields of WORK
 _WORK_BYTES = WORK.itemsize
 
 
-def _row_struct(written: Collection[str]) -> Struct:
-    """A whole WORK row in one call: a write to each field is slower. Other fields become zero."""
-    codes, at = [], 0
-    for name, (kind, offset, *_) in (WORK.fields or {}).items():  # in order of offsets
-        code = {"l": "q"}.get(kind.char, kind.char) if name in written else f"{kind.itemsize}x"
-        codes.append(f"{offset - at}x{code}")
-        at = offset + kind.itemsize
-    return Struct("=" + "".join(codes) + f"{WORK.itemsize - at}x")
-
-
-_pack_work = _row_struct((*_TIMES, *_WRITTEN)).pack_into
+_pack_work = record_struct(WORK, (*_TIMES, *_WRITTEN)).pack_into
 _in_order = itemgetter(*map(RequestSpec._fields.index, _WRITTEN.values()))
 
 
@@ -116,6 +109,7 @@ class LiveDriver:
         begun_s: time at which the run begins. The first plan is due then.
         planning: a log to continue.
         keeps_past: False if no planner will read `history`.
+        templates: of the chains whose runs enter through `LiveRuns`.
     """
 
     def __init__(
@@ -132,10 +126,13 @@ class LiveDriver:
         begun_s: float = 0.0,
         planning: PlanningLog | None = None,
         keeps_past: bool = True,
+        host: HostMode = OPEN,
+        templates: Templates | None = None,
     ) -> None:
         truth = np.zeros(rows, TRUTH)
         truth["factor"] = 1.0
-        requests = Requests(new_work(rows), truth, ("",) * tenants)
+        chains = None if templates is None else no_runs(templates, rows)
+        requests = Requests(new_work(rows), truth, ("",) * tenants, chains=chains)
         self._driver = Driver(
             cluster,
             requests,
@@ -143,7 +140,7 @@ class LiveDriver:
             decider,
             seed=seed,
             mode=mode,
-            host=OPEN,
+            host=host,
             shadow=shadow,
             planning=planning,
         )
@@ -190,7 +187,16 @@ class LiveDriver:
         self._unit_s: Any = memoryview(state.unit_s)
         self._started = memoryview(state.started)
 
-    # State for planners and displays.
+    # State for planners, displays and `LiveRuns`.
+
+    @property
+    def state(self) -> State:
+        """The state of the run."""
+        return self._driver.state
+
+    def push(self, time_s: float, kind: int, row: int, version: int) -> None:
+        """Schedule an event of a row."""
+        self._driver.push(time_s, kind, row, version)
 
     @property
     def now_s(self) -> float:
@@ -305,6 +311,10 @@ class LiveDriver:
         self._avoiding.add(row)
         self._driver.push(now_s, LOSS, row, 0)
 
+    def set_deadline(self, row: int, deadline_s: float) -> None:
+        """Another deadline for a running request, for when it waits again."""
+        self._work.deadline_s[row] = deadline_s
+
     def clear_avoided(self, row: int, now_s: float) -> None:
         """Allow a waiting request the nodes that it has lost, from the next `advance` on."""
         for i, j in enumerate(self.avoided(row)):
@@ -392,14 +402,19 @@ class LiveDriver:
 
     def take_ended(self) -> list[Ended]:
         """The requests that will not be served. Their rows are free from now on."""
+        linked = self._rows.stale_link
+        ended = self.take_ended_rows()
+        for row, _, _ in ended:
+            (self._stale if linked[row] else self._free).append(row)
+        return ended
+
+    def take_ended_rows(self) -> list[Ended]:
+        """As `take_ended`, with runs that were served; the rows stay in use."""
         count, rows = self._ended_count[0], self._rows
         if count == 0:
             return []
         self._ended_count[0] = 0
-        ended = [Ended(r, rows.status[r], rows.reason[r]) for r in self._driver.state.ended[:count].tolist()]
-        for row, _, _ in ended:
-            (self._stale if rows.stale_link[row] else self._free).append(row)
-        return ended
+        return [Ended(r, rows.status[r], rows.reason[r]) for r in self._driver.state.ended[:count].tolist()]
 
     def next_event_s(self) -> float:
         """Time of the next event that needs no report from outside; inf = none."""

@@ -36,12 +36,13 @@ from trimtab.engine.events import (
     serial_of,
     take_injected,
 )
-from trimtab.engine.faults import begin_faults, end, lose, on_fault, on_repair
+from trimtab.engine.faults import begin_faults, end, lose, on_fault, on_repair, try_again
 from trimtab.engine.links import abandon, move_on
 from trimtab.engine.loading_ahead import load_ahead
 from trimtab.engine.nodes import (
     accepts,
     anchor,
+    drain,
     enter,
     fill,
     leave_slot,
@@ -79,6 +80,7 @@ from trimtab.engine.telemetry import (
     begin_telemetry,
     clear_changes,
     dispatcher_of,
+    has_free_slot,
     note_change,
     on_telemetry,
 )
@@ -102,6 +104,7 @@ _FITS_NO_NODE, _REFUSED = int(Reason.FITS_NO_NODE), int(Reason.REFUSED)
 _QUEUE_FULL, _DEADLINE, _ABORTED = int(Reason.QUEUE_FULL), int(Reason.DEADLINE), int(Reason.ABORTED)
 _PENDING = int(Status.PENDING)
 
+AGAIN_LATER = 3  # version of a LOSS event: the host itself says when the request is dispatched again
 LATER = 1e12  # added to the keys of background work, so that it comes last
 
 
@@ -161,12 +164,13 @@ def _cancel(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
 def _end_run(s: State, plan: Plan, r: int, status: int, reason: int, now_s: float) -> None:
     """End run r and all of its stages."""
     give_up(s, r)
-    for row in range(s.runs.row[r], s.runs.row[r] + s.runs.n_rows[r]):
-        if s.requests.status[row] == _PENDING:
-            s.requests.status[row], s.requests.reason[row] = _CANCELLED, reason
-            s.requests.ended_s[row] = now_s
-        elif s.requests.status[row] < _FINISHED:
-            _leave(s, plan, row, reason, now_s)
+    for g in range(s.runs.group[r], s.runs.group[r] + s.runs.n_groups[r]):
+        for row in range(s.groups.row[g], s.groups.row[g] + s.groups.count[g]):
+            if s.requests.status[row] == _PENDING:
+                s.requests.status[row], s.requests.reason[row] = _CANCELLED, reason
+                s.requests.ended_s[row] = now_s
+            elif s.requests.status[row] < _FINISHED:
+                _leave(s, plan, row, reason, now_s)
     gather(s, r)
     end(s, r, status, reason, now_s)
 
@@ -175,7 +179,7 @@ def _end_run(s: State, plan: Plan, r: int, status: int, reason: int, now_s: floa
 def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
     """Cancel request r, which is no run, and remove it from its queue, transfer or slot."""
     status, j = s.requests.status[r], s.requests.node_idx[r]
-    if status == _RUNNING and (s.nodes.up[j] == 1 or s.config.completions_from_outside[0] == 1):
+    if status == _RUNNING and (s.hidden.down[j] == 0 or s.config.completions_from_outside[0] == 1):
         vacate(s, r, j, now_s)
     elif status == _RUNNING and not (s.config.batches[0] == 1 and leave_batch(s, r, j)):
         leave_slot(s, r, j)  # kept by a failed node: it holds no models and uses no time
@@ -196,32 +200,27 @@ def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
 
 @helper(inline=True)
 def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
-    if s.config.runs[0] == 1 and _ends_otherwise(s, plan, r, now_s):
+    if is_run(s, r):
+        end_joined(s, r, now_s)
+        _keep_result(s, r)
         return
     j = s.requests.node_idx[r]
     if s.config.batches[0] == 1:
         _finish_followers(s, r, j, now_s)
     vacate(s, r, j, now_s)
-    _finish(s, r, j, now_s)
+    _end_attempt(s, r, j, now_s)
     s.counts.idle_events[0] = 0
     s.counts.offers_due[0] = 1
     fill(s, plan, j, now_s)
 
 
-@helper
-def _ends_otherwise(s: State, plan: Plan, r: int, now_s: float) -> bool:
-    """Whether row r ends a join of stages, or an attempt in error; it is then over or dispatched again."""
-    if is_run(s, r):
-        end_joined(s, r, now_s)
-        _keep_result(s, r)
-        return True
-    if not has_error(s, r):
-        return False
-    j = s.requests.node_idx[r]
-    lose(s, r, j, now_s)
-    fill(s, plan, j, now_s)
-    s.counts.offers_due[0] = 1
-    return True
+@helper(inline=True)
+def _end_attempt(s: State, r: int, j: int, now_s: float) -> None:
+    """The attempt of row r ends, which has left its slot of node j: it is served, or in error."""
+    if s.config.runs[0] == 1 and has_error(s, r):
+        try_again(s, r, j, now_s)
+    else:
+        _finish(s, r, j, now_s)
 
 
 @helper(inline=True)
@@ -246,12 +245,12 @@ def _finish(s: State, r: int, j: int, now_s: float) -> None:
 
 @helper
 def _finish_followers(s: State, r: int, j: int, now_s: float) -> None:
-    """The followers in the batch of r finish with it."""
+    """The followers in the batch of r end with it, each served or in error by itself."""
     m = drop_follower(s, r)
     while m >= 0:
         release(s, m, j, now_s)
         s.requests.version[m] += 1
-        _finish(s, m, j, now_s)
+        _end_attempt(s, m, j, now_s)
         m = drop_follower(s, r)
 
 
@@ -291,6 +290,18 @@ def _admit(s: State, r: int, now_s: float) -> bool:
         _await_deadline(s, r, now_s)
     if s.config.virtual_counters[0] != 0:
         lift_virtual_counter(s, s.work.tenant_idx[r])
+    return True
+
+
+@helper(inline=True)
+def _begins(s: State, plan: Plan, r: int, now_s: float) -> bool:
+    """Request r arrives. False if it needs no decision: it ended at once, or its stages are served."""
+    if not _admit(s, r, now_s):
+        return False
+    if s.config.runs[0] == 1:
+        if begin_run(s, plan, r, now_s):
+            return False
+        note_ready(s, r)
     return True
 
 
@@ -377,7 +388,10 @@ def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
         _set_avoided(s, r, -1)
     for i in range(MAX_RANKED):
         s.ranking.score[i] = np.nan  # of a policy that writes none: then the first request is the best
+    n_offered = s.contexts.n_offered
+    n_offered[dispatcher_of(s, r)] = s.counts.n_passed_over[0]
     count = _ask(s, plan, dispatch, r, now_s)
+    n_offered[dispatcher_of(s, r)] = 0
     is_compared = count >= 0 and count <= MAX_RANKED
     if is_compared:
         _skip(s, r)
@@ -495,10 +509,21 @@ def _end_pass(s: State) -> None:
 
 @helper
 def _is_slot_free(s: State) -> bool:
-    """Whether any node has a free slot. Without one a comparison of requests has no use."""
-    for j in range(len(s.nodes.up)):  # noqa: SIM110 - numba compiles no generator expressions
-        if s.nodes.in_flight[j] < s.nodes.slots[j] and s.nodes.up[j] == 1:
+    """Whether any node has a free slot. Without one a comparison of requests has no use.
+
+    Looks first where a slot was left or found; and nowhere if there was none, until one is left.
+    """
+    n, counts = len(s.nodes.up), s.counts
+    if counts.no_slot_free[0] == 1:
+        return False
+    if has_free_slot(s, counts.left_node[0]):
+        return True
+    for i in range(n):
+        j = counts.free_node[0] + i
+        if has_free_slot(s, j if j < n else j - n):
+            counts.free_node[0] = j if j < n else j - n
             return True
+    counts.no_slot_free[0] = 1
     return False
 
 
@@ -643,7 +668,9 @@ def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
         _on_loss(s, plan, i, key & (VERSIONS - 1), now_s)
     elif kind == SWITCH:
         _on_switch(s, i, now_s)
-    elif s.requests.status[i] == _RETRYING or (s.requests.status[i] == _PENDING and _admit(s, i, now_s)):
+    elif s.requests.status[i] == _RETRYING or (
+        s.requests.status[i] == _PENDING and _begins(s, plan, i, now_s)
+    ):
         return int(i)
     return -1
 
@@ -652,8 +679,9 @@ def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
 def _on_loss(s: State, plan: Plan, r: int, is_over: int, now_s: float) -> None:
     """Handle a LOSS event of request r.
 
-    From outside: the request has lost its node and is dispatched again, or (`is_over` = 1) no client waits.
-    From inside: a stage of the run has failed (STAGE_FAILED).
+    From outside: the request has lost its node and is dispatched again, without this node (0) or when its
+    host says so (AGAIN_LATER), or (1) no client waits. From inside: a stage of the run has failed
+    (STAGE_FAILED).
     """
     status, j = s.requests.status[r], s.requests.node_idx[r]
     if status == _PENDING or status >= _FINISHED:
@@ -666,17 +694,25 @@ def _on_loss(s: State, plan: Plan, r: int, is_over: int, now_s: float) -> None:
         _cancel(s, plan, r, _ABORTED, now_s)
         return
     if status == _RUNNING:
-        for i in range(AVOIDED - 1, 0, -1):
-            s.avoid[r, i] = s.avoid[r, i - 1]
-        s.avoid[r, 0] = j
+        if is_over != AGAIN_LATER:
+            for i in range(AVOIDED - 1, 0, -1):
+                s.avoid[r, i] = s.avoid[r, i - 1]
+            s.avoid[r, 0] = j
         lose(s, r, j, now_s)
+        if is_over == AGAIN_LATER:
+            s.requests.version[r] += 1  # its event is void; the host makes another
         fill(s, plan, j, now_s)
         s.counts.offers_due[0] = 1
 
 
 @helper
 def _on_switch(s: State, j: int, now_s: float) -> None:
-    """Handle a SWITCH event from outside: node j was switched on or off, or its room changed."""
+    """Handle a SWITCH event from outside: node j was switched on or off, or its room changed.
+
+    What waits at a node that is off is dispatched anew; what runs there goes on.
+    """
+    if s.nodes.up[j] == 0 and s.hidden.down[j] == 0:
+        drain(s, j, now_s)
     anchor(s, j, now_s)
     s.counts.offers_due[0] = 1
 
@@ -737,11 +773,27 @@ def _is_dispatched(s: State, r: int, now_s: float) -> bool:
 
 
 @helper(inline=True)
-def _is_more_ready(s: State) -> bool:
-    """Whether a stage becomes ready at this very time, and then competes with the held ones."""
-    if s.config.runs[0] == 0 or s.counts.events[0] == 0 or s.events.time_s[0] > s.counts.now_s[0]:
+def _is_void(s: State, key: int) -> bool:
+    """Whether an event is outdated: its request has a newer version."""
+    kind = kind_of(key)
+    if kind != COMPLETION and kind != TRANSFER and kind != WINDOW and kind != ARRIVAL:
         return False
-    return kind_of(s.events.key[0]) == ARRIVAL
+    return (s.requests.version[serial_of(key)] & (VERSIONS - 1)) != (key & (VERSIONS - 1))
+
+
+@helper(inline=True)
+def _is_more_ready(s: State) -> bool:
+    """Whether a stage becomes ready at this very time, and then competes with the held ones.
+
+    Void events are dropped first: live hosts, whose completions come from outside, do not have all of them.
+    """
+    if s.config.runs[0] == 0:
+        return False
+    while s.counts.events[0] > 0 and s.events.time_s[0] <= s.counts.now_s[0]:
+        if not _is_void(s, s.events.key[0]):
+            return kind_of(s.events.key[0]) == ARRIVAL
+        drop_first_event(s)
+    return False
 
 
 @helper
@@ -765,20 +817,17 @@ def _is_decided_now(s: State, plan: Plan, order: Any, r: int, now_s: float) -> b
 
 
 @helper(inline=True)
-def _is_void(s: State, key: int) -> bool:
-    """Whether an event is outdated: its request has a newer version."""
-    kind = kind_of(key)
-    if kind != COMPLETION and kind != TRANSFER and kind != WINDOW and kind != ARRIVAL:
-        return False
-    return (s.requests.version[serial_of(key)] & (VERSIONS - 1)) != (key & (VERSIONS - 1))
-
-
-@helper(inline=True)
 def _has_room(s: State, key: int) -> bool:
     """Whether the event heap has room for all events that one event can cause."""
     free = len(s.events.key) - s.counts.events[0] - s.config.margin[0]
     if kind_of(key) == FAILURE:
-        free -= 2 * s.nodes.in_flight[s.faults.node_idx[serial_of(key)]]  # a batch may pass its slot on
+        in_flight = s.nodes.in_flight[s.faults.node_idx[serial_of(key)]]
+        free -= (2 + s.config.run_margin[0]) * in_flight  # a batch may pass its slot on
+    elif kind_of(key) == COMPLETION and s.config.batches[0] == 1 and s.config.runs[0] == 1:
+        m = s.batch.next[serial_of(key)]
+        while m >= 0:  # a batch ends stages of several runs
+            free -= s.config.run_margin[0]
+            m = s.batch.next[m]
     return free >= 0
 
 
@@ -852,12 +901,8 @@ def advance(
             counts.now_s[0] = now_s
             counts.steps[0] += 1
             if r >= 0:
-                if not _admit(s, r, now_s):
+                if not _begins(s, plan, r, now_s):
                     continue
-                if s.config.runs[0] == 1:
-                    if begin_run(s, plan, r, now_s):
-                        continue
-                    note_ready(s, r)
             else:
                 drop_first_event(s)
                 if _is_void(s, key):

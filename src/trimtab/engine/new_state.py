@@ -11,12 +11,12 @@ from trimtab.compiled.arrays import allocate, zeros
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.options import FAULT, Options
-from trimtab.domain.policy import Decider, Policy, members
+from trimtab.domain.policy import Decider, Policy, members, name_of
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import CONTEXT, MAX_RANKED, NODE, OUTAGE, UNLIMITED, Memory, View, memory
 from trimtab.engine.caches import reuse_arrays
 from trimtab.engine.host_mode import SIMULATED, HostMode
-from trimtab.engine.layout import BATCH, COPY, KEPT, batch_rows, rows_alone, rows_with_runs
+from trimtab.engine.layout import BATCH, COPY, GROUP, KEPT, batch_rows, rows_alone, rows_with_runs
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.runs import RECENT
 from trimtab.engine.state import (
@@ -34,6 +34,7 @@ from trimtab.engine.state import (
     TRACE_COLUMNS,
     State,
 )
+from trimtab.engine.wanted import n_wanted
 from trimtab.errors import PolicyError, TrimtabError
 
 RESOURCE_STEP = 2.0**-20  # resources are counted in steps of this
@@ -190,7 +191,7 @@ def _tenant_weight(requests: Requests) -> np.ndarray:
 
 def memory_of(policy: Policy, cluster: Cluster) -> Memory:
     """The memory from a policy's `init`. Raises PolicyError if `init` raises or returns no valid memory."""
-    name = policy.name or type(policy).__name__
+    name = name_of(policy)
     try:
         made = policy.init(cluster)
     except TrimtabError:
@@ -247,6 +248,7 @@ def new_state(
     if host.rows_reused:
         state.avoid[...] = -1
         state.decision_trace[...] = -1.0
+    state.contexts["n_wanted"] = n_wanted(state, state.work)
     state.counts["work"] = 0 if host.completions_from_outside else len(requests)
     return state
 
@@ -284,7 +286,9 @@ def _row_arrays(
     batch, groups = batch_rows(work) if batches else (np.zeros(0, BATCH), 0)
     config["runs"], config["batches"], config["groups"] = has_runs, batches, groups
     if has_runs:  # in one event all stages of a run may become ready, or leave and let other requests start
-        config["margin"] += int(rows.runs["n_rows"].max(initial=0)) * (2 + int(cluster.slots.max()))
+        most = len(work) if host.rows_reused else rows.most
+        config["run_margin"] = most * (2 + int(cluster.slots.max()))
+        config["margin"] += config["run_margin"]
     n_links = len(cluster.zone_names) + cluster.n_nodes
     n_central = options.dispatchers * int(config["lanes"][0]) * int(config["sublanes"][0])
     return {
@@ -294,7 +298,7 @@ def _row_arrays(
         "queues": _empty_queues(cluster.n_nodes + n_central + n_links + cluster.n_nodes * groups),
         **reuse_arrays(cluster, rows.requests, options, config),
         "runs": rows.runs,
-        "groups": rows.groups,
+        "groups": np.zeros(len(work), GROUP) if host.rows_reused else rows.groups,  # filled in as runs enter
         "stages": rows.stages,
         "stage_specs": rows.specs,
         "successor_edges": rows.successors,
@@ -328,6 +332,7 @@ def _seen_arrays(options: Options, given: dict[str, Any]) -> dict[str, Any]:
     nodes = given["nodes"]
     true = {
         "resident": np.zeros((len(nodes), len(given["item_gib"])), "u1"),
+        "resident_changes": np.zeros(len(nodes), "i8"),
         "used": np.zeros(given["capacity"].shape),
         "link_active": np.zeros(len(given["links"]), "i4"),
     }
@@ -342,6 +347,7 @@ def _views(cluster: Cluster, options: Options, given: dict[str, Any]) -> list[Vi
     shared = {name: given[name] for name in View._fields if name in given}
     shared |= {
         "resident": given["seen_resident"],
+        "resident_changes": given["seen_resident_changes"],
         "used": given["seen_used"],
         "link_active": given["seen_link_active"],
         "link_gib_per_s": _numbers(given["links"]["gib_per_s"]),

@@ -79,11 +79,16 @@ class NodeReports:
         state.load_s[item_idx, type_idx] = load_s
         self._note_changes(np.flatnonzero(state.nodes["type_idx"] == type_idx), now_s)
 
+    def note_residents(self, node_idx: int, now_s: float) -> None:
+        """What `resident` says that the node holds has changed."""
+        self._state.resident_changes[node_idx] += 1
+        self._note_changes(np.array([node_idx]), now_s)
+
     def set_memory_used(self, node_idx: int, now_s: float) -> None:
         """`resident` says all that the node holds: count its memory anew."""
         state = self._state
         state.hidden["memory_used_gib"][node_idx] = state.item_gib[state.resident[node_idx] == 1].sum()
-        self._note_changes(np.array([node_idx]), now_s)
+        self.note_residents(node_idx, now_s)
 
     def _note_changes(self, nodes: np.ndarray, now_s: float) -> None:
         """Log changes of nodes for all policies, and offer held requests."""

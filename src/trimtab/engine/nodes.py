@@ -288,7 +288,7 @@ def change_speed(s: State, j: int, speed: float, now_s: float) -> None:
     """Change the speed of node j. The remaining service of running requests is rescaled, loading is not."""
     rows, before = s.requests, s.hidden.speed[j]
     s.hidden.speed[j] = speed
-    if speed == before or s.nodes.up[j] == 0:
+    if speed == before or s.hidden.down[j] > 0:
         return
     for i in range(s.hidden.first_slot[j], s.hidden.first_slot[j] + s.nodes.running[j]):
         r = s.slots.request[i]

@@ -34,7 +34,10 @@ SIMULATOR: Final = Host(
         Need.HOLDING: "",
         Need.CENTRAL_QUEUE: "`queue_max` of nodes",
         Need.HELD_COMPARISON: "",
-        Need.ROLLOUT: "a workload without chains: rollouts do not model what follows a stage",
+        Need.ROLLOUT: (
+            "a workload without chains, since rollouts do not model what follows a stage; on chains a policy "
+            "that simulates nothing, such as downstream-aware"
+        ),
         Need.SPLITTING: "`split` of classes",
         Need.BATCHING: "`batch` of classes",
         Need.CHAINS: "`workload.chains`",

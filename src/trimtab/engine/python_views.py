@@ -6,7 +6,7 @@ A policy in plain Python gets NumPy arrays with all their methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,17 @@ class Columns:
             self._record = record_of(self)
         self._record.row = row
         return self._record
+
+    def __len__(self) -> int:
+        return len(next(column for name, column in vars(self).items() if not name.startswith("_")))
+
+    def __iter__(self) -> Iterator[Any]:
+        """A record of its own for each row, with the row's position as `row`."""
+        kind = type(record_of(self))
+        for row in range(len(self)):
+            record: Any = kind()
+            record.row = row
+            yield record
 
     if TYPE_CHECKING:  # at run time it would slow down every attribute access
 

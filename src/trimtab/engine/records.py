@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from trimtab.domain.chains import Chains
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
+from trimtab.domain.policy import Policy, members, name_of
 from trimtab.domain.requests import Requests, true_service_on_s
 from trimtab.domain.stage_graph import best_seconds, critical_paths_s, latest_inputs
 from trimtab.engine.driver import Driver
 from trimtab.metrics import NodeRecords, Records, RequestRecords, ResourceRecords, StageRecords
+from trimtab.validation.named_classes import label_of
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +43,13 @@ def records_of(driver: Driver, cluster: Cluster, requests: Requests, slo_s: Floa
         recomputed_s=float(counts["recomputed_s"]),
         stages=None if requests.chains is None else stage_records(driver, cluster, requests.chains),
         resources=_resource_records(driver, cluster, end_s),
+        switches=tuple((at_s, _candidate(driver.policy, k)) for at_s, k in driver.switches),
     )
+
+
+def _candidate(policy: Policy, k: int) -> str:
+    candidate = members(policy)[k]
+    return label_of(name_of(candidate), candidate)
 
 
 def _window_end_s(driver: Driver, rows: RequestRecords) -> float:
@@ -144,6 +152,7 @@ def stage_records(driver: Driver, cluster: Cluster, chains: Chains) -> StageReco
 def _node_records(driver: Driver, cluster: Cluster, start_s: float, end_s: float) -> NodeRecords:
     hidden, nodes, kind = driver.state.hidden, driver.state.nodes, cluster.type_idx
     allocated_s, busy_s = _running_slot_s(driver, end_s)
+    up_s = np.clip(end_s - start_s - _down_s(hidden, nodes["up"] == 1, start_s, end_s), 0.0, None)
     still_gib_s = hidden["memory_used_gib"] * np.maximum(0.0, end_s - hidden["memory_since_s"])
     return NodeRecords(
         slots=cluster.slots,
@@ -154,8 +163,16 @@ def _node_records(driver: Driver, cluster: Cluster, start_s: float, end_s: float
         memory_used_gib_s=hidden["memory_gib_s"] + still_gib_s,
         allocated_slot_s=hidden["allocated_slot_s"] + allocated_s,
         busy_slot_s=hidden["busy_slot_s"] + busy_s,
-        up_s=np.clip(end_s - start_s - _down_s(hidden, nodes["up"] == 1, start_s, end_s), 0.0, None),
+        up_s=up_s,
+        paid_frac=_paid_frac(cluster, up_s, end_s - start_s),
     )
+
+
+def _paid_frac(cluster: Cluster, up_s: Floats, window_s: float) -> Floats:
+    if cluster.is_paid_down is None or window_s == 0.0:
+        return np.ones(cluster.n_nodes)
+    frac: Floats = np.where(cluster.is_paid_down[cluster.type_idx], 1.0, up_s / window_s)
+    return frac
 
 
 def _down_s(hidden: Any, is_up: NDArray[np.bool_], start_s: float, end_s: float) -> Floats:

@@ -26,6 +26,12 @@ def _account_memory(s: State, j: int, change_gib: float, now_s: float) -> None:
 
 
 @helper(inline=True)
+def _set_resident(s: State, j: int, m: int, is_resident: int) -> None:
+    s.resident[j, m] = is_resident
+    s.resident_changes[j] += 1
+
+
+@helper(inline=True)
 def is_kept(plan: Plan, j: int, m: int) -> bool:
     """Whether the plan keeps item m on node j."""
     return len(plan.placement) > j and plan.placement[j, m] == 1
@@ -113,7 +119,7 @@ def make_room(s: State, plan: Plan, j: int, model: int, adapter: int, now_s: flo
         return False
     while need > free:
         m = _victim(s, plan, j, model, adapter)
-        s.resident[j, m] = 0
+        _set_resident(s, j, m, 0)
         s.counts.evictions[0] += 1
         s.hidden.inflation[j] = max(s.hidden.inflation[j], s.items[j].credit[m])
         _account_memory(s, j, -s.item_gib[m], now_s)
@@ -124,7 +130,7 @@ def make_room(s: State, plan: Plan, j: int, model: int, adapter: int, now_s: flo
 @helper
 def load(s: State, j: int, m: int, from_s: float, now_s: float) -> None:
     """Load item m on node j, which has room, from `from_s` on."""
-    s.resident[j, m] = 1
+    _set_resident(s, j, m, 1)
     s.items[j].ready_s[m] = from_s + s.load_s[m, s.nodes.type_idx[j]]
     _account_memory(s, j, s.item_gib[m], now_s)
     _note_use(s, j, m, now_s)
@@ -180,7 +186,7 @@ def forget_all(s: State, j: int, now_s: float) -> None:
     """Remove all items from failed node j."""
     items = s.items[j]
     for m in range(len(s.item_gib)):
-        s.resident[j, m] = 0
+        _set_resident(s, j, m, 0)
         items.in_use[m] = 0
     s.hidden.unplaced[j] = 1 if s.hidden.placed_gib[j] > 0.0 else 0
     _account_memory(s, j, -s.hidden.memory_used_gib[j], now_s)

@@ -16,7 +16,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.decision import Status
 from trimtab.domain.options import FAULT, Options
 from trimtab.domain.planning import History, Variant
-from trimtab.domain.policy import Decider, Policy
+from trimtab.domain.policy import Decider, Policy, name_of
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import Plan, View, empty_plan, estimates_s, new_work
 from trimtab.engine.calls import BoundPlan, Calls, Raised, bound_plan
@@ -25,6 +25,7 @@ from trimtab.engine.new_state import in_steps, memory_of, new_state
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.rollout_state import Placed, last_used_s
 from trimtab.engine.state import EVENT, ITEM, State
+from trimtab.engine.wanted import n_wanted
 from trimtab.errors import PolicyError
 
 SPARE_EVENTS = 1024
@@ -183,6 +184,7 @@ class _ReusableRun:
         self._n_placed, self._n_rows = n, len(work)
         self.state.work[: len(work)] = work
         self._initial["counts"]["work"] = len(work)
+        self._initial["contexts"]["n_wanted"] = n_wanted(self.state, work)
         self._rows = self._blank_rows[: len(work)].copy()
         for name in ("node_idx", "estimate_s", "left_s"):
             self._rows[name][:n] = getattr(placed, name)
@@ -258,7 +260,9 @@ class _ReusableRun:
             policy_run.calls.place_requests(self._n_placed)
             self._advance(variant, policy_run.calls)
         except Raised as error:
-            raise policy_failure(_name(variant), error.__cause__, "in a rollout") from error.__cause__
+            raise policy_failure(
+                name_of(variant.policy), error.__cause__, "in a rollout"
+            ) from error.__cause__
         rows = state.requests[self._n_placed : self._n_rows]
         arrival_s = state.work["arrival_s"][self._n_placed : self._n_rows]
         return np.where(rows["status"] == Status.FINISHED, rows["finish_s"] - arrival_s, np.nan)
@@ -274,7 +278,7 @@ class _ReusableRun:
             calls.use_events(np.resize(calls.events, 2 * len(calls.events)))
         if code != DONE:
             answer = int(self.state.counts["answer"][0])
-            raise PolicyError(f"policy {_name(variant)!r} answered {answer} in a rollout")
+            raise PolicyError(f"policy {name_of(variant.policy)!r} answered {answer} in a rollout")
 
 
 def _outages_to_come(outages: NDArray[np.void] | None) -> NDArray[np.void] | None:
@@ -306,7 +310,3 @@ def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
 def _whole(array: NDArray[Any]) -> NDArray[np.void]:
     """The same records in one dimension, without fields: NumPy copies each as one block."""
     return array.reshape(-1).view(f"V{array.itemsize}")
-
-
-def _name(variant: Variant) -> str:
-    return variant.policy.name or type(variant.policy).__name__

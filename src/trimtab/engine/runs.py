@@ -77,13 +77,17 @@ def show_job(s: State, r: int, d: int) -> None:
 @helper
 def show_run(s: State, r: int, d: int) -> None:
     """Tell dispatcher d what is known of the run of row r, and the size of the row's output."""
-    run = s.stages.run[r]
+    run, counts = s.stages.run[r], s.counts
+    over = counts.finished[0] + counts.rejected[0] + counts.cancelled[0] + counts.lost[0]
+    s.contexts.n_runs[d] = counts.arrived[0] - over
     if run < 0:
         s.contexts.run_left_s[d] = s.contexts.run_path_s[d] = s.work.estimate_s[r]
+        s.contexts.run_rest_s[d] = s.work.rank_s[r]
         s.contexts.output_gib[d] = 0.0
         return
     s.contexts.run_left_s[d] = max(0.0, s.runs.left_s[run])
     s.contexts.run_path_s[d] = s.runs.path_s[run]
+    s.contexts.run_rest_s[d] = s.runs.rest_s[run]
     s.contexts.output_gib[d] = s.groups.output_gib[s.stages.group[r]]
 
 
@@ -123,7 +127,7 @@ def begin_run(s: State, plan: Plan, r: int, now_s: float) -> bool:
     s.requests.status[r] = _RUNNING
     s.requests.slot[r] = -1
     s.counts.in_system[0] -= 1
-    s.runs.left_s[r] = s.runs.path_s[r] = 0.0
+    s.runs.left_s[r] = s.runs.path_s[r] = s.runs.rest_s[r] = 0.0
     for g in range(first, first + s.runs.n_groups[r]):
         s.groups.left[g], s.groups.known[g] = s.groups.count[g], 0
         s.runs.left_s[r] += s.groups.expected_s[g]
@@ -160,7 +164,6 @@ def _split(s: State, plan: Plan, r: int, g: int) -> bool:
         return False
     _remember(s, r)
     s.groups.count[g] = count
-    s.runs.n_rows[r] = count
     for i in range(count):
         _fill_in(s, s.groups.row[g] + i, r, part_frac(plan, c, most, count, i))
     return True
@@ -195,6 +198,7 @@ def _make_ready(s: State, row: int, now_s: float) -> None:
     s.work.arrival_s[row] = now_s
     s.work.run_arrival_s[row] = s.work.arrival_s[run]
     set_origin(s, row)
+    s.runs.rest_s[run] = max(s.runs.rest_s[run], s.work.rank_s[row])
     s.requests.status[row] = _RETRYING
     s.counts.in_system[0] += 1
     s.class_in_flight[s.work.class_idx[row]] += 1
@@ -213,6 +217,7 @@ def is_dispatched(s: State, r: int, now_s: float) -> bool:
         return False
     if has_store(s) and s.requests.attempt[r] == 0 and is_answered(s, r):
         s.stages.answered[r] = 1
+    if s.stages.answered[r] == 1:
         _end_unserved(s, r, PRESENT, now_s)
         return False
     return s.counts.node_failures[0] == 0 or not _awaits_again(s, r)
@@ -305,6 +310,8 @@ def stage_over(s: State, r: int, output: int, now_s: float) -> None:
     s.groups.present[g] += 1 if output == PRESENT else 0
     s.groups.left[g] -= 1
     s.runs.left_s[run] -= _estimate_s(s, r)
+    if s.work.rank_s[r] >= s.runs.rest_s[run]:
+        _shorten_rest(s, run)
     for e in range(s.stage_specs.successor_first[spec], s.stage_specs.successor_end[spec]):
         h = s.runs.group[run] + s.successor_edges.stage[e]
         if s.successor_edges.flow[e] == _EACH:
@@ -321,6 +328,19 @@ def stage_over(s: State, r: int, output: int, now_s: float) -> None:
         s.runs.left[run] -= 1
         if s.runs.left[run] == 0:
             _begin_join(s, run, now_s)
+
+
+@helper
+def _shorten_rest(s: State, run: int) -> None:
+    """The ready stage of the longest remaining path of a run is over."""
+    rest_s = 0.0
+    for g in range(s.runs.group[run], s.runs.group[run] + s.runs.n_groups[run]):
+        if s.groups.left[g] > 0 and s.groups.known[g] == 1:
+            for row in range(s.groups.row[g], s.groups.row[g] + s.groups.count[g]):
+                status = s.requests.status[row]
+                if status != _PENDING and status < _FINISHED:
+                    rest_s = max(rest_s, s.work.rank_s[row])
+    s.runs.rest_s[run] = rest_s
 
 
 @helper
@@ -345,6 +365,9 @@ def end_joined(s: State, r: int, now_s: float) -> None:
     s.counts.in_system[0] -= 1
     s.counts.in_nodes[0] -= 1
     s.counts.idle_events[0] = 0
+    if s.config.rows_reused[0] == 1:
+        s.ended[s.counts.ended[0]] = r
+        s.counts.ended[0] += 1
 
 
 @helper
@@ -381,11 +404,12 @@ def give_up(s: State, r: int) -> None:
 @helper
 def gather(s: State, r: int) -> None:
     """Fill the record of a run: the first start of any stage, and the retries of all stages."""
-    for row in range(s.runs.row[r], s.runs.row[r] + s.runs.n_rows[r]):
-        s.requests.retries[r] += s.requests.retries[row]
-        s.requests.start_s[r] = _earlier(s.requests.start_s[r], s.requests.start_s[row])
-        begun_s = s.requests.service_start_s[row]
-        s.requests.service_start_s[r] = _earlier(s.requests.service_start_s[r], begun_s)
+    for g in range(s.runs.group[r], s.runs.group[r] + s.runs.n_groups[r]):
+        for row in range(s.groups.row[g], s.groups.row[g] + s.groups.count[g]):
+            s.requests.retries[r] += s.requests.retries[row]
+            s.requests.start_s[r] = _earlier(s.requests.start_s[r], s.requests.start_s[row])
+            begun_s = s.requests.service_start_s[row]
+            s.requests.service_start_s[r] = _earlier(s.requests.service_start_s[r], begun_s)
 
 
 @helper
@@ -399,9 +423,10 @@ def has_started(s: State, r: int) -> bool:
     """Whether request r holds a slot, or any of its stages holds or held one."""
     if not is_run(s, r):
         return s.requests.status[r] == _RUNNING
-    for row in range(s.runs.row[r], s.runs.row[r] + s.runs.n_rows[r]):
-        if s.requests.start_s[row] >= 0.0:
-            return True
+    for g in range(s.runs.group[r], s.runs.group[r] + s.runs.n_groups[r]):
+        for row in range(s.groups.row[g], s.groups.row[g] + s.groups.count[g]):
+            if s.requests.start_s[row] >= 0.0:
+                return True
     return False
 
 
@@ -409,10 +434,11 @@ def has_started(s: State, r: int) -> bool:
 def failed_stage(s: State, r: int) -> int:
     """A stage of run r that was rejected or lost, for the record of the run; -1 = none."""
     last = -1
-    for row in range(s.runs.row[r], s.runs.row[r] + s.runs.n_rows[r]):
-        has_failed = s.requests.status[row] == _REJECTED or s.requests.status[row] == _LOST
-        if has_failed and (last < 0 or s.requests.ended_s[row] > s.requests.ended_s[last]):
-            last = row
+    for g in range(s.runs.group[r], s.runs.group[r] + s.runs.n_groups[r]):
+        for row in range(s.groups.row[g], s.groups.row[g] + s.groups.count[g]):
+            has_failed = s.requests.status[row] == _REJECTED or s.requests.status[row] == _LOST
+            if has_failed and (last < 0 or s.requests.ended_s[row] > s.requests.ended_s[last]):
+                last = row
     return last
 
 

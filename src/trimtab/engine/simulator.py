@@ -11,6 +11,7 @@ from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver
+from trimtab.engine.events import SWITCH
 from trimtab.engine.loop import DONE, PLAN_DUE, PLAN_READY, REACHED
 from trimtab.engine.provided import degraded
 
@@ -38,15 +39,41 @@ def run(
     Raises PolicyError if the policy raises or returns no valid decision, UsageError for a need of the policy
     that is not met and that it can't do without.
     """
+    driver = begun(cluster, requests, options, decider, seed=seed, mode=mode, declared=declared)
+    go_to(driver, options.horizon_s, progress)
+    return driver
+
+
+def begun(
+    cluster: Cluster,
+    requests: Requests,
+    options: Options,
+    decider: Decider,
+    *,
+    seed: int = 0,
+    mode: str = "auto",
+    declared: np.ndarray | None = None,
+) -> Driver:
+    """A run before its first event, for `go_to`. Arguments and errors are those of `run`."""
     degraded(decider, cluster, requests, options)
-    driver = Driver(cluster, requests, options, decider, seed=seed, mode=mode, declared=declared)
+    return Driver(cluster, requests, options, decider, seed=seed, mode=mode, declared=declared)
+
+
+def go_to(driver: Driver, until_s: float, progress: Callable[[int], None] | None = None) -> None:
+    """Process all events up to this time, with the plans that are due. Raises PolicyError."""
     while True:
-        code = driver.advance(options.horizon_s, STEPS)
+        code = driver.advance(until_s, STEPS)
         if progress is not None:
             progress(driver.n_arrived)
         if code in (DONE, REACHED):
-            return driver
+            return
         if code == PLAN_DUE and (plan := driver.make_plan()) is not None:
-            driver.adopt(plan, driver.now_s + options.plan_latency_s)
+            driver.adopt(plan, driver.now_s + driver.options.plan_latency_s)
         elif code == PLAN_READY:
             driver.put_next_in_force()
+
+
+def switch(driver: Driver, node_idx: int, up: bool, now_s: float) -> None:
+    """Switch a node on or off, after `go_to` that time. Requests that run there go on, others move."""
+    driver.state.nodes["up"][node_idx] = int(up)
+    driver.push(now_s, SWITCH, node_idx, 0)

@@ -117,6 +117,7 @@ CONFIG = np.dtype(
         ("virtual_counters", "i8"),  # that the order reads: COSTS, SHARES_SERVED, SHARES_HELD; 0 = none
         ("token_caps", "i8"),  # 1 = nodes have bounds on tokens in flight
         ("margin", "i8"),  # room that the event heap must have before an event is taken
+        ("run_margin", "i8"),  # of it, what the end of a stage may need
         ("n_zones", "i8"),
         ("block_tokens", "f8"),  # of a prompt's block
         ("prefix_blocks", "i8"),  # blocks that a node keeps; 0 = no prefix cache, or no request has blocks
@@ -166,6 +167,9 @@ COUNTS = np.dtype(
         ("cached_tokens", "f8"),  # of these, in the node's cache
         ("repeatable", "i8"),  # requests that a cached result could answer
         ("result_hits", "i8"),  # of these, answered by one
+        ("left_node", "i8"),  # where a slot was free after the node's last change; it may be taken by now
+        ("free_node", "i8"),  # where a search found a free slot last
+        ("no_slot_free", "i8"),  # 1 = a search found none, and no node with one has changed since
         ("next_to_load", "i8"),  # node whose turn it is to load ahead
         ("replanned", "i8"),  # 1 = nodes have not seen yet what the plan in force places on them
         ("offers_due", "i8"),  # 1 = held requests are to be offered
@@ -219,6 +223,7 @@ class State(NamedTuple):
     item_gib: Annotated[Any, array("f8", "items")]
     item_is_adapter: Annotated[Any, array("u1", "items")]
     resident: Annotated[Any, array("u1", "nodes", "items")]  # the truth
+    resident_changes: Annotated[Any, array("i8", "nodes")]  # rises whenever that row changes
     items: Annotated[Any, array(ITEM, "nodes", "items")]
     links: Annotated[Any, array(LINK, "links")]
     link_active: Annotated[Any, array("i4", "links")]  # transfers under way
@@ -230,6 +235,7 @@ class State(NamedTuple):
     contexts: Annotated[Any, array(CONTEXT, "observers")]
     seen: Annotated[Any, array(NODE, "views", "nodes")]  # fresh: `nodes` itself
     seen_resident: Annotated[Any, array("u1", "nodes", "items")]  # fresh: `resident` itself
+    seen_resident_changes: Annotated[Any, array("i8", "nodes")]  # fresh: `resident_changes` itself
     seen_used: Annotated[Any, array("f8", "nodes", "resources")]  # fresh: `used` itself
     seen_link_active: Annotated[Any, array("i4", "links")]  # fresh: `link_active` itself
     own: Annotated[Any, array(OWN, "own_views", "nodes")]  # each dispatcher's own requests in flight

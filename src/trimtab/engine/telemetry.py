@@ -65,8 +65,17 @@ def _refresh_seen(s: State, d: int, j: int) -> None:
 
 
 @helper(inline=True)
+def has_free_slot(s: State, j: int) -> bool:
+    """Whether node j is up and has a slot that no request was sent to."""
+    return bool(s.nodes.in_flight[j] < s.nodes.slots[j] and s.nodes.up[j] == 1)
+
+
+@helper(inline=True)
 def note_change(s: State, j: int) -> None:
     """Log a change of node j for every dispatcher, if views are fresh."""
+    if has_free_slot(s, j):
+        s.counts.left_node[0] = j
+        s.counts.no_slot_free[0] = 0
     if not is_stale(s):
         for d in range(s.config.dispatchers[0] + s.config.shadows[0]):
             _log_change(s, d, j)
@@ -162,7 +171,9 @@ def _show(s: State, k: int) -> None:
             _log_change(s, d, j)
     for j in range(len(s.nodes.up)):
         for m in range(n_items):
-            s.seen_resident[j, m] = s.report_resident[slot, j * n_items + m]
+            is_resident = s.report_resident[slot, j * n_items + m]
+            s.seen_resident_changes[j] += s.seen_resident[j, m] ^ is_resident
+            s.seen_resident[j, m] = is_resident
     _show_tables(s, slot)
     s.counts.shown[0] = k + 1
     s.counts.offers_due[0] = 1

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from trimtab.domain.planning import History, checked_plan
-from trimtab.domain.policy import Policy, members
+from trimtab.domain.policy import Policy, members, name_of
 from trimtab.domain.view import Plan, View
 from trimtab.engine.driver import PlanningLog
 from trimtab.engine.policy_errors import line_of
@@ -119,7 +119,7 @@ class _PlanGate:
     """Delivers valid plans; counts and logs all other outcomes."""
 
     def __init__(self, policy: Policy, log: PlanningLog) -> None:
-        self.name = policy.name or type(policy).__name__
+        self.name = name_of(policy)
         self._log = log
 
     def pass_on(self, outcome: Outcome, deliver: Deliver) -> None:

@@ -1,0 +1,58 @@
+"""Ranges of consecutive rows that are taken and given back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+
+class RowRanges:
+    """The free ranges among `size` rows.
+
+    A range that was given back serves the next request of the same length. Free neighbours become one range
+    only when none is long enough.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._end, self._size = 0, size  # rows from `_end` on were never taken, or not since they were joined
+        self._free: defaultdict[int, list[int]] = defaultdict(list)  # first rows, by length
+
+    def take(self, count: int) -> int | None:
+        """The first of `count` consecutive rows; None if there are not as many."""
+        if same := self._free.get(count):
+            return same.pop()
+        if self._end + count > self._size:
+            return self._split(count)
+        first, self._end = self._end, self._end + count
+        return first
+
+    def free(self, first: int, count: int) -> None:
+        """Give a range back."""
+        self._free[count].append(first)
+
+    def _split(self, count: int) -> int | None:
+        """Join neighbours, then take from the shortest range that is long enough."""
+        self._join()
+        if self._end + count <= self._size:
+            return self.take(count)
+        longer = [length for length, firsts in self._free.items() if length >= count and firsts]
+        if not longer:
+            return None
+        length = min(longer)
+        first = self._free[length].pop()
+        if length > count:
+            self.free(first + count, length - count)
+        return first
+
+    def _join(self) -> None:
+        ranges = sorted((first, length) for length, firsts in self._free.items() for first in firsts)
+        self._free.clear()
+        joined: list[list[int]] = []
+        for first, length in ranges:
+            if joined and sum(joined[-1]) == first:
+                joined[-1][1] += length
+            else:
+                joined.append([first, length])
+        if joined and sum(joined[-1]) == self._end:
+            self._end = joined.pop()[0]
+        for first, length in joined:
+            self._free[length].append(first)

@@ -1,0 +1,247 @@
+"""Runs attempts of stages where a worker is: loads code once, calls it, and reports an Outcome.
+
+Imports little, because every worker process loads it.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import marshal
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from trimtab.live.stage_backend import (
+    BEFORE,
+    Argument,
+    Attempt,
+    Cause,
+    Outcome,
+    Path,
+    Ref,
+    StageCode,
+    StageError,
+    in_one,
+)
+from trimtab.live.stage_logging import CURRENT
+from trimtab.live.value_codec import Unserialisable, at_path, decode, encode
+
+Read = Callable[[Ref], "bytes | memoryview"]
+Write = Callable[[bytes], Ref]
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    """What a stage may know of the attempt that runs it.
+
+    A stage with effects outside gives them `idempotency_key`: it is the same in every attempt.
+    """
+
+    run: str
+    stage: str
+    index: int
+    attempt: int
+    idempotency_key: str
+    is_cancelled: Callable[[], bool] = field(default=_never, compare=False)
+
+
+class Cancelled(BaseException):
+    """Raised in the code of a stage that is cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A function or class that workers import. A decorated one is found under its own name too."""
+
+    module: str
+    qualname: str
+
+    def resolve(self) -> Any:
+        """The function or class."""
+        found: Any = importlib.import_module(self.module)
+        for name in self.qualname.split("."):
+            found = getattr(found, name)
+        return getattr(found, "stage_code", found)
+
+
+class _Reach(NamedTuple):
+    """What an attempt reaches of the worker that runs it."""
+
+    read: Read
+    write: Write
+    is_cancelled: Callable[[], bool]
+
+
+class LoadedStages:
+    """The stages that a worker can run. Classes are constructed at their first attempt."""
+
+    def __init__(self, stages: Iterable[StageCode]) -> None:
+        self._codes = {stage.name: stage for stage in stages}
+        self._calls: dict[str, Callable[..., Any]] = {}
+
+    def code(self, name: str) -> StageCode:
+        """What is known of a stage."""
+        return self._codes[name]
+
+    def load(self, name: str) -> Callable[..., Any]:
+        """The function of a stage; loads it at first."""
+        found = self._calls.get(name)
+        if found is None:
+            found = decode(self._codes[name].code)
+            if isinstance(found, Imported):
+                found = found.resolve()
+            if self._codes[name].is_class:
+                found = found()
+            self._calls[name] = found
+        return found
+
+
+def execute(
+    stages: LoadedStages,
+    attempt: Attempt,
+    inputs: Sequence[Argument],
+    read: Read,
+    write: Write,
+    is_cancelled: Callable[[], bool] = _never,
+) -> Outcome:
+    """Run an attempt here, and those that follow it until one fails. Every failure becomes an outcome.
+
+    `read` finds what `write` has written.
+    """
+    reach = _Reach(read, write, is_cancelled)
+    return in_order(attempt, inputs, lambda each, known: _run(stages, each, known, reach))
+
+
+def in_order(
+    attempt: Attempt,
+    inputs: Sequence[Argument],
+    run: Callable[[Attempt, Sequence[Argument]], Outcome],
+) -> Outcome:
+    """Run an attempt, and those that follow it until one fails; `run` runs one of them."""
+    outcomes = [run(attempt, inputs)]
+    while attempt.then is not None and outcomes[-1].error is None:
+        before, following = outcomes[-1].outputs[0], attempt.then
+        attempt = following.attempt
+        outcomes.append(run(attempt, [_known(argument, before) for argument in following.inputs]))
+    return in_one(outcomes)
+
+
+def _known(argument: Argument, before: Ref) -> Argument:
+    """An argument with the output of the attempt before in its place."""
+    if BEFORE not in argument.refs:
+        return argument
+    return replace(argument, refs=tuple(before if ref == BEFORE else ref for ref in argument.refs))
+
+
+def by_worker(outcome: Outcome, worker: str, peak_gib: float) -> Outcome:
+    """An outcome with the worker that ran it, and the peak of its memory."""
+    return in_one([replace(o, worker=worker, peak_gib=peak_gib, then=None) for o in outcome.in_turn])
+
+
+def _run(stages: LoadedStages, attempt: Attempt, inputs: Sequence[Argument], reach: _Reach) -> Outcome:
+    code, begun_s = stages.code(attempt.stage), time.perf_counter()
+    try:
+        call = stages.load(attempt.stage)
+    except Exception as error:
+        return Outcome(error=_failed(error, Cause.LOAD_FAILED))
+    load_s = time.perf_counter() - begun_s
+    token = CURRENT.set(attempt)
+    try:
+        outcome = _executed(code, call, attempt, inputs, reach)
+    finally:
+        CURRENT.reset(token)
+    return replace(outcome, load_s=load_s)
+
+
+def _executed(
+    code: StageCode, call: Callable[..., Any], attempt: Attempt, inputs: Sequence[Argument], reach: _Reach
+) -> Outcome:
+    try:
+        arguments = bound(inputs, reach.read)
+        if code.context_name:
+            of_each = [_context(each, reach.is_cancelled) for each in attempt.members or (attempt,)]
+            arguments[code.context_name] = of_each if code.is_batch else of_each[0]
+    except Exception as error:
+        return Outcome(error=_failed(error, Cause.INPUT_LOST))
+    profiler = _profiler() if code.is_profiled else None
+    begun_s = time.perf_counter()
+    try:
+        output = call(**arguments) if profiler is None else profiler.runcall(call, **arguments)
+    except Cancelled:
+        return Outcome(error=StageError(Cause.CANCELLED), service_s=time.perf_counter() - begun_s)
+    except MemoryError as error:
+        return Outcome(error=_failed(error, Cause.OUT_OF_MEMORY), service_s=time.perf_counter() - begun_s)
+    except Exception as error:
+        return Outcome(error=_failed(error, Cause.RAISED), service_s=time.perf_counter() - begun_s)
+    service_s = time.perf_counter() - begun_s
+    outcome = replace(written(output, code, reach.write), service_s=service_s)
+    return outcome if profiler is None else replace(outcome, profile=_statistics(profiler))
+
+
+def _context(attempt: Attempt, is_cancelled: Callable[[], bool]) -> StageContext:
+    told = attempt.run, attempt.stage, attempt.index, attempt.attempt, attempt.idempotency_key
+    return StageContext(*told, is_cancelled)
+
+
+def _profiler() -> Any:
+    from cProfile import Profile  # few workers need it
+
+    return Profile()
+
+
+def _statistics(profiler: Any) -> bytes:
+    profiler.create_stats()
+    return marshal.dumps(profiler.stats)
+
+
+def bound(inputs: Sequence[Argument], read: Read) -> dict[str, Any]:
+    """The arguments of a call by name."""
+    values: dict[str, Any] = {}  # of this call, by digest: an output may be read at several paths
+    return {argument.name: _value_of(argument, read, values) for argument in inputs}
+
+
+def _value_of(argument: Argument, read: Read, values: dict[str, Any]) -> Any:
+    found = [_one(ref, argument.path, read, values) for ref in argument.refs if ref is not None]
+    if argument.is_list:
+        return found
+    return found[0] if found else None
+
+
+def _one(ref: Ref, path: Path, read: Read, values: dict[str, Any]) -> Any:
+    if not path:
+        return decode(read(ref))
+    if ref.digest not in values:
+        values[ref.digest] = decode(read(ref))
+    return at_path(values[ref.digest], path)
+
+
+def written(output: Any, code: StageCode, write: Write) -> Outcome:
+    """The outputs of a stage as values."""
+    try:
+        refs, counts = [write(encode(None if code.is_batch else output))], []
+        tests = tuple(bool(at_path(output, path)) for path in code.tests)
+        for path in code.splits:
+            items = list(at_path(output, path))
+            counts.append(len(items))
+            refs += [write(encode(item)) for item in items]
+    except Unserialisable as error:
+        message = f"{error}; expected an output that pickles, such as a list in place of a generator"
+        return Outcome(error=StageError(Cause.UNSERIALISABLE, "", message))
+    except OSError as error:
+        cause = Cause.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Cause.RAISED
+        return Outcome(error=_failed(error, cause))
+    except Exception as error:  # no such path in the output, or no list there
+        return Outcome(error=_failed(error, Cause.RAISED))
+    return Outcome(outputs=tuple(refs), fan_out=tuple(counts), tests=tests)
+
+
+def _failed(error: BaseException, cause: Cause) -> StageError:
+    trace = "".join(traceback.format_exception(error))
+    return StageError(cause, type(error).__name__, str(error), trace)

@@ -1,0 +1,45 @@
+"""Values of stages as bytes, and back."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import cloudpickle
+
+_MAIN = b"__main__"
+
+
+class Unserialisable(Exception):  # noqa: N818 - reads as the sentence it prints
+    """A value that cannot be serialised; the text says what stands in the way."""
+
+
+def encode(value: Any) -> bytes:
+    """The value's bytes. What `__main__` defines goes along by value, as workers have another `__main__`."""
+    try:
+        data = pickle.dumps(value, 5)
+        if _MAIN not in data:
+            return data
+    except Exception:  # what plain pickle refuses, such as a lambda, may still go by value
+        pass
+    try:
+        by_value: bytes = cloudpickle.dumps(value, 5)
+    except Exception as error:
+        raise Unserialisable(f"{type(value).__name__}: {error}") from error
+    return by_value
+
+
+def decode(data: bytes | memoryview) -> Any:
+    """The value of these bytes."""
+    return pickle.loads(data)
+
+
+def at_path(value: Any, path: tuple[str | int, ...]) -> Any:
+    """The part of a value at a path: keys and indices of mappings and sequences, else attributes."""
+    for key in path:
+        value = getattr(value, key) if isinstance(key, str) and not _has_keys(value) else value[key]
+    return value
+
+
+def _has_keys(value: Any) -> bool:
+    return hasattr(value, "keys") and hasattr(value, "__getitem__")
