@@ -1,0 +1,1 @@
+"""Training jobs: performance models, allocators (one file each), and the loop that runs them on a trace."""

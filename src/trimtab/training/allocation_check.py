@@ -1,0 +1,110 @@
+"""Holds an allocator to what there is: an allocation that breaks a rule stops the run, named."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import numpy as np
+
+from trimtab.domain.allocator import Allocation, Allocator
+from trimtab.domain.training_jobs import Flags, GpuCluster, Held, Ints, Records
+from trimtab.errors import PolicyError
+from trimtab.training.shared_gpus import is_second, partners_of
+
+
+class AllocationCheck:
+    """Checks the allocations of one run. `ids` names the jobs in messages."""
+
+    def __init__(self, allocator: Allocator, ids: tuple[str, ...]) -> None:
+        self._allocator, self._ids = allocator, ids
+
+    def shape(self, jobs: Records, cluster: GpuCluster, allocation: Allocation, now_s: float) -> None:
+        """Either `gpus` or `counts`, of the right shape, not negative, no more than there is."""
+        if (allocation.gpus is None) == (allocation.counts is None):
+            self._stop(now_s, "returned both gpus and counts, or neither; expected one of the two")
+        given, columns = np.asarray(allocation.gpus), len(cluster.nodes)
+        if allocation.counts is not None:
+            given, columns = np.asarray(allocation.counts), len(cluster.type_names)
+        if given.shape != (len(jobs), columns):
+            self._stop(now_s, f"returned shape {given.shape}; expected {(len(jobs), columns)}")
+        negative: Flags = np.any(given < 0, axis=1)
+        if negative.any():
+            self._stop(now_s, f"gave {self._name(jobs, negative)} a negative number of GPUs")
+        partner = partners_of(allocation, len(jobs))
+        self._pairs(jobs, allocation, given, partner, now_s)
+        if allocation.counts is not None:
+            used = given[~is_second(partner)].sum(axis=0)
+            self._within(used, cluster.type_gpus, cluster.type_names, now_s)
+
+    def _pairs(self, jobs: Records, allocation: Allocation, given: Ints, partner: Ints, now_s: float) -> None:
+        """Partners name each other, hold the same GPUs, and take no more than their time."""
+        rows = np.flatnonzero(partner >= 0)
+        if not len(rows):
+            return
+        if not self._allocator.shares:
+            self._stop(now_s, "lets jobs share GPUs; an allocator that does has shares = True")
+        other = partner[rows]
+        mutual = (other < len(jobs)) & (other != rows)
+        mutual &= partner[np.where(mutual, other, 0)] == rows
+        same = mutual & (given[rows] == given[np.where(mutual, other, rows)]).all(axis=1)
+        same &= given[rows].sum(axis=1) > 0
+        share = np.ones(len(jobs)) if allocation.share_frac is None else np.asarray(allocation.share_frac)
+        both = share[rows] + share[np.where(mutual, other, rows)]
+        hosts = jobs["service"][np.stack([rows, np.where(mutual, other, rows)])]
+        hosted = (hosts[0] & (share[rows] == 1.0)) | (hosts[1] & (share[rows] > 0))
+        fair = hosted | ((share[rows] == 1.0) & (both == 2.0)) | ((share[rows] > 0) & (both <= 1.0 + 1e-9))
+        for holds, what in (
+            (mutual, "gives a partner that does not name it back to"),
+            (same, "gives other GPUs than its partner's, or none, to"),
+            (fair, "gives shares that are neither 1 for both nor sum to at most 1 to"),
+        ):
+            if not holds.all():
+                broken = np.isin(np.arange(len(jobs)), rows[~holds])
+                self._stop(now_s, f"{what} {self._name(jobs, broken)}")
+
+    def placed(self, jobs: Records, cluster: GpuCluster, held: Held, partner: Ints, now_s: float) -> None:
+        """Nodes hold no more than they have; gangs, limits, pins and quotas are kept."""
+        used = held.gpus[~is_second(partner)[held.rows]].sum(axis=0)
+        names = tuple(f"node {j}" for j in range(len(used)))
+        self._within(used, cluster.capacity, names, now_s)
+        counts = held.counts(len(jobs))
+        runs, asked = counts > 0, jobs["gpus_requested"]
+        self._forbid(jobs, jobs["service"] & ~runs, "takes its GPUs from the online service", counts, now_s)
+        self._forbid(jobs, runs & (counts < jobs["gpus_min"]), "splits the gang of", counts, now_s)
+        self._forbid(jobs, counts > jobs["gpus_max"], "exceeds the most GPUs of", counts, now_s)
+        self._forbid(jobs, runs & ~jobs["scales"] & (counts != asked), "scales the fixed", counts, now_s)
+        self._kept(jobs, cluster, held, counts, now_s)
+        if len(cluster.quota_gpus):
+            of_tenant = np.bincount(jobs["tenant_idx"], counts, len(cluster.quota_gpus))
+            over = (of_tenant > cluster.quota_gpus)[jobs["tenant_idx"]] & runs
+            self._forbid(jobs, over, "exceeds the quota of the tenant of", counts, now_s)
+
+    def _kept(self, jobs: Records, cluster: GpuCluster, held: Held, counts: Ints, now_s: float) -> None:
+        before = cluster.now_held
+        fixed = np.flatnonzero(~jobs["preemptible"][before.rows] | jobs["pinned"][before.rows])
+        for i in fixed:
+            row = before.rows[i]
+            if (before.gpus[i, ~cluster.nodes["up"]] > 0).any():
+                continue
+            is_row = np.arange(len(jobs)) == row
+            self._forbid(jobs, is_row & (counts == 0), "preempts the fixed", counts, now_s)
+            at = np.searchsorted(held.rows, row)
+            if jobs["pinned"][row] and (held.gpus[at] != before.gpus[i]).any():
+                self._forbid(jobs, is_row, "moves the pinned", counts, now_s)
+
+    def _within(self, used: Ints, capacity: Ints, names: tuple[str, ...], now_s: float) -> None:
+        for j in np.flatnonzero(used > capacity)[:1]:
+            self._stop(now_s, f"gave {used[j]} GPUs of {names[j]}, which has {capacity[j]}")
+
+    def _forbid(self, jobs: Records, broken: Flags, what: str, counts: Ints, now_s: float) -> None:
+        for row in np.flatnonzero(broken)[:1]:
+            self._stop(now_s, f"{what} {self._name(jobs, broken)}: it gave {counts[row]} GPUs")
+
+    def _name(self, jobs: Records, rows: Flags) -> str:
+        row = int(np.flatnonzero(rows)[0])
+        asked, least, most = (jobs[row][name] for name in ("gpus_requested", "gpus_min", "gpus_max"))
+        return f"job {self._ids[jobs[row]['job_idx']]!r} (asked {asked}, least {least}, most {most})"
+
+    def _stop(self, now_s: float, what: str) -> NoReturn:
+        name = self._allocator.label
+        raise PolicyError(f"allocator {name!r} at {now_s:g} s: {what}")

@@ -1,0 +1,1 @@
+"""The catalogue of allocators: one file for each published algorithm."""

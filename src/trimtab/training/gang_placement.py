@@ -1,0 +1,107 @@
+"""Rules that find nodes for the numbers of GPUs that an allocator gives.
+
+    consolidated    fewest nodes: a node into which the job just fits, else whole nodes
+    spread          the nodes with the most free GPUs first
+    buddy           as consolidated; all jobs are placed anew, largest first, when that avoids a split
+
+Every rule leaves a job where it is while its counts stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from trimtab.domain.training_jobs import GpuCluster, Held, Ints
+
+PlacementRule: TypeAlias = Callable[[Ints, GpuCluster], Held]
+"""(counts [jobs, types], cluster) → the GPUs of each job that gets any."""
+
+Take: TypeAlias = Callable[[Ints, int], Ints]
+"""(free GPUs [nodes], GPUs to place) → GPUs taken of each node [nodes]."""
+
+
+def consolidated(counts: Ints, cluster: GpuCluster) -> Held:
+    """Fewest nodes. Jobs that change are placed in descending order of GPUs."""
+    return _placed(counts, cluster, cluster.now_held, _fewest_nodes)
+
+
+def spread(counts: Ints, cluster: GpuCluster) -> Held:
+    """The nodes with the most free GPUs first. Jobs that change are placed in ascending order of GPUs."""
+    return _placed(counts, cluster, cluster.now_held, most_free, descending=False)
+
+
+def buddy(counts: Ints, cluster: GpuCluster) -> Held:
+    """Fewest nodes, with all jobs placed anew if one would be split over more nodes than it needs."""
+    held = consolidated(counts, cluster)
+    needed = np.ceil(counts[held.rows].sum(axis=1) / max(cluster.gpus_per_node, 1))
+    if ((held.gpus > 0).sum(axis=1) <= needed).all():
+        return held
+    nobody = Held(held.rows[:0], held.gpus[:0])
+    return _placed(counts, cluster, nobody, _fewest_nodes)
+
+
+def _placed(counts: Ints, cluster: GpuCluster, before: Held, take: Take, *, descending: bool = True) -> Held:
+    sizes = counts.sum(axis=1)
+    rows = np.flatnonzero(sizes > 0)
+    gpus = np.zeros((len(rows), len(cluster.nodes)), np.int32)
+    stays = staying_rows(counts, cluster, before)
+    at = np.searchsorted(rows, before.rows[stays])
+    gpus[at] = before.gpus[stays]
+    is_new = np.ones(len(rows), np.bool_)
+    is_new[at] = False
+    free = cluster.capacity - gpus.sum(axis=0)
+    changed = np.flatnonzero(is_new)
+    size = sizes[rows[changed]]
+    types = [np.flatnonzero(cluster.nodes["type_idx"] == t) for t in range(counts.shape[1])]
+    for i in changed[np.argsort(-size if descending else size, kind="stable")]:
+        for t in np.flatnonzero(counts[rows[i]]):
+            nodes = types[t]
+            taken = take(free[nodes], int(counts[rows[i], t]))
+            gpus[i, nodes] = taken
+            free[nodes] -= taken
+    return Held(rows, gpus)
+
+
+def staying_rows(counts: Ints, cluster: GpuCluster, before: Held) -> Ints:
+    """Positions in `before` of the jobs that keep their count and lie on nodes that are up."""
+    same = (counts[before.rows] == cluster.by_type(before.gpus)).all(axis=1)
+    lost = (before.gpus[:, ~cluster.nodes["up"]] > 0).any(axis=1)
+    return np.flatnonzero(same & ~lost & (before.gpus.sum(axis=1) > 0))
+
+
+def _fewest_nodes(free: Ints, count: int) -> Ints:
+    taken = np.zeros_like(free)
+    while count > 0:
+        enough = np.flatnonzero(free - taken >= count)
+        if len(enough):
+            tightest = enough[np.argmin((free - taken)[enough])]
+            taken[tightest] += count
+            return taken
+        j = int(np.argmax(free - taken))
+        got = int(free[j] - taken[j])
+        if got <= 0:
+            return taken  # more than there is: the check of the allocation says so
+        taken[j] += got
+        count -= got
+    return taken
+
+
+def most_free(free: Ints, count: int) -> Ints:
+    """GPUs taken of each node [nodes]: all of the node with the most free GPUs, then of the next."""
+    taken = np.zeros_like(free)
+    for j in np.argsort(-free, kind="stable"):
+        taken[j] = min(free[j], count)
+        count -= taken[j]
+        if count == 0:
+            break
+    return taken
+
+
+PLACEMENT_RULES: dict[str, PlacementRule] = {
+    "consolidated": consolidated,
+    "spread": spread,
+    "buddy": buddy,
+}

@@ -1,0 +1,48 @@
+"""What several allocators do: give jobs the GPUs that they asked for, one after another."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trimtab.domain.training_jobs import GpuCluster, Ints, Records
+
+
+def given_in_order(
+    jobs: Records, cluster: GpuCluster, order: Ints, *, may_pass: bool, wanted: Ints | None = None
+) -> Ints:
+    """Counts [jobs, types]: each job in this order gets all that it wants, or nothing.
+
+    A job takes GPUs of the type that it holds, else of that with the most free ones, of those on which it
+    runs. `may_pass`: jobs behind one that does not fit may still get GPUs. `wanted` [jobs] defaults to what
+    they asked for.
+    """
+    wanted = jobs["gpus_requested"] if wanted is None else wanted
+    if len(cluster.type_names) == 1:
+        return _one_type(wanted[order], int(cluster.type_gpus[0]), order, may_pass)
+    counts = np.zeros((len(jobs), len(cluster.type_names)), np.int64)
+    free = cluster.type_gpus.copy()
+    for row in order:
+        held = cluster.held[row]
+        t = int(np.argmax(held)) if held.any() else int(np.argmax(np.where(cluster.runs_on[row], free, -1)))
+        if free[t] >= wanted[row]:
+            counts[row, t] = wanted[row]
+            free[t] -= wanted[row]
+        elif not may_pass:
+            break
+    return counts
+
+
+def _one_type(wanted: Ints, free: int, order: Ints, may_pass: bool) -> Ints:
+    counts = np.zeros((len(order), 1), np.int64)
+    fits = np.cumsum(wanted) <= free
+    first = len(wanted) if fits.all() else int(np.argmin(fits))
+    counts[order[:first], 0] = wanted[:first]
+    free -= int(wanted[:first].sum())
+    if may_pass:
+        for i in first + np.flatnonzero(wanted[first:] <= free):
+            if free <= 0:
+                break
+            if wanted[i] <= free:
+                counts[order[i], 0] = wanted[i]
+                free -= int(wanted[i])
+    return counts

@@ -1,0 +1,216 @@
+"""The state of every job of a run, and its journal."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from trimtab.domain.service_loads import SLOWDOWN_LIMIT
+from trimtab.domain.training_jobs import JOBS, Flags, Floats, Ints, Records, Workload
+from trimtab.training.job_records import JobRecords, Outcome
+from trimtab.training.progress import Running
+from trimtab.training.restart_costs import Change
+
+_OF_WORKLOAD = {
+    "submit_s": "submit_s",
+    "deadline_s": "deadline_s",
+    "model_idx": "model_idx",
+    "gpus_requested": "gpus_requested",
+    "gpus_min": "gpus_min",
+    "gpus_max": "gpus_max",
+    "batch": "batch",
+    "work_total": "declared_work",
+    "priority": "priority",
+    "tenant_idx": "tenant_idx",
+    "preemptible": "preemptible",
+    "scales": "scales",
+}  # field of JOBS → column of the workload
+
+
+class WorkLeft(Protocol):
+    """What a JOBS record says of the work left; a `Truth` knows it, and so does a run of real jobs."""
+
+    def work_left(self, job_idx: Ints) -> Floats:
+        """As declared; nan = not known."""
+
+    def reports(self, job_idx: Ints) -> tuple[Floats, Floats]:
+        """Load and slowdown of services; 0 and 1 of other jobs."""
+
+    def true_work_left(self, job_idx: Ints) -> Floats:
+        """For allocators that need the oracle."""
+
+
+class RestartEstimate(Protocol):
+    """What a JOBS record says of restarts: a `RestartCost`, or what was measured."""
+
+    def expected_s(self, job_idx: Ints, n_gpus: Ints) -> Floats:
+        """Seconds of a restart with so many GPUs."""
+
+
+class JobStates:
+    """What happened to each job so far."""
+
+    def __init__(self, workload: Workload) -> None:
+        n = len(workload)
+        self.workload = workload
+        self.jobs = np.zeros(n, JOBS)
+        self.jobs["job_idx"] = np.arange(n)
+        for field, column in _OF_WORKLOAD.items():
+            self.jobs[field] = getattr(workload, column)
+        if workload.pinned is not None:
+            self.jobs["pinned"] = workload.pinned
+        if workload.services is not None:
+            self.jobs["service"] = workload.services.is_service
+        self.served_s, self.slowed_s, self.over_limit_s = np.zeros(n), np.zeros(n), np.zeros(n)
+        self.outcome = np.full(n, Outcome.UNFINISHED, np.int64)
+        self.start_s, self.finish_s = np.full(n, np.nan), np.full(n, np.nan)
+        self.restart_left_s, self.restart_s = np.zeros(n), np.zeros(n)
+        self.shared_gpu_s, self.lost_gpu_s = np.zeros(n), np.zeros(n)
+        self.admitted = self.jobs["admitted"]
+        self.reasons: dict[int, str] = {}
+        self._count = np.zeros(n, np.int64)
+        self._decided: list[tuple[float, float, int, int, float]] = []
+        alone_gpu_s = workload.duration_s * workload.gpus_requested
+        self._alone_gpu_s = np.where(np.isfinite(alone_gpu_s), alone_gpu_s, 0.0)
+        self._finished_gpu_s = 0.0
+        self._changes: list[tuple[Ints, Ints, Ints]] = []  # decision, job, GPUs
+
+    @property
+    def decisions(self) -> int:
+        """How many were made."""
+        return len(self._decided)
+
+    @property
+    def has_ended(self) -> Flags:
+        """Whether each job finished or was rejected, [jobs]."""
+        return self.outcome != Outcome.UNFINISHED
+
+    def view(
+        self,
+        active: Ints,
+        now_s: float,
+        truth: WorkLeft,
+        restart: RestartEstimate,
+        *,
+        is_oracle: bool = False,
+    ) -> Records:
+        """JOBS records of the active jobs. `is_oracle`: with their true work."""
+        jobs = self.jobs[active]
+        jobs["work_left"] = truth.true_work_left(active) if is_oracle else truth.work_left(active)
+        jobs["load"], jobs["slowdown"] = truth.reports(active)
+        jobs["age_s"] = now_s - jobs["submit_s"]
+        jobs["restart_left_s"] = self.restart_left_s[active]
+        jobs["restart_s"] = restart.expected_s(
+            active, np.maximum(self._count[active], jobs["gpus_requested"])
+        )
+        return jobs
+
+    def ran(
+        self, running: Running, restart_s: Floats, seconds: Floats, charged_s: Floats, shared_s: Floats
+    ) -> None:
+        """Jobs held their GPUs for these seconds, the first of them in a restart.
+
+        Of GPUs that two hold, each pays a part: `charged_s` of its seconds, `shared_s` of them for such GPUs.
+        """
+        rows = running.job_idx
+        self.jobs["run_s"][rows] += seconds
+        self.jobs["attained_gpu_s"][rows] += charged_s * running.n_gpus
+        self.shared_gpu_s[rows] += shared_s * running.n_gpus
+        self.jobs["progress_s"][rows] += seconds - restart_s
+        self.restart_s[rows] += restart_s
+        self.restart_left_s[rows] -= restart_s
+        progressed = rows[seconds > restart_s]
+        at = running.n_gpus[seconds > restart_s]
+        self.jobs["profiled_gpus_max"][progressed] = np.maximum(
+            self.jobs["profiled_gpus_max"][progressed], at
+        )
+
+    def served(self, job_idx: Ints, slowdown: Floats, seconds: float) -> None:
+        """Services among these jobs answered so much more slowly than alone for these seconds."""
+        rows, factor = job_idx[self.jobs["service"][job_idx]], slowdown[self.jobs["service"][job_idx]]
+        self.served_s[rows] += seconds
+        self.slowed_s[rows] += seconds * factor
+        self.over_limit_s[rows] += np.where(factor > SLOWDOWN_LIMIT, seconds, 0.0)
+
+    def finish(self, job_idx: Ints, at_s: Floats) -> None:
+        """These jobs are done."""
+        self.outcome[job_idx], self.finish_s[job_idx] = Outcome.FINISHED, at_s
+        self._finished_gpu_s += float(self._alone_gpu_s[job_idx].sum())
+        self.note_counts(job_idx, np.zeros(len(job_idx), np.int64))
+
+    def reject(self, job_idx: int, reason: str) -> None:
+        """This job ends without having finished."""
+        self.outcome[job_idx], self.reasons[job_idx] = Outcome.REJECTED, reason
+
+    def lost(self, job_idx: Ints, gpu_s: Floats) -> None:
+        """The work of so much GPU time was lost when a node failed."""
+        self.lost_gpu_s[job_idx] += gpu_s
+
+    def restarted(self, change: Change, cost_s: Floats, now_s: float) -> None:
+        """A decision was made: these jobs hold GPUs, and some of them restart."""
+        rows = change.job_idx
+        charged = ~np.isnan(cost_s)
+        self.restart_left_s[rows[charged]] = cost_s[charged]
+        is_first = np.isnan(self.start_s[rows])
+        self.start_s[rows[is_first]] = now_s
+        self.jobs["restarts"][rows[change.changed & ~is_first]] += 1
+        self.note_counts(rows, change.n_gpus)
+
+    def note_counts(self, job_idx: Ints, counts: Ints) -> None:
+        """Write down which jobs have another number of GPUs than before."""
+        other = self._count[job_idx] != counts
+        if other.any():
+            self._count[job_idx] = counts
+            self._changes.append((np.full(int(other.sum()), self.decisions), job_idx[other], counts[other]))
+
+    def done_gpu_s(self, active: Ints, work_left: Floats) -> float:
+        """Work done so far, as GPU seconds of the jobs alone with the GPUs that they asked for."""
+        total = self.jobs["work_total"][active]
+        left_frac = np.divide(
+            work_left, total, out=np.zeros(len(active)), where=(total > 0) & np.isfinite(total)
+        )
+        done_frac = np.clip(1.0 - left_frac, 0.0, 1.0)
+        return self._finished_gpu_s + float(np.nansum(self._alone_gpu_s[active] * done_frac))
+
+    def decided(
+        self, now_s: float, spent_s: float, waiting: int, running: Running, done_gpu_s: float
+    ) -> None:
+        """Write a decision down, and the work that was done before it."""
+        second = (running.partner_job_idx >= 0) & (running.partner_job_idx < running.job_idx)
+        used_gpus = int(running.n_gpus[~second].sum())
+        self._decided.append((now_s, spent_s, waiting, used_gpus, done_gpu_s))
+
+    def records(self, total_gpus: int, end_s: float) -> JobRecords:
+        """What is left of the run."""
+        decided = np.array(self._decided, np.float64).reshape(-1, 5)
+        changes = [np.concatenate(part) for part in zip(*self._changes, strict=True)] or [
+            np.zeros(0, int)
+        ] * 3
+        return JobRecords(
+            workload=self.workload,
+            outcome=self.outcome,
+            start_s=self.start_s,
+            finish_s=self.finish_s,
+            gpu_s=self.jobs["attained_gpu_s"].copy(),
+            run_s=self.jobs["run_s"].copy(),
+            restart_s=self.restart_s,
+            shared_gpu_s=self.shared_gpu_s,
+            lost_gpu_s=self.lost_gpu_s,
+            admitted=self.admitted.copy(),
+            served_s=self.served_s,
+            slowed_s=self.slowed_s,
+            over_limit_s=self.over_limit_s,
+            restarts=self.jobs["restarts"].astype(np.int64),
+            reasons=self.reasons,
+            decided_s=decided[:, 0],
+            spent_s=decided[:, 1],
+            waiting=decided[:, 2].astype(np.int64),
+            used_gpus=decided[:, 3].astype(np.int64),
+            done_gpu_s=decided[:, 4],
+            change_decision=changes[0],
+            change_job=changes[1],
+            change_gpus=changes[2],
+            total_gpus=total_gpus,
+            end_s=end_s,
+        )

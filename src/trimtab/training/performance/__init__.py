@@ -1,0 +1,1 @@
+"""Performance models: seconds of work that was never measured, predicted from what was."""

@@ -1,0 +1,55 @@
+"""Tables of speed as allocators see them when only some numbers of GPUs were profiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from trimtab.domain.scaling_table import ScalingTable
+from trimtab.training.performance.job_metadata import JobMetadata
+from trimtab.training.performance.optimus_speed import OptimusSpeed
+from trimtab.training.performance.profiled_runs import ProfiledRuns
+from trimtab.training.performance.samples import PerformanceModel, Samples
+
+CURVE_MODELS: Final[Mapping[str, PerformanceModel]] = {
+    model.name: model for model in (ProfiledRuns(), OptimusSpeed(), JobMetadata())
+}
+"""Models that predict a curve from some of its points."""
+
+
+def estimated_table(table: ScalingTable, name: str, profiled_gpus: Sequence[int]) -> ScalingTable:
+    """The table with speeds predicted by the model of this name; what was profiled stays as it is.
+
+    A curve without any of these numbers of GPUs was profiled at its least one. Whether a job runs at all with
+    a number of GPUs is known.
+    """
+    rate = table.rate_per_s.copy()
+    for type_rates in rate:
+        runs = type_rates > 0
+        known = runs & np.isin(table.levels, profiled_gpus)
+        bare = np.flatnonzero(~known.any(axis=1) & runs.any(axis=1))
+        known[bare, runs[bare].argmax(axis=1)] = True
+        samples = curve_samples(table, type_rates)
+        is_known = known[runs]
+        predicted = CURVE_MODELS[name].fit(samples.of(is_known)).seconds(samples)
+        type_rates[runs] = np.where(is_known, type_rates[runs], 1.0 / np.maximum(predicted, 1e-12))
+    return replace(table, rate_per_s=rate)
+
+
+def curve_samples(table: ScalingTable, rate: np.ndarray) -> Samples:
+    """The points of the curves of one type, [curves, levels], row by row."""
+    model, batch = (np.zeros(len(rate), np.int64), np.zeros(len(rate)))
+    for (m, b), at in np.ndenumerate(table.curve_idx):
+        if at >= 0:
+            model[at], batch[at] = m, table.batches[b]
+    curve, level = np.nonzero(rate > 0)
+    columns = {
+        "curve": curve,
+        "model": model[curve].astype(str),
+        "batch": batch[curve],
+        "gpus": table.levels[level],
+    }
+    return Samples(columns, 1.0 / rate[curve, level])

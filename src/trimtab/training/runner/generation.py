@@ -1,0 +1,183 @@
+"""A generation of a job: its ranks, what they report, and what their ends mean."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from trimtab.training.runner.batch_plan import BatchPlan
+from trimtab.training.runner.rank_protocol import NOT_SAVED, PREEMPTED, Report
+
+
+class Ending(StrEnum):
+    """How a generation ended."""
+
+    FINISHED = "finished"  # the job is done
+    PREEMPTED = "preempted"  # it was stopped, or lost its node
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class RankState:
+    """One process."""
+
+    node_idx: int
+    local: int  # its number on the node
+    step: int = -1
+    samples: int = -1
+    stopped: int = -1  # step at which it said that it ends
+    error: str = ""
+    code: int | None = None  # None = it runs
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the ends of all ranks mean."""
+
+    ending: Ending
+    problem: str = ""
+    is_doubtful: bool = False  # the checkpoint at its end may not be what all ranks had
+    is_final: bool = False  # another try would end alike
+
+
+@dataclass(slots=True)
+class Generation:
+    """The processes of a job between two changes of its GPUs."""
+
+    number: int
+    slots: Mapping[int, tuple[int, ...]]  # node → its slots
+    started_s: float
+    plan: BatchPlan  # how it trains, and where it goes on
+    ranks: list[RankState] = field(default_factory=list)
+    reported_s: float = math.nan  # first report; nan = none yet
+    heard_s: float = math.nan  # last report
+    stop_asked_s: float = math.nan
+    kill_s: float = math.inf  # when SIGTERM, or the end of another rank, was not enough
+    ended_s: float = math.nan
+    lost: str = ""  # why it could not go on, by no fault of its own
+    broken: str = ""  # why it was killed: a fault of its own
+    is_silent: bool = False  # it never reported
+    looked_s: float = 0.0  # when its batch was last looked at
+    accounted_s: float = 0.0  # until when its time is in the books
+    start_cost_s: float = math.nan  # from the start to the first step
+    step_s: float = math.nan  # last reported means
+    sync_s: float = math.nan
+    grad_sqr: float = math.nan
+    grad_var: float = math.nan
+    samples: int = 0  # as far as reported, of the job
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        """A rank for each slot."""
+        self.accounted_s = self.looked_s = self.started_s
+        self.samples = self.plan.first_samples
+        for node_idx, slots in self.slots.items():
+            self.ranks += [RankState(node_idx, local) for local in range(len(slots))]
+
+    @property
+    def n_gpus(self) -> int:
+        """Its slots."""
+        return len(self.ranks)
+
+    @property
+    def work(self) -> float:
+        """Work done, as far as reported, of the job."""
+        return self.plan.work(self.samples)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to stop."""
+        return not math.isnan(self.stop_asked_s)
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether any rank has."""
+        return not math.isnan(self.reported_s)
+
+    @property
+    def makes_progress(self) -> bool:
+        """Whether it has reported, and was not asked to stop."""
+        return self.has_reported and not self.is_stopping
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all ranks have."""
+        return all(rank.code is not None for rank in self.ranks)
+
+    @property
+    def stops(self) -> set[int]:
+        """Steps at which ranks said that they end."""
+        return {rank.stopped for rank in self.ranks if rank.stopped >= 0}
+
+    @property
+    def restart_s(self) -> float:
+        """What its start and its end took, without progress."""
+        start_s = 0.0 if math.isnan(self.start_cost_s) else self.start_cost_s
+        return start_s + (self.ended_s - self.stop_asked_s if self.is_stopping else 0.0)
+
+    def heard(self, rank: int, report: Report, now_s: float) -> None:
+        """A rank reported."""
+        state = self.ranks[rank]
+        state.stopped = max(state.stopped, report.stopped)
+        state.error = report.error or state.error
+        if report.step < 0:
+            return
+        self.heard_s = now_s
+        if rank == 0:
+            self.step, self.samples = max(self.step, report.step), max(self.samples, report.samples)
+            for name in ("step_s", "sync_s", "grad_sqr", "grad_var"):
+                value = getattr(report, name)
+                if not math.isnan(value):
+                    setattr(self, name, value)
+        if not self.has_reported:
+            self.reported_s = now_s
+            steps = (self.samples - self.plan.first_samples) / self.plan.batch
+            worked_s = 0.0 if math.isnan(self.step_s) else steps * self.step_s
+            self.start_cost_s = max(now_s - self.started_s - worked_s, 0.0)
+
+    def verdict(self, log: str) -> Verdict:
+        """What the ends mean; `log` says where the output of a rank is."""
+        codes = [rank.code for rank in self.ranks]
+        if self.lost:
+            return Verdict(Ending.PREEMPTED, self.lost)
+        if self.broken:
+            return Verdict(Ending.FAILED, self.broken, bool(self.stops), self.is_silent)
+        if set(codes) <= {0, PREEMPTED}:
+            return self._agreed(codes)
+        if NOT_SAVED in codes and set(codes) <= {PREEMPTED, NOT_SAVED}:
+            problem = self.ranks[0].error or "its checkpoint could not be written"
+            return Verdict(Ending.PREEMPTED if self.is_stopping else Ending.FAILED, problem)
+        if self.is_stopping and set(codes) & {-signal.SIGTERM, -signal.SIGKILL}:
+            return Verdict(Ending.PREEMPTED, self._stopped_hard(codes))
+        return Verdict(Ending.FAILED, self._first_failure(log), False, 127 in codes)
+
+    def _agreed(self, codes: list[int | None]) -> Verdict:
+        if len(set(codes)) > 1:
+            ends = ", ".join(f"rank {i} with {code}" for i, code in enumerate(codes))
+            return Verdict(Ending.FAILED, f"ranks disagree: they ended {ends}", True)
+        if len(self.stops) > 1:
+            at = ", ".join(f"rank {i} at step {rank.stopped}" for i, rank in enumerate(self.ranks))
+            return Verdict(Ending.FAILED, f"ranks disagree: they stopped {at}", True)
+        if codes[0] == 0:
+            return Verdict(Ending.FINISHED)
+        if not self.is_stopping:
+            return Verdict(Ending.FAILED, f"ended with {PREEMPTED}, preempted, and nobody had asked it to")
+        return Verdict(Ending.PREEMPTED)
+
+    def _stopped_hard(self, codes: list[int | None]) -> str:
+        if not self.has_reported:
+            return ""  # it had not begun
+        if -signal.SIGTERM in codes:
+            return "ended by SIGTERM: it wrote no checkpoint"
+        return f"did not stop on SIGTERM: killed after {self.kill_s - self.stop_asked_s:.3g} s"
+
+    def _first_failure(self, log: str) -> str:
+        failures = ((i, r.code) for i, r in enumerate(self.ranks) if r.code not in (0, PREEMPTED, None))
+        i, code = next(failures, (0, 0))
+        assert code is not None
+        told = f": {self.ranks[i].error}" if self.ranks[i].error else ""
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        return f"rank {i} ended {how}{told}; see {log.format(rank=i)}"

@@ -1,0 +1,302 @@
+"""The program on a node that starts ranks, passes on what they report, and tells how they end.
+
+Standard library only, and one file: it runs by its path, under any Python, whether trimtab is there or not.
+With --preload it has imported modules, and starts a rank whose command is `python FILE …` or
+`python -m MODULE …` as a fork of itself, which need not import them again.
+
+It reads and writes JSON objects, a line each, on the socket --socket:
+    {"do": "start", "rank": key, "argv": […], "env": {…}, "gpus": […], "cwd": …, "log": …}
+    {"do": "signal", "rank": key, "signal": 15}  {"do": "port"}
+    {"event": "ready"}  {"event": "port", "port": …}  {"event": "report", "rank": key, "line": …}
+    {"event": "end", "rank": key, "code": …}  {"event": "refused", "rank": key, "why": …}
+A rank has the program's environment, and `env` over it; `python` is the Python of the program. `gpus` are
+positions among the GPUs that the program itself sees (CUDA_VISIBLE_DEVICES).
+A code below 0 is the signal that ended the rank. When the socket closes, the run is gone: ranks get SIGTERM,
+and SIGKILL after --grace-s. When the program itself is killed, its ranks are too (Linux). --lock is a file
+that only one such program at a time holds: the next waits until the ranks of a killed run have ended. With
+--detach the program is nobody's child: whoever kills all children of its starter does not kill it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+REPORT_FD = 3
+_PR_SET_PDEATHSIG = 1
+
+
+class Rank:
+    """A process that was started."""
+
+    def __init__(self, key: str, pid: int, reports: int) -> None:
+        self.key, self.pid, self.reports = key, pid, reports
+        self.data = b""
+        self.code: int | None = None
+
+
+class Agent:
+    """Serves one connection."""
+
+    def __init__(self, connection: socket.socket, is_warm: bool, lock: int) -> None:
+        self._connection, self._is_warm, self._lock = connection, is_warm, lock
+        self._input = b""
+        self._ranks: dict[str, Rank] = {}
+        self._wakeup, wake = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(self._wakeup, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self._wake = wake
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(connection, selectors.EVENT_READ, self._on_input)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_child)
+
+    def serve(self) -> None:
+        """Until the run is gone."""
+        self._tell(event="ready", pid=os.getpid())
+        while self._turn(None):
+            pass
+
+    def end(self, grace_s: float) -> None:
+        """Stop all ranks."""
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(self._connection)
+        self._signal_all(signal.SIGTERM)
+        until_s = time.monotonic() + grace_s
+        while self._ranks and time.monotonic() < until_s:
+            self._turn(0.1)
+        self._signal_all(signal.SIGKILL)
+
+    def _turn(self, timeout_s: float | None) -> bool:
+        return all(key.data() is not False for key, _ in self._selector.select(timeout_s))
+
+    def _on_input(self) -> bool:
+        try:
+            data = self._connection.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            return False
+        *lines, self._input = (self._input + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if message["do"] == "start":
+                self._start(message)
+            elif message["do"] == "port":
+                self._tell(event="port", port=_free_port())
+            else:
+                rank = self._ranks.get(message["rank"])
+                if rank is not None:
+                    _signal(rank.pid, message["signal"])
+        return True
+
+    def _start(self, message: dict[str, Any]) -> None:
+        try:
+            log = os.open(message["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            reports, theirs = os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            self._tell(event="refused", rank=message["rank"], why=str(error))
+            return
+        if pid == 0:
+            self._become(message, log, theirs)
+        os.close(log)
+        os.close(theirs)
+        os.set_blocking(reports, False)
+        rank = Rank(message["rank"], pid, reports)
+        self._ranks[rank.key] = rank
+        self._selector.register(reports, selectors.EVENT_READ, lambda: self._on_report(rank))
+
+    def _become(self, message: dict[str, Any], log: int, theirs: int) -> None:
+        """In the new process: run the command. Does not return."""
+        code = 127
+        try:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            _die_with(os.getppid())
+            highest = max([log, theirs, REPORT_FD, self._lock, self._wake, self._connection.fileno()]) + 1
+            log, theirs = _moved(log, highest), _moved(theirs, highest)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            for source, target in ((nothing, 0), (log, 1), (log, 2), (theirs, REPORT_FD)):
+                os.dup2(source, target, inheritable=True)
+            os.closerange(REPORT_FD + 1, max(highest + 2, 256))
+            environment = _environment(message)
+            os.chdir(message["cwd"])
+            program, *words = message["argv"]
+            program = sys.executable if program == "python" else program
+            if self._is_warm:
+                code = _run_python([program, *words], environment)
+            else:
+                os.execvpe(program, [program, *words], environment)
+        except OSError as error:
+            os.write(2, f"trimtab: {message['argv'][0]}: {error}\n".encode())
+        finally:
+            os._exit(code)
+
+    def _on_report(self, rank: Rank) -> bool:
+        if rank.reports < 0:  # closed since it was selected
+            return True
+        try:
+            data = os.read(rank.reports, 1 << 16)
+        except BlockingIOError:
+            return True
+        *lines, rank.data = (rank.data + data).split(b"\n")
+        for line in lines:
+            self._tell(event="report", rank=rank.key, line=line.decode(errors="replace"))
+        if not data:
+            self._close_reports(rank)
+        elif len(rank.data) > 1 << 16:  # no line ends: nothing that could be read as a report
+            rank.data = b""
+        return True
+
+    def _close_reports(self, rank: Rank) -> None:
+        if rank.reports >= 0:
+            self._selector.unregister(rank.reports)
+            os.close(rank.reports)
+            rank.reports = -1
+
+    def _on_child(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wakeup, 4096)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                self._ended(pid, os.waitstatus_to_exitcode(status))
+        return True
+
+    def _ended(self, pid: int, code: int) -> None:
+        rank = next((rank for rank in self._ranks.values() if rank.pid == pid), None)
+        if rank is None:
+            return
+        del self._ranks[rank.key]
+        while rank.reports >= 0 and self._has_more(rank):
+            self._on_report(rank)
+        self._close_reports(rank)
+        _signal(pid, signal.SIGKILL)  # what it has started and left behind
+        self._tell(event="end", rank=rank.key, code=code)
+
+    def _has_more(self, rank: Rank) -> bool:
+        with selectors.DefaultSelector() as one:
+            one.register(rank.reports, selectors.EVENT_READ)
+            return bool(one.select(0))
+
+    def _signal_all(self, number: int) -> None:
+        for rank in self._ranks.values():
+            _signal(rank.pid, number)
+
+    def _tell(self, **message: Any) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _environment(message: dict[str, Any]) -> dict[str, str]:
+    quiet = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # threads of several ranks would contend
+    environment = {**quiet, **os.environ, **message["env"], "TRIMTAB_REPORT_FD": str(REPORT_FD)}
+    if message["gpus"]:
+        seen = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen[k] if seen else str(k) for k in message["gpus"])
+    return environment
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _signal(pid: int, number: int) -> None:
+    """To the process; a SIGKILL to all of its session."""
+    with contextlib.suppress(OSError):
+        if number == signal.SIGKILL:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+
+
+def _die_with(parent: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+
+
+def _moved(descriptor: int, at_least: int) -> int:
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD, at_least)
+    os.close(descriptor)
+    return moved
+
+
+def _run_python(argv: list[str], environment: dict[str, str]) -> int:
+    """Run `python FILE …` or `python -m MODULE …` in this process; returns its exit code."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for extra in reversed(environment.get("PYTHONPATH", "").split(os.pathsep)):
+        if extra and extra not in sys.path:
+            sys.path.insert(0, extra)
+    try:
+        if argv[1] == "-m":
+            sys.argv = argv[2:]
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(argv[2], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = argv[1:]
+            sys.path.insert(0, os.path.dirname(os.path.abspath(argv[1])))
+            runpy.run_path(argv[1], run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    return code
+
+
+def main() -> None:
+    """Serve the socket."""
+    options = argparse.ArgumentParser()
+    options.add_argument("--socket", type=int, required=True)
+    options.add_argument("--grace-s", type=float, default=30.0)
+    options.add_argument("--lock", default="")
+    options.add_argument("--preload", default="")
+    options.add_argument("--detach", action="store_true")
+    given = options.parse_args()
+    if given.detach and os.fork():
+        os._exit(0)
+    os.setsid()  # Ctrl-C is the run's to handle
+    lock = -1
+    if given.lock:
+        lock = os.open(given.lock, os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    for module in filter(None, given.preload.split(",")):
+        importlib.import_module(module)
+    with socket.socket(fileno=given.socket) as connection:
+        agent = Agent(connection, bool(given.preload), lock)
+        agent.serve()
+        agent.end(given.grace_s)
+
+
+if __name__ == "__main__":
+    main()

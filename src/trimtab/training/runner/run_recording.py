@@ -1,0 +1,212 @@
+"""The recording of a run: a training trace with measured speeds, and the simulator's run of it.
+
+The folder has `jobs.csv`, `profiles/`, `cluster.yaml` and `scenario.yaml`, which joins them with the clock,
+the placement and the mean restart of the run: `trimtab compare scenario.yaml` compares policies on it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import yaml
+
+from trimtab.domain.training_jobs import Floats, Workload
+from trimtab.traces.scaling_profiles import Curves, scaling_table
+from trimtab.traces.write_jobs import profile_name, write_jobs, write_profiles
+from trimtab.training.allocator_runs import run_allocator
+from trimtab.training.job_metrics import job_metrics
+from trimtab.training.job_records import JobRecords, Outcome
+from trimtab.training.restart_costs import FlatRestart
+from trimtab.training.runner.job_list import JobSpec
+from trimtab.training.runner.live_decisions import ONE_TYPE, LiveDecisions
+from trimtab.training.runner.run_ledger import KnownRun
+from trimtab.training.table_model import TableTruth
+
+RECORDING: Final = "recording"  # folder of a run
+ROUNDS: Final = 10  # that a mean job takes at least, alone
+PUBLISHED_ROUND_S: Final = 120.0  # the shortest of the catalogue
+SCENARIO, SUMMARY = "scenario.yaml", "summary.json"  # files in it
+_OUTCOMES = {Outcome.FINISHED: "done", Outcome.REJECTED: "failed", Outcome.UNFINISHED: "unfinished"}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedJob:
+    """A job of a run, as measured and as simulated. nan = not finished."""
+
+    id: str
+    state: str
+    completion_s: float  # from submission to finish
+    simulated_s: float
+    predicted_s: float  # at its admission
+    run_s: float
+    gpu_s: float
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is left of a run."""
+
+    folder: Path
+    jobs: tuple[RecordedJob, ...]
+    metrics: Mapping[str, float]
+    simulated: Mapping[str, float]
+    restart_s: float  # mean
+    fit_error_frac: float
+    forecast_error_frac: float  # mean of |predicted ÷ measured completion − 1|; nan = nothing was predicted
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; nan becomes null."""
+        return _plain(asdict(self) | {"folder": str(self.folder)})
+
+
+def recorded(run: KnownRun, decisions: LiveDecisions, records: JobRecords, folder: Path) -> Recording:
+    """Write the recording, and simulate it with the run's policy."""
+    profiles = [_profile(job) for job in run.listed.jobs]
+    curves = _curves(run, decisions, profiles)
+    table, _ = scaling_table(curves)
+    workload = _with_durations(decisions.workload, profiles, curves)
+    rules = run.listed.rules
+    restart_s = decisions.restarts.mean_s
+    simulated = run_allocator(
+        run.settings.policy,
+        workload,
+        clock=rules.clock,
+        round_s=rules.round_s,
+        placement=rules.placement,
+        restart=FlatRestart(restart_s),
+        nodes=replace_up(decisions),
+        type_names=ONE_TYPE,
+        truth=TableTruth(table),
+    )
+    real = replace(records, workload=workload)
+    jobs = tuple(_job(k, decisions, real, simulated) for k in range(len(workload)))
+    recording = Recording(
+        folder,
+        jobs,
+        job_metrics(real),
+        job_metrics(simulated),
+        restart_s,
+        decisions.speed.fit_error_frac,
+        forecast_error_frac((job.predicted_s, job.completion_s) for job in jobs),
+    )
+    _write(run, workload, curves, recording)
+    return recording
+
+
+def replace_up(decisions: LiveDecisions) -> Any:
+    """The nodes, all of them up."""
+    nodes = decisions.nodes.copy()
+    nodes["up"] = True
+    return nodes
+
+
+def forecast_error_frac(pairs: Iterable[tuple[float, float]]) -> float:
+    """Mean of |predicted ÷ measured − 1| over what is known of both; nan = nothing is."""
+    errors = [abs(predicted / measured - 1.0) for predicted, measured in pairs if measured > 0.0]
+    known = [error for error in errors if not math.isnan(error)]
+    return float(np.mean(known)) if known else math.nan
+
+
+def _job(k: int, decisions: LiveDecisions, real: JobRecords, simulated: JobRecords) -> RecordedJob:
+    submit_s = real.workload.submit_s[k]
+    return RecordedJob(
+        id=real.workload.job_ids[k],
+        state=_OUTCOMES[Outcome(int(real.outcome[k]))],
+        completion_s=float(real.finish_s[k] - submit_s),
+        simulated_s=float(simulated.finish_s[k] - submit_s),
+        predicted_s=float(decisions.admission_end_s[k] - submit_s),
+        run_s=float(real.run_s[k]),
+        gpu_s=float(real.gpu_s[k]),
+        restarts=int(real.restarts[k]),
+    )
+
+
+def _profile(job: JobSpec) -> str:
+    """Whose speed a job has: that of its model, or its own where its batches are a range."""
+    return profile_name(job.model_name if job.batch_range is None else job.id)
+
+
+def _curves(run: KnownRun, decisions: LiveDecisions, profiles: Sequence[str]) -> Curves:
+    """Samples per second of each profile and batch with each number of GPUs."""
+    curves: Curves = {}
+    for k, job in enumerate(run.listed.jobs):
+        curve = curves.setdefault((profiles[k], float(job.least_batch)), {})
+        curve |= decisions.curve(k, job.limits[1])
+    return curves
+
+
+def _with_durations(workload: Workload, profiles: Sequence[str], curves: Curves) -> Workload:
+    """With its profiles as models, and the seconds that each job takes alone with what it asked for."""
+    asked = zip(profiles, workload.batch, workload.gpus_requested, strict=True)
+    rate: Floats = np.array([curves[name, batch][int(gpus)] for name, batch, gpus in asked])
+    names = tuple(sorted(set(profiles)))
+    model_idx = np.array([names.index(name) for name in profiles], np.int64)
+    return replace(workload, duration_s=workload.work / rate, model_names=names, model_idx=model_idx)
+
+
+def _write(run: KnownRun, workload: Workload, curves: Curves, recording: Recording) -> None:
+    folder = recording.folder.absolute()
+    write_profiles(folder / "profiles", curves)
+    jobs = {
+        "job_id": list(workload.job_ids),
+        "submit_s": workload.submit_s,
+        "gpus": workload.gpus_requested,
+        "gpus_min": workload.gpus_min,
+        "gpus_max": workload.gpus_max,
+        "duration_s": workload.duration_s,
+        "model": [workload.model_names[m] for m in workload.model_idx],
+        "batch": workload.batch,
+        "work": workload.work,
+        "priority": workload.priority,
+        "tenant": [workload.tenant_names[t] for t in workload.tenant_idx],
+    }
+    if np.isfinite(workload.deadline_s).any():
+        jobs["deadline_s"] = workload.deadline_s
+    write_jobs(folder / "jobs.csv", jobs)
+    cluster = _cluster(run.settings.slots)
+    rules = run.listed.rules
+    scenario = {
+        "kind": "training",
+        "name": run.settings.name,
+        "description": f"Recording of {run.id}, policy {run.settings.policy}.",
+        "cluster": cluster,
+        "jobs": {"trace": {"file": str(folder / "jobs.csv"), "profiles": str(folder / "profiles")}},
+        "rules": {
+            "clock": rules.clock,
+            "round_s": rules.round_s or _round_s(workload),
+            "placement": rules.placement,
+            "restart": f"flat(seconds_s={recording.restart_s:.6g})",
+        },
+        "seeds": 1,
+    }
+    for name, content in (("cluster.yaml", cluster), (SCENARIO, scenario)):
+        (folder / name).write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    (folder / SUMMARY).write_text(json.dumps(recording.to_dict()), encoding="utf-8")
+
+
+def _round_s(workload: Workload) -> float | None:
+    """Rounds for jobs so short that the published ones would hardly pass; None = those."""
+    round_s = float(workload.duration_s.mean()) / ROUNDS
+    return round_s if round_s < PUBLISHED_ROUND_S else None
+
+
+def _cluster(slots: Mapping[str, int]) -> dict[str, Any]:
+    sizes = list(dict.fromkeys(slots.values()))
+    types = {f"node-of-{n}": {"accelerator": "gpu", "accelerators": n, "memory_gib": 1.0} for n in sizes}
+    nodes = [{"type": f"node-of-{n}", "count": list(slots.values()).count(n)} for n in sizes]
+    return {"types": types, "nodes": nodes}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,169 @@
+"""Runs a list of jobs: from the file to the end of the run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from trimtab.errors import UsageError
+from trimtab.training.allocator_catalogue import canonical_allocator, clock_of, find_allocator, placement_of
+from trimtab.training.runner.adaptive_speed import AdaptiveSpeed
+from trimtab.training.runner.job_list import JobList, workload_of_jobs
+from trimtab.training.runner.live_decisions import LiveDecisions, MeasuredRestarts
+from trimtab.training.runner.node_process import ThisMachine
+from trimtab.training.runner.node_programs import SlotSource
+from trimtab.training.runner.run_ledger import HERE, STOPPED, KnownRun, RunLedger, RunSettings
+from trimtab.training.runner.run_recording import RECORDING, Recording, recorded
+from trimtab.training.runner.training_host import Say, Show, TrainingHost
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """A run that ended or stopped."""
+
+    run_id: str
+    state: str  # done, failed (some job did), stopped
+    recording: Recording
+
+
+@dataclass(frozen=True, slots=True)
+class RunChoice:
+    """What is to be run: a list of jobs, or a run to go on with."""
+
+    listed: JobList | None = None
+    name: str = ""
+    source: str = ""
+    policy: str = ""
+    clock: str | None = None  # None = as the file says
+    slots: Mapping[str, int] | None = None
+    on: str = ""  # where nodes are; empty = this machine, or where the run was
+    resume: str = ""
+    retry_failed: bool = False
+
+
+def train_jobs(
+    choice: RunChoice,
+    runs: Path,
+    *,
+    sources: Callable[[str], SlotSource] = lambda on: ThisMachine(),
+    begun: Callable[[str], None] = lambda run_id: None,
+    show: Show = lambda rows, now_s: None,
+    say: Say = lambda text: None,
+) -> RunOutcome:
+    """Run jobs to the end, or to SIGINT or SIGTERM, which stop them at a checkpoint. Raises TrimtabError.
+
+    `sources` makes the source of nodes of what `--on` says. `begun` hears the run's id: it can be resumed.
+    """
+    return asyncio.run(_train(choice, runs, sources, begun, show, say))
+
+
+async def _train(
+    choice: RunChoice,
+    runs: Path,
+    sources: Callable[[str], SlotSource],
+    begun: Callable[[str], None],
+    show: Show,
+    say: Say,
+) -> RunOutcome:
+    hosts: list[TrainingHost] = []
+    ledger = RunLedger(runs, lambda error: hosts[0].ledger_failed(error) if hosts else None)
+    source = None if choice.listed is None else sources(choice.on or HERE)
+    await ledger.open()
+    try:
+        if choice.listed is None or source is None:
+            run = await ledger.take_over(choice.resume, retry_failed=choice.retry_failed)
+            source = sources(choice.on or run.settings.on)
+            run = await _found_again(run, source, choice.on)
+        else:
+            listed, settings = await _settings(choice, choice.listed, source)
+            run = await ledger.begin(listed, settings, choice.source)
+        begun(run.id)
+        say(f"run {run.id}")
+        decisions = decisions_of(run)
+        host = TrainingHost(run, ledger, decisions, source, show=show, say=say)
+        hosts.append(host)
+        try:
+            with _stopped_by_signals(host):
+                state = await host.run()
+        except BaseException:
+            with contextlib.suppress(Exception):  # the journal may be what failed
+                await ledger.end(STOPPED)
+            raise
+        await ledger.end(state)
+        recording = recorded(run, decisions, host.records(), ledger.run_folder / RECORDING)
+        return RunOutcome(run.id, state, recording)
+    finally:
+        await ledger.close()
+
+
+async def _settings(choice: RunChoice, listed: JobList, source: SlotSource) -> tuple[JobList, RunSettings]:
+    """What a new run is. Raises UsageError for one that cannot be, before anything is kept."""
+    rules = listed.rules
+    if choice.clock is not None:
+        rules = rules.model_copy(update={"clock": choice.clock})
+    policy = canonical_allocator(choice.policy)
+    found = await source.open(dict(choice.slots or listed.nodes), cuda=listed.cuda)
+    listed = listed.model_copy(update={"rules": rules, "nodes": found.slots, "cuda": found.cuda})
+    told, on = rules.model_dump(mode="json"), choice.on or HERE
+    settings = RunSettings(policy, found.slots, choice.name, found.cuda, on, told)
+    try:
+        _refuse_too_large(listed, found.slots)
+        decisions_of(KnownRun("", settings, listed))
+    except BaseException:
+        await source.close()
+        raise
+    return listed, settings
+
+
+async def _found_again(run: KnownRun, source: SlotSource, on: str) -> KnownRun:
+    """A run that goes on: on its nodes, or on those of another place where it was given one."""
+    settings = run.settings
+    found = await source.open({} if on else settings.slots, cuda=settings.cuda)
+    _refuse_too_large(run.listed, found.slots)
+    return replace(run, settings=replace(settings, slots=found.slots, cuda=found.cuda, on=on or settings.on))
+
+
+def _refuse_too_large(listed: JobList, slots: Mapping[str, int]) -> None:
+    total = sum(slots.values())
+    for k, job in enumerate(listed.jobs):
+        if job.limits[0] > total:
+            where, expected = f"jobs[{k}].gpus", f"at most {total}, the slots of all nodes"
+            raise UsageError("would wait for ever", field=where, value=job.limits[0], expected=expected)
+
+
+def decisions_of(run: KnownRun) -> LiveDecisions:
+    """The decisions of a run. Raises UsageError for a policy that cannot decide about real jobs."""
+    allocator, rules = find_allocator(run.settings.policy), run.listed.rules
+    allocator = allocator if rules.round_s is None else allocator.in_rounds_of(rules.round_s)
+    return LiveDecisions(
+        workload_of_jobs(run.listed.jobs, run.settings.name),
+        np.array(list(run.settings.slots.values()), np.int64),
+        allocator,
+        AdaptiveSpeed(run.listed.jobs),
+        clock_of(rules.clock or allocator.clock),
+        placement_of(rules.placement or allocator.placement),
+        MeasuredRestarts(len(run.listed.jobs), rules.restart_s),
+    )
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(host: TrainingHost) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, host.stop)
+    except (RuntimeError, ValueError):  # not the main thread: somebody else hears signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

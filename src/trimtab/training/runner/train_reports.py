@@ -1,0 +1,104 @@
+"""What the journal knows of runs of training jobs, for people."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trimtab.errors import UsageError
+from trimtab.jobs.run_rows import RunRecord
+from trimtab.training.runner.batch_plan import checkpoint_work
+from trimtab.training.runner.checkpoint_files import newest_checkpoint
+from trimtab.training.runner.run_ledger import KnownRun, RunLedger, default_runs
+from trimtab.training.runner.run_recording import RECORDING, SUMMARY
+
+T = TypeVar("T")
+
+
+def listed_runs(folder: Path | None, limit: int) -> list[dict[str, Any]]:
+    """The newest runs."""
+    records = _with_ledger(folder, lambda ledger: ledger.journal.newest(limit))
+    return [_run(record) for record in records]
+
+
+def run_summary(folder: Path | None, run_id: str) -> dict[str, Any]:
+    """A run and its jobs: where each is, its generations, and what went wrong. Raises UsageError."""
+
+    async def read(ledger: RunLedger) -> tuple[RunRecord, KnownRun]:
+        return await ledger.journal.find(run_id), await ledger.known(run_id)
+
+    record, known = _with_ledger(folder, read)
+    place = (folder or default_runs()) / run_id
+    summary = place / RECORDING / SUMMARY
+    told = json.loads(summary.read_text()) if summary.exists() else {}
+    return {
+        **_run(record),
+        "folder": str(place),
+        "slots": known.settings.slots,
+        "jobs": [_job(known, k, place) for k in range(len(known.listed.jobs))],
+        "recording": told,
+    }
+
+
+def _job(known: KnownRun, k: int, place: Path) -> dict[str, Any]:
+    spec = known.listed.jobs[k]
+    state, error = known.states[k]
+    ended = [end for end in known.ended if end.job == k]
+    checkpoint, problems = newest_checkpoint(place / "jobs" / spec.id / "checkpoints", may_rename=False)
+    predicted_s = next((e.predicted_end_s - spec.submit_s for e in ended if e.predicted_end_s > 0), None)
+    completion_s = next((e.ended_s - spec.submit_s for e in ended if e.ending == "finished"), None)
+    work = 0.0 if checkpoint is None else checkpoint_work(checkpoint)
+    return {
+        "job_id": spec.id,
+        "state": state,
+        "error": error,
+        "samples": int(spec.samples if state == "done" else work),
+        "samples_total": spec.samples,
+        "checkpoint": None if checkpoint is None else str(checkpoint.path),
+        "generations": known.generations.get(k, 0),
+        "predicted_s": predicted_s,
+        "completion_s": completion_s,
+        "run_s": sum(end.seconds_s for end in ended),
+        "gpu_s": sum(end.seconds_s * end.gpus for end in ended),
+        "restart_s": sum(end.restart_s for end in ended),
+        "endings": _endings([end.ending for end in ended]),
+        "problems": [end.problem for end in ended if end.problem] + problems,
+    }
+
+
+def _endings(endings: list[str]) -> dict[str, int]:
+    counts: defaultdict[str, int] = defaultdict(int)
+    for ending in endings:
+        counts[ending] += 1
+    return dict(counts)
+
+
+def _run(record: RunRecord) -> dict[str, Any]:
+    return {
+        "run": record.id,
+        "name": record.chain,
+        "policy": json.loads(record.options)["policy"],
+        "state": record.state,
+        "created_s": record.created_s,
+        "ended_s": record.ended_s,
+        "source": record.source,
+    }
+
+
+def _with_ledger(folder: Path | None, work: Callable[[RunLedger], Awaitable[T]]) -> T:
+    async def main() -> T:
+        ledger = RunLedger(folder or default_runs())
+        await ledger.open()
+        try:
+            return await work(ledger)
+        finally:
+            await ledger.close()
+
+    try:
+        return asyncio.run(main())
+    except KeyError as error:
+        raise UsageError("is no run of training jobs", field="run", value=str(error)) from error

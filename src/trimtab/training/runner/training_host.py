@@ -1,0 +1,458 @@
+"""The host of real jobs: it does what the allocator decides, and keeps each job at its last good checkpoint.
+
+One loop on the wall clock: account for the time that jobs held slots, kill what does not stop, decide if that
+is due, then bring processes in line with what is wanted. A job whose slots change is stopped as a whole
+and starts again from its checkpoint, when its new slots are free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from trimtab.errors import TrimtabError
+from trimtab.training.job_records import JobRecords
+from trimtab.training.runner.checkpoint_files import (
+    Checkpoint,
+    generation_folder,
+    newest_checkpoint,
+    prune,
+    set_aside,
+)
+from trimtab.training.runner.forecasts import Forecasts
+from trimtab.training.runner.generation import Ending, Generation, Verdict
+from trimtab.training.runner.job_list import RunRules
+from trimtab.training.runner.live_decisions import LiveDecisions, SlotTime
+from trimtab.training.runner.live_job import LiveJob
+from trimtab.training.runner.live_table import JobRow, job_row
+from trimtab.training.runner.node_programs import SlotSource
+from trimtab.training.runner.rank_protocol import NOT_SAVED, PREEMPTED, read_report
+from trimtab.training.runner.run_ledger import DONE, FAILED, STOPPED, GenerationEnd, KnownRun, RunLedger
+from trimtab.training.runner.slot_pool import PLAIN, SlotPool
+
+PAUSE_S: Final = 0.1  # between two turns where nothing happens
+SHOW_S: Final = 0.5
+
+
+Show = Callable[[Sequence[JobRow], float], None]
+Say = Callable[[str], None]
+
+
+class TrainingHost:
+    """Runs the jobs of one run.
+
+    Args:
+        source: where its nodes are.
+        show: called with the jobs and the seconds since the begin of the run, twice a second.
+        say: called with what the user should know.
+    """
+
+    def __init__(
+        self,
+        run: KnownRun,
+        ledger: RunLedger,
+        decisions: LiveDecisions,
+        source: SlotSource,
+        *,
+        show: Show = lambda rows, now_s: None,
+        say: Say = lambda text: None,
+    ) -> None:
+        self._run, self._ledger, self._decisions = run, ledger, decisions
+        self._show, self._say = show, say
+        self.rules: RunRules = run.listed.rules
+        folder = ledger.run_folder
+        self.jobs = [LiveJob(k, s, folder / "jobs" / s.id) for k, s in enumerate(run.listed.jobs)]
+        programs = sorted({job.warm for job in self.jobs} - {PLAIN})
+        self.pool = SlotPool(source, run.settings.slots, programs, folder, self.rules.grace_s, self)
+        self._forecasts = Forecasts(run, decisions)
+        self._offset_s = time.time() - run.created_s - time.monotonic()
+        self._wake = asyncio.Event()
+        self._is_stopping = False
+        self._error: BaseException | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._shown_s = -math.inf
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the run was first begun."""
+        return time.monotonic() + self._offset_s
+
+    # The run as a whole.
+
+    async def run(self) -> str:
+        """Run to the end, or until `stop`; returns the state of the run. Raises what ended it early."""
+        await self.pool.open()
+        if not self._run.begun:
+            self._offset_s = -time.monotonic()  # a new run begins when its nodes are ready
+        try:
+            self._restore()
+            while not self._is_over():
+                self._turn()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), PAUSE_S)
+                self._wake.clear()
+            self._show(self.rows(), self.now_s)
+        finally:
+            await self.pool.close()
+        if self._error is not None:
+            raise self._error
+        if any(job.state in ("pending", "active") for job in self.jobs):
+            return STOPPED
+        return DONE if all(job.state == "done" for job in self.jobs) else FAILED
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """Stop all jobs at a checkpoint, and the run with them; a second time, kill them."""
+        if self._is_stopping and error is None:
+            for job in self.jobs:
+                self._kill(job)
+        self._is_stopping = True
+        self._error = self._error or error
+        self._wake.set()
+
+    def _is_over(self) -> bool:
+        if any(job.current is not None for job in self.jobs):
+            return False
+        return self._is_stopping or all(job.state not in ("pending", "active") for job in self.jobs)
+
+    def _turn(self) -> None:
+        now_s = self.now_s
+        self._account(now_s)
+        for job in self.jobs:
+            if job.current is not None:
+                self._watch(job, job.current, now_s)
+        if not self._is_stopping and self._decisions.due_s <= now_s:
+            self._decide(now_s)
+        for job in self.jobs:
+            self._bring_in_line(job, now_s)
+        if self._forecasts.is_due(now_s):
+            moving = [j.idx for j in self.jobs if j.current is not None and j.current.makes_progress]
+            self._spawn(self._forecasts.look(now_s, np.array(moving, np.int64)))
+        if now_s - self._shown_s >= SHOW_S:
+            self._shown_s = now_s
+            self._show(self.rows(), now_s)
+
+    def _decide(self, now_s: float) -> None:
+        try:
+            self._decisions.decide(now_s)
+        except TrimtabError as error:
+            self.stop(error)
+            return
+        for k in self._decisions.active.tolist():
+            if self.jobs[k].state == "pending":
+                self.jobs[k].state = "active"
+        for j, why in self._decisions.rejected.items():
+            self._give_up(self.jobs[j], "rejected", why)
+        self._decisions.rejected.clear()
+
+    def _restore(self) -> None:
+        """What the journal and the folders say of earlier processes of this run."""
+        for job in self.jobs:
+            state, error = self._run.states.get(job.idx, ("running", ""))
+            folders = job.checkpoints.glob("g[0-9]*")
+            newest = max((int(folder.name[1:]) for folder in folders), default=0)
+            job.number = max(self._run.generations.get(job.idx, 0), newest)
+            job.checkpoint, problems = newest_checkpoint(job.checkpoints)
+            for problem in problems:
+                self._note(job, problem)
+            self._set_work(job, job.work)
+            if state != "running":
+                job.state = "done" if state == "done" else "rejected" if state == "rejected" else "failed"
+                job.problems += [error] if error else []
+        self._decisions.restore(self._run, [job.state for job in self.jobs])
+
+    # One job.
+
+    def _bring_in_line(self, job: LiveJob, now_s: float) -> None:
+        wanted = self._decisions.wanted[job.idx]
+        if self._is_stopping:
+            wanted = np.zeros_like(wanted)
+        generation = job.current
+        if generation is None:
+            if wanted.any() and now_s >= job.retry_s and job.state == "active":
+                self._begin(job, wanted, now_s)
+        elif not generation.is_stopping and not (
+            _same(generation, wanted) and self._keeps_batch(job, generation, now_s)
+        ):
+            generation.stop_asked_s = now_s
+            generation.kill_s = min(generation.kill_s, now_s + self.rules.grace_s)
+            self._signal(job, signal.SIGTERM)
+
+    def _keeps_batch(self, job: LiveJob, generation: Generation, now_s: float) -> bool:
+        if job.spec.batch_range is None or not job.spec.preemptible:
+            return True
+        if now_s - generation.looked_s < self.rules.adapt_s:
+            return True
+        generation.looked_s = now_s
+        at = job.idx, len(generation.slots), generation.plan, generation.n_gpus
+        return not (generation.makes_progress and self._decisions.better_batch(*at))
+
+    def _begin(self, job: LiveJob, wanted: Any, now_s: float) -> None:
+        nodes = [int(j) for j in np.flatnonzero(wanted)]
+        if any(len(self.pool.free[j]) < wanted[j] or not self.pool.is_up[j] for j in nodes):
+            return
+        slots = {j: self.pool.take(j, int(wanted[j])) for j in nodes}
+        n_gpus = sum(map(len, slots.values()))
+        plan = self._decisions.speed.plan(job.idx, len(slots), n_gpus, job.samples, job.work)
+        generation = Generation(job.number + 1, slots, now_s, plan)
+        try:
+            job.begin(generation)
+        except OSError as error:
+            self.ledger_failed(error)
+            return
+        self._decisions.started(job.idx, now_s)
+        where = ";".join(f"{self.pool.names[j]}:{len(taken)}" for j, taken in slots.items())
+        starts = partial(self._start_ranks, job, generation)
+        self._ledger.begins(job.idx, job.number, where, lambda: self._spawn(starts()))
+
+    async def _start_ranks(self, job: LiveJob, generation: Generation) -> None:
+        try:
+            met = await self.pool.meeting_point(list(generation.slots))
+        except ConnectionError as error:
+            for i in range(generation.n_gpus):
+                self.ended(job.key(i), 127, str(error))
+            return
+        for node_idx, start in job.rank_starts(self.rules, met, cuda=self._run.settings.cuda):
+            self.pool.start_rank(node_idx, start, job.warm)
+        if generation.is_stopping:
+            self._signal(job, signal.SIGTERM)
+
+    def _watch(self, job: LiveJob, generation: Generation, now_s: float) -> None:
+        """Kill what is silent or does not stop."""
+        if generation.has_ended:
+            return
+        rules = self.rules
+        if now_s >= generation.kill_s:
+            ended = [i for i, rank in enumerate(generation.ranks) if rank.code in (0, PREEMPTED)]
+            if ended and not generation.broken:
+                left = next(i for i, rank in enumerate(generation.ranks) if rank.code is None)
+                generation.broken = f"ranks disagree: rank {ended[0]} ended, rank {left} went on"
+            self._kill(job)
+        elif generation.is_stopping or generation.broken:
+            return
+        elif not generation.has_reported:
+            if now_s - generation.started_s > rules.report_within_s:
+                generation.is_silent = True
+                generation.broken = f"never reported: no line in {rules.report_within_s:g} s"
+                self._kill(job)
+        elif now_s - generation.heard_s > rules.silent_s:
+            generation.broken = f"stopped reporting: no line for {rules.silent_s:g} s"
+            self._kill(job)
+
+    def _signal(self, job: LiveJob, number: signal.Signals) -> None:
+        generation = job.current
+        if generation is not None:
+            for i, rank in enumerate(generation.ranks):
+                if rank.code is None:
+                    self.pool.signal_rank(job.key(i), number)
+
+    def _kill(self, job: LiveJob) -> None:
+        self._signal(job, signal.SIGKILL)
+
+    # What nodes tell.
+
+    def reported(self, rank: str, line: str) -> None:
+        """A rank wrote a line."""
+        found = self._find(rank)
+        if found is None:
+            return
+        job, generation, i = found
+        try:
+            report = read_report(line.encode())
+        except ValueError as error:
+            self._note(job, f"rank {i} reports what is no report: {error}")
+            return
+        if report.error:
+            self._note(job, report.error)
+        generation.heard(i, report, self.now_s)
+        if i == 0 and report.step >= 0:
+            self._set_work(job, generation.work)
+            if report.step_s > 0:
+                at = job.idx, len(generation.slots), generation.n_gpus
+                self._decisions.speed.report(*at, generation.plan, report)
+
+    def ended(self, rank: str, code: int, why: str) -> None:
+        """A rank ended."""
+        self.pool.forget(rank)
+        found = self._find(rank)
+        if found is None:
+            return
+        job, generation, i = found
+        state = generation.ranks[i]
+        state.code, state.error = code, why or state.error
+        if generation.has_ended:
+            generation.ended_s = self.now_s
+            self._spawn(self._settle(job, generation))
+        elif code in (0, NOT_SAVED, PREEMPTED) or (generation.is_stopping and generation.has_reported):
+            generation.kill_s = min(generation.kill_s, self.now_s + self.rules.grace_s)
+        else:
+            self._kill(job)  # the others wait for it for ever
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def said(self, text: str) -> None:
+        """Something that the user should know."""
+        self._say(text)
+
+    def node_changed(self, node_idx: int, up: bool, why: str) -> None:
+        """A node is there again, or is gone."""
+        self._decisions.node_changed(node_idx, up, self.now_s)
+        self._say(why or f"node {self.pool.names[node_idx]} is there again")
+        for job in self.jobs:
+            if not up and job.current is not None and node_idx in job.current.slots:
+                job.current.lost = why
+                self._kill(job)
+        self._wake.set()
+
+    def _find(self, key: str) -> tuple[LiveJob, Generation, int] | None:
+        idx, number, rank = map(int, key.split("/"))
+        job = self.jobs[idx]
+        return None if job.current is None or job.number != number else (job, job.current, rank)
+
+    # The end of a generation.
+
+    async def _settle(self, job: LiveJob, generation: Generation) -> None:
+        """Find the checkpoint from which the job goes on, and say what happened."""
+        verdict = generation.verdict(job.log)
+        if verdict.is_doubtful:
+            folder = generation_folder(job.checkpoints, generation.number)
+            for step in generation.stops:
+                set_aside(folder / f"step-{step:012d}")
+        found, problems = await asyncio.to_thread(newest_checkpoint, job.checkpoints)
+        await asyncio.to_thread(prune, job.checkpoints)
+        now_s = self.now_s
+        self._account(now_s)
+        had = -1 if job.checkpoint is None else job.samples
+        job.checkpoint, job.current = found, None
+        for node_idx, slots in generation.slots.items():
+            self.pool.give_back(node_idx, slots)
+        if generation.has_reported:
+            self._decisions.restarts.add(job.idx, generation.restart_s)
+        if verdict.ending is not Ending.FINISHED:
+            self._set_work(job, job.work)
+        self._record(job, generation, verdict, now_s)
+        problems += [verdict.problem] if verdict.problem else []
+        problems = problems or _unsaved(generation, found, verdict)
+        for problem in problems:
+            self._note(job, problem + _goes_on_from(found, verdict))
+        if found is not None and found.samples > had:
+            job.failures = 0
+        elif problems and not generation.lost:
+            job.failures += 1
+        self._go_on(job, verdict, now_s)
+        self._wake.set()
+
+    def _go_on(self, job: LiveJob, verdict: Verdict, now_s: float) -> None:
+        if job.state != "active":
+            return
+        if verdict.ending is Ending.FINISHED:
+            job.state = "done"
+            self._set_work(job, job.spec.samples)
+            self._decisions.finished(job.idx, now_s)
+            self._ledger.job_ended(job.idx, "done", "")
+        elif verdict.is_final or job.failures > self.rules.retries:
+            self._give_up(job, "failed", verdict.problem or job.problems[-1])
+        elif job.failures:
+            job.retry_s = now_s + self.rules.retry_s * 2.0 ** (job.failures - 1)
+
+    def _give_up(self, job: LiveJob, state: Any, why: str) -> None:
+        job.state = state
+        if why not in job.problems:
+            job.problems.append(why)
+        self._decisions.failed(job.idx, why, self.now_s)
+        self._ledger.job_ended(job.idx, state, why)
+        self._say(f"{job.spec.id}: {state}: {why}")
+
+    def _record(self, job: LiveJob, generation: Generation, verdict: Verdict, now_s: float) -> None:
+        told = GenerationEnd(
+            job=job.idx,
+            number=generation.number,
+            ending=verdict.ending.value,
+            problem=verdict.problem,
+            gpus=generation.n_gpus,
+            nodes=len(generation.slots),
+            samples=generation.samples,
+            step=generation.step,
+            step_s=generation.step_s,
+            sync_s=generation.sync_s,
+            grad_sqr=generation.grad_sqr,
+            grad_var=generation.grad_var,
+            batch=generation.plan.batch,
+            local_batch=generation.plan.local_batch,
+            accumulation=generation.plan.accumulation,
+            predicted_end_s=float(self._decisions.admission_end_s[job.idx]),
+            seconds_s=now_s - generation.started_s,
+            restart_s=generation.restart_s,
+            ended_s=now_s,
+        )
+        self._ledger.ended(told, ",".join(self.pool.names[j] for j in generation.slots))
+
+    # Books.
+
+    def _account(self, now_s: float) -> None:
+        times = []
+        for job in self.jobs:
+            generation = job.current
+            if generation is not None and now_s > generation.accounted_s:
+                gpus = np.zeros(len(self.pool.names), np.int64)
+                for j, slots in generation.slots.items():
+                    gpus[j] = len(slots)
+                seconds_s = now_s - generation.accounted_s
+                idle_s = 0.0 if generation.makes_progress else seconds_s
+                times.append(SlotTime(job.idx, gpus, seconds_s, idle_s))
+                generation.accounted_s = now_s
+        self._decisions.held(times)
+
+    def _set_work(self, job: LiveJob, work: float) -> None:
+        self._decisions.done.work[job.idx] = work
+
+    def _note(self, job: LiveJob, problem: str) -> None:
+        if problem not in job.problems[-3:]:
+            job.problems.append(problem)
+            self._say(f"{job.spec.id}: {problem}")
+
+    def ledger_failed(self, error: BaseException) -> None:
+        """Something could not be kept: stop, while the jobs' own checkpoints still can be."""
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        self.stop(TrimtabError(f"the run cannot be recorded, so its jobs are stopped: {reason}"))
+
+    def records(self) -> JobRecords:
+        """What is left of the run, as of a simulated one."""
+        return self._decisions.records(self.now_s)
+
+    def rows(self) -> list[JobRow]:
+        """All jobs, for a table."""
+        return [job_row(job, self._decisions, self.now_s) for job in self.jobs]
+
+
+def _same(generation: Generation, wanted: Any) -> bool:
+    has = {j: len(slots) for j, slots in generation.slots.items()}
+    return has == {int(j): int(wanted[j]) for j in np.flatnonzero(wanted)}
+
+
+def _unsaved(generation: Generation, found: Checkpoint | None, verdict: Verdict) -> list[str]:
+    """What is wrong where a generation that stopped as it should has no checkpoint of that step."""
+    if verdict.ending is not Ending.PREEMPTED or not generation.stops or generation.samples == 0:
+        return []
+    step = max(generation.stops)
+    if found is not None and (found.generation, found.step) == (generation.number, step):
+        return []
+    return [f"no good checkpoint of step {step}, at which it stopped"]
+
+
+def _goes_on_from(found: Checkpoint | None, verdict: Verdict) -> str:
+    if verdict.ending is Ending.FINISHED:
+        return ""
+    good = "none" if found is None else f"step {found.step}, {found.samples} samples"
+    return f"; its last good checkpoint: {good}"

@@ -1,0 +1,379 @@
+"""The loop: arrivals, decisions of an allocator, restarts, progress in closed form, and finishes.
+
+Between two decisions nothing changes but progress, which the truth knows in closed form. The cost of a run is
+linear in decisions times active jobs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
+from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Held, Ints, Records, Workload, configs
+from trimtab.errors import PolicyError, UsageError
+from trimtab.training.allocation_check import AllocationCheck
+from trimtab.training.checkpoints import Checkpoints
+from trimtab.training.clocks import Clock
+from trimtab.training.decisions import Decider
+from trimtab.training.gang_placement import PlacementRule
+from trimtab.training.job_records import JobRecords
+from trimtab.training.job_states import JobStates
+from trimtab.training.node_outages import FailingNode, NodeEvent, NodeEvents
+from trimtab.training.progress import Running, Truth
+from trimtab.training.restart_costs import Change, Interval, RestartCost
+from trimtab.training.shared_gpus import charged_s, partners_of
+
+_NO_FLOATS = np.zeros(0)
+_STANDSTILL = 1000  # visits without an end, after which the run is looked at
+_NODE_EVENTS = 10_000  # without an end of a job, after which the run is stopped
+
+
+class Companion(Protocol):
+    """Something that happens on the same nodes, such as requests. It is told of every decision."""
+
+    def before(self, now_s: float) -> Flags:
+        """A decision is due: which nodes it may give, [nodes]. Jobs on others are stopped in order."""
+
+    def after(self, now_s: float, running: Running, waiting: int) -> None:
+        """It was made: what runs from now on, and how many jobs wait."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run happens on, and by which rules."""
+
+    nodes: Records  # [nodes] NODES
+    type_names: tuple[str, ...]
+    truth: Truth
+    clock: Clock
+    placement: PlacementRule
+    restart: RestartCost
+    quota_gpus: Floats = field(default_factory=lambda: _NO_FLOATS)  # [tenants]; empty = no quotas
+    node_events: tuple[NodeEvent, ...] = ()
+    failing_nodes: tuple[FailingNode, ...] = ()
+    checkpoint_s: float = 0.0  # progress of a job between two checkpoints; 0 = failures lose no work
+    horizon_s: float = math.inf  # the run ends here, whatever is left
+    companion: Companion | None = None  # it says which nodes are up, in place of node events
+
+
+def run_jobs(workload: Workload, allocator: Allocator, setup: Setup) -> JobRecords:
+    """Run all jobs of a workload with an allocator. Raises PolicyError for one that breaks a rule."""
+    return _Run(workload, allocator, setup).to_the_end()
+
+
+class _Run:
+    def __init__(self, workload: Workload, allocator: Allocator, setup: Setup) -> None:
+        self.workload, self.allocator, self.setup = workload, allocator, setup
+        self.speed: Speed = setup.truth.begin(workload)
+        self.is_oracle = JobNeed.ORACLE in allocator.needs
+        if self.is_oracle:
+            self.speed = setup.truth.oracle()
+        self.nodes = setup.nodes.copy()
+        self.total_gpus = int(self.nodes["gpus"].sum())
+        if workload.services is not None and not allocator.hosts_services:
+            name = allocator.label
+            raise PolicyError(f"allocator {name!r} knows no online services, which {workload.name!r} has")
+        setup.restart.begin(workload, self.total_gpus)
+        self.jobs = JobStates(workload)
+        self.checkpoints = Checkpoints(setup.truth, setup.checkpoint_s, len(workload))
+        self.events = NodeEvents(setup.node_events, setup.failing_nodes)
+        self.n_events = 0  # since a job ended
+        self.down = np.where(self.nodes["up"], 0, 1)  # [nodes] failures and drains under way
+        self.now_s, self.arrived = 0.0, 0
+        self.last_ended = 0, 0  # jobs that have ended, and the visits when one did or more were to come
+        self.ran_s = 0.0  # when a job last ran that is no service
+        self.visits = 0  # times at which the clock was due, with or without jobs
+        self.active = np.zeros(0, np.int64)  # job_idx, ascending
+        self.held = Held(np.zeros(0, np.int64), np.zeros((0, len(self.nodes)), np.int32))  # rows of `active`
+        self.running = self._running_of(self.held, Allocation(), 0)
+        self.wake_s = math.inf
+        self.planned_end_s = np.full(len(workload), math.inf)
+        self.planned_finish_s = np.full(len(workload), math.inf)
+        memory = allocator.init(self._cluster(), len(workload))
+        check = AllocationCheck(allocator, workload.job_ids)
+        self.decider = Decider(allocator, memory, check, setup.placement)
+
+    def to_the_end(self) -> JobRecords:
+        if len(self.workload):
+            self._go_to(self.setup.clock.first_s(float(self.workload.submit_s[0])))
+        while self.now_s <= self.setup.horizon_s:
+            self._retire_finished()
+            self._admit_arrivals()
+            if len(self.active):
+                self._decide()
+            self.visits += 1
+            self._refuse_standstill()
+            next_s = self._next_s()
+            if next_s == math.inf:
+                break
+            self._go_to(next_s)
+        return self.jobs.records(self.total_gpus, self.now_s)
+
+    def _next_s(self) -> float:
+        arrival_s = self._arrival_s()
+        if not len(self.active):
+            return self.setup.clock.first_s(arrival_s, self.now_s) if arrival_s < math.inf else math.inf
+        if arrival_s == math.inf and self._only_services():
+            return math.inf
+        finish_s = self._first_finish_s()
+        if not len(self.running) and math.inf == arrival_s == self.wake_s and self._no_more_nodes():
+            return math.inf  # the allocator leaves these jobs waiting for ever
+        wake_s = min(self.wake_s, self.events.next_s)
+        return self.setup.clock.next_s(self.now_s, arrival_s, finish_s, wake_s)
+
+    def _refuse_standstill(self) -> None:
+        """Stop a run whose jobs hold GPUs on which none of them makes progress, for ever."""
+        ended = int(self.jobs.has_ended.sum())
+        if ended != self.last_ended[0]:
+            self.n_events = 0
+        if self.n_events > _NODE_EVENTS:
+            raise UsageError(
+                f"no job has ended over {_NODE_EVENTS:,} failures and repairs",
+                field="faults",
+                value=f"at {self.now_s:g} s",
+                expected="nodes that last until jobs end, or checkpoints more often (rules.checkpoint_s)",
+            )
+        if ended != self.last_ended[0] or self._arrival_s() < math.inf or not self._no_more_nodes():
+            self.last_ended = ended, self.visits
+        if (self.visits - self.last_ended[1]) % _STANDSTILL != _STANDSTILL - 1 or not len(self.running):
+            return
+        if self.workload.services is not None:
+            return  # they never end; `_only_services` ends the run
+        if np.isinf(self.setup.truth.time_to_finish_s(self.running)).all():
+            job, gpus = self.running.job_idx[0], self.running.n_gpus[0]
+            name = self.allocator.label
+            held = f"{gpus} GPUs ({self.setup.type_names[self.running.type_idx[0]]})"
+            raise PolicyError(
+                f"allocator {name!r} at {self.now_s:g} s: no job makes progress; "
+                f"job {self.workload.job_ids[job]!r} holds {held}, with which it has no speed"
+            )
+
+    def _only_services(self) -> bool:
+        """Services never end: a run ends with its last job, or when none of them ran for a whole day."""
+        services = self.workload.services
+        if services is None:
+            return False
+        if len(self.running) and not services.is_service[self.running.job_idx].all():
+            self.ran_s = self.now_s
+        waited_s = self.now_s - self.ran_s
+        return bool(services.is_service[self.active].all()) or waited_s > services.period_s
+
+    def _arrival_s(self) -> float:
+        submit_s = self.workload.submit_s
+        return float(submit_s[self.arrived]) if self.arrived < len(submit_s) else math.inf
+
+    def _no_more_nodes(self) -> bool:
+        """Whether there will never be more nodes than now."""
+        if self.nodes["up"].all():
+            return True
+        return self.events.next_s == math.inf and self.setup.companion is None
+
+    def _first_finish_s(self) -> float:
+        if not len(self.running) or not self.setup.clock.reads_finish:
+            return math.inf
+        needed_s = self.setup.truth.time_to_finish_s(self.running)
+        if not self.setup.restart.is_forgiven:
+            needed_s = needed_s + self.jobs.restart_left_s[self.running.job_idx]
+        return float(self.now_s + needed_s.min())
+
+    def _go_to(self, next_s: float) -> None:
+        """Let time pass, with the failures of nodes on the way."""
+        for event in self.events.until(next_s):
+            self._advance(max(event.time_s, self.now_s))
+            self.n_events += len(self.active) > 0
+            self.down[event.node_idx] += -1 if event.up else 1
+            self.nodes["up"][event.node_idx] = self.down[event.node_idx] <= 0
+            if not event.up and not event.drains:
+                self._fail(event.node_idx)
+        self._advance(next_s)
+
+    def _advance(self, next_s: float) -> None:
+        elapsed_s = next_s - self.now_s
+        running, jobs = self.running, self.jobs
+        if len(running) and elapsed_s > 0:
+            spent = self.setup.restart.spend(self._interval(next_s))
+            after_s = spent.restart_s + self.checkpoints.advance(running, spent.progress_s)
+            if self.workload.services is not None:
+                jobs.served(running.job_idx, self.setup.truth.reports(running.job_idx)[1], elapsed_s)
+            ends_s = self.now_s + after_s if spent.ends_s is None else spent.ends_s
+            held_s = np.minimum(after_s, spent.restart_s + spent.progress_s)
+            jobs.ran(running, spent.restart_s, held_s, *charged_s(running, held_s))
+            is_finished = ends_s < math.inf
+            jobs.finish(running.job_idx[is_finished], ends_s[is_finished])
+            if is_finished.any():
+                self.running = running.of(np.flatnonzero(~is_finished))
+        self.now_s = next_s
+
+    def _interval(self, next_s: float) -> Interval:
+        rows = self.running.job_idx
+        return Interval(
+            self.now_s,
+            next_s,
+            self.jobs.restart_left_s[rows],
+            lambda: self.setup.truth.time_to_finish_s(self.running),
+            self.planned_end_s[rows],
+            self.planned_finish_s[rows],
+        )
+
+    def _fail(self, node_idx: int) -> None:
+        """Jobs on a failed node lose the work since their checkpoints."""
+        lost = self._evict(self.held.gpus[:, node_idx] > 0)
+        self.jobs.lost(lost.job_idx, lost.n_gpus * self.checkpoints.lose(lost.job_idx))
+
+    def _leave_drained(self) -> None:
+        """Jobs on nodes that are down at a decision were drained, not failed: they are stopped in order."""
+        if not self.nodes["up"].all():
+            leaves: Flags = np.any(self.held.gpus[:, ~self.nodes["up"]] > 0, axis=1)
+            self.checkpoints.save(self._evict(leaves).job_idx)
+
+    def _evict(self, leaves: Flags) -> Running:
+        """Holders that lose all their GPUs and wait for the next decision. Returns those that ran."""
+        lost = self.active[self.held.rows[leaves]]
+        self.held = Held(self.held.rows[~leaves], self.held.gpus[~leaves])
+        is_lost = np.isin(self.running.job_idx, lost)
+        ran = self.running.of(np.flatnonzero(is_lost))
+        self.running = self.running.of(np.flatnonzero(~is_lost))
+        self.jobs.note_counts(ran.job_idx, np.zeros(len(ran), np.int64))
+        return ran
+
+    def _retire_finished(self) -> None:
+        self._keep_active(~self.jobs.has_ended[self.active])
+
+    def _keep_active(self, stays: Any) -> None:
+        if stays.all():
+            return
+        new_row = np.cumsum(stays) - 1
+        kept = stays[self.held.rows]
+        self.held = Held(new_row[self.held.rows[kept]], self.held.gpus[kept])
+        self.active = self.active[stays]
+
+    def _admit_arrivals(self) -> None:
+        first = self.arrived
+        self.arrived = int(np.searchsorted(self.workload.submit_s, self.now_s, side="right"))
+        if self.arrived > first:
+            self.active = np.append(self.active, np.arange(first, self.arrived))
+
+    def _cluster(self, jobs: Records | None = None) -> GpuCluster:
+        types, quota_gpus = self.setup.type_names, self.setup.quota_gpus
+        can_run = None if jobs is None else runs_on(jobs, self.speed, len(types))
+        return GpuCluster(self.nodes, types, self.held, len(self.active), quota_gpus, can_run)
+
+    def _decide(self) -> None:
+        if self.setup.companion is not None:
+            self.nodes["up"] = self.setup.companion.before(self.now_s)
+        self._leave_drained()
+        jobs = self.jobs.view(
+            self.active, self.now_s, self.setup.truth, self.setup.restart, is_oracle=self.is_oracle
+        )
+        cluster = self._cluster(jobs)
+        done_gpu_s = self.jobs.done_gpu_s(self.active, self.setup.truth.work_left(self.active))
+        made = self.decider.decide(jobs, cluster, self.now_s, self.speed, self.running)
+        self._apply(made.allocation, made.held)
+        waiting = len(self.active) - len(self.held.rows)
+        self.jobs.decided(self.now_s, made.spent_s, waiting, self.running, done_gpu_s)
+        self._note_plans(jobs, made.allocation)
+        if self.setup.companion is not None:
+            self.setup.companion.after(self.now_s, self.running, waiting)
+
+    def _note_plans(self, jobs: Records, allocation: Allocation) -> None:
+        """Keep what the allocator said of the ends of jobs, and when it wants to decide again."""
+        rows = jobs["job_idx"]
+        if allocation.planned_finish_s is not None:
+            self.planned_finish_s[rows] = allocation.planned_finish_s
+        self.wake_s = allocation.wake_s
+        if allocation.planned_end_s is not None and len(self.running):
+            self.planned_end_s[rows] = allocation.planned_end_s
+            running = self.running.job_idx
+            due_s = self.planned_end_s[running] + self.jobs.restart_left_s[running]
+            self.wake_s = min(self.wake_s, float(due_s.min()))
+
+    def _apply(self, allocation: Allocation, held: Held) -> None:
+        before, jobs = self.held, self.jobs
+        changed, started = _changed(before, held)
+        self.running = running = self._running_of(held, allocation, len(self.active))
+        change = Change(
+            number=self.visits,
+            job_idx=running.job_idx,
+            n_gpus=running.n_gpus,
+            changed=changed,
+            started=started,
+            more_arrivals=self.arrived < len(self.workload),
+            gpus=running.gpus,
+            total_gpus=self.total_gpus,
+        )
+        if not self.setup.restart.carries:
+            jobs.restart_left_s[running.job_idx] = 0.0
+        jobs.restarted(change, self.setup.restart.charge_s(change), self.now_s)
+        stopped = np.setdiff1d(before.rows, held.rows)
+        self.checkpoints.save(np.append(running.job_idx[changed], self.active[stopped]))
+        jobs.note_counts(self.active[stopped], np.zeros(len(stopped), np.int64))
+        if allocation.admitted is not None:
+            jobs.admitted[self.active[allocation.admitted]] = True
+        self.held = held
+        if allocation.rejected:
+            self._reject(allocation)
+
+    def _reject(self, allocation: Allocation) -> None:
+        stays = np.ones(len(self.active), np.bool_)
+        for row, reason in allocation.rejected.items():
+            if (self.held.rows == row).any():
+                name = self.workload.job_ids[self.active[row]]
+                raise PolicyError(
+                    f"allocator {self.allocator.label!r} rejects job {name!r} and gives it GPUs"
+                )
+            self.jobs.reject(int(self.active[row]), reason)
+            stays[row] = False
+        self._keep_active(stays)
+
+    def _types_of(self, rows: Ints, gpus: Ints) -> Ints:
+        """Type of each job's GPUs, the slowest where it holds several."""
+        if len(self.setup.type_names) == 1:
+            return np.zeros(len(rows), np.int64)
+        counts = self._cluster().by_type(gpus)
+        types = counts.argmax(axis=1)
+        mixed = np.flatnonzero((counts > 0).sum(axis=1) > 1)
+        if len(mixed):
+            jobs, n_gpus = self.active[rows[mixed]], counts[mixed].sum(axis=1)
+            types[mixed] = self.setup.truth.slowest_type(jobs, n_gpus, counts[mixed] > 0)
+        return types
+
+    def _running_of(self, held: Held, allocation: Allocation, n_jobs: int) -> Running:
+        rows, gpus = held.rows, held.gpus
+        partner = partners_of(allocation, n_jobs)[rows]
+        return Running(
+            job_idx=self.active[rows],
+            gpus=gpus,
+            type_idx=self._types_of(rows, gpus),
+            n_nodes=(gpus > 0).sum(axis=1),
+            n_gpus=gpus.sum(axis=1, dtype=np.int64),
+            local_batch=_given(allocation.local_batch, 0.0, n_jobs)[rows],
+            accumulation=_given(allocation.accumulation, 0, n_jobs)[rows],
+            partner_job_idx=np.where(partner >= 0, self.active[partner], -1) if len(rows) else partner,
+            share_frac=_given(allocation.share_frac, 1.0, n_jobs)[rows],
+        )
+
+
+def runs_on(jobs: Records, speed: Speed, types: int) -> Flags | None:
+    """Whether each job runs on each type with the GPUs that it asked for; None = there is one type."""
+    if types == 1:
+        return None
+    asked = configs(jobs["gpus_requested"][:, None], type_idx=np.arange(types))
+    return speed.goodput(jobs[:, None], asked) > 0
+
+
+def _given(column: Any, default: float, n: int) -> Any:
+    return np.full(n, default) if column is None else np.asarray(column)
+
+
+def _changed(before: Held, after: Held) -> tuple[Flags, Flags]:
+    """Whether each holder after the decision has other GPUs than before, and whether it had none."""
+    at = np.minimum(np.searchsorted(before.rows, after.rows), max(len(before.rows) - 1, 0))
+    if not len(before.rows):
+        every = np.ones(len(after.rows), np.bool_)
+        return every, every
+    started = before.rows[at] != after.rows
+    return started | (before.gpus[at] != after.gpus).any(axis=1), started

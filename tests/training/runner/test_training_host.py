@@ -1,0 +1,171 @@
+"""Real processes: changes of GPUs lose no sample; what breaks is named, and kept at its last checkpoint."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.train_runs import BY_PROGRESS, job, last_state, train
+from trimtab.errors import PolicyError, TrimtabError
+from trimtab.training.runner.generation import Generation
+from trimtab.training.runner.live_job import LiveJob
+from trimtab.training.runner.train_reports import listed_runs
+
+ITEMS = 64
+
+
+def test_one_two_one_ranks_train_as_one_rank_does(tmp_path: Path) -> None:
+    """Each item twice, and the weights of a run without changes (sums of floats in another order)."""
+    changed = train(
+        tmp_path,
+        f"{BY_PROGRESS}(script=0:1/0.3:2/0.6:1)",
+        job("fit", 16 * ITEMS, "--gates", "40:2/80:1", gpus=1, gpus_max=2),
+    )
+    assert changed.state == "done"
+    assert changed.recording.jobs[0].restarts == 2
+    plain = train(tmp_path, "fifo", job("fit", 16 * ITEMS))
+    assert plain.recording.jobs[0].restarts == 0
+    states = [last_state(tmp_path, run.run_id, "fit") for run in (changed, plain)]
+    assert states[0]["counts"] == [16.0] * ITEMS == states[1]["counts"]
+    np.testing.assert_allclose(states[0]["weights"], states[1]["weights"], rtol=1e-12)
+
+
+def test_a_job_that_is_preempted_resumes_behind_others(tmp_path: Path) -> None:
+    """SRTF: the short job takes both slots as it comes, the long one goes on after it."""
+    run = train(
+        tmp_path,
+        "srtf",
+        job("long", 1600, "--step-s", 0.01, gpus=2, samples_per_s={2: 500}),
+        job("short", 160, "--step-s", 0.01, gpus=2, submit_s=1.0, samples_per_s={2: 500}),
+        nodes={"here": 2},
+    )
+    assert run.state == "done"
+    long, short = run.recording.jobs
+    assert short.completion_s < long.completion_s - 1.0
+    assert (long.restarts, short.restarts) == (1, 0)
+    assert last_state(tmp_path, run.run_id, "long")["counts"] == [25.0] * ITEMS
+
+
+def test_what_breaks_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    """Each job breaks one rule as its GPUs change from 1 to 2 at 30 % and back at 60 %."""
+    said: list[str] = []
+    gates, more = ("--gates", "40:2/80:1"), {"gpus": 1, "gpus_max": 2}
+    faults = ("silent", "deaf", "truncated", "other-generation", "disagree", "full", "crash")
+    run = train(
+        tmp_path,
+        f"{BY_PROGRESS}(script=0:1/0.3:2/0.6:1)",
+        job("well", 960, *gates, **more),
+        *(job(fault, 960, *gates, "--fault", fault, **more) for fault in faults),
+        job("missing", 960, command=["no-such-program"], **more),
+        nodes={"here": 32},
+        say=said.append,
+        grace_s=1.5,
+        report_within_s=15,
+    )
+    state = {j.id: j.state for j in run.recording.jobs}
+    assert run.state == "failed"
+    assert [name for name, s in state.items() if s == "failed"] == ["silent", "missing"]
+    assert all(state[name] == "done" for name in ("well", *faults[1:]))
+    told = "\n".join(said)
+    for part in (
+        "silent: failed: never reported: no line in 15 s",
+        "deaf: did not stop on SIGTERM: killed after 1.5 s",
+        "truncated, 10 bytes; expected",
+        "written by generation 1, another than its folder's",
+        "disagree: ranks disagree: they stopped rank 0 at step",
+        "full: ",
+        "No space left on device",
+        "crash: rank 0 ended by SIGKILL",
+        "missing: failed: rank 0 ended with code 127",
+    ):
+        assert part in told, f"{part!r} not in\n{told}"
+    assert "well:" not in told
+    for name in ("well", *faults[1:]):  # what was lost is trained on again: nothing twice in what is kept
+        counts = np.array(last_state(tmp_path, run.run_id, name)["counts"])
+        assert counts.tolist() == [15.0] * ITEMS, name
+
+
+def test_a_node_that_is_gone_takes_its_jobs_back_to_their_checkpoints(tmp_path: Path) -> None:
+    said: list[str] = []
+    run = train(
+        tmp_path,
+        "fifo(backfill=True)",
+        job("first", 1920, "--step-s", 0.01),  # longer than the other node is away
+        job("second", 480, "--step-s", 0.01, "--fault", "kill-node", "--at", 25, preload=[]),
+        nodes={"a": 1, "b": 1},
+        say=said.append,
+        checkpoint_period_s=0.05,
+    )
+    assert run.state == "done"
+    assert [j.restarts for j in run.recording.jobs] == [0, 1]
+    assert any("node b is gone; its last good checkpoint: step" in text for text in said)
+    assert "node b is there again" in said
+    counts = last_state(tmp_path, run.run_id, "second")["counts"]
+    assert sum(counts) == 480
+    assert max(counts) - min(counts) <= 1
+
+
+def test_a_warm_program_starts_ranks_as_forks(tmp_path: Path) -> None:
+    """The module is imported by the node's program once, not by the job."""
+    (tmp_path / "heavy.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\n"
+        "from heavy import IMPORTED_BY\n"
+        "from trimtab.training.elastic import ElasticJob\n"
+        "job = ElasticJob()\n"
+        "job.step_done()\n"
+        "print('argv', sys.argv[1:], 'warm', IMPORTED_BY != os.getpid())\n"
+        "job.finish(lambda folder: None)\n"
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+        cold = job("cold", 8, 7, command=["python", str(script)], preload=[])
+        warm = job("warm", 8, 7, command=["python", str(script)], preload=["heavy"])
+        run = train(tmp_path / "runs", "fifo", cold, warm)
+    assert run.state == "done"
+    for name in ("cold", "warm"):
+        (log,) = (tmp_path / "runs" / run.run_id / "jobs" / name / "logs").iterdir()
+        assert log.read_text() == f"argv ['7'] warm {name == 'warm'}\n"
+
+
+def test_a_run_that_cannot_be_recorded_stops_its_jobs_at_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = LiveJob.begin
+
+    def full(self: LiveJob, generation: Generation) -> None:
+        if self.spec.id == "second":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        begin(self, generation)
+
+    monkeypatch.setattr(LiveJob, "begin", full)
+    jobs = job("first", 8000, "--step-s", 0.01), job("second", 8, submit_s=1.0)
+    with pytest.raises(TrimtabError, match="cannot be recorded, so its jobs are stopped: No space left"):
+        train(tmp_path, "fifo", *jobs)
+    (run,) = tmp_path.glob("train_*")
+    assert 0 < sum(last_state(tmp_path, run.name, "first")["counts"]) < 8000
+    (listed,) = listed_runs(tmp_path, 5)
+    assert listed["state"] == "stopped"
+
+
+def test_an_allocator_that_fails_is_named_and_the_jobs_are_kept(tmp_path: Path) -> None:
+    policy = tmp_path / "broken.py"
+    policy.write_text(
+        "from trimtab.domain.allocator import Allocator\n"
+        "from trimtab.training.allocators.fifo import Fifo\n"
+        "class Broken(Allocator):\n"
+        "    def allocate(self, jobs, cluster, now_s, speed, memory):\n"
+        "        if len(jobs) > 1:\n"
+        "            raise KeyError('x')\n"
+        "        return Fifo().allocate(jobs, cluster, now_s, speed, memory)\n"
+    )
+    jobs = job("first", 8000, "--step-s", 0.01), job("second", 8, submit_s=1.0)
+    with pytest.raises(PolicyError, match=r"allocator 'Broken' at 1\.\d* s: KeyError: 'x'"):
+        train(tmp_path, f"{policy}:Broken", *jobs)
+    (run,) = tmp_path.glob("train_*")
+    assert 0 < sum(last_state(tmp_path, run.name, "first")["counts"]) < 8000
