@@ -1,0 +1,1 @@
+"""Trains the models of the demonstration anew."""

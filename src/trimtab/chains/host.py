@@ -1,0 +1,283 @@
+"""The host of chains: the live loop decides, a backend runs the stages, a journal remembers.
+
+It lives on one event loop. Everything that happens is told to the decision loop as an event; a turn lets it
+decide, and sends what it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimtab.chains.decision_loop import DecisionLoop
+from trimtab.chains.host_state import HostState
+from trimtab.chains.limited_stages import LimitedStages
+from trimtab.chains.plan import ChainPlan
+from trimtab.chains.run_defaults import FUSED_S
+from trimtab.chains.run_endings import RunEndings
+from trimtab.chains.run_intake import RunIntake
+from trimtab.chains.run_log import log_begin, log_failure
+from trimtab.chains.run_parts import RunParts
+from trimtab.chains.run_progress import Instance
+from trimtab.chains.run_state import ChainRun, ItemRun, StageCounts, State
+from trimtab.chains.stage_attempts import StageAttempts
+from trimtab.chains.stage_batches import StageBatches
+from trimtab.chains.stage_outcomes import StageOutcomes
+from trimtab.chains.stage_profiles import StageProfiles
+from trimtab.chains.value_budget import ValueBudget
+from trimtab.domain.decision import Status
+from trimtab.domain.policy import Decider
+from trimtab.errors import UsageError
+from trimtab.live.stage_backend import (
+    Attempt,
+    GrowingBackend,
+    LosableBackend,
+    NodeChange,
+    Outcome,
+    StageBackend,
+    VirtualBackend,
+)
+
+if TYPE_CHECKING:
+    from trimtab.chains.recording import Recorder
+    from trimtab.chains.run_metrics import StageMetrics
+
+logger = logging.getLogger(__name__)
+
+ROWS = 16_384  # of runs and stages that are in the loop at a time
+INTERPRETED_IN_FLIGHT = 32  # inputs in the loop while decisions are not compiled and take milliseconds
+_NEVER_S = float("inf")
+
+
+class ChainHost:
+    """Runs chains of some plans on one backend.
+
+    Args:
+        in_flight: inputs of a run that are in the loop at a time, at most.
+        place: folder or database of the journal; None = nothing is remembered.
+        values: folder or URL of the store of values, if it is not in the journal's folder.
+        metrics: counts what happens; None = nothing does.
+        profile: stages whose code is profiled.
+        fuse_s: see `Fusion`.
+        values_gib: see `ValueBudget`.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[ChainPlan],
+        backend: StageBackend,
+        decider: Decider,
+        *,
+        in_flight: int = 1024,
+        rows: int = ROWS,
+        seed: int = 0,
+        place: str | Path | None = None,
+        values: str | Path = "",
+        metrics: StageMetrics | None = None,
+        profile: Collection[str] = (),
+        fuse_s: float = FUSED_S,
+        values_gib: float | None = None,
+    ) -> None:
+        self.profiles = StageProfiles()
+        self._metrics = metrics
+        self._decider, self._rows, self._seed = decider, rows, seed
+        self._state = HostState(plans, backend, self._wake, profile)
+        self._turn_due = False
+        self._loss: Exception | None = None  # of the backend's cluster
+        self._timer: asyncio.TimerHandle | None = None
+        parts = RunParts(self._state, lambda run: self._endings.finish_if_over(run))
+        self._outcomes = StageOutcomes(self._state, parts, seed, self._note_outcome)
+        self._budget = ValueBudget(self._state, values_gib)
+        limits = LimitedStages(self._state)
+        self._attempts = StageAttempts(
+            self._state, self._budget, limits, fuse_s, self._outcomes.take, self._crash
+        )
+        self._batches = StageBatches(
+            self._state, self._budget, limits, self._outcomes.take, self._note_outcome, self._crash
+        )
+        self._endings = RunEndings(self._state, self._feed)
+        self._intake = RunIntake(self._state, in_flight, self._outcomes.settle, self._endings.tell)
+        if place is not None:
+            if isinstance(backend, VirtualBackend):
+                raise UsageError("simulated work is not recorded", field="journal", expected="no journal")
+            from trimtab.chains.recording import Recorder  # loads the database's packages
+
+            self._state.recorder = Recorder(
+                place,
+                values,
+                get=backend.get,
+                refs=self._state.refs,
+                cancelled=self._cancel_by_id,
+                failed=self._crash,
+            )
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What remembers; None = nothing does."""
+        return self._state.recorder
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether decisions run as machine code."""
+        return self._state.loop.is_compiled
+
+    # Life.
+
+    async def open(self) -> None:
+        """Start the backend and the loop. Raises UsageError for stages that can't be placed."""
+        self._loop, state = asyncio.get_running_loop(), self._state
+        async with AsyncExitStack() as opened:  # what has started ends if a later part does not start
+            opened.push_async_callback(state.backend.close)
+            state.loop = DecisionLoop(
+                state.plans,
+                state.codes,
+                state.backend.nodes,
+                self._decider,
+                hints_s={step.code_name: step.stage.stage_options.cost_s for step in state.steps},
+                rows=self._rows,
+                seed=self._seed,
+                plans_inline=isinstance(state.backend, VirtualBackend),
+                wake=self._wake,
+            )
+            opened.callback(state.loop.close)
+            if state.recorder is not None:
+                await state.recorder.open(state.plans)
+                opened.push_async_callback(state.recorder.close)
+            await state.backend.open(state.codes, self._on_change)
+            self._budget.open()
+            await state.put_constants()
+            if not self.is_compiled:
+                self._intake.in_flight = min(self._intake.in_flight, INTERPRETED_IN_FLIGHT)
+            await self._batches.open()
+            await state.loop.open()
+            if isinstance(state.backend, GrowingBackend):
+                state.backend.follow_queue(state.demand)
+            if isinstance(state.backend, LosableBackend):
+                state.backend.tell_loss(self._on_loss)
+            if self._metrics is not None:
+                self._metrics.begin(state.plans, state.error_frac)
+            self._opened = opened.pop_all()
+
+    async def close(self) -> None:
+        """Stop what runs, and the backend. With a journal, stopped runs can be resumed."""
+        self._state.is_closing = True
+        for run in list(self._state.runs.values()):
+            self.cancel(run)
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._state.settled()
+        await self._opened.aclose()
+
+    # Runs.
+
+    def add(self, run: ChainRun) -> None:
+        """Begin a run."""
+        if self._loss is not None:
+            run.fail(self._loss)
+            return
+        run.begun_s = self._state.now_s()
+        run.counts = [StageCounts() for _ in run.plan.steps]
+        self._state.runs[run.id] = run
+        if self._metrics is not None:
+            self._metrics.watch(run)
+        log_begin(run)
+        try:
+            self._feed(run)
+        except Exception as error:  # also of what makes the inputs
+            self._state.runs.pop(run.id, None)
+            run.fail(error)
+        self._wake()
+
+    def cancel(self, run: ChainRun, state: State = State.CANCELLED) -> None:
+        """End a run: its attempts are cancelled, inputs that have not begun are dropped."""
+        if run.state is not State.RUNNING:
+            return
+        run.state, run.is_exhausted = state, True
+        run.waiting.clear()
+        for item in run.items.values():
+            self._state.loop.runs.abort(item.place, self._state.now_s())
+        self._endings.finish_if_over(run)
+        self._wake()
+
+    def _cancel_by_id(self, run_id: str) -> None:
+        if (run := self._state.runs.get(run_id)) is not None:
+            self.cancel(run)
+
+    def _feed(self, run: ChainRun) -> None:
+        """Let inputs of a run enter; end it if there is none left."""
+        self._intake.feed(run)
+        self._endings.finish_if_over(run)
+
+    def _note_outcome(
+        self, item: ItemRun, at: Instance, attempt: Attempt, node: int, outcome: Outcome
+    ) -> None:
+        if self._metrics is not None:
+            self._metrics.note(attempt.stage, outcome)
+        if outcome.profile:
+            self.profiles.add(item.run.plan.steps[at.step].name, outcome.profile)
+        if outcome.error is not None:
+            log_failure(item, at, attempt, self._state.loop.node_names[node], outcome.error)
+
+    # Turns.
+
+    def _wake(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        try:
+            self._take_turn()
+        except Exception as error:
+            self._crash(error)
+
+    def _crash(self, error: BaseException) -> None:
+        """A fault of the host itself: end all runs, so that nobody waits for them."""
+        logger.exception("the host of chains failed", exc_info=error)
+        runs, self._state.runs = self._state.runs, {}
+        for run in runs.values():
+            run.fail(error)
+
+    def _on_loss(self, error: Exception) -> None:
+        """The backend's cluster is gone. Runs end, and those in the journal can be resumed elsewhere."""
+        self._loss, self._state.is_closing = error, True
+        runs, self._state.runs = self._state.runs, {}
+        for run in runs.values():
+            self._state.spawn(self._endings.end_by_loss(run, error))
+
+    def _take_turn(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        state, loop = self._state, self._state.loop
+        loop.step()
+        self._budget.offer()
+        for row, node in loop.runs.take_started():
+            item, at = state.owners[row]
+            if self._batches.takes(item.run.plan.steps[at.step]):
+                self._batches.begin(item, at, node)
+            else:
+                self._attempts.begin(item, at, node)
+        self._batches.end_turn()
+        ended = [
+            (over, Status(status))
+            for row, status, _ in loop.runs.take_ended()
+            if (over := state.items.pop(row, None)) is not None
+        ]
+        for item, how in ended:  # all are out of flight, so that none gets a turn of another
+            self._attempts.end_all(item)
+            self._endings.end(item, how)
+        if ended and self._budget.is_holding:  # another input is the first, and values are free
+            self._wake()
+        if (next_s := loop.next_event_s()) < _NEVER_S:
+            self._timer = self._loop.call_later(max(0.0, next_s - loop.now_s()), self._wake)
+
+    def _on_change(self, change: NodeChange) -> None:
+        """A node has more or fewer places, or takes no new attempts."""
+        self._state.loop.change_node(change)
+        self._wake()

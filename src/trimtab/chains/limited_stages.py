@@ -1,0 +1,58 @@
+"""Stages with limits: an instance that may not begin yet is put back until its turn comes."""
+
+from __future__ import annotations
+
+from trimtab.chains.host_state import HostState
+from trimtab.chains.limits import StageLimit
+from trimtab.chains.plan import PlannedStep
+from trimtab.chains.run_progress import Instance
+from trimtab.chains.run_state import ItemRun
+
+_Waiter = tuple[ItemRun, Instance]  # of a batch, the one that takes the others with it
+
+
+class LimitedStages:
+    """The limits of all stages that have some."""
+
+    def __init__(self, host: HostState) -> None:
+        self._host = host
+        self._limits: dict[str, StageLimit[_Waiter]] = {
+            step.code_name: StageLimit(options.concurrency, options.rate_per_s)
+            for step in host.steps
+            if (options := step.stage.stage_options).concurrency or options.rate_per_s
+        }
+
+    def holds_back(self, item: ItemRun, at: Instance) -> bool:
+        """Whether an instance that the loop has started may not begin. Then it is started again later."""
+        limit, now_s = self._limits.get(item.run.plan.steps[at.step].code_name), self._host.now_s()
+        if limit is None or (at_s := limit.begin((item, at), now_s)) <= now_s:
+            return False
+        self._host.loop.runs.lose(item.row(at), now_s, at_s)
+        self._host.wake()
+        return True
+
+    def pass_by(self, item: ItemRun, at: Instance) -> None:
+        """An instance does not begin, though its turn may have come: another takes it."""
+        if (limit := self._limits.get(item.run.plan.steps[at.step].code_name)) is not None:
+            self._offer(limit, limit.pass_by((item, at)))
+
+    def end(self, step: PlannedStep) -> None:
+        """An attempt at a stage is over: another may begin in its place."""
+        if (limit := self._limits.get(step.code_name)) is not None:
+            self._offer(limit, limit.end())
+
+    def end_run(self, item: ItemRun) -> None:
+        """A run is over. If the turn of one of its instances had come, another takes it."""
+        for k, step in enumerate(item.run.plan.steps if self._limits else ()):
+            if (limit := self._limits.get(step.code_name)) is not None:
+                limit.forget((item, at) for at in item.progress.instances(k))
+                if limit.has_room:
+                    self._offer(limit, limit.next())
+
+    def _offer(self, limit: StageLimit[_Waiter], following: _Waiter | None) -> None:
+        while following is not None and not self._host.is_waiting(*following):
+            following = limit.next()
+        if following is not None:
+            item, at = following
+            self._host.loop.runs.offer(item.row(at), self._host.now_s())
+            self._host.wake()

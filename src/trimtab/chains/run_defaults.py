@@ -1,0 +1,8 @@
+"""What runs do where nobody says otherwise. It loads nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DEFAULT_POLICY: Final = "downstream-aware(priority_s=60)"
+FUSED_S: Final = 0.005  # expected service below which stages run in one attempt

@@ -1,0 +1,216 @@
+"""What is known of one run of a chain: which outputs are there, and which instances became ready.
+
+It follows the data only. When and where a ready instance runs is decided by the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trimtab.chains.plan import INPUT, ChainPlan, PlannedStep, Source
+from trimtab.domain.chains import Flow
+from trimtab.live.stage_backend import Argument, Ref
+
+
+class Output(NamedTuple):
+    """The output of an instance: the whole, the items of its split lists, and the tests of conditions."""
+
+    whole: Ref
+    splits: tuple[tuple[Ref, ...], ...] = ()
+    tests: tuple[bool, ...] = ()
+
+    @property
+    def refs(self) -> list[Ref]:
+        """All values of it."""
+        return [self.whole, *(ref for items in self.splits for ref in items)]
+
+
+class Instance(NamedTuple):
+    """An instance of a stage in a run."""
+
+    step: int
+    idx: int
+
+
+class Mismatch(ValueError):  # noqa: N818 - reads as the sentence it prints
+    """Two lists that a stage maps over together have different lengths."""
+
+
+@dataclass(frozen=True)
+class GivenInputs:
+    """The inputs of a run, by parameter; the items of those lists that stages map over; true ones."""
+
+    refs: Mapping[str, Ref]
+    splits: Sequence[tuple[Ref, ...]] = ()
+    true_conditions: frozenset[tuple[str, tuple[str | int, ...]]] = frozenset()
+
+
+@dataclass(frozen=True)
+class FlowShape:
+    """What all runs of a chain share: successors, and maps that have as many instances as each other."""
+
+    successors: tuple[tuple[tuple[int, Flow], ...], ...]
+    alike: tuple[tuple[int, ...], ...]  # of each step, itself among them
+    n_each: tuple[int, ...]  # predecessors that a step reads instance by instance
+
+
+def flow_shape(plan: ChainPlan) -> FlowShape:
+    """The shape of a chain."""
+    n = len(plan.steps)
+    successors = tuple(
+        tuple((m, step.after[k]) for m, step in enumerate(plan.steps) if k in step.after) for k in range(n)
+    )
+    label = list(range(n))
+    for _ in range(n):
+        for k in range(n):
+            for m, flow in successors[k]:
+                if flow is Flow.EACH:
+                    label[k] = label[m] = min(label[k], label[m])
+    alike = tuple(tuple(m for m in range(n) if label[m] == label[k]) for k in range(n))
+    n_each = tuple(sum(flow is Flow.EACH for flow in step.after.values()) for step in plan.steps)
+    return FlowShape(successors, alike, n_each)
+
+
+@dataclass(slots=True)
+class Progress:
+    """One run of a chain."""
+
+    plan: ChainPlan
+    shape: FlowShape
+    given: GivenInputs
+    counts: list[int] = field(init=False)
+    is_known: list[bool] = field(init=False)  # whether the count is final
+    outputs: list[list[Output | None]] = field(init=False)
+    _missing: list[int] = field(init=False)
+    _missing_each: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        steps = self.plan.steps
+        self.counts, self.is_known = [1] * len(steps), [not step.is_map for step in steps]
+        for k, step in enumerate(steps):
+            if not self.is_known[k] and (count := self._count_from_inputs(step)) is not None:
+                for m in self.shape.alike[k]:
+                    self._fix(m, count)
+        self.outputs = [[None] * max(1, n) for n in self.counts]
+        self._missing = [
+            sum(max(1, self.counts[b]) for b, flow in step.after.items() if flow is Flow.ALL)
+            for step in steps
+        ]
+        self._missing_each = [[self.shape.n_each[k]] * max(1, n) for k, n in enumerate(self.counts)]
+
+    def first_ready(self) -> list[Instance]:
+        """The instances that read no other stage."""
+        return [at for k, step in enumerate(self.plan.steps) if not step.after for at in self.instances(k)]
+
+    def done(self, at: Instance, output: Output | None) -> list[Instance]:
+        """An instance is over; None = without an output. Returns the instances that are ready now."""
+        self.outputs[at.step][at.idx] = output
+        ready = []
+        for m, flow in self.shape.successors[at.step]:
+            if flow is Flow.EACH:
+                self._missing_each[m][at.idx] -= 1
+                if self._missing_each[m][at.idx] == 0 and self._missing[m] == 0:
+                    ready.append(Instance(m, at.idx))
+            else:
+                self._missing[m] -= 1
+                if self._missing[m] == 0:
+                    ready += [new for new in self.instances(m) if self._missing_each[m][new.idx] == 0]
+        return ready
+
+    def counts_from(self, step: int, output: Output) -> list[tuple[int, int]]:
+        """The maps whose count this output tells, each once with its count. Raises Mismatch."""
+        found: dict[int, int] = {}
+        for m, _ in self.shape.successors[step]:
+            for source in self.plan.steps[m].sources:
+                if source.step == step and source.split >= 0:
+                    self._note(found, m, len(output.splits[source.split]))
+        return list(found.items())
+
+    def _note(self, found: dict[int, int], m: int, count: int) -> None:
+        first = self.shape.alike[m][0]
+        known = found.get(first, self.counts[m] if self.is_known[m] else count)
+        if known != count:
+            name = self.plan.steps[m].name
+            raise Mismatch(f"{name} maps over lists of {known} and {count} items")
+        if not self.is_known[m]:
+            found[first] = count
+
+    def expand(self, step: int, count: int) -> None:
+        """A map and all that are like it have this many instances."""
+        for m in self.shape.alike[step]:
+            self._fix(m, count)
+            many = max(1, count)
+            self.outputs[m] = [None] * many
+            self._missing_each[m] = [self.shape.n_each[m]] * many
+            for successor, flow in self.shape.successors[m]:
+                if flow is Flow.ALL:
+                    self._missing[successor] += many - 1
+
+    def is_absent(self, at: Instance) -> bool:
+        """Whether a ready instance has nothing to do: no item, no input that is there, a false condition."""
+        step = self.plan.steps[at.step]
+        if step.is_map and self.counts[at.step] == 0:
+            return True
+        if step.after and not any(self._has_output(b, flow, at.idx) for b, flow in step.after.items()):
+            return True
+        return step.condition is not None and not self._holds(step, step.condition, at.idx)
+
+    def _has_output(self, before: int, flow: Flow, index: int) -> bool:
+        if flow is Flow.EACH:
+            return self.outputs[before][index] is not None
+        return any(output is not None for output in self.outputs[before])
+
+    def _holds(self, step: PlannedStep, condition: Source, index: int) -> bool:
+        if condition.step == INPUT:
+            return (condition.parameter, condition.path) in self.given.true_conditions
+        outputs = self.outputs[condition.step]
+        chosen = [outputs[index]] if condition.each else outputs
+        return any(output is not None and output.tests[step.test] for output in chosen)
+
+    def arguments(self, at: Instance) -> list[Argument]:
+        """The arguments of an instance whose inputs are all over; constants are not among them."""
+        step = self.plan.steps[at.step]
+        return [
+            self._argument(argument.name, argument.source, at.idx)
+            for argument in step.arguments
+            if argument.source is not None
+        ]
+
+    def outputs_of(self, step: int) -> list[Output | None]:
+        """The outputs of a stage's instances; none of a map over no items, or over a list that never came."""
+        if not self.plan.steps[step].is_map:
+            return self.outputs[step]
+        return self.outputs[step][: self.counts[step]] if self.is_known[step] else []
+
+    def _argument(self, name: str, source: Source, index: int) -> Argument:
+        if source.step == INPUT:
+            if source.split >= 0:
+                return Argument(name, (self.given.splits[source.split][index],))
+            return Argument(name, (self.given.refs[source.parameter],), False, source.path)
+        outputs = self.outputs[source.step]
+        if source.split >= 0:
+            output = outputs[0]
+            return Argument(name, (None if output is None else output.splits[source.split][index],))
+        if source.is_map and not source.each:
+            refs = tuple(None if output is None else output.whole for output in outputs)
+            return Argument(name, refs, True, source.path)
+        output = outputs[index if source.each else 0]
+        return Argument(name, (None if output is None else output.whole,), False, source.path)
+
+    def _count_from_inputs(self, step: PlannedStep) -> int | None:
+        counts = {len(self.given.splits[s.split]) for s in step.sources if s.step == INPUT and s.split >= 0}
+        if len(counts) > 1:
+            raise Mismatch(f"{step.name} maps over lists of {' and '.join(map(str, sorted(counts)))} items")
+        return counts.pop() if counts else None
+
+    def _fix(self, step: int, count: int) -> None:
+        if self.is_known[step] and self.counts[step] != count:
+            name = self.plan.steps[step].name
+            raise Mismatch(f"{name} maps over lists of {self.counts[step]} and {count} items")
+        self.counts[step], self.is_known[step] = count, True
+
+    def instances(self, step: int) -> list[Instance]:
+        """The instances of a stage; a map over no items has one, which is skipped."""
+        return [Instance(step, i) for i in range(max(1, self.counts[step]))]

@@ -1,0 +1,391 @@
+"""Sessions: a backend with its workers, which runs of some chains share; and the handle of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import secrets
+import threading
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trimtab.chains.graph import Chain
+from trimtab.chains.host import ChainHost
+from trimtab.chains.host_thread import HostThread
+from trimtab.chains.plan import ChainPlan, planned
+from trimtab.chains.results import Part, Parts, Result
+from trimtab.chains.run_defaults import DEFAULT_POLICY, FUSED_S
+from trimtab.chains.run_metrics import StageMetrics
+from trimtab.chains.run_state import ChainRun, Ending, Failure, RunOptions, StageCounts, State
+from trimtab.chains.stage_profiles import StageProfiles
+from trimtab.chains.type_checks import fits, shown
+from trimtab.clusters.backends import backend as backend_of
+from trimtab.errors import ChainError, UsageError
+from trimtab.live.stage_backend import Cause, StageBackend, StageError, VirtualBackend
+from trimtab.policies.catalogue import find
+
+if TYPE_CHECKING:
+    from trimtab.chains.metrics_server import MetricsServer
+    from trimtab.jobs.run_rows import RunRecord
+
+
+class Session:
+    """Workers that stay warm for runs of some chains. A context manager.
+
+    Args:
+        on: a backend, or its name.
+        policy: decides which ready stage starts where.
+        journal: a folder or the URL of a database, where runs are remembered so that they can be resumed, and
+            results of deterministic stages used again. None = nowhere.
+        values: folder or URL of large values, if it is not in the journal's folder.
+        metrics_port: port of `/metrics` for Prometheus; 0 = any. None = no metrics.
+        metrics_host: address of that port.
+        profile: stages whose code is profiled (`profiles`).
+        fuse_s: stages with `cost_s` that are expected to take less run in one attempt with those that follow;
+            0 = none does.
+        values_gib: what the large values of inputs in flight may take; then inputs that entered later wait.
+            None = half of the room that the backend has for them.
+    """
+
+    def __init__(
+        self,
+        chains: Chain | Sequence[Chain],
+        *,
+        on: str | StageBackend = "processes",
+        policy: str = DEFAULT_POLICY,
+        in_flight: int = 1024,
+        journal: str | Path | None = None,
+        values: str | Path = "",
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
+        profile: Collection[str] = (),
+        fuse_s: float = FUSED_S,
+        values_gib: float | None = None,
+    ) -> None:
+        if not fuse_s >= 0.0:
+            raise UsageError("out of range", field="fuse_s", value=fuse_s, expected="a number from 0 on")
+        given = [chains] if isinstance(chains, Chain) else list(chains)
+        self._plans = {chain.name: planned(chain) for chain in given}
+        if len(self._plans) < len(given):
+            raise ChainError("two chains of one name", value=[chain.name for chain in given])
+        made = backend_of(on) if isinstance(on, str) else on
+        self.metrics = StageMetrics()
+        self._host = ChainHost(
+            list(self._plans.values()),
+            made,
+            find(policy),
+            in_flight=in_flight,
+            place=journal,
+            values=values,
+            metrics=self.metrics,
+            profile=profile,
+            fuse_s=fuse_s,
+            values_gib=values_gib,
+        )
+        self._server: MetricsServer | None = None
+        if metrics_port is not None:
+            from trimtab.chains.metrics_server import MetricsServer  # loads prometheus_client
+
+            self._server = MetricsServer(self.metrics, metrics_port, metrics_host)
+        self._thread = HostThread(
+            made.new_loop() if isinstance(made, VirtualBackend) else asyncio.new_event_loop()
+        )
+        self._is_open = False
+        try:
+            self._thread.call(self._host.open())
+        except BaseException:
+            self._stop()
+            raise
+        self._is_open = True
+
+    def run(
+        self,
+        chain: Chain | str,
+        inputs: Iterable[Any],
+        *,
+        priority: int = 0,
+        deadline_s: float = float("inf"),
+        tenant: str = "",
+        tags: Mapping[str, str] | None = None,
+        key: str = "",
+        source: str = "",
+        parts: bool = False,
+    ) -> RunHandle:
+        """Begin a run over these inputs.
+
+        An input is a mapping of the chain's inputs, or, for a chain of one input, its value.
+
+        Args:
+            key: with a journal, a run of this key is made once: then this is the handle of that run, with its
+                inputs and options, and its deadline counts from when it was made.
+            source: where the chain is defined, for whoever resumes the run.
+            parts: `handle.parts` tells each instance of the output's stages as it finishes.
+        """
+        plan = self._plan_of(chain if isinstance(chain, str) else chain.name)
+        if key and self._host.recorder is None:
+            raise UsageError("a run key needs a journal", field="key", value=key, expected="journal=FOLDER")
+        options = RunOptions(priority, deadline_s, tenant, dict(tags or {}), key)
+        handle = RunHandle(self, self._thread, self._host, plan, self._template(plan), options)
+        if parts:
+            handle.want_parts()
+        handle.begin(named_inputs(plan, inputs), source)
+        return handle
+
+    def resume(self, run_id: str, *, retry_failed: bool = False) -> RunHandle:
+        """Go on with a run whose process ended. Stages that have finished do not run again.
+
+        Args:
+            retry_failed: inputs that failed begin again, too.
+
+        Raises UsageError for a run that is not there, of another chain, or that another process works on.
+        """
+        recorder = self._host.recorder
+        if recorder is None:
+            raise UsageError(
+                "there is no journal", field="journal", expected="the folder of the run's journal"
+            )
+        record = self._thread.call(recorder.journal.find(run_id))
+        plan, options = self._plan_of(record.chain), recorder.options_of(record)
+        handle = RunHandle(self, self._thread, self._host, plan, self._template(plan), options, run_id)
+        handle.go_on(retry_failed=retry_failed)
+        return handle
+
+    def _plan_of(self, name: str) -> ChainPlan:
+        if name not in self._plans:
+            expected = f"one of {', '.join(self._plans)}"
+            raise UsageError("no such chain here", field="chain", value=name, expected=expected)
+        return self._plans[name]
+
+    def _template(self, plan: ChainPlan) -> int:
+        return list(self._plans).index(plan.name)
+
+    @property
+    def profiles(self) -> StageProfiles:
+        """What the code of profiled stages spent its time on."""
+        return self._host.profiles
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port of `/metrics`; None = there is none."""
+        return None if self._server is None else self._server.port
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether decisions run as machine code. If not, `trimtab warmup` compiles them once."""
+        return self._host.is_compiled
+
+    def close(self) -> None:
+        """Cancel what runs, and stop the workers."""
+        if self._is_open:
+            self._is_open = False
+            self._thread.call(self._host.close())
+            self._stop()
+
+    def _stop(self) -> None:
+        self._thread.stop()
+        if self._server is not None:
+            self._server.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class RunHandle:
+    """A run. Iterate over it for results as they finish, or `await` it for all of them in order."""
+
+    def __init__(
+        self,
+        session: Session,
+        thread: HostThread,
+        host: ChainHost,
+        plan: ChainPlan,
+        template: int,
+        options: RunOptions,
+        run_id: str = "",
+    ) -> None:
+        self._session, self._thread, self._host, self._plan = session, thread, host, plan
+        self._results: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
+        self._kept: list[Result] = []
+        self.parts = Parts()
+        self._over = threading.Event()
+        self._when_over: list[Callable[[], object]] = []
+        self._closes_session = False
+        self._n_inputs: int | None = None
+        self._run = ChainRun(
+            run_id or f"run_{secrets.token_hex(8)}", plan, template, options, self._told, self._ended
+        )
+
+    def begin(self, inputs: Iterator[tuple[int, Mapping[str, Any]]], source: str = "") -> None:
+        """Begin the run."""
+        recorder = self._host.recorder
+        if recorder is not None:
+            listed = list(inputs)
+            inputs, self._n_inputs = iter(listed), len(listed)
+            found = self._thread.call(recorder.begin(self._run, listed, source))
+            if found.id != self.id:
+                self._check_chain(found)
+                self._run.id, self._run.options = found.id, recorder.options_of(found)
+                self.go_on(retry_failed=False)
+                return
+        self._run.inputs = inputs
+        self._thread.loop.call_soon_threadsafe(self._host.add, self._run)
+
+    def _check_chain(self, record: RunRecord) -> None:
+        """Raise UsageError if the run that has this key is of another chain."""
+        if record.chain != self._plan.name:
+            raise UsageError(
+                f"run {record.id} of another chain has this key", field="key", value=record.key,
+                expected=f"a key of its own for {self._plan.name}; that run is of {record.chain}",
+            )  # fmt: skip
+
+    def go_on(self, *, retry_failed: bool) -> None:
+        """Go on with a run of the journal."""
+        recorder = self._host.recorder
+        assert recorder is not None
+        inputs = self._thread.call(recorder.load(self._run, retry_failed=retry_failed))
+        self._run.inputs = iter(inputs)
+        self._n_inputs = len(inputs) + len(self._run.failed_before)
+        for number, text in self._run.failed_before.items():
+            self._told(
+                Ending(number, State.FAILED, (), Failure("", 0, 0, StageError(Cause.RAISED, "", text)))
+            )
+            self._run.endings[State.FAILED] += 1
+        self._thread.loop.call_soon_threadsafe(self._host.add, self._run)
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self._run.id
+
+    def close_session_with_it(self) -> RunHandle:
+        """Stop the session's workers when the run is over."""
+        self._closes_session = True
+        return self
+
+    def want_parts(self) -> None:
+        """Tell `parts`. To be called before the run begins."""
+        self._run.part = lambda told: self.parts.put(Part(told, self._plan))
+
+    @property
+    def n_inputs(self) -> int | None:
+        """How many inputs there are; None = not known yet."""
+        return self._n_inputs
+
+    @property
+    def state(self) -> State:
+        """The state of the run."""
+        return self._run.state
+
+    @property
+    def counts(self) -> dict[str, StageCounts]:
+        """How far each stage is."""
+        return {step.name: counts for step, counts in zip(self._plan.steps, self._run.counts, strict=False)}
+
+    @property
+    def endings(self) -> Mapping[State, int]:
+        """Inputs that are over, by state."""
+        return dict(self._run.endings)
+
+    def __iter__(self) -> Iterator[Result]:
+        """Results as inputs finish."""
+        while (result := self._results.get()) is not None:
+            yield result
+        self._finish()
+
+    async def __aiter__(self) -> AsyncIterator[Result]:
+        """Results as inputs finish."""
+        while (result := await asyncio.to_thread(self._results.get)) is not None:
+            yield result
+        await asyncio.to_thread(self._finish)
+
+    def wait(self, timeout_s: float | None = None) -> list[Result]:
+        """All results, in the order of the inputs. Raises TimeoutError."""
+        if not self._over.wait(timeout_s):
+            raise TimeoutError(f"{self.id} is not over after {timeout_s:g} s")
+        self._finish()
+        return sorted(self._kept, key=lambda result: result.index)
+
+    def values(self) -> list[Any]:
+        """All outputs, in the order of the inputs. Raises StageFailed for the first that has none."""
+        return [result.value for result in self.wait()]
+
+    def __await__(self) -> Generator[Any, None, list[Result]]:
+        """`wait`, without blocking the event loop."""
+        return asyncio.to_thread(self.wait).__await__()
+
+    def when_over(self, told: Callable[[], object]) -> None:
+        """Call `told` when the run is over, in another thread."""
+
+        def register() -> None:
+            if self._over.is_set():
+                told()
+            else:
+                self._when_over.append(told)
+
+        self._thread.loop.call_soon_threadsafe(register)
+
+    def cancel(self) -> None:
+        """End the run; what has finished stays."""
+        self._thread.loop.call_soon_threadsafe(self._host.cancel, self._run)
+
+    def _told(self, ending: Ending) -> None:
+        result = Result(ending, self._plan)
+        self._kept.append(result)
+        self._results.put(result)
+
+    def _ended(self, _: State) -> None:
+        self.parts.put(None)
+        self._results.put(None)
+        self._over.set()
+        for told in self._when_over:
+            told()
+
+    def _finish(self) -> None:
+        """The run is over. Raises the fault that ended it, if it was the host's or that of its inputs."""
+        self._results.put(None)
+        if self._closes_session:
+            self._closes_session = False
+            self._session.close()
+        if self._run.fault is not None:
+            raise self._run.fault
+
+
+def named_inputs(plan: ChainPlan, inputs: Iterable[Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Inputs by number, each a mapping with all parameters. Raises UsageError."""
+    for number, given in enumerate(inputs):
+        yield number, named_input(plan.chain, given, f"inputs[{number}]")
+
+
+def named_input(chain: Chain, given: Any, where: str) -> Mapping[str, Any]:
+    """An input as a mapping with all parameters. Raises UsageError."""
+    names, defaults = list(chain.inputs), chain.defaults
+    named = given if isinstance(given, Mapping) and set(given) <= set(names) else None
+    if named is None and len(names) - len(defaults) <= 1 and not isinstance(given, Mapping):
+        named = {names[0]: given} if names else {}
+    if named is None or not set(names) <= {*named, *defaults}:
+        raise UsageError("not the chain's inputs", field=where, value=given, expected=", ".join(names))
+    return {**defaults, **named}
+
+
+def check_types(chain: Chain, given: Any, where: str) -> None:
+    """Raise UsageError where a value read from JSON is not of the type that its input declares."""
+    for name, value in named_input(chain, given, where).items():
+        if name in chain.defaults and value == chain.defaults[name]:
+            continue
+        if not fits(type(value), chain.inputs[name]):
+            at = f"{where}.{name}" if len(chain.inputs) > 1 else where
+            wanted = shown(chain.inputs[name])
+            raise UsageError("a value of another type", field=at, value=value, expected=wanted)

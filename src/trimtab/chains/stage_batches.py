@@ -1,0 +1,258 @@
+"""Batches: instances of one stage, of several inputs and runs, that a worker serves in one call.
+
+The loop decides where and when, as for single instances. One that it starts is put back until its batch is
+full or has waited long enough; then the one that starts next takes the others with it, in its slot. A batch
+that fails is tried again one by one, so that an instance which cannot be served fails alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from trimtab.chains.host_state import HostState, outcome_of
+from trimtab.chains.limited_stages import LimitedStages
+from trimtab.chains.plan import PlannedStep
+from trimtab.chains.run_progress import Instance
+from trimtab.chains.run_state import Ended, ItemRun
+from trimtab.chains.value_budget import ValueBudget
+from trimtab.live.stage_backend import Argument, Attempt, Cause, Outcome, Ref, StageError
+from trimtab.live.value_codec import encode
+
+Member = tuple[ItemRun, Instance]
+Sent = tuple[ItemRun, Instance, Attempt]
+
+
+@dataclass
+class _Gathered:
+    """Instances of one stage that wait for others."""
+
+    most: int
+    wait_s: float
+    members: list[Member] = field(default_factory=list)
+    since_s: float = 0.0  # of the first
+    has_grown: bool = False  # in this turn
+    offered: Member | None = None  # the one that the loop was asked to start
+    is_held_back: bool = False  # by a limit of the stage; the offered one waits for its turn
+    timer: asyncio.TimerHandle | None = None
+
+
+class StageBatches:
+    """Gathers and sends batches.
+
+    Args:
+        budget: of values, which may hold instances back.
+        ended: called with the outcome of each instance that somebody still waits for.
+        lost: called with that of a batch which is tried again one by one, for each of its instances.
+        failed: called with a fault of the host itself.
+    """
+
+    def __init__(
+        self,
+        host: HostState,
+        budget: ValueBudget,
+        limits: LimitedStages,
+        ended: Ended,
+        lost: Ended,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._host, self._budget, self._limits = host, budget, limits
+        self._ended, self._lost, self._failed = ended, lost, failed
+        self._gathered = {
+            step.code_name: _Gathered(step.stage.stage_options.batch, step.stage.stage_options.batch_wait_s)
+            for step in host.steps
+            if step.stage.is_batched
+        }
+        self._numbers = itertools.count(1)
+        self._absent: Ref | None = None
+
+    async def open(self) -> None:
+        """Make what stands for a missing value known to the backend."""
+        if self._gathered:
+            self._absent = await self._host.backend.put(encode(None))
+
+    def takes(self, step: PlannedStep) -> bool:
+        """Whether a stage is batched."""
+        return step.code_name in self._gathered
+
+    def begin(self, item: ItemRun, at: Instance, node: int) -> None:
+        """The loop has placed an instance."""
+        gathered = self._gathered[item.run.plan.steps[at.step].code_name]
+        if item.tried.get(at, 0):  # a failed batch is tried again one by one
+            if not self._limits.holds_back(item, at):
+                self._note(node, [(item, at)])
+            return
+        gathered.members = [member for member in gathered.members if self._host.is_waiting(*member)]
+        me = item, at
+        if me in gathered.members:
+            gathered.members.remove(me)
+            gathered.offered = None
+        elif self._budget.holds_back(item, at):
+            return
+        elif gathered.is_held_back or len(gathered.members) + 1 < gathered.most:
+            self._put_back(gathered, me)
+            return
+        gathered.is_held_back = self._limits.holds_back(item, at)
+        if gathered.is_held_back:  # others may join until its turn comes
+            gathered.members.insert(0, me)
+            gathered.offered = me
+            return
+        batch = [me, *gathered.members[: gathered.most - 1]]
+        gathered.members = gathered.members[gathered.most - 1 :]
+        if gathered.offered is not None and gathered.offered not in gathered.members:
+            gathered.offered = None
+        gathered.since_s = self._host.now_s()
+        self._note(node, batch)
+
+    def _put_back(self, gathered: _Gathered, me: Member) -> None:
+        now_s = self._host.now_s()
+        if not gathered.members:
+            gathered.since_s = now_s
+        gathered.members.append(me)
+        gathered.has_grown = True
+        self._host.loop.runs.lose(me[0].row(me[1]), now_s, float("inf"))
+        self._host.wake()
+
+    def end_turn(self) -> None:
+        """Ask for a slot for what has waited long enough. With no wait: once nothing more comes."""
+        for gathered in self._gathered.values():
+            has_grown, gathered.has_grown = gathered.has_grown, False
+            if not gathered.members or has_grown:
+                continue
+            if gathered.offered is not None and self._host.is_waiting(*gathered.offered):
+                continue
+            gathered.is_held_back = False
+            left_s = gathered.since_s + gathered.wait_s - self._host.now_s()
+            if left_s > 0.0 and len(gathered.members) < gathered.most:
+                self._wake_in(gathered, left_s)
+                continue
+            gathered.members = [member for member in gathered.members if self._host.is_waiting(*member)]
+            if gathered.members:
+                item, at = gathered.offered = gathered.members[0]
+                self._host.loop.runs.offer(item.row(at), self._host.now_s())
+                self._host.wake()
+
+    def _wake_in(self, gathered: _Gathered, wait_s: float) -> None:
+        if gathered.timer is not None:
+            gathered.timer.cancel()
+        gathered.timer = asyncio.get_running_loop().call_later(wait_s, self._host.wake)
+
+    # Sending.
+
+    def _note(self, node: int, members: Sequence[Member]) -> None:
+        """Send a batch as soon as the journal has its attempts."""
+        sent: list[Sent] = []
+        for item, at in members:
+            attempt = item.attempts[at] = item.new_attempt(at)
+            counts = item.run.counts[at.step]
+            counts.queued -= 1
+            counts.running += 1
+            sent.append((item, at, attempt))
+        recorder = self._host.recorder
+        if recorder is None:
+            self._send(node, sent)
+            return
+        last = len(sent) - 1
+        for k, (item, at, attempt) in enumerate(sent):
+            durable = partial(self._send, node, sent) if k == last else None  # stored in this order
+            recorder.note_attempt(item, at, attempt, self._host.loop.node_names[node], durable)
+
+    def _send(self, node: int, sent: list[Sent]) -> None:
+        """Send a batch. Its attempt is its own, so that the end of one run does not stop the others."""
+        awaited = [one for one in sent if _is_awaited(*one)]
+        holder = sent[0]
+        step = holder[0].run.plan.steps[holder[1].step]
+        if holder not in awaited and awaited:  # its slot is free again: the others wait for another one
+            for item, at, _ in awaited:
+                self._again(item, at, is_leader=False)
+            awaited = []
+        if not awaited:
+            self._limits.end(step)
+            return
+        members = tuple(attempt for _, _, attempt in awaited) if step.stage.context_name else ()
+        whole = Attempt(f"batch-{next(self._numbers)}", step.code_name, 0, 1, "", members=members)
+        task = asyncio.ensure_future(self._served(node, whole, awaited))
+        task.add_done_callback(partial(self._on_outcome, node, awaited, step))
+
+    async def _served(self, node: int, whole: Attempt, sent: Sequence[Sent]) -> Outcome:
+        each = [self._host.arguments(item, at) for item, at, _ in sent]
+        inputs = [
+            Argument(
+                first.name,
+                tuple(self._absent if (ref := inputs[k].refs[0]) is None else ref for inputs in each),
+                True,
+                first.path,
+            )
+            for k, first in enumerate(each[0])
+        ]
+        return await self._host.start(node, whole, inputs)
+
+    # Outcomes.
+
+    def _on_outcome(
+        self, node: int, sent: list[Sent], step: PlannedStep, task: asyncio.Task[Outcome]
+    ) -> None:
+        if task.cancelled():
+            return
+        try:
+            self._take(node, sent, outcome_of(task))
+            self._limits.end(step)
+            self._host.wake()
+        except Exception as error:
+            self._failed(error)
+
+    def _take(self, node: int, sent: list[Sent], outcome: Outcome) -> None:
+        count = len(outcome.outputs) - 1
+        if outcome.error is None and count != len(sent):
+            text = f"a batch of {len(sent)} gave {count} outputs; expected one for each"
+            self._host.refs.drop(outcome.outputs)
+            outcome = Outcome(service_s=outcome.service_s, error=StageError(Cause.RAISED, "ValueError", text))
+        if outcome.error is None:
+            self._host.refs.drop(outcome.outputs[:1])
+        for k, (item, at, attempt) in enumerate(sent):
+            if not _is_awaited(item, at, attempt):
+                self._host.refs.drop(outcome.outputs[k + 1 : k + 2])
+            elif outcome.error is not None and len(sent) > 1:
+                self._lost(item, at, attempt, node, outcome)
+                self._again(item, at, is_leader=k == 0)
+            else:
+                self._end(item, at)
+                self._ended(item, at, attempt, node, _share(outcome, k, len(sent)))
+
+    def _end(self, item: ItemRun, at: Instance) -> None:
+        del item.attempts[at]
+        item.run.counts[at.step].running -= 1
+
+    def _again(self, item: ItemRun, at: Instance, *, is_leader: bool) -> None:
+        """An instance is started again, alone."""
+        self._end(item, at)
+        counts, runs = item.run.counts[at.step], self._host.loop.runs
+        counts.queued += 1
+        counts.retries += 1
+        now_s = self._host.now_s()
+        if is_leader:
+            runs.lose(item.row(at), now_s, now_s)
+        else:
+            runs.offer(item.row(at), now_s)
+        self._host.wake()
+
+
+def _share(outcome: Outcome, k: int, count: int) -> Outcome:
+    """The outcome of one instance of a batch: an equal share of the time."""
+    if outcome.error is not None:
+        return outcome
+    return replace(
+        outcome,
+        outputs=outcome.outputs[k + 1 : k + 2],
+        fan_out=(),
+        service_s=outcome.service_s / count,
+        load_s=outcome.load_s if k == 0 else 0.0,
+        profile=outcome.profile if k == 0 else b"",
+    )
+
+
+def _is_awaited(item: ItemRun, at: Instance, attempt: Attempt) -> bool:
+    return item.attempts.get(at) is attempt

@@ -1,0 +1,180 @@
+"""What the outcome of an attempt means: results, successors that become ready, further attempts, failures."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from trimtab.chains.host_state import GIB, HostState
+from trimtab.chains.output_codec import unpacked
+from trimtab.chains.run_parts import RunParts
+from trimtab.chains.run_progress import Instance, Mismatch, Output
+from trimtab.chains.run_state import Ended, Failure, ItemRun, Served
+from trimtab.live.stage_backend import Attempt, Cause, Outcome, StageError
+
+MAX_LOSSES = 8  # attempts of an instance that may be lost with their workers
+_LOST = (Cause.WORKER_LOST, Cause.INPUT_LOST)
+_OF_WORKER = (Cause.TIMEOUT, Cause.OUT_OF_MEMORY)  # of several stages that ran there, any may be to blame
+_FINAL = (Cause.UNSERIALISABLE, Cause.LOAD_FAILED)  # another attempt would end alike
+
+
+class StageOutcomes:
+    """Takes in outcomes. What follows from them it tells the loop.
+
+    Args:
+        note: called with each outcome first.
+    """
+
+    def __init__(self, host: HostState, parts: RunParts, seed: int, note: Ended) -> None:
+        self._host, self._parts, self._jitter, self._note = host, parts, random.Random(seed), note
+
+    def take(self, item: ItemRun, at: Instance, attempt: Attempt, node: int, outcome: Outcome) -> None:
+        """An attempt that somebody waits for has ended."""
+        self._note(item, at, attempt, node, outcome)
+        if outcome.error is not None:
+            self._fail(item, at, attempt, outcome.error)
+            return
+        host, output = self._host, self._keep(item, at, attempt, node, outcome)
+        host.loop.add_cost(item.run.options.tenant, outcome.service_s, item.row(at))
+        if self._take_in(item, at, output):
+            host.loop.runs.complete(item.row(at), host.now_s(), output.whole.size_bytes / GIB)
+
+    def settle(self, item: ItemRun, ready: list[Instance]) -> None:
+        """Skip or answer the instances that became ready, and in turn those that this makes ready."""
+        runs = self._host.loop.runs
+        while ready:
+            at = ready.pop()
+            counts = item.run.counts[at.step]
+            if item.progress.is_absent(at):
+                runs.skip(item.row(at))
+                counts.skipped += 1
+                ready += item.progress.done(at, None)
+            elif (output := self._served(item, at) or self._known(item, at)) is not None:
+                runs.answer(item.row(at), output.whole.size_bytes / GIB)
+                if not self._expand_all(item, at, output):
+                    return
+                ready += item.progress.done(at, output)
+            else:
+                counts.queued += 1
+                self._host.arrived[item.run.plan.steps[at.step].code_name] += 1
+
+    def _keep(self, item: ItemRun, at: Instance, attempt: Attempt, node: int, outcome: Outcome) -> Output:
+        """Note the result of an attempt; that of the one which followed it waits until its turn comes."""
+        host, output = self._host, _output_of(outcome)
+        c, size_gib = host.class_of(item.run.plan.steps[at.step]), output.whole.size_bytes / GIB
+        host.loop.costs.learn(c, node, item.sizes[at.step], outcome, size_gib)
+        counts = item.run.counts[at.step]
+        counts.done += 1
+        counts.busy_s += outcome.service_s
+        item.refs += output.refs
+        host.refs.hold(output.refs)
+        self._parts.tell(item, at, output)
+        if host.recorder is not None:
+            host.recorder.note_result(item, at, attempt, host.loop.node_names[node], output, outcome)
+        if outcome.then is not None and attempt.then is not None and (after := item.after(at)) is not None:
+            item.served[after] = Served(attempt.then.attempt, node, outcome.then)
+        return output
+
+    def _served(self, item: ItemRun, at: Instance) -> Output | None:
+        """The output of a ready instance that was served behind another one, in its attempt."""
+        if (served := item.served.get(at)) is None or served.outcome.error is not None:
+            return None  # an error is taken in when the loop starts it
+        del item.served[at]
+        self._note(item, at, *served)
+        self._host.loop.add_cost(item.run.options.tenant, served.outcome.service_s)
+        self._memo_key(item, at)
+        return self._keep(item, at, *served)
+
+    def _take_in(self, item: ItemRun, at: Instance, output: Output | None) -> bool:
+        """An instance is over: tell its successors. False if its run fails by it."""
+        if output is not None and not self._expand_all(item, at, output):
+            return False
+        self.settle(item, item.progress.done(at, output))
+        return True
+
+    def _expand_all(self, item: ItemRun, at: Instance, output: Output) -> bool:
+        """The maps over lists of an output have as many instances. False if its run fails by it."""
+        try:
+            for step, count in item.progress.counts_from(at.step, output) if output.splits else ():
+                self._expand(item, step, count)
+        except Mismatch as error:
+            self._fail_run(item, at, StageError(Cause.RAISED, "ValueError", str(error)))
+            return False
+        return True
+
+    def _expand(self, item: ItemRun, step: int, count: int) -> None:
+        host, planned = self._host, item.run.plan.steps[step]
+        host.loop.costs.learn_count(host.class_of(planned), count)
+        moved = host.loop.runs.expand(item.place, item.run.template, step, count)
+        if moved is None:
+            raise Mismatch(f"{planned.name} has {count} instances, more than there is room for")
+        item.progress.expand(step, count)
+        for member, first_row in moved:
+            item.first_rows[member] = first_row
+            host.own(item, member, max(1, count))
+
+    def _known(self, item: ItemRun, at: Instance) -> Output | None:
+        """The output of a ready instance from the journal: of this run, or of an equal call."""
+        recorder = self._host.recorder
+        if recorder is None:
+            return None
+        if (output := item.run.known.pop((item.number, at), None)) is None:
+            found = recorder.memo.find(self._memo_key(item, at))
+            if found is None:
+                return None
+            output = unpacked(found)
+        counts = item.run.counts[at.step]
+        counts.done += 1
+        counts.reused += 1
+        self._parts.tell(item, at, output)
+        return output
+
+    def _memo_key(self, item: ItemRun, at: Instance) -> str:
+        """Under which the result of a ready instance may be kept; "" = it is not."""
+        recorder, step = self._host.recorder, item.run.plan.steps[at.step]
+        if recorder is None or not step.stage.stage_options.deterministic:
+            return ""
+        key = item.memo_keys[at] = recorder.memo.key(step, self._host.arguments(item, at))
+        return key
+
+    def _fail(self, item: ItemRun, at: Instance, attempt: Attempt, error: StageError) -> None:
+        options = item.run.plan.steps[at.step].stage.stage_options
+        is_lost = error.cause in _LOST or (attempt.then is not None and error.cause in _OF_WORKER)
+        raised = item.raised.get(at, 0) + (not is_lost)
+        item.raised[at] = raised
+        is_last = item.tried[at] - raised >= MAX_LOSSES if is_lost else raised > options.retries
+        if error.cause in _FINAL or is_last:
+            self._give_up(item, at, error)
+            return
+        item.run.counts[at.step].retries += 1
+        item.run.counts[at.step].queued += 1
+        wait_s = 0.0
+        if not is_lost:
+            longest_s = min(options.backoff_max_s, options.backoff_s * 2.0 ** (raised - 1))
+            wait_s = longest_s * (0.5 + 0.5 * self._jitter.random())
+        now_s = self._host.now_s()
+        self._host.loop.runs.lose(item.row(at), now_s, now_s + wait_s)
+
+    def _give_up(self, item: ItemRun, at: Instance, error: StageError) -> None:
+        """An instance gets no further attempt. Its run fails, or goes on without it."""
+        step = item.run.plan.steps[at.step]
+        item.run.counts[at.step].failed += 1
+        item.failure = Failure(step.name, at.idx, item.tried[at], error)
+        on_failure = step.stage.stage_options.on_failure
+        if on_failure == "default":
+            self._take_in(item, at, Output(self._host.defaults[step.code_name]))
+        elif on_failure == "skip":
+            self.settle(item, item.progress.done(at, None))
+        self._host.loop.runs.give_up(item.row(at), self._host.now_s())
+
+    def _fail_run(self, item: ItemRun, at: Instance, error: StageError) -> None:
+        step = item.run.plan.steps[at.step]
+        item.failure = Failure(step.name, at.idx, item.tried.get(at, 0), error)
+        self._host.loop.runs.abort(item.place, self._host.now_s())
+
+
+def _output_of(outcome: Outcome) -> Output:
+    """The outputs by split list."""
+    rest = iter(outcome.outputs[1:])
+    splits = tuple(tuple(itertools.islice(rest, count)) for count in outcome.fan_out)
+    return Output(outcome.outputs[0], splits, outcome.tests)

@@ -1,0 +1,89 @@
+"""Profiles of stages: what their code spends its time on, over all attempts in all workers."""
+
+from __future__ import annotations
+
+import marshal
+import pstats
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import UsageError
+from trimtab.live.stage_backend import StageCode
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """A function of a profile. Times are seconds over all calls."""
+
+    function: str
+    calls: int
+    own_s: float
+    total_s: float  # with what it calls
+
+
+class _Collected:
+    """Statistics as `pstats` reads them."""
+
+    def __init__(self, stats: dict[Any, Any]) -> None:
+        self.stats = stats
+
+    def create_stats(self) -> None:
+        """They are there."""
+
+
+class StageProfiles:
+    """The profiles of one session, by the names of stages."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, pstats.Stats] = {}
+        self.attempts: dict[str, int] = {}
+
+    def add(self, stage: str, profile: bytes) -> None:
+        """The profile of an attempt."""
+        made = pstats.Stats(_Collected(marshal.loads(profile)))  # type: ignore[arg-type]  # a profiler's two names
+        if stage in self._found:
+            self._found[stage].add(made)
+        else:
+            self._found[stage] = made
+        self.attempts[stage] = self.attempts.get(stage, 0) + 1
+
+    def of(self, stage: str) -> pstats.Stats | None:
+        """The profile of all attempts at a stage; None = there was none."""
+        return self._found.get(stage)
+
+    def write(self, stage: str, path: Path) -> bool:
+        """Write a profile for `python -m pstats` and other viewers. False if there is none."""
+        found = self._found.get(stage)
+        if found is not None:
+            found.dump_stats(path)
+        return found is not None
+
+    def top(self, stage: str, most: int = 15) -> list[ProfileRow]:
+        """The functions that take longest, with what they call."""
+        found = self._found.get(stage)
+        stats: dict[Any, Any] = {} if found is None else found.stats  # type: ignore[attr-defined]
+        rows = [
+            ProfileRow(_shown(function), calls, own_s, total_s)
+            for function, (_, calls, own_s, total_s, _) in stats.items()
+        ]
+        return sorted(rows, key=lambda row: -row.total_s)[:most]
+
+
+def _shown(function: tuple[str, int, str]) -> str:
+    file, line, name = function
+    return name if file == "~" else f"{name} ({'/'.join(Path(file).parts[-2:])}:{line})"
+
+
+def profiled(codes: Sequence[StageCode], stages: Collection[str]) -> list[StageCode]:
+    """The codes, those of these stages with profiling. A stage is named STAGE or CHAIN/STAGE."""
+    for stage in stages:
+        if not any(_is_named(code, stage) for code in codes):
+            known = ", ".join(code.name.partition("/")[2] for code in codes)
+            raise UsageError("no such stage", field="profile", value=stage, expected=f"one of {known}")
+    return [replace(code, is_profiled=any(_is_named(code, stage) for stage in stages)) for code in codes]
+
+
+def _is_named(code: StageCode, stage: str) -> bool:
+    return stage in (code.name, code.name.partition("/")[2])

@@ -1,0 +1,100 @@
+"""What the journal says of a run: times by hand, the critical path, the advice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from support.run_timelines import RECORD, attempt, result, two_pictures
+from trimtab.chains.run_advice import bottleneck_text, critical_path, found_bottleneck
+from trimtab.chains.run_timeline import made_timeline
+from trimtab.jobs.run_rows import ACTIVE, InputRecord
+
+
+def test_waits_are_those_worked_out_by_hand() -> None:
+    timeline = two_pictures()
+    waits = {(timeline.stages[r.stage].name, r.instance): list(r.waits_s.values()) for r in timeline.runs}
+    assert waits == {  # queue, retries, transfer, loading, service
+        ("load", 0): [0.25, 0.0, 0.25, 0.5, 1.0],
+        ("draw", 0): [0.0, 0.0, 0.0, 0.0, 3.0],
+        ("draw", 1): [0.0, 3.5, 0.5, 0.0, 4.0],
+        ("join", 0): [0.25, 0.0, 0.25, 0.0, 0.5],
+    }
+    assert timeline.busy_frac() == pytest.approx((1.5 + 3.0 + 4.0 + 0.5) / (2 * 10.5))
+    assert [a[:4] for a in timeline.open_attempts] == [(0, 1, 1, 1)]
+    assert not timeline.open_attempts[0].is_running
+
+
+def test_the_critical_path_goes_through_stages_that_kept_results_answered() -> None:
+    timeline = two_pictures()
+    path = [(timeline.stages[r.stage].name, r.instance) for r in critical_path(timeline)]
+    assert path == [("load", 0), ("draw", 1), ("join", 0)]
+
+
+def test_the_shares_of_the_path_are_the_simulators() -> None:
+    """Path of 11 s: load 0.5 + 0.5 + 1, draw[1] 4 waiting + 4, join 0.5 + 0.5."""
+    by_stage = {s.stage: s for s in two_pictures().summaries}
+    draw = by_stage["draw"]
+    assert (draw.path_queueing_frac, draw.path_service_frac) == pytest.approx((4 / 11, 4 / 11))
+    assert by_stage["load"].path_loading_frac == pytest.approx(0.5 / 11)
+    assert by_stage["check"].served == 0
+    assert sum(s.path_frac for s in by_stage.values()) == pytest.approx(1.0)
+
+
+def test_the_bottleneck_is_named_with_what_to_change() -> None:
+    found = found_bottleneck(two_pictures())
+    assert found is not None
+    assert (found.stage, found.path_frac) == ("draw", pytest.approx(8 / 11))
+    text = bottleneck_text(found)
+    assert "draw is the bottleneck: 73 %" in text
+    assert "50 % computing, 44 % attempts that failed or were lost" in text
+    assert "A call of draw takes 3.5 s" in text
+
+
+def waiting(concurrency: int, n_workers: int) -> str:
+    """Four draws of 1 s, one after the other, all ready at 0."""
+    stages = [{"name": "draw", "after": {}, "concurrency": concurrency, "rate_per_s": 0.0}]
+    record = replace(RECORD, options=json.dumps({"tags": {}, "stages": stages}))
+    results = [
+        result("draw", 0, i + 1.0, 1.0, worker=f"w{i % n_workers}", number=i) for i in range(4)
+    ]  # fmt: skip
+    attempts = [attempt("draw", 0, float(i), at=i) for i in range(4)]
+    inputs = [InputRecord(i, "done", b"", "") for i in range(4)]
+    found = found_bottleneck(made_timeline(record, inputs, attempts, results))
+    assert found is not None
+    return found.advice
+
+
+def test_waiting_is_laid_on_limits_on_few_workers_or_on_what_fits_too_few() -> None:
+    assert "concurrency=1 holds it back" in waiting(1, 1)
+    assert "1 workers were busy 100 % of the time: add workers" in waiting(0, 1)
+    assert "2 workers were busy 50 % of the time, and yet it waited" in waiting(0, 2)
+
+
+def test_a_run_that_goes_on_has_attempts_that_run() -> None:
+    record = replace(RECORD, owner="chains-1", state=ACTIVE, ended_s=None)
+    attempts = [attempt("load", 0, 0.0), attempt("load", 0, 1.0, 2)]
+    timeline = made_timeline(record, [InputRecord(0, ACTIVE, b"", "")], attempts, [])
+    assert [(a.attempt, a.is_running) for a in timeline.open_attempts] == [(1, False), (2, True)]
+    assert timeline.end_s > 0.0
+    assert found_bottleneck(timeline) is None
+
+
+def test_a_stage_that_the_run_did_not_begin_with_has_no_place_in_its_timeline() -> None:
+    """It was resumed after its chain was changed."""
+    attempts = [attempt("load", 0, 0.0), attempt("added", 0, 1.0)]
+    timeline = made_timeline(RECORD, [], attempts, [result("added", 0, 2.0, 1.0)])
+    assert [(timeline.stages[a.stage].name, a.instance) for a in timeline.open_attempts] == [("load", 0)]
+    assert timeline.runs == ()
+
+
+def test_workers_without_a_name_are_numbered_by_how_many_run_at_a_time() -> None:
+    """Three overlap two by two: 0-2, 1-3, 2-4, so two workers suffice."""
+    record = replace(RECORD, options=json.dumps({"tags": {}}))  # of a version that kept no shape
+    results = [result("draw", i, i + 2.0, 2.0, worker="") for i in range(3)]
+    attempts = [attempt("draw", i, float(i)) for i in range(3)]
+    timeline = made_timeline(record, [InputRecord(0, "done", b"", "")], attempts, results)
+    assert [run.worker for run in timeline.runs] == ["1", "2", "1"]
+    assert all(run.waited_for == -1 for run in timeline.runs)
