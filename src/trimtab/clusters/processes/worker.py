@@ -1,0 +1,104 @@
+"""What runs in a worker process: one attempt after another, until the host closes the connection."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+from trimtab.clusters.peak_memory import PeakMemory
+from trimtab.clusters.processes.large_values import Spool
+from trimtab.clusters.processes.silence import BEAT_S
+from trimtab.clusters.processes.wire import Frames, Setup, framed, outcome_message, read_start
+from trimtab.live.stage_execution import Cancelled, LoadedStages, by_worker, execute
+from trimtab.live.stage_logging import install
+
+CANCEL = signal.SIGUSR1
+_PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """Serves one connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._frames = connection, Frames()
+        self._in_stage = self._is_cancelled = False
+        self._memory = PeakMemory()
+        self._sends = threading.Lock()
+
+    def run(self) -> None:
+        """Serve until the host is gone."""
+        stages: LoadedStages | None = None
+        while data := self._connection.recv(1 << 18):
+            for message in self._frames.feed(data):
+                if stages is None:
+                    stages = self._set_up(message)
+                    self._send(framed(("ready", os.getpid())))
+                    threading.Thread(target=self._beat, name="trimtab-beat", daemon=True).start()
+                else:
+                    self._send(self._serve(stages, message))
+
+    def _send(self, data: bytes) -> None:
+        with self._sends:
+            self._connection.sendall(data)
+
+    def _beat(self) -> None:
+        """Say now and then that this process lives."""
+        with contextlib.suppress(OSError):  # the host is gone
+            while True:
+                time.sleep(BEAT_S)
+                self._send(framed(("beat",)))
+
+    def cancel(self, _signal: int, _frame: FrameType | None) -> None:
+        """Raise Cancelled in the stage that runs."""
+        if self._in_stage and not self._is_cancelled:
+            self._is_cancelled = True
+            raise Cancelled
+
+    def _set_up(self, setup: Setup) -> LoadedStages:
+        self._spool = Spool(setup.spool, setup.inline_bytes)
+        with contextlib.suppress(OSError):
+            os.chdir(setup.folder)
+        return LoadedStages(setup.stages)
+
+    def _serve(self, stages: LoadedStages, message: Any) -> bytes:
+        number, attempt, inputs = read_start(message)
+        self._memory.begin(attempt.stage)
+        self._is_cancelled = False
+        try:
+            self._in_stage = True
+            outcome = execute(
+                stages, attempt, inputs, self._spool.read, self._spool.write, lambda: self._is_cancelled
+            )
+        finally:
+            self._in_stage = False
+        peak_gib = self._memory.end(attempt.stage, outcome.service_s)
+        return outcome_message(number, by_worker(outcome, str(os.getpid()), peak_gib))
+
+
+def _die_with_host() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(descriptor: int) -> None:
+    """Run a worker on a connected socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's to handle
+    _die_with_host()
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # threads of several workers would contend
+    install()
+    with socket.socket(fileno=descriptor) as connection:
+        worker = Worker(connection)
+        signal.signal(CANCEL, worker.cancel)
+        with contextlib.suppress(ConnectionError, Cancelled):
+            worker.run()
+    sys.stdout.flush()
+    os._exit(0)  # not held up by threads of stages

@@ -1,0 +1,128 @@
+"""What runs in an actor: one attempt after another, and beside it what cancels them and answers pings."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from trimtab.clusters.messages import NODE_VARIABLE, outcome_fields, read_attempt
+from trimtab.clusters.peak_memory import PeakMemory
+from trimtab.live.stage_backend import Cause, Outcome, Ref, StageError, digest_of
+from trimtab.live.stage_execution import Cancelled, LoadedStages, by_worker, execute
+from trimtab.live.stage_logging import install
+
+CONTROL = "control"  # the concurrency group of what must not wait for a stage
+
+
+class StageWorker:
+    """Runs stages. Outcomes come in two parts: what the host awaits, and large values that it does not."""
+
+    def __init__(self, setup: bytes, node: str) -> None:
+        stages, self._inline_bytes, folder, paths = pickle.loads(setup)
+        sys.path += [path for path in paths if path not in sys.path]
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ.setdefault(name, "1")  # threads of several workers would contend
+        os.environ[NODE_VARIABLE] = node
+        install()
+        self._stages = LoadedStages(stages)
+        self._memory = PeakMemory()
+        self._lock = threading.Lock()
+        self._runs: tuple[int, int] | None = None  # the number of the attempt, and its thread
+        self._cancelled: set[int] = set()
+
+    @ray.method(concurrency_group=CONTROL)
+    def ready(self) -> int:
+        """The id of this process, once it can work."""
+        return os.getpid()
+
+    @ray.method(concurrency_group=CONTROL)
+    def ping(self) -> None:
+        """Answer."""
+
+    @ray.method(concurrency_group=CONTROL)
+    def cancel(self, number: int) -> None:
+        """End an attempt: if it runs, by an exception in its thread."""
+        with self._lock:
+            self._cancelled.add(number)
+            if self._runs is not None and self._runs[0] == number:
+                _raise_in(self._runs[1], Cancelled)
+
+    @ray.method(num_returns=2)
+    def run(self, number: int, message: bytes, *bundles: Sequence[Any]) -> tuple[bytes, Any]:
+        """Run an attempt: its outcome, and its large outputs."""
+        large: list[bytes] = []
+        outcome = self._outcome(number, message, bundles, large)
+        told = pickle.dumps(outcome_fields(outcome), 5)
+        return told, tuple(pickle.PickleBuffer(data) for data in large) or None
+
+    def _outcome(self, number: int, message: bytes, bundles: Sequence[Any], large: list[bytes]) -> Outcome:
+        attempt, inputs = read_attempt(pickle.loads(message))
+
+        def read(ref: Ref) -> bytes | memoryview:
+            if ref.data is not None:
+                return ref.data
+            bundle, _, part = ref.place.partition("#")
+            return memoryview(bundles[int(bundle)][int(part)] if part else large[int(bundle)])
+
+        def write(data: bytes) -> Ref:
+            digest = digest_of(data)
+            if len(data) <= self._inline_bytes:
+                return Ref(digest, len(data), data)
+            large.append(data)
+            return Ref(digest, len(data), None, str(len(large) - 1))
+
+        outcome = Outcome(error=StageError(Cause.CANCELLED))
+        try:
+            if self._begins(number):
+                self._memory.begin(attempt.stage)
+                outcome = execute(
+                    self._stages, attempt, inputs, read, write, lambda: number in self._cancelled
+                )
+                peak_gib = self._memory.end(attempt.stage, outcome.service_s)
+                outcome = by_worker(outcome, str(os.getpid()), peak_gib)
+        except Cancelled:  # came after the stage's own code
+            pass
+        finally:
+            self._ends()
+        return outcome
+
+    def _begins(self, number: int) -> bool:
+        """Note what runs. False if it was cancelled before."""
+        with self._lock:
+            if number not in self._cancelled:
+                self._runs = number, threading.get_ident()
+            return self._runs is not None
+
+    def _ends(self) -> None:
+        """From here on no exception comes into this thread."""
+        try:
+            with self._lock:
+                self._runs = None
+        except Cancelled:
+            self._runs = None
+        _raise_in(threading.get_ident(), None)
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise in another thread; None takes back what it has not seen yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
+    )
+
+
+class MachineWatch:
+    """Knows which processes of its machine live."""
+
+    def alive(self, pids: Sequence[int]) -> list[int]:
+        """Those of these processes that exist."""
+        return [pid for pid in pids if os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self")]

@@ -1,0 +1,320 @@
+"""The pools of workers: started, replaced when a worker dies, watched by machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from trimtab.clusters.pool_sizes import PoolSizes
+from trimtab.clusters.ray import worker_placement
+from trimtab.clusters.ray.connection import Machine, head_address, machines, own_machine_id
+from trimtab.clusters.ray.head_watch import HeadWatch
+from trimtab.clusters.ray.pulse import BEAT_S, CUT_BEATS, Pulse
+from trimtab.clusters.ray.ray_worker import RayWorker
+from trimtab.clusters.ray.stage_actor import CONTROL, MachineWatch, StageWorker
+from trimtab.errors import ClusterLost, UsageError
+from trimtab.live.stage_backend import Cause, NodeChange, StageCode, StageDemand, StageError, StageNode
+
+logger = logging.getLogger(__name__)
+
+START_S: Final = 120.0  # for all workers to be ready: each is a Python process that imports Ray
+FREE_S: Final = 5.0  # for what is reserved in the cluster to be freed
+LOST_BEATS: Final = 120  # without any machine: the cluster is gone. At once if no head listens there
+_LONGEST_WAIT_S: Final = 5.0
+
+
+class Pools:
+    """The workers of all nodes.
+
+    Args:
+        changed: told of nodes that have more or fewer places, or are out of reach.
+        lost: told of machines that are out of reach.
+        beaten: called at each beat.
+        runtime_env: of Ray, for the workers.
+        idle_s: after which an idle worker ends, of a node that keeps fewer than it has slots.
+        season_s: after which arrivals repeat; 0 = unknown.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[StageNode],
+        changed: Callable[[NodeChange], None],
+        lost: Callable[[str], None],
+        beaten: Callable[[], None],
+        runtime_env: Mapping[str, Any],
+        idle_s: float,
+        season_s: float = 0.0,
+    ) -> None:
+        self._nodes, self._changed, self._on_cut, self._beaten = nodes, changed, lost, beaten
+        self._runtime_env = dict(runtime_env)
+        self._idle_s, self._season_s = idle_s, season_s
+        self._starting = [0] * len(nodes)
+        self.workers: list[list[RayWorker]] = [[] for _ in nodes]
+        self.machines: list[str] = []  # of each node
+        self._watches: dict[str, tuple[str, Any, Pulse]] = {}  # by name of the machine: id, actor
+        self._cut: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_open = False
+        self._lost: Callable[[Exception], None] = lambda _: None
+        self._beats_cut = 0  # without an answer of any machine
+        self._head = HeadWatch(None)  # its address is not known yet
+        self.is_lost = False
+
+    async def open(self, stages: Sequence[StageCode], inline_bytes: int, paths: Sequence[str]) -> None:
+        """Start all workers; `paths` is where they find modules.
+
+        Raises UsageError if they can't be placed, or do not start.
+        """
+        self._timeouts_s = {stage.name: stage.timeout_s for stage in stages}
+        self._here = await asyncio.to_thread(own_machine_id)
+        self._head = HeadWatch(await asyncio.to_thread(head_address))
+        known = await asyncio.to_thread(machines)
+        worker_placement.check_room(self._nodes, known, self._here)
+        await self._until_free(known)
+        found = [worker_placement.machine_of(node, known, self._here) for node in self._nodes]
+        self.machines = [machine.name for machine in found if machine is not None]
+        stores = {m.id: m.resources.get("object_store_memory", 0.0) for m in found if m is not None}
+        self.store_bytes = sum(stores.values())
+        self._setup = ray.put(pickle.dumps((tuple(stages), inline_bytes, str(Path.cwd()), list(paths)), 5))
+        self._sizes = PoolSizes(
+            self._nodes, stages, self._idle_s, self.workers, self._starting,
+            is_idle=lambda worker: worker.is_reachable and not worker.queue,
+            start=lambda node: self._spawn(self._add_worker(node)),
+            end=self._end_worker,
+            season_s=self._season_s,
+        )  # fmt: skip
+        self._is_open = True
+        began_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(START_S):
+                starts = [self._start_worker(j) for j, n in enumerate(self._nodes) for _ in range(n.least)]
+                for j, worker in await asyncio.gather(*starts):
+                    self.workers[j].append(worker)
+        except (RayError, TimeoutError) as error:
+            raise UsageError(
+                f"workers do not start on Ray: {error or f'not in {START_S:g} s'}", field="on", value="ray"
+            ) from error
+        self._sizes.start_s = asyncio.get_running_loop().time() - began_s
+        self._spawn(self._watch())
+
+    def follow_queue(self, demand: Callable[[], Mapping[str, StageDemand]]) -> None:
+        """Let pools grow and shrink."""
+        for j, node in enumerate(self._nodes):
+            if node.least < node.slots:
+                self._changed(NodeChange(j, (node.least - node.slots) * node.depth, self.is_up(j)))
+        self._spawn(self._sizes.follow(demand))
+
+    async def _until_free(self, known: Sequence[Machine]) -> None:
+        """Wait a little until others leave the pools their room. Raises UsageError."""
+        until_s = asyncio.get_running_loop().time() + FREE_S
+        while (free := await asyncio.to_thread(_free)) is not None:
+            missing = worker_placement.too_little(self._nodes, known, self._here, free)
+            if not missing:
+                return
+            if asyncio.get_running_loop().time() > until_s:
+                raise UsageError(
+                    "others use what the pools need", field="nodes", value="; ".join(missing),
+                    expected="smaller pools, or a cluster with more that is free",
+                )  # fmt: skip
+            await asyncio.sleep(0.25)
+
+    async def _start_worker(self, node: int) -> tuple[int, RayWorker]:
+        known = await asyncio.to_thread(machines)
+        machine = worker_placement.machine_of(self._nodes[node], known, self._here)
+        if machine is None:
+            raise RayError(f"machine {self._nodes[node].machine} is gone")
+        if machine.name not in self._watches or self._watches[machine.name][0] != machine.id:
+            self._watch_machine(machine)
+        reserved = worker_placement.actor_options(self._nodes[node], machine)
+        actor = self._made(StageWorker, machine, concurrency_groups={CONTROL: 2}, **reserved).remote(
+            self._setup, self._nodes[node].name
+        )
+        worker = RayWorker(
+            actor, self._timeouts_s, lambda w: self._on_lost(node, w), lambda w: self._on_reach(node, w)
+        )
+        await worker.ready()
+        if machine.name in self._cut:
+            self._back(machine.name)
+        return node, worker
+
+    def _made(self, kind: type, machine: Machine, **options: Any) -> Any:
+        """A class of actors of this machine alone. Ray tries nothing again: attempts are ours."""
+        if self._runtime_env:
+            options["runtime_env"] = self._runtime_env
+        strategy = NodeAffinitySchedulingStrategy(machine.id, soft=False)
+        return ray.remote(max_restarts=0, max_task_retries=0, scheduling_strategy=strategy, **options)(kind)
+
+    def _watch_machine(self, machine: Machine) -> None:
+        watch = self._made(MachineWatch, machine, num_cpus=0).remote()
+        asked: list[RayWorker] = []  # one that starts before the answer comes is not in it
+
+        def ask() -> Awaitable[Any]:
+            asked[:] = self._on_machine(machine.name)
+            answer: Awaitable[Any] = watch.alive.remote([worker.pid for worker in asked])
+            return answer
+
+        def told(pids: Sequence[int]) -> None:
+            for worker in asked:
+                if worker.pid not in pids:
+                    worker.die(None)
+
+        def failed(error: Exception) -> None:
+            logger.debug("machine %s does not answer: %s", machine.name, error)
+
+        self._watches[machine.name] = machine.id, watch, Pulse(ask, told, failed)
+
+    def _on_machine(self, machine: str) -> list[RayWorker]:
+        return [
+            w for name, ws in zip(self.machines, self.workers, strict=True) if name == machine for w in ws
+        ]
+
+    def _on_lost(self, node: int, worker: RayWorker) -> None:
+        """A worker has died: another one takes its place."""
+        if worker not in self.workers[node]:
+            return
+        self.workers[node].remove(worker)
+        if self._is_open:
+            if worker.is_reachable:
+                self._changed(NodeChange(node, -self._nodes[node].depth, self.is_up(node)))
+            self._spawn(self._add_worker(node))
+
+    def _on_reach(self, node: int, worker: RayWorker) -> None:
+        """A worker is out of reach, and gets no attempts, or it is back."""
+        if self._is_open and worker in self.workers[node]:
+            depth = self._nodes[node].depth
+            self._changed(NodeChange(node, depth if worker.is_reachable else -depth, self.is_up(node)))
+
+    def is_up(self, node: int) -> bool:
+        """Whether its machine can be reached."""
+        return self.machines[node] not in self._cut
+
+    async def _add_worker(self, node: int) -> None:
+        self._starting[node] += 1
+        try:
+            await self._replace(node)
+        finally:
+            self._starting[node] -= 1
+
+    def _end_worker(self, node: int, worker: RayWorker) -> None:
+        """A worker is not needed any more."""
+        self.workers[node].remove(worker)
+        self._changed(NodeChange(node, -self._nodes[node].depth, self.is_up(node)))
+        worker.stop()
+
+    async def _replace(self, node: int) -> None:
+        delay_s, loop = 0.1, asyncio.get_running_loop()
+        while self._is_open:
+            began_s = loop.time()
+            try:
+                _, worker = await self._start_worker(node)
+            except RayError:  # its machine is gone, perhaps for good
+                await asyncio.sleep(delay_s)
+                delay_s = min(_LONGEST_WAIT_S, 2.0 * delay_s)
+                continue
+            if not self._is_open:
+                worker.stop()
+                return
+            self._sizes.start_s = loop.time() - began_s
+            self.workers[node].append(worker)
+            self._changed(NodeChange(node, self._nodes[node].depth, self.is_up(node)))
+            return
+
+    def tell_loss(self, lost: Callable[[Exception], None]) -> None:
+        """Call `lost` when all of the cluster is gone."""
+        self._lost = lost
+
+    # Heartbeat.
+
+    async def _watch(self) -> None:
+        while self._is_open:
+            for workers in self.workers:
+                for worker in list(workers):
+                    worker.pulse.beat()
+            for name, (_, _, pulse) in list(self._watches.items()):
+                pulse.beat()
+                self._judge(name, pulse)
+            self._beaten()
+            self._head.pulse.beat()
+            self._judge_cluster()
+            await asyncio.sleep(BEAT_S)
+
+    def _judge(self, machine: str, pulse: Pulse) -> None:
+        """A machine is out of reach if neither it nor a worker there answers: a late ping alone is none."""
+        missed = [pulse.missed, *(worker.pulse.missed for worker in self._on_machine(machine))]
+        if machine not in self._cut and min(missed) >= CUT_BEATS:
+            self._cut.add(machine)
+            logger.warning("machine %s cannot be reached: its attempts run elsewhere", machine)
+            self._tell_up(machine, is_up=False)
+            self._on_cut(machine)
+            for worker in self._on_machine(machine):
+                worker.abandon(StageError(Cause.WORKER_LOST, "", f"machine {machine} cannot be reached"))
+        elif machine in self._cut and max(missed) == 0:
+            self._back(machine)
+
+    def _judge_cluster(self) -> None:
+        """The cluster is gone if no machine answers, and its head is gone or no machine does for long.
+
+        It is as good as gone if only its head is, for long.
+        """
+        is_cut = self._cut.issuperset(self.machines)
+        self._beats_cut = self._beats_cut + 1 if is_cut else 0
+        if self.is_lost:
+            return
+        if self._beats_cut >= LOST_BEATS or (is_cut and self._head.is_refused):
+            self._lose("neither its head nor any machine answers")
+        elif self._head.is_gone:
+            self._lose("its head does not answer")
+
+    def _lose(self, reason: str) -> None:
+        self.is_lost = True
+        self._lost(ClusterLost(f"the Ray cluster is gone: {reason}"))
+
+    def _back(self, machine: str) -> None:
+        self._cut.discard(machine)
+        logger.warning("machine %s is back", machine)
+        self._tell_up(machine, is_up=True)
+
+    def _tell_up(self, machine: str, *, is_up: bool) -> None:
+        for j, name in enumerate(self.machines):
+            if name == machine:
+                self._changed(NodeChange(j, is_up=is_up))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Stop all workers."""
+        self._is_open = False
+        for task in list(self._tasks):
+            task.cancel()
+        self._head.pulse.stop()
+        for _, watch, pulse in self._watches.values():
+            pulse.stop()
+            if not self.is_lost:
+                ray.kill(watch)
+        self._watches.clear()
+        for workers in self.workers:
+            for worker in workers:
+                worker.stop(kills=not self.is_lost)
+            workers.clear()
+
+
+def _free() -> Mapping[str, Mapping[str, float]] | None:
+    """What is free, by the id of the Ray node; None where Ray does not say."""
+    try:
+        from ray._private.state import available_resources_per_node
+
+        found: Mapping[str, Mapping[str, float]] = available_resources_per_node()
+    except Exception:  # not through Ray's client
+        return None
+    return found

@@ -1,0 +1,92 @@
+"""Worker processes that die, and what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from support.stage_backends import Bench, on
+from trimtab.clusters.processes import Processes
+from trimtab.clusters.processes.large_values import Spool, make_spool
+from trimtab.clusters.processes.wire import Frames, framed
+from trimtab.live.stage_backend import Argument, Cause, StageNode
+
+
+def test_a_killed_worker_is_noticed_and_replaced() -> None:
+    async def work(bench: Bench) -> None:
+        backend = bench.backend
+        assert isinstance(backend, Processes)
+        inputs = [Argument("seconds", (await bench.value(30.0),))]
+        started = asyncio.ensure_future(backend.start(0, bench.attempt("sleep"), inputs))
+        await asyncio.sleep(0.1)
+        (before,) = backend.pids
+        os.kill(before, signal.SIGKILL)
+        outcome = await started
+        assert outcome.error is not None
+        assert outcome.error.cause is Cause.WORKER_LOST
+        assert "SIGKILL" in outcome.error.message
+        while not backend.pids:
+            await asyncio.sleep(0.02)
+        assert backend.pids != [before]
+        assert [change.places for change in bench.changes] == [-1, 1]
+        assert await bench.call("add", a=2) == 2
+
+    on(Processes, work)
+
+
+def test_values_outlive_the_worker_that_made_them() -> None:
+    async def work(bench: Bench) -> None:
+        assert isinstance(bench.backend, Processes)
+        made = await bench.start("blob", size=200_000)
+        os.kill(bench.backend.pids[0], signal.SIGKILL)
+        assert len(await bench.output(made)) == 200_000
+
+    on(Processes, work)
+
+
+def test_all_processes_and_values_go_when_the_backend_is_closed() -> None:
+    pids: list[int] = []
+    places: list[str] = []
+
+    async def work(bench: Bench) -> None:
+        assert isinstance(bench.backend, Processes)
+        pids.extend(bench.backend.pids)
+        places.append((await bench.start("blob", size=200_000)).outputs[0].place)
+
+    on(Processes, work, StageNode("one", slots=2))
+    assert len(pids) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not Path(places[0]).parent.exists()
+
+
+def test_large_values_are_files_of_their_own_and_small_ones_none(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, inline_bytes=10)
+    assert spool.write(b"1234567890").place == ""
+    large = spool.write(b"12345678901")
+    again = spool.write(b"12345678901")
+    assert again.digest == large.digest
+    spool.drop(large)
+    assert bytes(spool.read(again)) == b"12345678901"
+    assert [str(path) for path in tmp_path.iterdir()] == [again.place]
+
+
+def test_values_that_a_killed_host_left_behind_are_removed() -> None:
+    left = make_spool()
+    orphan = left.with_name("trimtab-values-999999999-dead")  # no process has this id
+    orphan.mkdir()
+    mine = make_spool()
+    assert not orphan.exists()
+    assert left.exists()  # its process, this one, lives
+    for folder in (left, mine):
+        folder.rmdir()
+
+
+def test_messages_are_found_however_the_bytes_arrive() -> None:
+    data = framed((1, "a")) + framed((2, b"\x00" * 100)) + framed(3)
+    for size in (1, 3, 50, len(data)):
+        frames, found = Frames(), []
+        for k in range(0, len(data), size):
+            found += list(frames.feed(data[k : k + size]))
+        assert found == [(1, "a"), (2, b"\x00" * 100), 3]

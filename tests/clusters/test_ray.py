@@ -1,0 +1,252 @@
+"""Pools of actors: where they go, what becomes of dead ones and of values, and code that goes along."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from support.stage_backends import Bench, demand, on
+from trimtab.chains import Session, chain, stage
+from trimtab.clusters import backends
+from trimtab.errors import MissingExtra, UsageError
+from trimtab.live.stage_backend import Argument, Cause, StageBackend, StageCode, StageNode
+from trimtab.live.stage_execution import Imported
+from trimtab.live.value_codec import decode, encode
+
+needs_ray = pytest.mark.usefixtures("shared_ray")
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+def ray_backend(nodes: Sequence[StageNode] = (), **options: Any) -> StageBackend:
+    return backends.backend("ray", nodes=nodes, **options)
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n == "ray" or n.startswith("trimtab.clusters.ray")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'trimtab\[ray\]'"):
+        backends.backend("ray")
+
+
+def test_a_worker_that_starts_while_its_machine_is_asked_is_not_taken_for_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("ray")
+    from trimtab.clusters.ray.connection import Machine
+    from trimtab.clusters.ray.worker_pools import Pools
+
+    async def work() -> None:
+        answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        watch = SimpleNamespace(alive=SimpleNamespace(remote=lambda pids: answer))
+        made = SimpleNamespace(remote=lambda: watch)
+        monkeypatch.setattr(Pools, "_made", lambda *_, **__: made)
+        dead: list[int] = []
+        old, new = (SimpleNamespace(pid=pid, die=lambda _, pid=pid: dead.append(pid)) for pid in (1, 2))
+        pools: Any = Pools([StageNode("n")], lambda _: None, lambda _: None, lambda: None, {}, 60.0)
+        pools.machines, pools.workers = ["m"], [[old]]
+        pools._watch_machine(Machine("m", "id", {}, {}))
+        _, _, pulse = pools._watches["m"]
+        pulse.beat()
+        await asyncio.sleep(0)
+        pools.workers[0].append(new)
+        answer.set_result([])  # of those that were asked about
+        await pulse._asked
+        assert dead == [1]
+
+    asyncio.run(work())
+
+
+@needs_ray
+def test_a_killed_worker_is_noticed_and_replaced() -> None:
+    async def work(bench: Bench) -> None:
+        backend: Any = bench.backend
+        inputs = [Argument("seconds", (await bench.value(30.0),))]
+        started = asyncio.ensure_future(backend.start(0, bench.attempt("sleep"), inputs))
+        await asyncio.sleep(0.1)
+        (before,) = backend.pids
+        os.kill(before, signal.SIGKILL)
+        outcome = await started
+        assert outcome.error is not None
+        assert outcome.error.cause is Cause.WORKER_LOST
+        assert str(before) in outcome.error.message
+        while not backend.pids:
+            await asyncio.sleep(0.02)
+        assert backend.pids != [before]
+        assert [change.places for change in bench.changes] == [-2, 2]
+        assert await bench.call("add", a=2) == 2
+
+    on(ray_backend, work, StageNode("one", depth=2))
+
+
+@needs_ray
+def test_a_pool_grows_and_shrinks_with_the_queue() -> None:
+    waiting = {"sleep": 0}
+
+    async def size_is(backend: Any, size: int) -> None:
+        while len(backend.pids) != size:
+            await asyncio.sleep(0.02)
+
+    async def work(bench: Bench) -> None:
+        backend: Any = bench.backend
+        backend.follow_queue(lambda: demand(waiting))
+        running = asyncio.ensure_future(bench.start("sleep", seconds=4.0))
+        waiting["sleep"] = 1
+        await size_is(backend, 2)
+        waiting["sleep"] = 0
+        assert (await running).error is None
+        await size_is(backend, 1)
+        assert [change.places for change in bench.changes] == [-1, 1, -1]
+        assert await bench.call("add", a=2) == 2
+
+    on(lambda nodes: ray_backend(nodes, idle_s=0.3), work, StageNode("one", slots=2, slots_min=1))
+
+
+@needs_ray
+def test_values_outlive_the_worker_that_made_them_and_are_freed_when_released() -> None:
+    async def work(bench: Bench) -> None:
+        backend: Any = bench.backend
+        made = await bench.start("blob", size=200_000)
+        small = await bench.start("blob", size=200)
+        assert small.outputs[0].place == ""
+        os.kill(backend.pids[0], signal.SIGKILL)
+        assert len(await bench.output(made)) == 200_000
+        assert len(backend._values) == 1
+        backend.release(made.outputs)
+        assert len(backend._values) == 0
+
+    on(ray_backend, work)
+
+
+@needs_ray
+def test_an_attempt_that_waits_behind_another_is_cancelled_without_running() -> None:
+    async def work(bench: Bench) -> None:
+        first = asyncio.ensure_future(bench.start("sleep", seconds=0.5))
+        await asyncio.sleep(0.1)
+        behind = bench.attempt("Counter")
+        waiting = asyncio.ensure_future(bench.backend.start(0, behind, []))
+        await asyncio.sleep(0.05)
+        bench.backend.cancel(behind)
+        cancelled = await waiting
+        assert cancelled.error is not None
+        assert cancelled.error.cause is Cause.CANCELLED
+        assert (await first).error is None
+        assert (await bench.call("Counter"))[0] == 1  # the cancelled call did not count
+
+    on(ray_backend, work, StageNode("one", depth=2))
+
+
+@needs_ray
+def test_what_cannot_be_placed_is_said_with_what_is_missing() -> None:
+    async def work(_: Bench) -> None: ...
+
+    with pytest.raises(
+        UsageError, match=r"has 4 cpu, the pools there want 5; .*has 0 gpu, .* want 2"
+    ) as told:
+        on(
+            ray_backend,
+            work,
+            StageNode("a", 4, {"cpu": 4.0}),
+            StageNode("b", capacity={"cpu": 1.0, "gpu": 2.0}),
+        )
+    assert told.value.exit_code == 2
+    with pytest.raises(UsageError, match="far: there is no machine moon"):
+        on(ray_backend, work, StageNode("far", machine="moon"))
+
+
+@needs_ray
+def test_by_default_a_machine_is_a_pool_with_a_worker_for_each_cpu() -> None:
+    backend = ray_backend()
+    (node,) = backend.nodes
+    assert (node.slots, node.depth, node.capacity["cpu"]) == (4, 1, 4.0)
+    asyncio.run(backend.close())
+
+
+@stage
+def parts(n: int) -> list[bytes]:
+    return [bytes([k]) * 100_000 for k in range(n)]
+
+
+@stage
+def digit(part: bytes) -> int:
+    return len(part) + part[0]
+
+
+@stage
+def total(found: list[int]) -> int:
+    return sum(found)
+
+
+@chain
+def summed(n: int) -> Any:
+    return total(digit.map(parts(n)))
+
+
+@needs_ray
+def test_a_chain_gives_the_same_on_ray_as_in_threads(tmp_path: Path) -> None:
+    """Also where the object store may take nearly nothing: then its inputs go on one after another."""
+    import ray
+
+    with Session(summed, on="in-process") as session:
+        expected = session.run(summed, [1, 2, 3]).values()
+    assert expected == [100_000, 200_001, 300_003]
+    backend: Any = ray_backend([StageNode("one", slots=2, depth=2)])
+    with Session(summed, on=backend, journal=tmp_path, values_gib=1e-9) as session:
+        assert session.run(summed, [1, 2, 3]).values() == expected
+        assert len(backend._values) == 0
+        assert backend.value_bytes == 0.5 * ray.cluster_resources()["object_store_memory"]
+
+
+@needs_ray
+def test_metrics_of_stages_are_where_prometheus_scrapes_ray() -> None:
+    import ray
+
+    (node,) = ray.nodes()
+    address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    attempts = re.compile(r'ray_trimtab_stage_attempts(?:_total)?{(.*node="counted".*)} 3\.0')
+
+    def scraped() -> str:
+        with urllib.request.urlopen(address, timeout=10.0) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    async def work(bench: Bench) -> None:
+        for n in range(3):
+            await bench.call("add", a=n)
+        while (found := attempts.search(text := await asyncio.to_thread(scraped))) is None:
+            await asyncio.sleep(0.5)
+        for label in ('outcome="done"', 'stage="add"'):
+            assert label in found[1]
+        assert re.search(r'ray_trimtab_node_workers{.*node="counted".*} 1\.0', text)
+
+    on(ray_backend, work, StageNode("counted"))
+
+
+def test_modules_that_are_not_installed_go_along_by_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    from trimtab.clusters.ray.shipping import by_value
+
+    (tmp_path / "my_stages.py").write_text("from my_helper import twice\ndef four(): return twice(2)\n")
+    (tmp_path / "my_helper.py").write_text("def twice(n): return 2 * n\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    code = by_value(StageCode("four", encode(Imported("my_stages", "four"))))
+    elsewhere = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read())())"
+    found = subprocess.run(
+        [sys.executable, "-c", elsewhere], input=code.code, capture_output=True, cwd="/", check=True
+    )
+    assert found.stdout == b"4\n"
+    installed = StageCode("dumps", encode(Imported("json", "dumps")))
+    assert decode(by_value(installed).code) == Imported("json", "dumps")
