@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from trimtab.domain.view import can_take, estimate_s, memory, missing_load_s
     from trimtab.errors import TrimtabError
     from trimtab.experiments.compare import Comparison
+    from trimtab.experiments.compare_policies import compare
     from trimtab.experiments.scenario import Scenario
-    from trimtab.experiments.scenario import load_scenario as scenario
-    from trimtab.experiments.serving.compare_policies import compare
+    from trimtab.experiments.scenario.given import scenario
     from trimtab.experiments.serving.run import Run, simulate
+    from trimtab.experiments.size_and_fit import fit, size
+    from trimtab.experiments.training.allocate import allocate
     from trimtab.traces import read_trace
 
 __all__ = [
@@ -42,9 +44,11 @@ __all__ = [
     "Run",
     "Scenario",
     "TrimtabError",
+    "allocate",
     "can_take",
     "compare",
     "estimate_s",
+    "fit",
     "helper",
     "kernel",
     "memory",
@@ -53,6 +57,7 @@ __all__ = [
     "reject",
     "scenario",
     "simulate",
+    "size",
 ]
 
 _HOME = {
@@ -66,17 +71,20 @@ _HOME = {
     "Run": "trimtab.experiments.serving.run:Run",
     "Scenario": "trimtab.experiments.scenario:Scenario",
     "TrimtabError": "trimtab.errors:TrimtabError",
+    "allocate": "trimtab.experiments.training.allocate:allocate",
     "can_take": "trimtab.domain.view:can_take",
-    "compare": "trimtab.experiments.serving.compare_policies:compare",
+    "compare": "trimtab.experiments.compare_policies:compare",
     "estimate_s": "trimtab.domain.view:estimate_s",
+    "fit": "trimtab.experiments.size_and_fit:fit",
     "helper": "trimtab.compiled.kernel:helper",
     "kernel": "trimtab.compiled.kernel:kernel",
     "memory": "trimtab.domain.view:memory",
     "missing_load_s": "trimtab.domain.view:missing_load_s",
     "read_trace": "trimtab.traces:read_trace",
     "reject": "trimtab.domain.decision:reject",
-    "scenario": "trimtab.experiments.scenario:load_scenario",
+    "scenario": "trimtab.experiments.scenario.given:scenario",
     "simulate": "trimtab.experiments.serving.run:simulate",
+    "size": "trimtab.experiments.size_and_fit:size",
 }
 
 _SHOWN = {"Comparison", "Run", "compare", "simulate"}
@@ -87,12 +95,19 @@ def _display_in_notebooks() -> None:
     from trimtab.experiments.compare import Comparison
     from trimtab.experiments.serving.run import Run
     from trimtab.report.notebook import comparison_html, run_html
+    from trimtab.report.paper_figure import plot
+    from trimtab.report.results_folder import write_comparison_page, write_run_page
+    from trimtab.report.text_tables import to_latex, to_markdown
 
     Comparison._repr_html_ = comparison_html  # type: ignore[attr-defined]
-    Run._repr_html_ = run_html  # type: ignore[attr-defined]
+    Comparison.plot, Comparison.report = plot, write_comparison_page  # type: ignore[attr-defined]
+    Comparison.to_latex, Comparison.to_markdown = to_latex, to_markdown  # type: ignore[attr-defined]
+    Run._repr_html_, Run.report = run_html, write_run_page  # type: ignore[attr-defined]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "chains":
+        return importlib.import_module("trimtab.chains")
     if name not in _HOME:
         raise AttributeError(f"module 'trimtab' has no attribute {name!r}")
     if name in _SHOWN:

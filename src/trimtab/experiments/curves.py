@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,3 +23,9 @@ class Curves:
     queue_length: Floats  # [bins] mean number of items waiting
     utilisation_frac: Floats  # [rows, bins] allocated; adjacent nodes share a row in large clusters
     row_names: tuple[str, ...]  # [rows]
+    rows_most: float = 1.0  # what a fraction of 1 stands for, in `rows_unit`
+    rows_unit: str = ""  # empty = fractions
+    series: Mapping[str, Floats] = field(default_factory=dict)  # further ones of the kind: name → [bins]
+    latency_s: Floats = field(default_factory=lambda: np.zeros(0))  # [bins] mean completion, by arrival
+    marks: tuple[tuple[float, float, str], ...] = ()  # start, end and name of what happened meanwhile
+    switches: tuple[tuple[float, str], ...] = ()  # of a composite policy: time, and its candidate since then

@@ -15,7 +15,7 @@ from trimtab.compiled.kernel import interpreted
 from trimtab.errors import UsageError
 from trimtab.experiments.bounds import Bound, completion_bound
 from trimtab.experiments.bounds.instance import build_instance
-from trimtab.experiments.bounds.lagrangian import _cheapest_runs, cheapest_runs, list_schedule
+from trimtab.experiments.bounds.lagrangian import cheapest_runs, cheapest_runs_kernel, list_schedule
 from trimtab.experiments.bounds.pooled_srpt import candidate_weights, pooled_work_s, srpt_completions_s
 
 
@@ -188,7 +188,9 @@ def test_compiled_equals_interpreted():
     level = np.random.default_rng(6).uniform(0, 2, (instance.slots.size, 16))
     paid = np.hstack([np.zeros((instance.slots.size, 1)), np.cumsum(level, axis=1)]) * 0.5
     tables = (*instance[:3], level, paid, 0.5)
-    for left, right in zip(_cheapest_runs(*tables), interpreted(_cheapest_runs)(*tables), strict=True):
+    for left, right in zip(
+        cheapest_runs_kernel(*tables), interpreted(cheapest_runs_kernel)(*tables), strict=True
+    ):
         np.testing.assert_array_equal(left, right)
     assert list_schedule(*instance) == interpreted(list_schedule)(*instance)
 

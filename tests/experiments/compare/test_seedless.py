@@ -54,6 +54,9 @@ def test_a_policy_that_draws_keeps_its_seeds(trace: Path) -> None:
     assert compared.seeds == (0, 1, 2)
     assert [r.is_seedless for r in compared.results] == [False, True]
     assert compared.results[1].metrics["completion_mean_s"].ci95
+    one = tt.compare(scenario(trace), ["random", "round-robin"], seeds=1, sweep=(), jobs=1)
+    assert [bool(r.metrics["completion_mean_s"].ci95) for r in one.results] == [False, True]
+    assert interval_text(one) == "One seed: ± is 95 % by batch means, of policies that no seed changes"
 
 
 def test_drawn_errors_and_generated_work_keep_their_seeds(trace: Path) -> None:

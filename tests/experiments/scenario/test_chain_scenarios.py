@@ -91,6 +91,17 @@ def test_ranks_are_the_declared_rest_of_the_run(tmp_path: Any) -> None:
     assert first["next_class_idx"][-1] == -1
 
 
+def test_what_is_expected_of_a_run_follows_the_declared_count(tmp_path: Any) -> None:
+    """Seconds on the best type, five images and captions declared where one or three are drawn."""
+    chains = build(scenario(tmp_path, images={"expected_count": 5}), 0).requests.chains
+    assert chains is not None
+    assert chains.expected_s is not None
+    expected = [4.0 / 2, 5 * 3.0, 0.5 * 5 * 3.0 / 2, 5.0 / 2]
+    np.testing.assert_allclose(
+        chains.expected_s.reshape(-1, 4), np.tile(expected, (len(chains.counts) // 4, 1))
+    )
+
+
 def test_load_counts_the_stages(tmp_path: Any) -> None:
     """The draw class fits the fast node only, with one slot: it is what limits the rate of runs."""
     inputs = build(scenario(tmp_path), 1)

@@ -36,6 +36,7 @@ def edited(old: str, new: str) -> str:
     [
         ("rate_per_s: 1.0", "rate_per_s: -1", "workload.generate.arrival.rate_per_s", -1, "greater than 0"),
         ("requests: 300", "requests: 0", "workload.generate.requests", 0, "at least|or equal to 1"),
+        ("requests: 300", f"requests: {10**10}", "workload.generate.requests", 10**10, "equal to 1000"),
         ("slots: 2,", "slots: two,", "cluster.types.slow.slots", "two", "a valid integer"),
         ("slots: 2,", "slotz: 2,", "cluster.types.slow.slotz", None, "'slots'"),
         ("{type: fast,", "{type: fsat,", "cluster.nodes[0].type", "fsat", "'fast'"),

@@ -18,8 +18,8 @@ from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider, Policy
 from trimtab.engine.provided import SIMULATOR, degraded, provided_by
 from trimtab.errors import UsageError
+from trimtab.experiments.compare_policies import compare
 from trimtab.experiments.scenario import load_scenario
-from trimtab.experiments.serving.compare_policies import compare
 from trimtab.experiments.serving.run import run_on_clock, simulate
 from trimtab.policies import find, names
 
@@ -69,6 +69,14 @@ def test_met_needs_need_no_note() -> None:
 def test_policies_with_the_same_effect_share_a_note() -> None:
     compared = compare("tiny", policies=["best-fit", "most-free"], seeds=1, jobs=1)
     assert "no resources, for most-free, best-fit: Slots are the only resource." in compared.notes()
+
+
+def test_an_order_that_comparing_overrides_is_noted() -> None:
+    compared = compare(
+        "tiny", policies=["late-binding+sjf", "late-binding", "least-expected-wait+sjf"], seeds=1, jobs=1
+    )
+    notes = [note for note in compared.notes() if "held requests is next" in note]
+    assert [note.partition(":")[0] for note in notes] == ["late-binding+sjf"]
 
 
 PLAIN = cluster(3, types=2)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 from support.builders import cluster, requests
 from support.recordings import simulated
@@ -18,11 +20,13 @@ from trimtab.domain.decision import Status
 from trimtab.domain.options import FAULT, Cancel, Options
 from trimtab.domain.requests import Requests
 from trimtab.errors import ScenarioError, TraceError
+from trimtab.experiments.compare_policies import compare
 from trimtab.experiments.scenario import resolve_scenario
 from trimtab.experiments.scenario.from_recording import scenario_of
-from trimtab.experiments.serving.compare_policies import compare
+from trimtab.experiments.service_fit import fit_service
 from trimtab.experiments.serving.replay import paired_by_batches, replay
 from trimtab.experiments.serving.run import simulate
+from trimtab.traces import read_trace
 
 
 def mixed(slots: int = 2) -> Cluster:
@@ -177,8 +181,6 @@ def test_too_few_requests_give_no_interval() -> None:
 
 
 def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from typer.testing import CliRunner
-
     c = mixed()
     simulated(tmp_path, c, traffic(c), "random")
     result = CliRunner().invoke(
@@ -192,3 +194,89 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "replay: random" in table.output
     late = CliRunner().invoke(app, ["replay", str(tmp_path), "--json", "--after", "1"])
     assert 0 < json.loads(late.output)["requests"] < said["requests"]
+
+
+def test_a_recording_alone_gives_the_service_times_back(tmp_path: Path) -> None:
+    c = mixed()
+    simulated(tmp_path, c, traffic(c, 600), "least-expected-wait")
+    fitted = fit_service(read_trace(tmp_path))
+    assert fitted.fits
+    for fit in fitted.fits:
+        row, column = c.class_names.index(fit.class_name), c.type_names.index(fit.node_type.split(" (")[0])
+        assert abs(fit.unit_s - c.unit_s[row, column]) <= max(2 * fit.unit_ci95_s, 1e-6)
+
+
+CLUSTER_OF_LOG = """
+types: {a100: {memory_gib: 80, slots: 2}}
+nodes: [{type: a100, count: 3}]
+classes: {chat: {fixed_s: 0.2, unit_s: 0.02, slo_s: 20}}
+"""
+
+
+@pytest.fixture(scope="module")
+def own_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a cluster and a log, of a simulated run, as others write logs."""
+    folder = tmp_path_factory.mktemp("own-log")
+    (folder / "cluster.yaml").write_text(CLUSTER_OF_LOG)
+    rng = np.random.default_rng(4)
+    arrival_s = np.round(rng.exponential(0.5, 300).cumsum(), 3)
+    trace = pl.DataFrame({"arrival_s": arrival_s, "size": rng.integers(10, 200, 300).astype(float)})
+    run = simulate(trace=trace, cluster=folder / "cluster.yaml", policy="round-robin", mode="interpreted")
+    done = run.requests.sort("arrival_s")
+    lines = ["when;tokens;latency_ms;host"] + [
+        f"{at:.3f};{size:g};{1000 * (finish - at):.6f};{node}"
+        for at, size, finish, node in zip(
+            arrival_s, trace["size"], done["finish_s"], done["node"], strict=True
+        )
+    ]
+    (folder / "log.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+OWN_COLUMNS = [
+    *("--delimiter", ";", "--map", "arrival_s=when", "--map", "size=tokens", "--map", "node=host"),
+    *("--map", "recorded_s=latency_ms*0.001"),
+]
+
+
+def test_a_log_of_ones_own_replays_with_its_policy_exactly_and_with_another_not(own_log: Path) -> None:
+    files = [str(own_log / "log.csv"), "--cluster", str(own_log / "cluster.yaml")]
+    given = ["replay", *files, *OWN_COLUMNS, "--json", "-p", "round-robin", "-p", "random"]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.output)
+    same, other = said["policies"]
+    assert said["requests"] == 300
+    assert same["completions"]["mean_s"] == pytest.approx(said["live"]["mean_s"], abs=2e-6)
+    assert same["completions"]["p99_s"] == pytest.approx(said["live"]["p99_s"], abs=2e-6)
+    assert same["same_node_frac"] == 1.0
+    assert 0.2 < other["same_node_frac"] < 0.5  # one of three nodes, at random
+    assert said["live_policy"] is None
+    assert said["is_hidden"] is False
+    part = CliRunner().invoke(app, [*given, "--limit", "100"])
+    assert json.loads(part.output)["requests"] == 100
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--cluster", "cluster.yaml", *OWN_COLUMNS], "a log does not tell its policy"),
+        (["--cluster", "cluster.yaml", *OWN_COLUMNS[:6], "-p", "random"], "--map recorded_s=COLUMN"),
+        (["--cluster", "cluster.yaml", *OWN_COLUMNS, "--sample", "0.5"], "does not apply to a replay"),
+        ([*OWN_COLUMNS, "-p", "random"], "--cluster FILE"),
+    ],
+)
+def test_what_a_log_lacks_for_a_replay_is_named(own_log: Path, given: list[str], told: str) -> None:
+    given = [str(own_log / part) if part == "cluster.yaml" else part for part in given]
+    result = CliRunner().invoke(app, ["replay", str(own_log / "log.csv"), *given])
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.split())
+
+
+def test_options_of_logs_are_refused_for_recordings(tmp_path: Path) -> None:
+    c = mixed()
+    simulated(tmp_path, c, traffic(c, 10), "random")
+    result = CliRunner().invoke(app, ["replay", str(tmp_path), "--map", "size=tokens"])
+    assert result.exit_code == 2
+    assert "--map" in result.output
+    assert "does not apply to a recording" in " ".join(result.output.split())

@@ -33,10 +33,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.domain.chains import Chains, Flow, OnStageFailure
+from trimtab.domain.chains import Chains, OnStageFailure
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import Requests, true_service_s
-from trimtab.domain.stage_graph import StageRows, in_reverse, inputs_of, longest_of_runs_s, rows_of_stages
+from trimtab.domain.stage_graph import any_of, in_reverse, inputs_of, longest_of_runs_s, rows_of_stages
 from trimtab.experiments.bounds.instance import FloatArray, Instance
 from trimtab.experiments.bounds.pooled_srpt import candidate_weights, srpt_completions_s
 
@@ -145,16 +145,6 @@ def certain_rows(chains: Chains) -> NDArray[np.bool_]:
             here, inputs = stages[stage], inputs_of(chains.templates, stage)
             is_fed = np.full(len(here.rows), not inputs)
             for before, flow in inputs:
-                is_fed |= _has_certain(here, stages[before], flow, certain)
+                is_fed |= any_of(here, stages[before], flow, certain)
             certain[here.rows] = is_fed & must[stage] & ~chains.is_skipped[here.rows]
     return certain
-
-
-def _has_certain(
-    here: StageRows, before: StageRows, flow: Flow, certain: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """Whether each row of a stage reads the output of a certain row of another stage."""
-    if flow is Flow.EACH:
-        return certain[before.rows]
-    n_runs = int(max(here.run.max(initial=-1), before.run.max(initial=-1))) + 1
-    return np.bincount(before.run, certain[before.rows], n_runs)[here.run] > 0.0

@@ -126,13 +126,14 @@ def cheapest_runs(instance: Instance, level: FloatArray, width_s: float) -> tupl
     """The minima h_r [requests] at these prices, and the slot-seconds in use [groups, intervals]."""
     paid = np.hstack([np.zeros((level.shape[0], 1)), np.cumsum(level, axis=1)]) * width_s
     tables = (instance.arrival_s, instance.service_s, instance.release_s, level, paid)
-    return cast(tuple[FloatArray, FloatArray], _cheapest_runs(*tables, width_s))
+    return cast(tuple[FloatArray, FloatArray], cheapest_runs_kernel(*tables, width_s))
 
 
 @kernel
-def _cheapest_runs(
+def cheapest_runs_kernel(
     arrival_s: Any, service_s: Any, release_s: Any, level: Any, paid: Any, width_s: Any
 ) -> Any:
+    """`cheapest_runs`, compiled; `paid` [groups, intervals + 1]: the cost of a slot up to each interval."""
     requests, groups = service_s.shape
     minima_s = np.empty(requests)
     busy_s = np.zeros(level.shape)  # within the interval where a run starts or ends

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 def compile_bounds(notice: Callable[[str], None] | None = None) -> None:
     """Compile the kernels of the bounds here and now, unless they are in the cache; a line to `notice`."""
-    kernels = (srpt_completions_s, lagrangian._cheapest_runs, lagrangian.list_schedule)
+    kernels = (srpt_completions_s, lagrangian.cheapest_runs_kernel, lagrangian.list_schedule)
     if notice is not None and not all(map(is_compiled, kernels)):
         notice("compiling the bounds, once on this machine")
     compile_by_use(kernels, _use_bounds)

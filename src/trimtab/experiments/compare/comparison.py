@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from trimtab.errors import UsageError
-from trimtab.experiments.compare.kind import AnyKind, Settings
+from trimtab.errors import MissingExtra, UsageError
+from trimtab.experiments.compare.kind import AnyKind, PolicySpec, Settings
 from trimtab.experiments.compare.task_pool import Workfolder
 from trimtab.experiments.compare.tasks import BoundResult, RunResult
+from trimtab.experiments.provenance import made_by
 from trimtab.metrics import RANKED_FROM, Estimate, mean_ci95
 from trimtab.version import versions
 
@@ -43,6 +45,7 @@ class SweepPoint:
     policy: str
     load: float
     metrics: dict[str, Estimate]
+    runs: tuple[RunResult, ...] = field(default=(), repr=False)  # one per seed
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Comparison:
     sweep: tuple[SweepPoint, ...]
     elapsed_s: float
     folder: Workfolder | None = None  # the records, until the results are written
+    specs: tuple[PolicySpec, ...] = ()  # the policies as given, in the order of `results`
 
     def __repr__(self) -> str:
         """The objective of every policy, best first."""
@@ -103,10 +107,23 @@ class Comparison:
 
         return sorted(self.results, key=key)
 
-    def table(self) -> pl.DataFrame:
-        """One row per policy and metric: policy, metric, mean, ci95."""
+    def table(self, shape: Literal["summary", "wide", "long"] = "summary") -> pl.DataFrame:
+        """The figures as a table.
+
+        summary: one row per policy and metric: policy, metric, mean, ci95. wide: one row per policy, with a
+        column for each metric and one for its half-width, NAME_ci95. long: one row per policy, load, seed and
+        metric: policy, load, seed, metric, value; the loads of the sweep are part of it.
+
+        Raises UsageError for another shape.
+        """
         import polars as pl
 
+        if shape == "wide":
+            return pl.DataFrame([_wide(result) for result in self.results], infer_schema_length=None)
+        if shape == "long":
+            return pl.DataFrame(self._long_rows(), schema=_LONG, orient="row")
+        if shape != "summary":
+            raise UsageError("no such shape", field="shape", value=shape, expected="summary, wide or long")
         rows = [
             {"policy": r.policy, "metric": name, "mean": value.mean, "ci95": value.ci95}
             for r in self.results
@@ -116,13 +133,37 @@ class Comparison:
             rows, schema={"policy": pl.String, "metric": pl.String, "mean": pl.Float64, "ci95": pl.Float64}
         )
 
+    def _long_rows(self) -> list[tuple[str, float, int, str, float]]:
+        swept = (run for point in self.sweep for run in point.runs if run.load is not None)
+        runs = itertools.chain((run for result in self.results for run in result.runs), swept)
+        return [
+            (run.policy, self.offered_load if run.load is None else run.load, run.seed, name, value)
+            for run in runs
+            for name, value in run.metrics.items()
+        ]
+
+    def to_pandas(self, shape: Literal["summary", "wide", "long"] = "wide") -> Any:
+        """The table of this shape as a data frame of pandas. Raises MissingExtra without pandas."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            expected = "pip install pandas, or .table(), a data frame of polars"
+            raise MissingExtra("pandas is not installed", expected=expected) from error
+        table = self.table(shape)
+        return pd.DataFrame({name: table[name].to_list() for name in table.columns})
+
+    @property
+    def items_key(self) -> str:
+        """What the items are called in `results.json` and as the folder of records."""
+        return self.kind.items.replace(" ", "_")
+
     def to_dict(self) -> dict[str, Any]:
         """The content of `--json` and `results.json`."""
         return {
             "scenario": self.scenario.name,
             "scenario_hash": self.scenario.hash(),
             "seeds": list(self.seeds),
-            self.kind.items: self.n_items,
+            self.items_key: self.n_items,
             "offered_load": self.offered_load,
             "bound": self.bound,
             "results": [_result_dict(r) for r in self.results],
@@ -130,13 +171,31 @@ class Comparison:
                 {"policy": p.policy, "load": p.load, "metrics": _estimates(p.metrics)} for p in self.sweep
             ],
             "notes": self.notes(),
+            "made_by": made_by(self.scenario.content(), self._policies()),
             "versions": versions(),
             "elapsed_s": self.elapsed_s,
         }
 
+    def _policies(self) -> list[tuple[str, Sequence[object]]]:
+        """Each policy's name, as it can be given again, and its objects."""
+        named = zip(self.specs, self.results, strict=True) if self.specs else ()
+        return [
+            (spec if isinstance(spec, str) else result.policy, self.kind.find(spec)) for spec, result in named
+        ]
+
     def notes(self) -> list[str]:
         """Notes for readers of the figures."""
         return self.kind.notes(self.scenario, self.ranked())
+
+
+_LONG = {"policy": str, "load": float, "seed": int, "metric": str, "value": float}
+
+
+def _wide(result: PolicyResult) -> dict[str, str | float | None]:
+    row: dict[str, str | float | None] = {"policy": result.policy}
+    for name, value in result.metrics.items():
+        row |= {name: value.mean, f"{name}_ci95": value.ci95}
+    return row
 
 
 def _listed(seeds: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from trimtab.experiments.curves import Curves
@@ -44,6 +44,9 @@ class Settings(Protocol):
     def hash(self) -> str:
         """Equal for settings that give the same runs."""
 
+    def content(self) -> dict[str, Any]:
+        """The values that differ from defaults, as in a file."""
+
     def __hash__(self) -> int: ...
 
 
@@ -75,6 +78,28 @@ class LowerBound(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyTiming:
+    """Computing time of one policy on one scenario. Plan times are nan if it made no plan."""
+
+    policy: str
+    n_nodes: int
+    decision_s: float
+    plans: int
+    plan_mean_s: float
+    plan_max_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesText:
+    """How a report names a series of the curves."""
+
+    title: str
+    axis: str
+    how: str  # to read it
+    is_frac: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FigureChoice:
     """Which metrics a report draws; the texts say how to read each."""
 
@@ -84,6 +109,11 @@ class FigureChoice:
     bars_title: str
     trade_off: tuple[str, str] | None  # two metrics against each other
     trade_off_text: str = ""
+    rows_title: str = "Utilisation of nodes over time"  # of the chart of the curves' rows
+    rows_text: str = (
+        "One row per node, grouped by type: dark is idle, bright is fully used; even rows mean balanced work."
+    )
+    series: Mapping[str, SeriesText] = field(default_factory=dict)  # series of the curves → its texts
 
 
 class Kind(Protocol[S, I, R]):
@@ -106,6 +136,10 @@ class Kind(Protocol[S, I, R]):
     @property
     def objective_title(self) -> str:
         """The objective in words."""
+
+    @property
+    def limits(self) -> str:
+        """What the model leaves out, for the foot of every table; "" for nothing to tell."""
 
     def default_policies(self, settings: S) -> tuple[str, ...]:
         """The policies of a comparison by default."""
@@ -145,10 +179,13 @@ class Kind(Protocol[S, I, R]):
     def canonical(self, policy: PolicySpec) -> str:
         """The canonical name of a policy."""
 
-    def prepare(self, policies: Sequence[PolicySpec], mode: str, items: int, notice: Notice | None) -> str:
+    def prepare(
+        self, settings: S, policies: Sequence[PolicySpec], mode: str, items: int, notice: Notice | None
+    ) -> str:
         """Prepare all runs, before processes start; returns the mode of the runs.
 
-        `items` is the number of items of all runs together; `notice` gets a line for each slow step.
+        `items` is the number of items of all runs together; `notice` gets a line for each slow step. Raises
+        UsageError, before anything slow, for a policy that this work does not provide for.
         """
 
     def build(self, settings: S, seed: int, load: float | None) -> I:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from trimtab.errors import UsageError
 from trimtab.experiments.compare.comparison import Comparison, PolicyResult, SweepPoint
 from trimtab.experiments.compare.kind import AnyKind, Inputs, Kind, Notice, PolicySpec, Settings
-from trimtab.experiments.compare.task_pool import Progress, Workfolder, run_tasks
+from trimtab.experiments.compare.task_pool import HERE, Progress, Workfolder, check_place, run_tasks
 from trimtab.experiments.compare.tasks import RunResult, Task, TaskResult, plan_tasks
 from trimtab.experiments.machine import check_disk, check_memory, cores
 from trimtab.metrics import Estimate, mean_ci95
@@ -38,6 +38,7 @@ def run_comparison(
     sweep: Sequence[float] | None = None,
     out: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
+    on: str = HERE,
     mode: str = "auto",
     progress: Progress | None = None,
     notice: Notice | None = None,
@@ -53,13 +54,15 @@ def run_comparison(
         sweep: loads for policy-against-load curves; default: those of the settings; () for none.
             Costly policies of the default comparison leave them out.
         out: folder for records while running; an interrupted comparison goes on from there.
-        jobs: processes; default: one per core.
+        jobs: runs at a time; default: one per core, on Ray one per CPU of the cluster.
+        on: where the runs are made: "processes" of this machine, "ray", or the address of a Ray cluster.
         mode: "auto", "compiled" or "interpreted", where the kind knows these.
         progress: called with the runs done and the runs in all.
         notice: called with what takes time before the first run.
 
     Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
     """
+    check_place(on)
     given = None if policies is None else _as_sequence(policies)
     named = None if given is None else [kind.canonical(policy) for policy in given]
     settings = kind.read(source, load=load, policies=named, seeds=seeds)
@@ -90,11 +93,11 @@ def run_comparison(
             swept,
             seeds_used,
             loads,
-            mode=kind.prepare(specs, mode, n_runs * n_items, notice),
+            mode=kind.prepare(settings, specs, mode, n_runs * n_items, notice),
             together=n_items < SPLIT_FROM,
             records_folder=None if folder is None else folder.records,
         )
-        results = run_tasks(tasks, folder, jobs or cores(), progress)
+        results = run_tasks(tasks, folder, jobs, progress, on)
     return _summarise(
         kind, settings, specs, seedless, tasks, results, sweep_loads, time.perf_counter() - begun_s, folder
     )
@@ -179,13 +182,14 @@ def _summarise(
         results=tuple(_policy_result(kind, settings, name, main[name], name in seedless) for name in names),
         bounds=tuple(bounds[seed] for seed in sorted(bounds)),
         sweep=tuple(
-            SweepPoint(name, load, _estimates(kind, by_load[name, load], name in seedless))
+            SweepPoint(name, load, _estimates(kind, found, name in seedless), tuple(found))
             for name in names
             for load in sorted(sweep_loads)
-            if (name, load) in by_load
+            if (found := by_load.get((name, load)))
         ),
         elapsed_s=elapsed_s,
         folder=folder,
+        specs=tuple(specs),
     )
 
 

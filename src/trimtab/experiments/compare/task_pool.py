@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +16,19 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from trimtab.errors import UsageError
-from trimtab.experiments.compare.tasks import BoundResult, RunResult, Task, TaskResult, record_files, run_task
+from trimtab.experiments.compare.tasks import (
+    BoundResult,
+    RunResult,
+    Task,
+    TaskResult,
+    record_files,
+    run_task,
+    run_task_elsewhere,
+)
 from trimtab.experiments.curves import Curves
+from trimtab.experiments.machine import cores
 
+HERE = "processes"  # of this machine
 Progress: TypeAlias = Callable[[int, int], None]  # runs done, runs in all
 _IN_RESULTS = frozenset(
     (cls.__module__, cls.__qualname__)
@@ -100,15 +111,22 @@ class Workfolder:
 
 
 def run_tasks(
-    tasks: Sequence[Task], folder: Workfolder | None, jobs: int, progress: Progress | None
+    tasks: Sequence[Task],
+    folder: Workfolder | None,
+    jobs: int | None,
+    progress: Progress | None,
+    on: str = HERE,
 ) -> list[TaskResult]:
-    """Results of all tasks, in their order; tasks with a result in `folder` do not run again."""
+    """Results of all tasks, in their order; tasks with a result in `folder` do not run again.
+
+    `on`: "processes" of this machine, "ray" for a Ray cluster of its own, or the address of one.
+    """
     results: list[TaskResult | None] = [
         folder.load(i, task) if folder else None for i, task in enumerate(tasks)
     ]
     total = sum(len(task.policies) for task in tasks)
     _report(progress, tasks, results, total)
-    for i, result in _run([i for i, r in enumerate(results) if r is None], tasks, jobs):
+    for i, result in _run([i for i, r in enumerate(results) if r is None], tasks, jobs, on):
         results[i] = result
         if folder is not None:
             folder.save(i, result)
@@ -123,11 +141,37 @@ def _report(
         progress(sum(len(t.policies) for t, r in zip(tasks, results, strict=True) if r is not None), total)
 
 
-def _run(open_: Sequence[int], tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, TaskResult]]:
+def check_place(on: str) -> None:
+    """Raise UsageError if tasks can't run there."""
+    if on not in (HERE, "ray") and not on.startswith("ray://"):
+        raise UsageError("no such place", field="on", value=on, expected=f"{HERE}, ray or ray://HOST:PORT")
+
+
+def _run(
+    open_: Sequence[int], tasks: Sequence[Task], jobs: int | None, on: str
+) -> Iterator[tuple[int, TaskResult]]:
+    if on != HERE:
+        yield from _run_on_ray(open_, tasks, jobs, None if on == "ray" else on)
+        return
+    jobs = jobs or cores()
     if jobs == 1 or len(open_) <= 1:
         yield from ((i, run_task(tasks[i])) for i in open_)
         return
     yield from _run_in_processes(open_, tasks, min(jobs, len(open_)))
+
+
+def _run_on_ray(
+    open_: Sequence[int], tasks: Sequence[Task], jobs: int | None, address: str | None
+) -> Iterator[tuple[int, TaskResult]]:
+    from trimtab.clusters.ray.ray_tasks import run_calls
+
+    for k, (result, files) in run_calls(address, run_task_elsewhere, [tasks[i] for i in open_], jobs):
+        folder = tasks[open_[k]].records_folder
+        for name, data in files.items():
+            assert folder is not None  # no other task has files
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        yield open_[k], result
 
 
 def _run_in_processes(
@@ -137,6 +181,7 @@ def _run_in_processes(
 
     from loky import ProcessPoolExecutor  # unlike the standard one it needs no main guard in users' scripts
 
+    _start_tracker()
     executor = ProcessPoolExecutor(max_workers=jobs)
     try:
         with _interruptions() as seen:
@@ -150,6 +195,20 @@ def _run_in_processes(
                     yield futures[future], future.result()
     finally:
         executor.shutdown(wait=True, kill_workers=True)
+
+
+def _start_tracker() -> None:
+    """Start loky's tracker of resources, silent.
+
+    An interruption while a worker starts may leave it the name of a semaphore that is gone: it would warn.
+    """
+    from loky.backend import resource_tracker
+
+    sys.warnoptions.append("ignore:resource_tracker:UserWarning")  # its process takes these over
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.pop()
 
 
 @contextmanager

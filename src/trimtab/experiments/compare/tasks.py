@@ -6,8 +6,9 @@ import functools
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trimtab.experiments.compare.kind import AnyKind, Inputs, LowerBound, PolicySpec, Settings
@@ -86,6 +87,16 @@ def run_task(task: Task) -> TaskResult:
     bound = _bound_of(kind, inputs) if task.with_bound else None
     runs = tuple(_run_one(task, inputs, spec, bound) for spec in task.policies)
     return TaskResult(runs, _bound_result(task.seed, bound), inputs.offered_load, len(inputs))
+
+
+def run_task_elsewhere(task: Task) -> tuple[TaskResult, dict[str, bytes]]:
+    """`run_task` where the records' folder may be out of reach: the files come back, by path in it."""
+    if task.records_folder is None:
+        return run_task(task), {}
+    with TemporaryDirectory() as folder:
+        moved = replace(task, records_folder=Path(folder))
+        result = run_task(moved)
+        return result, {str(path.relative_to(folder)): path.read_bytes() for path in record_files(moved)}
 
 
 def _bound_result(seed: int, bound: LowerBound[Any] | None) -> BoundResult | None:

@@ -27,9 +27,10 @@ def scenario_of(path: Path) -> Scenario:
     Nodes of one type that do not serve the same classes become different types. A drained node is down from
     the end of its last request on: a simulated node that is down loses its requests. Clients that left
     do so again, and deadlines cancel, as in the gateway. What others use of nodes is `background` that slows
-    nothing: recorded service times are slowed already. Capacities, demands, round trips, prices and weights
-    of tenants are the last that were recorded. Not replayed: changes of a capacity, tokens in flight,
-    transfers, requests of others, which prefixes a node had cached, costs of fair queueing between tenants.
+    nothing: recorded service times are slowed already. Capacities, demands, round trips, links, prices and
+    weights of tenants are the last that were recorded. Bodies of 1 MiB or more move over the links again.
+    Not replayed: changes of a capacity, tokens in flight, requests of others, which prefixes a node had
+    cached, costs of fair queueing between tenants.
 
     Raises:
         TraceError: the recording cannot be read.
@@ -84,6 +85,7 @@ def _serves(service: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
 def _cluster(recording: Recording, types: Mapping[int, str]) -> dict[str, Any]:
     signals = recording.signals
     zones, zone_of, weight = (signals.get(name, []) for name in ("zones", "zone", "weight"))
+    nic = signals.get("nic_gib_per_s", [])
     first = {types[j]: j for j in sorted(types, reverse=True)}
     data = {
         "types": {
@@ -97,12 +99,15 @@ def _cluster(recording: Recording, types: Mapping[int, str]) -> dict[str, Any]:
         "nodes": [
             {"name": n["name"], "type": types[n["idx"]], "slots": n["slots"], "queue_max": 0}
             | ({"zone": zone_of[n["idx"]], "weight": weight[n["idx"]]} if n["idx"] < len(zone_of) else {})
+            | ({"nic_gib_per_s": nic[n["idx"]]} if n["idx"] < len(nic) else {})
             for n in recording.nodes
         ],
     }
     if zones:  # requests come from the first, the gateway's own
         pairs = zip(zones, signals["rtt_s"], strict=True)
-        data["zones"] = {zone: {} for zone in zones}
+        links = signals.get("zone_gib_per_s", [None] * len(zones))
+        of_zone = zip(zones, links, strict=True)
+        data["zones"] = {zone: {"ingress_gib_per_s": gib_per_s} for zone, gib_per_s in of_zone}
         data["rtt_s"] = {zone: dict(zip(zones, row, strict=True)) for zone, row in pairs}
     return data
 

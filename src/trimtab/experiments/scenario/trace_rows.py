@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 
+from trimtab.experiments.file_stamp import file_stamp
 from trimtab.experiments.scenario.spec.workload import TraceSpec
 from trimtab.traces import Trace, TraceOptions, apply_options, read_trace
+from trimtab.traces.columns import COLUMNS
 from trimtab.traces.source import Progress
+
+CARRIED: Final = ("original_id", "prompt_tokens", "output_tokens")
+READ: Final = frozenset(COLUMNS)
 
 _last: dict[Hashable, Trace] = {}  # one entry: traces are large, and seeds follow each other
 
@@ -26,19 +32,12 @@ def recorded(spec: TraceSpec, progress: Progress | None = None) -> Trace:
     options = TraceOptions(
         keep_unfinished=spec.options.keep_unfinished, prompt_token_frac=spec.options.prompt_token_frac
     )
-    key = (path, stamp_of(spec), spec.format, mapping and mapping.model_dump_json(), options)
+    key = (path, file_stamp(path), spec.format, mapping and mapping.model_dump_json(), options)
     if key not in _last:
         trace = read_trace(path, spec.format, mapping, options, progress)
         _last.clear()
         _last[key] = trace
     return _last[key]
-
-
-def stamp_of(spec: TraceSpec) -> tuple[int, int]:
-    """Size and modification time of the file, to notice changes. Zeros without a file."""
-    path = Path(spec.file)
-    found = path.stat() if path.exists() else None
-    return (0, 0) if found is None else (found.st_size, found.st_mtime_ns)
 
 
 def chosen_rows(trace: Trace, options: TraceOptions, seed: int) -> pl.DataFrame:
@@ -48,6 +47,21 @@ def chosen_rows(trace: Trace, options: TraceOptions, seed: int) -> pl.DataFrame:
         TraceError: no rows are left.
     """
     return apply_options(trace.table, options.model_copy(update={"seed": options.seed + seed}))
+
+
+def trace_columns(spec: TraceSpec | None, seed: int) -> pl.DataFrame | None:
+    """What a recorded request carries besides what the simulator needs: tokens, its id, columns kept.
+
+    One row a request, in the order of the run; None without a trace, or where there are no such columns.
+    """
+    if spec is None:
+        return None
+    trace = recorded(spec)
+    kept = (name for name in trace.table.columns if name in CARRIED or name not in READ)
+    names = [name for name in kept if spec.mapping is not None or name in CARRIED]
+    if not names:
+        return None
+    return chosen_rows(trace, spec.options, seed).select(names)
 
 
 def recorded_rows(spec: TraceSpec) -> int:

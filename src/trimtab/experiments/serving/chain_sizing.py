@@ -6,39 +6,17 @@ the objective is met. The work of each seed stays the same, so differences are p
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trimtab.errors import UsageError
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import RunInputs, build
+from trimtab.experiments.serving.objectives import Objective
 from trimtab.experiments.serving.run import simulate_inputs
-from trimtab.metrics import METRICS
 
 STEPS = 12  # nodes added at most
-_OBJECTIVE = re.compile(r"^(?P<metric>\w+)\s*<=?\s*(?P<value>[0-9.eE+-]+)\s*s?$")
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """A metric that must not exceed a value."""
-
-    metric: str
-    value: float
-
-    @classmethod
-    def parsed(cls, text: str) -> Objective:
-        """From `completion_p99_s<60`. Raises UsageError."""
-        found = _OBJECTIVE.match(text.strip())
-        name = found["metric"] if found else ""
-        metric = name if name in METRICS else f"{name}_s"
-        if found is None or metric not in METRICS:
-            expected = "METRIC<SECONDS, such as completion_p99_s<60"
-            raise UsageError("cannot be used", field="--slo", value=text, expected=expected)
-        return cls(metric, float(found["value"]))
 
 
 @dataclass(frozen=True, slots=True)

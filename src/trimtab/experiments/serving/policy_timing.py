@@ -5,31 +5,20 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trimtab.domain.policy import Decider, Policy
 from trimtab.engine.simulator import run
+from trimtab.experiments.compare.kind import PolicyTiming
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
 from trimtab.experiments.serving.decision_time import decision_s
 from trimtab.policies import PolicySpec, canonical, find
 
 MOST_ARRIVALS = 20_000  # requests after which the run stands still, at the latest
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyTiming:
-    """Computing time of one policy on one scenario. Plan times are nan if it made no plan."""
-
-    policy: str
-    n_nodes: int
-    decision_s: float
-    plans: int
-    plan_mean_s: float
-    plan_max_s: float
 
 
 def time_policies(scenario: Scenario, policies: Sequence[PolicySpec], seed: int) -> list[PolicyTiming]:

@@ -1,4 +1,4 @@
-"""Replays a recording in the simulator and compares it with the live run.
+"""Replays a recording, or a log on a cluster, in the simulator and compares it with the live run.
 
 The agreement between the live run and the replay of the recorded policy shows how far a replay of another
 policy can be trusted. All figures cover the requests that were served live and arrived during the recording,
@@ -17,15 +17,14 @@ from typing import Any, Final
 import numpy as np
 
 from trimtab.engine import simulator
-from trimtab.errors import TraceError
+from trimtab.errors import TraceError, UsageError
+from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import build
-from trimtab.experiments.scenario.from_recording import node_name, scenario_of
-from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
-from trimtab.experiments.scenario.trace_rows import recorded
+from trimtab.experiments.scenario.spec.shared_types import FloatArray
+from trimtab.experiments.serving.live_run import live_run_of_log, live_run_of_recording
 from trimtab.metrics import Estimate, paired_difference_ci95
 from trimtab.metrics.distribution import mean, percentiles
 from trimtab.policies import canonical, find
-from trimtab.traces.gateway_recording import open_recording
 
 BATCHES: Final = 10  # of the recorded window: few, so that they are long
 HIDDEN_ABOVE_FRAC: Final = 0.10  # error against the live run from which a difference means nothing
@@ -52,7 +51,7 @@ class ReplayedPolicy:
     policy: str
     completions: Completions
     error_frac: Completions  # against the live run; a difference between policies where it is another policy
-    same_node_frac: float  # requests that went where they went live
+    same_node_frac: float | None  # of the requests whose node is known, those that went there again
     served: int  # of the requests that were served live
     difference_s: Estimate | None  # mean completion, this − the first policy's; None for the first
 
@@ -62,7 +61,7 @@ class Replay:
     """A recording's live figures and its replays."""
 
     recording: str
-    live_policy: str
+    live_policy: str | None  # None: the log does not tell it, the first policy stands for it
     live: Completions
     requests: int  # that the figures are of
     rows_dropped: int  # that the recorder could not write
@@ -76,7 +75,7 @@ class Replay:
         """
         first = self.policies[0]
         agrees = abs(first.error_frac.mean_s) <= HIDDEN_ABOVE_FRAC
-        return not (agrees and first.policy == self.live_policy)
+        return not (agrees and self.live_policy in (first.policy, None))
 
     def to_dict(self) -> dict[str, Any]:
         """The output of `trimtab replay --json`."""
@@ -91,46 +90,43 @@ def replay(
     path: str | os.PathLike[str],
     policies: Sequence[str] | None = None,
     *,
+    scenario: Scenario | None = None,
     after_s: float = 0.0,
     mode: str = "auto",
 ) -> Replay:
     """Replay a recording with these policies; default: the one it was recorded under.
 
     The whole recording is replayed; figures leave out requests that arrived in its first `after_s` seconds.
+    A log of one's own needs a scenario, of its trace on the cluster that served it, and the policy.
 
     Raises:
         TraceError: the recording cannot be read, or nothing was served while it recorded, or after that.
+        UsageError: a log that tells no policy is to be replayed with none.
         PolicyNotFound, PolicyError: as for simulations.
     """
-    recording, scenario = open_recording(Path(path)), scenario_of(Path(path))
-    assert scenario.workload.trace is not None
-    table = recorded(scenario.workload.trace).table
-    is_late = ~table["is_initial"] & (table["arrival_s"] >= after_s)
-    is_counted = ((table["outcome"] == "done") & is_late).to_numpy()
+    run = live_run_of_recording(Path(path)) if scenario is None else live_run_of_log(scenario)
+    if not policies and run.policy is None:
+        expected = "--policy NAME: the policy that chose the nodes, or the one most like it"
+        raise UsageError("a log does not tell its policy", field="--policy", expected=expected)
+    is_counted = ~np.isnan(run.completion_s) & (run.arrival_s >= after_s)
     if not is_counted.any():
         after = f" after its first {after_s:g} s" if after_s else ""
         raise TraceError(f"no request was served while it recorded{after}", file=str(path))
-    built = build(scenario, int(recording.head["seed"]))
-    went_to = _positions(table["node"].to_list(), built.cluster.node_names)
-    live_s = (table["finish_s"] - table["arrival_s"]).to_numpy()
-    live = _completions(live_s[is_counted])
+    built = build(run.scenario, run.seed)
+    went_to = run.positions(built.cluster.node_names)
+    live = _completions(run.completion_s[is_counted])
 
-    def replayed(policy: str) -> tuple[FloatArray, float]:
+    def replayed(policy: str) -> tuple[FloatArray, float | None]:
         driver = simulator.run(
-            built.cluster,
-            built.requests,
-            built.options,
-            find(policy),
-            seed=int(recording.head["seed"]),
-            mode=mode,
+            built.cluster, built.requests, built.options, find(policy), seed=run.seed, mode=mode
         )
         rows = driver.state.requests[: len(built.requests)]
         completion_s = rows["finish_s"] - built.requests.work["arrival_s"]  # nan: not served
-        same = float((rows["node_idx"] == went_to)[is_counted].mean())
+        known = is_counted & (went_to >= 0)
+        same = float((rows["node_idx"] == went_to)[known].mean()) if known.any() else None
         return np.where(is_counted, completion_s, np.nan), same
 
-    live_policy = canonical(recording.head["policy"])
-    names = [canonical(policy) for policy in policies or (live_policy,)]
+    names = [canonical(policy) for policy in policies or filter(None, [run.policy])]
     runs = [replayed(name) for name in names]
     found = tuple(
         ReplayedPolicy(
@@ -143,7 +139,7 @@ def replay(
         )
         for k, (name, (completion_s, same)) in enumerate(zip(names, runs, strict=True))
     )
-    return Replay(str(path), live_policy, live, int(is_counted.sum()), recording.rows_dropped, found)
+    return Replay(str(path), run.policy, live, int(is_counted.sum()), run.rows_dropped, found)
 
 
 def paired_by_batches(a_s: FloatArray, b_s: FloatArray, batches: int = BATCHES) -> Estimate:
@@ -164,8 +160,3 @@ def paired_by_batches(a_s: FloatArray, b_s: FloatArray, batches: int = BATCHES) 
 
 def _completions(seconds: FloatArray) -> Completions:
     return Completions(mean(seconds), *percentiles(seconds, 50, 99))
-
-
-def _positions(names: list[str | None], nodes: tuple[str, ...]) -> IntArray:
-    position = {name: idx for idx, name in enumerate(nodes)}
-    return np.array([-1 if name is None else position.get(node_name(name), -1) for name in names])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,18 +17,15 @@ from trimtab.engine.provided import degraded
 from trimtab.engine.records import records_of
 from trimtab.experiments.bounds import Bound, bound_of, distance_frac
 from trimtab.experiments.curves import Curves
-from trimtab.experiments.scenario import Scenario, as_path, load_cluster, resolve_scenario
+from trimtab.experiments.provenance import made_by
+from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
+from trimtab.experiments.scenario.given import ClusterSource, ScenarioSource, TraceSource, resolved
+from trimtab.experiments.scenario.trace_rows import trace_columns
 from trimtab.experiments.serving.request_table import request_table
 from trimtab.experiments.serving.run_curves import curves_of
 from trimtab.experiments.serving.run_mode import prepared_mode
-from trimtab.experiments.serving.stage_tables import (
-    StageSummary,
-    best_store_hit_frac,
-    bottleneck_text,
-    stage_summaries,
-    stage_table,
-)
+from trimtab.experiments.serving.stage_tables import best_store_hit_frac, stage_table
 from trimtab.experiments.serving.warnings import (
     degraded_notes,
     few_served_note,
@@ -39,13 +34,12 @@ from trimtab.experiments.serving.warnings import (
     unfit_note,
 )
 from trimtab.metrics import RANKED_FROM, Records, compute, served_frac
+from trimtab.metrics.stage_summaries import StageSummary, bottleneck_text, stage_summaries
 from trimtab.policies import PolicySpec, canonical, find
 from trimtab.version import versions
 
 if TYPE_CHECKING:
     import polars as pl
-
-ScenarioSource = Scenario | str | os.PathLike[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +54,8 @@ class Run:
     records: Records = field(repr=False)
     planning: PlanningLog = field(repr=False, default_factory=PlanningLog)
     lacks: tuple[Degraded, ...] = field(repr=False, default=())  # needs of the policy that are not met
+    spec: str | None = field(repr=False, default=None)  # the policy as given, where it was a text
+    objects: tuple[object, ...] = field(repr=False, default=())  # what the policy is made of
 
     def __repr__(self) -> str:
         """Policy, scenario, and three of the figures."""
@@ -70,8 +66,9 @@ class Run:
 
     @cached_property
     def requests(self) -> pl.DataFrame:
-        """One row per request: request_id, arrival_s, start_s, finish_s, node_idx, status, reason, …"""
-        return request_table(self.records, self.inputs.cluster, self.inputs.requests)
+        """One row per request: request_id, arrival_s, start_s, finish_s, node, status, reason, …"""
+        of_trace = trace_columns(self.scenario.workload.trace, self.seed)
+        return request_table(self.records, self.inputs.cluster, self.inputs.requests, of_trace)
 
     @cached_property
     def nodes(self) -> pl.DataFrame:
@@ -86,7 +83,8 @@ class Run:
     @cached_property
     def stage_summaries(self) -> list[StageSummary]:
         """One summary per stage of the chains; empty where there are none."""
-        return [] if self.records.stages is None else stage_summaries(self.records)
+        records = self.records
+        return [] if records.stages is None else stage_summaries(records.stages, records.requests.finished)
 
     @cached_property
     def bound(self) -> Bound | None:
@@ -96,7 +94,7 @@ class Run:
     @cached_property
     def curves(self) -> Curves:
         """The curves that figures draw."""
-        return curves_of(self.records, self.inputs.cluster)
+        return curves_of(self.records, self.inputs.cluster, faults=self.inputs.options.faults, seed=self.seed)
 
     @property
     def distance_frac(self) -> float:
@@ -154,6 +152,7 @@ class Run:
             "distance_to_bound_frac": self.distance_frac,
             "served_frac": self.served_frac,
             "notes": self.notes(),
+            "made_by": made_by(self.scenario.content(), [(self.spec or self.policy, self.objects)]),
             "versions": versions(),
             **chains,
         }
@@ -165,8 +164,8 @@ def simulate(
     seed: int = 0,
     *,
     load: float | None = None,
-    trace: str | os.PathLike[str] | None = None,
-    cluster: str | os.PathLike[str] | None = None,
+    trace: TraceSource | None = None,
+    cluster: ClusterSource | None = None,
     mode: str = "auto",
     progress: Callable[[int], None] | None = None,
     notice: Callable[[str], None] | None = None,
@@ -174,19 +173,20 @@ def simulate(
     """Simulate one policy on one seed of a scenario.
 
     Args:
-        scenario: a Scenario, a built-in's name, or a file; default: `trace` on `cluster`, or aigc-images.
+        scenario: a Scenario, a built-in's name, a file, its YAML text, or its values as a dict; default:
+            `trace` on `cluster`, or aigc-images.
         policy: a name, `name+order`, `file.py:Class`, a Policy object or class.
         seed: seed of all random numbers.
         load: offered work over capacity; default: the scenario's.
-        trace: a file that replaces the scenario's requests.
-        cluster: a file that replaces the scenario's nodes.
+        trace: replaces the scenario's requests: a file, a Trace, or a data frame in canonical columns.
+        cluster: replaces the scenario's nodes: a file, its YAML text, or its values as a dict.
         mode: "auto", "compiled" or "interpreted"; the results are equal.
         progress: called with the number of requests that have arrived.
         notice: called with a line while kernels are compiled.
 
     Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
     """
-    chosen = overridden(scenario, load, trace, cluster)
+    chosen = resolved(scenario, trace=trace, on=cluster, load=load)
     return simulate_inputs(chosen, build(chosen, seed), policy, seed, mode, progress, notice)
 
 
@@ -201,6 +201,7 @@ def simulate_inputs(
 ) -> Run:
     """`simulate` on inputs that are built already."""
     decider = find(policy)
+    degraded(decider, built.cluster, built.requests, built.options)  # refuses before kernels are compiled
     mode = prepared_mode([policy], mode, len(built.requests), 1, notice)
     driver = simulator.run(
         built.cluster,
@@ -212,7 +213,7 @@ def simulate_inputs(
         progress=progress,
         declared=scenario_workload(decider.dispatch, scenario, seed),
     )
-    return run_of(scenario, canonical(policy), seed, built, driver)
+    return run_of(scenario, policy, seed, built, driver)
 
 
 def run_on_clock(
@@ -243,33 +244,25 @@ def run_on_clock(
         progress=progress,
         declared=scenario_workload(decider.dispatch, scenario, seed),
     )
-    return run_of(scenario, canonical(policy), seed, built, driver)
+    return run_of(scenario, policy, seed, built, driver)
 
 
-def overridden(
-    scenario: ScenarioSource | None,
-    load: float | None = None,
-    trace: str | os.PathLike[str] | None = None,
-    cluster: str | os.PathLike[str] | None = None,
-) -> Scenario:
-    """The scenario with parts replaced. Raises UsageError."""
-    if isinstance(scenario, Scenario):
-        part = None if cluster is None else load_cluster(as_path(cluster, "cluster"))
-        return scenario.with_overrides(trace=_path(trace, "trace"), cluster=part, load=load)
-    return resolve_scenario(
-        _path(scenario, "scenario"), trace=_path(trace, "trace"), cluster=_path(cluster, "cluster"), load=load
-    )
-
-
-def _path(given: str | os.PathLike[str] | None, field: str) -> Path | None:
-    return None if given is None else as_path(given, field)
-
-
-def run_of(scenario: Scenario, policy: str, seed: int, built: RunInputs, driver: Driver) -> Run:
+def run_of(scenario: Scenario, policy: PolicySpec, seed: int, built: RunInputs, driver: Driver) -> Run:
     """The result of a finished run, from the state of its driver."""
     records = records_of(driver, built.cluster, built.requests, built.slo_s)
     lacks = degraded(driver.decider, built.cluster, built.requests, built.options)
-    return Run(scenario, policy, seed, compute(records), built, records, driver.planning, lacks)
+    return Run(
+        scenario,
+        canonical(policy),
+        seed,
+        compute(records),
+        built,
+        records,
+        driver.planning,
+        lacks,
+        spec=policy if isinstance(policy, str) else None,
+        objects=find(policy),
+    )
 
 
 def node_table(records: Records, built: RunInputs) -> pl.DataFrame:

@@ -13,23 +13,26 @@ from trimtab.domain.decision import Reason
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy, members
 from trimtab.engine import simulator
-from trimtab.engine.provided import degraded
+from trimtab.engine.provided import SIMULATOR, degraded
 from trimtab.engine.records import records_of
 from trimtab.errors import ScenarioError
 from trimtab.experiments.bounds import bound_of, compile_bounds, distance_frac
-from trimtab.experiments.compare.kind import FigureChoice, LowerBound, Notice
+from trimtab.experiments.compare.kind import FigureChoice, LowerBound, Notice, PolicyTiming
 from trimtab.experiments.curves import BINS, Curves
+from trimtab.experiments.file_stamp import file_stamp
 from trimtab.experiments.machine import cores
-from trimtab.experiments.scenario import Scenario, load_scenario
+from trimtab.experiments.scenario import Scenario, load_scenario, resolve_scenario
 from trimtab.experiments.scenario.build import RunInputs, build, same_inputs, scenario_workload
+from trimtab.experiments.scenario.parts import Parts, ReadingBar
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
-from trimtab.experiments.scenario.trace_rows import arrives_at_once, stamp_of
+from trimtab.experiments.scenario.trace_rows import arrives_at_once, recorded, trace_columns
+from trimtab.experiments.serving.policy_timing import time_policies
 from trimtab.experiments.serving.request_table import request_table
 from trimtab.experiments.serving.run_curves import curves_of
 from trimtab.experiments.serving.run_mode import prepared_mode
 from trimtab.experiments.serving.warnings import MOST_NAMED, comparison_notes
 from trimtab.metrics import METRICS, Metric, Records, batch_ci95, compute, served_frac
-from trimtab.policies import DEFAULT_COMPARISON, PolicySpec, canonical, find
+from trimtab.policies import CHAIN_COMPARISON, DEFAULT_COMPARISON, PolicySpec, canonical, find
 from trimtab.validation.problems import checked
 
 if TYPE_CHECKING:
@@ -59,9 +62,14 @@ class Serving:
     """Requests that arrive at nodes, in the simulator."""
 
     items: ClassVar[str] = "requests"
+    title: ClassVar[str] = "requests"
+    untaken: ClassVar[Mapping[str, str]] = {"profiles": "a trace or a scenario of training jobs"}
     metrics: ClassVar[Mapping[str, Metric]] = METRICS
     objective: ClassVar[str] = "completion_mean_s"
     objective_title: ClassVar[str] = "mean completion"
+    limits: ClassVar[str] = (
+        "Model: a slot per request; token speed does not depend on how many are served; no KV memory."
+    )
     figures: ClassVar[FigureChoice] = FigureChoice(
         stats=("completion_mean_s", "completion_p99_s", "slo_attained_frac", "utilisation_var"),
         over_load={
@@ -92,8 +100,37 @@ class Serving:
         seeds: int | Sequence[int] | None,
     ) -> Scenario:
         """The scenario, by value, name or file, with every argument that is not None replaced."""
-        scenario = source if isinstance(source, Scenario) else load_scenario(source)
-        return scenario.with_overrides(load=load, policies=policies, seeds=seeds)
+        return load_scenario(source).with_overrides(load=load, policies=policies, seeds=seeds)
+
+    def with_parts(self, base: Scenario | None, parts: Parts) -> Scenario:
+        """The scenario, else the trace on the cluster, with these parts. Raises UsageError."""
+        scenario = resolve_scenario(
+            base,
+            trace=parts.trace,
+            cluster=parts.cluster,
+            load=parts.load,
+            policies=parts.policies,
+            seeds=parts.seeds,
+        )
+        return scenario if parts.change is None else parts.change(scenario)
+
+    def read_ahead(self, settings: Scenario, bar: ReadingBar) -> list[str]:
+        """Read the trace, if there is one, and keep it for the runs; what was repaired in it."""
+        trace = settings.workload.trace
+        if trace is None:
+            return []
+        with bar(f"reading {trace.file.name}") as progress:
+            read = recorded(trace, progress)
+        return [repair.in_words() for repair in read.repairs]
+
+    def times(self, settings: Scenario) -> list[PolicyTiming]:
+        """Computing times of the policies."""
+        policies = settings.policies or self.default_policies(settings)
+        return time_policies(settings, policies, settings.seed_list()[0])
+
+    def amounts(self, inputs: ServingInputs) -> dict[str, int]:
+        """Nodes and requests."""
+        return {"nodes": inputs.run.cluster.n_nodes, "requests": len(inputs)}
 
     def size(self, settings: Scenario) -> int:
         """Requests of a run."""
@@ -111,10 +148,8 @@ class Serving:
         return checked(lambda: SweepSpec(loads=tuple(wanted)), SweepSpec, "sweep", ScenarioError).loads
 
     def default_policies(self, settings: Scenario) -> tuple[str, ...]:
-        """The default comparison; with chains, without policies that need rollouts."""
-        if not settings.has_chains():
-            return DEFAULT_COMPARISON
-        return tuple(p for p in DEFAULT_COMPARISON if Need.ROLLOUT not in find(p).dispatch.all_needs)
+        """The default comparison, of requests or of chains."""
+        return CHAIN_COMPARISON if settings.has_chains() else DEFAULT_COMPARISON
 
     def is_swept_by_default(self, policy: PolicySpec) -> bool:
         """Whether the policy needs no rollouts: a run with rollouts takes as long as all others together."""
@@ -123,7 +158,7 @@ class Serving:
     def stamp(self, settings: Scenario) -> tuple[int, int] | None:
         """Size and time of change of the trace, if there is one."""
         trace = settings.workload.trace
-        return None if trace is None else stamp_of(trace)
+        return None if trace is None else file_stamp(trace.file)
 
     def find(self, policy: PolicySpec) -> tuple[Policy, Policy]:
         """The policy that dispatches, and the policy that orders the queue."""
@@ -133,8 +168,21 @@ class Serving:
         """The shortest name of a policy."""
         return canonical(policy)
 
-    def prepare(self, policies: Sequence[PolicySpec], mode: str, items: int, notice: Notice | None) -> str:
-        """Compile the kernels of all runs; small comparisons on a cold cache are interpreted instead."""
+    def prepare(
+        self,
+        settings: Scenario,
+        policies: Sequence[PolicySpec],
+        mode: str,
+        items: int,
+        notice: Notice | None,
+    ) -> str:
+        """Compile the kernels of all runs; small comparisons on a cold cache are interpreted instead.
+
+        Raises UsageError for a policy that chains do not provide for.
+        """
+        if settings.has_chains():
+            for policy in policies:
+                find(policy).degraded(SIMULATOR, frozenset(Need) - {Need.ROLLOUT})
         mode = prepared_mode(policies, mode, items, cores(), notice)
         compile_bounds(notice)
         return mode
@@ -179,20 +227,26 @@ class Serving:
         arrival_s = inputs.run.requests.work["arrival_s"]
         span_s = max(1e-9, float(arrival_s[-1] - arrival_s[0]))
         edges_s = np.linspace(arrival_s[0], arrival_s[0] + 1.1 * span_s, BINS + 1)
-        return curves_of(records, inputs.run.cluster, edges_s)
+        return curves_of(records, inputs.run.cluster, edges_s, inputs.run.options.faults, inputs.seed)
 
     def table(self, inputs: ServingInputs, records: Records) -> pl.DataFrame:
         """One row per request."""
-        return request_table(records, inputs.run.cluster, inputs.run.requests)
+        of_trace = trace_columns(inputs.scenario.workload.trace, inputs.seed)
+        return request_table(records, inputs.run.cluster, inputs.run.requests, of_trace)
 
     def remarks(self, inputs: ServingInputs, policy: PolicySpec, records: Records) -> dict[str, Any]:
-        """Requests that fit no node, and what the policy does without."""
+        """Requests that fit no node, what the policy does without, and how many held requests it compares.
+
+        `compared` is 0 unless the order is another policy's, which comparing overrides.
+        """
         unfit, ready = np.flatnonzero(records.requests.reason == Reason.FITS_NO_NODE), inputs.run
-        lacks = degraded(find(policy), ready.cluster, ready.requests, ready.options)
+        found = find(policy)
+        lacks = degraded(found, ready.cluster, ready.requests, ready.options)
         return {
             "n_fits_no_node": len(unfit),
             "fits_no_node": tuple(unfit[:MOST_NAMED].tolist()),
             "lacks": tuple((each.policy, each.need.name, each.effect) for each in lacks),
+            "compared": 0 if found.has_own_order else members(found.dispatch)[0].compares,
         }
 
     def seedless(self, settings: Scenario, policies: Sequence[PolicySpec], seed: int) -> frozenset[str]:
@@ -216,4 +270,4 @@ class Serving:
         return comparison_notes(settings.workload.trace, results)
 
 
-SERVING: Final = Serving()
+SERVING: Final[Serving] = Serving()

@@ -45,6 +45,11 @@ class _Stage:
         drawn = deciding.count.draw(generator(seed, Stream.STAGE_COUNT, self.counted), n)
         return np.maximum(np.rint(drawn), 0).astype(np.int64)
 
+    @property
+    def expected_count(self) -> float:
+        """Instances of a run that policies expect."""
+        return self.chain.stages[self.chain.counted_like(self.name)].mean_count
+
     def is_skipped(self, seed: int, n: int) -> npt.NDArray[np.bool_]:
         """Runs that skip it, [runs]."""
         drawn: FloatArray = generator(seed, Stream.STAGE_CONDITION, self.member).random(n)
@@ -223,7 +228,7 @@ def _with_ranks(chains: Chains, cluster: Cluster, stages: dict[int, _Stage]) -> 
             longest_s, following = max(follows, default=(0.0, -1))
             chains.work["rank_s"][rows] = own_s + longest_s
             groups = first_group[runs] + position - chains.templates.first[template]
-            declared_s = chains.work["estimate_s"][rows].sum() / len(runs)
+            declared_s = stages[position].expected_count * float(chains.work["estimate_s"][rows].mean())
             expected_s[groups] = stages[position].section.when_frac * declared_s
             served = rows[~chains.is_skipped[rows]]
             mean_gib = float(chains.output_gib[served].mean()) if len(served) else 0.0

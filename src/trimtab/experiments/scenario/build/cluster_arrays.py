@@ -62,6 +62,7 @@ def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) ->
         memory_gib=np.array([t.memory_gib for t in types]),
         accelerators=np.array([t.accelerators for t in types]),
         usd_per_hour=np.array([t.usd_per_hour for t in types]),
+        is_paid_down=np.array([t.paid_while_down for t in types]),
         class_names=tuple(served.classes),
         fixed_s=fixed_s,
         unit_s=unit_s,

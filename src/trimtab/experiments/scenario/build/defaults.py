@@ -36,7 +36,10 @@ _IMAGES: Final = Served(
 
 _SECONDS: Final = Served({}, {}, {"request": ServiceClass(unit_s=1.0, unit="second at speed 1")})
 
-_BY_FORMAT: Final[Mapping[str, Served]] = {"azure-llm-2023": _CHAT, "mooncake": _CHAT, "gentd26": _IMAGES}
+_OF_TOKENS: Final = (
+    *("azure-llm-2023", "mooncake", "burstgpt", "litellm", "vllm", "sglang", "sglang-metrics", "otel-genai"),
+)
+_BY_FORMAT: Final[Mapping[str, Served]] = {**dict.fromkeys(_OF_TOKENS, _CHAT), "gentd26": _IMAGES}
 
 ADAPTERS_NOT_NAMED: Final = frozenset({"gentd26"})
 """Formats whose adapter column tells only that there is one."""

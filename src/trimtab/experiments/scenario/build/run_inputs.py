@@ -39,6 +39,7 @@ from trimtab.experiments.scenario.build.traced_chains import served_of, traced_c
 from trimtab.experiments.scenario.spec.scenario import Scenario
 from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.shared_types import FloatArray
+from trimtab.experiments.scenario.spec.workload import BurstSpec
 from trimtab.experiments.scenario.trace_rows import chosen_rows, recorded
 from trimtab.traces import Trace
 
@@ -121,6 +122,8 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
     target = scenario.workload.load if load is None else load
     if target is not None:
         _scale_to(requests, target * capacity_per_s, scenario.name)
+    for burst in scenario.workload.bursts:
+        _condense(requests, burst)
     requests.work["run_arrival_s"] = requests.work["arrival_s"]
     if chains is not None:
         requests = with_runs(requests, chains)
@@ -258,6 +261,17 @@ def _span_s(requests: Requests) -> float:
 def _rate_per_s(requests: Requests) -> float:
     span_s = _span_s(requests)
     return (len(requests) - 1) / span_s if span_s > 0 else np.inf
+
+
+def _condense(requests: Requests, burst: BurstSpec) -> None:
+    """Let the arrivals of a burst come faster, and later ones earlier; deadlines keep their distance."""
+    arrival_s = requests.work["arrival_s"].copy()
+    after_s = arrival_s - burst.at_s
+    long_s, gained_s = burst.factor * burst.duration_s, (burst.factor - 1.0) * burst.duration_s
+    moved_s = np.where(after_s < long_s, after_s / burst.factor, after_s - gained_s)
+    new_s = np.where(after_s <= 0.0, arrival_s, burst.at_s + moved_s)
+    requests.work["deadline_s"] += new_s - arrival_s
+    requests.work["arrival_s"] = new_s
 
 
 def _scale_to(requests: Requests, rate_per_s: float, name: str) -> None:

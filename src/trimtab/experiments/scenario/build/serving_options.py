@@ -65,14 +65,22 @@ def _noise_frac(serving: ServingSpec, cluster: Cluster) -> FloatArray | None:
 
 
 def _struck(fault: StruckNodes, cluster: Cluster, rng: np.random.Generator) -> IntArray:
-    """Nodes of a fault or of background work."""
-    chosen = np.ones(cluster.n_nodes, dtype=np.bool_)
-    if fault.node is not None:
-        chosen &= np.array(cluster.node_names) == fault.node
-    if fault.type is not None:
-        chosen &= cluster.type_idx == cluster.type_names.index(fault.type)
-    if fault.zone is not None:
-        chosen &= cluster.zone_idx == cluster.zone_names.index(fault.zone)
+    types, zones = np.array(cluster.type_names)[cluster.type_idx], np.array(cluster.zone_names)
+    return struck_nodes(fault, np.array(cluster.node_names), types, zones[cluster.zone_idx], rng)
+
+
+def struck_nodes(
+    fault: StruckNodes,
+    names: NDArray[np.str_],
+    types: NDArray[np.str_],
+    zones: NDArray[np.str_],
+    rng: np.random.Generator,
+) -> IntArray:
+    """Nodes of a fault or of background work, by the name, type and zone of each."""
+    chosen = np.ones(len(names), dtype=np.bool_)
+    for wanted, of_nodes in ((fault.node, names), (fault.type, types), (fault.zone, zones)):
+        if wanted is not None:
+            chosen &= of_nodes == wanted
     nodes = np.flatnonzero(chosen)
     count = round(fault.share_frac * len(nodes))
     return np.sort(rng.choice(nodes, count, replace=False))

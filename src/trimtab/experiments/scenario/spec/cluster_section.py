@@ -24,16 +24,22 @@ class NodeType(Spec):
     slots: int = Field(1, ge=1, description="concurrent requests of a node")
     speed: Positive = Field(1.0, description="divisor of service times given as one number")
     usd_per_hour: NonNegative = Field(0.0, description="price of a node")
+    paid_while_down: bool = Field(
+        True, description="whether a node that is down is paid; false: its price ends then"
+    )
     resources: Capacity = Field(
         {}, description="resource → capacity of a node, for classes with a demand; default: 0"
     )
+
+
+MOST_NODES = 1_000_000  # of a group
 
 
 class NodeGroup(Spec):
     """A number of nodes of one type."""
 
     type: str = Field(description="node type, a key of cluster.types")
-    count: int = Field(1, ge=1, description="number of nodes")
+    count: int = Field(1, ge=1, le=MOST_NODES, description="number of nodes")
     name: str | None = Field(None, description="nodes are called NAME-1, NAME-2, …; default: the type")
     weight: Positive | None = Field(
         None, description="capacity of a slot under weighted policies, relative; default: its mean speed"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -17,7 +15,6 @@ from pydantic import (
     model_validator,
 )
 
-from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.spec.chain_sections import ChainSection, chain_field_errors, run_classes
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.references import (
@@ -27,13 +24,13 @@ from trimtab.experiments.scenario.spec.references import (
     struck_field_errors,
     workload_field_errors,
 )
+from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
 from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served, ServiceClass
 from trimtab.experiments.scenario.spec.serving import BackgroundSpec, FaultSpec, ServingSpec
 from trimtab.experiments.scenario.spec.workload import TraceSpec, WorkloadSpec
 from trimtab.experiments.scenario.trace_rows import holds_runs, recorded_rows
 from trimtab.validation.base import Positive, Spec, formerly
 from trimtab.validation.names import FieldError, raise_field_errors
-from trimtab.validation.problems import checked
 
 SCENARIO_TITLE = "trimtab scenario"
 
@@ -89,6 +86,15 @@ class ClusterPart(Spec):
         """Models, adapters and classes."""
         return Served(self.models, self.adapters, self.classes)
 
+    def cluster_part(self, **changed: Any) -> ClusterPart:
+        """What a cluster file holds of it, with these keys changed."""
+        own = {name: getattr(self, name) for name in ClusterPart.model_fields}
+        return ClusterPart.model_validate(own | changed)
+
+    def cluster_content(self) -> dict[str, Any]:
+        """The values of a cluster file."""
+        return self.cluster_part().model_dump(mode="json", exclude_defaults=True)
+
     @model_validator(mode="after")
     def _fits_together(self) -> ClusterPart:
         raise_field_errors(self._field_errors(), SCENARIO_TITLE)
@@ -99,7 +105,7 @@ class ClusterPart(Spec):
         yield from served_field_errors(self.served, self.cluster)
 
 
-class Scenario(ClusterPart):
+class Scenario(ScenarioFile, ClusterPart):
     """One scenario file. Two with the same `hash()`, and the same trace if any, give the same runs."""
 
     chains: Mapping[str, ChainSection] = Field(
@@ -135,9 +141,6 @@ class Scenario(ClusterPart):
         """What is served, with a class for the runs of each chain."""
         return Served(self.models, self.adapters, {**self.classes, **run_classes(self.chains)})
 
-    def __hash__(self) -> int:
-        return hash(self.hash())
-
     def n_requests(self) -> int:
         """Number of arriving requests; reads the trace, if there is one."""
         if self.workload.generate is not None:
@@ -150,24 +153,9 @@ class Scenario(ClusterPart):
         trace = self.workload.trace
         return bool(self.chains) if trace is None else holds_runs(trace)
 
-    def seed_list(self) -> tuple[int, ...]:
-        """The seeds as a list."""
-        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
-
     def ends_early(self) -> bool:
         """Whether a run may end before all work is done."""
         return self.serving.horizon_s is not None
-
-    def hash(self) -> str:
-        """SHA-256 of the file's values, without comments, formatting, defaults and folders.
-
-        A trace counts by the name of its file, not by its content.
-        """
-        content = _without_folders(self._content(exclude={"description"}))
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-    def _content(self, exclude: set[str] | None = None) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude_defaults=True, exclude=exclude)
 
     def with_overrides(
         self,
@@ -187,16 +175,10 @@ class Scenario(ClusterPart):
         Raises:
             ScenarioError: a value that is not allowed, or parts that do not fit together.
         """
-        changed: dict[str, Any] = dict(self)
-        if cluster is not None:
-            changed |= self._cluster_fields(cluster)
+        changed: dict[str, Any] = {} if cluster is None else self._cluster_fields(cluster)
         if trace is not None or load is not None:
             changed["workload"] = self._workload(trace, load)
-        if policies is not None:
-            changed["policies"] = tuple(policies)
-        if seeds is not None:
-            changed["seeds"] = tuple(seeds) if isinstance(seeds, Iterable) else seeds
-        return checked(lambda: Scenario.model_validate(changed), Scenario, self.name, ScenarioError)
+        return self.replaced(policies=policies, seeds=seeds, **changed)
 
     def _cluster_fields(self, part: ClusterPart) -> dict[str, Any]:
         taken = part.classes and not (isinstance(part, Scenario) and self.classes)
@@ -210,15 +192,6 @@ class Scenario(ClusterPart):
         if load is not None:
             changed["load"] = load
         return changed
-
-
-def _without_folders(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {
-            k: Path(v).name if k == "file" and isinstance(v, str) else _without_folders(v)
-            for k, v in value.items()
-        }
-    return [_without_folders(v) for v in value] if isinstance(value, list) else value
 
 
 def scenario_schema() -> dict[str, Any]:

@@ -33,10 +33,13 @@ class Regime(Spec):
     )
 
 
+MOST_REQUESTS = 1_000_000_000  # generated
+
+
 class GenerateSpec(Spec):
     """Requests drawn from distributions."""
 
-    requests: int = Field(ge=1, description="number of requests")
+    requests: int = Field(ge=1, le=MOST_REQUESTS, description="number of requests")
     arrival: ArrivalSpec = Field(description="arrival process; workload.load rescales it in time")
     mix: Mapping[str, MixEntry] = Field(min_length=1, description="class → its share and sizes")
     size: Amount | None = Field(None, description="work units, for classes that do not give their own")
@@ -112,6 +115,18 @@ class DeadlineSpec(Spec):
         return self
 
 
+class BurstSpec(Spec):
+    """A time in which arrivals come faster.
+
+    The requests of the next `factor` × `duration_s` seconds arrive within `duration_s`; all later ones arrive
+    earlier by the rest.
+    """
+
+    factor: float = Field(gt=1, allow_inf_nan=False, description="arrival rate, as a multiple of its own")
+    at_s: NonNegative = Field(description="start, in seconds of the run")
+    duration_s: Positive = Field(description="duration")
+
+
 def _named_or_ranked(value: object) -> str:
     ranked = isinstance(value, Popularity) or (isinstance(value, Mapping) and "count" in value)
     return "<ranked>" if ranked else "<named>"
@@ -130,6 +145,9 @@ class WorkloadSpec(Spec):
     generate: GenerateSpec | None = Field(None, description="a synthetic workload; this or trace")
     load: Positive | None = Field(
         None, description="offered work over capacity, by rescaling arrival times; null = as they are"
+    )
+    bursts: tuple[BurstSpec, ...] = Field(
+        (), description="times in which arrivals come faster; load is that without them"
     )
     estimate_cv: NonNegative = Field(
         0.0, description="error of the size that policies see: coefficient of variation of a lognormal factor"
@@ -157,6 +175,9 @@ class WorkloadSpec(Spec):
     def _one_source(self) -> WorkloadSpec:
         if (self.trace is None) == (self.generate is None):
             raise ValueError("either trace or generate")
+        ends_s = [(burst.at_s, burst.at_s + burst.duration_s) for burst in self.bursts]
+        if any(later[0] < before[1] for before, later in itertools.pairwise(ends_s)):
+            raise ValueError("bursts in order, each after the end of the one before")
         if not any(self.priorities.values()):
             raise ValueError("at least one of priorities above 0")
         if self.prompts is not None and self.contents is not None:

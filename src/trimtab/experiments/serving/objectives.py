@@ -1,0 +1,70 @@
+"""Objectives of sizing: metrics and the values that they keep to, as `completion_p99<8s, wait_p99<1s`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trimtab.errors import UsageError
+from trimtab.metrics import METRICS
+from trimtab.validation.names import nearest
+
+_OBJECTIVE: Final = re.compile(
+    r"(?P<metric>\w+)\s*(?P<sign>[<>])=?\s*(?P<value>[0-9.eE+-]+)\s*(?P<unit>ms|s|%)?"
+)
+_FACTORS: Final[Mapping[str | None, float]] = {None: 1.0, "s": 1.0, "ms": 1e-3, "%": 1e-2}
+_EXPECTED: Final = "METRIC<SECONDS or METRIC>FRACTION, such as completion_p99_s<60 or slo_attained>99%"
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A metric that must not exceed a value, or not fall below it."""
+
+    metric: str
+    value: float
+    is_least: bool = False
+
+    @classmethod
+    def parsed(cls, text: str) -> Objective:
+        """From `completion_p99_s<60`. Raises UsageError."""
+        found = _OBJECTIVE.fullmatch(text.strip())
+        if found is None:
+            raise UsageError("cannot be used", field="--slo", value=text, expected=_EXPECTED)
+        metric, is_least = _metric(found["metric"], text), found["sign"] == ">"
+        if (METRICS[metric].better == "higher") != is_least:
+            sign = ">" if METRICS[metric].better == "higher" else "<"
+            raise UsageError("the wrong way round", field="--slo", value=text, expected=f"{metric}{sign}…")
+        try:
+            return cls(metric, float(found["value"]) * _FACTORS[found["unit"]], is_least)
+        except ValueError as error:
+            raise UsageError("no number", field="--slo", value=found["value"], expected=_EXPECTED) from error
+
+    def overshoot(self, metrics: Mapping[str, float]) -> float:
+        """How far a run is off, relative to the value: at most 0 where met, inf where it is undefined."""
+        found = metrics[self.metric]
+        if found != found:
+            return float("inf")
+        if self.is_least:
+            return (self.value - found) / max(1.0 - self.value, 1e-9)
+        return found / self.value - 1.0
+
+    def __str__(self) -> str:
+        """As it is written."""
+        return f"{self.metric}{'>' if self.is_least else '<'}{self.value:g}"
+
+
+def objectives_of(text: str) -> tuple[Objective, ...]:
+    """Objectives separated by commas. Raises UsageError."""
+    return tuple(Objective.parsed(part) for part in text.split(","))
+
+
+def _metric(name: str, text: str) -> str:
+    """The metric of a name that may lack its unit; `wait` is queueing."""
+    name = re.sub(r"^wait(?=_)", "queueing", name)
+    for full in (name, f"{name}_s", f"{name}_frac"):
+        if full in METRICS and METRICS[full].better is not None:
+            return full
+    expected = f"{_EXPECTED}; metrics are those of `trimtab metrics`: {nearest(name, METRICS)}"
+    raise UsageError("no such metric", field="--slo", value=text, expected=expected)

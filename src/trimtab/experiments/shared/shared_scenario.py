@@ -1,0 +1,45 @@
+"""A scenario of requests and training jobs that share nodes, as one checked value."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import Field
+
+from trimtab.experiments.scenario import Scenario
+from trimtab.experiments.scenario.scenario_files import ScenarioFiles
+from trimtab.experiments.scenario.spec.scenario import PolicyName, Seeds
+from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
+from trimtab.experiments.training.training_scenario import JobsSection
+from trimtab.validation.base import Frac, NonNegative, Positive, removed_keys
+
+
+class SharedScenario(ScenarioFile):
+    """One scenario file with `kind: shared`."""
+
+    model_config = removed_keys(
+        slowdown_frac="nothing: requests on a node that is lent are served to their end first",
+        resource="nothing: a node that trains takes no requests",
+    )
+
+    kind: Literal["shared"] = Field("shared", description="requests and training jobs")
+    name: str = Field("shared", min_length=1, description="short name, for tables and reports")
+    description: str = Field("", description="description, for reports")
+    requests: Scenario = Field(description="cluster, models, classes and workload of the requests")
+    serve_with: str = Field("least-connections", description="policy of the requests")
+    jobs: JobsSection = Field(description="training jobs")
+    train_with: str = Field("weighted-goodput", description="allocator of the jobs")
+    restart: str = Field("flat(seconds_s=30)", description="what a change of a job's GPUs costs")
+    round_s: Positive = Field(60.0, description="nodes are lent and asked back so often")
+    return_s: NonNegative = Field(30.0, description="after which a node that was asked back serves again")
+    slo_target_frac: Frac = Field(0.99, description="of requests; gains are compared where both attain it")
+    request_busy_frac: Frac = Field(
+        0.6,
+        description="of a GPU that a request keeps busy; jobs that are its guests slow it and are slowed",
+    )
+    policies: tuple[PolicyName, ...] = Field((), description="ways of sharing; empty = lending and muxflow")
+    seeds: Seeds = Field(3, description="number of seeds (0, 1, …), or a list of seeds")
+    sort_by: str = Field("training_gpu_hours", description="metric that the comparison is sorted by")
+
+
+SHARED_NODES: Final = ScenarioFiles(SharedScenario, "trimtab.experiments.shared", "requests and jobs")

@@ -1,0 +1,98 @@
+"""Ways of sharing nodes between requests and training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from trimtab.domain.service_loads import SLOWDOWN_LIMIT
+from trimtab.domain.training_jobs import Floats
+from trimtab.errors import PolicyNotFound, UsageError
+from trimtab.validation.named_classes import label_of, parse_call, values_of
+
+
+@dataclass(frozen=True)
+class Static:
+    """The first `nodes` nodes serve, the others train, always."""
+
+    name: ClassVar[str] = "static"
+    is_partition: ClassVar[bool] = True
+    nodes: int = 1
+
+    def keeps(self, busy_nodes: Floats, n_nodes: int) -> int:
+        """How many nodes serve in the next round, the first ones; `busy_nodes` [rounds] are those before."""
+        return min(self.nodes, n_nodes)
+
+
+@dataclass(frozen=True)
+class Lending:
+    """Requests first: as many nodes as they filled lately, and a reserve, serve; the others train.
+
+    Attributes:
+        reserve_frac: of what was filled, beyond the spare nodes.
+        spare: nodes beyond what was filled.
+        rounds: of which the fullest counts, not the present one: what it will hold is not known.
+    """
+
+    name: ClassVar[str] = "lending"
+    is_partition: ClassVar[bool] = False
+    reserve_frac: float = 0.25
+    spare: int = 1
+    rounds: int = 3
+
+    def keeps(self, busy_nodes: Floats, n_nodes: int) -> int:
+        """How many nodes serve in the next round; all in the first."""
+        if not len(busy_nodes):
+            return n_nodes
+        fullest = float(busy_nodes[-self.rounds :].max())
+        return min(max(math.ceil(fullest * (1.0 + self.reserve_frac)) + self.spare, 1), n_nodes)
+
+
+@dataclass(frozen=True)
+class MuxFlow:
+    """Every GPU serves; the matching of MuxFlow gives some of them a job as a guest (allocator `muxflow`).
+
+    Attributes:
+        limit: most that the latency of requests may grow by a guest, as predicted from the last load.
+        margin: of a GPU, kept free of both.
+        most: largest share of a GPU that a guest may use.
+    """
+
+    name: ClassVar[str] = "muxflow"
+    limit: float = SLOWDOWN_LIMIT
+    margin: float = 0.1
+    most: float = 0.9
+
+    def allocator(self, round_s: float) -> str:
+        """The allocator that matches."""
+        own = f"limit={self.limit},margin={self.margin},most={self.most}"
+        return f"muxflow(elastic=true,period_s={round_s},{own})"
+
+
+Sharing: TypeAlias = Static | Lending | MuxFlow
+SHARINGS: dict[str, Any] = {cls.name: cls for cls in (Static, Lending, MuxFlow)}
+_LEAST = {"nodes": 1, "rounds": 1, "spare": 0, "reserve_frac": 0.0, "limit": 1.0, "margin": 0.0, "most": 0.1}
+
+
+def find_sharing(spec: str | Sharing) -> Sharing:
+    """The way of sharing of a text such as "static(nodes=8)". Raises UsageError."""
+    if isinstance(spec, Static | Lending | MuxFlow):
+        return spec
+    call = parse_call(spec)
+    if call is None or call[0] not in SHARINGS:
+        expected = f"one of {', '.join(SHARINGS)}, with (parameter=value, …) if need be"
+        raise PolicyNotFound("no such way of sharing", field="policy", value=spec, expected=expected)
+    made: Sharing = SHARINGS[call[0]](**values_of(SHARINGS[call[0]], *call))
+    for name, least in _LEAST.items():
+        if getattr(made, name, least) < least:
+            raise UsageError(
+                "is out of range", field="policy", value=spec, expected=f"{name} from {least} on"
+            )
+    return made
+
+
+def canonical_sharing(spec: str | Sharing) -> str:
+    """The shortest name of the same way of sharing."""
+    made = find_sharing(spec)
+    return label_of(made.name, made)

@@ -1,0 +1,1 @@
+"""Training jobs as a kind of work that policies are compared on."""

@@ -1,0 +1,94 @@
+"""Sizing finds the fleet that a simulation of every fleet finds, and its margins are what they say."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trimtab.errors import UsageError
+from trimtab.experiments.scenario import Scenario
+from trimtab.experiments.scenario.loader import scenario_on
+from trimtab.experiments.serving.objectives import objectives_of
+from trimtab.experiments.serving.run import simulate
+from trimtab.experiments.serving.sizing import load_node_types, size_fleet, with_counts
+
+TYPES = """
+types:
+  fast: {memory_gib: 80, usd_per_hour: 3.1, speed: 2.0}
+  slow: {memory_gib: 24, usd_per_hour: 1.0, speed: 0.7, slots: 1}
+classes:
+  chat: {unit_s: 1.0, slo_s: 6.0}
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Scenario:
+    rng = np.random.default_rng(5)
+    arrival_s, size = np.cumsum(rng.exponential(0.5, 150)), rng.lognormal(0.0, 0.5, 150)
+    rows = "".join(f"{t},{x}\n" for t, x in zip(arrival_s - arrival_s[0], size, strict=True))
+    (tmp_path / "t.csv").write_text("arrival_s,size\n" + rows)
+    (tmp_path / "types.yaml").write_text(TYPES)
+    return scenario_on(tmp_path / "t.csv", load_node_types(tmp_path / "types.yaml"))
+
+
+def p99(scenario: Scenario, fast: int, slow: int) -> float:
+    part = with_counts(scenario, {"fast": fast, "slow": slow})
+    run = simulate(scenario.with_overrides(cluster=part), "late-binding", mode="interpreted")
+    return float(run.metrics["completion_p99_s"])
+
+
+def cost(fast: int, slow: int) -> float:
+    return 3.1 * fast + 1.0 * slow
+
+
+def test_simulating_every_fleet_finds_no_cheaper_one(scenario: Scenario) -> None:
+    done = size_fleet(scenario, objectives_of("completion_p99<5s"), nodes_max=4)
+    every = [(f, s) for f, s in itertools.product(range(5), range(5)) if 0 < f + s <= 4]
+    met = {mix for mix in every if p99(scenario, *mix) < 5.0}
+    assert done.is_proven
+    assert done.best is not None
+    assert done.best.usd_per_hour == pytest.approx(min(cost(*mix) for mix in met))
+    assert tuple(done.best.nodes.values()) in met
+    assert len(done.fleets) < len(every)
+    assert done.best.metrics["completion_p99_s"] == p99(scenario, *done.best.nodes.values())
+    prices = [fleet.usd_per_hour for fleet in done.frontier()]
+    assert prices == sorted(prices)
+
+
+def test_a_failed_node_is_paid_and_serves_nothing(scenario: Scenario) -> None:
+    plain = size_fleet(scenario, objectives_of("completion_p99<5s"), nodes_max=7)
+    spare = size_fleet(scenario, objectives_of("completion_p99<5s"), nodes_max=7, fail=1)
+    assert plain.best is not None
+    assert spare.best is not None
+    assert spare.best.usd_per_hour > plain.best.usd_per_hour
+    fast, slow = spare.best.nodes.values()
+    left = (fast - 1, slow) if fast else (fast, slow - 1)  # the strongest is gone
+    assert spare.best.metrics["completion_p99_s"] == p99(scenario, *left) < 5.0
+
+
+def test_growth_is_a_faster_trace_and_a_budget_gives_the_nearest_miss(scenario: Scenario) -> None:
+    done = size_fleet(scenario, objectives_of("completion_p99<5s"), nodes_max=9, growth=2.0)
+    assert done.best is not None
+    plain = size_fleet(scenario, objectives_of("completion_p99<5s"), nodes_max=9)
+    assert plain.best is not None
+    assert done.best.usd_per_hour > plain.best.usd_per_hour
+    assert done.span_s == pytest.approx(plain.span_s / 2)
+    poor = size_fleet(scenario, objectives_of("completion_p99<5s"), usd_per_hour_max=3.5)
+    assert poor.best is None
+    assert poor.nearest.usd_per_hour <= 3.5
+    assert poor.nearest.overshoot == min(fleet.overshoot for fleet in poor.fleets) > 0
+
+
+def test_what_cannot_be_sized_is_refused(scenario: Scenario) -> None:
+    with pytest.raises(UsageError, match="a load follows the nodes"):
+        size_fleet(scenario.with_overrides(load=0.5), objectives_of("completion_p99<5s"))
+    with pytest.raises(UsageError, match="pay for the work alone"):
+        size_fleet(scenario, objectives_of("completion_p99<5s"), usd_per_hour_max=0.5)
+    free = with_counts(scenario, {"fast": 1})
+    types = {name: kind.model_copy(update={"usd_per_hour": 0.0}) for name, kind in free.cluster.types.items()}
+    unpriced = free.model_copy(update={"cluster": free.cluster.model_copy(update={"types": types})})
+    with pytest.raises(UsageError, match="price above 0"):
+        size_fleet(scenario.with_overrides(cluster=unpriced), objectives_of("completion_p99<5s"))
