@@ -17,7 +17,7 @@ from trimtab.gateway.config.keys import TenantLimits
 from trimtab.gateway.config.routes import RouteSpec, resolved
 from trimtab.gateway.http.connection_context import LocalAnswer, Settings
 from trimtab.gateway.model import Exchange, Outcome, Refusal, Tenant
-from trimtab.gateway.tenants import Limits
+from trimtab.gateway.tenant_limits import Limits
 
 ROUTES = resolved(
     {

@@ -55,9 +55,7 @@ def test_plans_of_a_policy_split_and_batch_requests() -> None:
                 found = await asyncio.gather(*(ask(one, "x-trimtab-batch") for one in said))
                 return any(found)
 
-            async with asyncio.timeout(60.0):
-                while not await batched():  # plans batch once they know requests
-                    await asyncio.sleep(0.1)
+            await until(batched, "plans batch once they know requests", poll_s=0.1)
         page = exposition(gateway.metrics.store()).decode()
         assert 'trimtab_requests_total{code_class="2xx",kind="embedding",model="m",outcome="done"} 4' in page
         await gateway.close()

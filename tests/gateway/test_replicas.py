@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from support.databases import only
 from support.gateway.served_gateway import CountingBackend, ServedGateway, node, serving, until
 
 REQUESTS_PER_S = 80
@@ -159,6 +160,7 @@ async def _on_a_shared_port(folder: Path, store: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="the system does not share ports")
+@only("postgresql")
 def test_replicas_on_a_shared_port_are_upgraded(tmp_path: Path, store_url: str) -> None:
     asyncio.run(_on_a_shared_port(tmp_path, store_url))
 

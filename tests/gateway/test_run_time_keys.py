@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from support.databases import only
 from support.gateway.served_gateway import CountingBackend, ServedGateway, node, serving, until
 from trimtab.errors import ConfigError
 from trimtab.gateway.config import digest_of, parse_config
@@ -260,5 +261,6 @@ async def _admin(
         return dict(await answer.json())
 
 
+@only("sqlite")
 def test_two_gateways_share_their_keys(tmp_path: Path, store_url: str) -> None:
     asyncio.run(_served(tmp_path, store_url))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from trimtab.errors import ConfigError
 from trimtab.gateway.config import TenantLimits, digest_of, parse_config
-from trimtab.gateway.tenants import MOST_NAMED, Limits, Tenants, new_key
+from trimtab.gateway.tenant_limits import Limits
+from trimtab.gateway.tenants import MOST_NAMED, Tenants, new_key
 
 A, B = digest_of(b"key-a"), digest_of(b"key-b")
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from support.waiting import until
 from trimtab.gateway.usage_book import UsageBook
 from trimtab.jobs import JobStore, StoreUnavailable
 from trimtab.jobs.store.schema import usage
@@ -136,8 +137,7 @@ def test_it_flushes_by_itself(store_url: str) -> None:
         book = UsageBook(store, clock=_Clock())
         task = asyncio.create_task(book.run(0.01))
         book.add("a", "m", 1, 2, 3.0)
-        while not await store.read(lambda connection: connection.scalar(sa.select(usage.c.tenant))):
-            await asyncio.sleep(0.01)
+        await until(lambda: store.read(lambda connection: connection.scalar(sa.select(usage.c.tenant))))
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await store.close()

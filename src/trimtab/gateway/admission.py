@@ -23,7 +23,7 @@ from trimtab.gateway.model import Facts, Kind, Refusal, Tenant
 
 if TYPE_CHECKING:
     from trimtab.gateway.http.incoming_exchange import IncomingExchange
-    from trimtab.gateway.tenants import Limits
+    from trimtab.gateway.tenant_limits import Limits
 
 Headers = Mapping[bytes, bytes]
 

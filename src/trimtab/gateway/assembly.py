@@ -58,6 +58,8 @@ _FIXED = (
     "limits.shared",
     "store",
     "batches",
+    "chains",
+    "chain_workers",
     "record",
     "telemetry",
     "discovery",

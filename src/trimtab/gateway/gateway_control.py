@@ -100,7 +100,9 @@ class GatewayControl:
     async def metrics(self) -> bytes:
         """The text of `/metrics`."""
         await self._service.count()
-        return exposition.exposition(self._gateway.metrics.store())
+        chains = self._service.chains
+        own = exposition.exposition(self._gateway.metrics.store())
+        return own if chains is None else own + chains.exposition()
 
     async def status(self) -> Status:
         """The data of the dashboard."""
@@ -126,6 +128,7 @@ class GatewayControl:
             "demand": demand_figures(dispatcher.registry),
             "loads": dispatcher.registry.load_times.figures(),
             "jobs": dict(gateway.job_counts),
+            "chains": {} if self._service.chains is None else self._service.chains.status(),
             "notes": [
                 *gateway.problems,
                 *(f"{who}: {what}" for who, what in gateway.fleet.problems.items()),

@@ -48,7 +48,7 @@ async def run_process(
     asyncio.get_running_loop().set_exception_handler(LoopErrors())
     service = JobService(config)
     gateway = Gateway(config, asyncio.get_running_loop(), observers=(UsageObserver(service.usage),))
-    async with _opened(gateway, service, sockets.clients) as (changes, keys):
+    async with opened(gateway, service, sockets.clients) as (changes, keys):
         control = GatewayControl(gateway, reload, service, changes, keys)
         auth = AdminAuth(_admin_keys(gateway, config), open_to_all=config.insecure_no_auth)
         gateway.on_reloaded.append(lambda config: auth.replace_keys(_admin_keys(gateway, config)))
@@ -77,9 +77,10 @@ def _admin_keys(gateway: Gateway, config: GatewayConfig) -> list[bytes]:
 
 
 @asynccontextmanager
-async def _opened(
+async def opened(
     gateway: Gateway, service: JobService, clients: socket.socket
 ) -> AsyncIterator[tuple[NodeChanges, RunTimeKeys]]:
+    """Open the gateway on this socket, and its jobs; close both at the end of the block."""
     changes = NodeChanges(
         service.store, gateway.fleet, register=gateway.register, reconcile=gateway.reconcile_nodes
     )

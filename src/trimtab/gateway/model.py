@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from trimtab.gateway.stream_gaps import StreamGaps
+
 if TYPE_CHECKING:
     from trimtab.domain.view import Plan  # loads numba
 
@@ -42,6 +44,7 @@ class Kind(Enum):
     HEALTH = "health"
     READY = "ready"
     JOB = "job"  # /v1/jobs…
+    CHAIN = "chain"  # /v1/chains…
     BATCH = "batch"  # /v1/files… and /v1/batches…
     PREFLIGHT = "preflight"  # a browser asks whether another origin's page may send a request
     RELAY = "relay"  # allowed by `relay_paths`
@@ -236,6 +239,7 @@ class Exchange:
         "endpoint",
         "estimate_s",
         "facts",
+        "gaps",
         "id",
         "method",
         "outcome",
@@ -293,6 +297,7 @@ class Exchange:
         self.response_status = 0
         self.response_bytes = 0
         self.streamed_chunks = 0
+        self.gaps: StreamGaps | None = None  # between chunks that came one by one
         self.outcome: Outcome | None = None
         self.refusal: Refusal | None = None
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.cluster import RESOURCES
 from trimtab.gateway.decide.decision_log import Decision
 from trimtab.gateway.decide.dispatch_rules import LOOKAHEAD, MAX_RETRIES
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
@@ -73,22 +72,24 @@ def signals_of(dispatcher: PolicyDispatcher, tenants: Iterable[Tenant] = ()) -> 
     """What policies read besides requests and estimates, as it is now."""
     registry, signals, rules = dispatcher.registry, dispatcher.signals, dispatcher.rules
     shape, keys = registry.shape, registry.class_keys
-    capacity, others = shape.capacity[:, shape.modelled], signals.used_by_others(shape)
+    around = signals.surroundings(shape, keys, max(1, len(keys)))
+    capacity, others = around.capacity, signals.used_by_others(shape)
     names = [f"{model}/{kind.value}" for model, kind in keys]
     costs = [rules.holding_cost.get(model, 1.0) for model, _ in keys]
     frac = np.divide(others, capacity, out=np.zeros(others.shape), where=capacity > 0.0)
-    demand = signals.demand(shape, keys, max(1, len(keys)))
     return Signals(
-        resources=[RESOURCES[k] for k in shape.modelled],
+        resources=around.resource_names,
         capacity=capacity.tolist(),
         used_by_others_frac=np.minimum(frac, 1.0).tolist(),
-        demand=dict(zip(names, demand.tolist(), strict=False)),
+        demand=dict(zip(names, around.demand.tolist(), strict=False)),
         holding_cost={name: cost for name, cost in zip(names, costs, strict=True) if cost != 1.0},
         weight=[member.weight for member in shape.members],
         usd_per_hour=[member.usd_per_hour for member in shape.members],
         zone=[member.zone for member in shape.members],
-        zones=signals.zones(shape),
-        rtt_s=signals.rtt_s(shape).tolist(),
+        zones=around.zones,
+        rtt_s=around.rtt_s.tolist(),
+        nic_gib_per_s=around.nic_gib_per_s.tolist(),
+        zone_gib_per_s=around.zone_gib_per_s.tolist(),
         tenant_weights={tenant.name: tenant.weight for tenant in tenants if tenant.weight != 1.0},
     )
 

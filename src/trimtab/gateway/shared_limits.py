@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from trimtab.gateway.model import Tenant
 from trimtab.gateway.nodes.periodic import PeriodicTask
-from trimtab.gateway.tenants import Elsewhere, Limits, Taken
+from trimtab.gateway.tenant_limits import Elsewhere, Limits, Taken
 from trimtab.jobs import JobStore, StoreUnavailable
 from trimtab.jobs.store.schema import limit_counts
 from trimtab.jobs.store.sql_dialect import database_now_s, upsert

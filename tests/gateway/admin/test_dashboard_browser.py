@@ -26,6 +26,7 @@ from trimtab.policies.load_aware.sampled_completion import SampledCompletion
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
+    pytest.mark.xdist_group("dashboard-browser"),  # one browser for all
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="needs chromium and chromedriver"),
 ]

@@ -8,10 +8,6 @@ import re
 import shutil
 import socket
 import subprocess
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +16,12 @@ import pytest
 import yaml
 
 from support.gateway.fake_control import FakeControl
+from support.prometheus import ask_until, free_port
+from trimtab.chains.run_metrics import STAGE_FAMILIES
 from trimtab.gateway.admin.admin_app import AdminApp, serve_admin
 from trimtab.gateway.admin.auth import AdminAuth, digest
-from trimtab.gateway.observe.metric_families import FAMILIES, Type
+from trimtab.gateway.observe.metric_families import FAMILIES
+from trimtab.live.metric_family import Type
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
@@ -43,7 +42,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 def sample_names() -> dict[str, tuple[str, ...]]:
     names = {}
-    for family in FAMILIES.values():
+    for family in (*FAMILIES.values(), *STAGE_FAMILIES):
         if family.type is Type.HISTOGRAM:
             names[f"{family.name}_bucket"] = (*family.labels, "le")
             names[f"{family.name}_sum"] = names[f"{family.name}_count"] = family.labels
@@ -68,7 +67,9 @@ def test_the_exposition_holds_every_family_that_the_files_name() -> None:
     text = asyncio.run(FakeControl(lived_s=3).metrics()).decode()
     used = {name for _, expression in expressions() for name in re.findall(r"\btrimtab_\w+", expression)}
     helped = set(re.findall(r"# HELP (\w+)", text))
-    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in used} <= helped
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in used} <= helped | {
+        family.name for family in STAGE_FAMILIES
+    }
 
 
 def test_dashboards_have_ids_of_their_own_and_do_not_overlap() -> None:
@@ -110,31 +111,6 @@ def test_promtool_accepts_the_files(arguments: list[str]) -> None:
         [str(PROMTOOL), *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
-
-
-def ask(port: int, query: str) -> list[Any]:
-    url = f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        found: list[Any] = json.load(answer)["data"]["result"]
-    return found
-
-
-def ask_until(port: int, query: str) -> list[Any]:
-    deadline_s = time.monotonic() + 120.0
-    while time.monotonic() < deadline_s:
-        try:
-            if found := ask(port, query):
-                return found
-        except (urllib.error.URLError, ConnectionError):
-            pass  # it still starts
-        time.sleep(0.3)
-    raise AssertionError(f"no answer to {query}")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def write_config(folder: Path, target: str) -> Path:

@@ -63,7 +63,10 @@ def test_what_a_policy_does_without_is_a_warning() -> None:
     policies = "policy: {default: best-fit, models: {m: best-fit}}"
     config = parse_config(NODE % "" + policies)
     about = [warning for warning in config_warnings(config) if "best-fit" in warning]
-    assert about == ["policy 'best-fit' runs without resources: Slots are the only resource."]
+    assert sorted(about) == [
+        "policy 'best-fit' runs without residency: Memory of models counts where their sizes are declared.",
+        "policy 'best-fit' runs without resources: Slots are the only resource.",
+    ]
 
 
 def test_adapters_that_take_time_to_load_are_what_residency_is_about() -> None:

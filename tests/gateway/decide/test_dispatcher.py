@@ -650,6 +650,24 @@ def test_behind_the_one_request_of_a_trial_waits_are_short() -> None:
     at(test, max_wait_s=5.0, max_wait_no_ready_node_s=1.0)
 
 
+def test_waits_are_short_for_a_request_that_has_lost_the_last_node() -> None:
+    async def test(bench: Bench) -> None:
+        lost, hurried = Asking(), Asking()
+        hurried.deadline_s = 0.5
+        bench.submit(lost), bench.submit(hurried)
+        for node in bench.fleet.nodes:
+            bench.fleet.hold(node, Hold.BREAKER, "nothing connects")
+        bench.dispatcher.lost(lost, Cause.CONNECT), bench.dispatcher.lost(hurried, Cause.CONNECT)
+        assert [lost.refusal, hurried.refusal] == [None, None], "the node may come back at once"
+        await asyncio.sleep(1.5)
+        assert lost.refusal is not None
+        assert (lost.refusal.status, lost.refusal.code) == (503, "no_capacity")
+        assert hurried.refusal is not None
+        assert (hurried.refusal.status, hurried.refusal.is_late) == (504, True)
+
+    at(test, max_wait_s=5.0, max_wait_no_ready_node_s=1.0)
+
+
 def test_what_has_expired_is_told_by_the_deadline_and_not_by_the_clock() -> None:
     async def test(bench: Bench) -> None:
         (pool,) = bench.dispatcher.pools.values()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pytest
@@ -18,6 +18,7 @@ from trimtab.domain.policy import Policy
 from trimtab.gateway.config import parse_config
 from trimtab.gateway.decide.declared import Declared
 from trimtab.gateway.model import Tenant
+from trimtab.gateway.nodes.load_hooks import VLLM_MODELS, LoadHooks
 from trimtab.policies import find
 from trimtab.policies.catalogue import names
 
@@ -58,6 +59,14 @@ async def _say_who_is_busy(bench: SignalBench) -> None:
     await bench.report(1, busy(0.05))
 
 
+async def _fill_the_first(bench: SignalBench) -> None:
+    bench.fleet.set_held(bench.fleet.nodes[0], "other", is_held=True)
+
+
+async def _fill_the_second(bench: SignalBench) -> None:
+    bench.fleet.set_held(bench.fleet.nodes[1], "other", is_held=True)
+
+
 async def _hold_the_adapter(bench: SignalBench) -> None:
     bench.fleet.set_held(bench.fleet.nodes[1], "x", is_held=True)
 
@@ -72,6 +81,16 @@ LONG: Final = {"prefix_blocks": tuple(range(1, 40))}
 OTHER: Final = {"prefix_blocks": tuple(range(101, 140))}
 ONE_SLOT: Final = ({"max_requests": 1}, {"max_requests": 1})
 TWO: Final = ({}, {})
+LOADS: Final = {"models": ("m", "other"), "hooks": LoadHooks(VLLM_MODELS), "resources": {"gpu_gib": 80.0}}
+SIZES: Final = Declared(model_gib={"m": 20.0, "other": 40.0})
+SPREADS: Final = Scene((LOADS, LOADS), (LOADS, LOADS), SIZES, at_once=1, report=_fill_the_first)
+PACKS: Final = replace(SPREADS, report=_fill_the_second)
+MEMORY: Final = {  # policies to which memory of models is a resource, and loads no time
+    "best-fit": PACKS,
+    "most-free": SPREADS,
+    "dominant-resource": SPREADS,
+    "load-aware": SPREADS,
+}
 DISPATCH: Final[Mapping[Need, Scene]] = {
     Need.RESOURCES: Scene((SMALL, LARGE), TWO, DEMAND),
     Need.REPORTED_LOAD: Scene((RESOURCED, RESOURCED), (RESOURCED, RESOURCED), report=_say_who_is_busy),
@@ -137,7 +156,8 @@ DISPATCHING = cases("dispatch", lambda name: find(name)[0])
 
 @pytest.mark.parametrize(("policy", "need"), [c for c in DISPATCHING if c[1] in DISPATCH])
 def test_a_need_of_a_policy_changes_where_requests_go(policy: str, need: Need) -> None:
-    scene, policy = DISPATCH[need], PARAMETERS.get((policy, need), policy)
+    scene = MEMORY.get(policy, DISPATCH[need]) if need is Need.RESIDENCY else DISPATCH[need]
+    policy = PARAMETERS.get((policy, need), policy)
     assert played(policy, scene, is_met=True) != played(policy, scene, is_met=False)
 
 

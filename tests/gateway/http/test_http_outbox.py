@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from support.gateway.plane import answers, gateway, ok, post, run
-from trimtab.gateway.http.inbox import Inbox
+from trimtab.gateway.http.inbox import ALONE_S, Inbox
 from trimtab.gateway.http.outbox import Outbox
 
 
@@ -76,6 +76,18 @@ def test_what_is_meant_for_a_closed_transport_is_dropped() -> None:
     run(main())
 
 
+class _Clock:
+    """An event loop's turns with a time of the test's own."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.call_soon, self.call_exception_handler = loop.call_soon, loop.call_exception_handler
+        self.now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
+
+
 class _Answering:
     """A receiver that answers what it is sent, and notes when it has done more."""
 
@@ -91,9 +103,9 @@ class _Answering:
 def test_what_came_of_the_only_read_of_a_turn_is_written_before_anything_else_is_done() -> None:
     async def main() -> None:
         log, a, b = _two()
-        loop = asyncio.get_running_loop()
-        outbox = Outbox(loop)
-        inbox = Inbox(loop, outbox)
+        clock = _Clock()
+        outbox = Outbox(asyncio.get_running_loop())
+        inbox = Inbox(cast(Any, clock), outbox)
         inbox.then = lambda: log.append(("told", b""))
         one, other = _Answering(outbox, log, a), _Answering(outbox, log, b)
         inbox.put(one, b"x")
@@ -105,6 +117,10 @@ def test_what_came_of_the_only_read_of_a_turn_is_written_before_anything_else_is
         await asyncio.sleep(0)
         written = [("a", b"x"), ("a", b"X"), ("b", b"y"), ("b", b"Y")]
         assert log == [("learned", b"x"), ("learned", b"y"), *written, ("told", b"")]
+        log.clear()
+        clock.now_s = 2 * ALONE_S  # a read after a pause shares its turn with no other
+        inbox.put(one, b"x")
+        assert log == [("a", b"x"), ("a", b"X"), ("learned", b"x"), ("told", b"")]
         log.clear()
         outbox.put(b, b"before")
         inbox.put(other, b"y")

@@ -12,7 +12,7 @@ from trimtab.gateway.api.cors import Cors
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config import TenantLimits
 from trimtab.gateway.model import Tenant
-from trimtab.gateway.tenants import Limits, duration
+from trimtab.gateway.tenant_limits import Limits, duration
 
 ORIGIN = "https://app.example.org"
 NODES = b"X-RateLimit-Limit-Requests: 7\r\naccess-control-allow-origin: *\r\nx-kept: 1\r\n"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import subprocess
 from pathlib import Path
 
+import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from support.gateway.plane import answers, gateway, ok, one_of, post, run
 from support.waiting import until
+from trimtab.gateway.api.usage import whole_usages
 from trimtab.gateway.http.connection_context import Settings
-from trimtab.gateway.model import Cause, Node, Outcome
+from trimtab.gateway.model import Cause, Node, Outcome, Usage
 
 KEY = {"authorization": "Bearer k"}
 
@@ -45,6 +48,49 @@ def test_a_websocket_is_a_tunnel() -> None:
                 assert g.dispatcher.log[-1] == ("done", 101)
 
     run(main())
+
+
+async def answer(socket: ServerConnection) -> None:
+    """Each message is an answer of 30 tokens in and 12 out; what the model says is no usage."""
+    async for _ in socket:
+        said = json.dumps({"type": "response.text.done", "text": '"usage": {"input_tokens": 1000}'})
+        usage = {"total_tokens": 42, "input_tokens": 30, "output_tokens": 12}
+        usage["input_token_details"] = {"cached_tokens": 0, "text_tokens": 30}  # type: ignore[assignment]
+        await socket.send(said)
+        await socket.send(json.dumps({"type": "response.created", "response": {"usage": None}}))
+        await socket.send(json.dumps({"type": "response.done", "response": {"usage": usage}}))
+
+
+def test_the_usage_of_a_realtime_session_is_that_of_its_answers() -> None:
+    async def main() -> None:
+        async with serve(answer, "127.0.0.1", 0, compression=None) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            async with gateway(ports=(port,)) as g:
+                url = f"ws://127.0.0.1:{g.port}/v1/realtime?model=m"
+                async with connect(url, additional_headers=KEY, compression=None) as socket:
+                    for _ in range(3):
+                        await socket.send("{}")
+                        for _ in range(3):
+                            await socket.recv()
+                await until(lambda: g.notes.ends)
+                (exchange,) = g.notes.ends
+                assert exchange.usage == Usage(90, 36)
+
+    run(main())
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 50, 10_000])
+def test_usage_is_read_whatever_the_pieces(size: int) -> None:
+    event = {
+        "response": {"usage": {"input_tokens": 5, "output_tokens": 2, "input_tokens_details": {"a": {}}}}
+    }
+    forged = json.dumps({"text": '"usage": {"input_tokens": 9}'})
+    text = (json.dumps(event) + forged + json.dumps({"usage": None}) + json.dumps(event)).encode()
+    rest, found = b"", []
+    for at in range(0, len(text), size):
+        more, rest = whole_usages(rest + text[at : at + size])
+        found += more
+    assert found == [Usage(5, 2), Usage(5, 2)]
 
 
 def test_a_silent_tunnel_is_closed() -> None:

@@ -168,13 +168,12 @@ async def gateway(folder: Path, api: bool = True, idempotent: bool = False) -> A
 
 
 async def _ended(g: SimpleNamespace, job_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(60):
-        while True:
-            async with g.http.get(f"/v1/jobs/{job_id}") as response:
-                job: dict[str, Any] = await response.json()
-            if job["status"] not in ("queued", "dispatched"):
-                return job
-            await asyncio.sleep(0.01)
+    async def ended() -> dict[str, Any]:
+        async with g.http.get(f"/v1/jobs/{job_id}") as response:
+            job: dict[str, Any] = await response.json()
+        return job if job["status"] not in ("queued", "dispatched") else {}
+
+    return await until(ended, "the job ends")
 
 
 async def _sent(g: SimpleNamespace, times: int) -> None:

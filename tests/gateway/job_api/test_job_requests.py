@@ -21,7 +21,7 @@ from trimtab.gateway.job_api.job_requests import job_request
 from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.lifecycle import surroundings
 from trimtab.gateway.model import Refusal, Tenant
-from trimtab.gateway.tenants import Limits
+from trimtab.gateway.tenant_limits import Limits
 
 ASYNC = b"prefer: respond-async\r\n"
 

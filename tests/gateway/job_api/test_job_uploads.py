@@ -73,9 +73,11 @@ class Made:
         return head, orjson.loads(said)
 
     async def reach(self, job_id: str, state: JobState) -> None:
-        async with asyncio.timeout(60):
-            while (job := await self.jobs.find(job_id, "t")) is None or job.state is not state:
-                await asyncio.sleep(0.01)
+        async def is_reached() -> bool:
+            job = await self.jobs.find(job_id, "t")
+            return job is not None and job.state is state
+
+        await until(is_reached, f"the job is {state.value}")
 
 
 def request(path: bytes = b"/v1/videos", body: bytes = FORM) -> bytes:

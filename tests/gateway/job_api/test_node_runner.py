@@ -20,7 +20,7 @@ from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.gateway_control import GatewayControl
 from trimtab.gateway.job_api.job_service import JobService
-from trimtab.gateway.lifecycle import _opened
+from trimtab.gateway.lifecycle import opened
 from trimtab.gateway.node_changes import NodeChanges
 from trimtab.gateway.run_time_keys import RunTimeKeys
 
@@ -59,10 +59,11 @@ class Served:
         self.client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
 
     async def ended(self, video_id: str) -> Any:
-        async with asyncio.timeout(60):
-            while (video := await self.client.videos.retrieve(video_id)).status in ("queued", "in_progress"):
-                await asyncio.sleep(0.02)
-        return video
+        async def ended() -> Any:
+            video = await self.client.videos.retrieve(video_id)
+            return None if video.status in ("queued", "in_progress") else video
+
+        return await until(ended, "the video ends", poll_s=0.02)
 
 
 @asynccontextmanager
@@ -88,7 +89,7 @@ async def serving(folder: Path, nodes: list[dict[str, Any]], **limits: object) -
     config = GatewayConfig.model_validate({"insecure_no_auth": True} | chosen)
     gateway, sock = Gateway(config, asyncio.get_running_loop()), listening()
     service = JobService(config)
-    async with _opened(gateway, service, sock) as (changes, keys):
+    async with opened(gateway, service, sock) as (changes, keys):
         served = Served(gateway, service, changes, keys, f"http://127.0.0.1:{sock.getsockname()[1]}")
         await until(lambda: gateway.is_ready)
         try:

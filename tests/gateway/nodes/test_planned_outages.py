@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pytest
 
-from support.gateway.signal_bench import SignalBench, on_bench
+from support.gateway.signal_bench import Asked, SignalBench, on_bench
 from trimtab.errors import ConfigError
 from trimtab.forecast.availability import next_outages_s
 from trimtab.gateway.config import parse_config
@@ -83,7 +85,9 @@ def test_what_is_wrong_is_named(entry: str, field: str, value: object, expected:
     assert expected in str(error)
 
 
-def on_calendar(test: object, *windows: Window, policy: str = "least-connections") -> None:
+def on_calendar(
+    test: object, *windows: Window, policy: str = "least-connections", nodes: Sequence[Mapping[str, Any]] = ()
+) -> None:
     """A bench of two nodes whose calendar is followed."""
 
     async def with_calendar(bench: SignalBench) -> None:
@@ -98,7 +102,7 @@ def on_calendar(test: object, *windows: Window, policy: str = "least-connections
             await calendar.close()
 
     loop_s = lambda: BEGUN_S + asyncio.get_running_loop().time()  # noqa: E731
-    on_bench(with_calendar, policy, declared=Declared(windows=windows), utc_s=loop_s)
+    on_bench(with_calendar, policy, *nodes, declared=Declared(windows=windows), utc_s=loop_s)
 
 
 def test_a_node_gets_no_work_in_its_window_and_policies_see_it_before() -> None:
@@ -116,6 +120,34 @@ def test_a_node_gets_no_work_in_its_window_and_policies_see_it_before() -> None:
         assert set(bench.one_by_one(4)) == {"n0", "n1"}
 
     on_calendar(test, Window("n1", BEGUN_S + 100.0, BEGUN_S + 160.0), policy="round-robin")
+
+
+def served_for(bench: SignalBench, seconds: float) -> None:
+    """Requests of the class take so long; the first one makes it known."""
+    bench.dispatcher.abort(bench.submit())
+    (of,) = bench.dispatcher.registry.classes
+    for _ in range(8):
+        bench.dispatcher.registry.estimates.observe(of.key, "same", Asked().units or 1.0, seconds)
+    bench.dispatcher._pools.rebuild()
+
+
+@pytest.mark.parametrize("policy", ["predictive(admission=False)", "outage-aware", "what-if(window=64)"])
+@pytest.mark.parametrize("with_outage", [True, False])
+def test_no_work_goes_where_an_outage_would_cut_it_short(policy: str, with_outage: bool) -> None:
+    """Services take 30 s. The first node, which all else prefers, has an outage at 160 s; now it is 135 s."""
+
+    async def test(bench: SignalBench) -> None:
+        served_for(bench, 30.0)
+        running: list[Asked] = []
+        for _ in range(135):
+            running.append(bench.submit())
+            await asyncio.sleep(1.0)
+            if len(running) > 30:
+                bench.done(running.pop(0), 30.0)
+        assert bench.submit().node == ("n1" if with_outage else "n0")
+
+    windows = [Window("n0", BEGUN_S + 160.0, BEGUN_S + 1000.0)] if with_outage else []
+    on_calendar(test, *windows, policy=policy, nodes=[{"max_requests": 64}, {"max_requests": 64}])
 
 
 def test_policies_see_the_next_week_once_a_window_is_over() -> None:

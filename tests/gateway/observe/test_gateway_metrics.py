@@ -21,6 +21,7 @@ from trimtab.gateway.observe.metric_store import MetricStore
 from trimtab.gateway.observe.metrics import MOST_CODES, MOST_KEPT, MOST_TENANTS, Metrics, Sources
 from trimtab.gateway.observe.status import node_figures, observed
 from trimtab.gateway.observe.window import Second, percentiles_s, variance_s2
+from trimtab.gateway.stream_gaps import StreamGaps
 from trimtab.metrics.distribution import coefficient_of_variation, variance
 
 
@@ -183,6 +184,20 @@ def test_gaps_between_chunks_by_hand() -> None:
     assert seen[f"{name}_count", ("llama", "chat")] == 32
     assert seen[f"{name}_sum", ("llama", "chat")] == pytest.approx(3.0)
     for le, below in (("0.04", 0), ("0.05", 30), ("0.5", 30), ("1.0", 32)):
+        assert seen[f"{name}_bucket", ("llama", "chat", le)] == below
+
+
+def test_gaps_that_were_measured_one_by_one_are_counted_as_they_were() -> None:
+    """Of 31 chunks in 1.5 s 20 came alone: 19 gaps of 0.01 s and one of 0.4 s; the rest has 10 of 0.091 s."""
+    metrics, gaps = make_metrics(), StreamGaps()
+    gaps.add([0.01] * 19)
+    gaps.add([0.4])
+    metrics.ended([make_exchange(streamed_chunks=31, gaps=gaps)])
+    metrics.ended([make_exchange(streamed_chunks=9, gaps=gaps, outcome=Outcome.FAILED)])
+    seen, name = samples(metrics.store()), "trimtab_inter_token_latency_seconds"
+    assert seen[f"{name}_count", ("llama", "chat")] == 30
+    assert seen[f"{name}_sum", ("llama", "chat")] == pytest.approx(1.5)
+    for le, below in (("0.0075", 0), ("0.01", 19), ("0.075", 19), ("0.1", 29), ("0.3", 29), ("0.5", 30)):
         assert seen[f"{name}_bucket", ("llama", "chat", le)] == below
 
 

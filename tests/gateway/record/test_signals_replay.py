@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from trimtab.gateway.model import Outcome, Tenant
 from trimtab.gateway.record.recorder import RecordSettings
 from trimtab.gateway.record.signal_rows import Signals, UseThinning
 from trimtab.gateway.recorder_setup import new_recorder
+from trimtab.traces.gateway_format import VERSION, file_name
 
 SLOTS, REQUESTS, SEEDS, LOAD = 8, 400, 3, 0.15
 CPU: Mapping[str, Any] = {"resources": {"cpu_cores": CORES}}
@@ -126,6 +128,81 @@ def test_a_recording_says_what_requests_take_and_what_they_cost(tmp_path: Path) 
     level_frac = [entry.level_frac for entry in scenario.background if entry.node == "n3-1"]
     assert np.mean(level_frac) == pytest.approx(LOADS[3], abs=0.05)
     assert scenario.serving.resources == "reported"
+
+
+LINK_MIB_PER_S, BODY_MIB, SERVED_S = 2.0, 8, 3.0
+
+
+def written(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A recording by hand: one node behind a link, whose requests take `SERVED_S` without their transfer."""
+    node = {"idx": 0, "name": "n", "type": "t", "slots": 4, "max_tokens": 0, "health": "up"}
+    chat = {"name": "m/chat", "unit": "unit", "fixed_s": {"t": SERVED_S}, "unit_s": {"t": 0.0}}
+    head = {"record": "head", "at_s": 0.0, "format": VERSION, "recording": "x", "worker": 0, "process": 1}
+    head |= {"started_utc": "", "policy": "congestion-aware", "shadow": "", "seed": 0, "options": {}}
+    of_nodes = {
+        "weight": [1.0],
+        "usd_per_hour": [0.0],
+        "zone": ["a"],
+        "nic_gib_per_s": [LINK_MIB_PER_S / 1024],
+    }
+    signals = {"record": "signals", "at_s": 0.0, "resources": [], "capacity": [[]], "demand": {}, **of_nodes}
+    signals |= {"zones": ["a", "b"], "rtt_s": [[0.0, 0.0], [0.0, 0.0]], "zone_gib_per_s": [None, 0.5]}
+    lines = [{**head, "nodes": [node], "classes": [{**chat, "served_by": None}]}, signals, *rows]
+    name = file_name("20260101T000000Z-00000000", 0, 1)
+    (folder / name).write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+
+
+def row(arrival_s: float, transfer_s: float, **more: Any) -> dict[str, Any]:
+    service_s = SERVED_S + transfer_s
+    times = {"arrival_s": arrival_s, "finish_s": arrival_s + service_s, "started_s": arrival_s}
+    more |= {"kind": "chat", "class": "m/chat", "model": "m", "units": 1.0, "node": 0, "outcome": "done"}
+    return {**times, "service_s": service_s, "transfer_s": transfer_s, **more}
+
+
+def test_bodies_move_over_the_recorded_links_again(tmp_path: Path) -> None:
+    """8 MiB over 2 MiB/s take 4 s; two at a time take 8 s."""
+    alone_s = BODY_MIB / LINK_MIB_PER_S
+    large = {"payload_bytes": BODY_MIB << 20}
+    rows = [row(0.0, alone_s, **large), row(20.0, 2 * alone_s, **large), row(20.0, 2 * alone_s, **large)]
+    written(tmp_path, [*rows, row(40.0, 0.0)])
+    found = replay(tmp_path, mode="interpreted")
+    assert found.live.mean_s == pytest.approx((7.0 + 11.0 + 11.0 + 3.0) / 4)
+    assert abs(found.policies[0].error_frac.mean_s) < 1e-6
+    assert abs(found.policies[0].error_frac.p99_s) < 1e-6
+    cluster = scenario_of(tmp_path).cluster
+    assert cluster.zones["b"].ingress_gib_per_s == 0.5
+    assert cluster.zones["a"].ingress_gib_per_s is None
+
+
+def test_a_transfer_is_recorded_apart_and_is_no_service_to_learn(tmp_path: Path) -> None:
+    sent_s, served_s, body_bytes = 6.0, 2.0, 32 << 20
+
+    async def test(bench: SignalBench) -> None:
+        recorder = new_recorder(RecordSettings(tmp_path), bench.fleet, bench.dispatcher, lambda: "", TENANTS)
+        assert recorder is not None
+        await recorder.open()
+        for body in (*[body_bytes] * 5, 1000):
+            asked = bench.submit(Asked(tenant=TENANTS[0], body_bytes=body))
+            attempt = asked.attempts[-1]
+            attempt.begun_s = bench.loop.time()
+            await asyncio.sleep(sent_s if body == body_bytes else 0.0)
+            attempt.sent_s = bench.loop.time()
+            await asyncio.sleep(served_s)
+            asked.ended_s = attempt.ended_s = bench.loop.time()
+            asked.outcome = Outcome.DONE
+            bench.done(asked, attempt.ended_s - attempt.begun_s)
+            recorder.ended([asked])
+        (of,) = bench.dispatcher.registry.classes
+        fixed_s, unit_s = bench.dispatcher.registry.estimates.of(of.key, "t")
+        assert fixed_s + unit_s * asked.units == pytest.approx(served_s, rel=1e-3)
+        await recorder.close()
+
+    on_bench(test, "congestion-aware", {"max_requests": 1, "type_name": "t", "nic_gib_per_s": 0.5})
+    (file,) = tmp_path.iterdir()
+    rows = [json.loads(line) for line in file.read_text().splitlines() if not line.startswith('{"record"')]
+    assert [one.get("payload_bytes") for one in rows] == [*[body_bytes] * 5, None]
+    assert rows[0]["transfer_s"] == pytest.approx(sent_s)
+    assert rows[0]["service_s"] == pytest.approx(sent_s + served_s)
 
 
 def test_a_recording_without_signals_replays_as_before(tmp_path: Path) -> None:

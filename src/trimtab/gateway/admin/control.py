@@ -42,6 +42,7 @@ class Status(TypedDict, total=False):
     prediction: list[Json]  # observe.summaries.prediction
     counts: Json  # retries, hedges, refusals by code, lost by cause
     jobs: dict[str, int]  # by state
+    chains: Json  # chain → runs under way, and stages by state
     notes: list[str]  # for operators, such as "half of the nodes look like outliers"
 
 

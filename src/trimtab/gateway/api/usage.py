@@ -23,6 +23,7 @@ _PLAIN: Final = re.compile(  # the format of most servers
 )
 _MAX_USAGE_BYTES: Final = 4_096
 _MAX_BRACES: Final = 32
+_MAX_SPACE_BYTES: Final = 32  # between a name and its object
 _HEAD_BYTES: Final = 4_096
 _TAIL_BYTES: Final = 16_384
 _MAX_COUNT: Final = 10**9
@@ -50,6 +51,25 @@ def find_usage(data: bytes) -> Usage | None:
                 return usage
         end = at
     return None
+
+
+def whole_usages(data: bytes) -> tuple[list[Usage], bytes]:
+    """The whole usage objects in this piece of JSON text, and the rest to put before the next piece."""
+    found, begin = list[Usage](), 0
+    while (at := data.find(USAGE, begin)) >= 0:
+        begin = at + len(USAGE)
+        if at and data[at - 1] == 0x5C:  # in a string
+            continue
+        opened = _USAGE.match(data, at)
+        if opened is None and len(data) - at < _MAX_SPACE_BYTES:
+            return found, data[at:]
+        payload = _object_at(data, opened.end() - 1) if opened is not None else None
+        if payload is None and opened is not None and len(data) - at < _MAX_USAGE_BYTES:
+            return found, data[at:]
+        usage = _read(payload)
+        if usage is not None:
+            found.append(usage)
+    return found, data[max(begin, len(data) - len(USAGE)) :]
 
 
 def _object_at(data: bytes, start: int) -> Any:

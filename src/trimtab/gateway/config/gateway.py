@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from trimtab.domain.needs import Degraded, Need
 from trimtab.gateway.config.calendar import MaintenanceSpec, maintenance_field_errors
+from trimtab.gateway.config.chain_entries import Chains, ChainWorkersSpec
 from trimtab.gateway.config.keys import AdminSpec, KeySpec
 from trimtab.gateway.config.maintenance import (
     BatchesSpec,
@@ -99,6 +100,8 @@ class GatewayConfig(Spec):
     record: RecordSpec | None = Field(None, description="recording of traffic as a trace; default: none")
     store: StoreSpec = Field(StoreSpec(), description="jobs, results and usage")
     batches: BatchesSpec = Field(BatchesSpec(), description="files of clients and batches of requests")
+    chains: Chains = Field({}, description="chains that clients may run: POST /v1/chains/NAME")
+    chain_workers: ChainWorkersSpec = Field(ChainWorkersSpec(), description="workers of their stages")
     telemetry: TelemetrySpec = Field(TelemetrySpec(), description="logs and spans")
     drain_s: NonNegative = Field(30.0, description="time for requests in flight to end after SIGTERM")
     shutdown_delay_s: NonNegative = Field(

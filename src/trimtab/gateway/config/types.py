@@ -108,7 +108,8 @@ def _cidr(text: str) -> str:
     return text
 
 
-def _in_folder(path: Path, info: ValidationInfo) -> Path:
+def in_folder(path: Path, info: ValidationInfo) -> Path:
+    """The path, relative to the folder of the configuration."""
     folder = _folder(info)
     return path if folder is None else folder / path
 
@@ -166,7 +167,7 @@ Model = Annotated[str, Field(min_length=1, max_length=300)]
 EnvName = Annotated[str, AfterValidator(_env_name), Field(json_schema_extra={"writeOnly": True})]
 """Name of an environment variable with a secret. Messages hide it: it may be the secret by mistake."""
 
-FilePath = Annotated[Path, AfterValidator(_in_folder)]
+FilePath = Annotated[Path, AfterValidator(in_folder)]
 """A path. Relative paths are relative to the folder of the configuration."""
 
 ExistingFile = Annotated[FilePath, AfterValidator(_existing)]

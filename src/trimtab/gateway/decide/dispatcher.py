@@ -223,6 +223,7 @@ class PolicyDispatcher(FleetListener):
             return
         _count_failure(exchange, cause)
         self._slots.free(pool, entry, now_s)
+        self._requests.shorten_wait(entry, pool, now_s)
         pool.live.lose(exchange.row, now_s)
         self.turn(pool, now_s)
         is_waiting = pool.entries.get(exchange.row) is entry and entry.node_idx < 0

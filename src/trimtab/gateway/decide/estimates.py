@@ -102,21 +102,23 @@ class ServiceEstimates:
         self._of_type: dict[tuple[ClassKey, str], Fit] = {}
         self._of_class: dict[ClassKey, Fit] = {}
 
-    def learn(self, exchange: Exchange, of: RequestClass, *, is_timed: bool) -> NewEstimate | None:
-        """Learn from a served request of class `of`; returns the new estimate, None = unchanged.
+    def learn(
+        self, exchange: Exchange, of: RequestClass, seconds: float, *, is_timed: bool
+    ) -> NewEstimate | None:
+        """Learn from a request of class `of` that took so long; returns the new estimate, None = unchanged.
 
         Updates the class's output estimate and the exchange's actual units. `is_timed`: whether the duration
         counts; this process may have been stalled meanwhile.
         """
-        facts, usage, attempt = exchange.facts, exchange.usage, exchange.attempts[-1]
-        units, seconds = exchange.units, attempt.ended_s - attempt.begun_s
+        facts, usage, node = exchange.facts, exchange.usage, exchange.attempts[-1].node
+        units = exchange.units
         if facts is not None and usage is not None:
             units = exchange.actual_units = used(facts, of.kind, usage)
             if usage.completion_tokens:
                 of.output.observe(facts.max_tokens, usage.completion_tokens / facts.answers)
         if not is_timed or seconds <= 0.0:
             return None
-        type_name = attempt.node.type_name or attempt.node.name
+        type_name = node.type_name or node.name
         changed = self.observe(of.key, type_name, units, seconds)
         return None if changed is None else _new(NewEstimate, (type_name, *changed))
 

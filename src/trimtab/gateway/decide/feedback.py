@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trimtab.gateway.api.units import MEDIA, used
-from trimtab.gateway.decide.estimates import ENOUGH, RequestClass
+from trimtab.gateway.decide.estimates import ENOUGH, LEAST_S, RequestClass
 from trimtab.gateway.decide.load_times import ColdAnswer
 from trimtab.gateway.decide.placements import Placements
 from trimtab.gateway.decide.pool import Entry, PolicyPool
@@ -12,6 +12,7 @@ from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.decide.session_affinity import SessionAffinity
 from trimtab.gateway.model import Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.link_meter import LARGE_BYTES
 
 
 class Feedback:
@@ -41,7 +42,7 @@ class Feedback:
         is_timed = not self._spans_gap(attempt.begun_s)
         if facts.model in registry.shape.bases or node.loader is not None:
             is_timed = self._is_warm(exchange, node, of, is_timed)
-        changed = registry.estimates.learn(exchange, of, is_timed=is_timed)
+        changed = registry.estimates.learn(exchange, of, self._service_s(exchange), is_timed=is_timed)
         if changed is not None:
             self._pools.set_estimate(of, changed)
         self._correct_virtual_counter(pool, entry, of)
@@ -49,6 +50,14 @@ class Feedback:
         response_id = getattr(exchange, "response_id", "")
         if exchange.session or response_id:
             self._affinity.remember(exchange, response_id, node)
+
+    def _service_s(self, exchange: Exchange) -> float:
+        """How long the node took, without round trip and transfer, which policies add themselves."""
+        attempt = exchange.attempts[-1]
+        begun_s = attempt.begun_s
+        if exchange.body_bytes >= LARGE_BYTES:
+            begun_s = max(begun_s, attempt.sent_s)
+        return max(LEAST_S, attempt.ended_s - begun_s - self._registry.signals.away_s(attempt.node.idx))
 
     def _is_warm(self, exchange: Exchange, node: Node, of: RequestClass, is_timed: bool) -> bool:
         """Whether the node held what the request needed; else the duration is noted as cold."""
@@ -61,7 +70,7 @@ class Feedback:
             self._fleet.set_held(node, item, is_held=True)
             attempt = exchange.attempts[-1]
             if is_timed and not attempt.load_s:
-                seconds = attempt.ended_s - attempt.begun_s
+                seconds = self._service_s(exchange)
                 at = item, node.type_name or node.name
                 units = exchange.units if usage is None else used(facts, of.kind, usage)
                 times.note_cold(ColdAnswer(at, of.key, units, seconds))

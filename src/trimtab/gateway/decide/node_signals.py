@@ -50,6 +50,7 @@ class NodeSignals:
         self.foreign: dict[int, int] = {}  # requests that others sent to a node
         self._capacity: dict[int, list[float]] = {}  # [resources] of a node, as last known; 0 = unknown
         self._read_s: dict[int, dict[str, float]] = {}  # node → source → when it spoke of resources last
+        self._away_s: list[float] = []  # [nodes]
         self._others: dict[int, list[float]] = {}  # [resources] of a node; nan = no fresh report
 
     # --- what is learned
@@ -169,8 +170,15 @@ class NodeSignals:
         return tuple(dict.fromkeys(names))
 
     def rtt_s(self, shape: ClusterShape) -> Floats:
-        """Round trips between zones, [zones, zones]."""
-        return self.round_trips.between(self.zones(shape), [m.zone for m in shape.members], self.declared)
+        """Round trips between zones, [zones, zones]; those from here to nodes are `away_s` from now on."""
+        zones, of_nodes = self.zones(shape), [m.zone for m in shape.members]
+        found = self.round_trips.between(zones, of_nodes, self.declared)
+        self._away_s = [float(found[0, zones.index(zone)]) for zone in of_nodes]
+        return found
+
+    def away_s(self, node_idx: int) -> float:
+        """Round trip to a node's zone, as policies see it."""
+        return self._away_s[node_idx] if node_idx < len(self._away_s) else 0.0
 
     def nic_gib_per_s(self, shape: ClusterShape, node_idx: int) -> float:
         """Bandwidth of the link to a node; inf = unknown."""

@@ -166,6 +166,7 @@ class PolicyPool:
         running = [e.exchange.facts for e in self.entries.values() if e.node_idx == node_idx]
         names = {*adapters, *(facts.model for facts in running if facts is not None)}
         resident, at = self.live.resident, item_positions(shape)
+        before = resident[node_idx].copy()
         for name in bases:
             resident[node_idx, at[name]] = name in names
         if models is not None:
@@ -173,6 +174,8 @@ class PolicyPool:
             for name in shape.members[node_idx].serves - bases.keys():
                 resident[node_idx, at[name]] = name in names
             self.live.reports.set_memory_used(node_idx, self._now())
+        elif (resident[node_idx] != before).any():
+            self.live.reports.note_residents(node_idx, self._now())
 
     async def open(self) -> None:
         """Wait until the planner is ready."""

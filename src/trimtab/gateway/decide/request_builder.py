@@ -37,8 +37,7 @@ class RequestBuilder:
         if exchange.session or exchange.only_node or (facts is not None and facts.previous_response_id):
             affinity_idx, is_pinned = self._affinity.node_of(exchange)
         rules, origin_s = self._pools.rules, self._pools.origin_s
-        wait_s = rules.max_wait_s if not model or registry.has_room(model) else rules.max_wait_no_ready_node_s
-        deadline_s = now_s + wait_s
+        deadline_s = now_s + self._wait_s(model)
         if exchange.deadline_s - origin_s < deadline_s:
             deadline_s = exchange.deadline_s - origin_s
         cost = 0.0
@@ -64,6 +63,19 @@ class RequestBuilder:
                 exchange.body_bytes / GIB, zone_idx, -1, exchange.parts_max, None,
             ),
         )  # fmt: skip
+
+    def shorten_wait(self, entry: Entry, pool: PolicyPool, now_s: float) -> None:
+        """A request has lost its node: where no other of its model is ready, it waits as a new one would."""
+        facts = entry.exchange.facts
+        deadline_s = now_s + self._wait_s(facts.model if facts is not None else "")
+        if deadline_s < entry.spec.deadline_s:
+            entry.spec = entry.spec._replace(deadline_s=deadline_s)
+            pool.live.set_deadline(entry.exchange.row, deadline_s)
+
+    def _wait_s(self, model: str) -> float:
+        rules = self._pools.rules
+        is_ready = not model or self._registry.has_room(model)
+        return rules.max_wait_s if is_ready else rules.max_wait_no_ready_node_s
 
     def is_own_deadline(self, entry: Entry) -> bool:
         """Whether the deadline of a row is the client's own, not the limit of waiting.

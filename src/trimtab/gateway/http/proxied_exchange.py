@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from trimtab.gateway.api.errors import response_bytes
 from trimtab.gateway.api.usage import read_answer
@@ -17,8 +18,9 @@ from trimtab.gateway.http.response_observer import ResponseObserver, observer_fo
 from trimtab.gateway.http.response_relay import Relay, connection_line
 from trimtab.gateway.http.upstream_attempt import JOINED_BYTES, UpstreamAttempt
 from trimtab.gateway.http.upstream_connection import UpstreamConnection, node_line
-from trimtab.gateway.model import Attempt, Cause, Dialect, Node, Outcome, Refusal
+from trimtab.gateway.model import Attempt, Cause, Dialect, Node, Outcome, Refusal, Usage
 from trimtab.gateway.nodes.status_causes import cause_of_status
+from trimtab.gateway.stream_gaps import StreamGaps
 
 MAX_LOST_NODES = 2  # a request that has lost this many nodes may itself crash them
 _REFUSALS = (Cause.CONNECT, Cause.BUSY, Cause.RATE_LIMITED, Cause.LOAD)  # the node has done no work
@@ -287,9 +289,12 @@ class ProxiedExchange(IncomingExchange):
             self.streamed_chunks += new
             self.context.dispatcher.progress(self, new)
 
-    def streamed(self, observer: ResponseObserver, payload_bytes: int) -> None:
-        """Count body bytes of an observed stream, and report its new chunks."""
+    def streamed(self, observer: ResponseObserver, payload_bytes: int, gaps_s: Sequence[float]) -> None:
+        """Count body bytes and gaps of an observed stream, and report its new chunks."""
         self.response_bytes += payload_bytes
+        if self.gaps is None:
+            self.gaps = StreamGaps()
+        self.gaps.add(gaps_s)
         self.observed(observer)
 
     def relayed(self, relay: Relay) -> None:
@@ -394,9 +399,9 @@ class ProxiedExchange(IncomingExchange):
         context.scanner.unwatch(self)
         self.client.switch(connection, rest, self._tunnel_closed)
 
-    def _tunnel_closed(self, cause: Cause | None, sent_bytes: int) -> None:
+    def _tunnel_closed(self, cause: Cause | None, sent_bytes: int, usage: Usage | None) -> None:
         """End the exchange of a closed tunnel. `cause`: the reason of a loss; None = a normal end."""
-        self.response_bytes = sent_bytes
+        self.response_bytes, self.usage = sent_bytes, usage
         if self.over:
             return
         self.attempts[-1].ended_s = self.context.loop.time()

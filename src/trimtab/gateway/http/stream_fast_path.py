@@ -38,19 +38,20 @@ _LONGER = (0xFF + 2 + 4).__lt__  # whether a chunk's size has three digits
 class StreamFastPath:
     """Forwards the chunks of one stream on one connection while the stream is in its steady state."""
 
-    __slots__ = ("_sizes", "_tell", "_watch", "_write", "content")
+    __slots__ = ("_sizes", "_tell", "_watch", "_write", "content", "gaps_s")
 
     def __init__(
         self,
         observer: ResponseObserver,
         write: Callable[[bytes], None],
-        tell: Callable[[ResponseObserver, int], None],
+        tell: Callable[[ResponseObserver, int, list[float]], None],
     ) -> None:
         self._watch = observer
         self._write = write
-        self._tell = tell  # gets the observer, with its chunks counted, and the number of body bytes
+        self._tell = tell  # gets the observer, with its chunks counted, the number of body bytes, and gaps
         self.content = observer.content
         self._sizes: list[int] = []  # bytes of the whole chunks that are not reported yet
+        self.gaps_s: list[float] = []  # before each of them, as the connection measures
 
     @property
     def is_open(self) -> bool:
@@ -87,4 +88,5 @@ class StreamFastPath:
             payload_bytes = sum(sizes) - (2 + 4) * chunks - sum(map(_LONGER, sizes))
             sizes.clear()
             self._watch.chunks += chunks
-            self._tell(self._watch, payload_bytes)
+            self._tell(self._watch, payload_bytes, self.gaps_s)
+            self.gaps_s.clear()

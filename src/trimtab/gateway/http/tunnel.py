@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
+from trimtab.gateway.api.usage import whole_usages
 from trimtab.gateway.http.timeouts import TimeoutScanner
-from trimtab.gateway.model import Cause
+from trimtab.gateway.model import Cause, Usage
 
-Closed = Callable[[Cause | None, int], None]  # cause of the loss, if any; bytes sent to the client
+Closed = Callable[[Cause | None, int, Usage | None], None]
+"""Gets the cause of the loss, if any; bytes sent to the client; and the usage that the node has reported."""
 
 
 class Tunnel:
@@ -33,6 +35,8 @@ class Tunnel:
         self._closed: Closed | None = closed
         self._last_s = now_s()
         self._to_client_bytes = 0
+        self._rest = b""  # of the node's messages: it may hold the begin of a usage object
+        self._usage: Usage | None = None
         scanner.watch(self)
 
     def from_client(self, data: bytes) -> None:
@@ -45,6 +49,18 @@ class Tunnel:
         self._last_s = self._now_s()
         self._to_client_bytes += len(data)
         self._client.write(data)
+        self._meter(data)
+
+    def _meter(self, data: bytes) -> None:
+        """Add up the usage of the session's answers. Compressed messages carry none that can be read."""
+        found, self._rest = whole_usages(self._rest + data)
+        for one in found:
+            sums = self._usage or Usage()
+            self._usage = Usage(
+                sums.prompt_tokens + one.prompt_tokens,
+                sums.completion_tokens + one.completion_tokens,
+                sums.cached_tokens + one.cached_tokens,
+            )
 
     def hold(self, client: bool, full: bool) -> None:
         """Pause or resume reading from one side when the write buffer of the other side fills or empties.
@@ -67,7 +83,7 @@ class Tunnel:
         self._scanner.unwatch(self)
         self._client.close()
         self._node.close()
-        closed(cause, self._to_client_bytes)
+        closed(cause, self._to_client_bytes, self._usage)
 
     def check(self, now_s: float) -> float:
         """Close a tunnel without traffic for `idle_s`."""

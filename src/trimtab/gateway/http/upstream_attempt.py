@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from math import inf
 from typing import Any, Protocol
 
@@ -50,8 +50,8 @@ class AttemptOwner(Protocol):
     def observed(self, observer: ResponseObserver) -> None:
         """Report new chunks of the body to the dispatcher."""
 
-    def streamed(self, observer: ResponseObserver, payload_bytes: int) -> None:
-        """Count body bytes of an observed stream, and report its new chunks."""
+    def streamed(self, observer: ResponseObserver, payload_bytes: int, gaps_s: Sequence[float]) -> None:
+        """Count body bytes and gaps of an observed stream, and report its new chunks."""
 
     def relayed(self, relay: Relay) -> None:
         """End a response that arrived in several pieces."""

@@ -118,7 +118,9 @@ class UpstreamConnection(asyncio.Protocol):
         if flow is not None:
             if flow.passes(data):
                 pool = self._pool
-                pool.node.last_byte_s = self.last_s = pool.time()
+                now_s = pool.node.last_byte_s = pool.time()
+                flow.gaps_s.append(now_s - self.last_s)
+                self.last_s = now_s
                 return
             self._flow = None  # later bytes must not overtake these
         self._inbox.put_answer(self, data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,13 +54,13 @@ _LINE_BYTES: Final = 64 << 20  # longest answer of a line
 
 
 class KindRunner:
-    """Gives batches to their runner, and all other jobs to the runner of single ones."""
+    """Gives jobs of some kinds to their runners, and all others to the runner of single requests."""
 
-    def __init__(self, single: Runner, batch: Runner) -> None:
-        self._single, self._batch = single, batch
+    def __init__(self, single: Runner, by_kind: Mapping[str, Runner]) -> None:
+        self._single, self._by_kind = single, by_kind
 
     def _of(self, job: Job) -> Runner:
-        return self._batch if job.kind == BATCH_KIND else self._single
+        return self._by_kind.get(job.kind, self._single)
 
     async def run(self, job: Job, progress: RunProgress) -> JobResult:
         """Run a job to its end."""

@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from trimtab.jobs import JobStore, StoreUnavailable, TooManyBytes, job_rows
+from trimtab.jobs.durable_files import write_durably
 from trimtab.jobs.store.schema import batches, client_files
 
 Pieces = Iterator[bytes]
@@ -78,7 +79,7 @@ class ClientFiles:
         file_id = f"file-{secrets.token_hex(16)}"
         file = ClientFile(file_id, tenant, self._place, purpose, filename[:255], size, self._clock())
         try:
-            await asyncio.to_thread(_write, self.path(file), pieces)
+            await asyncio.to_thread(write_durably, self.path(file), pieces)
             await self._store.write(partial(_insert, file=file, bound=self._bound(tenant)))
         except OSError as error:
             raise StoreUnavailable(f"the file cannot be kept: {error.strerror}") from error
@@ -137,19 +138,6 @@ class ClientFiles:
             await self.delete(ClientFile(**row._mapping))
         old = sa.delete(batches).where(batches.c.created_s < before_s)
         await self._store.write(lambda connection: connection.execute(old))
-
-
-def _write(path: Path, pieces: Pieces) -> None:
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with part.open("xb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:

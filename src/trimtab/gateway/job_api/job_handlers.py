@@ -83,8 +83,9 @@ class RefusedError(Exception):
 class JobsApi:
     """Answers requests for jobs. A tenant finds its own jobs only."""
 
-    def __init__(self, jobs: JobQueue) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: JobQueue, progress: Callable[[str], Any] | None = None) -> None:
+        """`progress`: how far a job that runs here is, by its id; None = not known."""
+        self._jobs, self._progress = jobs, progress
         self._handlers: dict[tuple[str, str], Callable[[JobRequest], Awaitable[LocalAnswer]]] = {
             ("GET", "/v1/jobs"): self._list,
             ("GET", "/v1/jobs/{id}"): self._show,
@@ -174,7 +175,10 @@ class JobsApi:
         if _is_video(request):
             return json_answer(200, video_view(job), *(_POLL if job.state in ACTIVE else ()))
         position = await self._jobs.position(job) if job.state is JobState.QUEUED else None
-        return json_answer(200, job_view(job, position), *(_POLL[:1] if job.state in ACTIVE else ()))
+        progress = self._progress(job.id) if self._progress is not None else None
+        return json_answer(
+            200, job_view(job, position, progress), *(_POLL[:1] if job.state in ACTIVE else ())
+        )
 
     async def _cancel(self, request: JobRequest) -> LocalAnswer:
         job = await self._found(request)

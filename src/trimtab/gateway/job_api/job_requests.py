@@ -74,7 +74,7 @@ async def job_request(exchange: ProxiedExchange, body: bytes) -> JobRequest | Re
         found = await _validated(exchange, endpoint, content_type, body, video)
         if isinstance(found, Refusal):
             return found
-        refusal = _charged(exchange, tenant, found)
+        refusal = charged(exchange, tenant, found)
         if refusal is not None:
             return refusal
         facts, shown = found, video.found() if video is not None else {}
@@ -105,7 +105,7 @@ def _checked_remix(exchange: ProxiedExchange, tenant: Tenant, body: bytes) -> Re
         return Refusal(
             400, "invalid_prompt", "A remix is a JSON object with a text as its prompt.", param="prompt"
         )
-    return _charged(exchange, tenant, Facts("", prompt_tokens=len(prompt.encode()) / BYTES_PER_TOKEN))
+    return charged(exchange, tenant, Facts("", prompt_tokens=len(prompt.encode()) / BYTES_PER_TOKEN))
 
 
 async def _validated(
@@ -128,7 +128,7 @@ async def _validated(
     return found if isinstance(found, Refusal) else exchange.context.admission.meant(exchange, found, scan)
 
 
-def _charged(exchange: ProxiedExchange, tenant: Tenant, facts: Facts) -> Refusal | None:
+def charged(exchange: ProxiedExchange, tenant: Tenant, facts: Facts) -> Refusal | None:
     """Count a job against its tenant's limits; the jobs themselves bound how many it has at a time."""
     if tenant.limits is None:
         return None

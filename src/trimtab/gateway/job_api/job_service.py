@@ -7,6 +7,7 @@ import contextlib
 import logging
 from functools import partial
 from shutil import disk_usage
+from typing import TYPE_CHECKING
 
 from trimtab.gateway.admission import Admission
 from trimtab.gateway.config import GatewayConfig
@@ -14,21 +15,35 @@ from trimtab.gateway.config.traffic import MIB
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.job_api.batch_handlers import BatchApi
-from trimtab.gateway.job_api.batch_runner import BatchRunner, KindRunner
+from trimtab.gateway.job_api.batch_runner import BATCH_KIND, BatchRunner, KindRunner
 from trimtab.gateway.job_api.client_files import ClientFiles
 from trimtab.gateway.job_api.job_handlers import JobRequest, JobsApi
 from trimtab.gateway.job_api.job_requests import JobRequestReader
 from trimtab.gateway.job_api.node_runner import JobDispatcher, NodeJobs, NodeRunner, Surroundings
 from trimtab.gateway.model import Kind, Observers, Refusal
-from trimtab.gateway.tenants import Limits
+from trimtab.gateway.tenant_limits import Limits
 from trimtab.gateway.usage_book import UsageBook
-from trimtab.jobs import JobFiles, JobInput, JobQueue, JobSettings, JobStore, StoreUnavailable, TenantBounds
+from trimtab.jobs import (
+    JobFiles,
+    JobInput,
+    JobQueue,
+    JobSettings,
+    JobStore,
+    Runner,
+    StoreUnavailable,
+    TenantBounds,
+)
+
+if TYPE_CHECKING:
+    from trimtab.gateway.job_api.chain_handlers import ChainsApi
+    from trimtab.gateway.job_api.chain_workers import ChainWorkers
 
 logger = logging.getLogger(__name__)
 
 LAST_FLUSH_S = 5.0
 COUNT_S = 1.0
 SWEEP_S = 600.0
+_NO_CHAINS = Refusal(404, "no_such_chain", "This gateway offers no chains: gateway.yaml names none.")
 _NO_JOBS = Refusal(503, "no_jobs", "This gateway cannot keep jobs now.")
 
 
@@ -55,6 +70,9 @@ class JobService:
         self._jobs: JobQueue | None = None
         self._api: JobsApi | None = None
         self._batch_api: BatchApi | None = None
+        self._chains_api: ChainsApi | None = None
+        self.chains: ChainWorkers | None = None  # None = the configuration has no chains
+        self._config = config
         self._batch_settings = config.batches
         self._work: list[asyncio.Task[None]] = []
 
@@ -87,7 +105,14 @@ class JobService:
             around.tenant,
             concurrency=self._batch_settings.concurrency,
         )
-        jobs = JobQueue(self.store, KindRunner(runner, batches), self._settings, bounds=bounds)
+        by_kind: dict[str, Runner] = {BATCH_KIND: batches}
+        if self._config.chains:
+            from trimtab.gateway.job_api.chain_runner import CHAIN_KIND, ChainRunner  # loads chains
+            from trimtab.gateway.job_api.chain_workers import ChainWorkers
+
+            self.chains = await asyncio.to_thread(ChainWorkers, self._config)
+            by_kind[CHAIN_KIND] = ChainRunner(self.chains, around, observers, self.usage)
+        jobs = JobQueue(self.store, KindRunner(runner, by_kind), self._settings, bounds=bounds)
         inputs = JobFiles(folder, self._settings.result_max_bytes)
         try:
             await files.open(await asyncio.to_thread(inputs.open))
@@ -95,7 +120,12 @@ class JobService:
         except OSError as error:
             logger.error("no jobs are taken: their folder cannot be made: %s", error)
             return
-        self._runner, self._jobs, self._api = runner, jobs, JobsApi(jobs)
+        progress = None if self.chains is None else self.chains.progress
+        self._runner, self._jobs, self._api = runner, jobs, JobsApi(jobs, progress)
+        if self.chains is not None:
+            from trimtab.gateway.job_api.chain_handlers import ChainsApi
+
+            self._chains_api = ChainsApi(self.chains, jobs)
         self._batch_api = BatchApi(self.store, jobs, files, inputs, self._batch_settings)
         self._work.append(asyncio.create_task(self._sweep(files)))
 
@@ -129,6 +159,8 @@ class JobService:
         if self._jobs is not None and self._runner is not None:
             await self._jobs.close()
             await self._runner.close()
+        if self.chains is not None:
+            await self.chains.close()
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(LAST_FLUSH_S):
                 await self.usage.flush()
@@ -147,6 +179,10 @@ class JobService:
             if self._batch_api is None:
                 return _NO_JOBS
             return await self._batch_api.answer(exchange, body)
+        if exchange.endpoint is not None and exchange.endpoint.kind is Kind.CHAIN:
+            if self._chains_api is None:
+                return _NO_CHAINS if self._jobs is not None else _NO_JOBS
+            return await self._chains_api.answer(exchange, body)
         return await self._reader.answer(exchange, body, self._answer)
 
     async def _answer(self, request: JobRequest, body: JobInput) -> LocalAnswer | Refusal:

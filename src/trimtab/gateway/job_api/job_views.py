@@ -15,10 +15,11 @@ _MAX_TEXT = 64
 _VIDEO_STATUS = {JobState.QUEUED: "queued", JobState.DISPATCHED: "in_progress", JobState.DONE: "completed"}
 
 
-def job_view(job: Job, position: int | None = None) -> dict[str, Any]:
-    """The gateway's own form. Times are whole seconds since 1970."""
+def job_view(job: Job, position: int | None = None, progress: Any = None) -> dict[str, Any]:
+    """The gateway's own form. Times are whole seconds since 1970. `progress`: of the run of a chain."""
     done = job.state is JobState.DONE
     return {
+        **({} if progress is None else {"progress": progress}),
         "id": job.id,
         "object": "job",
         "status": job.state.value,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import accumulate
-from math import isnan
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from trimtab.gateway.observe.metric_families import FAMILIES, Family, Type
-from trimtab.gateway.observe.metric_store import MetricStore, Row, Table
+from trimtab.gateway.observe.metric_families import FAMILIES
+from trimtab.gateway.observe.metric_store import MetricStore
 from trimtab.gateway.observe.summaries import balance, node_use, resource_balance
+from trimtab.live.metric_family import Table
+from trimtab.live.prometheus_metrics import prometheus_metric
 from trimtab.metrics.definitions import RESOURCE_METRIC_NAMES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -29,11 +29,11 @@ class StoreCollector(Collector):
         store = self._read()
         derived = _derived(store)
         for name, family in FAMILIES.items():
-            yield _metric(family, derived.get(name) or store.tables.get(name, {}))
+            yield prometheus_metric(family, derived.get(name) or store.tables.get(name, {}))
 
     def describe(self) -> Iterator[Metric]:
         """The families without values, so that registration reads no sources."""
-        return (_metric(family, {}) for family in FAMILIES.values())
+        return (prometheus_metric(family, {}) for family in FAMILIES.values())
 
 
 def exposition(store: MetricStore) -> bytes:
@@ -63,26 +63,3 @@ def _derived(store: MetricStore) -> dict[str, Table]:
         "trimtab_idle_node_ratio": {(): [spread.idle_node_frac]},
         "trimtab_completion_seconds_variance": {(): [spread.completion_variance_s2]},
     }
-
-
-def _metric(family: Family, table: Table) -> Metric:
-    if family.type is Type.HISTOGRAM:
-        return _histogram(family, table)
-    kind = CounterMetricFamily if family.type is Type.COUNTER else GaugeMetricFamily
-    metric = kind(family.name, family.help, labels=family.labels)
-    for labels, row in table.items():
-        if not isnan(row[0]):
-            metric.add_metric(labels, row[0])
-    return metric
-
-
-def _histogram(family: Family, table: Table) -> Metric:
-    metric = HistogramMetricFamily(family.name, family.help, labels=family.labels)
-    for labels, row in table.items():
-        metric.add_metric(labels, _cumulative(family, row), sum_value=row[-1])
-    return metric
-
-
-def _cumulative(family: Family, row: Row) -> list[tuple[str, float]]:
-    bounds = [*(repr(bound) for bound in family.bounds), "+Inf"]
-    return list(zip(bounds, accumulate(row[:-1]), strict=True))

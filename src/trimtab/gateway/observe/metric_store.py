@@ -12,9 +12,8 @@ from typing import Final
 from trimtab.gateway.nodes.resource_use import ResourceUse
 from trimtab.gateway.observe.metric_families import FAMILIES
 from trimtab.gateway.observe.window import SECONDS_KEPT, Second
+from trimtab.live.metric_family import Row, Table
 
-Row = list[float]
-Table = dict[tuple[str, ...], Row]
 Use = list[float]  # per node: used slot-seconds, seconds with requests in flight, available slot-seconds
 
 ResourceSums = list[float]  # per node and resource: sums of what is used, and of what there is

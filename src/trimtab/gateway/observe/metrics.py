@@ -33,9 +33,11 @@ from trimtab.gateway.model import (
     Usage,
 )
 from trimtab.gateway.nodes.resource_use import ResourceUse
-from trimtab.gateway.observe.metric_store import SAMPLE_S, SPAN_S, MetricStore, Row
+from trimtab.gateway.observe.metric_store import SAMPLE_S, SPAN_S, MetricStore
 from trimtab.gateway.observe.timings import MOST_NOTED, Timings
 from trimtab.gateway.observe.window import Second
+from trimtab.gateway.stream_gaps import StreamGaps
+from trimtab.live.metric_family import Row
 from trimtab.version import __version__
 
 OTHER: Final = "other"
@@ -52,6 +54,7 @@ _last_of, _times_of = itemgetter(-1), attrgetter("begun_s", "first_byte_s", "end
 _kept_of = attrgetter(  # the counted fields of an exchange, in one call, without its body
     "endpoint", "facts", "tenant", "usage", "outcome", "refusal", "response_status",
     "response_bytes", "streamed_chunks", "attempts", "arrived_s", "started_s", "estimate_s", "ended_s",
+    "gaps",
 )  # fmt: skip
 _tokens_of = attrgetter("prompt_tokens", "completion_tokens", "cached_tokens")
 _NODE_FAMILIES: Final = (
@@ -185,7 +188,7 @@ class Metrics(Observer, DecisionListener):
         kept, self._kept = self._kept, []
         (
             endpoints, facts, tenants, usages, outcomes, refusals, answered, n_bytes, n_chunks,
-            attempts, arrived_s, started_s, estimates_s, ended_s,
+            attempts, arrived_s, started_s, estimates_s, ended_s, gaps,
         ) = zip(*kept, strict=True)  # fmt: skip
         statuses = answered
         if any(refusals):
@@ -199,7 +202,7 @@ class Metrics(Observer, DecisionListener):
         self._bytes[0] += sum(n_bytes)
         self._chunks[0] += sum(n_chunks)
         times_s = zip(arrived_s, started_s, estimates_s, ended_s, n_chunks, strict=True)
-        self._note_times(list(zip(lines, outcomes, statuses, attempts, times_s, strict=True)))
+        self._note_times(list(zip(lines, outcomes, statuses, attempts, times_s, gaps, strict=True)))
 
     def _count_outcomes(self, hows: Sequence[_How]) -> list[int]:
         """Count outcomes. Returns the timings' line of each request."""
@@ -228,16 +231,18 @@ class Metrics(Observer, DecisionListener):
                 row[0] += sum(tokens)
 
     def _note_times(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """`rows`: line, outcome, status, attempts; times of arrival, start, estimate and end; chunks."""
+        """`rows`: line, outcome, status, attempts; arrival, start, estimate, end, and chunks; gaps."""
         rows = [row for row in rows if row[3] and row[1] is not _REFUSED]
         if not rows:
             return
-        lines, outcomes, statuses, attempts, times_s = zip(*rows, strict=True)
+        lines, outcomes, statuses, attempts, times_s, gaps = zip(*rows, strict=True)
         arrived_s, started_s, estimate_s, over_s, chunks = np.array(times_s).T
         begun_s, first_s, left_s = np.array(list(map(_times_of, map(_last_of, attempts)))).T
         ended_s = np.where(left_s, left_s, over_s)
         is_whole = np.array([one is _DONE for one in outcomes]) & (np.array(statuses) < 400)
         is_measured = is_whole & (estimate_s > 0.0)
+        is_stream = is_whole & (first_s > 0.0)
+        measured, measured_s = self._note_gaps(lines, gaps, is_stream)
         self._timings.note(
             lines,
             ended_s - arrived_s,
@@ -245,11 +250,22 @@ class Metrics(Observer, DecisionListener):
             np.where(first_s > 0.0, first_s - arrived_s, -1.0),
             np.where(is_measured, ended_s - begun_s, -1.0),
             estimate_s,
-            np.where(is_whole & (first_s > 0.0), chunks - 1.0, 0.0),
-            ended_s - first_s,
+            np.where(is_stream, np.maximum(chunks - 1.0 - measured, 0.0), 0.0),
+            np.maximum(ended_s - first_s - measured_s, 0.0),
         )
         if self._timings.n_noted >= MOST_NOTED:
             self._timings.count(self._second)
+
+    def _note_gaps(
+        self, lines: Sequence[int], gaps: Sequence[StreamGaps | None], is_stream: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Note the gaps that were measured one by one; returns their number and sum of each answer."""
+        measured = np.zeros((2, len(lines)))
+        for k, found in enumerate(gaps):
+            if found is not None and is_stream[k]:
+                self._timings.note_gaps(lines[k], found)
+                measured[:, k] = found.number, found.sum_s
+        return measured[0], measured[1]
 
     def policy_failed(self, policy: str) -> None:
         """A DecisionListener method."""

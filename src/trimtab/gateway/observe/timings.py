@@ -10,9 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from trimtab.gateway.observe.metric_families import DURATION_BOUNDS_S, ERROR_BOUNDS, GAP_BOUNDS_S
+from trimtab.gateway.observe.metric_families import ERROR_BOUNDS
 from trimtab.gateway.observe.metric_store import MetricStore
 from trimtab.gateway.observe.window import Buckets, Second, buckets_of
+from trimtab.gateway.stream_gaps import GAP_BOUNDS_S, StreamGaps
+from trimtab.live.metric_family import DURATION_BOUNDS_S
 from trimtab.metrics.run_records import FloatArray
 
 MOST_NOTED: Final = 4096  # answers
@@ -52,6 +54,7 @@ class Timings:
     def __init__(self) -> None:
         self.n_noted = 0  # answers that are not counted yet
         self._noted: list[FloatArray] = []  # [columns, answers] each
+        self._noted_gaps: list[tuple[int, StreamGaps]] = []  # likewise
         self._labels: list[tuple[str, str]] = []
         self._times = [_Histograms(DURATION_BOUNDS_S) for _ in _HISTOGRAMS]
         self._errors = _Histograms(ERROR_BOUNDS)
@@ -77,11 +80,16 @@ class Timings:
     ) -> None:
         """Store durations of answers, each with its line, until `count`; -1 = no such duration.
 
-        `gaps`: between the chunks of a stream, their number; `gaps_s`: their sum.
+        `gaps`: between the chunks of a stream, the number of those that `note_gaps` has not; `gaps_s`: their
+        sum.
         """
         self.n_noted += len(lines)
         columns = (lines, durations_s, waits_s, first_bytes_s, services_s, estimates_s, gaps, gaps_s)
         self._noted.append(np.array(columns))
+
+    def note_gaps(self, line: int, gaps: StreamGaps) -> None:
+        """Store the gaps of an answer that were measured one by one, until `count`."""
+        self._noted_gaps.append((line, gaps))
 
     def count(self, second: Second) -> None:
         """Count the noted durations in this second."""
@@ -98,6 +106,9 @@ class Timings:
         self._count_errors(noted[noted[:, 4] > 0.0])
         streams = noted[noted[:, 6] > 0.0]
         self._gaps.add(streams[:, 0], streams[:, 7] / streams[:, 6], streams[:, 6])
+        for of, gaps in self._noted_gaps:
+            self._gaps.counts[of] += (*gaps.counts, gaps.sum_s)
+        self._noted_gaps.clear()
         _count_window(second, noted)
 
     def _count_errors(self, noted: FloatArray) -> None:

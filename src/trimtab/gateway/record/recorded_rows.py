@@ -20,6 +20,7 @@ from trimtab.gateway.model import (
     Tenant,
     Usage,
 )
+from trimtab.gateway.nodes.link_meter import LARGE_BYTES
 from trimtab.gateway.record.pseudonyms import Pseudonyms
 from trimtab.traces.gateway_format import VERSION, ClassRow, NodeRow, RecordName, RequestRow
 
@@ -77,6 +78,7 @@ class Ended(NamedTuple):
     decision: Any
     started_s: float
     attempts: list[Attempt]
+    body_bytes: int
     usage: Usage | None
     outcome: Outcome | None
     refusal: Refusal | None
@@ -201,7 +203,7 @@ class RowWriter:
         """The row of a request. Unpacking is faster than access by name. Times are whole ticks."""
         (
             ended_s, arrived_s, class_idx, endpoint, facts, tenant, session, priority, deadline_s, units,
-            actual_units, estimate_s, decision, started_s, attempts, usage, outcome, refusal,
+            actual_units, estimate_s, decision, started_s, attempts, body_bytes, usage, outcome, refusal,
         ) = one  # fmt: skip
         ticks, begun_ticks = self._ticks_per_s, self._begun_ticks
         came_s = arrived_s or ended_s
@@ -241,6 +243,9 @@ class RowWriter:
             row["wait_s"] = round(ticks * ((started_s or begun_s) - arrived_s)) / ticks
             row["started_s"] = round(ticks * begun_s - begun_ticks) / ticks
             row["service_s"] = round(ticks * ((last.ended_s or ended_s) - begun_s)) / ticks
+            if body_bytes >= LARGE_BYTES:
+                row["payload_bytes"] = body_bytes
+                row["transfer_s"] = round(ticks * max(0.0, last.sent_s - begun_s)) / ticks
             if last.first_byte_s:
                 row["first_byte_s"] = round(ticks * last.first_byte_s - begun_ticks) / ticks
         return row

@@ -24,6 +24,8 @@ class Signals:
     zone: Sequence[str] = ()  # [nodes]
     zones: Sequence[str] = ()  # all; the gateway's own first
     rtt_s: Sequence[Sequence[float]] = ()  # [zones, zones]
+    nic_gib_per_s: Sequence[float] = ()  # [nodes]; inf = unknown
+    zone_gib_per_s: Sequence[float] = ()  # [zones], of the link into each; inf = no limit
     tenant_weights: Mapping[str, float] = field(default_factory=dict)  # tenant → where it is not 1
 
 
@@ -39,8 +41,15 @@ def signals_row(signals: Signals, tenant_weights: Mapping[str, float]) -> dict[s
         "zone": list(signals.zone),
         "zones": list(signals.zones),
         "rtt_s": [list(row) for row in signals.rtt_s],
+        "nic_gib_per_s": _finite(signals.nic_gib_per_s),
+        "zone_gib_per_s": _finite(signals.zone_gib_per_s),
         "tenant_weights": dict(tenant_weights),
     }
+
+
+def _finite(amounts: Sequence[float]) -> list[float | None]:
+    """JSON has no infinity."""
+    return [amount if math.isfinite(amount) else None for amount in amounts]
 
 
 class UseThinning:

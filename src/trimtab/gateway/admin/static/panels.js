@@ -104,9 +104,15 @@ export function showCounts(body, counts = {}) {
   body.replaceChildren(...(parts.length ? parts : [none("None.")]));
 }
 
-export function showJobs(body, { jobs }) {
+export function showJobs(body, { jobs, chains }) {
   const states = Object.entries(jobs || {});
-  body.replaceChildren(states.length ? facts(states.map(([state, n]) => [state, number(n)])) : none("No long jobs."));
+  const parts = [states.length ? facts(states.map(([state, n]) => [state, number(n)])) : none("No long jobs.")];
+  const rows = Object.entries(chains || {}).flatMap(([chain, { stages }]) => Object.entries(stages).map(
+    ([stage, counts]) => ({ name: `${chain}.${stage}`, ...counts })));
+  const count = (title) => [title, (row) => number(row[title.toLowerCase()]), "num"];
+  const columns = [["Stage", (row) => row.name], ...["Queued", "Running", "Done", "Failed"].map(count)];
+  if (rows.length) parts.push(table("Stages of chains by state", columns, rows));
+  body.replaceChildren(...parts);
 }
 
 export function receiptParts(receipt) {
