@@ -8,17 +8,10 @@ import pytest
 
 from support.synthetic import POLICIES, comparison, random_curves
 from trimtab.metrics import Estimate
+from trimtab.report.data_figures import arrival_rate, size_histogram
 from trimtab.report.palette import inks
-from trimtab.report.plots import (
-    arrival_rate,
-    completion_cdf,
-    load_lines,
-    metric_bars,
-    queue_length,
-    size_histogram,
-    trade_off,
-    utilisation_heatmap,
-)
+from trimtab.report.policy_figures import load_lines, metric_bars, trade_off
+from trimtab.report.time_figures import completion_cdf, latency_over_time, queue_length, utilisation_heatmap
 
 CURVES = {policy: random_curves(i, 8, 30) for i, policy in enumerate(POLICIES)}
 
@@ -173,3 +166,29 @@ def test_a_trade_off_has_a_point_for_every_policy_with_both_values() -> None:
         replace(table, results=(even, *table.results[1:])), "utilisation_var", "completion_p99_s"
     )
     assert set(by_name(without)) == {result.policy for result in table.results[1:]}
+
+
+def test_failures_are_shaded_and_switches_stand_on_the_line_of_their_policy() -> None:
+    curves = {
+        "auto": replace(
+            CURVES["random"],
+            latency_s=np.linspace(10.0, 40.0, 30),
+            marks=((600.0, 900.0, "a100-1 down"),),
+            switches=((60.0, "random"), (1860.0, "late-binding")),
+        ),
+        "random": replace(CURVES["random"], latency_s=np.full(30, 20.0)),
+    }
+    figure = latency_over_time(curves)
+    (shade,) = figure.layout.shapes
+    assert (shade.x0, shade.x1) == (10.0, 15.0)  # minutes
+    assert [note.text for note in figure.layout.annotations] == ["a100-1 down"]
+    (marks,) = [trace for trace in figure.data if trace.mode == "markers"]
+    assert marks.legendgroup == "auto"
+    assert list(marks.text) == ["random", "late-binding"]
+    np.testing.assert_allclose(marks.x, [1.0, 31.0])
+    # Bins of 120 s with middles at 60, 180, …: the line goes from 10 to 40 in 29 steps.
+    np.testing.assert_allclose(marks.y, [10.0, 10.0 + 15 * 30 / 29], rtol=1e-6)
+    many = replace(curves["auto"], marks=tuple((60.0 * k, 60.0 * k + 9, "down") for k in range(12)))
+    crowded = latency_over_time({"auto": many})
+    assert len(crowded.layout.shapes) == 12
+    assert not crowded.layout.annotations

@@ -126,7 +126,9 @@ def test_policies_and_metrics_are_all_listed() -> None:
 
 def test_narrow_terminals_show_no_sources() -> None:
     described = [describe(name) for name in names()]
-    assert [len(policies_table(described, width).columns) for width in (80, 160)] == [3, 4]
+    assert [len(policies_table(described, width).columns) for width in (40, 80, 160)] == [1, 3, 4]
+    narrow = text_of(policies_table(described, 40), 40)
+    assert all(each.idea.split()[-1] in narrow for each in described)
 
 
 def test_a_trace_shows_its_rate_and_what_is_undefined() -> None:

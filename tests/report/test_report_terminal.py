@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trimtab.report.terminal_plots import plot_cdf, plot_rate, plot_sizes
+from trimtab.report.terminal_plots import plot_rate, plot_sizes
 
 START_S = np.linspace(0.0, 3600.0, 300)
 RATE = np.where(START_S < 1800.0, 8.0, 2.0)
@@ -15,7 +15,6 @@ def test_plots_keep_to_their_width(width: int) -> None:
     plots = (
         plot_rate(START_S, RATE, width=width, colour=False),
         plot_sizes(np.geomspace(1.0, 1000.0, 500), width=width, colour=False),
-        plot_cdf({"random": np.geomspace(1.0, 100.0, 50)}, width=width, colour=False),
     )
     assert all(len(line) <= width for plot in plots for line in plot.splitlines())
 
@@ -43,9 +42,3 @@ def test_sizes_of_zero_are_left_out() -> None:
 
 def test_equal_sizes_are_one_bar() -> None:
     assert FULL in plot_sizes(np.full(10, 3.0), width=60, colour=False)
-
-
-def test_cdf_names_its_policies() -> None:
-    text = plot_cdf({"random": np.array([1.0, 2.0]), "mine": np.array([0.5, 4.0])}, width=80, colour=False)
-    assert "random" in text
-    assert "mine" in text

@@ -73,7 +73,11 @@ def interval_text(comparison: Comparison) -> str:
     if all(result.is_seedless for result in comparison.results):
         return "One run, which no seed changes: ± is 95 % by batch means, where that makes sense"
     seeds = len(comparison.seeds)
-    return f"Mean ± 95 % confidence over {seeds} seeds" if seeds > 1 else "One seed: no intervals"
+    if seeds > 1:
+        return f"Mean ± 95 % confidence over {seeds} seeds"
+    if any(result.is_seedless for result in comparison.results):
+        return "One seed: ± is 95 % by batch means, of policies that no seed changes"
+    return "One seed: no intervals"
 
 
 def metric_column(results: Sequence[PolicyResult], metric: Metric) -> Column:

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING
 
-from trimtab.report import plots
+from trimtab.report import policy_figures, time_figures
+from trimtab.report.advice_texts import verdict
 from trimtab.report.comparison_columns import assumptions_text, comparison_bound_text, interval_text, legend
-from trimtab.report.curve_cards import CDF, HEAT, curve_figures, queue_card, wide
+from trimtab.report.curve_cards import CDF, HEAT, curve_figures, time_cards, wide
 from trimtab.report.fragments import (
     FigureCard,
     comparison_table,
@@ -19,15 +20,18 @@ from trimtab.report.fragments import (
     notes,
     policy_legend,
     section,
+    sentences,
     stats_of,
 )
 from trimtab.report.number_formats import capital, load_text, title_of
 from trimtab.report.page import Page, html_of, origin
+from trimtab.version import versions
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from trimtab.experiments.compare import Comparison, Curves
+    from trimtab.experiments.compare.kind import SeriesText
 
 
 def comparison_page(comparison: Comparison, made_at: datetime | None = None) -> str:
@@ -40,6 +44,7 @@ def _comparison_page(comparison: Comparison, made_at: datetime) -> Page:
     body = "".join(
         (
             notes(comparison.notes()),
+            section("answer", "In words", "", sentences(verdict(comparison))),
             stats_of(comparison),
             _table_section(comparison),
             _figures_section(comparison, curves),
@@ -68,19 +73,19 @@ def _curves(comparison: Comparison) -> dict[str, Curves]:
 
 
 def _comparison_facts(comparison: Comparison, made_at: datetime) -> dict[str, str]:
-    summary = comparison.to_dict()
     return {
         comparison.kind.items.capitalize(): f"{comparison.n_items:,} per seed",
         "Offered load": load_text(comparison.offered_load),
         "Seeds": ", ".join(map(str, comparison.seeds)),
         "Computed in": f"{comparison.elapsed_s:.1f} s",
-        **origin(summary["scenario_hash"], summary["versions"], made_at),
+        **origin(comparison.scenario.hash(), versions(), made_at),
     }
 
 
 def _table_section(comparison: Comparison) -> str:
     how = f"{interval_text(comparison)}; {legend(comparison)}. Choose a heading to sort by it."
-    bound = f"{comparison_bound_text(comparison)} {assumptions_text(comparison.bound)}"
+    texts = (comparison_bound_text(comparison), assumptions_text(comparison.bound), comparison.kind.limits)
+    bound = " ".join(text for text in texts if text)
     return section(
         "metrics", "Metrics", how, comparison_table(comparison), f'<p class="how">{escape(bound)}</p>'
     )
@@ -96,12 +101,17 @@ def _figures_section(comparison: Comparison, curves: Mapping[str, Curves]) -> st
     parts = [policy_legend(comparison), grid([objective, *([CDF] if curves else [])])]
     if curves:
         ranked = tuple(r.policy for r in comparison.ranked() if r.policy in curves)
+        figures = comparison.kind.figures
         parts += [
-            wide(replace(HEAT, policies=ranked)),
-            grid([queue_card(comparison.kind.items)]),
+            wide(replace(HEAT, title=figures.rows_title, how=figures.rows_text, policies=ranked)),
+            grid([*time_cards(curves, comparison.kind.items), *_series_cards(figures.series)]),
         ]
         how += f" Curves over time are those of seed {comparison.seeds[0]}."
     return section("figures", "Speed and use of the cluster", how, *parts)
+
+
+def _series_cards(series: Mapping[str, SeriesText]) -> list[FigureCard]:
+    return [FigureCard(f"series-{name}", text.title, text.how) for name, text in series.items()]
 
 
 def _load_section(comparison: Comparison) -> str:
@@ -132,12 +142,16 @@ def _metric_cards(comparison: Comparison, prefix: str, texts: Mapping[str, str])
 
 def _comparison_figures(comparison: Comparison, curves: Mapping[str, Curves]) -> dict[str, Figure]:
     kind, chosen = comparison.kind, comparison.kind.figures
-    drawn = {"objective": plots.metric_bars(comparison, kind.objective)}
+    drawn = {"objective": policy_figures.metric_bars(comparison, kind.objective)}
     if curves:
         ranked = {r.policy: curves[r.policy] for r in comparison.ranked() if r.policy in curves}
-        drawn |= curve_figures(curves, kind.items) | {"heat": plots.utilisation_heatmap(ranked)}
+        drawn |= curve_figures(curves, kind.items) | {"heat": time_figures.utilisation_heatmap(ranked)}
+        drawn |= {
+            f"series-{name}": time_figures.series_over_time(curves, name, text.axis, is_frac=text.is_frac)
+            for name, text in chosen.series.items()
+        }
     if comparison.sweep:
-        drawn |= {f"load-{name}": plots.load_lines(comparison, name) for name in chosen.over_load}
+        drawn |= {f"load-{name}": policy_figures.load_lines(comparison, name) for name in chosen.over_load}
     if chosen.trade_off is not None and len(comparison.results) > 1:
-        drawn["trade-off"] = plots.trade_off(comparison, *chosen.trade_off)
-    return drawn | {f"bar-{name}": plots.metric_bars(comparison, name) for name in chosen.bars}
+        drawn["trade-off"] = policy_figures.trade_off(comparison, *chosen.trade_off)
+    return drawn | {f"bar-{name}": policy_figures.metric_bars(comparison, name) for name in chosen.bars}

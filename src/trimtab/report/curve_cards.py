@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from trimtab.report import plots
+from trimtab.report import time_figures
 from trimtab.report.fragments import FigureCard, figure_card
 
 if TYPE_CHECKING:
@@ -23,6 +23,12 @@ HEAT: Final = FigureCard(
 )
 
 
+LATENCY: Final = FigureCard(
+    "latency",
+    "Completion over time",
+    "Mean completion of the requests that arrived then; shaded: nodes that were down or slow; "
+    "triangles: the policy took another of its candidates.",
+)
 GANTT: Final = FigureCard(
     "gantt",
     "Stages on nodes",
@@ -38,7 +44,17 @@ def queue_card(items: str) -> FigureCard:
 
 def curve_figures(curves: Mapping[str, Curves], items: str) -> dict[str, Figure]:
     """Figures of the curves of each policy."""
-    return {"cdf": plots.completion_cdf(curves), "queue": plots.queue_length(curves, items)}
+    drawn = {"cdf": time_figures.completion_cdf(curves), "queue": time_figures.queue_length(curves, items)}
+    return drawn | ({"latency": time_figures.latency_over_time(curves)} if _has_latency(curves) else {})
+
+
+def time_cards(curves: Mapping[str, Curves], items: str) -> list[FigureCard]:
+    """Cards of the curves over time."""
+    return [queue_card(items), *([LATENCY] if _has_latency(curves) else [])]
+
+
+def _has_latency(curves: Mapping[str, Curves]) -> bool:
+    return any(len(curve.latency_s) for curve in curves.values())
 
 
 def wide(card: FigureCard) -> str:

@@ -60,6 +60,11 @@ def notes(lines: Iterable[str]) -> str:
     return f'<aside class="card notes"><strong>Note</strong><ul>{items}</ul></aside>' if items else ""
 
 
+def sentences(lines: Iterable[str]) -> str:
+    """Sentences, each on a line of its own."""
+    return "".join(f'<p class="how">{escape(line)}</p>' for line in lines)
+
+
 def section(id_: str, title: str, how: str, *parts: str) -> str:
     """A section of the page with a heading."""
     lead = f'<p class="how">{escape(how)}</p>' if how else ""
@@ -188,17 +193,12 @@ def _cell(column: Column, i: int, groups: Sequence[str]) -> str:
     cell = column.cells[i]
     mean, sign, half = cell.text.partition(" ± ")
     interval = f' <span class="ci">± {half}</span>' if sign else ""
-    value = cell.value if math.isfinite(cell.value) else ""
-    tip = f' data-tip="{escape(_remark(cell.verdict, cell.remark))}"' if cell.remark else ""
+    value = f"{cell.value:.9g}" if math.isfinite(cell.value) else ""
+    tip = f' data-difference="{escape(cell.remark)}"' if cell.remark else ""
     return (
         f'<td class="{cell.verdict.value}" data-value="{value}"{tip}{_hidden(groups)}>'
-        f'<b>{mean}</b>{interval}<span class="mark">{MARKS[cell.verdict].strip()}</span></td>'
+        f"<b>{mean}</b>{interval}<i>{MARKS[cell.verdict].strip()}</i></td>"
     )
-
-
-def _remark(verdict: Verdict, difference: str) -> str:
-    text = "not distinguishable from the best" if verdict is Verdict.SAME else "different from the best"
-    return f"Paired difference to the best: {difference} ({text})."
 
 
 def breakable(policy: str) -> str:

@@ -13,7 +13,7 @@ _PREFIXES: Final[dict[str, tuple[str, ...]]] = {
     "Balance": ("utilisation_", "idle_", "jain_nodes"),
     "Outcome": ("finished_", "rejected_", "cancelled_", "lost_", "unfinished_", "retries"),
     "Targets": ("slo_", "deadline_", "jain_tenants", "starvation_"),
-    "Cost": ("throughput_", "goodput_", "makespan_", "model_", "adapter_", "moved_", "accelerator_", "usd_"),
+    "Cost": ("throughput_", "goodput_", "makespan_", "model_", "adapter_", "moved_", "accelerator_", "usd"),
     "Caching": ("prefix_", "result_"),
     "Chains": ("stretch_", "first_output_", "stage_", "recomputed_"),
 }

@@ -16,6 +16,7 @@ from trimtab.report.comparison_columns import (
     shown_name,
 )
 from trimtab.report.metric_groups import headline_metrics
+from trimtab.report.number_formats import with_unit
 from trimtab.report.paired import Verdict
 from trimtab.report.summary_rows import run_groups
 
@@ -36,7 +37,7 @@ def comparison_html(comparison: Comparison) -> str:
     distance = distance_column(results)
     if distance is not None:
         columns.insert(1, distance)
-    heads = "".join(f"<th>{escape(_heading(column))}</th>" for column in columns)
+    heads = "".join(f"<th>{escape(with_unit(column.title, column.unit))}</th>" for column in columns)
     rows = "".join(_row(shown_name(result), i, columns) for i, result in enumerate(results))
     return (
         f"<table><thead><tr><th>policy</th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
@@ -53,10 +54,6 @@ def run_html(run: Run) -> str:
     )
     title = f"{run.policy} on {run.scenario.name}, seed {run.seed}"
     return f"<table><caption>{escape(title)}</caption><tbody>{rows}</tbody></table>"
-
-
-def _heading(column: Column) -> str:
-    return f"{column.title} ({column.unit})" if column.unit else column.title
 
 
 def _row(policy: str, i: int, columns: Sequence[Column]) -> str:

@@ -28,6 +28,7 @@ _WORDS: Final = {
     "usd": "cost",
     "jain": "Jain's index,",
     "accelerator_s_per_1k": "accelerator time per 1,000 finished",
+    "usd_per_hour": "cost per hour",
     "usd_per_1k": "cost per 1,000 finished",
 }
 _TIME_UNITS: Final = (
@@ -54,9 +55,14 @@ class NumberStyle:
         """Mean ± half-width of its confidence interval, if known."""
         if not value.ci95 or not math.isfinite(value.mean):
             return self.number(value.mean)
-        half_width = self.number(value.ci95)
-        is_shown = any(digit in half_width for digit in "123456789")  # else it rounds to 0
-        return f"{self.number(value.mean)} ± {half_width}" if is_shown else self.number(value.mean)
+        half_width = self.factor * value.ci95
+        # Two digits of this interval, not of the column's: each row by what it supports.
+        decimals = max(0, min(1 - _magnitude(half_width), self.decimals + 2, MOST_DECIMALS))
+        own = NumberStyle(1.0, decimals, self.unit)
+        shown = own.number(half_width)
+        mean = own.number(self.factor * value.mean)
+        is_shown = any(digit in shown for digit in "123456789")  # else it rounds to 0
+        return f"{mean} ± {shown}" if is_shown else self.number(value.mean)
 
 
 def style_of(values: Iterable[Estimate], unit: str) -> NumberStyle:
@@ -112,6 +118,11 @@ def title_of(metric: Metric) -> str:
     for suffix in _UNIT_SUFFIXES.get(metric.unit, ()):
         stem = stem.removesuffix(suffix)
     return " ".join(_WORDS.get(word, word) for word in stem.split("_"))
+
+
+def with_unit(title: str, unit: str) -> str:
+    """A heading: the title, and the unit in brackets if there is one."""
+    return f"{title} ({unit})" if unit else title
 
 
 def capital(text: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from trimtab.report.comparison_page import comparison_page
 from trimtab.report.json_text import json_text
 from trimtab.report.run_page import run_page
-from trimtab.report.whole_files import part_of, refusals_of, size_bytes, stage_text
+from trimtab.report.whole_files import part_of, refusals_of, size_bytes, stage_bytes, write_text
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
@@ -58,7 +58,7 @@ def write_results(comparison: Comparison, out: Path, *, with_report: bool = True
         written = staging.commit()
         if comparison.folder is None or not comparison.folder.records.is_dir():
             return written
-        records = out / comparison.kind.items
+        records = out / comparison.items_key
         _replace_folder(comparison.folder.records, records)
         comparison.folder.remove()
         return Written((*written.files, _written(records)))
@@ -78,6 +78,16 @@ def write_run(run: Run, out: Path, *, with_report: bool = True) -> Written:
         if run.stages is not None:
             run.stages.write_parquet(staging.part(STAGE_FILE), compression="zstd")
         return staging.commit()
+
+
+def write_comparison_page(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
+    """Write the report of a comparison as one HTML file that opens offline. Raises UsageError."""
+    return write_text(Path(path), comparison_page(comparison))
+
+
+def write_run_page(run: Run, path: str | os.PathLike[str]) -> Path:
+    """Write the report of a run as one HTML file that opens offline. Raises UsageError."""
+    return write_text(Path(path), run_page(run))
 
 
 class _Staging:
@@ -102,7 +112,7 @@ class _Staging:
 
     def text(self, name: str, text: str) -> None:
         """Write `text` as the file `name`."""
-        stage_text(self._out / name, text)
+        stage_bytes(self._out / name, text.encode())
         self._names.append(name)
 
     def commit(self) -> Written:

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from trimtab.experiments.serving.serving_kind import SERVING
-from trimtab.experiments.serving.stage_tables import StageSummary, bottleneck_text
 from trimtab.metrics import METRICS, Estimate
-from trimtab.report import plots
+from trimtab.metrics.stage_summaries import StageSummary, bottleneck_text
+from trimtab.report import stage_figures, time_figures
 from trimtab.report.comparison_columns import assumptions_text, bound_text
-from trimtab.report.curve_cards import CDF, GANTT, HEAT, curve_figures, queue_card, wide
+from trimtab.report.curve_cards import CDF, GANTT, HEAT, curve_figures, time_cards, wide
 from trimtab.report.fragments import glossary, grid, grouped_rows, notes, section, stat
 from trimtab.report.number_formats import capital, load_text, style_of, title_of
 from trimtab.report.page import Page, html_of, origin
@@ -35,15 +35,15 @@ def _run_page(run: Run, made_at: datetime) -> Page:
         (
             notes(run.notes()),
             _run_stats(run),
-            section("figures", "Over time", "", grid([CDF, queue_card(SERVING.items)]), wide(HEAT)),
+            section("figures", "Over time", "", grid([CDF, *time_cards(curves, SERVING.items)]), wide(HEAT)),
             _chains_section(run),
             section("metrics", "Metrics", bound, grouped_rows(run_groups(run.metrics), tips)),
             glossary(METRICS),
         )
     )
-    drawn = curve_figures(curves, SERVING.items) | {"heat": plots.utilisation_heatmap(curves)}
+    drawn = curve_figures(curves, SERVING.items) | {"heat": time_figures.utilisation_heatmap(curves)}
     if run.stages is not None:
-        drawn |= {GANTT.id: plots.stage_gantt(run.stages)}
+        drawn |= {GANTT.id: stage_figures.stage_gantt(run.stages)}
     head = {
         "Policy": run.policy,
         "Seed": str(run.seed),
@@ -70,6 +70,7 @@ def _stage_rows(stage: StageSummary) -> list[tuple[str, str, str]]:
         ("service", f"{stage.service_s:.4g}", "s"),
         ("moved to it", f"{stage.moved_gib:.4g}", "GiB"),
         ("share of the paths, waiting", f"{100 * stage.path_queueing_frac:.3g}", "%"),
+        ("share of the paths, loading", f"{100 * stage.path_loading_frac:.3g}", "%"),
         ("share of the paths, service", f"{100 * stage.path_service_frac:.3g}", "%"),
     ]
 

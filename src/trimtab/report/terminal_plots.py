@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -48,21 +47,6 @@ def plot_sizes(size: Floats, *, width: int | None = None, colour: bool | None = 
     figure.draw(figure.bar(middle.tolist(), counts.tolist(), width=1.0))
     at = np.linspace(edges[0], edges[-1], 6)
     figure.ruler("x").ticks(at.tolist(), [f"{10**power:.3g}" for power in at])
-    return _text(figure, colour)
-
-
-def plot_cdf(
-    completion_s: Mapping[str, Floats], *, width: int | None = None, colour: bool | None = None
-) -> str:
-    """Share of requests finished within a time (log axis): sorted completion times [requests] by policy."""
-    figure = _figure(width or _columns(), "share of requests finished within (log scale)", "log10 seconds")
-    for name, times_s in completion_s.items():
-        positive = np.sort(times_s[times_s > 0.0])
-        frac = np.arange(1, len(positive) + 1) / max(1, len(positive))
-        signal = figure.signal(np.log10(positive).tolist(), frac.tolist())
-        signal.label(name)
-        signal.lines()
-        figure.draw(signal)
     return _text(figure, colour)
 
 

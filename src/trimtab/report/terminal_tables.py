@@ -29,11 +29,12 @@ from trimtab.report.summary_rows import metric_row, run_groups, trace_groups
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
-    from trimtab.experiments.serving.policy_timing import PolicyTiming
+    from trimtab.experiments.compare.kind import PolicyTiming
     from trimtab.policies import Description
     from trimtab.traces import TraceSummary
 
 GAP: Final = 3  # columns that box and padding put between two cells
+VERY_NARROW: Final = 60  # columns below which a policy and its idea share a column
 NARROW: Final = 130  # columns below which long policy names take two lines
 STYLES: Final = {
     Verdict.BEST: "bold green",
@@ -129,6 +130,7 @@ def _comparison_caption(comparison: Comparison, hidden: int) -> str:
         f"{interval_text(comparison)}; {legend(comparison)}.",
         comparison_bound_text(comparison),
         assumptions_text(comparison.bound),
+        comparison.kind.limits,
         _hidden_text(hidden),
     ]
     return "\n".join(line for line in lines if line)
@@ -172,9 +174,14 @@ def timing_table(timings: Sequence[PolicyTiming]) -> Table:
     return table
 
 
-def policies_table(descriptions: Iterable[Description], width: int = 160) -> Table:
-    """The catalogue: name, kind and idea of each policy; its first source too if the width allows."""
-    table = _table("policy")
+def policies_table(descriptions: Iterable[Description], width: int = 160, title: str | None = None) -> Table:
+    """A catalogue: name, kind and idea of each policy; its first source too if the width allows."""
+    table = _table("policy", title=title)
+    if width < VERY_NARROW:
+        table.columns[0].no_wrap = False
+        for policy in descriptions:
+            table.add_row(Text(f"{policy.name} ({policy.kind})\n").append(policy.idea, style="dim"))
+        return table
     headings = ("kind", "idea", "source") if width >= NARROW else ("kind", "idea")
     for heading in headings:
         table.add_column(heading, overflow="fold", ratio=None if heading == "kind" else 1)

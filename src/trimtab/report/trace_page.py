@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.report import plots
+from trimtab.report import data_figures
 from trimtab.report.fragments import FigureCard, grid, grouped_rows, section
 from trimtab.report.page import Page, html_of
 from trimtab.report.summary_rows import trace_groups
@@ -45,10 +45,10 @@ def _trace_page(
     drawn: dict[str, Figure] = {}
     cards = []
     if rates is not None:
-        drawn["rate"] = plots.arrival_rate(*rates)
+        drawn["rate"] = data_figures.arrival_rate(*rates)
         cards.append(FigureCard("rate", "Arrival rate", "Requests per second over time; peaks are bursts."))
     if size is not None and len(size):
-        drawn["size"] = plots.size_histogram(size)
+        drawn["size"] = data_figures.size_histogram(size)
         cards.append(FigureCard("size", "Sizes", "How many requests have which size, on a log axis."))
     body = section("figures", "Figures", "", grid(cards, "30rem")) if cards else ""
     body += section("summary", "Summary", "", grouped_rows(trace_groups(summary), {}))

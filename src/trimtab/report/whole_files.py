@@ -12,8 +12,13 @@ from trimtab.errors import UsageError
 
 def write_text(path: Path, text: str) -> Path:
     """Write `text` to `path` atomically. Raises UsageError on failure."""
+    return write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Write `content` to `path` atomically. Raises UsageError on failure."""
     with refusals_of(path):
-        stage_text(path, text).replace(path)
+        stage_bytes(path, content).replace(path)
     return path
 
 
@@ -29,12 +34,23 @@ def check_writable(folder: Path) -> None:
             folder.rmdir()
 
 
-def stage_text(path: Path, text: str) -> Path:
-    """Write and sync `text` to a temporary file beside `path`, for the caller to rename. Raises OSError."""
+def check_file(path: Path) -> Path:
+    """Check, before any work, that a file can be written there; leaves none. Raises UsageError."""
+    with refusals_of(path):
+        if path.is_dir():
+            raise IsADirectoryError(None, "Is a directory")
+        probe = part_of(path)
+        probe.touch()
+        probe.unlink()
+    return path
+
+
+def stage_bytes(path: Path, content: bytes) -> Path:
+    """Write and sync `content` to a temporary file beside `path`, to be renamed. Raises OSError."""
     part = part_of(path)
     try:
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with part.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
     except OSError:

@@ -1,8 +1,31 @@
 "use strict";
-const figures = JSON.parse(document.getElementById("figure-data").textContent);
+let figures = {};
 const plots = [...document.querySelectorAll(".plot")];
 const root = document.documentElement;
 const printWidth = 680; // px, what a portrait page has between its margins
+
+// ---- plotly and the figures, compressed: see packed_text.py ----
+function unpacked(id) {
+  const { textContent: digits, dataset } = document.getElementById(id);
+  const bytes = new Uint8Array((4 * digits.length) / 5);
+  for (let i = 0, at = 0; i < digits.length; at += 4) {
+    let word = 0;
+    for (const end = i + 5; i < end; i++) {
+      const code = digits.charCodeAt(i);
+      word = word * 85 + code - (code < 60 ? 35 : 36);
+    }
+    for (let k = 0; k < 4; k++) bytes[at + k] = word >>> (24 - 8 * k);
+  }
+  const stream = new Blob([bytes.subarray(0, dataset.bytes)]).stream();
+  return new Response(stream.pipeThrough(new DecompressionStream("deflate-raw"))).text();
+}
+async function start() {
+  const script = document.createElement("script");
+  script.textContent = await unpacked("plotly");
+  document.head.append(script);
+  figures = JSON.parse(await unpacked("figure-data"));
+  plots.forEach(draw);
+}
 
 // ---- theme: the page's own colours, resolved by the browser, drawn into every figure ----
 function themeOf(plot) {
@@ -42,11 +65,13 @@ const config = {
 function draw(plot) {
   const { data, layout } = figures[plot.id];
   delete layout.updatemenus; // the page has its own choice of policy
-  layout.showlegend = false; // and one legend for all
+  layout.showlegend = layout.showlegend === true; // and one legend for all policies
   Plotly.newPlot(plot, data, layout, config);
   Plotly.relayout(plot, themeOf(plot));
 }
-plots.forEach(draw);
+const ready = start().catch((error) => {
+  for (const plot of plots) plot.textContent = `This browser cannot draw the figures: ${error.message}`;
+});
 
 // ---- one legend for all figures ----
 const chips = [...document.querySelectorAll("[data-policy]")];
@@ -111,10 +136,13 @@ for (const button of groups) {
 // ---- tooltips: on hover and on keyboard focus, never cut off by a scrolling table ----
 const tip = document.getElementById("tip");
 function showTip(event) {
-  const target = event.target.closest?.("[data-tip]");
+  const target = event.target.closest?.("[data-tip], [data-difference]");
   tip.hidden = !target;
   if (!target) return;
-  tip.textContent = target.dataset.tip;
+  const { tip: text, difference } = target.dataset;
+  const isSame = target.classList.contains("same");
+  const verdict = isSame ? "not distinguishable from the best" : "different from the best";
+  tip.textContent = text ?? `Paired difference to the best: ${difference} (${verdict}).`;
   const box = target.getBoundingClientRect(), own = tip.getBoundingClientRect();
   tip.style.left = `${Math.max(8, Math.min(box.left, innerWidth - own.width - 8))}px`;
   tip.style.top = `${box.top > own.height + 12 ? box.top - own.height - 6 : box.bottom + 6}px`;

@@ -1,0 +1,164 @@
+"""Answers in words: what the figures of a comparison say, and nothing that they do not support."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from trimtab.report.number_formats import time_unit, title_of
+from trimtab.report.paired import Verdict, against_best
+
+if TYPE_CHECKING:
+    from trimtab.experiments.compare import Comparison, PolicyResult
+    from trimtab.experiments.serving.advice import AdviceFigures, OneMore
+
+NAMED: Final = 4  # policies in a sentence
+_WAITS: Final = 0.1  # share of completion that is waiting, from which a fleet is limited
+_HOT: Final = 1.2  # load of the busiest part over the mean, from which it is named
+LIMITS: Final = (
+    "The model has a slot per request: token speed does not depend on how many requests a node serves, and "
+    "there is no KV memory. Where servers batch, fit service times at the load that you plan for."
+)
+
+
+def verdict(comparison: Comparison) -> list[str]:
+    """Which policy is best, by how much and how certain, and how much a better one could gain."""
+    metric = comparison.kind.metrics[comparison.kind.objective]
+    ranked = comparison.ranked()
+    served = [result for result in ranked if result.is_ranked]
+    if not served:
+        return ["No policy served enough for a rank: the fleet is too small, or holds or refuses most work."]
+    best = served[0]
+    said = [_best_text(comparison, best)]
+    others = dict(zip((r.policy for r in served), against_best(served, metric), strict=True))
+    same = [name for name, against in others.items() if against.verdict is Verdict.SAME]
+    behind = [r for r in served if others[r.policy].verdict is Verdict.BEHIND]
+    if same:
+        listed = ", ".join(same[:NAMED]) + (f" and {len(same) - NAMED} more" if len(same) > NAMED else "")
+        said.append(f"Not distinguishable from it (paired differences, 95 %): {listed}.")
+    if behind:
+        said.append(_behind_text(best, behind, metric.name, metric.unit))
+    if math.isfinite(best.distance_frac.mean):
+        more = 100.0 * (1.0 - 1.0 / (1.0 + best.distance_frac.mean))
+        said.append(
+            f"No policy can be more than {more:.2g} % better than it on this work: it is "
+            f"{100 * best.distance_frac.mean:.2g} % above the lower bound."
+        )
+    return said
+
+
+def _best_text(comparison: Comparison, best: PolicyResult) -> str:
+    metric = comparison.kind.metrics[comparison.kind.objective]
+    value = best.metrics[metric.name]
+    half = f" ± {value.ci95:.2g}" if value.ci95 else ""
+    how = f"{len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else "one run"
+    return (
+        f"{best.policy} has the best {title_of(metric)} of {len(comparison.results)}: "
+        f"{value.mean:.3g}{half} {metric.unit} ({how})."
+    )
+
+
+def _behind_text(best: PolicyResult, behind: list[PolicyResult], name: str, unit: str) -> str:
+    """The next one that is worse, and the worst."""
+    base = best.metrics[name].mean
+    next_one, worst = behind[0], behind[-1]
+
+    def by(result: PolicyResult) -> str:
+        mean = result.metrics[name].mean
+        factor = mean / base if base > 0 else math.nan
+        if not math.isfinite(factor):
+            return f"{result.policy} has {mean:.3g} {unit}"
+        if factor < 2:
+            return f"{result.policy} has {100 * (factor - 1):+.2g} %"
+        return f"{result.policy} has {factor:.2g} times as much"
+
+    is_one_run = len(best.runs) < 2 or (best.is_seedless and next_one.is_seedless)
+    how = "On this one run, without an interval" if is_one_run else "Worse for certain (95 %, paired)"
+    text = f"{how}: {by(next_one)}"
+    return f"{text}; {by(worst)}." if worst is not next_one else f"{text}."
+
+
+def advice(figures: AdviceFigures) -> dict[str, list[str]]:
+    """All sentences, by topic."""
+    return {
+        "Policy": verdict(figures.comparison),
+        "What limits the fleet": _limits(figures),
+        "One node more": _one_more_texts(figures),
+        "Where the model does not hold": _doubts(figures),
+    }
+
+
+def _limits(figures: AdviceFigures) -> list[str]:
+    metrics, load = figures.run.metrics, figures.run.inputs.offered_load
+    waited_s, took_s = metrics["queueing_mean_s"], metrics["completion_mean_s"]
+    share = waited_s / took_s if took_s > 0 else math.nan
+    offered = f"The fleet is offered {100 * load:.3g} % of what it can sustain."
+    said = [offered if math.isfinite(load) else "All requests arrive at once, so there is no load."]
+    waits = f"Requests wait {waited_s:.2g} s on average, {100 * share:.2g} % of their completion"
+    if not share > _WAITS:
+        return [*said, f"{waits}: slots do not limit it, service times do."]
+    said.append(f"{waits}: slots limit it.")
+    if len(figures.classes) > 1:
+        most = max(figures.classes, key=lambda c: c.work_frac)
+        longest = max(figures.classes, key=lambda c: c.queueing_mean_s)
+        said.append(f"Class {most.name} is {100 * most.work_frac:.2g} % of the work.")
+        said.append(f"Class {longest.name} waits longest, {longest.queueing_mean_s:.3g} s.")
+    if len(figures.busy_frac) > 1:
+        busy = ", ".join(f"{name} {100 * frac:.2g} %" for name, frac in figures.busy_frac.items())
+        said.append(f"Slots are busy: {busy}.")
+    return said + _peak(figures)
+
+
+def _peak(figures: AdviceFigures) -> list[str]:
+    """When it is busiest, where the load is uneven enough."""
+    if not figures.windows:
+        return []
+    hot = max(figures.windows, key=lambda w: w.load)
+    mean = sum(w.load for w in figures.windows) / len(figures.windows)
+    if not hot.load > _HOT * mean:
+        return []
+    unit, unit_s = time_unit(figures.windows[-1].end_s - figures.windows[0].start_s)
+    when = f"from {hot.start_s / unit_s:.3g} to {hot.end_s / unit_s:.3g} {unit}"
+    loads = f"load {100 * hot.load:.3g} % against {100 * mean:.3g} % on average"
+    return [f"It is busiest {when}: {loads}; requests that arrive then wait {hot.queueing_mean_s:.3g} s."]
+
+
+def _one_more_texts(figures: AdviceFigures) -> list[str]:
+    base = figures.comparison.ranked()[0].metrics["completion_mean_s"].mean
+    said = [_more_text(more, base) for more in figures.one_more]
+    helps = [m for m in figures.one_more if _is_certain(m) and m.change_s.mean < 0 and m.usd_per_hour > 0]
+    if len(helps) > 1:
+        best = min(helps, key=lambda m: m.change_s.mean / m.usd_per_hour)
+        said.append(f"For its price, one more {best.node_type} brings most.")
+    return said
+
+
+def _is_certain(more: OneMore) -> bool:
+    """Whether the sign of the change is known; of one run it is only that run's."""
+    return more.change_s.ci95 is None or abs(more.change_s.mean) > more.change_s.ci95
+
+
+def _more_text(more: OneMore, base: float) -> str:
+    price = f" ({more.usd_per_hour:.3g} USD per hour)" if more.usd_per_hour > 0 else ""
+    what, ci95 = f"One more {more.node_type}{price}", more.change_s.ci95
+    if not _is_certain(more):
+        return f"{what}: no change of mean completion beyond the noise of {ci95:.2g} s."
+    half = "" if not ci95 else f" ± {ci95:.2g}"
+    percent = f" ({100 * more.change_s.mean / base:+.2g} %)" if base > 0 else ""
+    one = ", on this one run" if ci95 is None else ""
+    return f"{what}: mean completion changes by {more.change_s.mean:+.2g}{half} s{percent}{one}."
+
+
+def _doubts(figures: AdviceFigures) -> list[str]:
+    said = []
+    load = figures.run.inputs.offered_load
+    if math.isfinite(load) and load > 1.0:
+        waits = "waits are as long as the trace, and say little"
+        said.append(f"At {100 * load:.3g} % the queue grows until the trace ends: {waits}.")
+    if not figures.has_own_times:
+        said.append(
+            "Service times are trimtab's defaults for this format, not yours: `trimtab fit` finds yours."
+        )
+    if len(figures.comparison.seeds) == 1 or figures.comparison.ranked()[0].is_seedless:
+        said.append("One recorded trace without randomness: another day may rank policies otherwise.")
+    return [*said, LIMITS]

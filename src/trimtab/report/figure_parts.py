@@ -1,0 +1,96 @@
+"""Parts of the interactive figures (plotly): an empty figure, lines, axes.
+
+Each figure is complete by itself, for a notebook; the page changes the theme, and shows one legend
+and one choice of policy for all. Plotly is imported on first use. Values are float32 or whole percent in
+bytes, which keeps the page small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.metrics import Metric
+from trimtab.report.number_formats import title_of, with_unit
+from trimtab.report.palette import Ink
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+Floats = npt.NDArray[np.float64]
+
+BAR_PX, BARS_BASE_PX = 32, 70  # height of a bar with its room, and of what surrounds the bars
+AXIS_MARGIN: Final = 1.6  # factor that a log axis leaves above and below
+
+
+def new_figure(*, height_px: int = 400, x_title: str = "", y_title: str = "") -> Figure:
+    """A figure without data."""
+    from plotly.graph_objects import Figure  # 4 MB of modules: only where a figure is drawn
+
+    axis = {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}
+    return Figure(
+        layout={
+            "template": "none",
+            "height": height_px,
+            "margin": {"l": 8, "r": 12, "t": 24, "b": 8},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "hovermode": "closest",
+            "xaxis": {**axis, "title": {"text": x_title, "standoff": 8}},
+            "yaxis": {**axis, "title": {"text": y_title, "standoff": 8}},
+        }
+    )
+
+
+def add_line(
+    figure: Figure, name: str, ink: Ink, x: Floats, y: Floats, hover: str, mode: str = "lines"
+) -> None:
+    """Draw a line, or what `mode` says, in the look of a policy."""
+    figure.add_scatter(
+        x=float32(x),
+        y=float32(y),
+        name=name,
+        legendgroup=name,
+        mode=mode,
+        line={"color": ink.colour, "dash": ink.dash, "width": 2},
+        hovertemplate=f"<b>{name}</b><br>{hover}<extra></extra>",
+    )
+
+
+def axis_title(metric: Metric, unit: str) -> str:
+    """A metric with its unit."""
+    return with_unit(title_of(metric), unit)
+
+
+def scaled(values: Sequence[float], factor: float) -> npt.NDArray[np.float32]:
+    """Values times a factor, for a page."""
+    return float32(factor * np.array(values))
+
+
+def float32(values: Floats) -> npt.NDArray[np.float32]:
+    """Values for a page."""
+    return values.astype(np.float32)
+
+
+def use_log_axis(update_axis: Callable[..., Any], values: Floats) -> None:
+    """Log axis around the values, because an interval that reaches zero has no end there."""
+    shown = values[values > 0.0]
+    if len(shown):
+        ends = [math.log10(shown.min() / AXIS_MARGIN), math.log10(shown.max() * AXIS_MARGIN)]
+        update_axis(type="log", range=ends, **log_ticks(shown))
+
+
+def log_ticks(values: Floats) -> dict[str, Any]:
+    """Ticks at 1, 2 and 5 times the powers of ten around the values."""
+    if not len(values):
+        return {}
+    low, high = math.floor(math.log10(values.min())), math.ceil(math.log10(values.max()))
+    ticks = [step * 10.0**power for power in range(low, high + 1) for step in (1, 2, 5)]
+    return {
+        "tickvals": ticks,
+        "ticktext": [f"{tick:,.6g}" if tick < 1e6 else f"{tick:.0e}" for tick in ticks],
+    }

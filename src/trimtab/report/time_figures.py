@@ -1,0 +1,178 @@
+"""Interactive figures of the curves of runs: completion times, and what happened over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from trimtab.report.figure_parts import Floats, add_line, float32, log_ticks, new_figure
+from trimtab.report.number_formats import time_unit
+from trimtab.report.palette import NEUTRAL, Ink, inks
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from trimtab.experiments.curves import Curves
+
+MOST_NAMED: Final = 8  # failures with their names; of more only the shade
+MOST_GROUPS: Final = 12  # of nodes that get a name on the axis of the heat map
+
+
+def completion_cdf(curves: Mapping[str, Curves]) -> Figure:
+    """Share of finished items that were complete within each time, one line per policy, log time."""
+    figure = new_figure(x_title="completion time (s)", y_title="finished within")
+    times_s = [curve.completion_s[curve.completion_s > 0.0] for curve in curves.values()]
+    for (policy, curve), ink in zip(curves.items(), inks(list(curves)).values(), strict=True):
+        completion_s = np.where(curve.completion_s > 0.0, curve.completion_s, np.nan)
+        add_line(figure, policy, ink, completion_s, curve.quantile_frac, "%{y:.1%} within %{x:.4~g} s")
+    figure.update_xaxes(type="log", **log_ticks(np.concatenate([*times_s, np.ones(0)])))
+    return figure.update_yaxes(tickformat=".0%", range=[0, 1.01])
+
+
+def queue_length(curves: Mapping[str, Curves], items: str = "requests") -> Figure:
+    """Items waiting over time, mean of each bin, one line per policy."""
+    of_policy = {policy: curve.queue_length for policy, curve in curves.items()}
+    return _over_time(curves, of_policy, "time", f"{items} waiting", "%{y:.4~g} waiting")
+
+
+def _over_time(
+    curves: Mapping[str, Curves], of_policy: Mapping[str, Floats], when: str, axis: str, shown: str
+) -> Figure:
+    """Values of each bin over time, one line per policy that has some."""
+    unit, unit_s = _time_unit(curves)
+    figure = new_figure(x_title=f"{when} ({unit})", y_title=axis)
+    for (policy, curve), ink in zip(curves.items(), inks(list(curves)).values(), strict=True):
+        if len(of_policy[policy]):
+            middle_s = (curve.edges_s[:-1] + curve.edges_s[1:]) / 2
+            hover = f"{shown} at %{{x:.4~g}} {unit}"
+            add_line(figure, policy, ink, middle_s / unit_s, of_policy[policy], hover)
+    return figure.update_yaxes(rangemode="tozero")
+
+
+def latency_over_time(curves: Mapping[str, Curves]) -> Figure:
+    """Mean completion by time of arrival, one line per policy.
+
+    What happened to nodes is shaded; marks on the line of a policy show where it took another candidate.
+    """
+    _, unit_s = _time_unit(curves)
+    of_policy = {policy: curve.latency_s for policy, curve in curves.items()}
+    figure = _over_time(curves, of_policy, "time of arrival", "mean completion (s)", "%{y:.4~g} s")
+    marks = next((curve.marks for curve in curves.values() if curve.marks), ())
+    for start_s, end_s, text in marks:
+        named = {"annotation_text": text, "annotation_position": "top left"}
+        figure.add_vrect(
+            x0=start_s / unit_s,
+            x1=end_s / unit_s,
+            fillcolor=NEUTRAL,
+            opacity=0.15,
+            line_width=0,
+            **(named if len(marks) <= MOST_NAMED else {}),
+        )
+    for (policy, curve), ink in zip(curves.items(), inks(list(curves)).values(), strict=True):
+        if curve.switches and len(curve.latency_s):
+            _mark_switches(figure, policy, curve, ink, unit_s)
+    return figure
+
+
+def _mark_switches(figure: Figure, policy: str, curve: Curves, ink: Ink, unit_s: float) -> None:
+    at_s = np.array([at_s for at_s, _ in curve.switches])
+    middle_s, known = (curve.edges_s[:-1] + curve.edges_s[1:]) / 2, np.isfinite(curve.latency_s)
+    figure.add_scatter(
+        x=float32(at_s / unit_s),
+        y=float32(np.interp(at_s, middle_s[known], curve.latency_s[known])),
+        text=[name for _, name in curve.switches],
+        mode="markers",
+        name=policy,
+        legendgroup=policy,
+        showlegend=False,
+        marker={"symbol": "triangle-down", "size": 9, "color": ink.colour},
+        hovertemplate=f"<b>{policy}</b><br>takes %{{text}} from %{{x:.4~g}} on<extra></extra>",
+    )
+
+
+def series_over_time(curves: Mapping[str, Curves], name: str, axis: str, *, is_frac: bool) -> Figure:
+    """A series of the kind of work over time, mean of each bin, one line per policy."""
+    of_policy = {policy: curve.series[name] for policy, curve in curves.items()}
+    figure = _over_time(curves, of_policy, "time", axis, "%{y:.1%}" if is_frac else "%{y:.4~g}")
+    return figure.update_yaxes(tickformat=".0%" if is_frac else "")
+
+
+def utilisation_heatmap(curves: Mapping[str, Curves]) -> Figure:
+    """Share of each node's slots in use over time; a menu chooses the policy. Rows are nodes by type.
+
+    Rows of a kind with a unit show amounts of it instead of shares.
+    """
+    unit, unit_s = _time_unit(curves)
+    first = next(iter(curves.values()))
+    most = max(curve.rows_most for curve in curves.values())
+    suffix = "" if first.rows_unit else " %"
+    shown = suffix or f" {first.rows_unit}"
+    top = most if first.rows_unit else 100.0
+    figure = new_figure(height_px=440, x_title=f"time ({unit})")
+    for i, (policy, curve) in enumerate(curves.items()):
+        figure.add_heatmap(
+            name=policy,
+            visible=i == 0,
+            z=_row_amounts(curve),
+            x=float32(curve.edges_s / unit_s),
+            zmin=0,
+            zmax=top,
+            colorscale="Cividis",
+            colorbar={
+                "title": {"text": first.rows_unit or "in use"},
+                "ticksuffix": suffix,
+                "thickness": 12,
+                "outlinewidth": 0,
+            },
+            hovertemplate=f"row %{{y}} at %{{x:.4~g}} {unit}: %{{z}}{shown}<extra></extra>",
+        )
+    if len(curves) > 1:
+        figure.update_layout(updatemenus=[_policy_menu(list(curves))])
+    _name_nodes(figure, first.row_names)
+    return figure.update_layout(showlegend=False).update_xaxes(showgrid=False).update_yaxes(showgrid=False)
+
+
+def _row_amounts(curve: Curves) -> Any:
+    """Whole per cents, or amounts to a tenth."""
+    if not curve.rows_unit:
+        return np.rint(100.0 * curve.utilisation_frac).astype(np.uint8)
+    return float32(np.rint(10.0 * curve.rows_most * curve.utilisation_frac) / 10.0)
+
+
+def _policy_menu(policies: Sequence[str]) -> dict[str, Any]:
+    def button(i: int) -> dict[str, Any]:
+        return {"label": policies[i], "method": "restyle", "args": [{"visible": _only(i, len(policies))}]}
+
+    return {
+        "buttons": [button(i) for i in range(len(policies))],
+        "x": 0,
+        "xanchor": "left",
+        "y": 1.02,
+        "yanchor": "bottom",
+    }
+
+
+def _only(i: int, n: int) -> list[bool]:
+    return [j == i for j in range(n)]
+
+
+def _name_nodes(figure: Figure, row_names: Sequence[str]) -> None:
+    """One label and one line for each group of rows whose names differ only in their number."""
+    stems = [name.rstrip("0123456789").rstrip("-_ .") for name in row_names]
+    sizes = [(stem, len(list(rows))) for stem, rows in groupby(stems)]
+    figure.update_yaxes(autorange="reversed")
+    if len(sizes) > MOST_GROUPS:
+        figure.update_yaxes(title={"text": "nodes"}, showticklabels=False)
+        return
+    ends = np.cumsum([size for _, size in sizes])
+    middles = [float(end - (size + 1) / 2) for end, (_, size) in zip(ends, sizes, strict=True)]
+    figure.update_yaxes(tickvals=middles, ticktext=[stem for stem, _ in sizes])
+    for end in ends[:-1]:
+        figure.add_hline(y=float(end) - 0.5, line={"color": NEUTRAL, "width": 1.5})
+
+
+def _time_unit(curves: Mapping[str, Curves]) -> tuple[str, float]:
+    return time_unit(max(float(curve.edges_s[-1] - curve.edges_s[0]) for curve in curves.values()))
