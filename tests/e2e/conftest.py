@@ -35,7 +35,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.delenv("TRIMTAB_DEBUG", raising=False)
-    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments], prog_name="trimtab")
+    return lambda *arguments, stdin=None: CliRunner().invoke(
+        app, [str(a) for a in arguments], input=stdin, prog_name="trimtab"
+    )
 
 
 def process(*arguments: object, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:

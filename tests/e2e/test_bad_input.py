@@ -6,8 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import typer
 
 from support.e2e_files import CLUSTER_TEXT, OWN_POLICY, write_cluster, write_trace
+from trimtab.cli import main
 
 SCENARIO = f"""
 cluster:{CLUSTER_TEXT.replace(chr(10), chr(10) + "  ")}
@@ -63,6 +65,11 @@ def test_unknown_parameter_of_a_policy(cli):
 
 def test_unknown_scenario_names_the_nearest(cli):
     refused(cli("run", "tinny"), "tinny", "tiny")
+
+
+@pytest.mark.parametrize("name", ["elastic-training", "shared-cluster"])
+def test_a_scenario_of_another_kind_names_the_command_for_it(cli, name):
+    refused(cli("run", name), "is of another kind of work", name, "`trimtab compare` takes all kinds")
 
 
 def test_unknown_metric_names_the_nearest(cli):
@@ -219,6 +226,15 @@ def test_unwritable_out_folder(cli, tmp_path, command):
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+def test_far_too_many_nodes_are_refused_at_once(cli):
+    refused(cli("run", "tiny", "--nodes", "fast=100000000"), "--nodes", "at most 1,000,000 nodes of a group")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system without room")
+def test_a_place_that_is_no_disk_is_refused_as_unwritable(cli):
+    refused(cli("compare", "tiny", "-p", "random", "--out", "/proc/x"), "/proc/x", "can't write there")
+
+
 def test_unwritable_page(cli, tmp_path):
     trace = write_trace(tmp_path / "t.csv")
     result = cli("trace", "show", trace, "--html", "t.csv/page.html")
@@ -314,3 +330,35 @@ def test_policy_whose_parameters_do_not_suit_it(cli, tmp_path):
         "    def dispatch(*_): return 0\n"
     )
     refused(cli("run", "tiny", "-p", f"{file}:P"), "can't be made: k is odd")
+
+
+def test_rate_scale_beside_a_load_is_refused_and_what_if_on_training_jobs_too(cli, tmp_path):
+    trace, cluster = write_trace(tmp_path / "t.csv"), write_cluster(tmp_path / "c.yaml")
+    both = cli("run", "--trace", trace, "--cluster", cluster, "--load", "0.5", "--rate-scale", "2")
+    refused(both, "--rate-scale: has no effect", "without --load")
+    refused(
+        cli("compare", "elastic-training", "--fail", "all@1+1"), "--fail: does not apply to training jobs"
+    )
+    refused(cli("run", "tiny", "--fail", "node[9]@1+1"), "--fail: no such node", "node[5]")
+
+
+def test_too_little_memory_is_told_and_is_no_fault(monkeypatch, capsys):
+    def fail(**_):
+        raise MemoryError("Unable to allocate 149. GiB")
+
+    monkeypatch.setattr(typer.main, "get_command", lambda _: fail)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert "not enough memory: Unable to allocate 149. GiB; expected fewer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", ["afile/x", "folder"])
+def test_a_file_that_cannot_be_written_is_refused_before_any_work(cli, tmp_path, out):
+    trace, cluster = write_trace(tmp_path / "t.csv"), write_cluster(tmp_path / "c.yaml")
+    (tmp_path / "afile").write_text("")
+    (tmp_path / "folder").mkdir()
+    refused(cli("trace", "import", trace, "--out", out), "can't write there", out)
+    refused(cli("fit", trace, "--cluster", cluster, "--out", out), "can't write there", out)
+    sized = cli("size", trace, "--node-types", cluster, "--slo", "completion_p99<9", "--out", out)
+    refused(sized, "can't write there", out)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from trimtab.experiments.serving import run_mode, serving_kind
+
 TEXT = """
 name: two-steps
 cluster: {types: {x: {memory_gib: 1, usd_per_hour: 1}}, nodes: [{type: x, count: 2}]}
@@ -92,3 +94,72 @@ def test_the_store_of_stage_results_is_shown_beside_the_best_possible(cli: Any, 
     told = json.loads(cli("chain", "simulate", case, "--json").stdout)
     assert 0.3 < told["metrics"]["result_hit_frac"] <= told["best_store_hit_frac"] < 1.0
     assert "The store answers" in " ".join(cli("chain", "simulate", case).stdout.split())
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails a test that compiles kernels, which takes long, before it refuses."""
+
+    def never(*_: Any) -> None:
+        raise AssertionError("kernels are compiled")
+
+    monkeypatch.setattr(run_mode, "are_runs_compiled", lambda *_: True)
+    monkeypatch.setattr(run_mode, "compile_kernels", never)
+    monkeypatch.setattr(serving_kind, "compile_bounds", never)
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("policy", ["what-if", "auto"])
+@pytest.mark.parametrize(
+    "command",
+    [("compare",), ("run",), ("chain", "simulate"), ("chain", "size", "--slo", "completion_p99_s<45")],
+    ids=lambda command: "-".join(command[:2]),
+)
+def test_policies_that_simulate_candidates_are_refused_at_once(
+    cli: Any, case: Path, command: tuple[str, ...], policy: str
+) -> None:
+    result = cli(*command, case, "--policy", policy)
+    assert result.exit_code == 2
+    for part in (policy, "rollout", "downstream-aware"):
+        assert part in result.stderr
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("text: {class: write,", "text: {class: write, after: [image],", ("story.stages", "image", "cycle")),
+        ("after: [text]", "after: [nope]", ("story.stages.image.after", "nope", "known stage")),
+        ("size: 4", "size: -4", ("story.stages.image.size", "-4", "greater than 0")),
+        ("size: 4", "size: 4, output_gib: -1", ("story.stages.image.output_gib", "-1", "greater than 0")),
+        ("image: {", "text: {", ("text", "given twice")),
+        (
+            "draw: {unit_s: 1}",
+            "draw: {unit_s: {}}",
+            ("story.stages.image.class", "draw", "some node type serves"),
+        ),
+    ],
+    ids=["cycle", "edge to nowhere", "negative size", "negative output", "stage twice", "fits no node"],
+)
+def test_a_chain_that_cannot_be_is_refused(
+    cli: Any, case: Path, old: str, new: str, parts: tuple[str, ...]
+) -> None:
+    assert old in TEXT
+    case.write_text(TEXT.replace(old, new))
+    result = cli("compare", case)
+    assert result.exit_code == 2
+    for part in (case.name, *parts):
+        assert part in result.stderr
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("command", [("compare",), ("run",), ("chain", "simulate")], ids="-".join)
+def test_a_workflow_with_a_cycle_is_refused(cli: Any, tmp_path: Path, command: tuple[str, ...]) -> None:
+    tasks = [{"id": "a", "name": "cut", "parents": ["b"]}, {"id": "b", "name": "cut", "parents": ["a"]}]
+    file = tmp_path / "loop.json"
+    file.write_text(json.dumps({"workflow": {"specification": {"tasks": tasks}}}))
+    nodes = Path(__file__).parents[2] / "examples" / "clusters" / "workflows-4.yaml"
+    result = cli(*command, "--trace", file, "--cluster", nodes)
+    assert result.exit_code == 2
+    for part in ("loop.json", "a cycle", "a → b"):
+        assert part in result.stderr

@@ -15,6 +15,8 @@ from support.e2e_files import CLUSTER, OWN_POLICY, write_cluster, write_trace
 from trimtab import __version__
 from trimtab.metrics import METRICS
 from trimtab.policies import names
+from trimtab.training.allocator_catalogue import allocator_names
+from trimtab.training.job_metrics import JOB_METRICS
 
 COMMANDS = [
     [],
@@ -71,7 +73,8 @@ def test_help_has_examples(cli, command):
 
 def test_help_documents_the_exit_codes(cli):
     text = " ".join(cli("--help").stdout.split())
-    assert "0 done · 1 internal error · 2 wrong usage or input · 3 a policy failed · 130 interrupted" in text
+    codes = "0 done · 1 internal error · 2 wrong usage or input · 3 a policy failed"
+    assert f"{codes} · 4 inputs of a chain failed · 5 a rerun has other figures · 130 interrupted" in text
 
 
 def test_version(cli):
@@ -212,10 +215,23 @@ def test_trace_options_choose_requests(cli, tmp_path):
 
 def test_policies_lists_the_catalogue(cli):
     listed = json.loads(cli("policies", "--json").stdout)["policies"]
-    assert [policy["name"] for policy in listed] == names()
+    assert [policy["name"] for policy in listed] == [*names(), *allocator_names()]
     assert all(policy["idea"] and policy["source"] for policy in listed)
     table = cli("policies").stdout
-    assert all(name in table for name in names())
+    assert all(name in table for name in (*names(), *allocator_names()))
+
+
+def test_each_kind_of_work_has_its_catalogue_and_metrics(cli):
+    listed = json.loads(cli("policies", "--kind", "training", "--json").stdout)["policies"]
+    assert {policy["kind"] for policy in listed} == {"training"}
+    assert cli("policies", "show", "tiresias").stdout.startswith("tiresias (training)")
+    assert "thresholds" in cli("policies", "show", "tiresias").stdout
+    # a name of both catalogues
+    assert cli("policies", "show", "edf").stdout.startswith("edf (order)")
+    assert cli("policies", "show", "edf", "--kind", "training").stdout.startswith("edf (training)")
+    assert cli("policies", "show", "nobody").exit_code == 2
+    found = json.loads(cli("metrics", "--kind", "training", "--json").stdout)["metrics"]
+    assert [metric["name"] for metric in found] == list(JOB_METRICS)
 
 
 @pytest.mark.parametrize("name", names())

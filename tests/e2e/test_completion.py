@@ -10,6 +10,8 @@ import pytest
 
 from trimtab.cli import completion
 from trimtab.experiments.scenario import builtin_names
+from trimtab.experiments.shared.shared_scenario import SHARED_NODES
+from trimtab.experiments.training.training_scenario import TRAINING_JOBS
 from trimtab.metrics import METRICS
 from trimtab.policies import names
 from trimtab.traces.public_traces import CATALOGUE
@@ -33,8 +35,9 @@ def test_policies():
 def test_scenarios_are_the_built_in_ones_and_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").touch()
-    assert completion.builtin_scenarios("") == sorted(builtin_names())
-    assert completion.scenarios("") == [*sorted(builtin_names()), "mine.yaml"]
+    names = sorted((*builtin_names(), *SHARED_NODES.builtins(), *TRAINING_JOBS.builtins()))
+    assert completion.builtin_scenarios("") == names
+    assert completion.scenarios("") == [*names, "mine.yaml"]
     assert completion.scenarios("ti") == ["tiny"]
 
 
@@ -122,7 +125,7 @@ def test_help_loads_nothing_heavy(arguments):
     assert result.stdout
 
 
-def test_import_trimtab_loads_nothing_heavy():
-    code = f"import sys, trimtab; print(' '.join({HEAVY!r} & set(sys.modules)))"
+def test_importing_trimtab_and_its_commands_loads_nothing_heavy():
+    code = f"import sys, trimtab, trimtab.cli.app; print(' '.join({HEAVY | {'rich'}!r} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""

@@ -6,12 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from conftest import process
+from support.waiting import wait_until
 
 # Writes one character per run; the second run then waits for Ctrl-C, until there is a file `released`.
 POLICY = """
@@ -46,14 +46,20 @@ def interrupted(folder: Path, *arguments: str, by: int = signal.SIGINT) -> subpr
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # jobs in the background ignore it
     ) as running:
-        while running.poll() is None and not (runs.exists() and runs.read_text() == "xx"):
-            time.sleep(0.05)
-        running.send_signal(by)
-        try:
-            stdout, stderr = running.communicate(timeout=120)
-        except subprocess.TimeoutExpired:
+        wait_until(
+            lambda: running.poll() is not None or (runs.exists() and runs.read_text() == "xx"),
+            timeout_s=250.0,
+        )
+        for patience_s in (30, 30, 60):  # Python drops a signal that arrives in a finaliser: press again
+            running.send_signal(by)
+            try:
+                stdout, stderr = running.communicate(timeout=patience_s)
+                break
+            except subprocess.TimeoutExpired as error:
+                late = error
+        else:
             running.kill()
-            raise
+            raise late
     return subprocess.CompletedProcess(arguments, running.returncode, stdout, stderr)
 
 

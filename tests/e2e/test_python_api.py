@@ -6,8 +6,10 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
+import yaml
 
 import trimtab as tt
 from trimtab.errors import ScenarioError, UsageError
@@ -28,9 +30,11 @@ def test_exported_names():
         "Run",
         "Scenario",
         "TrimtabError",
+        "allocate",
         "can_take",
         "compare",
         "estimate_s",
+        "fit",
         "helper",
         "kernel",
         "memory",
@@ -39,6 +43,7 @@ def test_exported_names():
         "reject",
         "scenario",
         "simulate",
+        "size",
     ]
     assert set(tt.__all__) <= set(dir(tt))
     assert all(getattr(tt, name) is not None for name in tt.__all__)
@@ -133,6 +138,105 @@ def test_a_scenario_moves_to_another_cluster(tmp_path):
     assert moved.nodes["node"].to_list() == [f"a-{k}" for k in range(1, 10)]
 
 
+def test_values_texts_and_frames_are_as_good_as_files(tmp_path):
+    rows = {"arrival_s": [float(i) for i in range(40)], "size": [1.0 + i % 3 for i in range(40)]}
+    nodes = {"types": {"a": {"memory_gib": 1}}, "nodes": [{"type": "a", "count": 2}]}
+    frame = pl.DataFrame(rows)
+    frame.write_csv(tmp_path / "t.csv")
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(nodes))
+    from_files = tt.simulate(policy="random", trace=tmp_path / "t.csv", cluster=tmp_path / "c.yaml")
+    for trace in (frame, tt.read_trace(frame), pd.DataFrame(rows)):
+        run = tt.simulate(policy="random", trace=trace, cluster=nodes)
+        assert run.metrics["completion_mean_s"] == from_files.metrics["completion_mean_s"]
+    of_text = tt.simulate(policy="random", trace=frame, cluster=yaml.safe_dump(nodes))
+    assert of_text.metrics["completion_mean_s"] == from_files.metrics["completion_mean_s"]
+    whole = {"cluster": nodes, "workload": {"trace": {"file": str(tmp_path / "t.csv")}}}
+    assert tt.scenario(whole).cluster == tt.scenario(yaml.safe_dump(whole)).cluster
+    compared = tt.compare(trace=frame, cluster=nodes, policies=["random"], seeds=2, sweep=(), jobs=1)
+    assert compared.results[0].runs[0].metrics["completion_mean_s"] == pytest.approx(
+        from_files.metrics["completion_mean_s"]
+    )
+    with pytest.raises(UsageError, match="no format of training jobs"):
+        tt.compare("elastic-training", trace=frame)
+    with pytest.raises(UsageError, match="trace: does not apply to a shared cluster"):
+        tt.compare("shared-cluster", trace=frame)
+
+
+def test_tables_in_every_shape_and_a_report(tmp_path):
+    compared = tt.compare("tiny", policies=["random", "jiq"], seeds=2, sweep=(), jobs=1)
+    wide, long = compared.table("wide"), compared.table("long")
+    assert wide["policy"].to_list() == ["random", "jiq"]
+    assert wide["completion_mean_s"][0] == compared.results[0].metrics["completion_mean_s"].mean
+    assert wide["completion_mean_s_ci95"][0] == compared.results[0].metrics["completion_mean_s"].ci95
+    mean = long.filter((pl.col("policy") == "jiq") & (pl.col("metric") == "completion_mean_s"))
+    assert mean["seed"].to_list() == [0, 1]
+    assert mean["value"].mean() == pytest.approx(wide["completion_mean_s"][1])
+    assert compared.to_pandas()["policy"].tolist() == ["random", "jiq"]
+    with pytest.raises(UsageError, match="summary, wide or long"):
+        compared.table("tall")
+    assert compared.report(tmp_path / "r.html").stat().st_size < 2e6
+    assert compared.plot("completion_p99_s").save(tmp_path / "f.svg").exists()
+    assert len(repr(compared.plot())) < 200
+
+
+def test_a_plain_policy_may_go_through_the_nodes_of_the_view():
+    class ByColumns(tt.Policy):
+        def dispatch(self, view, plan, work, memory, draws, ranking):
+            able = [j for j in range(len(view.nodes.in_flight)) if tt.can_take(view, work, j)]
+            if not able:
+                return 0
+            ranking[0] = min(able, key=lambda j: view.nodes.in_flight[j])
+            return 1
+
+    class ByRecords(tt.Policy):
+        def dispatch(self, view, plan, work, memory, draws, ranking):
+            able = [n for n in view.nodes if tt.can_take(view, work, n.row)]
+            if not able:
+                return 0
+            ranking[0] = min(able, key=lambda n: n.in_flight).row
+            return 1
+
+    by_columns, by_records = (tt.simulate("tiny", policy).metrics for policy in (ByColumns, ByRecords))
+    assert by_records["completion_mean_s"] == by_columns["completion_mean_s"]
+
+
+def test_the_long_table_has_every_seed_of_every_load():
+    compared = tt.compare("tiny", policies=["random"], seeds=2, sweep=(0.5, 0.7), jobs=1)
+    long = compared.table("long").filter(pl.col("metric") == "completion_mean_s")
+    loads = long["load"].unique().sort().to_list()
+    assert loads[0] == 0.5
+    assert len(loads) == 2  # 0.7 is the scenario's own
+    assert long.group_by("load").len()["len"].to_list() == [2, 2]
+    for load, mean in long.group_by("load").agg(pl.col("value").mean()).rows():
+        (point,) = [p for p in compared.sweep if p.load == pytest.approx(load, rel=1e-6)]
+        assert mean == pytest.approx(point.metrics["completion_mean_s"].mean)
+
+
+def test_size_and_fit_take_what_compare_takes():
+    rng = np.random.default_rng(5)
+    frame = pl.DataFrame({"arrival_s": rng.exponential(1.0, 120).cumsum(), "size": rng.uniform(1, 20, 120)})
+    types = {
+        "types": {
+            "fast": {"memory_gib": 80, "usd_per_hour": 3.1, "speed": 2.0},
+            "slow": {"memory_gib": 24, "usd_per_hour": 1.0, "speed": 1.0},
+        },
+        "classes": {"chat": {"fixed_s": 0.3, "unit_s": 0.1}},
+    }
+    sized = tt.size(frame, types, "completion_p99<4s", max_nodes=4)
+    assert "nodes" not in types
+    assert sized.best is not None
+    assert sized.table()["fleet"].to_list() == [fleet.in_words() for fleet in sized.frontier()]
+    again = tt.simulate(policy=sized.best.policy, trace=frame, cluster=sized.content())
+    assert again.metrics["completion_p99_s"] == sized.best.metrics["completion_p99_s"] < 4
+    assert len(repr(sized)) < 200
+    assert tt.size(frame, yaml.safe_dump(types), "completion_p99<4s", max_nodes=4).best == sized.best
+
+    recorded = frame.with_columns(recorded_s=0.3 + 0.1 * pl.col("size"))
+    one = {**types, "nodes": [{"type": "slow", "count": 1}]}
+    (row,) = tt.fit(recorded, one).table().rows(named=True)
+    assert (row["fixed_s"], row["unit_s"]) == pytest.approx((0.3, 0.1))
+
+
 def test_compare_gives_a_table_and_ranks():
     comparison = tt.compare("tiny", policies=["random", "least-expected-wait"], seeds=2, sweep=(), jobs=1)
     assert [r.policy for r in comparison.ranked("completion_mean_s")] == ["least-expected-wait", "random"]
@@ -160,7 +264,10 @@ def test_results_are_short_in_a_shell(run):
     [
         ({"policy": 5}, ("policy", "5", "Policy object")),
         ({"seed": "a"}, ("seed", "'a'", "whole number")),
-        ({"scenario": {"name": "x"}}, ("scenario", "is a dict", "a Scenario")),
+        ({"scenario": {"name": "x"}}, ("2 problems", "cluster: missing", "workload: missing")),
+        ({"scenario": "cluster:\n  types: 3\n"}, ("cluster.types", "got 3", "a table")),
+        ({"scenario": 7}, ("scenario", "is a int", "a Scenario")),
+        ({"cluster": {"types": {"a": {"memory": 1}}}}, ("cluster.types.a.memory", "memory_gib")),
         ({"trace": 3}, ("trace", "is a int", "a path")),
     ],
 )

@@ -13,16 +13,22 @@ import typer
 from typer.core import TyperGroup
 
 from trimtab.cli import (
+    advise_command,
+    allocate_command,
     chain_command,
     compare_command,
+    fit_command,
     forecast_command,
     policies_command,
     replay_command,
+    rerun_command,
     run_command,
     scenario_command,
     serve_command,
+    size_command,
     solve_command,
     trace_command,
+    train_command,
     warmup_command,
 )
 from trimtab.cli.completion_options import INSTALL, SHOW, install_for, show, with_shells
@@ -56,7 +62,7 @@ class Commands(TyperGroup):
         except TrimtabError as error:
             if _is_debugging():
                 traceback.print_exc()
-            _say(f"error: {error}")
+            _say(f"error: {error}", *getattr(error, "__notes__", ()))
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt as error:
             _say("interrupted", *getattr(error, "__notes__", ()))
@@ -79,15 +85,21 @@ app = typer.Typer(
     + EXIT_CODES,
 )
 compare_command.register(app)
+advise_command.register(app)
+allocate_command.register(app)
 run_command.register(app)
 replay_command.register(app)
+rerun_command.register(app)
+size_command.register(app)
 serve_command.register(app)
 app.add_typer(policies_command.policies_app, name="policies")
 app.command("metrics", epilog=examples("trimtab metrics --json"))(policies_command.metrics)
 app.add_typer(chain_command.app, name="chain")
+app.add_typer(train_command.app, name="train")
 app.add_typer(scenario_command.app, name="scenario")
 app.add_typer(trace_command.app, name="trace")
 app.add_typer(solve_command.app, name="solve")
+fit_command.register(app)
 forecast_command.register(app)
 warmup_command.register(app)
 
@@ -146,9 +158,16 @@ def main() -> None:
         signal.signal(signal.SIGTERM, _interrupt)
     try:
         typer.main.get_command(app)(prog_name="trimtab")
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # a further Ctrl-C ends what is left at once, without a traceback
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise
     except Exception as error:
         if _is_debugging():
             raise
+        if isinstance(error, MemoryError):
+            _say(f"error: not enough memory: {error}; expected fewer requests, nodes, seeds or --jobs")
+            raise SystemExit(2) from error
         _say(
             f"internal error: {type(error).__name__}: {error}",
             "this is a fault of trimtab; --debug shows where it comes from",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trimtab.cli import chain_look_command, chain_run_command
 from trimtab.cli.help_texts import examples
 from trimtab.cli.option_groups import grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, spinner
@@ -21,11 +22,15 @@ DEFAULT_POLICY = "least-expected-completion"
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Predict runs of chains, and size a cluster for them.",
+    help="Run chains, predict their runs, and size a cluster for them.",
     epilog=examples(
-        "trimtab chain simulate multimodal", "trimtab chain size multimodal --slo 'completion_p99_s<45'"
+        "trimtab chain run film.yaml --input prompts.jsonl",
+        "trimtab chain simulate multimodal",
+        "trimtab chain size multimodal --slo 'completion_p99_s<45'",
     ),
 )
+chain_run_command.register(app)
+chain_look_command.register(app)
 
 
 @app.command(
@@ -77,7 +82,8 @@ def size_cluster(
     quiet: Quiet = False,
 ) -> None:
     """Add nodes one by one, the most useful for its price first, until the objective is met."""
-    from trimtab.experiments.serving.chain_sizing import Objective, size_chains
+    from trimtab.experiments.serving.chain_sizing import size_chains
+    from trimtab.experiments.serving.objectives import Objective
     from trimtab.experiments.serving.run import simulate
 
     objective = Objective.parsed(slo)
@@ -109,7 +115,7 @@ def _require_chains(done: Run) -> None:
 def _print_stages(done: Run) -> None:
     from rich.table import Table
 
-    from trimtab.experiments.serving.stage_tables import bottleneck_text
+    from trimtab.metrics.stage_summaries import bottleneck_text
     from trimtab.report.number_formats import load_text
 
     runs = done.metrics
@@ -130,6 +136,7 @@ def _print_stages(done: Run) -> None:
         "service (s)",
         "moved (GiB)",
         "of the paths: waiting",
+        "loading",
         "service",
     ):
         table.add_column(heading, justify="right")
@@ -141,6 +148,7 @@ def _print_stages(done: Run) -> None:
             f"{stage.service_s:.4g}",
             f"{stage.moved_gib:.4g}",
             f"{100 * stage.path_queueing_frac:.1f} %",
+            f"{100 * stage.path_loading_frac:.1f} %",
             f"{100 * stage.path_service_frac:.1f} %",
         )
     show(table)
@@ -159,7 +167,7 @@ def _store_text(done: Run) -> str:
 def _print_sizing(sizing: Sizing, before: Run) -> None:
     from rich.table import Table
 
-    from trimtab.experiments.serving.stage_tables import bottleneck_text
+    from trimtab.metrics.stage_summaries import bottleneck_text
 
     objective = sizing.objective
     wanted = f"{objective.metric} at most {objective.value:g}"
@@ -175,7 +183,7 @@ def _print_sizing(sizing: Sizing, before: Run) -> None:
 
 
 def _as_json(sizing: Sizing, before: Run) -> dict[str, Any]:
-    from trimtab.experiments.serving.stage_tables import bottleneck_text
+    from trimtab.metrics.stage_summaries import bottleneck_text
 
     return {
         "objective": asdict(sizing.objective),

@@ -1,7 +1,8 @@
-"""`trimtab compare`: policies on the same requests."""
+"""`trimtab compare`: policies on the same requests or training jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,19 +15,23 @@ from trimtab.cli.option_groups import grouped
 from trimtab.cli.output import note, note_written, print_json, progress_bar, stdout_console
 from trimtab.cli.shared_options import (
     OUTPUT_PANEL,
+    TRACE_PANEL,
     Json,
     Quiet,
     ScenarioOptions,
+    Simulations,
     TraceRows,
     out_option,
     policies_option,
     read_ahead,
 )
+from trimtab.cli.table_options import TableOptions
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
-    from trimtab.experiments.scenario import Scenario
-    from trimtab.experiments.serving.policy_timing import PolicyTiming
+    from trimtab.experiments.compare.kind import PolicyTiming
+    from trimtab.experiments.kinds import AnyScenarioKind
+    from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
 
 DEFAULT_OUT = Path("trimtab-out")
 
@@ -39,6 +44,10 @@ def register(app: typer.Typer) -> None:
             "trimtab compare",
             "trimtab compare tiny --policy random --policy least-expected-wait+edf --seeds 10",
             "trimtab compare --trace trace.csv --cluster cluster.yaml --load 0.8",
+            "trimtab compare tiny --fail node[3]@600+300 --burst 3x@1200+120 --nodes small=+2",
+            "trimtab compare elastic-training --policy tiresias --policy elasticflow",
+            "trimtab compare --trace jobs.csv --cluster cluster.yaml --profiles profiles/",
+            "trimtab compare pollux-simulator --trace workload-1.csv --profiles profiles/",
             "trimtab compare my.yaml --policy my_policy.py:MyPolicy --sort completion_p99_s --json",
         ),
     )(grouped(compare))
@@ -47,16 +56,21 @@ def register(app: typer.Typer) -> None:
 def compare(
     options: ScenarioOptions,
     rows: TraceRows,
+    table: TableOptions,
     policy: Annotated[list[str] | None, policies_option("Compare", "the scenario's")] = None,
     seeds: Annotated[
         int | None,
         typer.Option("--seeds", "-n", min=1, help="Number of seeds.  [dim]Default: the scenario's[/dim]"),
     ] = None,
     sweep: Annotated[bool, typer.Option(help="Also compare at other loads.", metavar=FLAG)] = True,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", "-j", min=1, help="Number of processes.  [dim]Default: one per core[/dim]"),
-    ] = None,
+    jobs: Simulations = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            help="Where simulations run: processes of this machine, ray, or ray://HOST:PORT.",
+            metavar="PLACE",
+        ),
+    ] = "processes",
     sort: Annotated[
         str | None,
         typer.Option(
@@ -89,47 +103,65 @@ def compare(
             metavar=FLAG,
         ),
     ] = False,
+    profiles: Annotated[
+        Path | None,
+        typer.Option(
+            "--profiles",
+            help="Take the speeds of training jobs from this folder or throughputs.json; "
+            "files tell its kind.",
+            metavar="PATH",
+            rich_help_panel=TRACE_PANEL,
+        ),
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare policies on the same requests over several seeds, beside a lower bound."""
-    from trimtab.metrics import METRICS
-    from trimtab.report.comparison_columns import named_metrics
+    """Compare policies on the same requests or training jobs over several seeds, beside a lower bound.
+
+    Ways of sharing nodes between both are compared on shared-cluster.
+    """
     from trimtab.report.results_folder import write_results
 
-    chosen = options.chosen(rows, policies=policy, seeds=seeds)
-    read_ahead(chosen, quiet=quiet or json)
-    named_metrics([sort or chosen.sort_by, *(metric or ())], METRICS)
-    comparison = _compare(chosen, out, sweep=sweep, jobs=jobs, quiet=quiet or json)
+    kind, scenario = options.of_any_kind(rows, table, profiles=profiles, policies=policy, seeds=seeds)
+    read_ahead(scenario, quiet=quiet or json)
+    wanted = (sort, *(metric or ()))
+    comparison = _compare(kind, scenario, out, wanted, sweep=sweep, jobs=jobs, on=on, quiet=quiet or json)
+    timings = kind.times(scenario) if timing else []
     written = write_results(comparison, out, with_report=report)
-    timings = _timings(chosen) if timing else []
     if json:
         timed = {"timing": [asdict(t) for t in timings]} if timing else {}
         print_json({**comparison.to_dict(), **timed})
         return
-    _print(comparison, sort or chosen.sort_by, metric, timings)
+    _print(comparison, sort or comparison.scenario.sort_by, metric, timings)
     for text in comparison.notes():
         note(f"note: {text}", quiet=quiet)
     note_written(written, quiet=quiet)
 
 
-def _compare(scenario: Scenario, out: Path, *, sweep: bool, jobs: int | None, quiet: bool) -> Comparison:
-    from trimtab.experiments.serving.compare_policies import compare
+def _compare(
+    kind: AnyScenarioKind,
+    scenario: ScenarioFile,
+    out: Path,
+    wanted: Sequence[str | None],
+    *,
+    sweep: bool,
+    jobs: int | None,
+    on: str,
+    quiet: bool,
+) -> Comparison:
+    from trimtab.experiments.compare import run_comparison
+    from trimtab.report.comparison_columns import named_metrics
 
+    named_metrics([scenario.sort_by, *filter(None, wanted)], kind.metrics)
     loads = None if sweep else ()
     with progress_bar(f"comparing on {scenario.name}", quiet=quiet) as progress:
         try:
-            return compare(scenario, sweep=loads, out=out, jobs=jobs, progress=progress, notice=progress.say)
+            return run_comparison(
+                kind, scenario, sweep=loads, out=out, jobs=jobs, on=on, progress=progress, notice=progress.say
+            )
         except KeyboardInterrupt as interrupt:
             interrupt.add_note(f"finished runs are in {out}; the same command continues from there")
             raise
-
-
-def _timings(scenario: Scenario) -> list[PolicyTiming]:
-    from trimtab.experiments.serving.policy_timing import time_policies
-    from trimtab.policies import DEFAULT_COMPARISON
-
-    return time_policies(scenario, scenario.policies or DEFAULT_COMPARISON, scenario.seed_list()[0])
 
 
 def _print(comparison: Comparison, sort: str, metrics: list[str] | None, timings: list[PolicyTiming]) -> None:

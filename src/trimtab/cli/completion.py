@@ -34,9 +34,21 @@ def policy_names(kind: str = "") -> list[str]:
     return sorted(found)
 
 
+def allocators(incomplete: str) -> list[str]:
+    """Names of allocators of training jobs."""
+    folder = resources.files("trimtab") / "training" / "allocators"
+    found = (_NAME.search(source) for source in _sources(folder))
+    return _starting((match[1] for match in found if match), incomplete)
+
+
 def policies(incomplete: str) -> list[str]:
     """Names of policies, without their orders."""
     return _starting(policy_names(), incomplete)
+
+
+def any_policies(incomplete: str) -> list[str]:
+    """Names of policies and of allocators."""
+    return sorted({*policies(incomplete), *allocators(incomplete)})
 
 
 def policy_specs(incomplete: str) -> list[str]:
@@ -48,10 +60,14 @@ def policy_specs(incomplete: str) -> list[str]:
 
 def builtin_scenarios(incomplete: str) -> list[str]:
     """Names of the built-in scenarios."""
-    folder = resources.files("trimtab") / "experiments" / "scenario" / "builtin"
-    return _starting(
-        (f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")), incomplete
-    )
+    experiments = resources.files("trimtab") / "experiments"
+    files = [
+        f.name
+        for kind in experiments.iterdir()
+        if (kind / "builtin").is_dir()
+        for f in (kind / "builtin").iterdir()
+    ]
+    return _starting((f.removesuffix(".yaml") for f in files if f.endswith(".yaml")), incomplete)
 
 
 def scenarios(incomplete: str) -> list[str]:

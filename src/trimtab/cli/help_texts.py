@@ -4,12 +4,13 @@ from __future__ import annotations
 
 FLAG = ""  # placeholder of an option that takes no value: typer would show <bool>
 
-OK, INTERNAL, USAGE, POLICY_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+OK, INTERNAL, USAGE, POLICY_FAILED, FAILED, DIFFERS, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
 EXIT_CODES = (
     "\n\n[bold]Exit codes[/bold]\n\n"
     f"{OK} done · {INTERNAL} internal error · {USAGE} wrong usage or input · "
-    f"{POLICY_FAILED} a policy failed · {INTERRUPTED} interrupted"
+    f"{POLICY_FAILED} a policy failed · {FAILED} inputs of a chain failed · "
+    f"{DIFFERS} a rerun has other figures · {INTERRUPTED} interrupted"
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,21 @@ def print_json(value: Mapping[str, Any]) -> None:
     from trimtab.report.json_text import json_text
 
     print(json_text(value), end="")
+
+
+def write_yaml(path: Path, head: str, content: Mapping[str, Any]) -> None:
+    """Write a file with a comment of one line above its content. Raises UsageError."""
+    import yaml
+
+    from trimtab.report.whole_files import write_text
+
+    write_text(path, f"# {head}\n{yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)}")
+
+
+def begun_and_took(run: Mapping[str, Any]) -> tuple[str, str]:
+    """When a run of a journal began, and its seconds, empty while it goes on."""
+    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["created_s"]))
+    return begun, "" if run["ended_s"] is None else f"{run['ended_s'] - run['created_s']:.1f}"
 
 
 def note_written(written: Written, *, quiet: bool = False) -> None:

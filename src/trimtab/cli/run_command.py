@@ -20,6 +20,7 @@ from trimtab.cli.shared_options import (
     policy_option,
     read_ahead,
 )
+from trimtab.cli.table_options import TableOptions
 
 if TYPE_CHECKING:
     from trimtab.experiments.scenario import Scenario
@@ -39,6 +40,7 @@ def register(app: typer.Typer) -> None:
         "run",
         epilog=examples(
             "trimtab run tiny --policy power-of-d(d=3)+edf",
+            "trimtab run tiny --slow all@100+60x0.5",
             "trimtab run tiny --policy my_policy.py:MyPolicy --json",
             "trimtab run tiny --policy least-connections --host live --speed 10",
         ),
@@ -48,6 +50,7 @@ def register(app: typer.Typer) -> None:
 def run(
     options: ScenarioOptions,
     rows: TraceRows,
+    table: TableOptions,
     policy: Annotated[
         str,
         policy_option(
@@ -66,7 +69,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run one policy on a scenario and print its metrics."""
-    chosen = options.chosen(rows)
+    chosen = options.chosen(rows, table)
     if out is not None:
         _check_out(out)
     read_ahead(chosen, quiet=quiet or json)

@@ -21,9 +21,9 @@ app = typer.Typer(
 @app.command("list", epilog=examples("trimtab scenario list"))
 def list_scenarios(json: Json = False) -> None:
     """List the built-in scenarios."""
-    from trimtab.experiments.scenario import builtin_names, load_scenario
+    from trimtab.experiments.kinds import all_builtins
 
-    described = {name: load_scenario(name).description.strip() for name in builtin_names()}
+    described = {name: scenario.description.strip() for name, scenario in all_builtins().items()}
     if json:
         print_json({"scenarios": [{"name": name, "description": text} for name, text in described.items()]})
         return
@@ -42,9 +42,9 @@ def show_scenario(
     ],
 ) -> None:
     """Print the file of a built-in scenario."""
-    from trimtab.experiments.scenario import builtin_text
+    from trimtab.experiments.kinds import any_builtin_text
 
-    print(builtin_text(name), end="")
+    print(any_builtin_text(name), end="")
 
 
 @app.command("check", epilog=examples("trimtab scenario check my.yaml"))
@@ -55,29 +55,23 @@ def check_scenario(
     json: Json = False,
 ) -> None:
     """Check a scenario: its fields, trace and policies, and that its requests can be built."""
-    from trimtab.experiments.scenario import load_scenario
-    from trimtab.experiments.scenario.build import build
-    from trimtab.policies import find
+    from trimtab.experiments.kinds import kind_of, load_any
 
-    checked = load_scenario(scenario)
-    for policy in checked.policies:
-        find(policy)
-    built = build(checked, checked.seed_list()[0])
-    facts = {
-        "scenario": checked.name,
-        "hash": checked.hash(),
-        "nodes": built.cluster.n_nodes,
-        "requests": len(built.requests),
-        "offered_load": built.offered_load,
-        "seeds": list(checked.seed_list()),
-    }
+    read = load_any(scenario)
+    kind = kind_of(read)
+    settings = kind.read(read, load=None, policies=None, seeds=None)
+    for policy in settings.policies:
+        kind.find(policy)
+    seeds = list(settings.seed_list())
+    built = kind.build(settings, seeds[0], None)
+    amounts, offered_load = kind.amounts(built), built.offered_load
     if json:
-        print_json(facts)
+        named = {name.lower(): n for name, n in amounts.items()}
+        head = {"scenario": settings.name, "hash": settings.hash()}
+        print_json({**head, **named, "offered_load": offered_load, "seeds": seeds})
     else:
-        print(
-            f"{checked.name} is fine: {facts['nodes']:,} nodes, {facts['requests']:,} requests, "
-            f"offered load {built.offered_load:.3g}, {len(checked.seed_list())} seeds"
-        )
+        counted = ", ".join(f"{n:,} {name}" for name, n in amounts.items())
+        print(f"{settings.name} is fine: {counted}, offered load {offered_load:.3g}, {len(seeds)} seeds")
 
 
 @app.command("schema", epilog=examples("trimtab scenario schema > trimtab.schema.json"))

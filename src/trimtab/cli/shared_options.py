@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -11,16 +14,20 @@ import typer
 
 from trimtab.cli import completion
 from trimtab.cli.help_texts import FLAG
-from trimtab.cli.output import progress_bar
+from trimtab.cli.output import note, progress_bar
+from trimtab.cli.table_options import TableOptions
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
     from trimtab.errors import UsageError
+    from trimtab.experiments.kinds import AnyScenarioKind
     from trimtab.experiments.scenario import Scenario
+    from trimtab.experiments.scenario.scenario_changes import WhatIf
+    from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
     from trimtab.traces import TraceOptions
 
-TRACE_PANEL, OUTPUT_PANEL = "Trace", "Output"
+TRACE_PANEL, OUTPUT_PANEL, WHAT_IF_PANEL = "Trace", "Output", "What if"
 
 Json: TypeAlias = Annotated[
     bool,
@@ -28,11 +35,21 @@ Json: TypeAlias = Annotated[
         "--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT_PANEL, metavar=FLAG
     ),
 ]
+Journal: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--journal", help="Folder of the journal and of large values. Default: in the user's data folder."
+    ),
+]
 Quiet: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--quiet", "-q", help="Print no progress and no notes.", rich_help_panel=OUTPUT_PANEL, metavar=FLAG
     ),
+]
+Simulations: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", min=1, help="Simulations at a time.  [dim]Default: one per core[/dim]"),
 ]
 
 
@@ -105,6 +122,11 @@ class TraceRows:
         """The trace options of the command line."""
         return {name: getattr(self, name) for name in _OPTION_OF if getattr(self, name) is not None}
 
+    def given_options(self) -> list[str]:
+        """The options that were given, as the command line has them."""
+        format_given = [] if self.format is None else ["--trace-format"]
+        return [_OPTION_OF[name] for name in self.given()] + format_given
+
     def options(self) -> TraceOptions:
         """The checked trace options. Raises UsageError."""
         return self.over(None)
@@ -119,6 +141,16 @@ class TraceRows:
             return TraceOptions.model_validate({**dict(recorded or {}), **self.given()})
         except ValidationError as error:
             raise usage_error(error, _OPTION_OF) from None
+
+
+def _what_if(name: str, text: str, metavar: str) -> Any:
+    return typer.Option(
+        name,
+        help=f"{text} May be repeated.",
+        metavar=metavar,
+        rich_help_panel=WHAT_IF_PANEL,
+        show_default=False,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,21 +181,114 @@ class ScenarioOptions:
         ),
     ] = None
 
-    def chosen(
-        self, rows: TraceRows, *, policies: list[str] | None = None, seeds: int | list[int] | None = None
-    ) -> Scenario:
-        """The scenario of the command line. Raises UsageError."""
+    fail: Annotated[
+        list[str] | None,
+        _what_if("--fail", "Let nodes fail: node[[3]@600+300, a100@600+300.", "WHO@START+DURATION"),
+    ] = None
+    slow: Annotated[
+        list[str] | None,
+        _what_if("--slow", "Let nodes be slow: node[[3]@600+300x0.5.", "WHO@START+DURATIONxSPEED"),
+    ] = None
+    burst: Annotated[
+        list[str] | None,
+        _what_if("--burst", "Let arrivals come faster for a time: 3x@1200+120.", "FACTORx@START+DURATION"),
+    ] = None
+    nodes: Annotated[
+        list[str] | None,
+        _what_if("--nodes", "Change how many nodes there are: a100=+2, a100=-1, a100=6.", "TYPE=COUNT"),
+    ] = None
+
+    def _what_if(self) -> WhatIf:
+        from trimtab.experiments.scenario.scenario_changes import WhatIf
+
+        return WhatIf(self.fail or (), self.slow or (), self.burst or (), self.nodes or ())
+
+    def chosen(self, rows: TraceRows, table: TableOptions | None = None) -> Scenario:
+        """The scenario of requests of the command line. Raises UsageError, also for another kind of work."""
+        from trimtab.experiments.kinds import load_any
         from trimtab.experiments.scenario import resolve_scenario
 
         scenario = resolve_scenario(
-            self.scenario,
+            None if self.scenario is None else load_any(self.scenario),
             trace=self.trace,
             cluster=self.cluster,
             load=self.load,
+        )
+        return self._changed(rows, table, scenario)
+
+    def _changed(self, rows: TraceRows, table: TableOptions | None, scenario: Scenario) -> Scenario:
+        """The scenario with the rows of the trace, and what if."""
+        from trimtab.experiments.scenario.scenario_changes import with_what_if
+
+        if rows.rate_scale is not None and scenario.workload.load is not None:
+            from trimtab.errors import UsageError
+
+            expected = "without --load: a load sets the arrival rate by itself"
+            if self.load is None:
+                expected = (
+                    f"no load in the scenario ({scenario.workload.load:g}), which sets the arrival rate"
+                )
+            raise UsageError("has no effect", field="--rate-scale", value=rows.rate_scale, expected=expected)
+        return with_what_if(with_rows(scenario, rows, table), self._what_if())
+
+    def of_any_kind(
+        self,
+        rows: TraceRows,
+        table: TableOptions,
+        *,
+        profiles: Path | None,
+        policies: list[str] | None = None,
+        seeds: int | list[int] | None = None,
+    ) -> tuple[AnyScenarioKind, ScenarioFile]:
+        """The kind of work and the scenario of the command line. Raises UsageError."""
+        from trimtab.experiments.kinds import resolve
+        from trimtab.experiments.scenario.parts import Parts
+
+        parts = Parts(
+            trace=self.trace,
+            cluster=self.cluster,
+            profiles=profiles,
+            limit=rows.limit,
+            load=self.load,
             policies=policies,
             seeds=seeds,
+            change=partial(self._changed, rows, table),
+            given=self._given(rows, profiles),
         )
-        return _with_rows(scenario, rows)
+        return resolve(self.scenario, parts)
+
+    def _given(self, rows: TraceRows, profiles: Path | None) -> dict[str, str]:
+        """Part of a scenario → option that replaces it."""
+        paths = {"trace": self.trace, "cluster": self.cluster, "profiles": profiles}
+        given = {part: f"--{part}" for part, value in paths.items() if value is not None}
+        for name in rows.given():
+            given.setdefault("limit" if name == "limit" else "rows", _OPTION_OF[name])
+        changed = self._what_if().first()
+        return given if changed is None else given | {"what_if": changed}
+
+
+@contextlib.contextmanager
+def resumable(ends: tuple[type[BaseException], ...], command: str, options: str = "") -> Iterator[list[str]]:
+    """Context that tells how to go on with a run that one of these ends; its id is put into the list."""
+    begun: list[str] = []
+    try:
+        yield begun
+    except ends as error:
+        for run in begun:
+            error.add_note(f"go on with: {command} --resume {run}{options}")
+        raise
+
+
+def check_resume(what: str, option: str, *, given: bool, resume: str, retry_failed: bool) -> None:
+    """Refuse a command without work and without a run to go on with, or with both. Raises UsageError."""
+    from trimtab.errors import UsageError
+
+    if given is (resume != ""):
+        raise UsageError(
+            f"needs {what}, or a run to go on with", field=option, expected=f"one of {option}, --resume"
+        )
+    if retry_failed and not resume:
+        raise UsageError("goes with a run", field="--retry-failed", expected="--resume RUN")
 
 
 def usage_error(error: ValidationError, option_of: dict[str, str]) -> UsageError:
@@ -186,25 +311,27 @@ def usage_error(error: ValidationError, option_of: dict[str, str]) -> UsageError
     return UsageError("cannot be used", field=option, value=value, expected=expected)
 
 
-def read_ahead(scenario: Scenario, *, quiet: bool) -> None:
-    """Read the scenario's trace, if any, with a progress bar, and keep it for the runs."""
-    trace = scenario.workload.trace
-    if trace is not None:
-        from trimtab.experiments.scenario.trace_rows import recorded
+def read_ahead(scenario: ScenarioFile, *, quiet: bool) -> None:
+    """Read what is large in a scenario, such as its trace, with a progress bar, and keep it for the runs."""
+    from trimtab.experiments.kinds import kind_of
 
-        with progress_bar(f"reading {trace.file.name}", quiet=quiet) as progress:
-            recorded(trace, progress)
+    for text in kind_of(scenario).read_ahead(scenario, partial(progress_bar, quiet=quiet)):
+        note(text, quiet=quiet)
 
 
-def _with_rows(scenario: Scenario, rows: TraceRows) -> Scenario:
-    if not rows.given() and rows.format is None:
+def with_rows(scenario: Scenario, rows: TraceRows, table: TableOptions | None) -> Scenario:
+    """The scenario with these options of its trace. Raises UsageError where it has none."""
+    written = {} if table is None else table.given()
+    named = [*written, *rows.given_options()]
+    if not named:
         return scenario
     trace = scenario.workload.trace
     if trace is None:
         from trimtab.errors import UsageError
 
-        named = _OPTION_OF[next(iter(rows.given()))] if rows.given() else "--trace-format"
-        raise UsageError("needs a trace", field=named, expected="--trace FILE, or a scenario with a trace")
-    changed = {"options": rows.over(trace.options), "format": rows.format or trace.format}
+        raise UsageError("needs a trace", field=named[0], expected="--trace FILE, or a scenario with a trace")
+    changed: dict[str, Any] = {"options": rows.over(trace.options), "format": rows.format or trace.format}
+    if table is not None and written:
+        changed["mapping"] = table.over(trace.mapping)
     workload = scenario.workload.model_copy(update={"trace": trace.model_copy(update=changed)})
     return scenario.model_copy(update={"workload": workload})

@@ -1,4 +1,4 @@
-"""`trimtab trace`: show, generate, convert and download traces."""
+"""`trimtab trace`: import, show, generate, convert and download traces."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from trimtab.cli.help_texts import examples
 from trimtab.cli.option_groups import grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, where
 from trimtab.cli.shared_options import Json, Quiet, TraceRows, usage_error
+from trimtab.cli.table_options import TableOptions
+from trimtab.cli.trace_import import import_trace
 
 if TYPE_CHECKING:
     from trimtab.traces import Trace, TraceSummary
@@ -24,27 +26,45 @@ OutFile = Annotated[Path, typer.Argument(help=".csv, .jsonl (also with .gz) or .
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Show, generate, convert and download traces.",
+    help="Import, show, generate, convert and download traces.",
     epilog=examples(
-        "trimtab trace download azure-llm-2023-conv", "trimtab trace show trace.csv --html trace.html"
+        "trimtab trace download azure-llm-2023-conv",
+        "trimtab trace import log.csv --out trace.parquet",
+        "trimtab trace show trace.csv --html trace.html",
     ),
 )
+app.command(
+    "import",
+    epilog=examples(
+        "trimtab trace import log.csv --out trace.parquet",
+        "trimtab trace import jan.csv feb.csv --out trace.parquet --where 'status == 200' --on-bad-row drop",
+        "trimtab trace import log.csv --out t.parquet --map arrival_s=when --map output_tokens=out_tok",
+        "trimtab trace import log.csv --out t.parquet --time-format '%d/%m/%Y %H:%M:%S' --encoding latin-1",
+    ),
+)(grouped(import_trace))
 
 
-def _read(file: Path, rows: TraceRows, *, quiet: bool) -> Trace:
+def _read(file: Path, rows: TraceRows, table: TableOptions, *, quiet: bool) -> Trace:
     from trimtab.traces import read_trace
 
+    mapping = table.over(None) if table.given() else None
     with progress_bar(f"reading {file.name}", quiet=quiet) as progress:
-        return read_trace(file, rows.format or "auto", None, rows.options(), progress)
+        return read_trace(file, rows.format or "auto", mapping, rows.options(), progress)
 
 
 @app.command(
-    "show", epilog=examples("trimtab trace show trace.csv", "trimtab trace show trace.csv --stop 600 --json")
+    "show",
+    epilog=examples(
+        "trimtab trace show trace.csv",
+        "trimtab trace show trace.csv --stop 600 --json",
+        "trimtab trace show access.log --where 'status == 200' --on-bad-row drop",
+    ),
 )
 @grouped
 def show_trace(
     file: InFile,
     rows: TraceRows,
+    table: TableOptions,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page with plots.", metavar="FILE")
     ] = None,
@@ -54,13 +74,14 @@ def show_trace(
     """Show a summary of a trace: rate, burstiness, sizes, shares."""
     from trimtab.traces import summarise
 
-    trace = _read(file, rows, quiet=quiet or json)
+    trace = _read(file, rows, table, quiet=quiet or json)
     summary = summarise(trace.table)
     if html is not None:
         _write_page(trace, summary, html, quiet=quiet or json)
     if json:
         origin = {"file": trace.file, "format": trace.format}
-        counts = {"rows_in_file": trace.rows_in_file, "dropped": dict(trace.dropped)}
+        repairs = [asdict(repair) for repair in trace.repairs]
+        counts = {"rows_in_file": trace.rows_in_file, "dropped": dict(trace.dropped), "repairs": repairs}
         columns = {"size_rule": trace.size_rule, "unused_columns": list(trace.unused_columns)}
         print_json({**origin, **counts, **columns, **summary.to_dict()})
     else:
@@ -79,8 +100,8 @@ def _print_trace(trace: Trace, summary: TraceSummary) -> None:
     from trimtab.report.terminal_tables import trace_table
 
     print(f"{trace.file} ({trace.format}, {trace.rows_in_file:,} rows)")
-    for reason, rows in trace.dropped.items():
-        print(f"left out: {rows:,} rows marked {reason}")
+    for text in trace.notes():
+        print(text)
     print(f"size, in work units: {trace.size_rule or 'missing, so runs need a column of it'}")
     if trace.unused_columns:
         print(f"unused columns: {', '.join(trace.unused_columns)}")
@@ -117,17 +138,20 @@ def convert(
     file: InFile,
     out: OutFile,
     rows: TraceRows,
+    table: TableOptions,
     quiet: Quiet = False,
 ) -> None:
     """Write a trace, or a slice or sample of it, in trimtab's columns; one run to .json as WfFormat."""
     from trimtab.traces import write_trace
     from trimtab.traces.write_runs import write_runs
 
-    trace = _read(file, rows, quiet=quiet)
+    trace = _read(file, rows, table, quiet=quiet)
     if trace.stages is None:
         write_trace(trace.table, out)
     else:
         write_runs(trace.table, trace.stages, out)
+    for text in trace.notes():
+        note(text, quiet=quiet)
     note(f"{trace.table.height:,} requests\n{where(out, out.stat().st_size)}", quiet=quiet)
 
 

@@ -210,7 +210,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def test_a_stream_that_breaks_ends_with_an_error_event(whole: Fleet, kind: str) -> None:
     gateway, backends = whole.gateway, whole.backends
     for backend in backends:
-        backend.set_faults({"fault": kind, "chunks": 3, "seconds": 30})
+        backend.set_faults({"fault": kind, "chunks": 15, "seconds": 30})
 
     async def main() -> None:
         async with client() as session:

@@ -12,7 +12,7 @@ import pytest
 
 from support.backends import BackendProcess, Options, launched
 from support.served import Served, chat, config_of, key_entry, node_of, served
-from support.waiting import wait_until
+from support.waiting import until, wait_until
 
 SLOTS, PROMPT, OUTPUT = 2, 60, 24
 W_PROMPT, W_OUTPUT = 1.0, 2.0
@@ -87,8 +87,8 @@ def test_two_backlogged_tenants_stay_within_vtcs_bound(stage: Stage) -> None:
         async with session_of(stage, "flood") as flood, session_of(stage, "steady") as steady:
             tasks = [asyncio.create_task(_stream(flood, "flood", book)) for _ in range(70)]
             queued = lambda: stage.gateway.metric("trimtab_queue_length")  # noqa: E731
-            while len(book.begun) < 2 * SLOTS:  # it has used something when the other comes
-                await asyncio.sleep(0.01)
+            # It has used something when the other comes
+            await until(lambda: len(book.begun) >= 2 * SLOTS)
             await asyncio.to_thread(_switch, stage, "drain")  # nobody is served until both wait
             tasks += [asyncio.create_task(_stream(steady, "steady", book)) for _ in range(15)]
             await asyncio.to_thread(wait_until, queued, lambda n: n >= 45)

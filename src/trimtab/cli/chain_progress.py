@@ -1,0 +1,82 @@
+"""The progress of a run of a chain, stage by stage, while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from trimtab.cli.output import note
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trimtab.chains.session import RunHandle
+
+SHOW_S = 0.5
+LINE_S = 10.0  # between two lines where there is no terminal
+
+
+@contextlib.contextmanager
+def shown_progress(handle: RunHandle, *, quiet: bool) -> Iterator[None]:
+    """Context that shows how far a run is, on stderr."""
+    if quiet:
+        yield
+        return
+    over = threading.Event()
+    show = _on_terminal if sys.stderr.isatty() else _in_lines
+    thread = threading.Thread(target=show, args=(handle, over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _in_lines(handle: RunHandle, over: threading.Event) -> None:
+    begun_s = time.monotonic()
+    while not over.wait(LINE_S):
+        stages = ", ".join(
+            f"{name} {c.done} done {c.running} running {c.queued} queued" for name, c in handle.counts.items()
+        )
+        note(f"{time.monotonic() - begun_s:.0f} s: {stages}; {left_text(handle, time.monotonic() - begun_s)}")
+
+
+def _on_terminal(handle: RunHandle, over: threading.Event) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    begun_s = time.monotonic()
+    with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:
+        while not over.wait(SHOW_S):
+            live.update(progress_table(handle, time.monotonic() - begun_s), refresh=True)
+
+
+def progress_table(handle: RunHandle, elapsed_s: float) -> Table:
+    """The stages of a run, and the time that is left."""
+    from rich.table import Table
+
+    table = Table(caption=left_text(handle, elapsed_s), caption_justify="left")
+    table.add_column("stage")
+    for heading in ("queued", "running", "done", "failed", "skipped", "reused", "retries", "per s"):
+        table.add_column(heading, justify="right")
+    for name, c in handle.counts.items():
+        numbers = (c.queued, c.running, c.done, c.failed, c.skipped, c.reused, c.retries)
+        table.add_row(name, *(f"{n:,}" for n in numbers), f"{c.done / max(elapsed_s, 1e-9):.3g}")
+    return table
+
+
+def left_text(handle: RunHandle, elapsed_s: float) -> str:
+    """How many inputs are over, and how long the others will take at this rate."""
+    over = sum(handle.endings.values())
+    total = handle.n_inputs
+    if total is None:
+        return f"{over:,} inputs over"
+    if over == 0:
+        return f"0 of {total:,} inputs"
+    left_s = elapsed_s * (total - over) / over
+    return f"{over:,} of {total:,} inputs; {left_s:.0f} s left"

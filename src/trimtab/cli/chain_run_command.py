@@ -1,0 +1,264 @@
+"""`trimtab chain run`: run a chain over inputs, with its progress, and go on with runs that were stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from trimtab.chains.run_defaults import DEFAULT_POLICY
+from trimtab.cli.help_texts import FAILED, FLAG, USAGE, examples
+from trimtab.cli.output import note
+from trimtab.cli.shared_options import Journal, Quiet, check_resume, policy_option, resumable
+
+if TYPE_CHECKING:
+    from trimtab.chains.input_files import InputFile
+    from trimtab.chains.results import Result
+    from trimtab.chains.session import RunHandle
+    from trimtab.live.stage_backend import StageBackend
+
+
+def run_chain(
+    file: Annotated[str, typer.Argument(help="FILE.yaml, FILE.py:CHAIN or MODULE:CHAIN.", metavar="FILE")],
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--input", "-i", help="Inputs: JSON Lines, or a text file of one value a line."),
+    ] = None,
+    on: Annotated[str, typer.Option(help="Where stages run.", metavar="NAME|ADDRESS")] = "processes",
+    workers: Annotated[
+        str,
+        typer.Option(
+            help="Worker processes, or a range in which the queue decides. 0 = one for each core.",
+            metavar="N|LEAST..MOST",
+            show_default=False,
+        ),
+    ] = "0",
+    policy: Annotated[str, policy_option("NAME or NAME+ORDER.", has_default=True)] = DEFAULT_POLICY,
+    out: Annotated[Path | None, typer.Option(help="File for results, JSON Lines. Default: stdout.")] = None,
+    files: Annotated[Path | None, typer.Option(help="Folder for outputs that are bytes.")] = None,
+    failed: Annotated[Path | None, typer.Option(help="File for inputs that failed, JSON Lines.")] = None,
+    resume: Annotated[str, typer.Option(help="Go on with this run.", metavar="RUN")] = "",
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="With --resume: also inputs that failed.", metavar=FLAG)
+    ] = False,
+    priority: Annotated[int, typer.Option(help="Higher is more urgent.")] = 0,
+    deadline_s: Annotated[float | None, typer.Option(min=0.0, help="Seconds for all of it.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="NAME=TEXT, shown with the run.")] = None,
+    key: Annotated[str, typer.Option(help="A run of this key is made once.")] = "",
+    journal: Journal = None,
+    values_gib: Annotated[
+        float | None,
+        typer.Option(help="What large values of inputs in flight may take. Default: half of the room."),
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics at this port.")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="Address of that port.")] = "127.0.0.1",
+    log: Annotated[Path | None, typer.Option(help="File for a log, JSON Lines with run and stage.")] = None,
+    profile: Annotated[
+        str, typer.Option(help="Profile this stage's code: a table, and STAGE.prof.", metavar="STAGE")
+    ] = "",
+    profile_out: Annotated[
+        Path | None, typer.Option(help="File of the profile, for `python -m pstats`.", metavar="FILE.prof")
+    ] = None,
+    no_fuse: Annotated[
+        bool, typer.Option("--no-fuse", help="Short stages run in attempts of their own.", metavar=FLAG)
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a chain over inputs. Ctrl-C stops it; `--resume RUN` goes on and repeats no finished stage."""
+    from trimtab.chains.chain_files import load_chain
+    from trimtab.chains.input_files import read_inputs
+    from trimtab.chains.recording import default_folder
+    from trimtab.chains.session import Session
+    from trimtab.errors import ClusterLost, UsageError
+
+    check_resume("inputs", "--input", given=inputs is not None, resume=resume, retry_failed=retry_failed)
+    chain, tags = load_chain(file), _tags(tag or [])
+    given = None if inputs is None else read_inputs(inputs, chain)
+    for problem in given.problems if given is not None else ():
+        note(str(problem))
+    if given is not None and not given.values:
+        raise UsageError("has no input that can be read", file=str(inputs), expected="a JSON value a line")
+    options: dict[str, Any] = {
+        "policy": policy,
+        "journal": journal or default_folder(),
+        "values_gib": values_gib,
+        "metrics_port": metrics_port,
+        "metrics_host": metrics_host,
+        "profile": (profile,) if profile else (),
+        **({"fuse_s": 0.0} if no_fuse else {}),
+    }
+    again = f"trimtab chain run {file}" + (f" --journal {journal}" if journal else "")
+    with (
+        resumable((KeyboardInterrupt, ClusterLost), again) as begun,
+        _own_stdout() as stdout,
+        _logged(log),
+        Session(chain, on=_backend(on, workers), **options) as session,
+    ):
+        if session.metrics_port is not None:
+            note(f"metrics: http://{metrics_host}:{session.metrics_port}/metrics", quiet=quiet)
+        if not session.is_compiled:
+            note("decisions are interpreted, and slower: `trimtab warmup` compiles them once", quiet=quiet)
+        if given is None:
+            handle = session.resume(resume, retry_failed=retry_failed)
+        else:
+            handle = session.run(
+                chain,
+                given.values,
+                priority=priority,
+                deadline_s=float("inf") if deadline_s is None else deadline_s,
+                tags=tags,
+                key=key,
+                source=file,
+            )
+        begun.append(handle.id)
+        note(f"run {handle.id}", quiet=quiet)
+        n_failed = _finished(handle, given, out or stdout, files, failed, quiet=quiet)
+        if profile:
+            from trimtab.cli.chain_tables import told_profile
+
+            told_profile(session.profiles, profile, profile_out or Path(f"{profile}.prof"))
+    if given is not None and given.problems:
+        raise typer.Exit(USAGE)
+    if n_failed:
+        raise typer.Exit(FAILED)
+
+
+@contextlib.contextmanager
+def _own_stdout() -> Iterator[TextIO]:
+    """stdout for results alone: what Ray, and stages in this process, print goes to stderr."""
+    results = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):
+        yield results
+
+
+def _backend(on: str, workers: str) -> StageBackend:
+    from trimtab.clusters.backends import backend
+    from trimtab.clusters.worker_counts import pool_of
+    from trimtab.errors import UsageError
+
+    try:
+        nodes = pool_of(workers)
+    except ValueError as error:
+        raise UsageError(
+            "not a number of workers", field="--workers", value=workers, expected=str(error)
+        ) from None
+    return backend(on, **nodes)
+
+
+@contextlib.contextmanager
+def _logged(path: Path | None) -> Iterator[None]:
+    """Context in which the package's log goes to a file."""
+    if path is None:
+        yield
+        return
+    import logging
+
+    from trimtab.gateway.observe.logs import JsonFormatter
+    from trimtab.report.whole_files import refusals_of
+
+    logger = logging.getLogger("trimtab")
+    with refusals_of(path):
+        handler = logging.FileHandler(path)
+    handler.setFormatter(JsonFormatter())
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def _tags(given: list[str]) -> dict[str, str]:
+    from trimtab.errors import UsageError
+
+    for text in given:
+        if "=" not in text:
+            raise UsageError("not a tag", field="--tag", value=text, expected="NAME=TEXT")
+    return dict(text.split("=", 1) for text in given)
+
+
+def _finished(
+    handle: RunHandle,
+    given: InputFile | None,
+    out: Path | TextIO,
+    files: Path | None,
+    failed: Path | None,
+    *,
+    quiet: bool,
+) -> int:
+    """Write results as they come; returns how many inputs failed."""
+    from trimtab.cli.chain_progress import shown_progress
+
+    n_failed = 0
+    with _opened(out) as target, shown_progress(handle, quiet=quiet), _failures(failed) as bad:
+        for result in handle:
+            if result.is_ok:
+                print(_as_line(result, files), file=target, flush=True)
+                continue
+            n_failed += 1
+            note(f"input {_line_of(result, given)}: {result.failure}", quiet=quiet and bad is not None)
+            if bad is not None:
+                value = None if given is None else given.values[result.index]
+                told = {"input": value, "error": str(result.failure)}
+                print(json.dumps(told, default=repr), file=bad, flush=True)
+    counted = {state.value: n for state, n in handle.endings.items()}
+    note(f"{handle.id}: " + ", ".join(f"{n} {state}" for state, n in counted.items()), quiet=quiet)
+    return n_failed
+
+
+def _line_of(result: Result, given: InputFile | None) -> str:
+    return str(result.index) if given is None else f"of line {given.lines[result.index]}"
+
+
+@contextlib.contextmanager
+def _opened(out: Path | TextIO) -> Iterator[TextIO]:
+    if isinstance(out, Path):
+        with out.open("w") as file:
+            yield file
+    else:
+        yield out
+
+
+@contextlib.contextmanager
+def _failures(failed: Path | None) -> Iterator[Any]:
+    if failed is None:
+        yield None
+    else:
+        with failed.open("w") as file:
+            yield file
+
+
+def _as_line(result: Result, files: Path | None) -> str:
+    def told(value: Any) -> Any:
+        if isinstance(value, bytes | bytearray | memoryview) and files is not None:
+            files.mkdir(parents=True, exist_ok=True)
+            path = files / f"{result.index}-{len(written)}"
+            path.write_bytes(value)
+            written.append(path)
+            return str(path)
+        if hasattr(value, "__dataclass_fields__"):
+            return {name: getattr(value, name) for name in value.__dataclass_fields__}
+        return f"<{type(value).__name__}>" if isinstance(value, bytes) else repr(value)
+
+    written: list[Path] = []
+    return json.dumps({"input": result.index, "output": result.value}, default=told, ensure_ascii=False)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `trimtab chain`."""
+    app.command(
+        "run",
+        epilog=examples(
+            "trimtab chain run film.yaml --input prompts.jsonl",
+            "trimtab chain run film.py:film --input prompts.txt --out films.jsonl --failed failed.jsonl",
+            "trimtab chain run film.yaml --resume run_0123456789abcdef --retry-failed",
+        ),
+    )(run_chain)

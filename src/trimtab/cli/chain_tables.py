@@ -1,0 +1,95 @@
+"""Tables of runs of chains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from trimtab.cli.output import begun_and_took
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trimtab.chains.run_timeline import RunTimeline
+    from trimtab.chains.stage_profiles import StageProfiles
+
+
+def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """The runs of a journal."""
+    table = Table(title=None if runs else "no runs")
+    for heading in ("run", "chain", "state", "begun", "took (s)", "tags"):
+        table.add_column(heading)
+    for run in runs:
+        tags = ", ".join(f"{name}={text}" for name, text in run["tags"].items())
+        table.add_row(run["run"], run["chain"], run["state"], *begun_and_took(run), tags)
+    return table
+
+
+def run_table(run: Mapping[str, Any]) -> Table:
+    """One run, stage by stage."""
+    inputs = ", ".join(f"{count} {state}" for state, count in run["inputs"].items())
+    failures = "".join(f"\ninput {number}: {error}" for number, error in run["failures"].items())
+    table = Table(
+        title=f"{run['run']}: {run['chain']}, {run['state']}",
+        caption=f"inputs: {inputs}{failures}",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("stage")
+    for heading in ("done", "attempts", "service (s)", "loading (s)", "peak (GiB)", "output (MB)"):
+        table.add_column(heading, justify="right")
+    for name, stage in run["stages"].items():
+        table.add_row(
+            name,
+            f"{stage['done']:,}",
+            f"{stage['attempts']:,}",
+            f"{stage['service_s'] / max(1, stage['done']):.4g}",
+            f"{stage['load_s']:.3g}",
+            f"{stage['peak_gib']:.3g}",
+            f"{stage['bytes'] / 1e6:.4g}",
+        )
+    return table
+
+
+def path_table(timeline: RunTimeline) -> Table:
+    """The critical path of a run: what each stage on it waited for."""
+    from trimtab.chains.run_advice import REASONS, critical_path
+
+    table = Table(
+        title=f"{timeline.record.id}: critical path (s)",
+        caption="\n".join(f"{name}: {text}" for name, text in REASONS.items()),
+        title_justify="left",
+        caption_justify="left",
+    )
+    for heading in ("stage", "input", "worker"):
+        table.add_column(heading)
+    for heading in REASONS:
+        table.add_column(heading, justify="right")
+    for run in critical_path(timeline):
+        name = f"{timeline.stages[run.stage].name}[{run.instance}]"
+        waits = (f"{seconds:.3f}" for seconds in run.waits_s.values())
+        table.add_row(name, str(run.number), f"{run.node} {run.worker}", *waits)
+    return table
+
+
+def told_profile(profiles: StageProfiles, stage: str, path: Path) -> None:
+    """Write the profile of a stage, and show the functions that take longest."""
+    from rich.console import Console
+
+    from trimtab.cli.output import note
+    from trimtab.report.whole_files import refusals_of
+
+    with refusals_of(path):
+        if not profiles.write(stage, path):
+            note(f"no attempt at {stage} ended well: there is no profile")
+            return
+    title = f"{stage}: {profiles.attempts[stage]:,} attempts"
+    table = Table(title=title, caption=f"all of it: python -m pstats {path}", title_justify="left")
+    for heading in ("calls", "own (s)", "with calls (s)"):
+        table.add_column(heading, justify="right")
+    table.add_column("function")
+    for row in profiles.top(stage):
+        table.add_row(f"{row.calls:,}", f"{row.own_s:.4g}", f"{row.total_s:.4g}", row.function)
+    Console(stderr=True).print(table)

@@ -1,0 +1,97 @@
+"""Tables of runs of training jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from trimtab.cli.output import begun_and_took
+
+if TYPE_CHECKING:
+    from trimtab.training.runner.train_jobs import RunOutcome
+
+
+def outcome_table(outcome: RunOutcome) -> Table:
+    """The jobs of a run that ended: what they took, beside what the simulator says."""
+    told = outcome.recording
+    mean_s, simulated_s = (m["completion_mean_s"] for m in (told.metrics, told.simulated))
+    fit = "" if math.isnan(told.fit_error_frac) else f"; error of predicted speeds {told.fit_error_frac:.1%}"
+    if not math.isnan(told.forecast_error_frac):
+        fit += f", of completion as predicted at admission {told.forecast_error_frac:.1%}"
+    caption = (
+        f"mean completion {_seconds(mean_s)} s, simulated {_seconds(simulated_s)} s "
+        f"({_off(mean_s, simulated_s)}); "
+        f"makespan {_seconds(told.metrics['makespan_s'])} s; a restart takes {told.restart_s:.3g} s{fit}"
+    )
+    table = Table(title=outcome.run_id, caption=caption, title_justify="left", caption_justify="left")
+    table.add_column("job")
+    table.add_column("state")
+    headings = "completion (s)", "predicted (s)", "simulated (s)", "measured ÷ simulated", "slot seconds"
+    for heading in (*headings, "restarts"):
+        table.add_column(heading, justify="right")
+    for job in told.jobs:
+        table.add_row(
+            job.id,
+            job.state,
+            _seconds(job.completion_s),
+            _seconds(job.predicted_s),
+            _seconds(job.simulated_s),
+            _off(job.completion_s, job.simulated_s),
+            f"{job.gpu_s:.4g}",
+            str(job.restarts),
+        )
+    return table
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else f"{value:.2f}"
+
+
+def _off(measured_s: float, simulated_s: float) -> str:
+    ratio = measured_s / simulated_s if simulated_s > 0 else math.nan
+    return "–" if math.isnan(ratio) else f"{ratio:.2f}"
+
+
+def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """The runs of a journal."""
+    table = Table(title=None if runs else "no runs")
+    for heading in ("run", "jobs of", "policy", "state", "begun", "took (s)"):
+        table.add_column(heading)
+    for run in runs:
+        table.add_row(run["run"], run["name"], run["policy"], run["state"], *begun_and_took(run))
+    return table
+
+
+def run_table(run: Mapping[str, Any]) -> Table:
+    """The jobs of a run."""
+    problems = "".join(f"\n{j['job_id']}: {text}" for j in run["jobs"] for text in j["problems"])
+    error = run["recording"].get("forecast_error_frac")
+    told = "" if error is None else f"\nerror of completion as predicted at admission: {error:.1%}"
+    table = Table(
+        title=f"{run['run']}: {run['name']}, {run['policy']}, {run['state']}",
+        caption=f"files: {run['folder']}{told}{problems}",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("job")
+    table.add_column("state")
+    headings = "samples", "done", "starts", "predicted (s)", "completion (s)", "running (s)", "restarts (s)"
+    for heading in (*headings, "slot seconds"):
+        table.add_column(heading, justify="right")
+    for job in run["jobs"]:
+        table.add_row(
+            job["job_id"],
+            job["state"],
+            f"{job['samples']:,}",
+            f"{job['samples'] / job['samples_total']:.0%}",
+            str(job["generations"]),
+            _seconds(job["predicted_s"]),
+            _seconds(job["completion_s"]),
+            f"{job['run_s']:.1f}",
+            f"{job['restart_s']:.1f}",
+            f"{job['gpu_s']:.1f}",
+        )
+    return table
