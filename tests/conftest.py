@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Iterator
 
 import numpy as np
+import psutil
 import pytest
 
 # A job in the background is born ignoring Ctrl-C, which some tests send to themselves and to their children.
@@ -13,17 +16,38 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the tests marked full too")
+    parser.addoption("--faults", action="store_true", help="run the tests marked faults too")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Three workers for two cores with `-n auto`: tests of gateways wait for processes half of the time."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    return cores + cores // 2
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--full"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("full") is not None]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item.get_closest_marker("full") is None]
+    for marker in ("full", "faults"):
+        if not config.getoption(f"--{marker}"):
+            left_out = [item for item in items if item.get_closest_marker(marker) is not None]
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item.get_closest_marker(marker) is None]
 
 
 @pytest.fixture
 def rng() -> np.random.Generator:
     """A test's own random numbers: the same ones whatever ran before it."""
     return np.random.default_rng(11)
+
+
+@pytest.fixture(scope="session")
+def shared_ray() -> Iterator[None]:
+    """A Ray cluster of four CPUs for all tests of a session that are in the xdist group `ray`."""
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    from trimtab.clusters.ray import connection
+
+    connection.connect(None, num_cpus=4, dashboard=False, options={})
+    yield
+    connection.disconnect()

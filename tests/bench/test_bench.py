@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from bench.__main__ import main
 from bench.catalogue import BENCHMARKS
 from bench.everything_on import COUNTED
 from bench.figures import (
+    Benchmark,
     Effort,
     Figure,
     Skipped,
@@ -32,15 +34,29 @@ from bench import results, startup, work
 from trimtab.errors import UsageError
 
 QUICK = Effort(is_quick=True)
+CHEAP = {"python-policy", "stages", "choices", "decisions"}  # the others compile much, or start processes
 
 
-@pytest.fixture(scope="module")
+def _counting(name: str) -> Benchmark:
+    """A benchmark without work, with figures of two kinds: another one at each measurement."""
+    measured: list[float] = []
+
+    def measure(effort: Effort) -> Iterator[Figure]:
+        measured.append(float(len(measured)))
+        yield figure(measured, "s", at_most(2.0), way=name, nodes=4)
+        yield figure(measured, "million requests/s", way=name, nodes=4)
+
+    return Benchmark(name, f"title of {name}", f"about {name}", measure)
+
+
+@pytest.fixture
 def result() -> results.Result:
-    """A result with figures of two kinds."""
-    return results.measured(BENCHMARKS["python-policy"], QUICK)
+    return results.measured(_counting("python-policy"), QUICK)
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in CHEAP else pytest.mark.full) for name in BENCHMARKS]
+)
 def test_every_benchmark_gives_finite_figures(name: str) -> None:
     items = list(BENCHMARKS[name].measure(QUICK))
     figures = [item for item in items if isinstance(item, Figure)]
@@ -166,14 +182,21 @@ def test_the_page_shows_every_target_and_what_missed_it(result: results.Result) 
     assert "a quick run" in text
 
 
-def test_the_command_measures_saves_and_merges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_measures_saves_and_merges(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("python-policy", "interpreted"):
+        monkeypatch.setitem(BENCHMARKS, name, _counting(name))
     file = tmp_path / "results.json"
     assert main(["python-policy", "--quick", "--out", str(file)]) == 0
-    assert "plain Python" in capsys.readouterr().out
+    assert "million requests/s" in capsys.readouterr().out
     first = results.load(file)["python-policy"]
+    assert [f.median for f in first.figures] == [0.0, 0.0]
     assert main(["interpreted", "--quick", "--out", str(file)]) == 0
     assert list(results.load(file)) == ["python-policy", "interpreted"]
     assert results.load(file)["python-policy"] == first
+    assert main(["python-policy", "--quick", "--out", str(file)]) == 0
+    assert [f.median for f in results.load(file)["python-policy"].figures] == [0.5, 0.5]
 
 
 def test_a_file_that_holds_no_results_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,14 @@ import json
 
 import numpy as np
 import pytest
-from bench.live.__main__ import PAGE, POLICIES, RESULTS, figures
+from bench.live.__main__ import PAGE, POLICIES, RESULTS
 from bench.live.page import page
+from bench.live.signals import PAGE as SIGNALS_PAGE
+from bench.live.signals import POLICIES as SIGNALS_POLICIES
+from bench.live.signals import RESULTS as SIGNALS_RESULTS
+from bench.live.signals_course import LOAD, PLACES, SLOTS, SPEEDS, generated, nodes, rate_per_s
+from bench.live.signals_page import page as signals_page
+from bench.live.summary import figures
 from bench.live.traffic import GAP_S, TRACE, predicted_s, segment
 
 from trimtab.traces import read_trace
@@ -17,6 +23,30 @@ def test_page_is_made_from_what_is_saved() -> None:
     saved = json.loads(RESULTS.read_text(encoding="utf-8"))
     assert [one["policy"] for one in saved["policies"]] == list(POLICIES)
     assert PAGE.read_text(encoding="utf-8") == page(saved)
+
+
+def test_the_page_of_signals_is_made_from_what_is_saved() -> None:
+    saved = json.loads(SIGNALS_RESULTS.read_text(encoding="utf-8"))
+    assert [one["policy"] for one in saved["policies"]] == list(SIGNALS_POLICIES)
+    assert SIGNALS_PAGE.read_text(encoding="utf-8") == signals_page(saved)
+
+
+def test_generated_requests_are_the_load_that_is_said() -> None:
+    """Others use 0.7 × 60 / 100 of half the nodes; a request takes 2 + 2 × 2 seconds at speed 1."""
+    speeds = {True: 1.0 - 0.42, False: 1.0}
+    capacity = SLOTS * sum(SPEEDS[place.kind] * speeds[place.is_busy] for place in PLACES) / 6.0
+    assert rate_per_s() == pytest.approx(LOAD * capacity)
+    traffic = generated(0, 4000)
+    assert 4000 / traffic.arrival_s[-1] == pytest.approx(rate_per_s(), rel=0.05)
+    assert np.mean([one.images for one in traffic.asked]) == pytest.approx(2.0, rel=0.05)
+    assert np.mean([one.factor for one in traffic.asked]) == pytest.approx(1.0, rel=0.05)
+    assert np.mean([one.extra_bytes > 0 for one in traffic.asked]) == pytest.approx(0.15, rel=0.2)
+
+
+def test_a_gateway_is_told_what_real_ones_are_told() -> None:
+    entries = [node.entry for node in nodes()]
+    assert all({"speed", "busy_frac", "away_s"}.isdisjoint(entry) for entry in entries)
+    assert {entry["zone"] for entry in entries} == {"near", "far"}
 
 
 def test_figures_are_mean_and_quantile() -> None:

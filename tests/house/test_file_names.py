@@ -11,7 +11,10 @@ SAME_MEANING = {
     "__init__.py": "a package",
     "__main__.py": "what `python -m` runs",
     "compilation.py": "compiles the kernels of a room beforehand",
+    "edf.py": "earliest deadline first, of requests and of training jobs",
     "errors.py": "the errors of a room",
+    "progress.py": "how far the work of a run has got",
+    "sjf.py": "shortest first, of requests and of training jobs",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -68,12 +68,23 @@ def covering(
     """Parametrizes a test by `spec` and `case`; `offset` is a number of its own among the tests.
 
     Every test sees every spec once, with the cases in turn. Tests with successive offsets start at successive
-    cases, so together they put every spec through every case. The rest of the product is marked `full`.
+    cases, so together they put every spec through every case.
     """
-    product = []
+    return in_turn(specs, cases, offset=offset)
+
+
+def in_turn(
+    specs: Iterable[str], cases: Iterable[str], *, each: int = 1, offset: int = 0
+) -> pytest.MarkDecorator:
+    """Parametrizes a test by `spec` and `case`: every spec with `each` of the cases, the next ones in turn.
+
+    The rest of the product is marked `full`.
+    """
+    cases, product = list(cases), []
     for n, spec in enumerate(specs):
+        chosen = {(n * each + offset + i) % len(cases) for i in range(each)}
         for k, case in enumerate(cases):
-            marks = () if (n + offset) % len(cases) == k else pytest.mark.full
+            marks = () if k in chosen else pytest.mark.full
             product.append(pytest.param(spec, case, marks=marks, id=f"{spec}-{case}"))
     return pytest.mark.parametrize(("spec", "case"), product)
 

@@ -62,7 +62,16 @@ def postgres() -> Iterator[Postgres]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+KINDS = ("sqlite", "postgresql")
+
+
+def only(kind: str) -> pytest.MarkDecorator:
+    """For a test of several processes: one kind of database, and the others with --full."""
+    kinds = [pytest.param(each, marks=() if each == kind else pytest.mark.full) for each in KINDS]
+    return pytest.mark.parametrize("store_url", kinds, indirect=True)
+
+
+@pytest.fixture(params=KINDS)
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind."""
     if request.param == "sqlite":

@@ -15,6 +15,7 @@ import numpy as np
 
 from support.backends import BackendProcess, Options
 from support.served import ADMIN_KEY, KEY, WAIT_S, config_of
+from support.waiting import until
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
 ADMIN_BEARER = {"Authorization": f"Bearer {ADMIN_KEY}"}
@@ -116,10 +117,7 @@ def bad(answers: Sequence[Reply]) -> list[str]:
 
 async def comes(check: Callable[[], Awaitable[bool]], what: str, timeout_s: float = WAIT_S) -> None:
     """Wait for `await check()` to be true."""
-    end_s = time.monotonic() + timeout_s
-    while not await check():
-        assert time.monotonic() < end_s, f"not in time: {what}"
-        await asyncio.sleep(0.02)
+    await until(check, what, timeout_s=timeout_s, poll_s=0.02)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from support.waiting import until
 from trimtab.jobs import (
     Job,
     JobQueue,
@@ -116,10 +117,11 @@ async def opened_on(
 
 
 async def reach(jobs: JobQueue, job: Job, state: JobState) -> Job:
-    async with asyncio.timeout(60):
-        while True:
-            found = await jobs.find(job.id, job.tenant)
-            assert found is not None
-            if found.state is state:
-                return found
-            await asyncio.sleep(0.01)
+    async def reached() -> Job | None:
+        found = await jobs.find(job.id, job.tenant)
+        assert found is not None
+        return found if found.state is state else None
+
+    found = await until(reached, f"the job is {state.value}")
+    assert found is not None
+    return found

@@ -58,6 +58,9 @@ class Shop:
     def seed_list(self) -> tuple[int, ...]:
         return self.seeds
 
+    def content(self) -> dict[str, object]:
+        return {"jobs": self.jobs, "machines": self.machines}
+
     def hash(self) -> str:
         return hashlib.sha256(repr((self.jobs, self.machines)).encode()).hexdigest()
 
@@ -83,6 +86,7 @@ class JobShop:
     items: ClassVar[str] = "jobs"
     metrics: ClassVar[Mapping[str, Metric]] = METRICS
     objective: ClassVar[str] = "flow_mean_s"
+    limits: ClassVar[str] = ""
     objective_title: ClassVar[str] = "mean flow time"
     figures: ClassVar[FigureChoice] = FigureChoice(
         stats=("flow_mean_s",),
@@ -132,7 +136,7 @@ class JobShop:
     def canonical(self, policy: Any) -> str:
         return str(self.find(policy)[0].name)
 
-    def prepare(self, policies: Sequence[Any], mode: str, items: int, notice: Any) -> str:
+    def prepare(self, settings: Shop, policies: Sequence[Any], mode: str, items: int, notice: Any) -> str:
         return mode
 
     def build(self, settings: Shop, seed: int, load: float | None) -> ShopInputs:

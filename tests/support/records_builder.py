@@ -45,6 +45,7 @@ def node_records(slots: list[int], **columns: list[float]) -> NodeRecords:
         "allocated_slot_s": [0.0] * n,
         "busy_slot_s": [0.0] * n,
         "up_s": [10.0] * n,
+        "paid_frac": [1.0] * n,
     } | columns
     arrays = {name: np.array(values, dtype=np.float64) for name, values in given.items()}
     arrays["type_idx"] = arrays["type_idx"].astype(np.int64)

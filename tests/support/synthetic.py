@@ -40,6 +40,9 @@ class NamedScenario:
     name: str = "synthetic-images"
     workload: Any = field(default_factory=lambda: SimpleNamespace(trace=None))
 
+    def content(self) -> dict[str, object]:
+        return {"name": self.name}
+
     def hash(self) -> str:
         return "5f3c9a7be1d2" * 5
 
@@ -116,7 +119,12 @@ def run_result(
         distance_frac=metrics["completion_mean_s"] / (11.0 + 0.1 * seed) - 1 if bounded else float("nan"),
         curves=random_curves(rank, nodes, bins) if curves else None,
         loop_s=0.1,
-        remarks={"fits_no_node": tuple(range(min(unfit, 5))), "n_fits_no_node": unfit, "lacks": ()},
+        remarks={
+            "fits_no_node": tuple(range(min(unfit, 5))),
+            "n_fits_no_node": unfit,
+            "lacks": (),
+            "compared": 0,
+        },
         batch_ci95={},
     )
 

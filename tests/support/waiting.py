@@ -12,15 +12,27 @@ TIMEOUT_S = 60.0  # so that a broken test ends
 POLL_S = 0.005
 
 
-async def until(condition: Callable[[], Awaitable[T] | T], *, timeout_s: float = TIMEOUT_S) -> T:
-    """Ask again, by the clock of the event loop, until the answer is true; returns the answer."""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            asked = condition()
-            answer: T = await asked if inspect.isawaitable(asked) else asked
-            if answer:
-                return answer
-            await asyncio.sleep(POLL_S)
+async def until(
+    condition: Callable[[], Awaitable[T] | T],
+    what: str = "the condition holds",
+    *,
+    timeout_s: float = TIMEOUT_S,
+    poll_s: float = POLL_S,
+) -> T:
+    """Ask again, by the clock of the event loop, until the answer is true; returns the answer.
+
+    `what` is what was waited for, as the error names it.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                asked = condition()
+                answer: T = await asked if inspect.isawaitable(asked) else asked
+                if answer:
+                    return answer
+                await asyncio.sleep(poll_s)
+    except TimeoutError as error:
+        raise TimeoutError(f"not within {timeout_s:g} s: {what}") from error
 
 
 def wait_until(

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from support.backends import wrong
 from support.backends.faults import Fault
+from support.backends.surroundings import LINK
 
 FACTOR = "x-demo-factor"  # what a request's service is multiplied by, instead of a random factor
 STRUCK: web.RequestKey[dict[str, Fault]] = web.RequestKey("struck", dict)
@@ -43,7 +44,7 @@ class Refused(Exception):  # noqa: N818 - reads as the sentence it makes
 async def read_json(request: web.Request) -> dict[str, Any]:
     """The body. Raises Refused where it is no JSON object."""
     try:
-        body = json.loads(await request.read())
+        body = json.loads(await request.app[LINK].read(request))
     except ValueError:
         raise Refused(400, "the body is no JSON", "invalid_json") from None
     if not isinstance(body, dict):

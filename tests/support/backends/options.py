@@ -35,6 +35,12 @@ class Options:
     speech_s: float = 0.005  # per character spoken
     listen_s: float = 0.1  # per second of audio transcribed
     video_s: float = 0.5  # per second of video made
+    busy_frac: float = 0.0  # of the machine, that others use while they are busy; service slows down by it
+    busy_s: float = 0.0  # how long they are busy
+    calm_s: float = 0.0  # and then not
+    busy_phase_s: float = 0.0  # added to the clock
+    link_mib_per_s: float = 0.0  # at which bodies of requests arrive; 0 = as fast as they come
+    away_s: float = 0.0  # a round trip: every answer comes so much later
     metrics: MetricNames = "vllm"
     faults: str = ""  # rules as JSON, as `POST /_demo/faults` takes them
     api_key_env: str = ""  # variable with the key that callers must send; "" = none is asked for

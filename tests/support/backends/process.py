@@ -6,12 +6,14 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import ssl
 
 from aiohttp import web
 
 from support.backends.options import Options
 from support.backends.server import Backend
+from support.backends.surroundings import RECEIVE_BYTES
 
 PARENT_CHECK_S = 0.25
 GRACE_S = 0.5  # for requests that run when it is told to end
@@ -27,14 +29,19 @@ async def serve(options: Options) -> None:
     runner = web.AppRunner(Backend(options).app(), handler_cancellation=True, access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(
-            runner, options.host, options.port, ssl_context=_tls(options), shutdown_timeout=GRACE_S
-        )
+        site = web.SockSite(runner, _socket(options), ssl_context=_tls(options), shutdown_timeout=GRACE_S)
         await site.start()
         print(json.dumps(_ready(options, runner)), flush=True)
         await _until_ended(ended, options.parent or os.getppid())
     finally:
         await runner.cleanup()
+
+
+def _socket(options: Options) -> socket.socket:
+    listening = socket.create_server((options.host, options.port), backlog=128)
+    if options.link_mib_per_s:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+    return listening
 
 
 def _tls(options: Options) -> ssl.SSLContext | None:

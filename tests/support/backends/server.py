@@ -20,11 +20,12 @@ from support.backends.images import Images
 from support.backends.options import Options
 from support.backends.service import Service
 from support.backends.speech import Speech
+from support.backends.surroundings import LINK, Link
 from support.backends.videos import Videos
 
 MAX_BODY_BYTES = 256 * 2**20
 LOGGED = 20_000  # requests remembered
-OPEN_PATHS = ("/health", "/metrics", "/_demo/")  # no key is asked for
+OPEN_PATHS = ("/health", "/metrics", "/machine", "/_demo/")  # no key is asked for
 
 
 class Room(Protocol):
@@ -46,8 +47,10 @@ class Backend:
     def app(self) -> web.Application:
         """The application to be served."""
         app = web.Application(
-            middlewares=[self._logged, self._keyed, self._faulty, _refusing], client_max_size=MAX_BODY_BYTES
+            middlewares=[self._logged, self._keyed, self._far, self._faulty, _refusing],
+            client_max_size=MAX_BODY_BYTES,
         )
+        app[LINK] = Link(self.options.link_mib_per_s)
         app.add_routes([*self._room(app).routes(), *self._own_routes()])
         return app
 
@@ -73,6 +76,7 @@ class Backend:
             web.get("/health", self._health),
             web.get("/v1/models", self._models),
             web.get("/metrics", self._metrics),
+            web.get("/machine", self._machine),
             web.get("/_demo/faults", self._show_faults),
             web.post("/_demo/faults", self._set_faults),
             web.get("/_demo/stats", self._stats),
@@ -105,6 +109,13 @@ class Backend:
         if is_open or hmac.compare_digest(given.encode(), self._key.encode()):
             return await handler(request)
         return error(request, 401, "Incorrect API key provided.", "invalid_api_key")
+
+    @web.middleware
+    async def _far(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The way here and back, all of it before the request is read."""
+        if self.options.away_s and not request.path.startswith(("/_demo/", "/machine", "/metrics")):
+            await asyncio.sleep(self.options.away_s)
+        return await handler(request)
 
     @web.middleware
     async def _faulty(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -156,6 +167,9 @@ class Backend:
     async def _metrics(self, request: web.Request) -> web.Response:
         text = figures.page(self.options, self.service)
         return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def _machine(self, request: web.Request) -> web.Response:
+        return web.Response(text=self.service.others.page(asyncio.get_running_loop().time()))
 
     async def _show_faults(self, request: web.Request) -> web.Response:
         return web.json_response({"faults": self.faults.shown()})

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from support.backends.options import Options
+from support.backends.surroundings import OthersWork
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class Service:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.counts = Counts()
+        self.others = OthersWork(options)
         self.running = 0
         self.waiting = 0
         self.tokens_held = 0  # of the requests that hold a slot
@@ -80,4 +82,17 @@ class Service:
     async def work(self, work_s: float, factor: float | None = None) -> None:
         """Hold a slot for as long as this work takes; `base_s` is added."""
         async with self.slot():
-            await asyncio.sleep(self.paced_s(self.options.base_s + work_s, factor))
+            await self._spend(self.paced_s(self.options.base_s + work_s, factor))
+
+    async def _spend(self, work_s: float) -> None:
+        """So much work takes longer while others use the machine."""
+        loop, left_s = asyncio.get_running_loop(), work_s
+        begun_s = loop.time()
+        while True:
+            pace = 1.0 - self.others.level(begun_s)
+            ends_s = begun_s + min(left_s / pace, self.others.until_change_s(begun_s))
+            left_s -= (ends_s - begun_s) * pace
+            await asyncio.sleep(ends_s - loop.time())
+            if left_s <= 1e-9:
+                return
+            begun_s = ends_s

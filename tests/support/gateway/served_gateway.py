@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from support import waiting
 from support.gateway.app_backend import AppBackend
 from support.served import START_S, WAIT_S, Served, spawn
 
@@ -92,14 +93,14 @@ class ServedGateway:
 
 
 async def until(condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> Any:
-    """Wait until an asynchronous condition holds; returns what it gave."""
-    async with asyncio.timeout(within_s):
-        while True:
-            with contextlib.suppress(aiohttp.ClientError):
-                if found := await condition():
-                    return found
-            await asyncio.sleep(0.02)
-    raise AssertionError(what)
+    """Wait until an asynchronous condition holds; returns what it gave. Failed connections are no answer."""
+
+    async def answer() -> Any:
+        with contextlib.suppress(aiohttp.ClientError):
+            return await condition()
+        return None
+
+    return await waiting.until(answer, what, timeout_s=within_s, poll_s=0.02)
 
 
 @contextlib.asynccontextmanager

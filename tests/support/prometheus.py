@@ -1,0 +1,35 @@
+"""A real Prometheus server, asked over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from support.waiting import wait_until
+
+
+def ask(port: int, query: str) -> list[Any]:
+    url = f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        found: list[Any] = json.load(answer)["data"]["result"]
+    return found
+
+
+def ask_until(port: int, query: str) -> list[Any]:
+    def answer() -> list[Any]:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):  # it still starts
+            return ask(port, query)
+        return []
+
+    return wait_until(answer, timeout_s=120.0)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
