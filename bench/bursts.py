@@ -26,8 +26,8 @@ from bench.policies import rounded
 from bench.policy_cases import DATA
 from bench.results import write_whole
 from bench.startup import ROOT
+from trimtab.experiments.compare_policies import compare
 from trimtab.experiments.scenario import Scenario, load_scenario
-from trimtab.experiments.serving.compare_policies import compare
 
 RESULTS, PAGE = ROOT / "bench" / "bursts.json", ROOT / "docs" / "benchmarks" / "bursts.md"
 REQUESTS, SEEDS, LOADS = 3_000, 3, (0.7, 1.0)

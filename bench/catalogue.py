@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench import (
+    choices,
     decisions,
     everything_on,
     interpreted,
@@ -28,5 +29,6 @@ BENCHMARKS = {
         scaling,
         stages,
         startup,
+        choices,
     )
 }

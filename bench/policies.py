@@ -26,7 +26,7 @@ from bench.policy_cases import Case, cases
 from bench.results import write_whole
 from bench.startup import ROOT
 from trimtab.experiments.compare import Comparison, PolicyResult
-from trimtab.experiments.serving.compare_policies import compare
+from trimtab.experiments.compare_policies import compare
 from trimtab.policies import names
 
 RESULTS, PAGE = ROOT / "bench" / "policies.json", ROOT / "docs" / "benchmarks" / "policies.md"

@@ -15,11 +15,11 @@ import numpy as np
 
 from bench.live.course import WARM_REQUESTS, Contestant, gateways, send, warm_up
 from bench.live.page import page
-from bench.live.traffic import LOAD, TRACE, Floats, Segment, counted_since_s, overhead_s, predicted_s, segment
+from bench.live.summary import difference_s, figures, replay_error_frac
+from bench.live.traffic import LOAD, TRACE, Segment, counted_since_s, overhead_s, predicted_s, segment
 from bench.machine import machine
 from bench.results import write_whole
 from bench.startup import ROOT
-from trimtab.experiments.serving.replay import paired_by_batches, replay
 from trimtab.gateway.policy_compilation import compile_here
 from trimtab.policies.hybrid.auto import Auto
 
@@ -28,11 +28,6 @@ BASELINES = ("round-robin", "least-connections")
 POLICIES = (*BASELINES, "cost-index", "what-if", "auto")
 SEGMENTS, REQUESTS = 5, 500  # and one more segment before them, which no figure counts
 WARM_UP = Auto().window  # requests of that one; what-if's is as long
-
-
-def figures(completion_s: Floats) -> dict[str, float]:
-    """Mean and 99th percentile."""
-    return {"mean_s": float(completion_s.mean()), "p99_s": float(np.quantile(completion_s, 0.99))}
 
 
 def _told(one: Contestant, segments: list[Segment]) -> dict[str, Any]:
@@ -51,21 +46,16 @@ def _told(one: Contestant, segments: list[Segment]) -> dict[str, Any]:
         ],
         "live": figures(np.concatenate(live_s)),
         "predicted": figures(np.concatenate(simulated_s)),
-        "replay_error_frac": _replay_error_frac(recording, since_s),
-        "replay_error_frac_of_all": _replay_error_frac(recording, 0.0),
+        "replay_error_frac": replay_error_frac(recording, since_s),
+        "replay_error_frac_of_all": replay_error_frac(recording, 0.0),
     }
-
-
-def _replay_error_frac(recording: Path, after_s: float) -> dict[str, float]:
-    (replayed,) = replay(recording, after_s=after_s).policies
-    return {"mean": replayed.error_frac.mean_s, "p99": replayed.error_frac.p99_s}
 
 
 def _differences(one: Contestant, contestants: list[Contestant]) -> dict[str, Any]:
     """Mean completion less that of each baseline, live, over the same requests."""
     own_s = np.concatenate(one.completion_s[1:])
     against = {other.policy: np.concatenate(other.completion_s[1:]) for other in contestants}
-    return {name: paired_by_batches(own_s, against[name])._asdict() for name in BASELINES}
+    return {name: difference_s(own_s, against[name]) for name in BASELINES}
 
 
 def measure(n_segments: int, requests: int, step: bool) -> dict[str, Any]:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import json
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import aiohttp
 import numpy as np
 import yaml
 
-from bench.live.traffic import FIXED_S, NODES, SPEEDS, UNIT_S, Floats, Segment
+from bench.live.traffic import FIXED_S, NODES, SPEEDS, UNIT_S, Asked, Floats, Traffic
 from support.backends import BackendProcess, Options, launched
 from support.backends.answers import FACTOR
 
@@ -30,7 +34,7 @@ PATIENCE_S: Final = 600.0
 MEGAPIXELS: Final = 1.048576  # of 1024 × 1024
 WARM_REQUESTS: Final = 8 * len(NODES)  # before the first segment
 WARM_GAP_S: Final = 0.15
-SIZES: Final = ((1, 30), (4, 30))  # images and steps of these
+SIZES: Final = (Asked(1, 30), Asked(4, 30))  # of these
 READY: Final = re.compile(r"^  metrics +(\S+)/metrics$", re.MULTILINE)
 
 
@@ -44,41 +48,67 @@ class Contestant:
     completion_s: list[Floats] = field(default_factory=list)  # of each segment
 
 
+@dataclass(frozen=True)
+class NodeSetup:
+    """A backend of the bench: what it is told, and its entry in gateway.yaml, where {url} is its own."""
+
+    options: Options
+    entry: Mapping[str, Any]
+
+
+SPEED_NODES: Final = tuple(
+    NodeSetup(
+        Options(
+            kind="image",
+            name=f"{kind}-{k}",
+            slots=1,
+            base_s=FIXED_S,
+            step_s=UNIT_S / MEGAPIXELS,
+            speed=SPEEDS[kind],
+        ),
+        {"type": kind, "capacity": 1},
+    )
+    for k, kind in enumerate(NODES)
+)
+
+
 @contextlib.contextmanager
-def gateways(policies: Sequence[str], folder: Path) -> Iterator[list[Contestant]]:
-    """One per policy, over nodes as `traffic.NODES` has them; all end with the block."""
+def gateways(
+    policies: Sequence[str],
+    folder: Path,
+    nodes: Sequence[NodeSetup] = SPEED_NODES,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[list[Contestant]]:
+    """One per policy, over nodes of its own; all end with the block. `settings`: more of gateway.yaml."""
     with contextlib.ExitStack() as stack:
         started = []
         for number, policy in enumerate(policies):
-            backends = stack.enter_context(launched(*_backends(number)))
+            backends = stack.enter_context(launched(*(node.options for node in nodes)))
             own = folder / f"{number}"
             own.mkdir()
-            started.append(_start(stack, own, policy, backends))
+            entries = [_entry(node, backend) for node, backend in zip(nodes, backends, strict=True)]
+            started.append(_start(stack, own, {"policy": policy, "nodes": entries, **settings}))
         yield [_ready(policy, process, own) for policy, (process, own) in zip(policies, started, strict=True)]
 
 
-def _backends(number: int) -> list[Options]:
-    shared: dict[str, Any] = {"kind": "image", "slots": 1, "base_s": FIXED_S, "step_s": UNIT_S / MEGAPIXELS}
-    return [
-        Options(name=f"{kind}-{number}-{k}", speed=SPEEDS[kind], **shared) for k, kind in enumerate(NODES)
-    ]
+def _entry(node: NodeSetup, backend: BackendProcess) -> dict[str, Any]:
+    entry = {"name": backend.name, "url": "{url}", "models": list(backend.models), **node.entry}
+    return {
+        key: value.format(url=backend.url) if isinstance(value, str) else value
+        for key, value in entry.items()
+    }
 
 
 def _start(
-    stack: contextlib.ExitStack, folder: Path, policy: str, backends: Sequence[BackendProcess]
+    stack: contextlib.ExitStack, folder: Path, settings: Mapping[str, Any]
 ) -> tuple[subprocess.Popen[bytes], Path]:
-    nodes = [
-        {"name": b.name, "url": b.url, "models": list(b.models), "type": kind, "capacity": 1}
-        for kind, b in zip(NODES, backends, strict=True)
-    ]
     config = {
         "listen": "127.0.0.1:0",
         "admin": {"listen": "127.0.0.1:0", "keys": [{"sha256": sha256(b"admin").hexdigest()}]},
         "keys": [{"name": "bench", "sha256": sha256(KEY.encode()).hexdigest()}],
-        "nodes": nodes,
-        "policy": policy,
         "queue": {"max_requests": 10_000, "max_wait_s": PATIENCE_S},
         "record": {"folder": str(folder / "recording")},
+        **settings,
     }
     (folder / "gateway.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     with (folder / "said").open("wb") as said:
@@ -123,12 +153,12 @@ async def warm_up(contestants: Sequence[Contestant]) -> None:
 async def _warm_up(session: aiohttp.ClientSession, one: Contestant) -> None:
     tasks = []
     for number in range(WARM_REQUESTS):
-        tasks.append(asyncio.create_task(_ask(session, one.url, *SIZES[number % 2], 1.0)))
+        tasks.append(asyncio.create_task(_ask(session, one.url, SIZES[number % 2])))
         await asyncio.sleep(WARM_GAP_S)
     await asyncio.gather(*tasks)
 
 
-async def send(of: Segment, contestants: Sequence[Contestant]) -> None:
+async def send(of: Traffic, contestants: Sequence[Contestant]) -> None:
     """The segment's requests to all, at its times; completion counts from when a request was due."""
     async with _client() as session:
         took_s = await asyncio.gather(*(_send(session, of, one.url) for one in contestants))
@@ -136,30 +166,39 @@ async def send(of: Segment, contestants: Sequence[Contestant]) -> None:
         one.completion_s.append(completion_s)
 
 
-async def _send(session: aiohttp.ClientSession, of: Segment, url: str) -> Floats:
+async def _send(session: aiohttp.ClientSession, of: Traffic, url: str) -> Floats:
     loop = asyncio.get_running_loop()
     begun_s, tasks = loop.time(), []
-    images, steps = of.rows["images"].to_list(), of.rows["steps"].to_list()
-    for i, (at_s, factor) in enumerate(zip(of.arrival_s.tolist(), of.factor.tolist(), strict=True)):
+    for at_s, asked in zip(of.arrival_s.tolist(), of.asked, strict=True):
         await asyncio.sleep(begun_s + at_s - loop.time())
-        asked = _ask(session, url, images[i], steps[i], factor, due_s=begun_s + at_s)
-        tasks.append(loop.create_task(asked))
+        tasks.append(loop.create_task(_ask(session, url, asked, due_s=begun_s + at_s)))
     return np.array(await asyncio.gather(*tasks))
 
 
-async def _ask(
-    session: aiohttp.ClientSession, url: str, images: int, steps: int, factor: float, due_s: float = 0.0
-) -> float:
+async def _ask(session: aiohttp.ClientSession, url: str, asked: Asked, due_s: float = 0.0) -> float:
     """Seconds since it was due, or since now."""
     clock = asyncio.get_running_loop().time
     due_s = due_s or clock()
-    body = {"model": "demo-image", "prompt": "a ship", "n": images, "steps": steps, "size": "1024x1024"}
-    headers = {"Authorization": f"Bearer {KEY}", FACTOR: repr(factor)}
-    async with session.post(f"{url}/v1/images/generations", json=body, headers=headers) as answer:
+    body = BytesIO(_body(asked.images, asked.steps, asked.extra_bytes))
+    headers = {
+        "Authorization": f"Bearer {KEY}",
+        FACTOR: repr(asked.factor),
+        "Content-Type": "application/json",
+    }
+    async with session.post(f"{url}/v1/images/generations", data=body, headers=headers) as answer:
         await answer.read()
         if answer.status != 200:
             raise RuntimeError(f"status {answer.status}: {(await answer.text())[:200]}")
         return clock() - due_s
+
+
+@functools.cache
+def _body(images: int, steps: int, extra_bytes: int) -> bytes:
+    body: dict[str, Any] = {"model": "demo-image", "prompt": "a ship", "size": "1024x1024"}
+    body |= {"n": images, "steps": steps}
+    if extra_bytes:
+        body["image"] = "x" * extra_bytes
+    return json.dumps(body).encode()
 
 
 def _client() -> aiohttp.ClientSession:

@@ -48,7 +48,7 @@ beside other work; load average {on["load_average"]:g} at the start.
 def _policies(policies: list[dict[str, Any]]) -> str:
     head = ["policy", "mean s", "p99 s", *(f"mean − {name}, s" for name in BASELINES)]
     rows = [
-        [one["policy"], _seconds(one["live"]["mean_s"]), _seconds(one["live"]["p99_s"]), *_apart(one)]
+        [one["policy"], seconds(one["live"]["mean_s"]), seconds(one["live"]["p99_s"]), *_apart(one)]
         for one in policies
     ]
     return f"""## What clients saw
@@ -83,9 +83,9 @@ def _predictions(policies: list[dict[str, Any]]) -> str:
     rows = [
         [
             one["policy"],
-            *(_percent(one[of][name]) for of in REPLAYS for name in ("mean", "p99")),
+            *(percent(one[of][name]) for of in REPLAYS for name in ("mean", "p99")),
             *_told(one),
-            " ".join(_percent(_error(s, "mean_s")) for s in one["segments"]),
+            " ".join(percent(_error(s, "mean_s")) for s in one["segments"]),
         ]
         for one in policies
     ]
@@ -111,8 +111,8 @@ Goals: {goals}.
 
 def _told(one: Mapping[str, Any]) -> Iterator[str]:
     for name in ("mean_s", "p99_s"):
-        yield _seconds(one["predicted"][name])
-        yield _percent(_error(one, name))
+        yield seconds(one["predicted"][name])
+        yield percent(_error(one, name))
 
 
 def _error(of: Mapping[str, Any], name: str) -> float:
@@ -129,9 +129,11 @@ def _overheads(policies: list[dict[str, Any]]) -> str:
     return f"{min(found):.1f} to {max(found):.1f} ms"
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
+    """Three decimals."""
     return f"{value:.3f}"
 
 
-def _percent(frac: float) -> str:
+def percent(frac: float) -> str:
+    """Signed, one decimal."""
     return f"{100 * frac:+.1f} %"

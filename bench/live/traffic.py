@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import polars as pl
@@ -37,6 +37,28 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What one request asks for."""
+
+    images: int
+    steps: int
+    factor: float = 1.0  # what it takes over its estimate; no policy is told
+    extra_bytes: int = 0  # of its body, which no backend reads
+
+
+class Traffic(Protocol):
+    """Requests and when they come."""
+
+    @property
+    def arrival_s(self) -> Floats:
+        """When they come, from the begin."""
+
+    @property
+    def asked(self) -> Sequence[Asked]:
+        """What each asks for."""
+
+
+@dataclass(frozen=True)
 class Segment:
     """Requests in a row of the trace, and the nodes that serve them."""
 
@@ -52,6 +74,12 @@ class Segment:
     def factor(self) -> Floats:
         """What each request takes over its estimate; no policy is told."""
         return np.asarray(self.inputs.requests.truth["factor"])
+
+    @property
+    def asked(self) -> list[Asked]:
+        """What each request asks for."""
+        rows = self.rows["images"].to_list(), self.rows["steps"].to_list(), self.factor.tolist()
+        return [Asked(*row) for row in zip(*rows, strict=True)]
 
 
 def segment(number: int, requests: int, trace: pl.DataFrame | None = None) -> Segment:

@@ -1,0 +1,12 @@
+"""All golden cases: one module for each study, with a function `goldens`."""
+
+from __future__ import annotations
+
+from bench.golden import elasticflow, gavel, muxflow, pollux, sia
+from bench.golden.cases import Golden
+
+STUDIES = (elasticflow, pollux, gavel, sia, muxflow)
+
+
+def all_goldens() -> list[Golden]:
+    return [golden for study in STUDIES for golden in study.goldens()]
