@@ -16,23 +16,32 @@ import typer.main
 
 import trimtab
 from trimtab import errors, forecast, jobs, metrics, policies, solvers, traces
+from trimtab.chains.run_metrics import STAGE_FAMILIES
 from trimtab.cli.app import app
 from trimtab.domain import cluster, decision, planning, view
+from trimtab.domain.allocator import JobNeed
 from trimtab.domain.needs import Host, Need, names_of
 from trimtab.engine.provided import LIVE_RUN, SIMULATOR
 from trimtab.experiments import compare
 from trimtab.experiments.scenario import scenario_schema
+from trimtab.experiments.shared.shared_kind import SHARED_METRICS
+from trimtab.experiments.shared.shared_scenario import SharedScenario
+from trimtab.experiments.training.training_scenario import TrainingScenario
 from trimtab.forecast import queueing
 from trimtab.gateway.config import config_schema
 from trimtab.gateway.config.policy_needs import GATEWAY
 from trimtab.metrics import METRICS
 from trimtab.policies import Description, describe, names, policy_class
+from trimtab.traces import TraceMapping
 from trimtab.traces.columns import COLUMNS
 from trimtab.traces.public_traces import CATALOGUE
+from trimtab.training.allocator_catalogue import allocator_class, allocator_names, describe_allocator
+from trimtab.training.job_metrics import JOB_METRICS
 
 FOLDER = Path(__file__).parent
 HEAD = "<!-- Made by `make docs` from the code; edit the code instead. -->\n\n"
 NAMES_OF_POLICIES = names()
+NAMES_OF_ALLOCATORS = allocator_names()
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -55,6 +64,7 @@ def policies_page() -> str:
         "with the order of B. Parameters follow in parentheses: `power-of-d(d=3)+edf`. How the policies "
         "compare is in [Benchmarks](../benchmarks/policies.md), how to choose one in "
         "[Choose a policy](../guides/choose-a-policy.md).\n\n" + table(("name", "kind", "idea"), rows) + "\n"
+        "The allocators of training jobs are [a catalogue of their own](../allocators/index.md).\n\n"
         "## What policies need\n\n[What hosts provide](../concepts/needs.md) explains each need. A host that lacks a "
         "need of the second column refuses the policy. Without a need of the third column the policy runs, and a "
         "note says what it does instead, as its page does.\n\n" + _needs_table()
@@ -103,6 +113,31 @@ def policy_page(name: str) -> str:
     return f"{HEAD}# {policy.name}\n\n{_documentation(policy)}\n{_needs_of(name)}{parameters}"
 
 
+def allocators_page() -> str:
+    """The catalogue of allocators: one row each."""
+    rows = ((f"[`{d.name}`]({d.name}.md)", d.idea) for d in map(describe_allocator, NAMES_OF_ALLOCATORS))
+    return (
+        f"{HEAD}# Allocators of training jobs\n\nEach allocator is one file of `src/trimtab/training/allocators/` "
+        "and names its source; [Training jobs](../guides/training.md) shows how to compare them and to ask one for a "
+        "decision. `trimtab policies --kind training` prints this list. Parameters follow in parentheses: "
+        "`tiresias(thresholds=3600)`. [Published figures](../benchmarks/golden.md) has the figures of the authors that "
+        f"they reproduce.\n\n{table(('name', 'idea'), rows)}\n## What allocators need\n\nA run whose profiles lack a "
+        f"need refuses the allocator.\n\n{table(('need', 'meaning'), [(n, n.meaning) for n in JobNeed])}"
+    )
+
+
+def allocator_page(name: str) -> str:
+    """One allocator: its documentation, needs and parameters."""
+    found, cls = describe_allocator(name), allocator_class(name)
+    rows = [(f"`{p.name}`", f"`{p.default}`", p.kind) for p in found.parameters]
+    parameters = f"\n## Parameters\n\n{table(('name', 'default', 'type'), rows)}" if rows else ""
+    needs = ", ".join(sorted(cls.needs)) or "nothing beyond ages and requests"
+    how = f"\n## How it runs\n\nNeeds: {needs}. Clock: `{cls.clock}`. Placement: " + (
+        "its own.\n" if cls.places else f"`{cls.placement}`.\n"
+    )
+    return f"{HEAD}# {found.name}\n\n{_documentation(found)}\n{how}{parameters}"
+
+
 def _needs_of(name: str) -> str:
     """Each need of a policy, and what it does without it."""
     policy = policy_class(name)()
@@ -129,6 +164,35 @@ def metrics_page() -> str:
         f"{HEAD}# Metrics\n\n`trimtab metrics` prints this list. A name ends with its unit. The formulas and "
         f"the quantities in them are in the [glossary](glossary.md).\n\n"
         f"{table(('name', 'unit', 'better', 'definition'), rows)}"
+        f"{_job_metrics()}{_shared_metrics()}{_stage_metrics()}"
+    )
+
+
+def _job_metrics() -> str:
+    """The metrics of training jobs."""
+    rows = ((f"`{m.name}`", m.unit, m.better or "–", m.definition) for m in JOB_METRICS.values())
+    return (
+        "\n\n## Metrics of training jobs\n\n`trimtab metrics --kind training` prints this list.\n\n"
+        f"{table(('name', 'unit', 'better', 'definition'), rows)}"
+    )
+
+
+def _shared_metrics() -> str:
+    """The metrics of requests and training jobs on the same nodes."""
+    rows = ((f"`{m.name}`", m.unit, m.better or "–", m.definition) for m in SHARED_METRICS.values())
+    return (
+        "\n\n## Metrics of shared clusters\n\nOf requests and training jobs on the same nodes.\n\n"
+        f"{table(('name', 'unit', 'better', 'definition'), rows)}"
+    )
+
+
+def _stage_metrics() -> str:
+    """The metrics of running chains."""
+    rows = ((f"`{f.name}`", f.type.value, ", ".join(f.labels), f.help) for f in STAGE_FAMILIES)
+    return (
+        "\n\n## Metrics of running chains\n\n`trimtab chain run --metrics-port PORT`, and "
+        "`Session(…, metrics_port=PORT)` in Python, serve these at `/metrics` for Prometheus.\n\n"
+        f"{table(('name', 'type', 'labels', 'meaning'), rows)}"
     )
 
 
@@ -137,7 +201,20 @@ def scenario_page() -> str:
     return (
         f"{HEAD}# Scenario file\n\n`trimtab scenario show tiny` prints an example, `trimtab scenario check FILE` "
         "checks a file, and `trimtab scenario schema` prints the JSON Schema for editors. "
-        f"{_LEGEND}\n\n{_keys_table(scenario_schema())}"
+        f"{_LEGEND}\n\n{_keys_table(scenario_schema())}\n\n## Training jobs\n\nA file with `kind: training`; "
+        "`trimtab scenario show elastic-training` prints an example.\n\n"
+        f"{_keys_table(TrainingScenario.model_json_schema())}{_shared_keys()}"
+    )
+
+
+def _shared_keys() -> str:
+    """The keys of a file of requests and training jobs; those of both are told before."""
+    schema = SharedScenario.model_json_schema()
+    told = {"Scenario": "Scenario file", "JobsSection": "Training jobs: jobs"}
+    seen = {id(schema["$defs"][name]): where for name, where in told.items()}
+    return (
+        "\n\n## Requests and training jobs\n\nA file with `kind: shared`; `trimtab scenario show shared-cluster` "
+        f"prints an example.\n\n{_keys_table(schema, seen)}"
     )
 
 
@@ -156,8 +233,10 @@ _LEGEND = (
 )
 
 
-def _keys_table(schema: Mapping[str, Any]) -> str:
-    rows = ((f"`{key}`", default, meaning) for key, default, meaning in _keys(schema, schema, {}))
+def _keys_table(schema: Mapping[str, Any], seen: dict[int, str] | None = None) -> str:
+    """`seen`: tables listed elsewhere → where."""
+    listed = _keys(schema, schema, {} if seen is None else seen)
+    rows = ((f"`{key}`", default, meaning) for key, default, meaning in listed)
     return table(("key", "default", "meaning"), rows)
 
 
@@ -269,9 +348,13 @@ def traces_page() -> str:
     return (
         f"{HEAD}# Traces\n\n## Canonical columns\n\nEvery format becomes a table of these columns. Only "
         f"`arrival_s` is always there.\n\n{table(('column', 'type', 'meaning'), columns)}\n"
+        f"A blank, `N/A`, `NULL` and `None` mean no value, in every column. Without a `size` it is computed: output "
+        "tokens + 0.05 × prompt tokens, or steps × images.\n\n"
         f"## Formats\n\ntrimtab recognises {formats}, plain or gzipped; Parquet, CSV and JSONL files of other "
-        "columns need a mapping, see [Bring your own columns](../guides/own-columns.md). Recordings of the "
-        "gateway are traces too.\n\n## Public traces\n\n`trimtab trace download NAME` fetches one from its "
+        "columns need a mapping, see [Bring your own logs](../guides/own-columns.md). Recordings of the "
+        "gateway are traces too.\n\n## Mapping\n\nThe keys of a mapping file (`--mapping`), of `mapping:` under "
+        f"`workload.trace`, and of `trimtab.read_trace`.\n\n{_keys_table(TraceMapping.model_json_schema())}\n"
+        "## Public traces\n\n`trimtab trace download NAME` fetches one from its "
         f"publisher.\n\n{table(('name', 'format', 'licence', 'source'), public)}"
     )
 
@@ -413,6 +496,8 @@ def figure() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "images/policies.svg": figure,
     "concepts/needs.md": needs_page,
+    "allocators/index.md": allocators_page,
+    **{f"allocators/{name}.md": lambda name=name: allocator_page(name) for name in NAMES_OF_ALLOCATORS},
     "policies/index.md": policies_page,
     **{f"policies/{name}.md": lambda name=name: policy_page(name) for name in NAMES_OF_POLICIES},
     "reference/command-line.md": command_line_page,
