@@ -1,13 +1,22 @@
 # make demo   installs into .venv and compares the policies on the built-in scenario
+# make demo-chain  makes a narrated film of PROMPT in OUT with small models (extra `models`: torch)
+# make demo-train  runs five training jobs under two allocators, and compares others on the recording (2 minutes)
+# make models  trains those models anew (20 CPU minutes in all, two processes)
 # make test   installs what the tests need and runs them, with a covering subset of the conformance cases
 # make test-full  the same with the full product of conformance cases: every policy in every case of every test
+# make test-faults  processes, machines and the head of Ray are killed and cut off while chains run (20 minutes)
 # make bench  speed, as ratios taken in one run, into bench/results.json and docs/benchmarks/simulator.md (6 minutes)
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json;
 #             GATEWAY_PYTHON=PROGRAM runs it and litellm by another Python, such as the distribution's (bench/NOTES.md)
 # make bench-policies  every policy on every scenario, into bench/policies.json and docs/benchmarks/policies.md (hours anew)
 # make bench-bursts  policies under bursts, into bench/bursts.json and docs/benchmarks/bursts.md (10 minutes)
+# make bench-shared-cluster  what training gains beside requests, into bench/shared-cluster.json and docs/benchmarks/shared-cluster.md (12 minutes)
 # make bench-fragmentation  how full accelerators get, into bench/fragmentation.json and docs/benchmarks/fragmentation.md (7 minutes)
+# make golden  published figures of training allocators, computed anew, into bench/golden.json and docs/benchmarks/golden.md
+# make bench-performance-models  errors of performance models on held-back rows (seconds)
 # make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/benchmarks/caches.md (4 minutes)
+# make bench-live-signals  policies that read signals, live over unequal, partly busy backends (10 minutes)
+# make bench-chains  policies for runs of chains, into bench/chains.json and docs/benchmarks/chains.md (8 minutes)
 # make bench-live  policies in the gateway over unequal backends, beside the simulator's predictions (12 minutes)
 # make docs   writes the generated pages of docs/ anew
 # make docs-site  builds the site of docs/ into site/; warnings are errors
@@ -17,19 +26,41 @@ PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if 
 VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= trimtab-out
+PROMPT ?= a curious orange fox, a blue balloon and a red lighthouse on the beach
+TORCH ?= torch==2.13.0
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo test test-full lint bench bench-gateway bench-live bench-policies bench-bursts bench-fragmentation bench-caches docs docs-site clean
+.PHONY: demo demo-chain demo-train models test test-full test-faults lint bench bench-gateway bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-chains bench-performance-models golden docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
+
+demo-chain: export PROMPT := $(PROMPT)
+demo-chain: $(VENV)/.installed-models
+	mkdir -p $(OUT)/film
+	printf '%s\n' "$$PROMPT" > $(OUT)/film/prompts.txt
+	$(BIN)/trimtab chain run trimtab.chains.demo.film_chain:narrated_film --input $(OUT)/film/prompts.txt \
+	  --files $(OUT)/film --journal $(OUT)/film/journal
+	mv $(OUT)/film/0-0 $(OUT)/film.mp4
+
+demo-train: $(VENV)/.installed-train
+	for policy in fifo srtf; do \
+	  $(BIN)/trimtab train run examples/training/paced.yaml --policy $$policy --journal $(OUT)/train || exit; done
+	$(BIN)/trimtab compare "$$(ls -td $(OUT)/train/train_*/recording | head -1)/scenario.yaml" --out $(OUT)/train-compare
+
+models: $(VENV)/.installed-models
+	$(BIN)/python -m trimtab.chains.demo.train --work $(OUT)/models
 
 # A worker that dies ends the run: pytest-xdist waits for ever for the tests of one that it replaces
 test-full: FULL := --full
 test test-full: $(VENV)/.installed-test lint
 	$(BIN)/trimtab warmup --quiet
 	$(BIN)/python -m pytest -n auto --dist loadgroup --max-worker-restart=0 $(FULL)
+
+test-faults: $(VENV)/.installed-test
+	$(BIN)/trimtab warmup --quiet
+	$(BIN)/python -m pytest --faults -m faults --timeout 3600
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check
@@ -48,14 +79,29 @@ bench-gateway: $(VENV)/.installed-bench $(PEERS:%=.venv-peers-%/.installed)
 bench-live: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.live
 
+bench-live-signals: $(VENV)/.installed-bench
+	$(BIN)/python -m bench.live.signals
+
 bench-policies: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.policies
 
 bench-bursts: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.bursts
 
+bench-shared-cluster: $(VENV)/.installed-bench
+	$(BIN)/python -m bench.shared_cluster
+
 bench-fragmentation: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.fragmentation
+
+bench-performance-models: $(VENV)/.installed-bench
+	$(BIN)/python -m bench.performance_models
+
+golden: $(VENV)/.installed-bench
+	$(BIN)/python -m bench.golden
+
+bench-chains: $(VENV)/.installed-bench
+	$(BIN)/python -m bench.chains
 
 bench-caches: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.caches
@@ -83,11 +129,21 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench,serve]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-train: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[jobs]'
+	@touch $@
+
+$(VENV)/.installed-models: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[models,jobs]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(VENV)/bin/python pyproject.toml
