@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+
+LOST_WORKERS = pytest.StashKey[int]()
 
 # A job in the background is born ignoring Ctrl-C, which some tests send to themselves and to their children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,6 +29,17 @@ def pytest_xdist_auto_num_workers() -> int | None:
         return None
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     return cores + cores // 2
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    node.config.stash[LOST_WORKERS] = node.config.stash.get(LOST_WORKERS, 0) + bool(error)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run that lost a worker left tests out: it does not end as one in which tests failed (`make test`)."""
+    if session.config.stash.get(LOST_WORKERS, 0):
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
