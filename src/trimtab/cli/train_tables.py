@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.table import Table
 
@@ -14,13 +14,21 @@ if TYPE_CHECKING:
     from trimtab.training.runner.train_jobs import RunOutcome
 
 
+NEITHER: Final = (math.nan, math.nan)
+
+
 def outcome_table(outcome: RunOutcome) -> Table:
     """The jobs of a run that ended: what they took, beside what the simulator says."""
     told = outcome.recording
-    mean_s, simulated_s = (m["completion_mean_s"] for m in (told.metrics, told.simulated))
+    both = [(job.completion_s, job.simulated_s) for job in told.jobs]
+    both = [pair for pair in both if not any(map(math.isnan, pair))]
+    mean_s, simulated_s = (sum(times) / len(both) for times in zip(*both, strict=True)) if both else NEITHER
     fit = "" if math.isnan(told.fit_error_frac) else f"; error of predicted speeds {told.fit_error_frac:.1%}"
     if not math.isnan(told.forecast_error_frac):
-        fit += f", of completion as predicted at admission {told.forecast_error_frac:.1%}"
+        fit += (
+            f", of completion as predicted at admission {told.forecast_error_frac:.1%}, "
+            f"as simulated with all that came {told.simulation_error_frac:.1%}"
+        )
     caption = (
         f"mean completion {_seconds(mean_s)} s, simulated {_seconds(simulated_s)} s "
         f"({_off(mean_s, simulated_s)}); "

@@ -13,6 +13,7 @@ import pytest
 from support.train_runs import job, jobs_text, train
 from trimtab.training.runner.forecasts import Forecasts
 from trimtab.training.runner.job_list import job_list_of
+from trimtab.training.runner.rank_protocol import read_report
 from trimtab.training.runner.run_ledger import KnownRun, RunSettings
 from trimtab.training.runner.run_recording import forecast_error_frac
 from trimtab.training.runner.train_jobs import decisions_of
@@ -95,5 +96,21 @@ def test_a_job_whose_batch_adapts_is_forecast_by_goodput(tmp_path: Path) -> None
         tmp_path, "pollux", job("fit", 400, "--step-s", 0.01, batch=batch), clock="rounds(period_s=1)"
     )
     assert run.state == "done"
-    assert run.recording.jobs[0].predicted_s > 400 / 8  # a step a second, for all that is known
     assert run.recording.jobs[0].simulated_s < 400 / 8
+
+
+def test_a_job_of_unknown_speed_has_no_forecast_until_it_reports() -> None:
+    job_list = jobs_text(job("new", 800), nodes={"x": 1}, restart_s=5)
+    run = KnownRun("", RunSettings("fifo", {"x": 1}, "test"), job_list_of(job_list, "jobs.yaml", Path()))
+    made = decisions_of(run)
+    forecasts = Forecasts(run, made)
+    made.decide(0.0)
+    asyncio.run(forecasts.look(0.0, NEW))
+    assert math.isnan(made.admission_end_s[0])
+    assert math.isinf(made.expected_end_s(0, 0.0))
+    made.speed.report(
+        0, 1, 1, made.speed.plan(0, 1, 1, 0, 0.0), read_report(b'{"step": 1, "samples": 8, "step_s": 0.5}')
+    )
+    made.done.work[0] = 8
+    asyncio.run(forecasts.look(6.0, np.array([0])))
+    assert made.admission_end_s[0] == pytest.approx(6.0 + 792 / 16)

@@ -64,19 +64,24 @@ def test_a_full_disk_is_told_with_the_way_to_go_on(
     assert hint == f"go on with: trimtab train run --resume {folder.name} --journal {tmp_path}"
 
 
-def test_ctrl_c_stops_at_a_checkpoint_and_resume_goes_on(tmp_path: Path, cli: Any) -> None:
-    words = run_words(tmp_path, job("fit", 1600, "--step-s", 0.01), checkpoint_period_s=0.05)
+def test_ctrl_c_stops_at_a_checkpoint_and_resume_goes_on(
+    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal's folder is named relative to another folder than the job's."""
+    monkeypatch.chdir(tmp_path.parent)
+    runs = Path(tmp_path.name)
+    words = run_words(runs, job("fit", 1600, "--step-s", 0.01), checkpoint_period_s=0.05)
     here = tmp_path, os.getpid(), signal.SIGINT
     threading.Thread(target=kill_when_it_trains, args=here, daemon=True).start()
     result = cli(*words)
     (folder,) = tmp_path.glob("train_*")
     assert result.exit_code == 130, result.output
-    assert f"go on with: trimtab train run --resume {folder.name} --journal {tmp_path}" in result.stderr
+    assert f"go on with: trimtab train run --resume {folder.name} --journal {runs}" in result.stderr
     shown = json.loads(cli("show", folder.name, "--journal", tmp_path, "--json").stdout)
     assert shown["state"] == "stopped"
     assert shown["jobs"][0]["endings"] == {"preempted": 1}
     assert 0 < shown["jobs"][0]["samples"] < 1600
-    result = cli("run", "--resume", folder.name, "--journal", tmp_path, "--json")
+    result = cli("run", "--resume", folder.name, "--journal", runs, "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert (told["state"], told["jobs"][0]["restarts"]) == ("done", 1)

@@ -61,6 +61,7 @@ def test_what_breaks_is_named_and_the_others_go_on(tmp_path: Path) -> None:
         job("well", 960, *gates, **more),
         *(job(fault, 960, *gates, "--fault", fault, **more) for fault in faults),
         job("missing", 960, command=["no-such-program"], **more),
+        job("nowhere", 960, cwd=str(tmp_path / "no-such-folder"), **more),
         nodes={"here": 32},
         say=said.append,
         grace_s=1.5,
@@ -68,7 +69,7 @@ def test_what_breaks_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     )
     state = {j.id: j.state for j in run.recording.jobs}
     assert run.state == "failed"
-    assert [name for name, s in state.items() if s == "failed"] == ["silent", "missing"]
+    assert [name for name, s in state.items() if s == "failed"] == ["silent", "missing", "nowhere"]
     assert all(state[name] == "done" for name in ("well", *faults[1:]))
     told = "\n".join(said)
     for part in (
@@ -80,7 +81,8 @@ def test_what_breaks_is_named_and_the_others_go_on(tmp_path: Path) -> None:
         "full: ",
         "No space left on device",
         "crash: rank 0 ended by SIGKILL",
-        "missing: failed: rank 0 ended with code 127",
+        "missing: failed: rank 0 ended with code 127: no-such-program: No such file or directory; see",
+        f"nowhere: failed: rank 0 ended with code 127: cwd {tmp_path / 'no-such-folder'}: No such file",
     ):
         assert part in told, f"{part!r} not in\n{told}"
     assert "well:" not in told

@@ -73,6 +73,10 @@ class AdaptiveSpeed:
         times.add(step_s, sync_s)
         self.fitted.revise(job, 0, key, (times.step_s, times.sync_s), float(self.noise[job]))
 
+    def is_known(self, job: int) -> bool:
+        """Whether anything was declared of a job's speed, or it was measured."""
+        return self.plain.is_known(job) or self.fitted.has_run(job)
+
     def goodput(self, jobs: Records, ways: Records) -> Floats:
         """Work per second."""
         rates = self.plain.goodput(jobs, ways)

@@ -4,7 +4,8 @@ A rollout knows the jobs that were submitted, the work that each has left, the p
 the mean restart; of jobs that are still to come it knows nothing. It takes all jobs for new: what they were
 given so far does not count. A job that makes progress is charged no restart unless its slots change.
 
-The first rollout that has a job is what was predicted at its admission.
+The first rollout that has a job is what was predicted at its admission. A job of whose speed nothing is known
+has no forecast before it, or one of its model, has reported.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Forecasts:
             self._is_busy = False
             spent_s = time.perf_counter() - begun_s
             self._next_s = math.inf if spent_s > LONGEST_S else now_s + (1.0 + SPARE) * spent_s
+        ends_s[[not made.speed.is_known(k) for k in jobs.tolist()]] = math.nan
         made.end_s[jobs] = ends_s
         is_new = np.isnan(made.admission_end_s[jobs])
         made.admission_end_s[jobs[is_new]] = ends_s[is_new]

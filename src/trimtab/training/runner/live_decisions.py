@@ -257,11 +257,11 @@ class LiveDecisions:
             raise PolicyError(f"allocator {name!r} at {now_s:g} s: shares slots; real jobs have theirs alone")
 
     def expected_end_s(self, job_idx: int, now_s: float) -> float:
-        """When a job will end, as forecast, else if it keeps what it has; inf = it has nothing."""
+        """When a job will end, as forecast, else if it keeps what it has; inf = nobody knows."""
         if self.end_s[job_idx] > now_s:
             return float(self.end_s[job_idx])
         gpus = self.wanted[job_idx]
-        if not gpus.any():
+        if not gpus.any() or not self.speed.is_known(job_idx):
             return math.inf
         rate = self.speed.work_per_s(job_idx, int((gpus > 0).sum()), int(gpus.sum()))
         return now_s + self._work_left(job_idx) / rate

@@ -21,7 +21,7 @@ class JobRow:
     samples_total: int
     samples_per_s: float  # nan = not running
     restarts: int
-    expected_end_s: float  # from the begin of the run; inf = it has no slots
+    expected_end_s: float  # from the begin of the run; inf = nobody knows
     problem: str  # the newest
 
 

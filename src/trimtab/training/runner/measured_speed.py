@@ -132,6 +132,10 @@ class MeasuredSpeed:
         curve.seen[nodes, gpus].add(step_s, sync_s)
         curve.fitted = None
 
+    def is_known(self, job: int) -> bool:
+        """Whether anything was declared of a job's speed, or it was measured."""
+        return bool(self._of_job[job].declared or self._of_job[job].seen)
+
     def samples_per_s(self, job: int, nodes: int, gpus: int) -> float:
         """The estimate for one job."""
         return self._of_job[job].samples_per_s(nodes, gpus)

@@ -123,7 +123,7 @@ class Agent:
 
     def _become(self, message: dict[str, Any], log: int, theirs: int) -> None:
         """In the new process: run the command. Does not return."""
-        code = 127
+        code, tried = 127, ""
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
@@ -137,7 +137,9 @@ class Agent:
                 os.dup2(source, target, inheritable=True)
             os.closerange(REPORT_FD + 1, max(highest + 2, 256))
             environment = _environment(message)
+            tried = f"cwd {message['cwd']}"
             os.chdir(message["cwd"])
+            tried = message["argv"][0]
             program, *words = message["argv"]
             program = sys.executable if program == "python" else program
             if self._is_warm:
@@ -145,7 +147,10 @@ class Agent:
             else:
                 os.execvpe(program, [program, *words], environment)
         except OSError as error:
-            os.write(2, f"trimtab: {message['argv'][0]}: {error}\n".encode())
+            if tried:  # its descriptors are the rank's
+                why = f"{tried}: {error.strerror}"
+                os.write(REPORT_FD, json.dumps({"error": why}).encode() + b"\n")
+                os.write(2, f"trimtab: {why}\n".encode())
         finally:
             os._exit(code)
 

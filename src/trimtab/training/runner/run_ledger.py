@@ -97,7 +97,7 @@ class RunLedger:
 
     def __init__(self, folder: Path, failed: Callable[[BaseException], None] = lambda _: None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        self.folder = folder.absolute()  # ranks are told of its files, and run in other folders
         self.journal = RunJournal(journal_url_of(folder), failed=failed, kind="train")
         self.run_id = ""
 

@@ -60,6 +60,7 @@ class Recording:
     restart_s: float  # mean
     fit_error_frac: float
     forecast_error_frac: float  # mean of |predicted ÷ measured completion − 1|; nan = nothing was predicted
+    simulation_error_frac: float  # the same of the simulation, which knows when each job came
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; nan becomes null."""
@@ -95,6 +96,7 @@ def recorded(run: KnownRun, decisions: LiveDecisions, records: JobRecords, folde
         restart_s,
         decisions.speed.fit_error_frac,
         forecast_error_frac((job.predicted_s, job.completion_s) for job in jobs),
+        forecast_error_frac((job.simulated_s, job.completion_s) for job in jobs),
     )
     _write(run, workload, curves, recording)
     return recording
