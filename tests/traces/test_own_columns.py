@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,50 @@ def test_lines_that_do_not_parse_are_dropped_and_later_lines_keep_their_numbers(
     trace = read_trace(json_lines, on_bad_row="drop")
     assert trace.table["arrival_s"].to_list() == [0.0]
     assert [repair.places for repair in trace.repairs] == [("line 2",), ("line 3",)]
+
+
+def test_quoted_line_ends_shift_lines_and_a_stray_quote_costs_one_row(tmp_path: Path) -> None:
+    head = 'arrival_s,prompt,size\n0,"a\nb, c",1\n1,x,0\n'
+    with pytest.raises(TraceError, match=r"line 4, column size: value out of range"):
+        read_trace(written(tmp_path, "a.csv", head))
+    path = written(tmp_path, "b.csv", f'{head}2,5" pipe,1\n3,"d\n\ne",2\n4,x,bad\n')
+    with pytest.raises(TraceError, match=r'line 5: a quote \("\) inside a field'):
+        read_trace(path)
+    trace = read_trace(path, on_bad_row="drop")
+    assert trace.table["arrival_s"].to_list() == [0.0, 3.0]
+    assert sorted(repair.places for repair in trace.repairs) == [("line 4",), ("line 5",), ("line 9",)]
+
+
+def test_values_within_json_objects_are_columns(tmp_path: Path) -> None:
+    usage = ({"prompt_tokens": k, "completion_tokens": k + 1, "d": [1]} for k in range(3))
+    rows = [json.dumps({"id": k, "ts": k, "usage": used}) for k, used in enumerate(usage)]
+    path = written(tmp_path, "n.jsonl", "\n".join(rows))
+    mapping = TraceMapping.model_validate(
+        proposed(guess_columns(look_at(path), TraceMapping()), TraceMapping())
+    )
+    trace = read_trace(path, mapping={**dict(mapping), "where": "`usage.prompt_tokens` > 0"})
+    assert trace.table["output_tokens"].to_list() == [2, 3]
+    assert trace.table["original_id"].to_list() == ["1", "2"]
+    whole = written(tmp_path, "w.json", '[\n {"ts": 0, "size": 1}\n]\n')
+    with pytest.raises(TraceError, match=r"jq -c '\.\[\]' w\.json"):
+        look_at(whole)
+
+
+@pytest.mark.parametrize(
+    ("head", "columns", "found"),
+    [
+        ("arrival_s,size,trace_id,requestId", {}, "d"),
+        ("arrival_s,size,trace_id,id", {}, "d"),
+        ("when,size,GUID,x", {"arrival_s": "when", "size": "size"}, "c"),
+        ("arrival_s,size,x,id", {"session": "id"}, None),
+        ("arrival_s,size,x,id", {"original_id": "x"}, "c"),
+    ],
+)
+def test_ids_of_requests_come_along_by_their_usual_names(
+    tmp_path: Path, head: str, columns: dict[str, str], found: str | None
+) -> None:
+    table = read_trace(written(tmp_path, "i.csv", f"{head}\n0,1,c,d\n"), columns=columns).table
+    assert (table["original_id"].to_list() if "original_id" in table.columns else [None]) == [found]
 
 
 def test_blank_and_not_available_mean_the_same_in_every_kind_of_file(tmp_path: Path) -> None:
@@ -203,6 +248,8 @@ def test_day_and_month_that_could_be_swapped_are_told(tmp_path: Path) -> None:
     kind = guess_columns(look_at(path), TraceMapping())[0].kind
     assert "%d/%m/%Y" in kind
     assert "%m/%d/%Y" in kind
+    sure = written(tmp_path, "s.csv", "time,n\n23/04/2026 10:00:00,1\n")
+    assert guess_columns(look_at(sure), TraceMapping())[0].kind == "date and time, %d/%m/%Y %H:%M:%S"
 
 
 def test_several_files_become_one_trace_from_the_first_arrival_on(tmp_path: Path) -> None:
@@ -226,3 +273,8 @@ def test_names_in_other_languages_are_taken_for_what_they_are(tmp_path: Path) ->
     found = {guess.name: guess.canonical for guess in guesses}
     canonical = ("arrival_s", "model", "prompt_tokens", "output_tokens", "recorded_s", None)
     assert found == dict(zip(heads, canonical, strict=True))
+    french = written(
+        tmp_path, "f.csv", "Quand;Jetons d'entrée;Jetons de sortie;Durée (s)\n1/1/2026 1:00:00;1;2;3\n"
+    )
+    taken = [guess.canonical for guess in guess_columns(look_at(french), TraceMapping())]
+    assert taken == ["arrival_s", "prompt_tokens", "output_tokens", "recorded_s"]

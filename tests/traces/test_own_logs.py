@@ -27,12 +27,14 @@ OTEL = """\
 {"key":"gen_ai.usage.output_tokens","value":{"intValue":"44"}}]},{"spanId":"b","attributes":[]}]}]}]}
 {"name":"chat","context":{"span_id":"b2"},"start_time":"2025-11-13T10:00:01Z","end_time":"2025-11-13T10:00:02.5Z",\
 "attributes":{"gen_ai.response.model":"llama","gen_ai.usage.prompt_tokens":10,"gen_ai.usage.completion_tokens":5}}
+{"span_id":"b1","start_time":"2025-11-13T10:00:01Z","end_time":"2025-11-13T10:00:03Z","attributes":\
+{"gen_ai.operation.name":"invoke_agent","gen_ai.usage.input_tokens":10,"gen_ai.usage.output_tokens":5}}
 """
 LITELLM = """\
-request_id,prompt_tokens,completion_tokens,startTime,endTime,model
-r2,100,10,2026-11-13 10:00:02.5+00,2026-11-13 10:00:04.5+00,gpt
-r1,50,20,2026-11-13 10:00:01,2026-11-13 10:00:04,gpt
-r3,0,0,2026-11-13 10:00:05,2026-11-13 10:00:05,gpt
+request_id,prompt_tokens,completion_tokens,startTime,endTime,model,team_id
+r2,100,10,2026-11-13 10:00:02.5+00,2026-11-13 10:00:04.5+00,gpt,red
+r1,50,20,2026-11-13 10:00:01,2026-11-13 10:00:04,gpt,
+r3,0,0,2026-11-13 10:00:05,2026-11-13 10:00:05,gpt,red
 """
 VLLM = """\
 INFO 11-13 09:59:00 [api_server.py:1] starting
@@ -97,12 +99,17 @@ Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
                 "model": ["llama", "llama"],
                 "original_id": ["a1", "b2"],
             },
-            {"no request of otel-genai": 1},
+            {"no request of otel-genai": 2},
         ),
         (
             LITELLM,
             "litellm",
-            {"arrival_s": [0.0, 1.5], "recorded_s": [3.0, 2.0], "original_id": ["r1", "r2"]},
+            {
+                "arrival_s": [0.0, 1.5],
+                "recorded_s": [3.0, 2.0],
+                "original_id": ["r1", "r2"],
+                "tenant": [None, "red"],
+            },
             {"without an answer": 1},
         ),
         (

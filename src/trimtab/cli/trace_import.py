@@ -13,6 +13,8 @@ from trimtab.cli.output import note, print_json, progress_bar, show, where, writ
 from trimtab.cli.shared_options import Json, Quiet, TraceRows
 from trimtab.cli.table_options import TableOptions
 
+_LONG_S = 300.0  # recorded times that are usual in milliseconds, not in seconds
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -79,8 +81,9 @@ def _ask_arrival(source: TraceSource, mapping: TraceMapping, guesses: Sequence[C
 
     if not guesses or mapping.is_whole():
         return
-    times = [guess.name for guess in guesses if "time" in guess.kind] or [
-        guess.name for guess in guesses if "number" in guess.kind
+    free = [guess for guess in guesses if guess.canonical is None]
+    times = [guess.name for guess in free if "time" in guess.kind] or [
+        guess.name for guess in free if "number" in guess.kind
     ]
     named = times[0] if times else "COLUMN"
     expected = f"--map arrival_s={named}" + (f" (or one of {times[1:]})" if len(times) > 1 else "")
@@ -138,6 +141,19 @@ def _summary(trace: Trace, out: Path, mapping_file: Path, mapping: TraceMapping)
     }
 
 
+def _long_times(trace: Trace) -> str | None:
+    """A doubt about recorded times that look like milliseconds taken for seconds."""
+    if "recorded_s" not in trace.table.columns:
+        return None
+    median_s = trace.table["recorded_s"].median()
+    if median_s is None or float(str(median_s)) < _LONG_S:
+        return None
+    return (
+        f"half of the requests took {float(str(median_s)):,.6g} s or more: if these are milliseconds, "
+        "--map recorded_s=COLUMN*0.001"
+    )
+
+
 def _say(trace: Trace, out: Path, mapping_file: Path, *, quiet: bool) -> None:
     for text in trace.notes():
         note(text, quiet=quiet)
@@ -148,6 +164,8 @@ def _say(trace: Trace, out: Path, mapping_file: Path, *, quiet: bool) -> None:
         )
     else:
         note(f"size, in work units: {trace.size_rule}", quiet=quiet)
+    if (told := _long_times(trace)) is not None:
+        note(told, quiet=quiet)
     print(
         f"{trace.table.height:,} of {trace.rows_in_file:,} rows as requests ({trace.format})", file=sys.stderr
     )

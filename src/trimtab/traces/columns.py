@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections.abc import Iterable
 from typing import Final
 
 import polars as pl
@@ -65,6 +68,32 @@ _CANONICAL_OF: Final = {alias: name for name, aliases in _ALIASES.items() for al
 def canonical_name(name: str) -> str:
     """The canonical column that people call by this name; the name itself where there is none."""
     return _CANONICAL_OF.get(name, name)
+
+
+_IDS: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        "original_id",
+        r"(request|req)_?(id|uuid|guid)",
+        r"(call|completion|response|message)_?(id|uuid|guid)",
+        "id|uuid|guid",
+        r"(trace|span|correlation)_?(id|uuid|guid)",
+    )
+)
+"""Names of the id of a request, those that are surer to differ from row to row first."""
+
+
+def plain_name(name: str) -> str:
+    """A column's name in lower case without accents, words joined by `_`: `Modèle`, `requestId`."""
+    letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", letters).lower()
+    return re.sub(r"[^a-z0-9]+", "_", spaced).strip("_")
+
+
+def id_column(names: Iterable[str]) -> str | None:
+    """The column that by its name holds the ids of requests; None where there is none."""
+    plain = {name: plain_name(name) for name in names}
+    return next((n for usual in _IDS for n, short in plain.items() if usual.fullmatch(short)), None)
 
 
 def token_size(prompt_token_frac: float) -> pl.Expr:

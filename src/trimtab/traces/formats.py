@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import polars as pl
 
-from trimtab.traces.columns import image_size, token_size
+from trimtab.traces.columns import id_column, image_size, token_size
 from trimtab.traces.slicing import TraceOptions
 
 TimeUnit = Literal["s", "ms", "us", "ns", "datetime"]
@@ -41,6 +41,7 @@ class TraceFormat:
         raw: further columns of the file that `derived` and `drop_reason` use, as text, by their own name.
         derived: canonical columns computed from the read ones.
         drop_reason: text naming why a row is dropped, null where it is kept.
+        also: columns that are read where a file has them.
         size_rule: what a derived size is made of, where it is neither tokens nor images.
         time_format: how dates are written, for `strftime`; None: ISO 8601.
         time_is_end: whether the arrival column tells the end of a request, `recorded_s` after its arrival.
@@ -56,6 +57,7 @@ class TraceFormat:
     raw: tuple[str, ...] = ()
     derived: Callable[[TraceOptions], Mapping[str, pl.Expr]] = _nothing_derived
     drop_reason: Callable[[TraceOptions], pl.Expr] | None = None
+    also: tuple[SourceColumn, ...] = ()
     size_rule: str | None = None
     time_format: str | None = None
     time_is_end: bool = False
@@ -70,6 +72,18 @@ class TraceFormat:
     def source_of(self, target: str) -> str:
         """The file's name of a canonical column; a derived column goes by its own."""
         return next((column.source for column in self.columns if column.target == target), target)
+
+
+def with_optional(layout: TraceFormat, found: Iterable[str]) -> TraceFormat:
+    """With those of its optional columns that a file has, and the ids of requests by their usual names."""
+    names = list(found)
+    targets = {column.target for column in layout.columns}
+    columns = [*layout.columns, *(c for c in layout.also if c.source in names and c.target not in targets)]
+    used = {column.source for column in columns}
+    own_id = id_column(name for name in names if name not in used)
+    if own_id is not None and all(column.target != "original_id" for column in columns):
+        columns.append(SourceColumn("original_id", own_id))
+    return replace(layout, columns=tuple(columns))
 
 
 def sized_from_tokens(options: TraceOptions) -> Mapping[str, pl.Expr]:

@@ -7,41 +7,46 @@ shows the guess, and writes it as a mapping that can be changed.
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import polars as pl
 
 from trimtab.errors import TraceError
-from trimtab.traces.columns import COLUMNS, canonical_name
+from trimtab.traces.columns import COLUMNS, canonical_name, id_column, plain_name
 from trimtab.traces.formats import TimeUnit
 from trimtab.traces.mapping import TraceMapping
-from trimtab.traces.source import NO_TEXT, OTHER_ENCODING, TraceSource, read_blocks
+from trimtab.traces.source import NO_TEXT, OTHER_ENCODING, Skipped, TraceSource, read_blocks
 from trimtab.traces.values import parsed, parsed_ticks
 
 SHOWN: Final = 3
 SAMPLE: Final = 20_000
+_WIDEST: Final = 32  # characters of an example
 _MOST: Final = 0.9  # of the values that are of a kind, so that a column seems to be of it
 _FEW: Final = 50  # distinct values of a label
 
-_COUNT: Final = r"(tok\w*|len\w*|lange|longueur|longitud)"
+_COUNT: Final = r"(tok\w*|jetons?|len\w*|lange|longueur|longitud)"
+_IN: Final = r"(prompt|input|in|context|request|ctx|eingabe|entree|entrada)"
+_OUT: Final = (
+    r"(completion|output|out|generated|response|gen|answer|candidates|antwort|ausgabe|reponse|sortie|"
+    r"respuesta|salida)"
+)
+_NUMBER_OF: Final = r"(n_?|num_?|usage_)?"
 _NAMES: Final[Mapping[str, str]] = {
     "arrival_s": r"(arriv\w*|time|timestamp|ts|date|datetime|when|created\w*|start\w*|begin\w*|received\w*|"
-    r"zeit\w*|datum|uhrzeit|fecha|heure)(_?(at|time|ts|s|ms|us|ns|utc))?",
-    "prompt_tokens": rf"(n_?|num_?)?(prompt|input|in|context|request|ctx|eingabe|entree|entrada)_?{_COUNT}",
-    "output_tokens": r"(n_?|num_?)?(completion|output|out|generated|response|gen|answer|antwort|ausgabe|"
-    rf"reponse|sortie|respuesta|salida)_?{_COUNT}",
+    r"zeit\w*|datum|uhrzeit|fecha|inicio|heure|debut)(_?(at|time|ts|s|ms|us|ns|utc))?",
+    "prompt_tokens": rf"{_NUMBER_OF}({_IN}_?{_COUNT}|{_COUNT}_((de?|des)_)?{_IN})",
+    "output_tokens": rf"{_NUMBER_OF}({_OUT}_?{_COUNT}|{_COUNT}_((de?|des)_)?{_OUT})",
     "recorded_s": r"(e2e_?)?(total_?)?(latency|latenz|duration|elapsed|took|response_?time|request_?time|"
-    r"dauer|service_?time)(_?(s|sec|secs|seconds|ms|millis|us|time))?",
-    "tenant": r"(tenant|team|user|customer|client|kunde|account|org\w*|api_?key|project)(_?(id|name))?",
+    r"dauer|duree|duracion|service_?time)(_?(s|sec|secs|seconds|ms|msec|millis|milliseconds|us|time))?",
+    "tenant": r"(tenant|team|user|customer|client|kunde|mandant|equipe|account|org\w*|api_?key|project)"
+    r"(_?(id|name))?",
     "session": r"(session|conversation|chat|thread)(_?id)?",
     "model": r"mod(el|ell|ele|elo)(_?(name|id|group))?",
     "class": r"(class|type|kind|route|endpoint|service|task)",
     "priority": r"prio(rity)?",
     "node": r"(node|host|server|worker|replica|backend|instance|pod)(_?(id|name))?",
-    "original_id": r"(request_?|req_?|trace_?|call_?|completion_?)?(id|uuid|guid)",
     "size": r"(size|units|work)",
     "images": r"(n_?|num_?)?images",
     "steps": r"(num_?)?(inference_?|denoising_?)?steps",
@@ -55,10 +60,15 @@ _DATE_LAYOUTS: Final = (
         "%Y/%m/%d %H:%M:%S",
     ),
     *("%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d.%m.%Y %H:%M", "%Y-%m-%d %H:%M", "%d/%m/%y %H:%M:%S"),
+    *("%m/%d/%Y %I:%M:%S %p", "%d/%m/%Y %I:%M:%S %p", "%Y-%m-%d %I:%M:%S %p"),
     *("%d/%m/%Y %H:%M:%S%.f", "%m/%d/%Y %H:%M:%S%.f", "%d.%m.%Y %H:%M:%S%.f", "%d/%b/%Y:%H:%M:%S %z"),
     *("%a, %d %b %Y %H:%M:%S %z", "%Y%m%d%H%M%S", "%b %d %Y %H:%M:%S"),
 )
-_UNIT_OF_NAME: Final = ((r"_?(ms|millis)$", 1e-3), (r"_?(us|micros)$", 1e-6), (r"_?ns$", 1e-9))
+_UNIT_OF_NAME: Final = (
+    (r"_?(ms|msec|millis(econds)?)$", 1e-3),
+    (r"_?(us|micros(econds)?)$", 1e-6),
+    (r"_?(ns|nanos(econds)?)$", 1e-9),
+)
 _EPOCHS: Final[tuple[tuple[float, TimeUnit], ...]] = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"))
 
 
@@ -81,28 +91,49 @@ class ColumnGuess:
 
 def guess_columns(source: TraceSource, mapping: TraceMapping) -> list[ColumnGuess]:
     """A guess for each column, from the first rows; what the mapping says already holds."""
-    block = next(read_blocks(source, skipped=_refuse_undecoded), None)
-    table = (
-        block.table.head(SAMPLE) if block else pl.DataFrame(schema=dict.fromkeys(source.columns, pl.String))
-    )
+    block = next(read_blocks(source, skipped=_refusing_undecoded(source, mapping)), None)
+    if block is None:
+        expected = "at least one request"
+        raise TraceError("nothing but a header", file=str(source.path), expected=expected)
+    table = block.table.head(SAMPLE)
     mapped = {column.column: name for name, column in mapping.columns.items()}
-    taken = set(mapping.columns)
-    found = []
-    for name in source.columns:
-        guess = _guess(table[name], mapping)
-        canonical = mapped.get(name) or _canonical(guess, taken)
+    own_id = id_column(name for name in source.columns if name not in mapped)
+    if own_id is not None and "original_id" not in mapping.columns:
+        mapped[own_id] = "original_id"
+    guesses = [_guess(table[name], mapping) for name in source.columns]
+    return _with_lone_time(list(_named(guesses, mapped)))
+
+
+def _named(guesses: Sequence[ColumnGuess], mapped: Mapping[str, str]) -> Iterator[ColumnGuess]:
+    """Each with the canonical column that it is mapped to, else with the first free one that fits."""
+    taken = set(mapped.values())
+    for guess in guesses:
+        canonical = mapped.get(guess.name) or _canonical(guess, taken)
         taken |= {canonical} if canonical else set()
-        scale = guess.scale if canonical in ("recorded_s", "deadline_s") else 1.0
-        found.append(
-            ColumnGuess(name, guess.kind, canonical, guess.blank_frac, guess.examples, scale, guess.how)
+        yield replace(
+            guess,
+            canonical=canonical,
+            scale=guess.scale if canonical in ("recorded_s", "deadline_s") else 1.0,
         )
-    return found
 
 
-def _refuse_undecoded(row_idx: int, problem: str, line: str) -> None:
-    """Leave out lines that do not parse, unless the whole file is in another encoding."""
-    if problem.startswith(NO_TEXT):
-        raise TraceError(problem, field=f"row {row_idx + 1}", value=line[:80], expected=OTHER_ENCODING)
+def _with_lone_time(guesses: list[ColumnGuess]) -> list[ColumnGuess]:
+    """With the only column of times as the arrival, where no column has the name of one."""
+    times = [guess for guess in guesses if "time" in guess.kind and guess.canonical is None]
+    if len(times) != 1 or any(guess.canonical == "arrival_s" for guess in guesses):
+        return guesses
+    return [replace(guess, canonical="arrival_s") if guess is times[0] else guess for guess in guesses]
+
+
+def _refusing_undecoded(source: TraceSource, mapping: TraceMapping) -> Skipped:
+    """Leaves out lines that do not parse, but refuses those that tell of another encoding."""
+
+    def skipped(row_idx: int, problem: str, line: str) -> None:
+        if problem == NO_TEXT and mapping.on_bad_row == "error":
+            file, place = str(source.path), source.place(row_idx)
+            raise TraceError(problem, file=file, field=place, value=line, expected=OTHER_ENCODING)
+
+    return skipped
 
 
 def proposed(guesses: Sequence[ColumnGuess], mapping: TraceMapping) -> dict[str, Any]:
@@ -136,11 +167,12 @@ def _guess(values: pl.Series, mapping: TraceMapping) -> ColumnGuess:
 
 
 def _examples(values: pl.Series) -> tuple[str, ...]:
-    return tuple(str(value)[:24] for value in values.drop_nulls().unique(maintain_order=True).head(SHOWN))
+    shown = map(str, values.drop_nulls().unique(maintain_order=True).head(SHOWN))
+    return tuple(text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…" for text in shown)
 
 
 def _scale(name: str) -> float:
-    return next((scale for ending, scale in _UNIT_OF_NAME if re.search(ending, name.lower())), 1.0)
+    return next((scale for ending, scale in _UNIT_OF_NAME if re.search(ending, plain_name(name))), 1.0)
 
 
 def _kind(text: pl.Series, mapping: TraceMapping) -> tuple[str, Mapping[str, Any] | None]:
@@ -157,17 +189,22 @@ def _kind(text: pl.Series, mapping: TraceMapping) -> tuple[str, Mapping[str, Any
     if layouts:
         counts = {layout: len(_ticks(text, layout).drop_nulls()) for layout in layouts}
         best = max(layouts, key=counts.__getitem__)
-        twin = next((x for x in layouts if x != best and counts[x] == counts[best]), None)
+        twin = next((x for x in layouts if counts[x] == counts[best] and _differ(x, best, text)), None)
         unclear = f" (or {twin}: --time-format)" if twin else ""
         return f"date and time, {best}{unclear}", {"time_format": best}
     distinct = text.n_unique()
     if distinct == len(text) and distinct > 1:
         return "text, all different", None
-    return (f"label, {distinct} different" if distinct <= _FEW else f"text, {distinct:,} different"), None
+    return (f"label, {distinct} distinct" if distinct <= _FEW else f"text, {distinct:,} distinct"), None
 
 
 def _ticks(text: pl.Series, layout: str) -> pl.Series:
     return parsed_ticks(text, "datetime", layout)
+
+
+def _differ(one: str, other: str, text: pl.Series) -> bool:
+    """Whether two layouts read some of the values as different times."""
+    return not _ticks(text, one).equals(_ticks(text, other))
 
 
 def _are_most(found: pl.Series) -> bool:
@@ -187,8 +224,7 @@ def _kind_of_numbers(numbers: pl.Series, how: dict[str, Any]) -> tuple[str, Mapp
 
 def _canonical(guess: ColumnGuess, taken: set[str]) -> str | None:
     """The first free canonical column whose names and kind fit."""
-    plain = unicodedata.normalize("NFKD", guess.name).encode("ascii", "ignore").decode()  # without accents
-    name = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", plain).lower()).strip("_")
+    name = plain_name(guess.name)
     if (
         canonical_name(name) in COLUMNS
         and canonical_name(name) not in taken

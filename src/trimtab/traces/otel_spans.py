@@ -38,6 +38,12 @@ _ATTRIBUTES: Final = {
 }
 
 
+_NO_CALLS: Final = frozenset(
+    {"create_agent", "invoke_agent", "invoke_workflow", "plan", "execute_tool", "retrieval"}
+)
+"""Operations around calls of a model, whose spans may repeat the tokens of these."""
+
+
 def holds_spans(keys: Collection[str]) -> bool:
     """Whether JSON objects with these keys are spans, or exports of spans."""
     times = {"startTimeUnixNano", "start_time", "startTime", "start_time_unix_nano"}
@@ -68,7 +74,8 @@ def _spans(line: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _row(span: Mapping[str, Any]) -> tuple[str | None, ...]:
     attributes = _plain(span.get("attributes", {}))
-    if not any(name.startswith("gen_ai.") for name in attributes):
+    is_call = any(name.startswith("gen_ai.") for name in attributes)
+    if not is_call or attributes.get("gen_ai.operation.name") in _NO_CALLS:
         return (None,) * len(_COLUMNS)
     context = span.get("context", {})
     values = {

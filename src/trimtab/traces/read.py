@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from trimtab.errors import TraceError
 from trimtab.traces.azure import AZURE_LLM_2023
 from trimtab.traces.bad_rows import Repair
-from trimtab.traces.formats import TraceFormat
+from trimtab.traces.formats import TraceFormat, with_optional
 from trimtab.traces.frames import as_frame
 from trimtab.traces.gateway_recording import NAME as RECORDING
 from trimtab.traces.gateway_recording import SIZE_RULE as RECORDING_SIZE_RULE
@@ -197,9 +197,9 @@ def _runs(found: RunTrace, path: str | Path, options: TraceOptions) -> Trace:
 
 def _layout(source: TraceSource, name: str, mapping: TraceMapping | None) -> TraceFormat:
     if mapping is not None and mapping.is_whole():
-        return mapped_format(mapping)
+        return with_optional(mapped_format(mapping), source.columns)
     layout = _named(source, name, mapping)
-    return layout if mapping is None else overlaid(layout, mapping)
+    return with_optional(layout if mapping is None else overlaid(layout, mapping), source.columns)
 
 
 def _named(source: TraceSource, name: str, mapping: TraceMapping | None) -> TraceFormat:

@@ -2,6 +2,7 @@
 
 - BurstGPT: Wang et al., "BurstGPT: A real-world workload dataset to optimize LLM serving systems", KDD 2025;
   CSV `Timestamp` (s), `Model`, `Request tokens`, `Response tokens`, …; failed requests have 0 of the latter.
+  Some files have `Session ID` and `Elapsed time` (s) too.
 - LiteLLM: the table `LiteLLM_SpendLogs`, exported as CSV (`\\copy … csv header`) or JSONL; UTC.
 - SGLang: JSONL of `--export-metrics-to-file`, and the request log of `--log-requests-format json`.
 - vLLM, nginx, Envoy: text, see `text_logs`. OpenTelemetry: `otel_spans`.
@@ -35,6 +36,7 @@ BURSTGPT: Final = TraceFormat(
         SourceColumn("output_tokens", "Response tokens"),
         SourceColumn("class", "Log Type"),
     ),
+    also=(SourceColumn("session", "Session ID"), SourceColumn("recorded_s", "Elapsed time")),
     needed=frozenset({"arrival_s", "prompt_tokens", "output_tokens"}),
     time_unit="s",
     origin="first",
@@ -74,6 +76,7 @@ LITELLM: Final = TraceFormat(
         SourceColumn("prompt_tokens", "prompt_tokens"),
         SourceColumn("output_tokens", "completion_tokens"),
     ),
+    also=(SourceColumn("tenant", "team_id"), SourceColumn("session", "session_id")),
     needed=_ARRIVAL_AND_TOKENS,
     time_unit="datetime",
     origin="first",

@@ -8,9 +8,11 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
+import io
 import json
+import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import BinaryIO, Final, Literal, TypeAlias
 import polars as pl
 
 from trimtab.errors import TraceError
+from trimtab.traces.json_lines import keys_of, refuse_whole_json
 from trimtab.traces.otel_spans import SPANS, holds_spans
 from trimtab.traces.text_logs import TextLog, text_log_of
 
@@ -39,7 +42,8 @@ _PARQUET_MAGIC: Final = b"PAR1"
 _DAMAGED: Final = (gzip.BadGzipFile, EOFError, zlib.error)
 _UTF8: Final = "utf-8"
 UNDECODED: Final = "\ufffd"  # in place of bytes that are no text of the encoding
-NO_TEXT: Final = "no text in"
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+NO_TEXT: Final = "no UTF-8 text"
 OTHER_ENCODING: Final = "UTF-8, or the file's encoding: --encoding latin-1, `encoding:` of a mapping"
 _FRAME: Final = Path("<data frame>")
 
@@ -56,6 +60,13 @@ class TraceSource:
     encoding: str = _UTF8
     log: TextLog | None = None  # of kind log: how its lines are read
     frame: pl.DataFrame | None = None  # of kind frame
+    nested: tuple[str, ...] = ()  # columns of a JSONL file that are paths into objects
+
+    def narrowed(self, used: Collection[str]) -> TraceSource:
+        """Without the paths into objects that are not used."""
+        nested = tuple(path for path in self.nested if path in used)
+        columns = tuple(name for name in self.columns if name not in self.nested or name in nested)
+        return replace(self, columns=columns, nested=nested)
 
     def place(self, row_idx: int) -> str:
         """Where a row (from 0) stands in the file; in a CSV the header is line 1."""
@@ -63,7 +74,7 @@ class TraceSource:
             return f"row {row_idx + 1}"
         if self.log is not None:
             return f"{self.log.row} {row_idx + 1}"
-        return f"line {row_idx + (2 if self.kind == 'csv' else 1)}"
+        return f"line {_line_of(self, row_idx) if self.kind == 'csv' else row_idx + 1}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +147,12 @@ def _look_at_text(path: Path, is_gzip: bool, head: bytes, given: str | None) -> 
     lines = head.decode("utf-8-sig", errors="replace").splitlines()
     if not any(line.strip() for line in lines):
         raise TraceError("the file is empty", file=str(path), expected="a trace with at least one request")
+    refuse_whole_json(path, lines)
     if lines[0].startswith("{"):
-        keys = _keys(path, lines)
+        keys, nested = keys_of(path, lines)
         if holds_spans(keys):
             return TraceSource(path, "log", is_gzip, SPANS.columns, log=SPANS)
-        return TraceSource(path, "jsonl", is_gzip, keys)
+        return TraceSource(path, "jsonl", is_gzip, (*keys, *nested), nested=nested)
     if given is None and (log := text_log_of(lines)) is not None:
         return TraceSource(path, "log", is_gzip, log.columns, log=log)
     separator = given or max(",;\t|", key=lines[0].count)
@@ -155,31 +167,12 @@ def _header(path: Path, line: str, separator: str) -> tuple[str, ...]:
     return names
 
 
-def _keys(path: Path, lines: list[str]) -> tuple[str, ...]:
-    """Keys of the first lines, in order of appearance; a later line may leave some out, or be damaged."""
-    keys = dict.fromkeys(_json_object(path, lines[0], 1))
-    for line in filter(str.strip, lines[1:]):
-        try:
-            keys |= dict.fromkeys(_json_object(path, line, 0))
-        except TraceError:  # reading tells its line
-            continue
-    return tuple(keys)
-
-
-def _json_object(path: Path, line: str, number: int) -> dict[str, object]:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise TraceError(
-            "no JSON object",
-            file=str(path),
-            field=f"line {number}",
-            value=line[:80],
-            expected="one object a line",
-        )
-    return value
+def _with_nested(source: TraceSource, table: pl.DataFrame) -> pl.DataFrame:
+    """With the values at the paths of nested objects, which read as text."""
+    ways = ((path, *path.split(".")) for path in source.nested)
+    return table.with_columns(
+        pl.col(key).str.json_path_match(f"$.{'.'.join(rest)}").alias(path) for path, key, *rest in ways
+    ).select(source.columns)
 
 
 @contextmanager
@@ -188,6 +181,13 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except _DAMAGED as error:
         raise TraceError(f"damaged gzip file ({error})", file=str(path)) from error
+    except UnicodeError as error:
+        raise TraceError(
+            f"no text in this encoding ({error})",
+            file=str(path),
+            field="encoding",
+            expected="that of the file, such as utf-8, latin-1 or cp1252",
+        ) from error
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
     except pl.exceptions.PolarsError as error:
@@ -251,12 +251,13 @@ def _parse_block(source: TraceSource, block: bytes, row_idx: int) -> pl.DataFram
         if source.log is not None:
             return source.log.parse(block.decode(_UTF8, errors="replace"))
         if source.kind == "jsonl":
-            return pl.read_ndjson(block, schema=dict.fromkeys(names, pl.String()))
+            flat = [name for name in names if name not in source.nested]
+            return _with_nested(source, pl.read_ndjson(block, schema=dict.fromkeys(flat, pl.String())))
         # A header of our own in front of every block fixes the width, whatever its first row looks like.
         header = source.separator.join(f"c{idx}" for idx in range(len(names))).encode() + b"\n"
         return pl.read_csv(header + block, new_columns=names, infer_schema=False, separator=source.separator)
     except pl.exceptions.PolarsError as error:
-        raise _bad_line(source, block, row_idx, error) from error
+        raise _bad_record(source, block, row_idx, error) from error
 
 
 def _parsed_block(source: TraceSource, block: bytes, row_idx: int, skipped: Skipped | None) -> pl.DataFrame:
@@ -269,72 +270,95 @@ def _parsed_block(source: TraceSource, block: bytes, row_idx: int, skipped: Skip
 
 
 def _mended(source: TraceSource, block: bytes, row_idx: int, skipped: Skipped) -> bytes:
-    """The block with an empty row in place of each line that does not parse."""
-    lines = block.decode(_UTF8, errors="replace").splitlines(keepends=True)
+    """The block with an empty row in place of each record that does not parse."""
+    records = list(_records(source, block))
     empty = "{}\n" if source.kind == "jsonl" else "\n"
-    for idx, line in enumerate(lines):
-        problem = _problem(source, line)
+    for idx, record in enumerate(records):
+        problem = _problem(source, record)
         if problem is not None:
-            skipped(row_idx + idx, problem, line.strip())
-            lines[idx] = empty
-    return "".join(lines).encode()
+            skipped(row_idx + idx, problem, _shown(record))
+            records[idx] = empty
+    return "".join(records).encode()
 
 
-def _problem(source: TraceSource, line: str) -> str | None:
-    """What keeps a line from being read; None where nothing does."""
-    if UNDECODED in line:
-        return f"{NO_TEXT} {source.encoding}"
+def _records(source: TraceSource, block: bytes) -> Iterator[str]:
+    """The lines of a block; of a CSV file those that a quoted field spans as one.
+
+    A quote that does not begin or end a field spans no lines. Bytes that are no UTF-8 become lone surrogates.
+    """
+    lines = list(io.StringIO(block.decode(_UTF8, errors="surrogateescape"), newline="\n"))
+    begin = 0
+    while begin < len(lines):
+        end, quotes = begin + 1, lines[begin].count('"') if source.kind == "csv" else 0
+        while quotes % 2 and end < len(lines):
+            quotes += lines[end].count('"')
+            end += 1
+        record = "".join(lines[begin:end])
+        is_torn = end > begin + 1 and '"' in _without_quoted(source, record)
+        yield lines[begin] if is_torn else record
+        begin = begin + 1 if is_torn else end
+
+
+def _without_quoted(source: TraceSource, record: str) -> str:
+    """A record of a CSV file without its fields in quotes, what separates them left."""
+    mark = re.escape(source.separator)
+    return re.sub(rf'(?:^|(?<={mark}))"(?:[^"]|"")*"(?={mark}|\s*$)', "", record)
+
+
+def _problem(source: TraceSource, record: str) -> str | None:
+    """What keeps a record from being read; None where nothing does."""
+    if not record.isascii() and _SURROGATE.search(record):
+        return NO_TEXT
     if source.kind == "csv":
-        wide = len(next(csv.reader([line], delimiter=source.separator), [])) > len(source.columns)
-        return "too many fields" if wide else None
+        bare = _without_quoted(source, record)
+        is_wide = bare.count(source.separator) >= len(source.columns)
+        return 'a quote (") inside a field' if '"' in bare else "too many fields" if is_wide else None
     try:
-        return None if not line.strip() or isinstance(json.loads(line), dict) else "no JSON object"
+        return None if not record.strip() or isinstance(json.loads(record), dict) else "no JSON object"
     except ValueError:
         return "no JSON object"
 
 
-def _bad_line(source: TraceSource, block: bytes, row_idx: int, error: Exception) -> TraceError:
-    """The error of the first line of a block that does not parse; looked for only when one did not."""
-    if (undecoded := _not_utf8(source, block, row_idx)) is not None:
-        return undecoded
-    text = block.decode(_UTF8)
+def _expected(source: TraceSource, problem: str) -> str:
+    if problem == NO_TEXT:
+        return OTHER_ENCODING
     if source.kind == "jsonl":
-        for idx, line in enumerate(text.splitlines()):
-            if line.strip():
-                _json_object(source.path, line, row_idx + idx + 1)
-        return TraceError(f"cannot be read: {_first_line(error)}", file=str(source.path))
-    width = len(source.columns)
-    for idx, record in enumerate(csv.reader(text.splitlines(keepends=True), delimiter=source.separator)):
-        if len(record) > width:
-            return _too_wide(source, row_idx + idx, record, width)
+        return "one object a line"
+    if problem == "too many fields":
+        return f"{len(source.columns)} fields, as in the header"
+    return 'quotes around whole fields, those inside doubled: "a ""word"""'
+
+
+def _shown(record: str) -> str:
+    """The beginning of a record; bytes that are no text as if they were Latin-1."""
+    return record[:80].strip().encode(_UTF8, "surrogateescape").decode("latin-1")
+
+
+def _bad_record(source: TraceSource, block: bytes, row_idx: int, error: Exception) -> TraceError:
+    """The error of the first record of a block that does not parse; looked for only when one did not."""
+    for idx, record in enumerate(_records(source, block)):
+        if (problem := _problem(source, record)) is not None:
+            return TraceError(
+                problem,
+                file=str(source.path),
+                field=source.place(row_idx + idx),
+                value=_shown(record),
+                expected=_expected(source, problem),
+            )
     return TraceError(f"cannot be read: {_first_line(error)}", file=str(source.path))
 
 
-def _not_utf8(source: TraceSource, block: bytes, row_idx: int) -> TraceError | None:
-    try:
-        block.decode(_UTF8)
-    except UnicodeDecodeError as error:
-        line = block[: error.start].count(b"\n")
-        begin = block.rfind(b"\n", 0, error.start) + 1
-        shown = block[begin : begin + 80].split(b"\n", 1)[0].decode("latin-1")
-        return TraceError(
-            "no UTF-8 text",
-            file=str(source.path),
-            field=source.place(row_idx + line),
-            value=shown,
-            expected=OTHER_ENCODING,
-        )
-    return None
-
-
-def _too_wide(source: TraceSource, row_idx: int, record: list[str], width: int) -> TraceError:
-    return TraceError(
-        "too many fields",
-        file=str(source.path),
-        field=source.place(row_idx),
-        value=source.separator.join(record)[:80],
-        expected=f"{width} fields, as in the header",
-    )
+def _line_of(source: TraceSource, row_idx: int) -> int:
+    """The line, from 1, on which a row of a CSV file begins: quoted fields may span several."""
+    row, number = 0, 2
+    with source.path.open("rb") as raw, _unpacked(raw, source.is_gzip, source.encoding) as stream:
+        _skip_head(stream, source.kind)
+        while block := _whole_records(stream, source):
+            for record in _records(source, block):
+                if row == row_idx:
+                    return number
+                row, number = row + 1, number + record.count("\n")
+    return number
 
 
 def _first_line(error: Exception) -> str:

@@ -21,6 +21,7 @@ from trimtab.traces.slicing import TraceOptions
 from trimtab.traces.source import Progress, RawBlock, TraceSource, read_blocks
 from trimtab.traces.values import (
     EXPECTED_TIME,
+    UTC,
     expected_value,
     parsed,
     parsed_ticks,
@@ -41,14 +42,16 @@ class TableReader:
     def __init__(
         self, source: TraceSource, layout: TraceFormat, rules: TraceMapping, options: TraceOptions
     ) -> None:
-        self.source, self.layout, self.rules, self.options = source, layout, rules, options
+        self.layout, self.rules, self.options = layout, rules, options
         self.rows_in_file = 0
         self.dropped: Counter[str] = Counter()
-        self.repairs = Repairs(source.place)
+        self.is_wanted = None if rules.where is None else row_filter(rules.where, source.columns)
+        asked = [] if self.is_wanted is None else self.is_wanted.meta.root_names()
+        self.source = source.narrowed({*layout.source_names, *rules.keep, *asked})
+        self.repairs = Repairs(self.source.place)
         self.first_ticks: float | None = None
         self.unit = layout.time_unit
         self.missing = rules.missing | layout.missing
-        self.is_wanted = None if rules.where is None else row_filter(rules.where, source.columns)
 
     def read(self, progress: Progress | None) -> pl.DataFrame:
         """All kept requests of the file, checked, in canonical columns, then those to keep as they are."""
@@ -116,6 +119,7 @@ class TableReader:
         layout, rules = self.layout, self.rules
         ticks = parsed_ticks(values, unit, layout.time_format, rules.time_zone, rules.decimal)
         expected = EXPECTED_TIME[unit] if layout.time_format is None else f"a time as {layout.time_format}"
+        expected += "" if rules.time_zone == UTC else f" that clocks show in {rules.time_zone}"
         self._refuse_unparsed(raw, column, ticks, expected)
         if self.first_ticks is None and (known := ticks.drop_nulls()).len():
             self.first_ticks = 0 if layout.origin == "zero" else known[0]

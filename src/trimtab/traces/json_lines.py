@@ -1,0 +1,68 @@
+"""Files of one JSON object a line: their keys, and values within objects by their paths."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from trimtab.errors import TraceError
+
+_NESTED_MAX: Final = 100  # paths into objects that are columns
+_PLAIN_KEY: Final = re.compile(r"[\w-]+")
+
+
+def refuse_whole_json(path: Path, lines: list[str]) -> None:
+    """Refuse JSON that is one value over many lines, with the command that makes it one object a line."""
+    head = "".join(lines[:2]).replace(" ", "")
+    if head.startswith("[{") or lines[0].strip() == "{":
+        program = "'.[]'" if head.startswith("[") else "."
+        expected = f"one object a line, as `jq -c {program} {path.name}` writes it"
+        raise TraceError("one JSON value over many lines", file=str(path), expected=expected)
+
+
+def keys_of(path: Path, lines: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Keys of the first lines, in order of appearance, and paths of values in objects, as `usage.tokens`.
+
+    A later line may leave some out, or be damaged.
+    """
+    first = _json_object(path, lines[0], 1)
+    keys, nested = dict.fromkeys(first), dict.fromkeys(_paths(first))
+    for line in filter(str.strip, lines[1:]):
+        try:
+            found = _json_object(path, line, 0)
+        except TraceError:  # reading tells its line
+            continue
+        keys |= dict.fromkeys(found)
+        nested |= dict.fromkeys(_paths(found))
+    return tuple(keys), tuple(path for path in nested if path not in keys)[:_NESTED_MAX]
+
+
+def _paths(found: Mapping[str, object], before: str = "") -> Iterator[str]:
+    """Paths of plain values within the objects of an object."""
+    for key, value in found.items():
+        path = f"{before}{key}"
+        if not _PLAIN_KEY.fullmatch(key):
+            continue
+        if isinstance(value, dict):
+            yield from _paths(value, f"{path}.")
+        elif before and not isinstance(value, list):
+            yield path
+
+
+def _json_object(path: Path, line: str, number: int) -> dict[str, object]:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise TraceError(
+            "no JSON object",
+            file=str(path),
+            field=f"line {number}",
+            value=line[:80],
+            expected="one object a line",
+        )
+    return value
