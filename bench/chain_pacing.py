@@ -33,7 +33,7 @@ from trimtab.chains.run_state import ChainRun, Ending, RunOptions, State
 from trimtab.clusters.processes import Processes
 from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
 from trimtab.domain.chain_templates import templates_of
-from trimtab.domain.chains import Chains
+from trimtab.domain.chains import Chains, new_stage_work
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import new_work
@@ -192,9 +192,7 @@ def in_simulator(arrivals_s: np.ndarray, seconds: np.ndarray) -> tuple[list[floa
     work["arrival_s"] = work["run_arrival_s"] = arrivals_s
     work["serial"], work["deadline_s"] = np.arange(CHAINS), np.inf
     work["model_idx"] = work["adapter_idx"] = -1
-    rows = new_work(CHAINS * 3)
-    rows["model_idx"] = rows["adapter_idx"] = -1
-    rows["deadline_s"] = np.inf
+    rows = new_stage_work(CHAINS * 3)
     rows["class_idx"], rows["units"] = np.tile([0, 1, 2], CHAINS), seconds.reshape(-1)
     rows["estimate_s"] = rows["units"]
     rows["rank_s"] = np.cumsum(seconds[:, ::-1], axis=1)[:, ::-1].reshape(-1)

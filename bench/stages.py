@@ -11,6 +11,7 @@ import yaml
 from bench.figures import Benchmark, Effort, Measured, at_least, at_most, figure, in_turns, per_second, ratios
 from bench.work import timed
 from trimtab.domain.requests import Requests
+from trimtab.engine.layout import rows_with_runs
 from trimtab.experiments.scenario import builtin_text, parse_scenario
 from trimtab.experiments.scenario.build import RunInputs, build
 
@@ -38,7 +39,8 @@ def without_stages(inputs: RunInputs) -> RunInputs:
     """The stages as requests of their own, spread evenly over the same time."""
     chains = inputs.requests.chains
     assert chains is not None
-    work, span_s = chains.work.copy(), inputs.requests.work["arrival_s"][-1]
+    rows = rows_with_runs(inputs.requests, inputs.cluster.n_nodes, splits=False).requests
+    work, span_s = rows.work[len(inputs.requests) :], inputs.requests.work["arrival_s"][-1]
     work["serial"], work["payload_gib"] = np.arange(len(work)), 0.0
     work["arrival_s"] = np.sort(np.random.default_rng(0).uniform(0.0, span_s, len(work)))
     work["run_arrival_s"], work["deadline_s"] = work["arrival_s"], np.inf

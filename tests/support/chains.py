@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from trimtab.domain.chain_templates import StageSpec, templates_of
-from trimtab.domain.chains import HOST_RETRIES, Chains, Flow, OnStageFailure, Templates
+from trimtab.domain.chains import HOST_RETRIES, Chains, Flow, OnStageFailure, Templates, new_stage_work
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import TRUTH, Requests
-from trimtab.domain.view import new_work
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def chained(c: Cluster, r: Requests, stages: Mapping[str, Stage]) -> Requests:
     }
     units = [np.atleast_1d(np.asarray(stage.units, np.float64)) for stage in stages.values()]
     n, per_run = len(r), sum(len(u) for u in units)
-    work, truth = new_work(n * per_run), np.zeros(n * per_run, TRUTH)
+    work, truth = new_stage_work(n * per_run), np.zeros(n * per_run, TRUTH)
 
     def rows(name: str) -> np.ndarray[Any, Any]:
         each = [
@@ -58,10 +57,7 @@ def chained(c: Cluster, r: Requests, stages: Mapping[str, Stage]) -> Requests:
 
     work["units"] = truth["units"] = np.tile(np.concatenate(units), n)
     truth["factor"] = 1.0
-    work["model_idx"] = work["adapter_idx"] = -1
     work["key"], work["class_idx"] = rows("key"), rows("class_idx")
-    for name in ("deadline_s", "tenant_idx", "priority", "zone_idx"):
-        work[name] = np.repeat(r.work[name], per_run)
     work["estimate_s"] = c.best_estimate_s(work["class_idx"], work["units"])
     chains = Chains(
         templates=templates_of({"chain": specs}),

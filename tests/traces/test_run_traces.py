@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from trimtab.engine.layout import rows_with_runs
 from trimtab.errors import ScenarioError, TraceError
 from trimtab.experiments.scenario.build import build
 from trimtab.experiments.scenario.loader import parse_scenario
@@ -61,8 +62,9 @@ workload: {{trace: {{file: {tmp_path / "runs.jsonl"}}}}}
     assert chains.template_idx.tolist() == [0, 1, 0]
     assert chains.work["class_idx"].tolist() == [0, 1, 0, 0, 1]
     assert chains.work["rank_s"].tolist() == [8.0, 6.0, 2.0, 8.0, 6.0]
-    assert chains.work["run_arrival_s"].tolist() == [0.0, 0.0, 1.5, 2.0, 2.0]
-    assert chains.work["deadline_s"].tolist()[2] == 10.5
+    stages = rows_with_runs(inputs.requests, 1, splits=False).requests.work[3:]
+    assert stages["run_arrival_s"].tolist() == [0.0, 0.0, 1.5, 2.0, 2.0]
+    assert stages["deadline_s"].tolist()[2] == 10.5
     assert inputs.cluster.class_names == ("write", "draw", "workflow")
 
 

@@ -28,6 +28,20 @@ class OnStageFailure(IntEnum):
     DEFAULT = 2  # a default value of size 0 takes the place of its output
 
 
+STAGE_WORK = np.dtype(
+    [
+        ("units", "f8"),
+        ("estimate_s", "f8"),
+        ("rank_s", "f8"),
+        ("key", "i8"),
+        ("class_idx", "i4"),
+        ("model_idx", "i4"),
+        ("next_class_idx", "i4"),
+    ],
+    align=True,
+)
+"""What WORK (`trimtab.domain.view`) holds of a stage alone; all else is its run's, or comes as it runs."""
+
 HOST_RETRIES = -1  # `max_retries` of a stage that takes the host's bound
 
 STAGE_SPEC = np.dtype(
@@ -55,6 +69,13 @@ EDGE = np.dtype(
 )
 
 
+def new_stage_work(n: int) -> NDArray[np.void]:
+    """STAGE_WORK rows [n], all zero except `model_idx` and `next_class_idx`, which are -1 (none)."""
+    work = np.zeros(n, STAGE_WORK)
+    work["model_idx"] = work["next_class_idx"] = -1
+    return work
+
+
 @dataclass(frozen=True)
 class Templates:
     """All chains of a scenario; their stages one after another."""
@@ -78,7 +99,7 @@ class Chains:
     templates: Templates
     template_idx: NDArray[np.int32]  # [requests]; -1 = a request without stages
     counts: NDArray[np.int32]  # [stages of all runs] instances
-    work: NDArray[np.void]  # WORK [rows]; the loop sets arrival, origin and payload when a row becomes ready
+    work: NDArray[np.void]  # STAGE_WORK [rows]
     truth: NDArray[np.void]  # TRUTH [rows]
     output_gib: NDArray[np.float64]  # [rows], true size of the output
     is_skipped: NDArray[np.bool_]  # [rows], known to nobody before the row is ready

@@ -12,7 +12,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.domain.chains import EDGE, HOST_RETRIES, STAGE_SPEC, Chains, Flow, Templates
+from trimtab.domain.chains import (
+    EDGE,
+    HOST_RETRIES,
+    STAGE_SPEC,
+    STAGE_WORK,
+    Chains,
+    Flow,
+    Templates,
+    new_stage_work,
+)
 from trimtab.domain.requests import TRUTH, Prefixes, Requests
 from trimtab.domain.view import new_work
 
@@ -152,7 +161,7 @@ def no_runs(templates: Templates, n: int) -> Chains:
         templates=templates,
         template_idx=np.full(n, -1, np.int32),
         counts=np.zeros(0, np.int32),
-        work=new_work(0),
+        work=new_stage_work(0),
         truth=np.zeros(0, TRUTH),
         output_gib=np.zeros(0),
         is_skipped=np.zeros(0, np.bool_),
@@ -191,7 +200,8 @@ def _whole(requests: Requests, stages: NDArray[np.void], chains: Chains | None) 
     work[:n], truth[:n] = requests.work, requests.truth
     n_chained = 0 if chains is None else len(chains.work)
     if chains is not None:
-        work[n : n + n_chained], truth[n : n + n_chained] = chains.work, chains.truth
+        _fill_stages(work[n : n + n_chained], requests, stages["run"][n : n + n_chained], chains.work)
+        truth[n : n + n_chained] = chains.truth
     parts = slice(n + n_chained, n_rows)
     of_request = stages["run"][parts]
     work[parts], truth[parts] = requests.work[of_request], requests.truth[of_request]
@@ -207,6 +217,19 @@ def _whole(requests: Requests, stages: NDArray[np.void], chains: Chains | None) 
         content_idx=contents,
         chains=None,
     )
+
+
+def _fill_stages(
+    work: NDArray[np.void], requests: Requests, run: NDArray[np.int32], own: NDArray[np.void]
+) -> None:
+    """Stages take deadline, tenant and the like from their run; `run` [rows] is its row."""
+    for name in STAGE_WORK.names or ():
+        work[name] = own[name]
+    work["adapter_idx"] = -1
+    for name in ("run_arrival_s", "deadline_s", "payload_gib", "tenant_idx", "zone_idx", "priority"):
+        work[name] = requests.work[name][run]
+    weight = requests.tenant_weight
+    work["cost"] = own["units"] if weight is None else own["units"] / weight[work["tenant_idx"]]
 
 
 def _n_copies(

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from trimtab.domain.chains import Flow
+from trimtab.engine.layout import rows_with_runs
 from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.build import build
 from trimtab.experiments.scenario.loader import load_scenario
@@ -71,8 +72,9 @@ def test_the_rows_of_runs(tmp_path: Any) -> None:
     assert 0.4 < (skipped[:, 2] > 0).mean() < 0.6
     text = np.repeat(np.tile([True, False, False, False], len(counts)), chains.counts)
     assert chains.output_gib[text].tolist() == [0.5] * len(counts)
+    stages = rows_with_runs(inputs.requests, 1, splits=False).requests.work[len(is_run) :]
     np.testing.assert_array_equal(
-        chains.work["run_arrival_s"], np.repeat(inputs.requests.work["arrival_s"][is_run], counts.sum(axis=1))
+        stages["run_arrival_s"], np.repeat(inputs.requests.work["arrival_s"][is_run], counts.sum(axis=1))
     )
     assert chains.templates.inputs["flow"].tolist() == [Flow.ALL, Flow.EACH, Flow.ALL, Flow.ALL]
     assert inputs.slo_s.tolist() == [np.inf, np.inf, 60.0]

@@ -94,9 +94,13 @@ def chain_problem(cluster: Cluster, requests: Requests, chains: Chains) -> Chain
     is_run = chains.template_idx >= 0
     certain, n = certain_rows(chains), len(requests)
     plain = np.flatnonzero(~is_run)
-    work = np.concatenate([requests.work[plain], chains.work[certain]])
-    truth = np.concatenate([requests.truth[plain], chains.truth[certain]])
-    service_s = true_service_s(cluster, Requests(work, truth))
+    class_idx = np.concatenate([requests.work["class_idx"][plain], chains.work["class_idx"][certain]])
+    service_s = np.concatenate(
+        [
+            true_service_s(cluster, Requests(requests.work[plain], requests.truth[plain])),
+            true_service_s(cluster, Requests(chains.work[certain], chains.truth[certain])),
+        ]
+    )
     slots = np.bincount(cluster.type_idx, weights=cluster.slots, minlength=cluster.n_types).astype(np.int64)
     service_s[:, slots == 0] = np.inf
     run = np.concatenate([plain, np.flatnonzero(is_run)[run_of_rows(chains)[certain]]])
@@ -118,7 +122,7 @@ def chain_problem(cluster: Cluster, requests: Requests, chains: Chains) -> Chain
         arrival_s - arrival_s[0],
         critical_s[kept],
         service_s[rows][:, types],
-        work["class_idx"][rows].astype(np.int64),
+        class_idx[rows].astype(np.int64),
         number[run[rows]],
         slots[types],
     )

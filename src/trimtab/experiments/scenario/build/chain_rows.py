@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.domain.chain_templates import templates_of
-from trimtab.domain.chains import Chains, Templates
+from trimtab.domain.chains import Chains, Templates, new_stage_work
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.requests import TRUTH, Requests
+from trimtab.domain.requests import TRUTH
 from trimtab.domain.stage_graph import edges_of, in_reverse, longest_of_runs_s, rows_of_stages
-from trimtab.domain.view import new_work
 from trimtab.experiments.scenario.build.cluster_arrays import first_positions
 from trimtab.experiments.scenario.build.generated import drawn_members
 from trimtab.experiments.scenario.build.request_columns import RequestColumns
@@ -157,7 +156,7 @@ def _empty(
         templates=templates,
         template_idx=template_idx,
         counts=counts.astype(np.int32),
-        work=new_work(n),
+        work=new_stage_work(n),
         truth=np.zeros(n, TRUTH),
         output_gib=np.zeros(n),
         is_skipped=np.repeat(skipped, counts),
@@ -176,7 +175,6 @@ def _fill(
     """Draw sizes, outputs and models of all instances, each from its own stream."""
     work, truth, names = chains.work, chains.truth, list(served.classes)
     first_model = first_positions(columns.models, 0)
-    work["model_idx"] = work["adapter_idx"] = -1
     truth["factor"] = 1.0
     for _, _, rows_of in rows_of_stages(chains):
         for position, here in rows_of.items():
@@ -256,20 +254,3 @@ def path_estimates_s(chains: Chains) -> FloatArray:
     """Estimated seconds of each run on its critical path, on the best nodes, [runs]; inf = it fits none."""
     seconds = np.where(chains.is_skipped, 0.0, chains.work["estimate_s"])
     return longest_of_runs_s(chains, seconds)
-
-
-def with_runs(requests: Requests, chains: Chains) -> Requests:
-    """The requests with the stages of their runs. Stages take deadline, tenant and origin of their run."""
-    is_run = chains.template_idx >= 0
-    sizes = np.zeros(int(is_run.sum()), np.int64)
-    for _, runs, rows_of in rows_of_stages(chains):
-        for here in rows_of.values():
-            np.add.at(sizes, runs[here.run], 1)
-    of_request = np.repeat(np.flatnonzero(is_run), sizes)
-    for name in ("deadline_s", "tenant_idx", "priority", "zone_idx", "payload_gib", "run_arrival_s"):
-        chains.work[name] = requests.work[name][of_request]
-    weight = requests.tenant_weight
-    share = 1.0 if weight is None else weight[chains.work["tenant_idx"]]
-    chains.work["cost"] = chains.work["units"] / share
-    requests.work["rank_s"][is_run] = requests.work["estimate_s"][is_run]
-    return replace(requests, chains=chains)

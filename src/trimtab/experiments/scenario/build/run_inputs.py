@@ -25,7 +25,7 @@ from trimtab.experiments.scenario.build.cacheable import (
     with_contents,
     with_prompts,
 )
-from trimtab.experiments.scenario.build.chain_rows import build_chains, path_estimates_s, with_runs
+from trimtab.experiments.scenario.build.chain_rows import build_chains, path_estimates_s
 from trimtab.experiments.scenario.build.cluster_arrays import build_cluster
 from trimtab.experiments.scenario.build.defaults import default_served
 from trimtab.experiments.scenario.build.fluid_capacity import fluid_capacity_per_s
@@ -125,8 +125,7 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
     for burst in scenario.workload.bursts:
         _condense(requests, burst)
     requests.work["run_arrival_s"] = requests.work["arrival_s"]
-    if chains is not None:
-        requests = with_runs(requests, chains)
+    requests = replace(requests, chains=chains)
     if columns.leave_after_s is not None and scenario.serving.cancel == "always":
         requests = replace(requests, leave_s=_leave_s(requests, columns.leave_after_s))
     return RunInputs(

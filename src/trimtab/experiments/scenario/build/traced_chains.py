@@ -8,11 +8,10 @@ import numpy as np
 import polars as pl
 
 from trimtab.domain.chain_templates import StageSpec, templates_of
-from trimtab.domain.chains import Chains, Flow
+from trimtab.domain.chains import Chains, Flow, new_stage_work
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import TRUTH
 from trimtab.domain.stage_graph import upward_ranks_s
-from trimtab.domain.view import new_work
 from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.build.chain_rows import keys_of, mean_estimates_s, stage_factor
 from trimtab.experiments.scenario.build.streams import Stream
@@ -55,13 +54,12 @@ def traced_chains(
     graphs: dict[Graph, int] = {}
     template_idx = [graphs.setdefault(_graph_of(rows), len(graphs)) for rows in chosen]
     rows = pl.concat(chosen)
-    work, truth = new_work(rows.height), np.zeros(rows.height, TRUTH)
+    work, truth = new_stage_work(rows.height), np.zeros(rows.height, TRUTH)
     units = rows["size"].to_numpy()
     truth["units"] = units
     work["units"] = units * stage_factor(workload.estimate_cv, seed, Stream.STAGE_ESTIMATE, 0, len(units))
     truth["factor"] = stage_factor(workload.service_cv, seed, Stream.STAGE_SERVICE, 0, len(units))
     work["class_idx"] = _class_idx(rows["class"], served)
-    work["model_idx"] = work["adapter_idx"] = -1
     work["estimate_s"] = cluster.best_estimate_s(work["class_idx"], work["units"])
     work["key"] = keys_of(len(work))
     chains = Chains(
