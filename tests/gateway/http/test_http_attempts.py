@@ -629,19 +629,18 @@ def test_back_pressure_reaches_the_node() -> None:
 
 def test_draining_finishes_what_is_begun() -> None:
     async def main() -> None:
-        async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            while True:
-                await read_request(reader)
-                await asyncio.sleep(0.3)
-                writer.write(ok(b"{}"))
-
-        async with gateway(slow) as g:
+        may_answer = asyncio.Event()
+        async with gateway(late(ok(b"{}"), may_answer)) as g:
             _, idle = await g.connect()
             reader, writer = await g.connect()
             writer.write(post(close=False))
             await until(lambda: g.notes.n_started)
             await g.plane.stop_accepting()
-            assert await g.plane.drain(WAIT_S) == 0
+            draining = asyncio.create_task(g.plane.drain(WAIT_S))
+            await asyncio.sleep(0.1)
+            assert not draining.done()
+            may_answer.set()
+            assert await draining == 0
             answer = await reader.read()
             assert answer.startswith(b"HTTP/1.1 200")
             assert b"connection: close" in answer

@@ -10,17 +10,17 @@ from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import GatewayConfig
 
 
-async def _slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while True:
-        await read_request(reader)
-        await asyncio.sleep(0.3)
-        writer.write(ok(b'{"id": "slow"}'))
-        await writer.drain()
-
-
 def test_what_waits_is_closed_at_once_and_what_works_when_it_has_ended() -> None:
     async def main() -> None:
-        async with gateway(answers(ok(b"{}")), _slow) as plane:
+        may_answer = asyncio.Event()
+
+        async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_request(reader)
+            await may_answer.wait()
+            writer.write(ok(b'{"id": "slow"}'))
+            await reader.read()  # until the gateway closes
+
+        async with gateway(answers(ok(b"{}")), slow) as plane:
             pools, (idle, busy) = plane.context.pools, plane.dispatcher.nodes
             await plane.raw(post())
             asked = asyncio.create_task(plane.raw(post()))
@@ -31,6 +31,7 @@ def test_what_waits_is_closed_at_once_and_what_works_when_it_has_ended() -> None
             pools.remove(busy)
             await until(lambda: not before[0].open)
             assert len(before[1].open) == 1
+            may_answer.set()
             assert b'{"id": "slow"}' in (await asked)
             await until(lambda: not before[1].open)
             assert pools.of(idle) is not before[0]  # it came back: a new pool, with what is said of it now
