@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.gateway.parts_backend import PartsBackend, answer_to
-from support.gateway.plane import Plane, gateway
+from support.gateway.plane import Plane, closed, gateway
 from support.waiting import until
 from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.batch_body import divided, texts_of
@@ -78,7 +78,13 @@ def test_a_batch_goes_when_its_window_ends_and_one_alone_goes_as_it_came() -> No
         head, answer = await ask(plane, alone)
         assert answer == answer_to(EMBEDDINGS, alone)
         assert b"x-trimtab-batch" not in head
-        await asyncio.gather(*(ask(plane, embed(text)) for text in ("bb", "ccc")))
+        both = [await plane.connect() for _ in range(2)]
+        await until(lambda: len(plane.context.connections) == 2)
+        for (_, writer), text in zip(both, ("bb", "ccc"), strict=True):  # read in one turn of the loop
+            writer.write(request(embed(text)))
+        for reader, writer in both:
+            assert b"x-trimtab-batch: 2" in await reader.read()
+            await closed(writer)
         assert len(backend.asked) == 2
         assert backend.asked[0] == alone
 
@@ -117,7 +123,7 @@ def test_a_text_that_a_node_refuses_fails_its_own_request_only() -> None:
         assert found[2][1] == answer_to(EMBEDDINGS, embed("ccc"))
         assert len(backend.asked) == 4
 
-    on_plane(test, backend)
+    on_plane(test, backend, window_s=60.0)
 
 
 def test_requests_of_a_lost_batch_go_on_alone() -> None:
@@ -133,7 +139,7 @@ def test_requests_of_a_lost_batch_go_on_alone() -> None:
 
 
 def test_a_client_that_leaves_does_not_disturb_the_others() -> None:
-    backend = PartsBackend(wait_s=0.3)
+    backend = PartsBackend(waits=True)
 
     async def test(plane: Plane) -> None:
         others = [asyncio.create_task(ask(plane, embed(text))) for text in ("a", "bb")]
@@ -141,6 +147,8 @@ def test_a_client_that_leaves_does_not_disturb_the_others() -> None:
         writer.write(request(embed("gone")))
         await until(lambda: backend.asked)
         writer.close()
+        await until(lambda: plane.notes.ends)
+        backend.go.set()
         found = [await other for other in others]
         assert [answer for _, answer in found] == [
             answer_to(EMBEDDINGS, embed("a")),
@@ -156,7 +164,7 @@ def test_a_client_that_leaves_does_not_disturb_the_others() -> None:
 
 
 def test_a_batch_ends_when_all_its_clients_have_left() -> None:
-    backend = PartsBackend(wait_s=30.0)
+    backend = PartsBackend(waits=True)
 
     async def test(plane: Plane) -> None:
         writers = [(await plane.connect())[1] for _ in range(3)]
@@ -172,14 +180,14 @@ def test_a_batch_ends_when_all_its_clients_have_left() -> None:
 
 
 def test_a_deadline_ends_its_own_request_only() -> None:
-    backend = PartsBackend(wait_s=0.5)
+    backend = PartsBackend(waits=True)
 
     async def test(plane: Plane) -> None:
-        late, other = await asyncio.gather(
-            ask(plane, embed("a"), "k", "x-trimtab-deadline-ms: 250\r\n"), ask(plane, embed("bb"))
-        )
-        assert b" 504 " in late[0]
-        assert other[1] == answer_to(EMBEDDINGS, embed("bb"))
+        late = asyncio.create_task(ask(plane, embed("a"), "k", "x-trimtab-deadline-ms: 250\r\n"))
+        other = asyncio.create_task(ask(plane, embed("bb")))
+        assert b" 504 " in (await late)[0]
+        backend.go.set()
+        assert (await other)[1] == answer_to(EMBEDDINGS, embed("bb"))
 
     on_plane(test, backend, window_s=0.05)
 

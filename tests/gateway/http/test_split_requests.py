@@ -128,7 +128,7 @@ def test_a_lost_part_is_served_by_another_node() -> None:
 
 
 def test_a_part_that_a_node_refuses_is_the_answer_and_ends_the_others() -> None:
-    backends = [PartsBackend(refuses="bb"), PartsBackend(wait_s=30.0)]
+    backends = [PartsBackend(refuses="bb"), PartsBackend(waits=True)]
 
     async def test(plane: Plane) -> None:
         head, answer = await ask(plane, EMBED)
@@ -151,7 +151,7 @@ def test_a_part_that_no_node_can_serve_fails_the_request() -> None:
 
 
 def test_all_parts_end_when_the_client_leaves() -> None:
-    backends = [PartsBackend(wait_s=30.0), PartsBackend(wait_s=30.0)]
+    backends = [PartsBackend(waits=True), PartsBackend(waits=True)]
 
     async def test(plane: Plane) -> None:
         _, writer = await plane.connect()

@@ -32,11 +32,17 @@ def answer_to(path: str, said: dict[str, Any]) -> dict[str, Any]:
 
 
 class PartsBackend:
-    """`asked` notes the bodies; `fails` makes the first so many requests fail, `refuses` answers 400."""
+    """`asked` notes the bodies; `fails` makes the first so many requests fail, `refuses` answers 400.
 
-    def __init__(self, fails: int = 0, refuses: str = "", wait_s: float = 0.0, chunked: bool = False) -> None:
+    With `waits` it answers once `go` is set; `dropped` counts the requests that were given up before.
+    """
+
+    def __init__(self, fails: int = 0, refuses: str = "", waits: bool = False, chunked: bool = False) -> None:
         self.asked: list[dict[str, Any]] = []
-        self.fails, self.refuses, self.wait_s, self.chunked = fails, refuses, wait_s, chunked
+        self.fails, self.refuses, self.chunked = fails, refuses, chunked
+        self.go = asyncio.Event()
+        if not waits:
+            self.go.set()
         self.dropped = 0
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,13 +57,9 @@ class PartsBackend:
             if self.fails:
                 self.fails -= 1
                 return
-            if self.wait_s:
-                try:
-                    gone = await asyncio.wait_for(reader.read(1), self.wait_s)
-                    self.dropped += not gone
-                    return
-                except TimeoutError:
-                    pass
+            if not self.go.is_set() and await self._is_dropped(reader):
+                self.dropped += 1
+                return
             if self.refuses and self.refuses in json.dumps(said):
                 status, answer = "400 Bad Request", b'{"error": {"message": "bad text"}}'
             else:
@@ -72,3 +74,14 @@ class PartsBackend:
                 writer.write(b"0\r\n\r\n")
             else:
                 writer.write(begin + b"content-length: %d\r\n\r\n" % len(answer) + answer)
+
+    async def _is_dropped(self, reader: asyncio.StreamReader) -> bool:
+        """Whether the gateway closes before `go` is set."""
+        closes = asyncio.ensure_future(reader.read(1))
+        goes = asyncio.ensure_future(self.go.wait())
+        try:
+            await asyncio.wait((closes, goes), return_when=asyncio.FIRST_COMPLETED)
+            return closes.done()
+        finally:
+            closes.cancel()
+            goes.cancel()
