@@ -320,20 +320,24 @@ def test_the_task_writes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(files(tmp_path)) == 1
 
 
-def attempts() -> int:
+def attempts_at(home: Node) -> int:
     gc.collect()
-    return sum(type(one) is Attempt for one in gc.get_objects())
+    return sum(type(one) is Attempt and one.node is home for one in gc.get_objects())
 
 
 def test_nothing_is_kept_of_requests_that_have_their_lines(tmp_path: Path) -> None:
     async def main() -> None:
         recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock())
         await recorder.open()
-        before = attempts()
-        recorder.ended([exchange() for _ in range(LINES_FROM - 1)])
-        assert attempts() > before
-        recorder.ended([exchange()])
-        assert attempts() == before
+        home = node(1)
+
+        def ended(count: int) -> None:
+            recorder.ended([exchange(attempts=[Attempt(home, 1.5, ended_s=3.0)]) for _ in range(count)])
+
+        ended(LINES_FROM - 1)
+        assert attempts_at(home) == LINES_FROM - 1
+        ended(1)
+        assert attempts_at(home) == 0
         await recorder.close()
         assert recorder.written == LINES_FROM
 
