@@ -46,7 +46,12 @@ class Session:
     def __init__(self, policy: Policy) -> None:
         self.log, self.plans = PlanningLog(), list[Plan]()
         self.driver = driver_at(3.0, policy)
+        self._others = {child.pid for child in multiprocessing.active_children()}
         self.planner = ProcessPlanner(policy, self.log)
+
+    def children(self) -> list[multiprocessing.process.BaseProcess]:
+        """Processes that were started since."""
+        return [child for child in multiprocessing.active_children() if child.pid not in self._others]
 
     def begin(self) -> None:
         self.planner.begin(self.driver, self.plans.append)
@@ -60,7 +65,7 @@ class Session:
                 self.planner.close()
 
         asyncio.run(main())
-        assert multiprocessing.active_children() == []
+        assert self.children() == []
         return self
 
 
@@ -131,7 +136,7 @@ def test_what_goes_wrong_is_counted_and_logged(
 
 def test_the_worker_ignores_ctrl_c_from_its_birth_and_the_host_does_not() -> None:
     async def scene(session: Session) -> None:
-        [worker] = multiprocessing.active_children()
+        (worker,) = session.children()
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGINT)
         session.begin()
