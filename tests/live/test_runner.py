@@ -208,7 +208,8 @@ def test_what_a_live_host_cannot_do_is_refused() -> None:
 
 
 def test_a_live_plan_opens_the_gate_and_its_process_is_gone_afterwards() -> None:
+    others = {child.pid for child in multiprocessing.active_children()}
     driver = run_live(cluster(1), requests(cluster(1), 5), Options(), Decider.of(Gate()), speed=20.0)
     assert driver.planning.made >= 1
     assert (driver.state.requests["status"] == Status.FINISHED).all()
-    assert multiprocessing.active_children() == []
+    assert {child.pid for child in multiprocessing.active_children()} <= others
