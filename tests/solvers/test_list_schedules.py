@@ -58,6 +58,21 @@ PEFT_EDGES = [
 ]
 
 
+# The optimistic cost table of the example, as an independent implementation has it (mackncheesiest/peft).
+PEFT_TABLE = [
+    [64, 68, 86],
+    [42, 39, 42],
+    [27, 41, 43],
+    [42, 39, 50],
+    [28, 37, 28],
+    [42, 39, 44],
+    [13, 16, 22],
+    [13, 16, 33],
+    [13, 16, 20],
+    [0, 0, 0],
+]
+
+
 def graph(edges: list[tuple[int, int, int]], n: int = 10) -> TaskGraph:
     """Tasks counted from 0, where the papers count from 1."""
     return TaskGraph(n, tuple((before - 1, after - 1, float(moved)) for before, after, moved in edges))
@@ -107,7 +122,7 @@ def test_peft_and_heft_on_the_example_of_peft() -> None:
     """
     g = graph(PEFT_EDGES)
     table = optimistic_cost_s(g, PEFT_SECONDS)
-    assert table[9].tolist() == [0.0, 0.0, 0.0]
+    assert table.astype(int).tolist() == PEFT_TABLE
     assert np.round(table.mean(axis=1)).tolist() == [73, 41, 37, 44, 31, 42, 17, 21, 16, 0]
     found = schedule(g, PEFT_SECONDS, "peft")
     check_valid(g, PEFT_SECONDS, found)

@@ -26,7 +26,7 @@ class CongestionAware(Policy):
     Source
         Henri Casanova, Arnaud Legrand, Dmitrii Zagorodnov, Francine Berman: "Heuristics for scheduling
         parameter sweep applications in grid environments", Heterogeneous Computing Workshop, 2000 (completion
-        times with transfers over shared links). From memory.
+        times with transfers over shared links; from memory, only the abstract was read).
     Reads
         As `least-expected-completion`; the request's payload and zone; round trips; bandwidth and
         transfers under way of each link.

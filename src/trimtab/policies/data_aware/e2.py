@@ -126,8 +126,8 @@ class E2(Policy):
         `rebalance` times the least, the request goes to the node of least load cost instead.
     Source
         Vikranth Srivatsa, Zijian He, Reyna Abhyankar, Dongming Li, Yiying Zhang: "Preble: Efficient
-        distributed prompt scheduling for LLM serving", ICLR 2025 (arXiv 2407.00023), §3.2; from memory,
-        checked against the authors' code (WukLab/preble, multi_node/global_scheduler_with_time.py).
+        distributed prompt scheduling for LLM serving", ICLR 2025 (arXiv 2407.00023), §3.2 (from memory). The
+        authors' code was read: WukLab/preble, multi_node/global_scheduler_with_time.py.
     Reads
         Length of the prompt; prompt tokens that each node has cached; slots; the estimated service time of
         this request per node type; which nodes are up, have room and serve the class; of the cluster, work
@@ -142,10 +142,13 @@ class E2(Policy):
         The policy cannot see what a cache would evict. Caches count as full, so that as many tokens go as
         come, and their cost is that of computing them times the share of prompt tokens that the node found
         cached in the window (there: of each tree node the requests that shared it). The window moves in 16
-        steps. The work of a request is its estimate (there: prefill by regression and the mean output length
-        in the window), per slot. A hot prefix is not copied ahead of time (there: autoscaling when its
-        queueing time doubles), decoding nodes are not preferred for prefill, and waiting requests are not
-        ordered by their cached share. The default of `rebalance` is ours.
+        steps. The work of a request is its estimate, per slot, as long as it is in the window (there: prefill
+        by regression, and decoding only while the request is active). P counts (in their code it is 0). Past
+        `rebalance` single requests turn away from the node of most load, as in the paper; the code moves
+        whole prefixes, at a ratio of 15, and the version that was read has that switched off. The default is
+        ours. A hot prefix is not copied ahead of time (there: when its time to the first token doubles within
+        a window), decoding nodes are not preferred for prefill, and waiting requests are not ordered by their
+        cached share.
     """
 
     name: ClassVar[str] = "e2"

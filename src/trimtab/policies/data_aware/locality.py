@@ -190,7 +190,7 @@ class Locality(Policy):
     Source
         Matei Zaharia, Dhruba Borthakur, Joydeep Sen Sarma, Khaled Elmeleegy, Scott Shenker, Ion Stoica:
         "Delay scheduling: a simple technique for achieving locality and fairness in cluster scheduling",
-        EuroSys 2010. From memory.
+        EuroSys 2010, §3.4 (algorithm 2: skip a job at most D times) and §3.6 (levels). Read in excerpts.
     Reads
         Resident models and load times, zones and round trips; backlog and its time, running and in-flight
         requests, slots; estimated service of this request per node type; its arrival; which nodes are up,

@@ -50,9 +50,9 @@ class HyperScalable(Policy):
     Source
         Mark van der Boor, Sem Borst, Johan van Leeuwaarden: "Hyper-scalable JSQ with sparse feedback",
         Proceedings of the ACM on Measurement and Analysis of Computing Systems 3(1), 2019 (arXiv 1903.02337;
-        the scheme SUJSQ with updates at fixed intervals; details from memory). The periodic reports are the
-        bulletin board of Michael Mitzenmacher: "How useful is old information?", IEEE Transactions on
-        Parallel and Distributed Systems 11(1), 2000.
+        the abstract was read; the scheme SUJSQ, with updates at fixed intervals, from memory). The periodic
+        reports are the bulletin board of Michael Mitzenmacher: "How useful is old information?", IEEE
+        Transactions on Parallel and Distributed Systems 11(1), 2000.
     Reads
         Requests in flight, once every `report_s`; which nodes are up, have room and serve the class.
     Cost

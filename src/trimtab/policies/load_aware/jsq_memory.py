@@ -58,8 +58,8 @@ class JsqMemory(Policy):
         When n balls are placed in n bins by one sample and one remembered bin, the fullest has log log n /
         (2 log φ) + O(1), φ = (1 + √5)/2: fewer than with two samples. Of equals, the remembered come first.
     Source
-        Michael Mitzenmacher, Balaji Prabhakar, Devavrat Shah: "Load balancing with memory", FOCS 2002 (the
-        policy and the bound as its abstract states them; the rest from memory).
+        Michael Mitzenmacher, Balaji Prabhakar, Devavrat Shah: "Load balancing with memory", FOCS 2002 (one
+        remembered node and the bound as its abstract states them; m above 1 from memory).
     Reads
         Requests in flight on the sampled and remembered nodes; which nodes are up, have room and serve the
         class.

@@ -118,11 +118,12 @@ class LoadForecast(Policy):
         decides as `least-expected-wait`.
     Source
         Michael Dahlin: "Interpreting stale load information", IEEE Transactions on Parallel and Distributed
-        Systems 11(10), 2000 (aggressive load interpretation; from memory). Water filling by several
-        dispatchers at once: Guy Goren, Shay Vargaftik, Yoram Moses, "Distributed dispatching in the parallel
-        server model", DISC, 2020 (from memory). Choice among forecasters by their recent error: Rich Wolski,
-        Neil Spring, Jim Hayes, "The network weather service: a distributed resource performance forecasting
-        service for metacomputing", Future Generation Computer Systems 15(5-6), 1999.
+        Systems 11(10), 2000 (aggressive load interpretation). Water filling by several dispatchers at once:
+        Guy Goren, Shay Vargaftik, Yoram Moses, "Distributed dispatching in the parallel server model", DISC,
+        2020. Of both the abstracts were read; formulas are from memory. Choice among forecasters by their
+        recent error: Rich Wolski, Neil Spring, Jim Hayes, "The network weather service: a distributed
+        resource performance forecasting service for metacomputing", Future Generation Computer Systems
+        15(5-6), 1999.
     Reads
         Backlog and its time, estimated outstanding seconds, requests in flight and slots of each node; the
         age of the report and the number of dispatchers; past arrivals; plan.weights and plan.params;

@@ -34,7 +34,7 @@ class DualPrice(Policy):
     Source
         Shipra Agrawal, Zizhuo Wang, Yinyu Ye: "A dynamic near-optimal algorithm for online linear
         programming", Operations Research 62(4), 2014 (prices learned from the columns of the past, solved
-        again as time goes on, decide about what comes next). From memory.
+        again as time goes on, decide about what comes next), as its abstract states it (arXiv 0911.2974).
     Reads
         Past arrivals and their models, held requests; what `least-expected-completion` reads; plan.price.
     Cost

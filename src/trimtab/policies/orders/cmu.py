@@ -34,7 +34,8 @@ class CMu(Policy):
     Source
         David Cox, Walter Smith: "Queues", Methuen, 1961, chapter 3 (cμ rule; from memory). Jan van Mieghem:
         "Dynamic scheduling with convex delay costs: the generalized cμ rule", Annals of Applied Probability
-        5(3), 1995, whose C'_k(a) is h_k × a^(power − 1).
+        5(3), 1995: index μ_k C'_k(a_k) of the oldest waiting request, of age a_k, as its summary states it
+        (zbMATH 0843.90047); C'_k(a) is h_k × a^(power − 1).
     Reads
         The class, its holding cost, the arrival and the estimate of the service time of the first request of
         each class; the time. A scenario gives `holding_cost` with the class; the gateway by model,
@@ -49,7 +50,8 @@ class CMu(Policy):
         keys rest as they were on entry.
     Deviations from the source
         1/μ_k is the mean estimate, on the best node type, of the requests of the class that came to the head
-        of its queue so far; the sources know it. Several unlike servers; the index is the same on all.
+        of its queue so far; the sources know it. Several unlike servers, where the second source allows
+        several equal ones; the index is the same on all.
     """
 
     name: ClassVar[str] = "cmu"

@@ -25,7 +25,8 @@ class DominantResourceFairness(Policy):
     Source
         Ali Ghodsi, Matei Zaharia, Benjamin Hindman, Andy Konwinski, Scott Shenker, Ion Stoica: "Dominant
         resource fairness: fair allocation of multiple resource types", NSDI 2011, §4.1 (example), §4.2
-        (algorithm 1), §4.3 (weights). Section numbers from memory.
+        (algorithm), §4.3 (weights). Sections and the weighted share u_ij / w_ij were checked in excerpts, the
+        rest is from memory.
     Reads
         What the tenant's requests at nodes hold, its weight, and what all nodes have.
     Cost

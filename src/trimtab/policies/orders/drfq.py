@@ -25,7 +25,8 @@ class DominantResourceFairQueueing(Policy):
         again before it takes it out.
     Source
         Ali Ghodsi, Vyas Sekar, Matei Zaharia, Ion Stoica: "Multi-resource fair queueing for packet
-        processing", SIGCOMM 2012: memoryless DRFQ. From memory.
+        processing", SIGCOMM 2012, §5.4: memoryless DRFQ. Read in excerpts and in another's implementation
+        (jahnavi0805/DRFQ).
     Reads
         The tenant's virtual counter when the request is offered.
     Cost
@@ -38,13 +39,14 @@ class DominantResourceFairQueueing(Policy):
         requests within a tenant. Combine it with a policy that holds requests that do not fit, such as
         `best-fit`, because it governs central queues only.
     Deviations from the source
-        The source orders packets by start tags given on arrival; here the counter when a request is offered
-        counts, as in `vtc`. A request is charged what it is expected to hold when it is sent, and what it
-        held when it ends, which may leave a key too high until its request is offered; virtual time is the
-        least counter of those that wait, not the largest tag in service. A tenant that alternates between
-        resources is charged the dominant one of each request; the source's dovetailing is left out. Resources
-        of all nodes are one pool, as if any request could use any of them. Slots count as one more resource.
-        In the gateway a change of its nodes charges running requests anew.
+        The source orders packets by start tags given on arrival: the larger of virtual time and the finish
+        tag of the packet before, which is its start tag and its largest processing time by weight; here the
+        counter when a request is offered counts, as in `vtc`. A request is charged what it is expected to
+        hold when it is sent, and what it held when it ends, which may leave a key too high until its request
+        is offered; virtual time is the least counter of those that wait, not the largest tag in service. A
+        tenant that alternates between resources is charged the dominant one of each request; the source's
+        dovetailing is left out. Resources of all nodes are one pool, as if any request could use any of them.
+        Slots count as one more resource. In the gateway a change of its nodes charges running requests anew.
     """
 
     name: ClassVar[str] = "drfq"

@@ -25,8 +25,9 @@ class VirtualTokenCounter(Policy):
         counter of the waiting tenants.
     Source
         Ying Sheng, Shiyi Cao, Dacheng Li, Banghua Zhu, Zhuohan Li, Danyang Zhuo, Joseph E. Gonzalez, Ion
-        Stoica: "Fairness in serving large language models", OSDI 2024, algorithm 2; its bound: theorem 4.4.
-        From memory.
+        Stoica: "Fairness in serving large language models", OSDI 2024, algorithm 2; its bound: theorem 4.4
+        (both from memory). The authors' code was read (Ying1123/VTC-artifact,
+        slora/server/router/vtc_req_queue.py).
     Reads
         The tenant's virtual counter when the request is offered.
     Cost
@@ -39,7 +40,10 @@ class VirtualTokenCounter(Policy):
         output as the host learns of it; the simulator books the estimate first and corrects it at the end,
         where a correction downwards can leave a key too high until its request is offered. Priorities are not
         read. It governs central queues only, not those inside nodes. The source admits requests to the batch
-        of one server; here each free place of a node takes one.
+        of one server, and stops where the next one does not fit; here each free place of a node takes one,
+        and a host with a `lookahead` above 1 offers later ones too. Where nobody waits, a tenant that returns
+        is lifted to the counter of the tenant that left the queue last, as in algorithm 2; the authors' code
+        leaves it as it is.
     """
 
     name: ClassVar[str] = "vtc"

@@ -29,7 +29,9 @@ class BestFit(Policy):
         David Johnson, Alan Demers, Jeffrey Ullman, Michael Garey, Ronald Graham: "Worst-case performance
         bounds for simple one-dimensional packing algorithms", SIAM Journal on Computing 3(4), 1974 (best
         fit); several dimensions: Rina Panigrahy, Kunal Talwar, Lincoln Uyeda, Udi Wieder: "Heuristics for
-        vector bin packing", Microsoft Research, 2011. From memory.
+        vector bin packing", Microsoft Research, 2011 (both from memory). The sum of rests, each relative to
+        the largest node, is also the best fit that Weng et al. compare with (USENIX ATC 2023; their simulator
+        was read: hkust-adsl/kubernetes-scheduler-simulator, pkg/simulator/plugin/best_fit_score.go).
     Reads
         Capacity and use of each node's resources, the class's demand, slots, running and in-flight requests;
         models that each node holds and their sizes; which nodes are up, have room and serve the class.

@@ -155,8 +155,9 @@ class FragmentationGradient(Policy):
     Source
         Qizhen Weng, Lingyun Yang, Yinghao Yu, Wei Wang, Xiaochuan Tang, Guodong Yang, Liping Zhang: "Beware
         of fragmentation: scheduling GPU-sharing workloads with fragmentation gradient descent", USENIX ATC
-        2023. F(m) is `stranded`, F(M) `fragments`; the tasks m are the classes. Definitions from memory; the
-        abstract was read.
+        2023. F(m) is `stranded`, F(M) `fragments`; the tasks m are the classes. Definitions as in the
+        authors' simulator (hkust-adsl/kubernetes-scheduler-simulator, pkg/utils/frag.go and
+        pkg/simulator/plugin/fgd_score.go); of the paper only the abstract was read.
     Reads
         Capacity and use of each node's resources, the demands of all classes, slots, running and in-flight
         requests; which nodes are up, have room and serve which class; how many of each class came before.
@@ -170,12 +171,14 @@ class FragmentationGradient(Policy):
         policies of expected completion on unequal nodes.
     Deviations from the source
         Classes' frequencies are counted as requests come, one request of each being given at the start, and
-        looked at anew at each of the first 64 and then at each 64th. A node's accelerators are one pool, as
-        hosts account for them; the bench on the source's own trace has them apart. Growth is compared in
-        whole steps, of 4 % of a device where the largest node has eight, and of equals the node with the
-        least left over comes first: the source's simulator rounds its scores to about that, and without it
-        the bench ends half a percent lower. Requests leave again. Where no accelerators are modelled,
-        fragments of the resource that runs out first count; where no resources are, it is best fit by slots.
+        looked at anew at each of the first 64 and then at each 64th (there: those of the most frequent shapes
+        of the whole trace, as a rule without requests that ask for no accelerator). A node's accelerators are
+        one pool, as hosts account for them; the bench on the source's own trace has them apart. Growth is
+        compared in whole steps, of 4 % of a device where the largest node has eight, and of equals the node
+        with the least left over comes first: the source's simulator rounds its scores to about that, and
+        without it the bench ends half a percent lower. Requests leave again. Where no accelerators are
+        modelled, fragments of the resource that runs out first count; where no resources are, it is best fit
+        by slots.
     """
 
     name: ClassVar[str] = "fragmentation-gradient"

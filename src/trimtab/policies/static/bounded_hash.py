@@ -91,7 +91,8 @@ class BoundedHash(Policy):
         Second candidate: the first able node that was passed over as too busy.
     Source
         Vahab Mirrokni, Mikkel Thorup, Morteza Zadimoghaddam: "Consistent hashing with bounded loads", SODA
-        2018, §1 (the algorithm). From memory.
+        2018, §1 (the algorithm; from memory). HAProxy's description of its own implementation was read
+        (commit 4f88c636, "Implement bounded-load hash algorithm").
     Reads
         The work's affinity key; requests in flight; which nodes are up, have room and serve the class.
     Cost
