@@ -56,7 +56,12 @@ def size(
     ] = None,
     max_nodes: Annotated[int, typer.Option("--max-nodes", min=1, max=500, help="Most nodes.")] = 64,
     fail: Annotated[
-        int, typer.Option("--fail", min=0, help="Nodes that may be down: those of most capacity, still paid.")
+        int,
+        typer.Option(
+            "--fail",
+            min=0,
+            help="Nodes that may be down: those of most capacity; paid as paid_while_down says.",
+        ),
     ] = 0,
     growth: Annotated[
         float, typer.Option("--growth", min=0.01, help="Factor on the arrival rate of the trace.")
@@ -138,11 +143,12 @@ def notes_of(done: FleetSizing) -> list[str]:
         left = f"{done.untested:,} cheaper fleets not simulated"
         notes.append(f"the time was over with {left}: none of them is ruled out")
     else:
-        scope = f"at most {done.nodes_max} nodes"
-        notes.append(f"no cheaper fleet of {scope} meets the objectives, if one more node never harms")
+        which = f"{'cheaper ' if done.best else ''}fleet of at most {done.nodes_max} nodes"
+        notes.append(f"no {which} meets the objectives, if one more node never harms")
     if done.fail:
         notes.append(
-            f"figures are those with the {done.fail} strongest nodes down all the time, and still paid"
+            f"figures are those with the {done.fail} strongest nodes down all the time, "
+            f"{'and still paid' if done.pays_all else 'and paid where paid_while_down is true'}"
         )
     if done.growth != 1.0:
         notes.append(f"arrivals are {done.growth:g} times as fast as in the trace")
@@ -169,8 +175,8 @@ def _table(done: FleetSizing) -> Table:
     kept = sum(fleet.is_met for fleet in done.fleets)
     table.caption = (
         f"{done.requests:,} requests in {done.span_s / 3600.0:.3g} h; {len(done.fleets):,} fleets simulated, "
-        f"{kept:,} meet {', '.join(map(str, done.objectives))}. → is the cheapest; around it what less and "
-        "more money gives."
+        f"{kept:,} meet {', '.join(map(str, done.objectives))}. "
+        f"{'→ is the cheapest' if done.best else '~ misses least'}; around it what less and more money gives."
     )
     table.add_column("")
     table.add_column("fleet", overflow="fold")

@@ -47,7 +47,7 @@ def size(
         node_types: node types with prices, and classes: a file, its YAML text, or its values as a dict.
         slo: the objectives: "completion_p99<8s, wait_p99<1s".
         policies: the mix meets the objectives if one of these does; "auto" stands for three.
-        fail: nodes of most capacity that are down for the whole run, and are paid.
+        fail: nodes of most capacity that are down for the whole run; paid as `paid_while_down` says.
         growth: factor on the arrival rate.
         max_usd_per_hour: most that the nodes may cost.
         max_nodes: most nodes.

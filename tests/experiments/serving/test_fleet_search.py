@@ -13,7 +13,7 @@ from trimtab.experiments.serving.objectives import Objective, objectives_of
 
 
 def searched(  # type: ignore[no-untyped-def]
-    prices, is_met, nodes_max, usd_max=np.inf, is_over=lambda: False, power=None, least=0.0
+    prices, is_met, nodes_max, usd_max=np.inf, is_over=lambda: False, power=None, least=0.0, unpaid=None
 ):
     of_type = np.ones(len(prices)) if power is None else power
     tested: list[Mix] = []
@@ -27,6 +27,8 @@ def searched(  # type: ignore[no-untyped-def]
         test,
         lambda mixes: mixes @ of_type >= least,
         lambda mixes: (mixes @ of_type).astype(float),
+        unpaid=unpaid or (lambda mixes: np.zeros(len(mixes))),
+        unpaid_max=max(prices),
         nodes_max=nodes_max,
         usd_max=usd_max,
         is_over=is_over,
@@ -44,14 +46,20 @@ def test_brute_force_finds_no_cheaper_mix(seed: int) -> None:
     def is_met(mix: Mix) -> bool:  # any function that grows with every count
         return float(np.sum(power * np.array(mix) ** bend)) >= needed
 
+    def unpaid(mixes):  # type: ignore[no-untyped-def]  # one node of the first type, on every second seed
+        return np.minimum(mixes[:, 0], seed % 2) * prices[0]
+
+    def cost(mix: Mix) -> float:
+        return float(np.dot(prices, mix) - unpaid(np.array([mix]))[0])
+
     every = [m for m in itertools.product(range(nodes_max + 1), repeat=types) if 0 < sum(m) <= nodes_max]
-    least = min((float(np.dot(prices, m)) for m in every if is_met(m)), default=None)
-    found, tested = searched(prices, is_met, nodes_max)
+    least = min((cost(m) for m in every if is_met(m)), default=None)
+    found, tested = searched(prices, is_met, nodes_max, unpaid=unpaid)
     assert found.is_proven
     if least is None:
         assert found.best is None
     else:
-        assert float(np.dot(prices, found.best)) == pytest.approx(least)
+        assert cost(found.best) == pytest.approx(least)
         assert is_met(found.best)
     assert len(tested) <= len(every) + 3 * types
 
@@ -99,6 +107,7 @@ def test_objectives_as_texts() -> None:
         ("completion_p99>8s", "wrong way round"),
         ("slo_attained<0.9", "wrong way round"),
         ("completion_p99<1e", "no number"),
+        ("usd_per_1k<2", "--max-usd-per-hour for cost"),
     ],
 )
 def test_texts_that_are_no_objectives(text: str, message: str) -> None:

@@ -13,7 +13,7 @@ from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.loader import scenario_on
 from trimtab.experiments.serving.objectives import objectives_of
 from trimtab.experiments.serving.run import simulate
-from trimtab.experiments.serving.sizing import load_node_types, size_fleet, with_counts
+from trimtab.experiments.serving.sizing import load_node_types, parse_node_types, size_fleet, with_counts
 
 TYPES = """
 types:
@@ -67,6 +67,19 @@ def test_a_failed_node_is_paid_and_serves_nothing(scenario: Scenario) -> None:
     fast, slow = spare.best.nodes.values()
     left = (fast - 1, slow) if fast else (fast, slow - 1)  # the strongest is gone
     assert spare.best.metrics["completion_p99_s"] == p99(scenario, *left) < 5.0
+    unpaid = parse_node_types(TYPES.replace("speed: 2.0", "speed: 2.0, paid_while_down: false"))
+    spot = size_fleet(
+        scenario.with_overrides(cluster=unpaid), objectives_of("completion_p99<5s"), nodes_max=7, fail=1
+    )
+    assert spot.best is not None
+    every = [(f, s) for f, s in itertools.product(range(8), range(8)) if 1 < f + s <= 7]
+    costs = [
+        cost(f, s) - (3.1 if f else 0.0)
+        for f, s in every
+        if p99(scenario, max(f - 1, 0), s if f else s - 1) < 5.0
+    ]
+    assert spot.best.usd_per_hour == pytest.approx(min(costs))
+    assert spot.is_proven
 
 
 def test_growth_is_a_faster_trace_and_a_budget_gives_the_nearest_miss(scenario: Scenario) -> None:

@@ -9,16 +9,20 @@ proven.
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.errors import UsageError
+
 Mix: TypeAlias = tuple[int, ...]
 IntArray = NDArray[np.int64]
+MIXES_MAX: Final = 10_000_000
+_SAME_USD: Final = 1e-9  # what prices of mixes may differ by from rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ def cheapest_mix(
     could_meet: Callable[[IntArray], NDArray[np.bool_]],
     capacity: Callable[[IntArray], NDArray[np.float64]],
     *,
+    unpaid: Callable[[IntArray], NDArray[np.float64]],
+    unpaid_max: float,
     nodes_max: int,
     usd_max: float,
     is_over: Callable[[], bool],
@@ -48,18 +54,33 @@ def cheapest_mix(
         is_met: tests a mix.
         could_meet: which of some mixes [mixes, types] could meet the objectives at all.
         capacity: of some mixes [mixes, types], in any unit.
+        unpaid: what of the prices of some mixes [mixes, types] is not paid, as of nodes that are down; one
+            more node must not make a mix cheaper.
+        unpaid_max: most that `unpaid` may give.
         nodes_max: most nodes.
         usd_max: most that a mix may cost.
         is_over: whether the time is used up.
         left: told how many mixes are left after each test.
+
+    Raises UsageError if there are more than `MIXES_MAX` of them.
     """
     usd = np.array(prices, dtype=float)
+
+    def cost(mixes: IntArray) -> NDArray[np.float64]:
+        of_mixes: NDArray[np.float64] = weighted(mixes, usd) - unpaid(mixes)
+        return of_mixes
+
+    def cost_of(mix: Mix) -> float:
+        return float(cost(np.array([mix]))[0])
+
     best: Mix | None = None
-    for alone in _each_alone(usd, is_met, could_meet, nodes_max, usd_max, is_over):
-        if alone is not None and (best is None or _cost(usd, alone) < _cost(usd, best)):
+    for alone in _each_alone(len(usd), cost, is_met, could_meet, nodes_max, usd_max, is_over):
+        if alone is not None and (best is None or cost_of(alone) < cost_of(best)):
             best = alone
-    limit_usd = usd_max if best is None else _cost(usd, best)
-    mixes = _mixes(usd, nodes_max, limit_usd, is_strict=best is not None)
+    limit_usd = usd_max if best is None else cost_of(best)
+    _refuse_too_many(usd, nodes_max, limit_usd + unpaid_max)
+    mixes = _mixes(usd, nodes_max, limit_usd + unpaid_max)
+    mixes = mixes[cost(mixes) < limit_usd + (_SAME_USD if best is None else -_SAME_USD)]
     mixes = mixes[could_meet(mixes)] if len(mixes) else mixes
     while len(mixes):
         if is_over():
@@ -68,16 +89,12 @@ def cheapest_mix(
         mix: Mix = tuple(int(n) for n in tops[np.argmax(capacity(tops))])
         if is_met(mix):
             best = mix
-            mixes = mixes[weighted(mixes, usd) < _cost(usd, mix) - 1e-9]
+            mixes = mixes[cost(mixes) < cost_of(mix) - _SAME_USD]
         else:
             mixes = mixes[(mixes > np.array(mix)).any(axis=1)]
         if left is not None:
             left(len(mixes))
     return Found(best, True, 0)
-
-
-def _cost(usd: NDArray[np.float64], mix: Mix) -> float:
-    return float((usd * mix).sum())
 
 
 def weighted(mixes: IntArray, of_type: NDArray[Any]) -> NDArray[Any]:
@@ -87,7 +104,8 @@ def weighted(mixes: IntArray, of_type: NDArray[Any]) -> NDArray[Any]:
 
 
 def _each_alone(
-    usd: NDArray[np.float64],
+    types: int,
+    cost: Callable[[IntArray], NDArray[np.float64]],
     is_met: Callable[[Mix], bool],
     could_meet: Callable[[IntArray], NDArray[np.bool_]],
     nodes_max: int,
@@ -95,13 +113,14 @@ def _each_alone(
     is_over: Callable[[], bool],
 ) -> Iterator[Mix | None]:
     """The least number of nodes of each type alone that meets the objectives; None where none does."""
-    for t in range(len(usd)):
-        most = min(nodes_max, int(usd_max / usd[t] + 1e-9) if usd_max < np.inf else nodes_max)
+    for t in range(types):
 
         def mix(count: int, t: int = t) -> Mix:
-            return tuple(count if other == t else 0 for other in range(len(usd)))
+            return tuple(count if other == t else 0 for other in range(types))
 
-        counts = np.array([mix(count) for count in range(1, most + 1)], dtype=np.int64).reshape(-1, len(usd))
+        counts = np.array([mix(count) for count in range(1, nodes_max + 1)], dtype=np.int64)
+        counts = counts[cost(counts) <= usd_max + _SAME_USD]
+        most = len(counts)
         able = np.flatnonzero(could_meet(counts)) if len(counts) else np.zeros(0, dtype=np.int64)
         if not len(able) or is_over():
             yield None
@@ -118,21 +137,32 @@ def _each_alone(
         yield mix(high)
 
 
-def _mixes(usd: NDArray[np.float64], nodes_max: int, limit_usd: float, *, is_strict: bool) -> IntArray:
-    """All mixes of 1 to `nodes_max` nodes below a price, [mixes, types]."""
-    most = [int(min(nodes_max, limit_usd / price + 1e-9)) for price in usd]
-    rows = []
-    for first in itertools.product(*(range(n + 1) for n in most[:-1])):
-        spent, count = float((usd[:-1] * first).sum()), sum(first)
-        room = int(min(float(nodes_max - count), (limit_usd - spent) / usd[-1] + 1e-9))
-        if room < 0:
-            continue
-        last = np.arange(room + 1)
-        rows.append(np.column_stack([np.tile(first, (room + 1, 1)), last]))
-    mixes = np.concatenate(rows).astype(np.int64)
-    cost = weighted(mixes, usd)
-    kept = (cost < limit_usd - 1e-9) if is_strict else (cost <= limit_usd + 1e-9)
-    chosen: IntArray = mixes[kept & (mixes.sum(axis=1) > 0)]
+def _refuse_too_many(usd: NDArray[np.float64], nodes_max: int, limit_usd: float) -> None:
+    types = len(usd)
+    count = math.comb(nodes_max + types, types)
+    if limit_usd < np.inf:  # no more than the volume of a simplex around them
+        count = min(count, int(np.prod((limit_usd + usd.sum()) / usd) / math.factorial(types)))
+    if count > MIXES_MAX:
+        raise UsageError(
+            "too many mixes of nodes to search",
+            field="--max-nodes",
+            value=nodes_max,
+            expected=f"a lower one, a lower --max-usd-per-hour, or fewer than {types} node types: "
+            f"{count:.2g} mixes, at most {MIXES_MAX:.2g} can be searched",
+        )
+
+
+def _mixes(usd: NDArray[np.float64], nodes_max: int, limit_usd: float) -> IntArray:
+    """All mixes of 1 to `nodes_max` nodes up to a price, [mixes, types]."""
+    mixes: IntArray = np.zeros((1, 0), dtype=np.int64)
+    for t, price in enumerate(usd):
+        spent = weighted(mixes, usd[:t])
+        room = np.minimum(nodes_max - mixes.sum(axis=1), (limit_usd - spent) / price + 1e-9).astype(np.int64)
+        counts = room + 1
+        first = np.cumsum(counts) - counts  # position of each mix's first continuation
+        added = np.arange(counts.sum()) - np.repeat(first, counts)
+        mixes = np.column_stack([np.repeat(mixes, counts, axis=0), added])
+    chosen: IntArray = mixes[mixes.sum(axis=1) > 0]
     return chosen
 
 

@@ -15,6 +15,12 @@ _OBJECTIVE: Final = re.compile(
     r"(?P<metric>\w+)\s*(?P<sign>[<>])=?\s*(?P<value>[0-9.eE+-]+)\s*(?P<unit>ms|s|%)?"
 )
 _FACTORS: Final[Mapping[str | None, float]] = {None: 1.0, "s": 1.0, "ms": 1e-3, "%": 1e-2}
+_HELPED: Final = (
+    *("completion_mean", "completion_p", "queueing", "slowdown", "slo_attained", "deadline_satisfied"),
+    *("finished", "rejected", "cancelled", "unfinished", "starvation", "throughput", "goodput", "makespan"),
+    *("stretch", "first_output", "stage_queueing"),
+)
+"""Beginnings of metrics that one more node makes better or leaves: what the search for a fleet rests on."""
 _EXPECTED: Final = "METRIC<SECONDS or METRIC>FRACTION, such as completion_p99_s<60 or slo_attained>99%"
 
 
@@ -64,6 +70,9 @@ def _metric(name: str, text: str) -> str:
     """The metric of a name that may lack its unit; `wait` is queueing."""
     name = re.sub(r"^wait(?=_)", "queueing", name)
     for full in (name, f"{name}_s", f"{name}_frac"):
+        if full in METRICS and not full.startswith(_HELPED):
+            expected = f"metrics that more nodes better: {', '.join(_HELPED)}…; --max-usd-per-hour for cost"
+            raise UsageError("no objective of sizing", field="--slo", value=text, expected=expected)
         if full in METRICS and METRICS[full].better is not None:
             return full
     expected = f"{_EXPECTED}; metrics are those of `trimtab metrics`: {nearest(name, METRICS)}"

@@ -1,7 +1,8 @@
 """The cheapest fleet for a recorded or drawn workload: mixes of node types, simulated on the same requests.
 
 Every mix serves the same requests with the same random numbers, so that mixes differ by their nodes alone. A
-margin for failures takes the N nodes of most capacity away for the whole run, and pays for them all the same.
+margin for failures takes the N nodes of most capacity away for the whole run, and pays for them all the same,
+unless their type is not paid while it is down.
 A mix whose offered work exceeds its capacity so far that the last requests could not be in time is not
 simulated.
 """
@@ -91,6 +92,11 @@ class FleetSizing:
     span_s: float
     part: ClusterPart = field(repr=False)
 
+    @property
+    def pays_all(self) -> bool:
+        """Whether nodes that are down are paid all the same."""
+        return all(kind.paid_while_down for kind in self.part.cluster.types.values())
+
     def __repr__(self) -> str:
         """The fleet that was found, and the objectives."""
         found = self.best or self.nearest
@@ -177,7 +183,7 @@ def size_fleet(
         policies: the mix meets the objectives if one of these does; `auto` stands for `AUTO_POLICIES`.
         usd_per_hour_max: most that the nodes may cost.
         nodes_max: most nodes.
-        fail: nodes of most capacity that are down for the whole run, and are paid.
+        fail: nodes of most capacity that are down for the whole run; paid as `paid_while_down` says.
         growth: factor on the arrival rate.
         seed: of the random numbers.
         seconds_max: time for the search; what is left then is not proven.
@@ -207,6 +213,11 @@ class _Search:
         self.part = self.scenario.cluster_part()
         self.types = tuple(self.part.cluster.types)
         self.prices = [self.part.cluster.types[name].usd_per_hour for name in self.types]
+        # Prices that end when a node is down.
+        self.prices_down = [
+            0.0 if self.part.cluster.types[name].paid_while_down else price
+            for name, price in zip(self.types, self.prices, strict=True)
+        ]
         free = [name for name, price in zip(self.types, self.prices, strict=True) if price <= 0]
         if free:
             expected = "a price above 0 for each node type: the search is for the cheapest"
@@ -224,6 +235,8 @@ class _Search:
             lambda mix: self._fleet(mix).is_met,
             self._could_meet,
             lambda mixes: weighted(self._served(mixes), self.per_node),
+            unpaid=self._unpaid_usd,
+            unpaid_max=self.fail * max(self.prices_down),
             nodes_max=nodes_max,
             usd_max=usd_max,
             is_over=lambda: time.monotonic() > end_s,
@@ -270,6 +283,10 @@ class _Search:
             down -= taken
         return left
 
+    def _unpaid_usd(self, mixes: IntArray) -> NDArray[np.float64]:
+        """The price of the nodes that are down, of types whose price ends then, [mixes]."""
+        return weighted(mixes - self._served(mixes), np.array(self.prices_down))
+
     def _could_meet(self, mixes: IntArray) -> NDArray[np.bool_]:
         """Whether a fluid of the requests would be served soon enough after the last arrival.
 
@@ -295,6 +312,7 @@ class _Search:
         runs = [(self._metrics(scenario, inputs, policy), policy) for policy in self.policies]
         metrics, policy = min(runs, key=lambda run: self._overshoot(run[0]))
         usd_per_hour = sum(price * count for price, count in zip(self.prices, mix, strict=True))
+        usd_per_hour -= float(self._unpaid_usd(np.array([mix]))[0])
         return Fleet(
             nodes=dict(zip(self.types, mix, strict=True)),
             policy=policy,
