@@ -72,7 +72,7 @@ class TableOptions:
     ] = None
     columns: Annotated[
         list[str] | None,
-        _option("--map", "Read a canonical column from this one; may be repeated.", "NAME=COLUMN[[*FACTOR]"),
+        _option("--map", "Read a canonical column from this one; may be repeated.", "NAME=COLUMN[*FACTOR]"),
     ] = None
     time_format: Annotated[
         str | None, _option("--time-format", "How dates are written: '%d/%m/%Y %H:%M:%S'.", "FORMAT")
